@@ -20,6 +20,10 @@ from features.arrays import FloatArray, require_shape
 
 REPETITIONS = 2000
 
+MIN_SESSIONS = 8
+"""Sessions from which samples differ enough for an interval. Of 5 sessions, intervals at 95% hold the truth
+in 87% of the samples, of 3 sessions in 70%."""
+
 
 @dataclass(frozen=True, slots=True)
 class BootstrapInterval:
@@ -124,7 +128,9 @@ def mean_interval(
     Returns
     -------
     BootstrapInterval
-        In the unit of the series. NaN without variation or with fewer than 2 values.
+        In the unit of the series. No interval and p-value (NaN) without variation, and with fewer than
+        ``8 overlap`` values. Blocks would be shorter than two overlaps then, and the interval too short: of
+        60 values with an overlap of 21, a nominal 95% interval holds the true mean in 71% of the samples.
 
     Raises
     ------
@@ -136,12 +142,12 @@ def mean_interval(
     known_T = known_values("the series", x_T)
     n = len(known_T)
     block = mean_block(n, overlap)
-    if n < 2 or (known_T == known_T[0]).all():
-        return BootstrapInterval(n, block, math.nan, math.nan, math.nan, math.nan)
+    mean = float(known_T.mean()) if n else math.nan
+    if n < MIN_SESSIONS * overlap or (known_T == known_T[0]).all():
+        return BootstrapInterval(n, block, mean, math.nan, math.nan, math.nan)
     if counts_RT is None:
         counts_RT = bootstrap_counts(n, block=block)
     require_shape("the bootstrap counts", counts_RT, (len(counts_RT), n))
-    mean = float(known_T.mean())
     return _bounds(n, block, mean, mean + counts_RT @ (known_T - mean) / n, level)
 
 
@@ -192,7 +198,7 @@ def sharpe_interval(
     Returns
     -------
     BootstrapInterval
-        NaN without variation or with fewer than 2 sessions.
+        No interval and p-value (NaN) with fewer than 8 sessions; nothing at all without variation.
 
     Raises
     ------
@@ -227,7 +233,8 @@ def sharpe_difference(
     Returns
     -------
     BootstrapInterval
-        Of the difference; NaN if either book has no variation, or with fewer than 2 sessions.
+        Of the difference. No interval and p-value (NaN) with fewer than 8 sessions; nothing at all if either
+        book has no variation.
 
     Raises
     ------
@@ -253,17 +260,19 @@ def _interval(
     block = bootstrap_block(n) if block is None else block
     if n < 2 or (returns_TK == returns_TK[0]).all(axis=0).any():
         return BootstrapInterval(n, block, math.nan, math.nan, math.nan, math.nan)
-    if counts_RT is None:
-        counts_RT = bootstrap_counts(n, block=block)
-    require_shape("the bootstrap counts", counts_RT, (len(counts_RT), n))
     mean_K = returns_TK.mean(axis=0)
     centred_TK = returns_TK - mean_K
     annual = math.sqrt(SESSIONS_PER_YEAR)
+    estimate = float((mean_K / returns_TK.std(axis=0, ddof=1) * sign_K).sum()) * annual
+    if n < MIN_SESSIONS:
+        return BootstrapInterval(n, block, estimate, math.nan, math.nan, math.nan)
+    if counts_RT is None:
+        counts_RT = bootstrap_counts(n, block=block)
+    require_shape("the bootstrap counts", counts_RT, (len(counts_RT), n))
     shift_RK = counts_RT @ centred_TK / n
     variance_RK = (counts_RT @ centred_TK**2 - n * shift_RK**2) / (n - 1)
     varies_R = (variance_RK > 0).all(axis=1)  # a sample of one session only has no Sharpe ratio
     sharpe_RK = (mean_K + shift_RK[varies_R]) / np.sqrt(variance_RK[varies_R]) * annual
-    estimate = float((mean_K / returns_TK.std(axis=0, ddof=1) * sign_K).sum()) * annual
     return _bounds(n, block, estimate, sharpe_RK @ sign_K, level)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from backtest.inference.means import LEVEL, fixed_b_p_value, paired_test
+from backtest.inference.means import LEVEL, MIN_VALUES, fixed_b_p_value, paired_test
 from features.arrays import FloatArray
 
 
@@ -68,8 +68,8 @@ def inferiority_test(
     Returns
     -------
     InferiorityTest
-        Without variation of ``a - b``, or with fewer than 2 sessions, the p-value is NaN. A constant
-        difference below ``-margin`` is worse nevertheless.
+        Without variation of ``a - b``, or with fewer than 3 sessions, the p-value is NaN. A constant
+        difference below ``-margin`` on 3 sessions or more is worse nevertheless.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def inferiority_test(
         raise ValueError(msg)
     test = paired_test(a_T, b_T, overlap=overlap, level=2.0 * level)  # two-sided at 10% is one-sided at 5%
     if math.isnan(test.t):
-        is_worse = test.n > 1 and test.mean < -margin
+        is_worse = test.n >= MIN_VALUES and test.mean < -margin
         return InferiorityTest(test.n, test.mean, test.error, test.lower, test.upper, math.nan, is_worse)
     t = (test.mean + margin) / test.error
     two_sided = fixed_b_p_value(t, test.n, test.lags)

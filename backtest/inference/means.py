@@ -23,6 +23,9 @@ from features.arrays import FloatArray, require_shape
 
 LEVEL = 0.05
 
+MIN_VALUES = 3
+"""Values from which a mean has a test and an interval."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeanTest:
@@ -137,8 +140,8 @@ def mean_test(x_T: FloatArray, *, overlap: int = 1, level: float = LEVEL) -> Mea
     Returns
     -------
     MeanTest
-        Without variation, or with fewer than 2 values, t and the p-value are NaN, and both bounds equal the
-        mean (NaN without any value).
+        With fewer than 3 values, t, the p-value and both bounds are NaN. Without variation of 3 values or
+        more, t and the p-value are NaN, and both bounds equal the mean.
 
     Raises
     ------
@@ -154,6 +157,8 @@ def mean_test(x_T: FloatArray, *, overlap: int = 1, level: float = LEVEL) -> Mea
     lags = mean_test_lags(n, overlap)
     mean = float(known_T.mean()) if n else math.nan
     error = newey_west_error(known_T, lags)
+    if n < MIN_VALUES:
+        return MeanTest(n, lags, mean, error, math.nan, math.nan, math.nan, math.nan)
     if not error > 1e-14 * abs(mean):  # no variation, or one of rounding only
         return MeanTest(n, lags, mean, error, math.nan, math.nan, mean, mean)
     freedom, shrink = _fixed_b(n, lags)
@@ -181,10 +186,15 @@ def fixed_b_p_value(t: float, n: int, lags: int) -> float:
     return 2.0 * float(stdtr(freedom, -abs(t) * shrink))
 
 
+def bartlett_bias(n: int, lags: int) -> float:
+    """Expectation of the Newey-West variance over the true one: ``1 - b + b^2/3``, ``b = (lags + 1) / n``."""
+    b = (lags + 1) / n
+    return 1.0 - b + b * b / 3.0
+
+
 def _fixed_b(n: int, lags: int) -> tuple[float, float]:
     """Degrees of freedom of Student's t, and the factor of t, for ``b = (lags + 1) / n`` held fixed."""
-    b = (lags + 1) / n
-    return 1.5 / b, math.sqrt(1.0 - b + b * b / 3.0)
+    return 1.5 * n / (lags + 1), math.sqrt(bartlett_bias(n, lags))
 
 
 def paired_test(a_T: FloatArray, b_T: FloatArray, *, overlap: int = 1, level: float = LEVEL) -> MeanTest:

@@ -1,9 +1,12 @@
-"""How far the best of many backtests can be believed: probabilistic and deflated Sharpe ratios, and PBO.
+"""How far the best of many backtests can be believed.
+
+Probabilistic and deflated Sharpe ratios, the effective number of trials, the probability of backtest
+overfitting, and Rademacher bounds.
 
 A Sharpe ratio is annualised here, as in `backtest.accounts.performance`; the formulas of the papers are for
 ratios per session, and are applied to those.
 
-Shape suffixes: T sessions, V variants (trials), S blocks of sessions, M combinations of blocks.
+Shape suffixes: T sessions, V variants (trials), S blocks of sessions, M combinations of blocks, R draws.
 """
 
 from __future__ import annotations
@@ -16,7 +19,14 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from backtest.costs.model import SESSIONS_PER_YEAR
+from backtest.inference.means import LEVEL, bartlett_bias, mean_test_lags, newey_west_error, require_level
 from features.arrays import FloatArray
+
+DRAWS = 1000
+"""Draws of random signs. The mean of the best of them is known to about 0.01 standard deviations."""
+
+_PERSISTENT = 0.97
+"""Largest autocorrelation that is removed before the long-run variance is measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +58,9 @@ def probabilistic_sharpe(return_T: FloatArray, benchmark: float = 0.0) -> float:
 
     ``PSR = Z((sr - sr*) sqrt(n - 1) / sqrt(1 - g3 sr + (g4 - 1) / 4 sr^2))`` with the Sharpe ratio ``sr``
     and the benchmark ``sr*`` per session, the skewness g3 and the kurtosis g4 (3 for a normal distribution)
-    of the returns, and the normal distribution function Z. Returns count as independent (Bailey and Lopez de
-    Prado 2012).
+    of the returns, and the normal distribution function Z (Bailey and Lopez de Prado 2012). n is
+    `effective_sessions`: with the number of sessions, 9% and 16% instead of 5% of books without skill exceed
+    0.95 at autocorrelations of 0.2 and 0.5.
 
     Parameters
     ----------
@@ -73,9 +84,9 @@ def probabilistic_sharpe(return_T: FloatArray, benchmark: float = 0.0) -> float:
     if np.isinf(known_T).any():
         msg = "A return is infinite; use NaN for an unknown return."
         raise ValueError(msg)
-    n = len(known_T)
-    if n < 3 or (known_T == known_T[0]).all():
+    if len(known_T) < 3 or (known_T == known_T[0]).all():
         return math.nan
+    n = effective_sessions(known_T)
     error_T = known_T - known_T.mean()
     variance = float(np.mean(error_T**2))
     skewness = float(np.mean(error_T**3)) / variance**1.5
@@ -88,7 +99,41 @@ def probabilistic_sharpe(return_T: FloatArray, benchmark: float = 0.0) -> float:
     return float(ndtr(excess * math.sqrt((n - 1) / scale)))
 
 
-def expected_best_sharpe(trials: int, deviation: float) -> float:
+def effective_sessions(return_T: FloatArray) -> float:
+    """Number of independent returns whose mean would be known as well as that of autocorrelated ones.
+
+    ``n var / S`` with the long-run variance S. The first autocorrelation is removed before S is measured and
+    put back (Andrews and Monahan 1992): ``S = S_u / (1 - r)^2`` with ``u_t = e_t - r e_{t-1}`` and S_u by
+    Newey and West with the lags of `backtest.inference.means.mean_test_lags`, over the share of it that is
+    expected with that many lags. r is corrected for its bias of ``-(1 + 3 r) / n``.
+
+    Parameters
+    ----------
+    return_T : ndarray of shape (T,)
+        Return per session; NaN values are dropped, and their neighbours are treated as adjacent.
+
+    Returns
+    -------
+    float
+        Between 2 and the number of known values n: negative autocorrelation is not counted as more evidence.
+        n itself below 3 values or without variation.
+    """
+    known_T = return_T[~np.isnan(return_T)]
+    n = len(known_T)
+    if n < 3 or (known_T == known_T[0]).all():
+        return float(n)
+    e_T = known_T - known_T.mean()
+    variance = float(e_T @ e_T) / n
+    r = float(e_T[1:] @ e_T[:-1]) / (n * variance)
+    r = min(max(r + (1.0 + 3.0 * r) / n, 0.0), _PERSISTENT)
+    u_T, lags = e_T[1:] - r * e_T[:-1], mean_test_lags(n - 1)
+    innovations = (n - 1) * newey_west_error(u_T, lags) ** 2 / bartlett_bias(n - 1, lags)
+    return (
+        float(min(max(n * variance * (1.0 - r) ** 2 / innovations, 2.0), n)) if innovations > 0 else float(n)
+    )
+
+
+def expected_best_sharpe(trials: float, deviation: float) -> float:
     """Sharpe ratio that the best of several trials without skill is expected to have.
 
     ``deviation * ((1 - g) Zinv(1 - 1/N) + g Zinv(1 - 1/(N e)))`` with N independent trials whose Sharpe
@@ -96,8 +141,9 @@ def expected_best_sharpe(trials: int, deviation: float) -> float:
 
     Parameters
     ----------
-    trials : int
-        Number of trials, at least 1.
+    trials : float
+        Number of trials, at least 1. An `effective_trials` is not a whole number; between 1 and 2, where the
+        formula becomes negative, the result is interpolated.
     deviation : float
         Standard deviation of the Sharpe ratios of the trials. The result has its unit.
 
@@ -117,13 +163,13 @@ def expected_best_sharpe(trials: int, deviation: float) -> float:
     if not deviation >= 0:
         msg = f"deviation is {deviation}; a standard deviation cannot be negative."
         raise ValueError(msg)
-    if trials == 1:
-        return 0.0
+    if trials < 2:
+        return (trials - 1.0) * expected_best_sharpe(2, deviation)
     high, higher = ndtri(1.0 - 1.0 / trials), ndtri(1.0 - 1.0 / (trials * math.e))
     return deviation * float((1.0 - np.euler_gamma) * high + np.euler_gamma * higher)
 
 
-def deflated_sharpe(return_T: FloatArray, trials: int, *, deviation: float | None = None) -> float:
+def deflated_sharpe(return_T: FloatArray, trials: float, *, deviation: float | None = None) -> float:
     """Probability that a book has skill, given that it is the best of many trials.
 
     `probabilistic_sharpe` against the benchmark `expected_best_sharpe`: 0.95 or more means that the best of
@@ -133,13 +179,13 @@ def deflated_sharpe(return_T: FloatArray, trials: int, *, deviation: float | Non
     ----------
     return_T : ndarray of shape (T,)
         Excess return per session of the selected trial, a fraction; NaN values are dropped.
-    trials : int
-        Number of trials that it was selected from, itself included. Trials that resemble each other count in
-        full, which makes the result too low rather than too high.
+    trials : float
+        Number of trials that it was selected from, itself included. If trials that resemble each other count
+        in full, the result is too low rather than too high; `effective_trials` allows for that.
     deviation : float, optional
         Standard deviation of the trials' annualised Sharpe ratios. None: ``sqrt(252 / (n - 1))``, the
-        sampling error of a Sharpe ratio of zero over n sessions. That is the spread of trials without skill,
-        and needs no record of their results.
+        sampling error of a Sharpe ratio of zero over n `effective_sessions`. That is the spread of trials
+        without skill, and needs no record of their results.
 
     Returns
     -------
@@ -151,10 +197,141 @@ def deflated_sharpe(return_T: FloatArray, trials: int, *, deviation: float | Non
     ValueError
         If ``trials`` is below 1, ``deviation`` is negative, or a return is infinite.
     """
-    n = int((~np.isnan(return_T)).sum())
     if deviation is None:
+        n = effective_sessions(return_T)
         deviation = math.sqrt(SESSIONS_PER_YEAR / (n - 1)) if n > 1 else 0.0
     return probabilistic_sharpe(return_T, expected_best_sharpe(trials, deviation))
+
+
+def effective_trials(return_TV: FloatArray, *, draws: int = DRAWS, seed: int = 0) -> float:
+    """Number of independent trials whose best is as good, by luck alone, as the best of correlated ones.
+
+    The Sharpe ratios of trials without skill are correlated as their returns are. Their expected best is
+    ``b = E max_v sum_t s_t x_tv / |x_v|`` with random signs s and centred returns x, and the effective number
+    is the N of independent normal values whose expected maximum is b. Ten copies of one trial count as one,
+    and trials that do not resemble each other count in full. A formula of the mean correlation does not do
+    that: ten groups of ten copies have the mean correlation of many independent trials.
+
+    Parameters
+    ----------
+    return_TV : ndarray of shape (T, V)
+        Return per session of every trial. NaN where it has none; trials resemble each other on the sessions
+        that they share. Trials without variation do not count.
+    draws, seed
+        Number and seed of the draws of signs.
+
+    Returns
+    -------
+    float
+        Between 1 and V; 0 without a trial that varies.
+    """
+    centred_TV = np.nan_to_num(return_TV - _column_means(return_TV))
+    norm_V = np.sqrt((centred_TV**2).sum(axis=0))
+    varies_V = norm_V > 0
+    count = int(varies_V.sum())
+    if count < 2:
+        return float(count)
+    best = _best_by_sign(centred_TV[:, varies_V] / norm_V[varies_V], draws, seed)
+    low, high = 1.0, float(count)
+    if _expected_maximum(high) <= best:
+        return high
+    for _ in range(40):  # the expected maximum grows with the number
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if _expected_maximum(middle) > best else (middle, high)
+    return low
+
+
+def _expected_maximum(number: float) -> float:
+    """Expected maximum of independent standard normal values: ``int_0 (1 - Z(x)^N - Z(-x)^N) dx``."""
+    x_G = np.linspace(0.0, 9.0, 2001)
+    return float(np.trapezoid(1.0 - ndtr(x_G) ** number - ndtr(-x_G) ** number, x_G))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RademacherBound:
+    """Result of `rademacher_bound`. All figures are annualised Sharpe ratios.
+
+    Attributes
+    ----------
+    snooping : float
+        What is taken off because the best of all trials is looked at: twice the Rademacher complexity.
+    estimation : float
+        What is taken off for the length of the history.
+    lower_V : ndarray of shape (V,)
+        Lower bound of each trial's true Sharpe ratio. All bounds hold together.
+    """
+
+    snooping: float
+    estimation: float
+    lower_V: FloatArray
+
+
+def rademacher_bound(
+    return_TV: FloatArray,
+    *,
+    trials: int | None = None,
+    level: float = LEVEL,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> RademacherBound:
+    """Bound the true Sharpe ratios of all trials at once from below: the Rademacher anti-serum.
+
+    ``sr_v - 2 R - 3 sqrt(2 ln(2 / a) / T) - sqrt(2 ln(2 V / a) / T)`` per session at level a, with the
+    complexity ``R = E max_v (1/T) sum_t s_t x_tv`` over random signs s, and returns x in standard deviations
+    (Paleologo 2024, "The Elements of Quantitative Investing", chapter on backtesting). R says how well the
+    trials as a set fit noise, so copies of one trial cost nothing. The bound holds for every length of the
+    history. It is therefore strict: with four years, about 6 is taken off before R is counted.
+
+    Parameters
+    ----------
+    return_TV : ndarray of shape (T, V)
+        Excess return per session of every trial, a fraction; NaN where it has none.
+    trials : int, optional
+        Number of trials if there are more than have returns; None: V.
+    level : float
+        Probability that one of the bounds or more is above the true value.
+    draws, seed
+        Number and seed of the draws of signs.
+
+    Returns
+    -------
+    RademacherBound
+        NaN for a trial without variation.
+
+    Raises
+    ------
+    ValueError
+        If ``level`` is not between 0 and 1, or ``trials`` is below V.
+    """
+    require_level(level)
+    length, columns = return_TV.shape
+    count = columns if trials is None else trials
+    if count < columns:
+        msg = f"trials is {count}, fewer than the {columns} that have returns."
+        raise ValueError(msg)
+    mean_V = _column_means(return_TV)
+    known_V = np.maximum((~np.isnan(return_TV)).sum(axis=0), 2)
+    deviation_V = np.sqrt((np.nan_to_num(return_TV - mean_V) ** 2).sum(axis=0) / (known_V - 1))
+    deviation_V[~(deviation_V > 1e-12 * np.abs(mean_V))] = np.nan
+    x_TV = np.nan_to_num(return_TV / deviation_V)
+    annual = math.sqrt(SESSIONS_PER_YEAR)
+    snooping = 2.0 * _best_by_sign(x_TV, draws, seed) / length * annual
+    estimation = 3.0 * math.sqrt(2.0 * math.log(2.0 / level) / length)
+    estimation = (estimation + math.sqrt(2.0 * math.log(2.0 * count / level) / length)) * annual
+    return RademacherBound(snooping, estimation, mean_V / deviation_V * annual - snooping - estimation)
+
+
+def _column_means(x_TV: FloatArray) -> FloatArray:
+    """Means of the known values; 0 for a column without any."""
+    means_V: FloatArray = np.nan_to_num(x_TV).sum(axis=0) / np.maximum((~np.isnan(x_TV)).sum(axis=0), 1)
+    return means_V
+
+
+def _best_by_sign(x_TV: FloatArray, draws: int, seed: int) -> float:
+    """Mean, over draws of random signs, of the largest of the columns' signed sums; signs come in pairs."""
+    sign_RT = np.random.default_rng(seed).integers(2, size=((draws + 1) // 2, len(x_TV))) * 2.0 - 1.0
+    sum_RV = sign_RT @ x_TV
+    return float((sum_RV.max(axis=1) - sum_RV.min(axis=1)).mean()) / 2.0
 
 
 def probability_of_overfitting(return_TV: FloatArray, *, blocks: int = 16) -> Overfitting:

@@ -24,9 +24,11 @@ class LeadLag:
     Attributes
     ----------
     slope_E, error_E
-        Slope of the leader's return and its standard error; NaN with fewer than 60 sessions.
+        Slope of the leader's return and its standard error; NaN with fewer than 60 sessions. The error is NaN
+        if a single session decides on a coefficient.
     t_E, p_E
-        ``slope / error`` and its two-sided p-value, by the normal distribution.
+        ``slope / error`` and its two-sided p-value, by Student's t with the number of sessions less 3 degrees
+        of freedom.
     q_E
         p-values adjusted for the number of edges (Benjamini and Hochberg 1995); NaN where p is NaN.
     sessions_E
@@ -70,8 +72,10 @@ def adjusted_returns(return_TN: FloatArray, universe_TN: BoolArray, group_TN: In
 def lead_lag(return_TN: FloatArray, next_TN: FloatArray, source_E: IntArray, target_E: IntArray) -> LeadLag:
     """Regress the follower's next return on the leader's return, given the follower's own return.
 
-    ``next_i,t = a + b r_j,t + c r_i,t + e``, by least squares with White's (1980) standard errors. The
-    follower's own return is included, because a short-term reversal of the follower would otherwise be
+    ``next_i,t = a + b r_j,t + c r_i,t + e``, by least squares with standard errors HC3: White's (1980) with
+    each residual over ``1 - h_t``, its share of the fit (MacKinnon and White 1985). With White's own errors
+    and the normal distribution, 8% instead of 5% of edges without a lead were significant at 60 sessions.
+    The follower's own return is included, because a short-term reversal of the follower would otherwise be
     attributed to every leader that moves with it.
 
     Parameters
@@ -97,12 +101,14 @@ def lead_lag(return_TN: FloatArray, next_TN: FloatArray, source_E: IntArray, tar
         y_K = next_TN[known_T, i]
         inverse_33 = np.linalg.pinv(x_K3.T @ x_K3)
         beta_3 = inverse_33 @ (x_K3.T @ y_K)
-        moment_K3 = x_K3 * (y_K - x_K3 @ beta_3)[:, None]
+        leverage_K = ((x_K3 @ inverse_33) * x_K3).sum(axis=1)
+        left_K = np.where(leverage_K < 1.0 - 1e-9, 1.0 - leverage_K, np.nan)  # one session decides: no error
+        moment_K3 = x_K3 * ((y_K - x_K3 @ beta_3) / left_K)[:, None]
         variance_33 = inverse_33 @ (moment_K3.T @ moment_K3) @ inverse_33
         slope_E[e], error_E[e] = beta_3[1], np.sqrt(variance_33[1, 1])
     with np.errstate(divide="ignore", invalid="ignore"):
         t_E = slope_E / error_E
-    p_E = 2.0 * stats.norm.sf(np.abs(t_E))
+    p_E = 2.0 * stats.t.sf(np.abs(t_E), np.maximum(sessions_E - 3, 1))
     q_E, known_E = np.full(len(p_E), np.nan), np.isfinite(p_E)
     if known_E.any():
         q_E[known_E] = stats.false_discovery_control(p_E[known_E], method="bh")

@@ -63,6 +63,7 @@ def test_a_constant_difference_needs_no_error() -> None:
     assert (worse.is_worse, math.isnan(worse.p_value)) == (True, True)
     assert not inferiority_test(ZERO_T, ZERO_T).is_worse
     assert not inferiority_test(np.array([-1.0]), np.array([0.0])).is_worse, "one session is no evidence"
+    assert not inferiority_test(np.array([-1.0, -2.0]), np.zeros(2)).is_worse, "and neither are two"
     assert not inferiority_test(np.full(3, np.nan), np.zeros(3)).is_worse
 
 

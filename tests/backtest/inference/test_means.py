@@ -95,7 +95,10 @@ def test_series_without_variation_have_no_test() -> None:
     nothing = mean_test(np.array([NAN, NAN]))
     assert nothing.n == 0
     assert math.isnan(nothing.mean)
-    assert mean_test(np.array([1.0, NAN])).n == 1
+    for few in (np.array([0.236, NAN]), np.array([0.236, 0.1]), np.array([0.236, 0.236])):
+        test = mean_test(few)
+        assert test.mean == np.nanmean(few)
+        assert np.isnan([test.t, test.p_value, test.lower, test.upper]).all(), "no interval of two values"
 
 
 def test_what_cannot_be_tested_is_refused() -> None:

@@ -7,15 +7,19 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 from scipy.special import ndtri
 from scipy.stats import linregress, rankdata
-from skfolio.measures import deflated_sharpe_ratio, probabilistic_sharpe_ratio
+from skfolio.measures import deflated_sharpe_ratio, expected_max_sharpe_ratio, probabilistic_sharpe_ratio
 
 from backtest.inference.overfitting import (
     deflated_sharpe,
+    effective_sessions,
+    effective_trials,
     expected_best_sharpe,
     probabilistic_sharpe,
     probability_of_overfitting,
+    rademacher_bound,
 )
 
 NAN = math.nan
@@ -23,8 +27,20 @@ YEAR = math.sqrt(252)
 
 
 def skewed(seed: int, n: int = 500) -> np.ndarray:
-    returns_T: np.ndarray = 0.01 * (1.2 - np.random.default_rng(seed).gamma(1.0, 1.0, n))
+    """Skewed returns in an order without positive autocorrelation: low and high ones take turns."""
+    rng = np.random.default_rng(seed)
+    sorted_T = np.sort(0.01 * (1.2 - rng.gamma(1.0, 1.0, n)))
+    turns = [rng.permutation(half_T) for half_T in (sorted_T[: n // 2], sorted_T[n // 2 :])]
+    returns_T: np.ndarray = np.stack(turns, axis=1).ravel()
+    assert effective_sessions(returns_T) == n
     return returns_T
+
+
+def autoregressive(seed: int, phi: float, shape: tuple[int, int]) -> np.ndarray:
+    """Returns with autocorrelation phi and mean 0, one book a row."""
+    noise = np.random.default_rng(seed).normal(0, 0.01, (shape[0], shape[1] + 100))
+    returns: np.ndarray = lfilter([1.0], [1.0, -phi], noise, axis=1)[:, 100:]
+    return returns
 
 
 @pytest.mark.parametrize("benchmark", [-0.5, 0.0, 1.0, 2.5])
@@ -58,6 +74,97 @@ def test_the_best_of_many_trials_is_as_good_as_the_formula_says() -> None:
     best = np.random.default_rng(0).normal(0, 0.7, (4000, 50)).max(axis=1).mean()
     assert expected_best_sharpe(50, 0.7) == pytest.approx(best, rel=0.02)
     assert expected_best_sharpe(1, 0.7) == 0
+
+
+def test_the_expected_best_is_skfolios_and_grows_with_fractions_of_trials() -> None:
+    for trials in (2.0, 2.5, 40.3):
+        assert expected_best_sharpe(trials, 0.7) == pytest.approx(expected_max_sharpe_ratio(trials, 0.7))
+    found = [expected_best_sharpe(trials, 1.0) for trials in (1.0, 1.3, 1.9, 2.0, 2.1)]
+    assert found == sorted(found)
+    assert found[0] == 0
+
+
+@pytest.mark.parametrize("phi", [0.2, 0.5, 0.8])
+def test_autocorrelated_returns_count_as_fewer_sessions(phi: float) -> None:
+    found = [effective_sessions(one_T) for one_T in autoregressive(3, phi, (40, 2000))]
+    assert np.mean(found) == pytest.approx(2000 * (1 - phi) / (1 + phi), rel=0.08)
+    assert effective_sessions(autoregressive(3, -phi, (1, 2000))[0]) == 2000
+    assert effective_sessions(np.array([0.1, NAN, 0.1])) == 2
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize("sessions", [60, 250])
+def test_5_per_cent_of_books_without_skill_look_skilled_at_any_autocorrelation(
+    phi: float, sessions: int
+) -> None:
+    """It was 9% at 0.2 and 16% at 0.5 when every session counted as independent."""
+    books = autoregressive(4, phi, (3000, sessions))
+    found = np.array([probabilistic_sharpe(one_T) for one_T in books])
+    assert 0.035 <= np.mean(found > 0.95) <= 0.065
+
+
+def test_the_best_of_autocorrelated_noise_is_rarely_called_skill() -> None:
+    found = []
+    for seed in range(200):
+        books = autoregressive(seed, 0.5, (50, 300))
+        best_T = books[(books.mean(axis=1) / books.std(axis=1)).argmax()]
+        found.append(deflated_sharpe(best_T, 50))
+    assert np.mean(np.array(found) > 0.95) <= 0.05
+    assert 0.3 < np.median(found) < 0.6
+
+
+def test_trials_that_resemble_each_other_count_as_fewer() -> None:
+    rng = np.random.default_rng(5)
+    independent_TV = rng.normal(0, 0.01, (800, 40))
+    copies_TV = np.repeat(independent_TV[:, :10], 10, axis=1)
+    assert effective_trials(copies_TV) == pytest.approx(effective_trials(independent_TV[:, :10]), rel=1e-6)
+    assert effective_trials(copies_TV) == pytest.approx(10, rel=0.1)
+    assert effective_trials(independent_TV) == pytest.approx(40, rel=0.1)
+    assert effective_trials(independent_TV[:, [0] * 7] * np.arange(1, 8)) == pytest.approx(1, abs=1e-6)
+    assert effective_trials(independent_TV[:, :1]) == 1
+    assert effective_trials(np.zeros((50, 3))) == 0
+    halves_TV = independent_TV[:, [0, 0]].copy()
+    halves_TV[:400, 0], halves_TV[400:, 1] = NAN, NAN  # the same trial on different sessions
+    assert effective_trials(halves_TV) == pytest.approx(2, rel=0.1)
+
+
+@pytest.mark.parametrize("rho", [0.5, 0.9])
+def test_the_best_of_effective_trials_is_the_best_of_correlated_ones(rho: float) -> None:
+    """Sharpe ratios with one correlation: their best is sqrt(1 - rho) of that of independent ones."""
+    rng = np.random.default_rng(6)
+    shared_T1, own_TV = rng.normal(size=(2000, 1)), rng.normal(size=(2000, 100))
+    number = effective_trials(math.sqrt(rho) * shared_T1 + math.sqrt(1 - rho) * own_TV)
+    best = math.sqrt(1 - rho) * expected_best_sharpe(100, 1.0)
+    assert expected_best_sharpe(number, 1.0) == pytest.approx(best, rel=0.05)
+
+
+def test_rademacher_bounds_are_their_definition() -> None:
+    rng = np.random.default_rng(7)
+    returns_TV = rng.normal(0.0005, 0.01, (300, 4)) * np.array([1, 2, 3, 4])
+    found = rademacher_bound(returns_TV, draws=20_000)
+    x_TV = returns_TV / returns_TV.std(axis=0, ddof=1)
+    signs = np.random.default_rng(8).choice([-1.0, 1.0], size=(20_000, 300))
+    complexity = np.mean((signs @ x_TV / 300).max(axis=1))
+    assert found.snooping / YEAR == pytest.approx(2 * complexity, rel=0.03)
+    estimation = 3 * math.sqrt(2 * math.log(2 / 0.05) / 300) + math.sqrt(2 * math.log(2 * 4 / 0.05) / 300)
+    assert found.estimation == pytest.approx(YEAR * estimation)
+    np.testing.assert_allclose(
+        found.lower_V, x_TV.mean(axis=0) * YEAR - found.snooping - found.estimation, rtol=1e-12
+    )
+    copies = rademacher_bound(np.repeat(returns_TV[:, :1], 9, axis=1))
+    assert copies.snooping == pytest.approx(0, abs=1e-12), "copies of one trial fit no more noise than one"
+    assert rademacher_bound(returns_TV, trials=50).estimation > found.estimation
+    assert np.isnan(rademacher_bound(np.ones((30, 2))).lower_V).all()
+    with pytest.raises(ValueError, match="trials is 3, fewer than the 4"):
+        rademacher_bound(returns_TV, trials=3)
+
+
+def test_rademacher_bounds_hold_for_all_trials_together() -> None:
+    rng = np.random.default_rng(9)
+    above = [
+        (rademacher_bound(rng.normal(0, 0.01, (250, 60)), draws=100).lower_V > 0).any() for _ in range(50)
+    ]
+    assert not any(above)
 
 
 def test_returns_without_a_sharpe_ratio_have_no_probability() -> None:
