@@ -15,6 +15,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
 from pipelines.progress import Silent
+from pipelines.results.robustness.recount import RECOUNTED, recount
 from pipelines.run.evaluations import StoredEvaluation, find_evaluation, list_evaluations
 from pipelines.run.open import load_run_data
 from pipelines.run.record import Run as RecordedRun
@@ -71,11 +72,12 @@ class Run:
     def tables(self) -> tuple[str, ...]:
         """Names of the tables that :meth:`table` returns: those of the newest evaluation, then the run's."""
         folders = [self._evaluation(None).folder] if self.evaluations else []
-        return tuple(
+        stored = [
             path.stem
             for folder in [*folders, self.folder / "tables"]
             for path in sorted(folder.glob("*.parquet"))
-        )
+        ]
+        return tuple(dict.fromkeys([*stored, *(RECOUNTED if folders else ())]))
 
     def table(self, name: str, evaluation: str | None = None) -> pl.DataFrame:
         """Return a table of an evaluation or of the run.
@@ -84,7 +86,8 @@ class Run:
         ----------
         name
             Name of the table, one of :attr:`tables`. ``ladder`` has one row per model and delay with the
-            information coefficients and Sharpe ratios; ``equity`` has the returns of every book; the tables
+            information coefficients and Sharpe ratios; ``equity`` has the returns of every book;
+            ``significance``, ``overfitting`` and ``trials`` count what was tried up to this call; the tables
             that begin with ``explain_`` are those of an attribution.
         evaluation
             Id of an evaluation, or a unique prefix of it. None: the newest one.
@@ -94,7 +97,10 @@ class Run:
         ConfigError
             If there is no such table or evaluation.
         """
-        found = self._evaluation(evaluation).read_table(name) if self.evaluations or evaluation else None
+        found = None
+        if self.evaluations or evaluation:
+            opened = self._evaluation(evaluation)
+            found = (recount(self.recorded, opened) if name in RECOUNTED else opened).read_table(name)
         if found is None and evaluation is None:
             found = self.recorded.read_table(name)
         if found is None:

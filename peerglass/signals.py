@@ -16,11 +16,12 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
 from pipelines.errors import ConfigError, DataError
+from pipelines.results.robustness.recount import keep_returns, recounted_tables
 from pipelines.results.signals.guard import guard_table
 from pipelines.results.signals.measure import signal_tables, with_tradable_delay
 from pipelines.results.signals.placing import place_signals
 from pipelines.results.signals.reading import SignalTable
-from pipelines.train.trials import record, signal_trial, trial_count
+from pipelines.train.trials import Scope, count_trials, record, signal_trials
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,7 @@ class Backtest:
     left_out
         Signal -> number of its other values, which were ignored.
     trials
-        Number of trials in the ledger of the config's output folder, these signals included.
+        Number of trials that count against these signals at the time of the call, themselves included.
     """
 
     config: Config
@@ -64,8 +65,8 @@ def backtest(
 ) -> Backtest:
     """Measure signals before and after costs, on the newest data in a config's lake.
 
-    Every signal is a trial and is recorded in the ledger of the config's output folder before it is measured.
-    Nothing else is stored.
+    Every book of every signal is a trial, and is recorded in the ledger of the config's output folder before
+    it is measured, with its returns afterwards. Nothing else is stored.
 
     Parameters
     ----------
@@ -110,10 +111,13 @@ def backtest(
         )
     output, content = Path(checked.output), {name: table.content(name) for name in used}
     run_id = f"signals-{hashlib.sha256(''.join(content.values()).encode()).hexdigest()[:10]}"
-    record(output, run_id, [signal_trial(name, content[name], checked) for name in used])
-    trials = trial_count(output)
+    tried, books = signal_trials(content, checked), checked.backtest.books
+    record(output, run_id, (one for trial in tried.values() for one in trial.traded(books)))
+    trials = count_trials(output, Scope.of(checked)).trials
     own = checked.model_copy(update={"models": {}})  # so that no signal is taken for a model
     tables = signal_tables(placed, market, own, trials)
+    keep_returns(output, tables["equity"], tried, own)
+    tables |= recounted_tables(tables["equity"], tables["significance"], tried, own, output)
     tables["guard"] = guard_table(table, placed, market, checked.label.horizon)
     return Backtest(
         config=checked,

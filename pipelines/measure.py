@@ -153,6 +153,7 @@ def report_signals(
     wait
         Whether to wait for another process that writes to the folder.
     """
+    from pipelines.results.robustness.recount import recount
     from pipelines.results.signals.record import find_signals
     from pipelines.run.evaluations import find_evaluation, newest_evaluation
     from pipelines.run.locks import Locks
@@ -170,7 +171,7 @@ def report_signals(
                 f"{measured.folder} has no evaluation; measure {measured.record.file} again with "
                 "'peerglass backtest FILE --config CONFIG'."
             )
-        return write_signal_report(measured, evaluation, progress)
+        return write_signal_report(measured, recount(measured, evaluation), progress)
 
 
 def echo_result(

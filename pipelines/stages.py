@@ -166,6 +166,7 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
     """
     from pipelines.measure import report_signals
     from pipelines.results.backtest import evaluate_run, missing_tasks_of_run
+    from pipelines.results.robustness.recount import recount
     from pipelines.run.evaluations import find_evaluation, newest_evaluation
 
     progress = Progress()
@@ -183,7 +184,7 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
         dataset, lake = load_run_market(run, progress)
         if evaluation is None or evaluation.record.missing != missing_tasks_of_run(run, dataset, lake):
             evaluation = evaluate_run(run, dataset, lake, progress)
-        path = write_report(run, evaluation, dataset, lake, progress)
+        path = write_report(run, recount(run, evaluation), dataset, lake, progress)
         track_run(run, progress)
     return str(path)
 

@@ -14,15 +14,16 @@ from pipelines.dataset.market import Market, to_panel
 from pipelines.errors import DataError
 from pipelines.measure import MeasureOptions, prepared_file
 from pipelines.progress import Progress
+from pipelines.results.robustness.recount import read_tried, trials_of
 from pipelines.results.sweep.describe import describe_sweep, sentences, sweep_json
 from pipelines.results.sweep.grid import Axis, VariantSettings, parse_axes, variants
 from pipelines.results.sweep.store import SweepRecord, store_sweep
 from pipelines.results.sweep.sweep import sweep
-from pipelines.run.evaluations import Evaluated, evaluation_code
+from pipelines.run.evaluations import Evaluated, assumptions_id, evaluation_code
 from pipelines.run.locks import Locks
 from pipelines.run.open import load_run_market
 from pipelines.run.record import open_run
-from pipelines.train.trials import Trial, model_trials, record, trial_count
+from pipelines.train.trials import Scope, Trial, count_trials, record, record_returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,7 @@ def sweep_run(name: str, options: SweepOptions, output: Path, echo: Callable[[st
             str(model): to_panel(rows, "signal", market.panel)
             for (model,), rows in ensembles.partition_by(["model"], as_dict=True, maintain_order=True).items()
         }
-        assert run.identity is not None, "an opened run has an identity"
-        trials = model_trials(run.config, run.identity.settings)
+        trials = trials_of(run)
         with progress.stage("sweep"):
             swept = Swept(run, run.config, market, signals, trials)
             echo(measure_sweep(swept, grid, as_json=options.as_json))
@@ -124,7 +124,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Swept:
-    """What is swept: signals on a market, and the trial of each that its variants belong to."""
+    """What is swept: signals on a market, and the trial of each without a book."""
 
     run: Evaluated
     config: Config
@@ -134,18 +134,27 @@ class Swept:
 
 
 def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
-    """Record the variants as trials, measure them, store table and page, and return what is printed."""
+    """Record the books as trials, measure all variants, store table and page, and return what is printed."""
     from pipelines.report.sweep import render_sweep
 
     run, output = swept.run, swept.run.folder.parent
-    changed = [
-        {".".join(axis.path): variant.values[axis.name] for axis in grid.axes} | {"book": grid.book}
+    tried = [
+        trial
+        for name in swept.signals
         for variant in grid.variants
+        for trial in swept.trials[name].traded(variant.backtest.books)
     ]
-    tried = [swept.trials[name].variant(values) for name in swept.signals for values in changed]
     record(output, run.run_id, tried)
-    trials = trial_count(output)
-    result = sweep(swept.signals, swept.market, swept.config, grid.variants, trials)
+    scope, delay = Scope.of(swept.config), swept.config.label.delay
+    trials = count_trials(output, scope).trials
+    measured = sweep(swept.signals, swept.market, swept.config, grid.variants, trials)
+    assumptions = [assumptions_id(variant.backtest, delay) for variant in grid.variants] * len(swept.signals)
+    returns = {
+        (*trial.key, under): measured.daily.select("date", excess_net=str(row))
+        for row, (trial, under) in enumerate(zip(tried, assumptions, strict=True))
+    }
+    record_returns(output, returns)
+    result = measured.with_effective(read_tried(output, scope, assumptions[0]).effective)
     said = sentences(result, grid.axes, trials)
     axes = {axis.name: axis.values for axis in grid.axes}
     shared = swept.config.backtest.model_dump(mode="json")

@@ -37,6 +37,7 @@ from pipelines.cli.options import (
 from pipelines.cli.quarantine import quarantine_app
 from pipelines.cli.runs import runs_app
 from pipelines.cli.track import track_app
+from pipelines.cli.trials import trials_app
 from pipelines.errors import PeerglassError, full_disk
 from pipelines.secrets import redact
 
@@ -261,6 +262,7 @@ app.command(rich_help_panel=_PIPELINE)(signals)
 app.add_typer(runs_app, rich_help_panel=_PIPELINE)
 app.command(rich_help_panel=_PIPELINE)(promote)
 app.command(rich_help_panel=_PIPELINE)(demote)
+app.add_typer(trials_app, rich_help_panel=_PIPELINE)
 app.add_typer(track_app, rich_help_panel=_PIPELINE)
 app.command(name="features", rich_help_panel=_DATA)(list_features)
 app.add_typer(lake_app, rich_help_panel=_DATA)

@@ -43,6 +43,9 @@ class Config(Section):
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
     """Name of the configuration: lower-case letters, digits, ``_`` and ``-``, starting with a letter, at most
     41 characters."""
+    hypothesis: str | None = Field(default=None, min_length=1, max_length=80)
+    """Name of the idea that is tested. Its trials alone count against its results. Null: all trials on the
+    market count. Name it before the first trial, and keep the name for every variant of the idea."""
     root: PathSetting | None = None
     """Folder that the relative paths in this file are relative to; itself relative to the file. Null: the
     folder of the file."""

@@ -14,7 +14,7 @@ from pipelines.inventory.summaries import size_of, summarise_run
 from pipelines.run.evaluations import Evaluated, list_evaluations
 from pipelines.run.provenance import AuditMade, TrainingStarted, read_provenance
 from pipelines.run.record import Run
-from pipelines.train.trials import read_trials
+from pipelines.train.trials import Scope, count_trials
 
 Details = Mapping[str, Any]
 
@@ -27,12 +27,12 @@ def run_details(run: Run) -> Details:
     mapping
         ``summary`` (`pipelines.inventory.summaries.RunSummary`), ``identity`` (lake, device, digest of the
         code, libraries), ``tables`` (table -> version), ``folds`` (first and last date of each segment),
-        ``evaluations`` (newest first), ``trials`` (of this run, and of the whole ledger), ``audit`` (the last
-        verdict; None without one), ``commit`` (of the last training), ``files`` (entry of the folder ->
-        bytes).
+        ``evaluations`` (newest first), ``trials`` (of this run, and all that count against it), ``audit``
+        (the last verdict; None without one), ``commit`` (of the last training), ``files`` (entry of the
+        folder -> bytes).
     """
     assert run.identity is not None, "an opened run has recorded its identity"
-    ledger = read_trials(run.folder.parent)
+    counted = count_trials(run.folder.parent, Scope.of(run.config))
     events = read_provenance(run)
     audits = [event.verdict for event in events if isinstance(event, AuditMade)]
     commits = [event.environment.commit for event in events if isinstance(event, TrainingStarted)]
@@ -50,8 +50,8 @@ def run_details(run: Run) -> Details:
         "folds": [] if folds is None else folds.select("fold", *segments).to_dicts(),
         "evaluations": evaluation_rows(run),
         "trials": {
-            "of_this_run": ledger.filter(pl.col("runs").list.contains(run.run_id)).height,
-            "in_ledger": ledger.height,
+            "of_this_run": counted.rows.filter(pl.col("runs").list.contains(run.run_id)).height,
+            "in_ledger": counted.trials,
         },
         "audit": audits[-1] if audits else None,
         "commit": commits[-1] if commits else None,
@@ -86,7 +86,7 @@ def describe_details(details: Details) -> str:
         f"  versions  {', '.join(f'{table} {version}' for table, version in details['tables'].items())}",
         f"  code      {identity['code']}, commit {details['commit'] or 'unknown'}, on {identity['device']}",
         f"  audit     {details['audit'] or 'none'}",
-        f"  trials    {trials['of_this_run']} of this run, {trials['in_ledger']} in the ledger of the folder",
+        f"  trials    {trials['of_this_run']} of this run; {trials['in_ledger']} count with others",
     ]
     if summary["holder"] is not None:
         lines.insert(3, f"  locked    by {summary['holder']}")

@@ -11,7 +11,7 @@ from pipelines.inventory.summaries import RunSummary, newest_figures, size_of
 from pipelines.results.signals.record import RECORD, MeasuredSignals, find_signals
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.locks import holder_of
-from pipelines.train.trials import read_trials
+from pipelines.train.trials import Scope, count_trials
 
 
 def summarise_signals(output: Path) -> list[RunSummary]:
@@ -30,16 +30,16 @@ def signal_details(measured: MeasuredSignals) -> Details:
     mapping
         ``summary`` (`pipelines.inventory.summaries.RunSummary`), ``record``
         (`pipelines.results.signals.record.SignalRecord`), ``evaluations`` (newest first), ``trials`` (of this
-        file, and of the whole ledger), ``files`` (entry of the folder -> bytes).
+        file, and all that count against it), ``files`` (entry of the folder -> bytes).
     """
-    ledger = read_trials(measured.folder.parent)
+    counted = count_trials(measured.folder.parent, Scope.of(measured.config))
     return {
         "summary": asdict(_summarise(measured)),
         "record": measured.record.model_dump(mode="json"),
         "evaluations": evaluation_rows(measured),
         "trials": {
-            "of_this_file": sum(measured.run_id in runs for runs in ledger["runs"]),
-            "in_ledger": ledger.height,
+            "of_this_file": sum(measured.run_id in runs for runs in counted.rows["runs"]),
+            "in_ledger": counted.trials,
         },
         "files": {path.name: size_of(path) for path in sorted(measured.folder.iterdir())},
     }
@@ -58,7 +58,7 @@ def describe_signal_details(details: Details) -> str:
         f"  lake      {record['lake']}",
         f"  versions  {tables}",
         f"  code      commit {record['commit']}",
-        f"  trials    {trials['of_this_file']} of this file, {trials['in_ledger']} in the ledger",
+        f"  trials    {trials['of_this_file']} of this file; {trials['in_ledger']} count with others",
     ]
     return "\n".join([*lines, *content_lines(details)])
 

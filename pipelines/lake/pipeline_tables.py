@@ -114,12 +114,32 @@ class Sources(dy.Schema):
 
 
 class Trials(dy.Schema):
-    """The ledger of all configurations that were trained and evaluated: one row per configuration and run."""
+    """The ledger of everything that was tried: one row per trial, named hypothesis and run.
+
+    ``forecast`` and ``traded`` are digests of what is forecast and of the book that trades it (empty if it
+    was only trained).
+    """
 
     trial_id = key_text()
     run_id = key_text()
     model = dy.String()
     config = dy.String()
+    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    forecast = dy.String(nullable=True, metadata=ADDED_LATER)
+    traded = dy.String(nullable=True, metadata=ADDED_LATER)
+    book = dy.String(nullable=True, metadata=ADDED_LATER)
+    hypothesis = dy.String(nullable=True, metadata=ADDED_LATER)
+    lake = dy.String(nullable=True, metadata=ADDED_LATER)
+
+
+class TrialReturns(dy.Schema):
+    """Daily net returns over the risk-free rate of the ledger's trials, under one set of assumptions each."""
+
+    forecast = key_text()
+    traded = key_text()
+    assumptions = key_text()
+    dates = dy.List(dy.Date())
+    returns = dy.List(dy.Float32())
     created_at = dy.Datetime(time_unit="us", time_zone="UTC")
 
 

@@ -17,6 +17,7 @@ from pipelines.lake.pipeline_tables import (
     Readers,
     Releases,
     Sources,
+    TrialReturns,
     Trials,
 )
 from pipelines.lake.source_tables import (
@@ -45,6 +46,7 @@ SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
     "truth_edges": TruthEdges,
     "truth_days": TruthDays,
     "trials": Trials,
+    "trial_returns": TrialReturns,
     "sources": Sources,
     "readers": Readers,
     "signals": Signals,

@@ -140,6 +140,7 @@ def _header(
         {"table": table, "version": version, "rows": lake.read(table, version=version).height}
         for table, version in run.versions.items()
     ]
+    counted = evaluation.table("trials").row(0, named=True)
     latest = max([measured.made_at, *(event.at for event in events)])
     return RunHeader(
         run_id=run.run_id,
@@ -151,7 +152,8 @@ def _header(
         device=_listed(session.device for session in trained) or "not recorded",
         libraries=_libraries(trained),
         data_versions=pl.DataFrame(versions),
-        trial_count=measured.trials,
+        trial_count=counted["trials"],
+        trial_reach=counted["reach"],
         seeds=config.seeds,
         label_delay=config.label.delay,
         verdict_delay=verdict_delay,

@@ -25,7 +25,7 @@ def signal_report_data(measured: MeasuredSignals, evaluation: StoredEvaluation) 
     record, shown = measured.record, evaluation.record
     config = shown.apply_to(measured.config)
     delay = tradable_delay(config.label.delays)
-    ladder = evaluation.table("ladder")
+    ladder, counted = evaluation.table("ladder"), evaluation.table("trials").row(0, named=True)
     header = RunHeader(
         run_id=measured.run_id,
         name=measured.run_id.rpartition("-")[0],
@@ -40,7 +40,8 @@ def signal_report_data(measured: MeasuredSignals, evaluation: StoredEvaluation) 
             schema=["table", "version", "rows"],
             orient="row",
         ),
-        trial_count=shown.trials,
+        trial_count=counted["trials"],
+        trial_reach=counted["reach"],
         seeds=(),
         label_delay=config.label.delay,
         verdict_delay=delay,

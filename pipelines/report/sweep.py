@@ -20,6 +20,7 @@ _FIGURES = (
     Column("sharpe_lower", "from", number(2), hint="95% interval of the net Sharpe ratio"),
     Column("sharpe_upper", "to", number(2), hint="95% interval of the net Sharpe ratio"),
     Column("deflated_sharpe", "deflated Sharpe", number(2), hint="probability of skill, given all trials"),
+    Column("deflated_effective", "effective", number(2), hint="the same with the effective number of trials"),
     Column("sharpe_gross", "gross Sharpe", number(2)),
     Column("annual_return_net", "net return % / year", percent(1)),
     Column("annual_volatility_net", "volatility % / year", percent(1)),

@@ -76,7 +76,8 @@ def judge(data: ReportData) -> Verdict:
         ``good``, ``bad`` or ``caution``, as `rule` says.
     """
     header = data.header
-    trials = f"{header.trial_count:,} trial{'s' if header.trial_count != 1 else ''} in the ledger"
+    plural = "s" if header.trial_count != 1 else ""
+    trials = f"{header.trial_count:,} trial{plural} in the ledger{header.trial_reach}"
     candidates = data.verdict_ladder
     if header.trained:
         score = pl.col("valid_rank_ic").cast(pl.Float64).fill_nan(None)

@@ -20,8 +20,8 @@ from pipelines.results.horizons import horizon_table
 from pipelines.results.label_shares import label_share_table
 from pipelines.results.measured import evaluation_record, measured_tables
 from pipelines.results.quantile_scores import quantile_score_table
-from pipelines.results.robustness.multiple_tests import overfitting_table
 from pipelines.results.robustness.paths import path_table
+from pipelines.results.robustness.recount import keep_returns, recount, trials_of
 from pipelines.run.completeness import (
     add_missing_column,
     committed_tasks,
@@ -33,16 +33,19 @@ from pipelines.run.completeness import (
     restrict_to_dates,
 )
 from pipelines.run.evaluations import StoredEvaluation, store_evaluation
-from pipelines.run.provenance import EvaluationMade, environment, record
+from pipelines.run.provenance import EvaluationMade, environment
+from pipelines.run.provenance import record as record_event
 from pipelines.run.record import Run
 from pipelines.run.scores import read_scores
-from pipelines.train.trials import trial_count
+from pipelines.train.trials import Scope, count_trials, record
 
 _COLUMNS = ["model", "fold", "seed", "date", "ticker", "forecast"]
 
 
 def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> StoredEvaluation:
     """Measure a run's forecasts with the backtest settings of its config, and store the evaluation.
+
+    Every book of every model is recorded as a trial before it is measured.
 
     Models are compared on the dates that all of them forecast. Combinatorial folds test every date several
     times: all tables show the first path of tests, and the table ``paths`` compares the paths.
@@ -80,6 +83,9 @@ def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> S
         dates_T = common_dates(ordered)
         ordered = restrict_to_dates(ordered, dates_T)
         scores = read_scores(run).filter(pl.col("fold").is_in(complete))
+        output, tried = run.folder.parent, trials_of(run)
+        books = config.backtest.books
+        record(output, run.run_id, (one for model in ordered for one in tried[model].traded(books)))
         analysis = BookAnalysis(dataset, config)
         result = evaluate(
             ordered,
@@ -90,11 +96,11 @@ def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> S
             sessions=np.unique(np.concatenate([fold.test for fold in plan])),
             on_book=analysis.add,
         )
-        now, trials = environment(), trial_count(run.folder.parent)
+        keep_returns(output, result.equity, tried, config)
+        now, trials = environment(), count_trials(output, Scope.of(config)).trials
         tables = {
             **measured_tables(result, ordered, dataset, config, trials),
             "ladder": add_missing_column(result.ladder, missing, folds, config.seeds),
-            "overfitting": overfitting_table(result, config, dataset.panel.dates_T, run),
             "horizons": horizon_table(run, lake, dataset, dates_T),
             "quantile_scores": quantile_score_table(run, complete),
             "label_shares": label_share_table(config, ordered, dataset, scores),
@@ -115,8 +121,8 @@ def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> S
         if stored.record == new:  # otherwise the same evaluation existed already
             seconds = round(time.monotonic() - started, 1)
             event = EvaluationMade(environment=now, evaluation=new.evaluation, trials=trials, seconds=seconds)
-            record(run, event)
-    return stored
+            record_event(run, event)
+    return recount(run, stored)
 
 
 def missing_tasks_of_run(run: Run, dataset: Market, lake: Lake) -> tuple[tuple[str, int, int], ...]:

@@ -35,7 +35,8 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
     parts = [settings, *filter(None, [record.tested]), describe_ladder(evaluation.table("ladder"), config)]
     significance = evaluation.read_table("significance")
     if significance is not None:
-        parts.append(describe_tests(significance, evaluation.read_table("comparisons")))
+        counted = evaluation.read_table("trials")
+        parts.append(describe_tests(significance, evaluation.read_table("comparisons"), counted))
     together = describe_together(
         evaluation.read_table("multiple_tests"), evaluation.read_table("overfitting")
     )
@@ -102,13 +103,18 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
     return "\n".join(lines)
 
 
-def describe_tests(significance: pl.DataFrame, comparisons: pl.DataFrame | None) -> str:
+def describe_tests(
+    significance: pl.DataFrame, comparisons: pl.DataFrame | None, counted: pl.DataFrame | None = None
+) -> str:
     """Format the tests: one line per model with the main book's Sharpe ratio and the answers on baselines.
 
     Parameters
     ----------
     significance, comparisons
         Tables of `pipelines.results.comparisons`; None if the run has no baseline to compare with.
+    counted
+        Table ``trials`` of `pipelines.results.robustness.recount.recount`; None: ``significance`` is not
+        recounted.
     """
     first = significance.row(0, named=True)
     delay, book = first["delay"], first["book"]
@@ -121,19 +127,42 @@ def describe_tests(significance: pl.DataFrame, comparisons: pl.DataFrame | None)
     width = max(22, *(len(model) + 2 for model in rows["model"]))
     for row in rows.iter_rows(named=True):
         sharpe = describe_interval(*(row[f"sharpe_{name}"] for name in ("net", "lower", "upper")), digits=2)
-        parts = [f"Sharpe {sharpe}, deflated {_number(row['deflated_sharpe'], 2)}"]
+        parts = [f"Sharpe {sharpe}, {describe_deflated(row)}"]
         parts += answers.get(row["model"], [])
         lines.append(f"  {row['model']:<{width}}{'; '.join(parts)}")
-    lines.append(
-        f"deflated: probability of skill, given {first['trials']} trials in the ledger; "
-        f"{MIN_DEFLATED_SHARPE:.2f} or more is strong evidence."
-    )
+    lines += describe_count(first, counted)
     if answers:
         lines.append(
             "beats: yes if the interval of the IC difference is above 0 and net Sharpe is higher; no if the "
             "interval of the IC or of the Sharpe difference is below 0."
         )
     return "\n".join(lines)
+
+
+def describe_deflated(row: Mapping[str, Any]) -> str:
+    """Format a row of ``significance``: "deflated 0.71, effective 0.83, at least -2.10"."""
+    text = f"deflated {_number(row['deflated_sharpe'], 2)}"
+    if "deflated_effective" not in row:
+        return text
+    effective, lower = (_number(row[name], 2) for name in ("deflated_effective", "rademacher_lower"))
+    return f"{text}, effective {effective}, at least {lower}"
+
+
+def describe_count(row: Mapping[str, Any], counted: pl.DataFrame | None) -> list[str]:
+    """Say what the figures of `describe_deflated` mean, and how many trials they count up to when."""
+    plural = "" if row["trials"] == 1 else "s"
+    reach = "" if counted is None else counted["reach"][0]
+    lines = [
+        f"deflated: probability of skill, given {row['trials']:,} trial{plural} in the ledger{reach}; "
+        f"{MIN_DEFLATED_SHARPE:.2f} or more is strong evidence."
+    ]
+    if counted is not None:
+        lines += [
+            f"effective: the same, given {counted['effective_trials'][0]:.1f} independent trials, which is "
+            "what they are worth by their correlation.",
+            "at least: Rademacher bound of the true Sharpe ratio, which holds for all trials together.",
+        ]
+    return lines
 
 
 def describe_together(multiple_tests: pl.DataFrame | None, overfitting: pl.DataFrame | None) -> str:

@@ -62,7 +62,7 @@ def document(
         "dates": {"first": str(record.first), "last": str(record.last), "count": record.dates},
         "delays": list(record.delays),
         "backtest": record.backtest.model_dump(mode="json"),
-        "trials": record.trials,
+        "trials": int(evaluation.table("trials")["trials"][0]),
         "incomplete": record.incomplete,
         "verdict": verdict,
         **{key: _rows(evaluation.read_table(name)) for key, name in _TABLES.items()},

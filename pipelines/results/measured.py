@@ -19,7 +19,7 @@ from pipelines.results.comparisons import comparison_table, significance_table
 from pipelines.results.ending_scenarios import ending_table
 from pipelines.results.evaluate import Evaluation, ensemble
 from pipelines.results.forecast_tables import forecast_tables
-from pipelines.results.robustness.multiple_tests import multiple_test_table, overfitting_table
+from pipelines.results.robustness.multiple_tests import multiple_test_table
 from pipelines.run.evaluations import EvaluationRecord, evaluation_code, evaluation_id, file_digest
 from pipelines.secrets import redact
 
@@ -45,7 +45,7 @@ def measured_tables(
         Models, books and label. Names of ``forecasts`` that are not in its ``models`` are signals, which are
         not compared with baselines.
     trials
-        Number of trials in the ledger.
+        Number of trials that count by now.
     """
     sessions_T = market.panel.dates_T
     signals = ((model, ensemble(seeds)) for model, seeds in forecasts.items())
@@ -63,7 +63,6 @@ def measured_tables(
         "comparisons": comparison_table(result, config, sessions_T) if trained else None,
         "significance": significance_table(result, config, sessions_T, trials),
         "multiple_tests": multiple_test_table(result, config, sessions_T),
-        "overfitting": overfitting_table(result, config, sessions_T),
         "endings": endings,
     }
 
@@ -78,7 +77,7 @@ def evaluation_record(config: Config, measured: DateArray, trials: int, commit: 
     measured
         Dates that were measured, sorted.
     trials
-        Number of trials in the ledger.
+        Number of trials that count by now.
     commit
         Git commit of the code.
     """

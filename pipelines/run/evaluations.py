@@ -13,7 +13,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
@@ -28,6 +28,7 @@ from pipelines.config.load import digest
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.errors import ConfigError, DataError
+from pipelines.settings import Settings
 
 _FOLDER: Final = "evaluations"
 _RECORD: Final = "evaluation.json"
@@ -94,7 +95,7 @@ class EvaluationRecord(BaseModel):
     commit
         Git commit of that code.
     trials
-        Number of trials in the ledger at that time.
+        Number of trials that counted at that time. What is shown counts again.
     missing
         Tasks (model, fold, seed) of the run that had no forecasts.
     incomplete
@@ -141,13 +142,20 @@ class EvaluationRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class StoredEvaluation:
-    """An evaluation on disk: its record, and the folder that holds its tables."""
+    """An evaluation on disk: its record, and the folder that holds its tables.
+
+    ``recounted`` holds the tables that depend on what was tried since, as they are now
+    (`pipelines.results.robustness.recount.recount`). They are read instead of the stored ones.
+    """
 
     record: EvaluationRecord
     folder: Path
+    recounted: Mapping[str, pl.DataFrame] = field(default_factory=dict)
 
     def read_table(self, name: str) -> pl.DataFrame | None:
         """Read a table; None if the evaluation has no table of that name."""
+        if name in self.recounted:
+            return self.recounted[name]
         path = self.folder / f"{name}.parquet"
         return pl.read_parquet(path) if path.is_file() else None
 
@@ -163,14 +171,25 @@ def evaluation_id(config: Config) -> str:
 
     The order of the books is part of it, because a report's ladder shows the first book.
     """
-    settings = config.backtest.model_dump(mode="json")
-    parts = {**settings, "books": list(settings["books"].items()), "delays": config.label.delays}
-    rates = file_digest(config.backtest.risk_free)
-    if rates is not None:
-        parts["risk_free"] = rates
-    fees = file_digest(config.backtest.costs.borrow_file)
-    parts["costs"] = {**settings["costs"], "borrow_file": fees}
+    books = list(config.backtest.model_dump(mode="json")["books"].items())
+    parts = {**_assumptions(config.backtest), "books": books, "delays": config.label.delays}
     return digest({**parts, "code": evaluation_code()})
+
+
+def assumptions_id(backtest: BacktestConfig, delay: int) -> str:
+    """Digest of what a book's returns depend on beside the book: costs, execution, capital, rates and delay.
+
+    ``delay`` is that of the label, at which books trade unless ``backtest.delay`` says otherwise.
+    """
+    return digest(_assumptions(backtest) | {"delay": delay if backtest.delay is None else backtest.delay})
+
+
+def _assumptions(backtest: BacktestConfig) -> Settings:
+    """The section without its books, and with digests instead of the paths of files."""
+    parts: Settings = backtest.model_dump(mode="json", exclude={"books"})
+    rates, fees = file_digest(backtest.risk_free), file_digest(backtest.costs.borrow_file)
+    risk_free = parts["risk_free"] if rates is None else rates
+    return {**parts, "risk_free": risk_free, "costs": {**parts["costs"], "borrow_file": fees}}
 
 
 def file_digest(setting: float | str | None) -> str | None:

@@ -1,15 +1,18 @@
 """The trial ledger: everything that was tried in an output folder, and the runs that tried it.
 
-There is one ledger per ``output`` folder, even if its runs read different lakes, because a user selects among
-all results in that folder. Three things are trials:
+There is one ledger per ``output`` folder. A trial is what is forecast together with what is traded:
 
-- a model with its settings, features, label, universe and folds on one market, with every default filled in.
-  Other seeds, newer data, newer code or a different name of the model do not make a new trial;
-- a signal of a user's file, by the digest of its values, its name, and the label, universe, books and delay
-  that it is measured with on one market. Measuring it again, or with other costs, is not a new trial;
-- a variant of either, by the settings that a sweep changes.
+- what is forecast: a model with its settings, features, label, universe and folds, with every default filled
+  in; or the values of a user's signal with the universe and the horizon that they are measured on. Other
+  seeds, newer data, newer code or another name do not make a new trial;
+- what is traded: the rule and the options of one book. Every book that is evaluated is a trial, whether a
+  config lists it, ``--set`` changes it or a sweep tries it. Costs, delays, capital and execution are
+  assumptions: the same book under others is the same trial.
 
-The ledger lists all runs of a trial.
+What was trained and has not been evaluated yet counts as one trial. It is superseded by its first book.
+
+The trials of one market count against each other, and no others (`Scope`). The ledger also holds the daily
+returns of every trial, by the assumptions under which they were measured.
 """
 
 from __future__ import annotations
@@ -17,25 +20,108 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Self
 
 import polars as pl
 
+from pipelines.config.books import BookConfig
 from pipelines.config.load import build_settings, digest
 from pipelines.config.models import KEY
 from pipelines.config.schema import Config
 from pipelines.config.sections import OutputStoreConfig
 from pipelines.lake.lake import Lake
+from pipelines.lake.options import canonical_location
+from pipelines.lake.schemas import keys
+from pipelines.secrets import masked
 from pipelines.settings import Settings
 
-FOLDER = "ledger"
+FOLDER: Final = "ledger"
 """Name of the ledger in an output folder. It is a Delta table, so that processes can write concurrently."""
 
 _PATHS = ("prices", "securities", "fundamentals", "membership", "inputs")
 _NOT_THE_MARKET = {"end", "hazards", "timeout_seconds", "retries", "batch_size", "identity"}
 """Settings of a source that do not identify the market: how it is queried, and how long its history is."""
+
+_SCHEMA: Final = pl.Schema(
+    {
+        "forecast": pl.String(),
+        "traded": pl.String(),
+        "model": pl.String(),
+        "book": pl.String(),
+        "config": pl.String(),
+        "hypotheses": pl.List(pl.String()),
+        "market": pl.Int64(),
+        "lake": pl.String(),
+        "first_tried": pl.Datetime("us", "UTC"),
+        "runs": pl.List(pl.String()),
+        "counts": pl.Boolean(),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The trials that count against each other: those on one market, or those of one named hypothesis on it.
+
+    Attributes
+    ----------
+    market
+        Settings of the source that identify the market.
+    lake
+        Location of the lake; None where the settings describe the whole market (simulated, sample). Trials
+        with the same settings or the same lake are on one market, so that neither another folder nor another
+        column mapping starts a new count.
+    hypothesis
+        Name in the config. None: the market is the hypothesis, and all of its trials count, also those of
+        named hypotheses.
+    """
+
+    market: Settings
+    lake: str | None
+    hypothesis: str | None
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """The scope of a config."""
+        described = config.source.kind in ("simulated", "sample")
+        lake = None if described else masked(canonical_location(config.lake))
+        return cls(_market(config), lake, config.hypothesis)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One thing that was tried.
+
+    Attributes
+    ----------
+    name
+        Name of the model or of the signal, for display.
+    forecast
+        Everything that makes it another forecast than its neighbour, as plain JSON values.
+    scope
+        The trials that it counts against.
+    book
+        Name of the book, for display; None for what was only trained.
+    rule
+        Rule and options of the book, as plain JSON values.
+    """
+
+    name: str
+    forecast: Settings
+    scope: Scope
+    book: str | None = None
+    rule: Settings | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Digests of what is forecast and of what is traded (empty for nothing): the identity of a trial."""
+        return digest(self.forecast), "" if self.rule is None else digest(self.rule)
+
+    def traded(self, books: Mapping[str, BookConfig]) -> list[Trial]:
+        """Return the trial of each book that trades the forecast."""
+        return [replace(self, book=name, rule=book.model_dump(mode="json")) for name, book in books.items()]
 
 
 def record_trials(output: Path, run_id: str, config: Config, settings: Settings) -> None:
@@ -56,52 +142,35 @@ def record_trials(output: Path, run_id: str, config: Config, settings: Settings)
 
 
 def model_trials(config: Config, settings: Mapping[str, Any]) -> dict[str, Trial]:
-    """Return the trial of every model of a run, by the model's name in the config.
+    """Return the trial of every model of a run without a book, by the model's name in the config.
 
     The arguments are those of `record_trials`.
     """
+    scope = Scope.of(config)
     shared = {key: settings[key] for key in ("universe", "features", "label", "folds")}
     shared["folds"] = {key: value for key, value in settings["folds"].items() if key != "test_to"}
-    shared["market"] = _market(config)
-    return {name: Trial(model[KEY], {**model, **shared}) for name, model in settings["models"].items()}
+    shared["market"] = scope.market
+    return {name: Trial(model[KEY], {**model, **shared}, scope) for name, model in settings["models"].items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One thing that was tried.
-
-    Attributes
-    ----------
-    name
-        Name of the model or of the signal, for display.
-    settings
-        Everything that makes it another trial than its neighbour, as plain JSON values.
-    """
-
-    name: str
-    settings: Settings
-
-    def variant(self, changed: Settings) -> Trial:
-        """Return the trial of a variant: the same with the settings that a sweep changes."""
-        return Trial(self.name, {**self.settings, "variant": changed})
-
-
-def signal_trial(name: str, content: str, config: Config) -> Trial:
-    """Return the trial of a signal that is measured with a config.
+def signal_trials(contents: Mapping[str, str], config: Config) -> dict[str, Trial]:
+    """Return the trials of signals that are measured with a config, without a book, by their names.
 
     Parameters
     ----------
-    name
-        Name of the signal.
-    content
-        Digest of its values (`pipelines.results.signals.reading.SignalTable.content`).
+    contents
+        Signal -> digest of its values (`pipelines.results.signals.reading.SignalTable.content`).
     config
-        Market, universe, label, books and delay.
+        Market, universe, groups of firms and horizon of the label.
     """
-    measured = config.model_dump(mode="json", include={"universe", "label", "backtest"})
-    backtest = {key: measured["backtest"][key] for key in ("books", "delay")}
-    settings = {"universe": measured["universe"], "label": measured["label"], "backtest": backtest}
-    return Trial(name, {"signal": name, "content": content, **settings, "market": _market(config)})
+    scope = Scope.of(config)
+    shared = {
+        "universe": config.universe.model_dump(mode="json"),
+        "group_by": config.features.group_by,
+        "horizon": config.label.horizon,
+        "market": scope.market,
+    }
+    return {name: Trial(name, {"content": content, **shared}, scope) for name, content in contents.items()}
 
 
 def record(output: Path, run_id: str, trials: Iterable[Trial]) -> None:
@@ -116,19 +185,29 @@ def record(output: Path, run_id: str, trials: Iterable[Trial]) -> None:
     trials
         What is about to be tried.
     """
-    now = dt.datetime.now(dt.UTC)
-    rows = {
-        digest(trial.settings): {
-            "trial_id": digest(trial.settings),
+    now, rows = dt.datetime.now(dt.UTC), {}
+    for n, trial in enumerate(trials):
+        named = {} if trial.scope.hypothesis is None else {"hypothesis": trial.scope.hypothesis}
+        traded = {} if trial.rule is None else {"book": trial.rule}
+        settings = {**trial.forecast, **traded, **named}
+        forecast, book = trial.key
+        rows[digest(settings)] = {
+            "trial_id": digest(settings),
             "run_id": run_id,
             "model": trial.name,
-            "config": json.dumps(trial.settings, sort_keys=True, default=str),
-            "created_at": now,
+            "config": json.dumps(settings, sort_keys=True, default=str),
+            "created_at": now + dt.timedelta(microseconds=n),  # keeps the order
+            "forecast": forecast,
+            "traded": book,
+            "book": trial.book,
+            "hypothesis": trial.scope.hypothesis,
+            "lake": trial.scope.lake,
         }
-        for trial in trials
-    }
     if rows:
-        _ledger(output).upsert("trials", pl.DataFrame(list(rows.values())))
+        frame = pl.DataFrame(
+            list(rows.values()), schema_overrides=dict.fromkeys(("book", "hypothesis", "lake"), pl.String)
+        )
+        _ledger(output).upsert("trials", frame)
 
 
 def read_trials(output: Path) -> pl.DataFrame:
@@ -137,31 +216,111 @@ def read_trials(output: Path) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        trial_id, model, config (the settings as JSON), first_tried, runs (run ids, oldest first). Empty if
-        nothing has been trained.
+        forecast, traded (`Trial.key`); model, book (null for what was only trained); config (the settings as
+        JSON); hypotheses (names under which it was tried, empty for none); market (number within the folder);
+        lake (null if the settings of the source describe the whole market); first_tried; runs (run ids,
+        oldest first); counts (false for what was only trained and has a book by now). Empty if nothing has
+        been tried.
     """
-    ledger = _ledger(output)
-    schema = pl.Schema(
-        {
-            "trial_id": pl.String(),
-            "model": pl.String(),
-            "config": pl.String(),
-            "first_tried": pl.Datetime("us", "UTC"),
-            "runs": pl.List(pl.String()),
-        }
+    return _read(output, None)[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrialCount:
+    """The trials that count against a result, at the time of the call.
+
+    Attributes
+    ----------
+    rows
+        The trials of `read_trials` that count.
+    on_market
+        The trials on the market that count under any hypothesis.
+    hypothesis
+        The named hypothesis; None if the market is the hypothesis.
+    """
+
+    rows: pl.DataFrame
+    on_market: pl.DataFrame
+    hypothesis: str | None
+
+    @property
+    def trials(self) -> int:
+        """Number of trials that count."""
+        return self.rows.height
+
+    @property
+    def reach(self) -> str:
+        """What the number covers, to stand behind "3 trials in the ledger": newest trial and hypothesis."""
+        newest = self.rows["first_tried"].max()
+        until = f" up to {newest:%Y-%m-%d %H:%M} UTC" if isinstance(newest, dt.datetime) else ""
+        if self.hypothesis is None:
+            return until
+        return f"{until} for the hypothesis {self.hypothesis} ({self.on_market.height:,} on its market)"
+
+
+def count_trials(output: Path, scope: Scope) -> TrialCount:
+    """Count the trials of a scope that are in the ledger of an output folder by now."""
+    rows, market = _read(output, scope)
+    rows = rows.filter(pl.col("counts"), pl.col("market") == market)
+    named = (
+        rows
+        if scope.hypothesis is None
+        else rows.filter(pl.col("hypotheses").list.contains(scope.hypothesis))
     )
-    if not ledger.exists("trials"):
-        return pl.DataFrame(schema=schema)
-    rows = ledger.read("trials").sort("created_at", "run_id")
-    return (
-        rows.group_by("trial_id", maintain_order=True)
-        .agg(
-            pl.col("model", "config").first(),
-            pl.col("created_at").first().alias("first_tried"),
-            pl.col("run_id").alias("runs"),
+    return TrialCount(named, rows, scope.hypothesis)
+
+
+def trial_count(output: Path) -> int:
+    """Count the trials in the ledger of an output folder, on all of its markets."""
+    return int(read_trials(output)["counts"].sum())
+
+
+def record_returns(output: Path, returns: Mapping[tuple[str, str, str], pl.DataFrame]) -> None:
+    """Keep the daily returns of trials, from which their correlations and their order are computed.
+
+    Parameters
+    ----------
+    output
+        Folder of the runs.
+    returns
+        The two digests of `Trial.key` and `pipelines.run.evaluations.assumptions_id` of the measurement ->
+        date, excess_net (net return over the risk-free rate; null before the first trade).
+    """
+    now = dt.datetime.now(dt.UTC)
+    rows = [
+        frame.fill_nan(None)
+        .drop_nulls()
+        .sort("date")
+        .select(
+            pl.lit(forecast).alias("forecast"),
+            pl.lit(traded).alias("traded"),
+            pl.lit(assumptions).alias("assumptions"),
+            pl.col("date").implode().alias("dates"),
+            pl.col("excess_net").cast(pl.Float32).implode().alias("returns"),
+            pl.lit(now).cast(pl.Datetime("us", "UTC")).alias("created_at"),
         )
-        .select(schema.names())
-    )
+        for (forecast, traded, assumptions), frame in returns.items()
+    ]
+    if rows:
+        _ledger(output).upsert("trial_returns", pl.concat(rows))
+
+
+def read_returns(output: Path, trials: pl.DataFrame) -> pl.DataFrame:
+    """Read the daily returns of trials: forecast, traded, assumptions, dates, returns, newest first.
+
+    Parameters
+    ----------
+    output
+        Folder of the runs.
+    trials
+        Rows of `read_trials`.
+    """
+    ledger, keys = _ledger(output), ["forecast", "traded"]
+    columns = [*keys, "assumptions", "dates", "returns"]
+    if not ledger.exists("trial_returns"):
+        return pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
+    rows = ledger.read("trial_returns", filters=pl.col("forecast").is_in(trials["forecast"].implode()))
+    return rows.join(trials, on=keys, how="semi").sort("created_at", descending=True).select(columns)
 
 
 def share_trials(output: Path, store: OutputStoreConfig) -> None:
@@ -176,20 +335,68 @@ def share_trials(output: Path, store: OutputStoreConfig) -> None:
     """
     if store.url is None:
         return
-    keys = ["trial_id", "run_id"]
     here, there = _ledger(output), Lake(f"{store.url.rstrip('/')}/{FOLDER}", store.options)
-    for source, target in ((there, here), (here, there)):
-        if source.exists("trials"):
-            rows = source.read("trials")
-            if target.exists("trials"):
-                rows = rows.join(target.read("trials"), on=keys, how="anti")
-            if rows.height:
-                target.upsert("trials", rows)
+    for table in ("trials", "trial_returns"):
+        for source, target in ((there, here), (here, there)):
+            if source.exists(table):
+                rows = source.read(table)
+                if target.exists(table):
+                    rows = rows.join(target.read(table), on=keys(table), how="anti")
+                if rows.height:
+                    target.upsert(table, rows)
 
 
-def trial_count(output: Path) -> int:
-    """Count the trials in the ledger of an output folder."""
-    return read_trials(output).height
+def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
+    """Return the rows of `read_trials`, and the number of the market of a scope."""
+    ledger = _ledger(output)
+    if not ledger.exists("trials"):
+        return pl.DataFrame(schema=_SCHEMA), None
+    rows = ledger.read("trials").sort("created_at", "run_id")
+    pairs = [
+        (_text(json.loads(config).get("market")), lake)
+        for config, lake in rows.select("config", "lake").rows()
+    ]
+    markets = _number_markets([*pairs, *([] if scope is None else [(_text(scope.market), scope.lake)])])
+    trials = (
+        rows.with_columns(
+            pl.col("forecast").fill_null(pl.col("trial_id")),  # written before books were trials
+            pl.col("traded").fill_null(""),
+            pl.Series("market", markets[: rows.height], dtype=pl.Int64),
+        )
+        .group_by("forecast", "traded", maintain_order=True)
+        .agg(
+            pl.col("model", "book", "config", "market", "lake").first(),
+            pl.col("hypothesis").drop_nulls().unique(maintain_order=True).alias("hypotheses"),
+            pl.col("created_at").first().alias("first_tried"),
+            pl.col("run_id").unique(maintain_order=True).alias("runs"),
+        )
+        .with_columns(counts=(pl.col("traded") != "") | (pl.len().over("forecast") == 1))
+        .select(_SCHEMA.names())
+    )
+    return trials, markets[-1]
+
+
+def _number_markets(pairs: Iterable[tuple[str, str | None]]) -> list[int]:
+    """Number the markets of pairs of a source's settings and a lake, which share one if they share either."""
+    above: dict[str, str] = {}
+
+    def top(node: str) -> str:
+        while above.setdefault(node, node) != node:
+            node = above[node]
+        return node
+
+    sources = []
+    for source, lake in pairs:
+        sources.append(f"source {source}")
+        if lake is not None:
+            above[top(sources[-1])] = top(f"lake {lake}")
+    tops = [top(source) for source in sources]
+    number = {one: n for n, one in enumerate(dict.fromkeys(tops), start=1)}
+    return [number[one] for one in tops]
+
+
+def _text(market: Settings) -> str:
+    return json.dumps(market, sort_keys=True, default=str)
 
 
 def _ledger(output: Path) -> Lake:

@@ -42,7 +42,7 @@ from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, wri
 from pipelines.train.hazards import collect_hazards
 from pipelines.train.quantiles import write_quantile_scores
 from pipelines.train.task import Key, Outcome, Task, collect_arrays
-from pipelines.train.trials import record_trials, share_trials, trial_count
+from pipelines.train.trials import Scope, count_trials, record_trials, share_trials
 from pipelines.train.work import Group, News, group_item, groups_of, run_groups
 
 
@@ -263,7 +263,7 @@ def _started(run: Run, dataset: Dataset, lake: Lake, *, done: int, planned: int)
         versions=dict(run.versions),
         hazards=tuple(hazards),
         notes=tuple(notes),
-        trials=trial_count(run.folder.parent),
+        trials=count_trials(run.folder.parent, Scope.of(run.config)).trials,
         done=done,
         planned=planned,
     )

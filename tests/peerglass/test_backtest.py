@@ -85,14 +85,15 @@ def test_every_signal_is_a_trial_that_is_counted_once(
     found: Backtest, project: Path, frame: pl.DataFrame
 ) -> None:
     ledger = read_trials(project / "runs")
-    assert found.trials == ledger.height == 2
+    assert found.trials == ledger.height == 4, "every book of every signal"
     assert set(ledger["model"]) == {"truth", "noise"}
     again = peerglass.backtest(frame.sample(fraction=1, shuffle=True, seed=3).to_pandas(), found.config)
-    assert again.trials == 2, "the same values in another order, from pandas"
+    assert again.trials == 4, "the same values in another order, from pandas"
     assert again.ladder.drop("seeds").equals(found.ladder.drop("seeds"))
     changed = frame.select("date", "ticker", truth=pl.col("truth") * 2)
     costly = peerglass.backtest(changed, project / "tiny.yaml", ["backtest.costs.half_spread_bps=50"])
-    assert costly.trials == 3
+    assert costly.trials == 6
+    assert costly.tables["significance"]["effective_trials"][0] < 5.5, "the same ranks are the same trials"
     sharpe = "long_short.sharpe_net"
     assert costly.ladder[sharpe][0] < found.ladder[sharpe][0]
     assert costly.ladder["ic"][0] == pytest.approx(found.ladder["ic"][0], abs=1e-12)

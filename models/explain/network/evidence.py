@@ -108,7 +108,7 @@ def lead_lag(return_TN: FloatArray, next_TN: FloatArray, source_E: IntArray, tar
         slope_E[e], error_E[e] = beta_3[1], np.sqrt(variance_33[1, 1])
     with np.errstate(divide="ignore", invalid="ignore"):
         t_E = slope_E / error_E
-    p_E = 2.0 * stats.t.sf(np.abs(t_E), np.maximum(sessions_E - 3, 1))
+    p_E = np.asarray(2.0 * stats.t.sf(np.abs(t_E), np.maximum(sessions_E - 3, 1)))
     q_E, known_E = np.full(len(p_E), np.nan), np.isfinite(p_E)
     if known_E.any():
         q_E[known_E] = stats.false_discovery_control(p_E[known_E], method="bh")

@@ -15,12 +15,11 @@ from pipelines.errors import DataError
 from pipelines.nightly.registry.shadow import night_signals
 from pipelines.nightly.registry.versions import find_version, trained_through
 from pipelines.progress import Progress
-from pipelines.results.compare.candidates import Candidate, choose_delay_and_book, daily_series
+from pipelines.results.compare.candidates import Candidate, choose_delay_and_book, daily_series, tried_by_now
 from pipelines.results.evaluate import evaluate
 from pipelines.results.measured import evaluation_record
 from pipelines.results.signals.measure import with_tradable_delay
 from pipelines.run.record import git_commit
-from pipelines.train.trials import trial_count
 
 _NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
 
@@ -83,8 +82,8 @@ def open_versions(
     with progress.stage("backtest"):
         covered = np.arange(sessions[0], sessions[-1] + 1)
         measured = evaluate(forecasts, market, settings, _NO_SCORES, truth_TN=None, sessions=covered)
-    trials = trial_count(Path(settings.output))
-    record = evaluation_record(settings, market.panel.dates_T[sessions], trials, git_commit())
+    record = evaluation_record(settings, market.panel.dates_T[sessions], 0, git_commit())
+    tried = tried_by_now(record, settings, delay, Path(settings.output))
     return [
         Candidate(
             name=str(version),
@@ -93,6 +92,7 @@ def open_versions(
             model=version.model,
             book=book,
             delay=delay,
+            tried=tried,
             daily=daily_series(
                 measured.ic_series, measured.equity, model=str(version), delay=delay, book=book
             ),

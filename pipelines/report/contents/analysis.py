@@ -70,6 +70,7 @@ PERSISTENCE_COLUMNS = ("model", "lag", "rank_autocorrelation", "top_turnover", "
 SIGNAL_EXPOSURE_COLUMNS = ("model", "kind", "key", "mean", "t")
 PATH_COLUMNS = ("model", "path", "delay", "book", "dates", "ic", "rank_ic", "sharpe_net")
 MULTIPLE_TEST_COLUMNS = ("model", "book", "spa_p", "in_stepm", "in_mcs", "mcs_p", "level")
+RECOUNTED_COLUMNS = ("model", "book", "effective_trials", "deflated_effective", "rademacher_lower")
 OVERFITTING_COLUMNS = ("candidates", "variants", "blocks", "pbo", "loss_probability", "sessions")
 
 
@@ -166,6 +167,9 @@ class TrialTables:
 
     Attributes
     ----------
+    significance
+        Per model and book: effective number of trials, the deflated Sharpe ratio with it, and the Rademacher
+        bound of the net Sharpe ratio (annualised); null: unknown.
     multiple_tests
         Per model and book: p-value of the test of superior predictive ability against earning nothing
         (spa_p), whether StepM counts the model as better than that (in_stepm), whether it is in the model
@@ -178,12 +182,14 @@ class TrialTables:
         Per model and path of combinatorial folds: IC, rank IC and net Sharpe ratio; None for other folds.
     """
 
+    significance: pl.DataFrame | None = None
     multiple_tests: pl.DataFrame | None = None
     overfitting: pl.DataFrame | None = None
     paths: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
         """Check the columns of every frame."""
+        require_columns("significance", self.significance, RECOUNTED_COLUMNS)
         require_columns("multiple_tests", self.multiple_tests, MULTIPLE_TEST_COLUMNS)
         require_columns("overfitting", self.overfitting, OVERFITTING_COLUMNS)
         require_columns("paths", self.paths, PATH_COLUMNS)

@@ -43,7 +43,10 @@ class RunHeader:
     data_versions
         table, version (Int, null if the table has no versions), rows.
     trial_count
-        Number of configurations in the trial ledger, including those that were discarded.
+        Number of trials that count against the results, including those that were discarded, when the report
+        was made.
+    trial_reach
+        Newest trial among them, and their hypothesis, to stand behind "3 trials in the ledger".
     seeds
         Seeds of the ensemble.
     label_delay, label_horizon
@@ -123,6 +126,7 @@ class RunHeader:
     trained: bool = True
     tables: str | None = None
     coverage: tuple[str, ...] = ()
+    trial_reach: str = ""
 
     def __post_init__(self) -> None:
         """Check the columns of every frame."""

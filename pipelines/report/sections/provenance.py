@@ -40,7 +40,7 @@ def provenance_blocks(header: RunHeader) -> Iterator[str]:
             "commit used in training" if trained else "commit": header.git_commit or "not recorded",
             "config hash": header.config_hash,
             **trained,
-            "trials": f"{header.trial_count:,} in the ledger when the forecasts were evaluated",
+            "trials": f"{header.trial_count:,} in the ledger{header.trial_reach}",
             "label": f"{header.label_transform}, delay {count_sessions(header.label_delay)}, "
             f"horizon {count_sessions(header.label_horizon)}",
             "universe": f"{header.universe} ({header.mean_firms_per_date:,.0f} firms per date on average)",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
+from backtest.inference.means import LEVEL
 from pipelines.report.contents.report import ReportData
 from pipelines.report.sections.section import (
     MODEL_COLUMN,
@@ -46,13 +47,25 @@ def trial_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None
     model = main_model(data, best)
     tests, overfitting = shown_rows(data.trials.multiple_tests, data), data.trials.overfitting
     row = data.verdict_ladder.filter(pl.col("model") == model).row(0, named=True)
-    facts = {"trials in the ledger": f"{data.header.trial_count:,}"}
+    facts = {"trials in the ledger": f"{data.header.trial_count:,}{data.header.trial_reach}"}
+    counted = data.trials.significance
+    own = None
+    if counted is not None:
+        of_book = (pl.col("model") == model) & (pl.col("book") == data.header.main_book)
+        own = next(counted.filter(of_book).iter_rows(named=True), None)
     if row["deflated_sharpe"] is not None:
         facts |= {
             "net Sharpe ratio": number(2)(row["sharpe_net"]),
             "deflated Sharpe ratio": f"{number(2)(row['deflated_sharpe'])} (at least "
             f"{MIN_DEFLATED_SHARPE:.2f} is strong evidence)",
         }
+    if own is not None and own["deflated_effective"] is not None:
+        independent = number(1)(own["effective_trials"])
+        facts["deflated, with the effective number of trials"] = (
+            f"{number(2)(own['deflated_effective'])} ({independent} independent trials)"
+        )
+    if own is not None and own["rademacher_lower"] is not None:
+        facts["Rademacher bound"] = f"the true net Sharpe ratio is above {number(2)(own['rademacher_lower'])}"
     if overfitting is not None:
         for one in overfitting.iter_rows(named=True):
             facts |= {
@@ -65,9 +78,12 @@ def trial_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None
         return
     yield paragraph(
         f"{in_book(data, model)}. The deflated Sharpe ratio is the probability that the true ratio is above "
-        "the best that this many trials without skill would show. The probability of overfitting is the "
-        "share of splits of the test in which the best candidate of one half is below the median of the "
-        "other; the probability of a loss is the share in which it loses money there."
+        "the best that this many trials without skill would show. The effective number is that of "
+        "independent trials whose best is as good by luck as the best of trials that resemble each other. "
+        f"The Rademacher bound holds for all trials together at {1 - LEVEL:.0%}, and is strict. The "
+        "probability of overfitting is the share of splits of the test in which the best candidate of one "
+        "half is below the median of the other; the probability of a loss is the share in which it loses "
+        "money there."
     )
     yield pairs(facts)
     if not tests.is_empty():

@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.comparisons import tradable_delay
 from pipelines.results.evaluate import label_overlap
-from pipelines.run.evaluations import EvaluationRecord, newest_evaluation
+from pipelines.results.robustness.recount import Tried, read_tried
+from pipelines.run.evaluations import EvaluationRecord, assumptions_id, newest_evaluation
 from pipelines.run.record import Run, open_run
+from pipelines.train.trials import Scope
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +35,8 @@ class Candidate:
         Entry of the config's ``models``.
     book, delay
         Book and delay that are compared.
+    tried
+        The trials that count against it by now.
     daily
         date, ic, and excess_net (net return over the risk-free rate) of the book; null where unknown.
     """
@@ -42,6 +47,7 @@ class Candidate:
     model: str
     book: str
     delay: int
+    tried: Tried
     daily: pl.DataFrame
 
     @property
@@ -96,6 +102,7 @@ def open_candidate(name: str, output: Path, delay: int | None = None, book: str 
         model=model,
         book=book,
         delay=delay,
+        tried=tried_by_now(evaluation.record, run.config, delay, output),
         daily=daily_series(
             evaluation.table("ic_series"), evaluation.table("equity"), model=model, delay=delay, book=book
         ),
@@ -106,6 +113,11 @@ def _chosen(ladder: pl.DataFrame) -> str:
     """The model with the highest validation rank IC; the first one if none has been validated."""
     ranked = ladder.drop_nulls("valid_rank_ic").sort("valid_rank_ic", descending=True)
     return str((ranked if ranked.height else ladder)["model"][0])
+
+
+def tried_by_now(record: EvaluationRecord, config: Config, delay: int, output: Path) -> Tried:
+    """Read from the ledger of an output folder which trials count against an evaluation by now."""
+    return read_tried(output, Scope.of(config), assumptions_id(record.backtest, delay))
 
 
 def choose_delay_and_book(

@@ -31,7 +31,8 @@ class Comparison:
     ----------
     figures
         One row per candidate: name, book, delay, dates, ic with ic_lower and ic_upper, sessions, sharpe_net
-        with sharpe_lower and sharpe_upper (annualised), deflated_sharpe, trials.
+        with sharpe_lower and sharpe_upper (annualised), deflated_sharpe with trials (their number in the
+        ledger at the time of the call), and deflated_effective with effective_trials.
     tests
         One row per candidate after the first, which it is compared with: name, reference, dates,
         ic_difference with ic_lower, ic_upper and ic_p, dm_t and dm_p (Diebold-Mariano; a positive dm_t means
@@ -113,7 +114,8 @@ def _on_common_dates(candidates: Sequence[Candidate], column: str) -> dict[str, 
 
 
 def _figures(one: _Series, counts_RT: FloatArray) -> dict[str, Any]:
-    candidate, trials = one.candidate, one.candidate.record.trials
+    candidate, tried = one.candidate, one.candidate.tried
+    trials, effective = max(tried.counted.trials, 1), max(tried.effective, 1.0)
     ic = mean_test(one.ic_T, overlap=candidate.overlap, level=LEVEL)
     sharpe = sharpe_interval(one.return_T, counts_RT=counts_RT, level=LEVEL)
     return {
@@ -128,8 +130,10 @@ def _figures(one: _Series, counts_RT: FloatArray) -> dict[str, Any]:
         "sharpe_net": sharpe.estimate,
         "sharpe_lower": sharpe.lower,
         "sharpe_upper": sharpe.upper,
-        "deflated_sharpe": deflated_sharpe(one.return_T, max(trials, 1)),
+        "deflated_sharpe": deflated_sharpe(one.return_T, trials),
         "trials": trials,
+        "deflated_effective": deflated_sharpe(one.return_T, effective),
+        "effective_trials": effective,
     }
 
 

@@ -10,7 +10,8 @@ from pipelines.results.compare.compare import Comparison
 
 _LEGEND = (
     "All figures are of the dates that all models have. Sharpe ratios are annualised and net of costs.",
-    "deflated: probability of skill, given the trials in the ledger; 0.95 or more is strong evidence.",
+    "deflated: probability of skill, given the trials in the ledger by now; 0.95 or more is strong evidence.",
+    "effective: the same with the number of independent trials that they amount to by their correlation.",
     "beats: yes if the interval of the IC difference is above 0 and the net Sharpe ratio is higher;",
     "no if the interval of the IC or of the Sharpe difference is below 0; unclear otherwise.",
 )
@@ -24,7 +25,7 @@ def describe_comparison(comparison: Comparison) -> str:
     lines = [
         f"{rows[0]['sessions']:,} sessions; intervals at {level}%",
         f"  {'model':<{width}}{'book':<14}{'delay':>5}   {'IC':<30}{'net Sharpe':<26}"
-        f"{'deflated':>8}{'trials':>8}",
+        f"{'deflated':>8}{'trials':>8}{'effective':>11}",
     ]
     for row in rows:
         ic = _interval(row["ic"], row["ic_lower"], row["ic_upper"], 4)
@@ -32,6 +33,7 @@ def describe_comparison(comparison: Comparison) -> str:
         lines.append(
             f"  {row['name']:<{width}}{row['book']:<14}{row['delay']:>5}   {ic:<30}{sharpe:<26}"
             f"{_number(row['deflated_sharpe'], 2):>8}{row['trials']:>8,}"
+            f"{_number(row['deflated_effective'], 2):>11}"
         )
     lines.append(f"against {rows[0]['name']}")
     for row in comparison.tests.iter_rows(named=True):

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.results.comparisons import MIN_DEFLATED_SHARPE
+from pipelines.results.describe import describe_count, describe_deflated
 from pipelines.results.signals.guard import failed
 from pipelines.results.signals.placing import USED
 from pipelines.run.evaluations import StoredEvaluation
@@ -40,7 +40,7 @@ def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
         *_rows(evaluation.table("rows")),
         *_guard(evaluation.table("guard")),
         *_results(evaluation, config),
-        *_tests(evaluation.table("significance")),
+        *_tests(evaluation.table("significance"), evaluation.read_table("trials")),
     ]
     return "\n".join(parts)
 
@@ -99,7 +99,7 @@ def _book(row: dict[str, Any], book: str) -> str:
     return f"{gross:>{len(book) + 8}}{net:>7}{turnover:>10}"
 
 
-def _tests(significance: pl.DataFrame) -> Iterator[str]:
+def _tests(significance: pl.DataFrame, counted: pl.DataFrame | None) -> Iterator[str]:
     first = significance.row(0, named=True)
     yield ""
     yield f"tests at delay {first['delay']}, intervals at {1 - first['level']:.0%}"
@@ -110,13 +110,9 @@ def _tests(significance: pl.DataFrame) -> Iterator[str]:
         sharpe = _interval(row, "sharpe_net", "sharpe", 2)
         yield (
             f"  {row['model']:<{width}}{row['book']:<{book_width}}IC {ic}  Sharpe net {sharpe}  "
-            f"deflated {_number(row['deflated_sharpe'], 2)}"
+            f"{describe_deflated(row)}"
         )
-    trials = first["trials"]
-    yield (
-        f"deflated: probability of skill, given {trials:,} trial{'' if trials == 1 else 's'} in the ledger; "
-        f"{MIN_DEFLATED_SHARPE:.2f} or more is strong evidence."
-    )
+    yield from describe_count(first, counted)
 
 
 def _interval(row: dict[str, Any], estimate: str, name: str, digits: int) -> str:

@@ -25,6 +25,7 @@ from pipelines.progress import Progress
 from pipelines.results.analysis.analysis import BookAnalysis
 from pipelines.results.evaluate import evaluate
 from pipelines.results.measured import evaluation_record, measured_tables
+from pipelines.results.robustness.recount import keep_returns, recount
 from pipelines.results.signals.guard import guard_table
 from pipelines.results.signals.placing import PlacedSignals, leave_out_constant, place_signals
 from pipelines.results.signals.reading import SignalTable
@@ -33,7 +34,7 @@ from pipelines.run.evaluations import StoredEvaluation, store_evaluation
 from pipelines.run.locks import Locks
 from pipelines.run.record import git_commit
 from pipelines.secrets import masked
-from pipelines.train.trials import Trial, record, signal_trial, trial_count
+from pipelines.train.trials import Scope, Trial, count_trials, record, signal_trials
 
 _NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
 
@@ -55,7 +56,7 @@ class PreparedSignals:
     guarding
         The look-ahead guard, which runs beside the backtest.
     trials
-        Signal -> its trial.
+        Signal -> its trial without a book.
     """
 
     measured: MeasuredSignals
@@ -120,12 +121,14 @@ def prepare_signals(
         market=market,
         placed=placed,
         guarding=guarding,
-        trials={name: signal_trial(name, contents[name], config) for name in placed.signals},
+        trials=signal_trials({name: contents[name] for name in placed.signals}, config),
     )
 
 
 def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEvaluation:
-    """Measure signals side by side and store the evaluation; every signal becomes a trial before that.
+    """Measure signals side by side and store the evaluation.
+
+    Every book of every signal is recorded as a trial before it is measured.
 
     Returns
     -------
@@ -143,15 +146,22 @@ def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEval
     measured, market, placed, own = prepared.measured, prepared.market, prepared.placed, prepared.config
     with progress.stage("backtest"):
         output = measured.folder.parent
-        record(output, measured.run_id, prepared.trials.values())
-        trials = trial_count(output)
+        books = own.backtest.books
+        record(
+            output,
+            measured.run_id,
+            (one for trial in prepared.trials.values() for one in trial.traded(books)),
+        )
+        trials = count_trials(output, Scope.of(own)).trials
         tables = signal_tables(placed, market, own, trials)
+        keep_returns(output, tables["equity"], prepared.trials, own)
         sessions = _sessions_to_cover(placed.signals, market.universe_TN)
-        return store_evaluation(
+        stored = store_evaluation(
             measured,
             evaluation_record(own, market.panel.dates_T[sessions], trials, git_commit()),
             {**tables, "guard": prepared.guard},
         )
+        return recount(measured, stored)
 
 
 def signal_tables(
@@ -168,7 +178,7 @@ def signal_tables(
     config
         Label, books and costs, without models, so that no signal is taken for a model.
     trials
-        Number of trials in the ledger, these signals included.
+        Number of trials that count, these signals included.
     """
     forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
     sessions = _sessions_to_cover(placed.signals, market.universe_TN)

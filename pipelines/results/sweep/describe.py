@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from backtest.inference.overfitting import Overfitting
 from pipelines.results.sweep.grid import Axis
 from pipelines.results.sweep.sweep import Sweep
 
 _MOST_BLOCKS = 24
+_MOST_SETS = 6
 
 
 def sentences(sweep: Sweep, axes: Sequence[Axis], trials: int) -> tuple[str, ...]:
     """Say what the sweep as a whole shows: its size, its best variant, and how far that can be believed."""
     frame = sweep.table
     signals = frame["signal"].n_unique()
+    assumed = [axis.name for axis in axes if axis.path[0] != "books"]
+    plural = "" if trials == 1 else "s"
     said = [
         f"{frame.height:,} variants of {signals} signal{'' if signals == 1 else 's'} on the same sessions; "
-        f"{trials:,} trials are in the ledger now, and the deflated Sharpe ratios count all of them."
+        f"{trials:,} trial{plural} count by now, and the deflated Sharpe ratios count all of them. By their "
+        f"correlation they amount to {frame['effective_trials'][0]:.1f} independent trials."
     ]
+    if assumed:
+        said.append(f"{', '.join(assumed)}: assumptions, which make no further trials.")
     delay = next((axis.name for axis in axes if axis.path == ("delay",)), None)
     tradable = frame if delay is None else frame.filter(pl.col(delay).fill_null(1) > 0)
     ranked = tradable.drop_nulls("sharpe_net").sort("sharpe_net", descending=True)
@@ -34,18 +39,29 @@ def sentences(sweep: Sweep, axes: Sequence[Axis], trials: int) -> tuple[str, ...
             f"The highest net Sharpe ratio{where} is {best['sharpe_net']:.2f} ({best['signal']}, "
             f"{values}). Its deflated Sharpe ratio is {deflated}, and 0.95 or more is strong evidence."
         )
-    chosen = any(axis.path[0] == "books" for axis in axes)  # costs and delays are assumptions, not choices
-    return (*said, *(_overfitting(sweep.overfitting) if chosen else ()))
+    return (*said, *_overfitting(sweep.overfitting, assumed))
 
 
-def _overfitting(found: Mapping[str, Overfitting | None]) -> list[str]:
-    return [
-        f"The variant of {name} that is best on one half of the sessions is at or below the median on the "
-        f"other half in {one.probability:.0%} of the splits, and loses in {one.loss_probability:.0%} "
-        "(probability of overfitting by CSCV; variants without skill give about 50%)."
-        for name, one in found.items()
-        if one is not None
-    ]
+def _overfitting(found: pl.DataFrame, assumed: Sequence[str]) -> Iterator[str]:
+    """One sentence per signal, with the probabilities of every set of assumptions, or their range."""
+    if found.is_empty():
+        return
+    for (name,), part in found.partition_by(["signal"], as_dict=True, maintain_order=True).items():
+        shares = [
+            f"{row['pbo']:.0%}" + "".join(f", {axis} {_value(row[axis])}" for axis in assumed)
+            for row in part.iter_rows(named=True)
+        ]
+        said = "; ".join(shares)
+        if part.height > _MOST_SETS:
+            low, *_, high = sorted(part["pbo"].to_list())
+            said = f"{low:.0%} to {high:.0%}, by set of assumptions"
+        worst = max(part["loss_probability"].to_list())
+        yield (
+            f"The book of {name} that is best on one half of the sessions is at or below the median on the "
+            f"other half in this share of the splits: {said}. It loses there in up to {worst:.0%} "
+            "(probability of overfitting by CSCV among the books of one set of assumptions; books without "
+            "skill give about 50%)."
+        )
 
 
 def describe_sweep(sweep: Sweep, axes: Sequence[Axis], said: Sequence[str]) -> str:
@@ -89,10 +105,7 @@ def sweep_json(sweep: Sweep, axes: Sequence[Axis], said: Sequence[str], place: s
     document = {
         "axes": {axis.name: list(axis.values) for axis in axes},
         "variants": sweep.table.to_dicts(),
-        "overfitting": {
-            name: None if one is None else {"pbo": one.probability, "loss_probability": one.loss_probability}
-            for name, one in sweep.overfitting.items()
-        },
+        "overfitting": sweep.overfitting.to_dicts(),
         "sentences": list(said),
         "folder": place,
     }

@@ -40,10 +40,14 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class VariantSettings:
-    """One combination: the values by axis, and the whole section with them."""
+    """One combination: the values by axis, and the whole section with them.
+
+    ``assumptions`` are the values of the axes that are no setting of the book.
+    """
 
     values: Mapping[str, Any]
     backtest: BacktestConfig
+    assumptions: Mapping[str, Any]
 
 
 def parse_axes(text: str, backtest: BacktestConfig, book: str) -> tuple[Axis, ...]:
@@ -119,7 +123,9 @@ def _variant(axes: Sequence[Axis], values: Sequence[Any], settings: Mapping[str,
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
         raise ConfigError(f"--sweep: backtest.{where}: {first['msg']} (given: {first['input']!r}).") from None
-    return VariantSettings({axis.name: value for axis, value in zip(axes, values, strict=True)}, section)
+    by_name = {axis.name: value for axis, value in zip(axes, values, strict=True)}
+    assumed = {axis.name: by_name[axis.name] for axis in axes if axis.path[0] != "books"}
+    return VariantSettings(by_name, section, assumed)
 
 
 def _replaced(settings: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:  # noqa: ANN401

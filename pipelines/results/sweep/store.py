@@ -31,7 +31,7 @@ class SweepRecord(BaseModel):
     made_at
         When it was measured.
     trials
-        Trials in the ledger, these variants included.
+        Trials that counted when the sweep was made, its books included.
     sentences
         What the page and the terminal say about the sweep as a whole.
     """

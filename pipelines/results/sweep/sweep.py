@@ -8,8 +8,8 @@ Shape suffixes: V variants, T sessions, N firms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from backtest.costs.model import COST_KINDS, SESSIONS_PER_YEAR, CostModel
 from backtest.inference.bootstrap import bootstrap_block, bootstrap_counts, sharpe_interval
 from backtest.inference.means import LEVEL
 from backtest.inference.overfitting import (
-    Overfitting,
     deflated_sharpe,
     probabilistic_sharpe,
     probability_of_overfitting,
@@ -55,18 +54,33 @@ class Sweep:
         sharpe_net, sharpe_lower and sharpe_upper (stationary bootstrap; null in sweeps of more than 200
         variants, where they would take most of the time), sharpe_gross, annual_return_net,
         annual_volatility_net, max_drawdown_net, turnover (one-way, mean per session), cost_bps_per_year (all
-        costs), unfilled, probabilistic_sharpe, deflated_sharpe, trials.
+        costs), unfilled, probabilistic_sharpe, deflated_sharpe, trials; and from `with_effective`,
+        deflated_effective and effective_trials.
     daily
         date, and one column of net excess returns per row of the table (``0``, ``1``, ...); null on sessions
         without positions.
     overfitting
-        Probability of overfitting of each signal's choice among its variants (CSCV); None with fewer than two
-        variants or too few sessions.
+        Probability of overfitting (CSCV) of the choice among a signal's books, one row per signal and set of
+        assumptions: signal, one column per axis of costs, execution or delay, variants, pbo,
+        loss_probability. Variants under other assumptions are no alternatives: the cheapest would always be
+        best. Sets with fewer than two books or too few sessions are left out.
     """
 
     table: pl.DataFrame
     daily: pl.DataFrame
-    overfitting: Mapping[str, Overfitting | None]
+    overfitting: pl.DataFrame
+
+    def with_effective(self, effective: float) -> Sweep:
+        """Add the deflated Sharpe ratios with the effective number of trials in the ledger."""
+        effective = max(effective, 1.0)
+        found = [
+            deflated_sharpe(self.daily[f"{row}"].cast(pl.Float64).fill_null(np.nan).to_numpy(), effective)
+            for row in range(self.table.height)
+        ]
+        column = pl.Series("deflated_effective", found, dtype=pl.Float64).fill_nan(None)
+        return replace(
+            self, table=self.table.with_columns(column, pl.lit(effective).alias("effective_trials"))
+        )
 
 
 def sweep(
@@ -89,7 +103,7 @@ def sweep(
     variants
         Settings of the variants; each has one book.
     trials
-        Number of trials in the ledger, these variants included.
+        Number of trials that count, these variants included.
 
     Raises
     ------
@@ -100,7 +114,7 @@ def sweep(
     """
     rows: list[dict[str, Any]] = []
     daily: list[pl.Series] = []
-    overfitting: dict[str, Overfitting | None] = {}
+    overfitting: list[dict[str, Any]] = []
     for name, signal_TN in signals.items():
         held = _held(signal_TN, market, config, variants)
         batch = _account(signal_TN, market, config, variants, held)
@@ -114,11 +128,11 @@ def sweep(
             between = {"sharpe_lower": lower, "sharpe_upper": upper}
             rows.append({"signal": name, **variant.values, **row, **between, "trials": trials})
             daily.append(pl.Series(f"{len(rows) - 1}", excess_VT[v]))
-        overfitting[name] = _overfitting(excess_VT)
+        overfitting += ({"signal": name, **found} for found in _overfitting(excess_VT, variants))
     return Sweep(
         pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.col(pl.Float64).fill_nan(None)),
         _join(daily),
-        overfitting,
+        pl.DataFrame(overfitting, infer_schema_length=None),
     )
 
 
@@ -216,13 +230,23 @@ def _interval(excess_T: FloatArray, counts: dict[int, FloatArray]) -> tuple[floa
     return found.lower, found.upper
 
 
-def _overfitting(excess_VT: FloatArray) -> Overfitting | None:
-    """Probability that the best variant of one half is below the median in the other, on common sessions."""
-    common_T = ~np.isnan(excess_VT).any(axis=0)
-    blocks = 16 if len(excess_VT) <= _MANY else 10
-    if len(excess_VT) < 2 or common_T.sum() < 2 * blocks:
-        return None
-    return probability_of_overfitting(excess_VT[:, common_T].T, blocks=blocks)
+def _overfitting(excess_VT: FloatArray, variants: Sequence[VariantSettings]) -> Iterator[dict[str, Any]]:
+    """Probability that the best book of one half is below the median in the other, by set of assumptions."""
+    sets: dict[str, list[int]] = {}
+    for v, variant in enumerate(variants):
+        sets.setdefault(variant.backtest.model_dump_json(exclude={"books"}), []).append(v)
+    for members in sets.values():
+        common_T = ~np.isnan(excess_VT[members]).any(axis=0)
+        blocks = 16 if len(members) <= _MANY else 10
+        if len(members) < 2 or common_T.sum() < 2 * blocks:
+            continue
+        found = probability_of_overfitting(excess_VT[members][:, common_T].T, blocks=blocks)
+        yield {
+            **variants[members[0]].assumptions,
+            "variants": len(members),
+            "pbo": found.probability,
+            "loss_probability": found.loss_probability,
+        }
 
 
 def _join(series: Sequence[pl.Series]) -> pl.DataFrame:

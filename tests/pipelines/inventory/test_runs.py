@@ -96,7 +96,7 @@ def test_list_and_show_print_tables_and_json(first: Path, peerglass: Call) -> No
     shown = peerglass("runs", "show", first.name, "--output", "runs")
     assert shown.code == 0, shown.err
     assert f"run {first.name}" in shown.out
-    assert "2 of this run, 2 in the ledger" in shown.out
+    assert "4 of this run; 4 count with others" in shown.out
     details = json.loads(peerglass("runs", "show", "first", "--output", "runs", "--json").out)
     run = open_run("first", OUTPUT)
     assert run.identity is not None
@@ -104,7 +104,7 @@ def test_list_and_show_print_tables_and_json(first: Path, peerglass: Call) -> No
     assert details["identity"]["lake"] == run.identity.lake
     assert len(details["evaluations"]) == 2
     assert [fold["fold"] for fold in details["folds"]] == [0]
-    assert details["trials"] == {"of_this_run": 2, "in_ledger": 2}
+    assert details["trials"] == {"of_this_run": 4, "in_ledger": 4}
     assert sum(details["files"].values()) == details["summary"]["size"]
     assert peerglass("runs", "list", "--output", "none").out == "no runs\n"
 
@@ -183,7 +183,7 @@ def test_only_an_evaluation_with_the_same_settings_is_replaced(first: Path) -> N
 
 def test_a_removed_run_stays_in_the_trial_ledger(first: Path, peerglass: Call) -> None:
     trials = read_trials(OUTPUT)
-    assert trial_count(OUTPUT) == 2
+    assert trial_count(OUTPUT) == 4
     answer = peerglass("runs", "prune", "first", "--yes", "--output", "runs")
     assert answer.code == 0, answer.err
     assert not first.exists()
@@ -306,7 +306,7 @@ def test_measured_signals_are_listed_and_shown(signals: str, peerglass: Call) ->
 
     shown = json.loads(peerglass("runs", "show", signals, "--json", "--output", "runs").out)
     assert shown["record"]["file"].endswith("alpha.parquet")
-    assert shown["trials"]["of_this_file"] == 1
+    assert shown["trials"]["of_this_file"] == 2
     assert shown["trials"]["in_ledger"] == trial_count(OUTPUT)
     assert len(shown["evaluations"]) == 1
     text = peerglass("runs", "show", "alpha", "--output", "runs").out

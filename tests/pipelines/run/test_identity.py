@@ -313,6 +313,7 @@ APART = "changes no forecast"
 # Every leaf of the config -> its class and a different value. A new key must be classified here.
 CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "name": (APART, "other"),  # the id begins with it, but the digest does not depend on it
+    "hypothesis": (APART, "an idea"),  # it counts trials
     "source.simulated.kind": (BY_DATA, None),
     "source.simulated.seed": (BY_DATA, 4),
     "source.simulated.market": (BY_DATA, {"firms": 17}),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from pipelines.config.load import check_config
@@ -13,7 +15,14 @@ from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.run.record import Run
 from pipelines.run.stored import StoredRun
-from pipelines.train.trials import read_trials, record, share_trials, signal_trial
+from pipelines.train.trials import (
+    read_returns,
+    read_trials,
+    record,
+    record_returns,
+    share_trials,
+    signal_trials,
+)
 
 
 def config_of(tiny: dict[str, Any], output: Path, **store: object) -> Config:
@@ -99,12 +108,16 @@ def test_without_a_url_nothing_is_copied(tiny: dict[str, Any], tmp_path: Path) -
 
 def test_both_ledgers_hold_all_trials(tiny: dict[str, Any], tmp_path: Path) -> None:
     config = config_of(tiny, tmp_path / "one", url=f"file://{tmp_path}/copy")
+    daily = pl.DataFrame({"date": [dt.date(2020, 1, 2)], "excess_net": [0.01]})
     for machine in ("one", "two", "one"):
-        record(tmp_path / machine, f"run-{machine}", [signal_trial(machine, "digest", config)])
+        (trial,) = signal_trials({machine: machine}, config).values()
+        record(tmp_path / machine, f"run-{machine}", [trial])
+        record_returns(tmp_path / machine, {(*trial.key, "costs"): daily})
         share_trials(tmp_path / machine, config.output_store)
     first = read_trials(tmp_path / "one")
     assert first["model"].to_list() == ["one", "two"]
     assert read_trials(tmp_path / "two").equals(first)
+    assert read_returns(tmp_path / "two", first).height == 2
 
 
 @pytest.mark.parametrize(

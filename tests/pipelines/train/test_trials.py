@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,12 @@ import yaml
 from command import Answer, Call, command
 
 from models.registry import MODELS
-from pipelines.config.load import check_config
+from pipelines.config.load import check_config, load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.run.identity import forecasting_settings
-from pipelines.train.trials import read_trials, record_trials, trial_count
+from pipelines.train.trials import Scope, Trial, read_trials, record_trials, trial_count
+from pipelines.train.trials import record as record_all
 
 RUNS = Path("runs")
 
@@ -71,7 +74,22 @@ def test_one_config_on_two_lakes_is_one_trial_with_two_runs_and_survives_the_lak
     backtested = peerglass("report", other, "--output", "runs")
     assert backtested.code == 0, backtested.err
     page = (RUNS / other / "report.html").read_text(encoding="utf-8")
-    assert "2 trials in the ledger" in page
+    assert "3 trials in the ledger" in page, "two books, and the other ridge, which was only trained"
+
+    settings = load_config(Path("tiny.yaml"))
+    elsewhere = replace(Scope.of(settings), market={"kind": "files"}, lake="elsewhere")
+    named = replace(Scope.of(settings), hypothesis="an idea")
+    for scope in (elsewhere, named):
+        record_all(RUNS, "by hand", [Trial("signal", {"market": scope.market, "content": "x"}, scope)])
+    listed = json.loads(peerglass("trials", "list", "--run", other, "--output", "runs", "--json").out)
+    assert [(row["model"], row["counts"], row["why"].partition(other)[0]) for row in listed] == [
+        ("ridge", True, "trained, not evaluated yet, against "),
+        ("ridge", False, "its books count in its place"),
+        ("ridge", True, "a forecast with a book of its own, against "),
+        ("ridge", True, "a forecast with a book of its own, against "),
+        ("signal", False, "another market than "),
+        ("signal", True, "trained, not evaluated yet, against "),
+    ]
 
 
 def test_every_output_folder_has_its_own_ledger(peerglass: Call) -> None:

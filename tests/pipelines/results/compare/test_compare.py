@@ -18,9 +18,11 @@ from pipelines.config.load import load_config
 from pipelines.errors import DataError
 from pipelines.results.compare.candidates import open_candidate
 from pipelines.results.compare.compare import compare
+from pipelines.results.robustness.recount import recount
 from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import open_run
 from pipelines.stages import backtest_run, ingest_config, train_config
+from pipelines.train.trials import record, signal_trials
 
 LABEL = {"horizon": 1, "delay": 1, "transform": "demean", "extra_delays": [2]}
 
@@ -61,13 +63,29 @@ def test_two_models_of_one_run_have_the_tests_of_its_evaluation(runs: tuple[Path
         assert ours[key] == pytest.approx(theirs[key], rel=1e-9), key
     assert ours["beats"] == theirs["beats"]
     assert result.differences == {f"{first}:mlp": ()}
-    significance = evaluation.table("significance").filter(pl.col("book") == "long_short")
+    counted = recount(open_run(first, output), evaluation)
+    significance = counted.table("significance").filter(pl.col("book") == "long_short")
     for row in result.figures.iter_rows(named=True):
         model = row["name"].partition(":")[2]
         (known,) = significance.filter(pl.col("model") == model).iter_rows(named=True)
         assert row["ic"] == pytest.approx(known["ic"])
         assert row["sharpe_net"] == pytest.approx(known["sharpe_net"])
-        assert row["deflated_sharpe"] == pytest.approx(known["deflated_sharpe"])
+        for key in ("deflated_sharpe", "trials", "deflated_effective", "effective_trials"):
+            assert row[key] == pytest.approx(known[key]), key
+
+
+def test_trials_count_up_to_the_comparison(runs: tuple[Path, str, str]) -> None:
+    output, first, second = runs
+    names = [f"{one}:mlp" for one in (first, second)]
+    before = compare([open_candidate(name, output) for name in names]).figures
+    assert before["trials"].to_list() == [6, 6], "mlp twice and ridge, with two books each, at any costs"
+    run = open_run(first, output)
+    (trial,) = signal_trials({"later": "digest"}, run.config).values()
+    record(output, "later", trial.traded(run.config.backtest.books))
+    after = compare([open_candidate(name, output) for name in names]).figures
+    assert after["trials"].to_list() == [8, 8]
+    assert (after["deflated_sharpe"] < before["deflated_sharpe"]).all()
+    assert (after["effective_trials"] <= 8).all()
 
 
 def test_what_differs_is_named(runs: tuple[Path, str, str]) -> None:

@@ -1,23 +1,16 @@
-"""Tables of the tests of all models together, and of the probability of overfitting, from runs on disk."""
+"""The table of the tests of all models together."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import pytest
-import yaml
-from command import Call, command
 from daily_results import DATES_T, N, config, evaluation, simulated
 
 from backtest.inference.multiple import confidence_set, superior_books
-from backtest.inference.overfitting import probability_of_overfitting
 from pipelines.results.describe import describe_together
-from pipelines.results.robustness.multiple_tests import OF_THE_EVALUATION, OF_THE_LEDGER, multiple_test_table
-from pipelines.run.evaluations import StoredEvaluation, newest_evaluation
-from pipelines.run.record import open_run
+from pipelines.results.robustness.multiple_tests import multiple_test_table
 
 SKILL = {"ridge": 0.0, "lightgbm": 0.01, "tcn": 0.05, "lstm": 0.0}
 
@@ -72,69 +65,3 @@ def test_sessions_and_models_without_returns_are_left_out() -> None:
     one = {key: value for key, value in returns.items() if key[0] == "ridge"}
     alone = evaluation({("ridge", 0): ics["ridge", 0]}, one)
     assert multiple_test_table(alone, config(delays=(0,), models={"ridge": {}}), DATES_T) is None
-
-
-@pytest.fixture
-def peerglass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
-    monkeypatch.chdir(tmp_path)
-    return command(monkeypatch, capfd)
-
-
-def evaluated(peerglass: Call, settings: dict[str, Any]) -> tuple[StoredEvaluation, str]:
-    """Train and backtest a config; return the evaluation and the output."""
-    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
-    trained = peerglass("train", "tiny.yaml")
-    assert trained.code == 0, trained.err
-    done = peerglass("backtest", trained.out.strip(), "--output", "runs")
-    assert done.code == 0, done.err
-    stored = newest_evaluation(open_run(trained.out.strip(), Path("runs")))
-    assert stored is not None
-    return stored, done.out
-
-
-def returns_of(stored: StoredEvaluation) -> pl.DataFrame:
-    equity = stored.table("equity").filter(pl.col("book") == stored.table("overfitting")["book"][0])
-    return equity.pivot(on="model", index="date", values="excess_net").sort("date").drop_nulls()
-
-
-def test_overfitting_counts_the_models_of_the_run_and_the_stored_results_of_the_ledger(
-    peerglass: Call, tiny: dict[str, Any]
-) -> None:
-    Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
-    assert peerglass("ingest", "tiny.yaml").code == 0
-    first, out = evaluated(peerglass, {**tiny, "models": {"ridge": {}, "reversal": {}, "zero": {}}})
-    table = first.table("overfitting")
-    assert table.select("candidates", "variants", "blocks").rows() == [(OF_THE_EVALUATION, 3, 8)]
-    returns = returns_of(first).drop("date")
-    expected = probability_of_overfitting(returns.to_numpy(), blocks=8)
-    assert table["pbo"].item() == expected.probability
-    assert table["loss_probability"].item() == expected.loss_probability
-    assert table["sessions"].item() == returns.height
-    assert f"probability of overfitting {expected.probability:.2f}" in out
-
-    other = {"ridge": {"alphas": [3.0]}, "momentum": {"characteristic": "return_21"}}
-    second, _ = evaluated(peerglass, {**tiny, "models": other})
-    both = second.table("overfitting")
-    assert both.select("candidates", "variants").rows() == [(OF_THE_EVALUATION, 2), (OF_THE_LEDGER, 5)]
-    joined = returns_of(second).join(returns_of(first), on="date", suffix="_first").drop("date")
-    assert joined.width == 5
-    expected = probability_of_overfitting(joined.to_numpy(), blocks=8)
-    assert both["pbo"][1] == expected.probability
-    assert both["runs_left_out"].to_list() == [0, 0]
-
-    record = first.folder.parents[1] / "run.json"
-    readable = record.read_text()
-    record.write_text("{}")
-    damaged, _ = evaluated(peerglass, {**tiny, "models": other})
-    assert damaged.table("overfitting").select("candidates", "runs_left_out").rows() == [
-        (OF_THE_EVALUATION, 1)
-    ]
-    record.write_text(readable)
-
-    elsewhere = {**tiny, "source": {**tiny["source"], "seed": 4}, "lake": "elsewhere"}
-    Path("tiny.yaml").write_text(yaml.safe_dump(elsewhere))
-    assert peerglass("ingest", "tiny.yaml").code == 0
-    third, _ = evaluated(peerglass, {**elsewhere, "models": other})
-    assert third.table("overfitting")["candidates"].to_list() == [OF_THE_EVALUATION], (
-        "another market does not count"
-    )

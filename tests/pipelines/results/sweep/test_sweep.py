@@ -14,7 +14,7 @@ import pytest
 import yaml
 from command import Call, command
 
-from backtest.inference.overfitting import deflated_sharpe
+from backtest.inference.overfitting import deflated_sharpe, probability_of_overfitting
 from pipelines.config.load import load_config
 from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import open_run
@@ -60,7 +60,20 @@ def test_variants_have_the_numbers_of_single_backtests(run: tuple[Path, str], pe
     document = json.loads(answer.out)
     variants = pl.DataFrame(document["variants"])
     assert variants.height == 2 * 2 * 2 * 2
-    assert trial_count(output) == before + variants.height
+    assert trial_count(output) == before + 2, "one new book of two models; costs and delays are no trials"
+    daily = pl.read_parquet(Path(document["folder"]) / "daily.parquet")
+    sets = pl.DataFrame(document["overfitting"])
+    assert sets.select("signal", "delay", "half_spread_bps", "variants").rows() == [
+        (model, delay, costs, 2) for model in ("ridge", "reversal") for delay in (1, 2) for costs in (0, 20)
+    ]
+    for row in sets.iter_rows(named=True):
+        same = variants.with_row_index().filter(
+            pl.col("signal") == row["signal"],
+            pl.col("delay") == row["delay"],
+            pl.col("half_spread_bps") == row["half_spread_bps"],
+        )["index"]
+        return_TV = daily.select(str(at) for at in same).drop_nulls().to_numpy()
+        assert row["pbo"] == probability_of_overfitting(return_TV).probability
     for quantiles, delay, half_spread in ((4, 1, 20), (3, 2, 0)):
         settings = (
             f"backtest.books.long_short.quantiles={quantiles}",
@@ -108,6 +121,8 @@ def test_the_same_sweep_again_counts_no_new_trial(run: tuple[Path, str], peergla
     assert trial_count(output) == counted
     assert peerglass("backtest", name, "--sweep", "quantiles=5", *place).code == 0
     assert trial_count(output) == counted + 2
+    assert peerglass("backtest", name, "--set", "backtest.books.long_short.quantiles=5", *place).code == 0
+    assert trial_count(output) == counted + 2, "the sweep has counted that book"
 
 
 def test_terminal_and_page_show_every_variant(run: tuple[Path, str], peerglass: Call) -> None:

@@ -1,0 +1,197 @@
+"""The trial ledger for a terminal: what was tried, what counts, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from backtest.accounts.performance import sharpe
+from pipelines.errors import ConfigError
+from pipelines.results.signals.record import find_signals
+from pipelines.run.record import open_run
+from pipelines.train.trials import Scope, count_trials, read_returns, read_trials
+
+_TRAINED = "trained"
+"""Stands for the book of what was only trained."""
+
+
+def trial_rows(output: Path, run: str | None) -> list[dict[str, Any]]:
+    """List the trials of an output folder, oldest first.
+
+    Parameters
+    ----------
+    output
+        Folder of the runs.
+    run
+        Run or measured file against which the trials are counted; None: each on its own market.
+
+    Returns
+    -------
+    list of dict
+        trial (id, whose unique prefix names it), model, book (null for what was only trained), market (number
+        within the folder), source and lake (of the market), hypotheses, first_tried, runs, counts, and why it
+        counts or does not.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such run.
+    """
+    trials = read_trials(output)
+    counting = None if run is None else _counted_against(output, run)
+    return [
+        {
+            "trial": _name(row),
+            "model": row["model"],
+            "book": row["book"],
+            "market": row["market"],
+            "source": _source(row["config"]),
+            "lake": row["lake"],
+            "hypotheses": row["hypotheses"],
+            "first_tried": row["first_tried"],
+            "runs": row["runs"],
+            **_judged(row, counting),
+        }
+        for row in trials.iter_rows(named=True)
+    ]
+
+
+def describe_trials(rows: list[dict[str, Any]]) -> str:
+    """Format trials for a terminal: one line each, then the number that counts on every market."""
+    if not rows:
+        return "Nothing has been tried in this folder."
+    heads = ("trial", "model", "book", "market", "hypothesis", "first tried", "counts")
+    cells = [
+        (
+            row["trial"],
+            row["model"],
+            row["book"] or _TRAINED,
+            str(row["market"]),
+            ", ".join(row["hypotheses"]) or "-",
+            f"{row['first_tried']:%Y-%m-%d %H:%M}",
+            ("yes: " if row["counts"] else "no: ") + row["why"],
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[i]) for line in [heads, *cells]) for i in range(len(heads))]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [heads, *cells]
+    ]
+    for market in sorted({row["market"] for row in rows}):
+        own = [row for row in rows if row["market"] == market]
+        named = sorted({name for row in own for name in row["hypotheses"]})
+        shares = [
+            f"{name} {sum(row['counts'] and name in row['hypotheses'] for row in own)}" for name in named
+        ]
+        by_name = f" (by hypothesis: {', '.join(shares)})" if shares else ""
+        lake = next((row["lake"] for row in own if row["lake"] is not None), None)
+        where = own[0]["source"] + ("" if lake is None else f", lake {lake}")
+        lines.append(f"market {market} ({where}): {sum(row['counts'] for row in own)} count{by_name}")
+    return "\n".join(lines)
+
+
+def trial_details(output: Path, trial: str) -> Mapping[str, Any]:
+    """Collect what the ledger knows of one trial.
+
+    Returns
+    -------
+    mapping
+        The row of `trial_rows`, ``settings`` (what is forecast and traded), and ``measured``: under each set
+        of assumptions, first and last date, sessions and the annualised net Sharpe ratio, newest first.
+
+    Raises
+    ------
+    ConfigError
+        If no trial or more than one begins with the name.
+    """
+    trials = read_trials(output)
+    found = [row for row in trials.iter_rows(named=True) if _name(row).startswith(trial)]
+    if len(found) != 1:
+        which = "More than one trial begins" if found else "No trial begins"
+        raise ConfigError(f"{which} with {trial!r}; 'peerglass trials list --output {output}' lists them.")
+    (row,) = found
+    own = trials.filter(pl.col("forecast") == row["forecast"], pl.col("traded") == row["traded"])
+    listed = next(one for one in trial_rows(output, None) if one["trial"] == _name(row))
+    measured = [
+        {
+            "assumptions": one["assumptions"],
+            "first": min(one["dates"]),
+            "last": max(one["dates"]),
+            "sessions": len(one["dates"]),
+            "sharpe_net": sharpe(pl.Series(one["returns"], dtype=pl.Float64).to_numpy()),
+        }
+        for one in read_returns(output, own).iter_rows(named=True)
+        if one["dates"]
+    ]
+    return {**listed, "settings": json.loads(row["config"]), "measured": measured}
+
+
+def describe_trial(details: Mapping[str, Any]) -> str:
+    """Format one trial for a terminal."""
+    lines = [
+        f"trial {details['trial']}",
+        f"  forecast    {details['model']}",
+        f"  book        {details['book'] or _TRAINED}",
+        f"  market      {details['market']} ({details['source']})",
+        f"  hypotheses  {', '.join(details['hypotheses']) or 'none: the market'}",
+        f"  first tried {details['first_tried']:%Y-%m-%d %H:%M:%S} UTC",
+        f"  runs        {', '.join(details['runs'])}",
+        f"  counts      {'yes' if details['counts'] else 'no'}: {details['why']}",
+    ]
+    lines += [
+        f"  measured    under assumptions {one['assumptions']}: {one['first']} to {one['last']}, "
+        f"{one['sessions']:,} sessions, net Sharpe ratio {one['sharpe_net']:.2f}"
+        for one in details["measured"]
+    ]
+    settings = yaml.safe_dump(details["settings"], sort_keys=True, default_flow_style=False)
+    return "\n".join([*lines, "  settings", *(f"    {line}" for line in settings.splitlines())])
+
+
+def trials_json(content: list[dict[str, Any]] | Mapping[str, Any]) -> str:
+    """Write the rows of `trial_rows`, or the details of one trial, as JSON."""
+    return json.dumps(content, indent=1, default=str)
+
+
+def _counted_against(output: Path, run: str) -> tuple[set[tuple[str, str]], set[tuple[str, str]], str]:
+    """Keys of the trials that count against a run, those on its market, and the name of the run."""
+    owner = find_signals(run, output) or open_run(run, output)
+    counted = count_trials(output, Scope.of(owner.config))
+    keys, on_market = (
+        set(rows.select("forecast", "traded").rows()) for rows in (counted.rows, counted.on_market)
+    )
+    return keys, on_market, owner.run_id
+
+
+def _judged(
+    row: Mapping[str, Any], counting: tuple[set[tuple[str, str]], set[tuple[str, str]], str] | None
+) -> dict[str, Any]:
+    if not row["counts"]:
+        return {"counts": False, "why": "its books count in its place"}
+    what = "trained, not evaluated yet" if not row["traded"] else "a forecast with a book of its own"
+    if counting is None:
+        return {"counts": True, "why": what}
+    counted, on_market, run = counting
+    key = (row["forecast"], row["traded"])
+    if key in counted:
+        return {"counts": True, "why": f"{what}, against {run}"}
+    return {
+        "counts": False,
+        "why": "another hypothesis" if key in on_market else f"another market than {run}",
+    }
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['forecast']}-{row['traded'] or _TRAINED}"
+
+
+def _source(config: str) -> str:
+    market = json.loads(config).get("market") or {}
+    seed = f" seed {market['seed']}" if "seed" in market else ""
+    prices = f" {Path(market['prices']).name}" if market.get("prices") else ""
+    return f"{market.get('kind', 'unknown')}{seed}{prices}"

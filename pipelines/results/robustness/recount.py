@@ -1,0 +1,331 @@
+"""Figures that depend on what was tried, taken when a result is shown: every later trial counts against it.
+
+An evaluation stores the deflated Sharpe ratios of the time when it was made. What is shown is counted again
+from the ledger: the deflated Sharpe ratio with the number of trials and with their effective number, the
+Rademacher bound, and the probability of overfitting among all trials.
+
+Shape suffixes: T sessions, V trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from backtest.inference.overfitting import (
+    deflated_sharpe,
+    effective_trials,
+    probability_of_overfitting,
+    rademacher_bound,
+)
+from features.arrays import DateArray, FloatArray
+from pipelines.config.schema import Config
+from pipelines.results.comparisons import tradable_delay
+from pipelines.results.signals.record import MeasuredSignals
+from pipelines.run.evaluations import StoredEvaluation, assumptions_id
+from pipelines.run.record import Run
+from pipelines.train.trials import (
+    Scope,
+    Trial,
+    TrialCount,
+    count_trials,
+    model_trials,
+    read_returns,
+    record_returns,
+    signal_trials,
+)
+
+MIN_SESSIONS: Final = 60
+"""Fewer common sessions than about a quarter give no probability of overfitting."""
+
+OF_THE_EVALUATION: Final = "results of this evaluation"
+OF_THE_LEDGER: Final = "results of the ledger under the same assumptions"
+
+RECOUNTED: Final = ("significance", "overfitting", "trials")
+"""Tables of an evaluation that `recount` makes."""
+
+_MANY: Final = 64
+"""Candidates from which the splits of CSCV are coarser, because time grows with both."""
+
+
+def trials_of(owner: Run | MeasuredSignals) -> dict[str, Trial]:
+    """Return the trials of a run's models, or of the signals of a file, without a book, by name."""
+    if isinstance(owner, MeasuredSignals):
+        return signal_trials(owner.record.signals, owner.config)
+    assert owner.identity is not None, "an opened run has an identity"
+    return model_trials(owner.config, owner.identity.settings)
+
+
+def keep_returns(output: Path, equity: pl.DataFrame, trials: Mapping[str, Trial], config: Config) -> None:
+    """Keep the returns of an evaluation in the ledger, at the first delay that can be traded.
+
+    Parameters
+    ----------
+    output
+        Folder of the runs.
+    equity
+        Daily returns of the books (`pipelines.results.evaluate.Evaluation.equity`).
+    trials
+        Model or signal -> its trial without a book.
+    config
+        Books, costs and delays.
+    """
+    delay = tradable_delay(config.label.delays)
+    under = assumptions_id(config.backtest, delay)
+    own = _own_returns(equity, trials, config, delay)
+    record_returns(output, {(*key, under): frame for key, frame in own.items()})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """The returns of all trials that count against a result.
+
+    Attributes
+    ----------
+    counted
+        The trials.
+    keys_V
+        `Trial.key` of the trials with returns.
+    dates_T
+        Every date on which one of them has a return, sorted.
+    return_TV
+        Daily net returns, under the assumptions of the result where they were measured under these, and
+        under the newest ones otherwise; NaN where a trial has none.
+    same_V
+        Whether a trial was measured under the assumptions of the result.
+    """
+
+    counted: TrialCount
+    keys_V: list[tuple[str, str]]
+    dates_T: DateArray
+    return_TV: FloatArray
+    same_V: list[bool]
+
+    @property
+    def effective(self) -> float:
+        """Effective number of trials. Trials without returns, such as those of a search, count in full."""
+        without = max(self.counted.trials - len(self.keys_V), 0)
+        return max(effective_trials(self.return_TV), 1.0 if self.keys_V else 0.0) + without
+
+
+def read_tried(output: Path, scope: Scope, assumptions: str) -> Tried:
+    """Read the trials that count against a result, and their returns.
+
+    Parameters
+    ----------
+    output
+        Folder of the runs.
+    scope
+        Market and hypothesis of the result.
+    assumptions
+        `pipelines.run.evaluations.assumptions_id` of the result.
+    """
+    counted = count_trials(output, scope)
+    stored = read_returns(output, counted.rows)
+    chosen = (
+        stored.with_columns(same=pl.col("assumptions") == assumptions)
+        .sort("same", descending=True, maintain_order=True)
+        .unique(["forecast", "traded"], keep="first", maintain_order=True)
+        .sort("forecast", "traded")
+    )
+    keys_V = chosen.select("forecast", "traded").rows()
+    if not keys_V:
+        return Tried(counted, [], np.empty(0, dtype="datetime64[D]"), np.empty((0, 0)), [])
+    dates = [day.to_numpy().astype("datetime64[D]") for day in chosen["dates"]]
+    dates_T = np.unique(np.concatenate(dates))
+    return_TV = np.full((len(dates_T), len(keys_V)), np.nan)
+    for v, (own, values) in enumerate(zip(dates, chosen["returns"], strict=True)):
+        return_TV[np.searchsorted(dates_T, own), v] = values.to_numpy()
+    return Tried(counted, keys_V, dates_T, return_TV, chosen["same"].to_list())
+
+
+def recount(owner: Run | MeasuredSignals, evaluation: StoredEvaluation) -> StoredEvaluation:
+    """Return an evaluation whose tables ``significance``, ``overfitting`` and ``trials`` are of this moment.
+
+    ``significance`` gains trials (their number), deflated_sharpe (with it), effective_trials,
+    deflated_effective (the deflated Sharpe ratio with the effective number) and rademacher_lower (annualised;
+    null: unknown). ``overfitting`` is `overfitting_table`. ``trials`` has one row: trials, effective_trials,
+    on_market, hypothesis (null: the market), reach (`pipelines.train.trials.TrialCount.reach`).
+    """
+    config = evaluation.record.apply_to(owner.config)
+    return replace(
+        evaluation,
+        recounted=recounted_tables(
+            evaluation.table("equity"),
+            evaluation.table("significance"),
+            trials_of(replace(owner, config=config)),
+            config,
+            owner.folder.parent,
+        ),
+    )
+
+
+def recounted_tables(
+    equity: pl.DataFrame,
+    significance: pl.DataFrame,
+    trials: Mapping[str, Trial],
+    config: Config,
+    output: Path,
+) -> dict[str, pl.DataFrame]:
+    """Compute the tables of `recount`.
+
+    Parameters
+    ----------
+    equity, significance
+        Tables of the evaluation.
+    trials
+        Model or signal -> its trial without a book.
+    config
+        Books, costs and delays of the evaluation.
+    output
+        Folder of the runs.
+    """
+    delay = tradable_delay(config.label.delays)
+    own = _own_returns(equity, trials, config, delay)
+    tried = read_tried(output, Scope.of(config), assumptions_id(config.backtest, delay))
+    number, effective = max(tried.counted.trials, len(own), 1), max(tried.effective, 1.0)
+    bounds = _bounds(own, tried, number)
+    rows = []
+    for model, book in significance.select("model", "book").rows():
+        key = _key(trials[model], config, book)
+        excess_T = _values(own[key]) if key in own else np.empty(0)
+        rows.append(
+            {
+                "trials": number,
+                "deflated_sharpe": deflated_sharpe(excess_T, number),
+                "effective_trials": effective,
+                "deflated_effective": deflated_sharpe(excess_T, effective),
+                "rademacher_lower": bounds.get(key, np.nan),
+            }
+        )
+    counted = pl.DataFrame(rows).with_columns(pl.col(pl.Float64).fill_nan(None))
+    overfitting = overfitting_table(own, tried, delay)
+    summary = {
+        "trials": number,
+        "effective_trials": effective,
+        "on_market": max(tried.counted.on_market.height, number),
+        "hypothesis": config.hypothesis,
+        "reach": tried.counted.reach,
+    }
+    return {
+        "significance": significance.drop(counted.columns, strict=False).hstack(counted),
+        "trials": pl.DataFrame([summary], schema_overrides={"hypothesis": pl.String}),
+        **({} if overfitting is None else {"overfitting": overfitting}),
+    }
+
+
+def overfitting_table(
+    own: Mapping[tuple[str, str], pl.DataFrame], tried: Tried, delay: int
+) -> pl.DataFrame | None:
+    """Compute the probability that the best backtest in one half of the sessions is below the median later.
+
+    Parameters
+    ----------
+    own
+        `Trial.key` -> date and excess_net, of every model and book of the evaluation.
+    tried
+        The trials that count against it.
+    delay
+        Delay of the evaluation, in sessions.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        One row per set of candidates: candidates (every book of every model or signal of this evaluation;
+        and, if there are more, all trials of the ledger under the same assumptions), variants (their number),
+        delay, blocks, pbo and loss_probability (`backtest.inference.overfitting.probability_of_overfitting`),
+        sessions. Only daily net returns that are known on every session of this evaluation count, and books
+        without variation do not; trials_left_out is the number of trials that count and have no such returns.
+        None if there are fewer than two candidates or too few sessions.
+    """
+    if not own:
+        return None
+    wide = pl.concat(
+        [
+            frame.select("date", value="excess_net", column=pl.lit(str(v)))
+            for v, frame in enumerate(own.values())
+        ]
+    ).pivot(on="column", index="date", values="value")
+    wide = wide.sort("date").drop_nulls()
+    dates_T, own_TV = wide["date"].to_numpy().astype("datetime64[D]"), wide.drop("date").to_numpy()
+    at_T = np.searchsorted(tried.dates_T, dates_T)
+    known = len(tried.dates_T) > 0 and bool(
+        (tried.dates_T[np.minimum(at_T, len(tried.dates_T) - 1)] == dates_T).all()
+    )
+    others = [
+        v
+        for v, key in enumerate(tried.keys_V)
+        if known and key not in own and tried.same_V[v] and np.isfinite(tried.return_TV[at_T, v]).all()
+    ]
+    every_TV = np.column_stack([own_TV, tried.return_TV[at_T][:, others]]) if others else own_TV
+    rows = []
+    for candidates, return_TV in ((OF_THE_EVALUATION, own_TV), (OF_THE_LEDGER, every_TV)):
+        varying_TV = return_TV[:, (return_TV != return_TV[:1]).any(axis=0)]
+        if varying_TV.shape[1] < 2 or len(varying_TV) < MIN_SESSIONS:
+            continue
+        if candidates == OF_THE_LEDGER and not others:
+            continue
+        blocks = 8 if len(varying_TV) < 16 * 15 else 16 if varying_TV.shape[1] <= _MANY else 10
+        found = probability_of_overfitting(varying_TV, blocks=blocks)
+        rows.append(
+            {
+                "candidates": candidates,
+                "variants": varying_TV.shape[1],
+                "delay": delay,
+                "blocks": blocks,
+                "pbo": found.probability,
+                "loss_probability": found.loss_probability,
+                "sessions": len(varying_TV),
+                "trials_left_out": max(tried.counted.trials - len(own) - len(others), 0),
+            }
+        )
+    return pl.DataFrame(rows) if rows else None
+
+
+def _bounds(
+    own: Mapping[tuple[str, str], pl.DataFrame], tried: Tried, number: int
+) -> dict[tuple[str, str], float]:
+    """Rademacher bounds of the evaluation's own returns, on their dates, among all trials."""
+    if not own:
+        return {}
+    dates_T = np.unique(np.concatenate([frame["date"].to_numpy() for frame in own.values()]))
+    dates_T = dates_T.astype("datetime64[D]")
+    others = [v for v, key in enumerate(tried.keys_V) if key not in own]
+    return_TV = np.full((len(dates_T), len(own) + len(others)), np.nan)
+    for v, frame in enumerate(own.values()):
+        return_TV[np.searchsorted(dates_T, frame["date"].to_numpy().astype("datetime64[D]")), v] = _values(
+            frame
+        )
+    shared, at_T, from_T = np.intersect1d(dates_T, tried.dates_T, return_indices=True)
+    if len(shared):
+        return_TV[at_T, len(own) :] = tried.return_TV[from_T][:, others]
+    found = rademacher_bound(return_TV, trials=max(number, return_TV.shape[1]))
+    return dict(zip(own, found.lower_V.tolist(), strict=False))
+
+
+def _own_returns(
+    equity: pl.DataFrame, trials: Mapping[str, Trial], config: Config, delay: int
+) -> dict[tuple[str, str], pl.DataFrame]:
+    """`Trial.key` -> date and excess_net of every model and book of an evaluation that has returns."""
+    parts = equity.filter(pl.col("delay") == delay).partition_by(["model", "book"], as_dict=True)
+    found = {}
+    for (model, book), part in parts.items():
+        known = part.select("date", pl.col("excess_net").cast(pl.Float64).fill_nan(None)).drop_nulls()
+        if known.height:
+            found[_key(trials[str(model)], config, str(book))] = known.sort("date")
+    return found
+
+
+def _key(trial: Trial, config: Config, book: str) -> tuple[str, str]:
+    (traded,) = trial.traded({book: config.backtest.books[book]})
+    return traded.key
+
+
+def _values(frame: pl.DataFrame) -> FloatArray:
+    values_T: FloatArray = frame["excess_net"].to_numpy()
+    return values_T
