@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipelines.results.signals.record import MeasuredSignals
     from pipelines.run.evaluations import StoredEvaluation
 
-_SUFFIXES = (".csv", ".parquet", ".pq", ".txt", ".tsv")
+_SUFFIXES = (".csv", ".parquet", ".pq", ".txt", ".tsv", ".xlsx", ".xls", ".zip", ".gz")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from pipelines.config.schema import Path as SettingPath
 from pipelines.errors import ConfigError
 from pipelines.secrets import REFERENCE, register_secrets
 
+_TICKERS: Final = "tickers"
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C loader reads a config ten times faster, and every command and night reads several."""
 
@@ -55,7 +56,7 @@ def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] =
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as a text file: {error}.") from None
     try:
-        raw = yaml.load(text, Loader=_LOADER)  # noqa: S506 (a safe loader)
+        raw = _load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {_what_is_wrong(error)}.") from None
     if not isinstance(raw, dict):
@@ -66,6 +67,41 @@ def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] =
     if parent is None:
         return raw
     return merge_settings(read_settings(path.parent / str(parent), seen=(*seen, path.resolve())), raw)
+
+
+def _load(text: str, key: str = "") -> Any:  # noqa: ANN401 (YAML holds anything)
+    """Parse YAML in which tickers are text without quotes as well.
+
+    YAML would read ON, NO and TRUE as booleans, NULL as nothing, and 000660 as the octal number 432.
+
+    Parameters
+    ----------
+    text
+        The YAML text.
+    key
+        The key whose value the text is; empty for a whole file.
+    """
+    loader = _LOADER(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _keep_text(node, inside=key == _TICKERS)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _keep_text(node: yaml.Node, *, inside: bool) -> None:
+    """Make the plain scalars of lists of tickers text."""
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            _keep_text(value, inside=name.value == _TICKERS)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            if inside and isinstance(item, yaml.ScalarNode):
+                item.tag = "tag:yaml.org,2002:str"
+            _keep_text(item, inside=False)
 
 
 def merge_settings(
@@ -92,7 +128,7 @@ def parse_override(text: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r} is not of the form a.b=c; for example --set fit.epochs=5.")
     try:
-        nested: Any = yaml.safe_load(value)
+        nested: Any = _load(value, key=key.strip().rpartition(".")[2])
     except yaml.YAMLError:
         raise ConfigError(
             f"--set {key}=...: the value is not valid YAML; quote it if it holds special characters."

@@ -11,6 +11,7 @@ day of mourning), and sessions that it does not have. Sessions after its end ext
 
 from __future__ import annotations
 
+import difflib
 import functools
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -61,8 +62,12 @@ def require_calendar(name: str) -> str:
     """
     resolved = _known_calendar(name)
     if resolved is None or _calendar(resolved) is None:
+        from exchange_calendars import get_calendar_names
+
+        near = difflib.get_close_matches(name.upper(), get_calendar_names(), n=3)
+        meant = f"did you mean {' or '.join(near)}? Or " if near else ""
         raise ConfigError(
-            f"quality.calendar is {name!r}, which is not a calendar of exchange_calendars; use a "
+            f"quality.calendar is {name!r}, which is not a calendar of exchange_calendars; {meant}use a "
             "code such as XNYS or XLON."
         )
     return resolved

@@ -5,15 +5,18 @@ Only the names and the types are needed, so a wrong file is refused before any d
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.files.text import COMMAS, TextFormat, recognise_text, scan_text
+from pipelines.sources.files.layouts import PRICE_NAMES, match_names
+from pipelines.sources.files.reading import collect, columns_of, read_number, scan
+from pipelines.sources.files.text import COMMAS, TextFormat, is_text, recognise_text
 
 _DATE = ("date", "__index_level_0__")
 _TICKER = ("ticker", "asset", "__index_level_1__")
@@ -22,6 +25,8 @@ _FORWARD_RETURN = re.compile(r"\d+[DWMYhms]|\d+(min|us|ms|ns)")
 _OF_ALPHALENS = ("factor_quantile", "group")
 _GENERIC = ("signal", "factor")
 _SAMPLED = 200  # rows of a text file that are read to tell numbers from text
+_CASH = "cash"  # in pyfolio's positions
+_FEWEST_FIRMS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,9 @@ class Columns:
     ignored
         Columns that are not measured, with the reason.
     text
-        Separator, decimal mark and encoding of a text file; without meaning for Parquet.
+        Separator, decimal mark and encoding of a text file; without meaning for other files.
+    wide
+        Columns of a wide file, which are tickers; ``signals`` then has one signal. Empty for a long file.
     """
 
     date: str
@@ -45,6 +52,7 @@ class Columns:
     signals: Mapping[str, str]
     ignored: Mapping[str, str]
     text: TextFormat = COMMAS
+    wide: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -55,23 +63,20 @@ class Columns:
         return tuple(f"Not measured: {', '.join(names)} ({reason})." for reason, names in by_reason.items())
 
 
-def is_parquet(path: Path) -> bool:
-    """Whether a file is Parquet, by its suffix."""
-    return path.suffix.lower() in (".parquet", ".pq")
-
-
 def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
     """Find the roles of a signal file's columns.
 
     Separator, decimal mark and encoding of a text file are recognised from its beginning. The keys are
-    ``date`` and ``ticker``. The names that pandas gives to the index of an alphalens factor
-    frame work as well: ``asset``, or two unnamed columns in front. Every other column of numbers is a signal,
-    except alphalens's forward returns (``1D``, ``5D``), its ``factor_quantile`` and its ``group``.
+    ``date`` and ``ticker``, or other usual names of both. The names that pandas gives to the index of an
+    alphalens factor frame work as well: ``asset``, or two unnamed columns in front. Every other column of
+    numbers is a signal, except alphalens's forward returns (``1D``, ``5D``), its ``factor_quantile`` and its
+    ``group``. A file with one row a date and several columns of numbers is wide: its columns are tickers, as
+    in pyfolio's positions, whose ``cash`` is left out.
 
     Parameters
     ----------
     path
-        CSV or Parquet file.
+        CSV, Excel or Parquet file.
     wanted
         Columns to measure; empty for all.
 
@@ -82,13 +87,18 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
     DataError
         If there is no such file, it cannot be read, or it lacks a date, a ticker or a signal.
     """
-    text, schema = _schema(path)
+    text, schema, rows = _schema(path)
     names = list(schema)
-    date = next((name for name in _DATE if name in schema), None)
-    ticker = next((name for name in _TICKER if name in schema), None)
+    usual = match_names({ours: PRICE_NAMES[ours] for ours in ("date", "ticker")}, names)
+    date = next((name for name in _DATE if name in schema), usual.get("date"))
+    ticker = next((name for name in _TICKER if name in schema), usual.get("ticker"))
     unnamed = [name for name in names[:2] if _UNNAMED.fullmatch(name)]
     if date is None and ticker is None and len(unnamed) == 2:
         date, ticker = unnamed
+    if ticker is None and (date is not None or len(unnamed) == 1):
+        wide = _wide(path, rows, schema, unnamed[0] if date is None else date)
+        if wide is not None:
+            return replace(wide, text=text)
     listed = ", ".join(name or "(unnamed)" for name in names)
     if date is None or ticker is None:
         lacking = "date" if date is None else "ticker"
@@ -98,23 +108,10 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
         )
     numbers = [name for name in names if name not in (date, ticker) and schema[name].is_numeric()]
     _require_numbers(path, wanted, numbers, names)
-    signals: list[str] = []
-    ignored: dict[str, str] = {}
-    for name in names:
-        if name in (date, ticker):
-            continue
-        if wanted and name not in wanted:
-            ignored[name] = "not selected by --signal"
-        elif name not in numbers:
-            ignored[name] = "no numbers"
-        elif not wanted and _UNNAMED.fullmatch(name):
-            ignored[name] = "an index without a name"
-        elif not wanted and _FORWARD_RETURN.fullmatch(name):
-            ignored[name] = "forward returns of alphalens, which look ahead"
-        elif not wanted and name in _OF_ALPHALENS:
-            ignored[name] = "made by alphalens from the factor"
-        else:
-            signals.append(name)
+    others = [name for name in names if name not in (date, ticker)]
+    reasons = {name: _reason_to_ignore(name, wanted, numbers) for name in others}
+    signals = [name for name, reason in reasons.items() if reason is None]
+    ignored = {name: reason for name, reason in reasons.items() if reason is not None}
     if not signals:
         raise DataError(
             f"{path} has no column of numbers to measure beside the date and the ticker; it has {listed}."
@@ -122,43 +119,62 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
     return Columns(date, ticker, _shown(signals, path), ignored, text)
 
 
-def _schema(path: Path) -> tuple[TextFormat, Mapping[str, pl.DataType]]:
+def _schema(path: Path) -> tuple[TextFormat, Mapping[str, pl.DataType], pl.LazyFrame]:
+    """Return the format, the types and the rows of a file.
+
+    A column of text is one of numbers if its first values are; if they are missing, all rows are looked at.
+    """
     if not path.is_file():
         raise DataError(f"There is no signal file at {path}; check the path.")
-    try:
-        if is_parquet(path):
-            return COMMAS, pl.read_parquet_schema(path)
-        text = recognise_text(path)
-        if text == COMMAS:
-            sample = pl.read_csv(path, n_rows=_SAMPLED, infer_schema_length=_SAMPLED)
-        else:
-            sample = _with_numbers(scan_text(path, text).head(_SAMPLED).collect())
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise unreadable(path, error) from None
-    return text, sample.schema
+    text = recognise_text(path) if is_text(path) else COMMAS
+    rows = scan(path, text)
+    columns_of(rows, path)
+    schema = dict(rows.collect_schema())
+    words = [name for name, dtype in schema.items() if dtype == pl.String]
+    sample = collect(rows.select(words).head(_SAMPLED), path)
+    empty = [name for name in words if read_number(sample, name)[name].null_count() == sample.height]
+    whole = collect(rows.select(empty), path) if empty else sample
+    for name in words:
+        read = read_number(whole if name in empty else sample, name)[name]
+        if read.dtype == pl.Float64 and read.null_count() < len(read):
+            schema[name] = pl.Float64()
+    return text, schema, rows
 
 
-def _with_numbers(sample: pl.DataFrame) -> pl.DataFrame:
-    """Cast the columns of text that hold numbers alone."""
-    numbers = [
-        column.name
-        for column in sample
-        if column.null_count() < len(column)
-        and column.cast(pl.Float64, strict=False).null_count() == column.null_count()
-    ]
-    return sample.with_columns(pl.col(numbers).cast(pl.Float64))
+def _reason_to_ignore(name: str, wanted: Sequence[str], numbers: Sequence[str]) -> str | None:
+    """Say why a column beside the keys is not measured; None if it is."""
+    reasons = {
+        "not selected by --signal": bool(wanted) and name not in wanted,
+        "no numbers": name not in numbers,
+        "an index without a name": not wanted and _UNNAMED.fullmatch(name),
+        "forward returns of alphalens, which look ahead": not wanted and _FORWARD_RETURN.fullmatch(name),
+        "made by alphalens from the factor": not wanted and name in _OF_ALPHALENS,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
-def unreadable(path: Path, error: Exception) -> DataError:
-    """Return the error of a file that cannot be parsed."""
-    kind = "Parquet" if is_parquet(path) else "CSV"
-    return DataError(f"{path} is not readable as {kind}: {' '.join(str(error).split())[:200]}")
+def _wide(path: Path, rows: pl.LazyFrame, schema: Mapping[str, pl.DataType], day: str) -> Columns | None:
+    """Return the roles of a wide file's columns; None if a date has several rows, or a column has words."""
+    tickers = tuple(name for name in schema if name != day and name.lower() != _CASH)
+    if not all(schema[name].is_numeric() for name in tickers):
+        return None
+    if collect(rows.select(day), path).is_duplicated().any():
+        return None
+    if len(tickers) < _FEWEST_FIRMS:
+        raise DataError(
+            f"{path} has one number a date, as a series of returns has, but a signal has one for each firm "
+            f"and date; its columns are {', '.join(name or '(unnamed)' for name in schema)}, without ticker."
+        )
+    left = {name: "cash of positions" for name in schema if name.lower() == _CASH}
+    return Columns(day, "ticker", {path.name.partition(".")[0]: "signal"}, left, wide=tickers)
 
 
 def _require_numbers(path: Path, wanted: Sequence[str], numbers: Sequence[str], names: Sequence[str]) -> None:
     for name in wanted:
         if name not in numbers:
-            wrong = "does not hold numbers" if name in names else "is not in the file"
+            near = difflib.get_close_matches(name, numbers, n=1)
+            meant = f" (did you mean {near[0]}?)" if near else ""
+            wrong = "does not hold numbers" if name in names else f"is not in the file{meant}"
             raise ConfigError(
                 f"--signal {name}: this column {wrong}; {path} has the signals "
                 f"{', '.join(numbers) or 'none'}."
@@ -168,5 +184,5 @@ def _require_numbers(path: Path, wanted: Sequence[str], numbers: Sequence[str], 
 def _shown(signals: Sequence[str], path: Path) -> dict[str, str]:
     """Name each signal by its column; a single one with a generic name by its file."""
     if len(signals) == 1 and signals[0].lower() in _GENERIC:
-        return {path.stem: signals[0]}
+        return {path.name.partition(".")[0]: signals[0]}
     return {name: name for name in signals}

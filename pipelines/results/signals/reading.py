@@ -10,9 +10,16 @@ import numpy as np
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.results.signals.columns import Columns, is_parquet, unreadable
-from pipelines.sources.files.dates import refuse_times_of_day
-from pipelines.sources.files.text import COMMAS, scan_text
+from pipelines.results.signals.columns import Columns
+from pipelines.sources.files.reading import (
+    ReadOptions,
+    collect,
+    read_number,
+    read_numbers,
+    scan,
+    ticker_text,
+)
+from pipelines.sources.files.recognise import recognise_dates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +61,7 @@ def read_signals(path: Path, columns: Columns) -> SignalTable:
     Parameters
     ----------
     path
-        CSV or Parquet file.
+        CSV, Excel or Parquet file.
     columns
         Roles of its columns (`pipelines.results.signals.columns.find_columns`).
 
@@ -64,19 +71,17 @@ def read_signals(path: Path, columns: Columns) -> SignalTable:
         If the file cannot be parsed, repeats a key, lacks a date or ticker in a row, or holds infinite
         values, or its dates share a time of day that is not midnight.
     """
-    chosen = [columns.date, columns.ticker, *columns.signals.values()]
-    try:
-        if is_parquet(path):
-            frame = pl.read_parquet(path, columns=chosen)
-        elif columns.text != COMMAS:
-            frame = scan_text(path, columns.text).select(chosen).collect()
-        else:
-            # Type inference would guess the order of day and month in 05/01/2015, and read 0700 as a number.
-            as_text = {columns.date: pl.String, columns.ticker: pl.String}
-            frame = pl.read_csv(path, columns=chosen, schema_overrides=as_text, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise unreadable(path, error) from None
+    rows = scan(path, columns.text)
+    if columns.wide:
+        frame = collect(rows.select(columns.date, *columns.wide), path)
+        numeric = all(frame.schema[name].is_numeric() for name in columns.wide)
+        frame = frame.with_columns(pl.col(columns.wide).cast(pl.Float64 if numeric else pl.String))
+        frame = frame.unpivot(columns.wide, index=columns.date, variable_name="ticker", value_name="signal")
+    else:
+        frame = collect(rows.select(columns.date, columns.ticker, *columns.signals.values()), path)
     frame = _typed(path, frame, columns)
+    if columns.wide:
+        frame = frame.drop_nulls(list(columns.signals))
     incomplete = frame.filter(pl.col("date").is_null() | pl.col("ticker").is_null())
     if incomplete.height:
         raise DataError(
@@ -94,27 +99,27 @@ def read_signals(path: Path, columns: Columns) -> SignalTable:
 
 
 def _typed(path: Path, frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-    """Rename the columns and cast them; NaN becomes null."""
-    refuse_times_of_day(frame[columns.date])
-    try:
-        day = pl.col(columns.date)
-        if frame.schema[columns.date] == pl.String:
-            midnight = (
-                r"[T ]00:00(:00(\.0+)?)?(Z|[+-]\d{2}:?\d{2})?$"  # the day of the zone in which it is written
+    """Rename the columns and read their values; NaN becomes null."""
+    names = {column: name for name, column in columns.signals.items()}
+    frame = frame.rename({columns.date: "date", columns.ticker: "ticker"} | names)
+    days = frame.select(pl.col("date").unique())
+    form = recognise_dates(days, path, cure="write them as 2020-01-31") if days.height else None
+    frame = ReadOptions(date_format=form).dates(frame, ["date"]).with_columns(ticker_text())
+    if frame.schema["date"] == pl.String:
+        unread = frame.filter(pl.col("date").str.to_date("%Y-%m-%d", strict=False).is_null())[
+            "date"
+        ].drop_nulls()
+        raise DataError(f"{path}: the date {unread[0]!r} cannot be read; write dates as 2020-01-31.")
+    for name in names.values():
+        frame = read_number(frame, name)
+        if frame.schema[name] == pl.String:
+            words = frame.filter(pl.col(name).is_not_null() & read_numbers(frame[name]).is_null())
+            row = words.row(0, named=True)
+            raise DataError(
+                f"{path}: the signal {name} of {row['ticker']} on {row['date']} is {row[name]!r}; it and "
+                f"{words.height - 1:,} more values are no numbers: write them as 1234.5, or leave them empty."
             )
-            day = day.str.replace(midnight, "").str.to_date("%Y-%m-%d")
-        return frame.select(
-            day.dt.date().alias("date"),  # of its own time zone; a cast would give the day in UTC
-            pl.col(columns.ticker).cast(pl.String).alias("ticker"),
-            *(
-                pl.col(column).cast(pl.Float64).fill_nan(None).alias(name)
-                for name, column in columns.signals.items()
-            ),
-        )
-    except pl.exceptions.PolarsError as error:
-        raise DataError(
-            f"{path}: {' '.join(str(error).split())[:200]}; dates must be YYYY-MM-DD and signals numbers."
-        ) from None
+    return frame.select("date", "ticker", *names.values())
 
 
 def _in_order(path: Path, frame: pl.DataFrame) -> pl.DataFrame:

@@ -269,7 +269,7 @@ def columns_of(rows: pl.LazyFrame, file: Path) -> list[str]:
         raise _unreadable(file, error) from error
     for name in names:  # polars renames the second of two columns with the same name
         twin = re.fullmatch(r"(.*)_duplicated_\d+", name)
-        if twin and twin[1] in names:
+        if twin and twin[1] and twin[1] in names:  # columns without a name may repeat
             raise DataError(f"{file} has several columns named {twin[1]!r}: rename or remove all but one")
     return names
 
@@ -359,13 +359,19 @@ def read_number(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     if frame.schema[column].is_numeric():
         return frame.with_columns(pl.col(column).cast(pl.Float64).fill_nan(None))
     words = frame.select(as_text(column)).select(null_if_not_available(column)).to_series()
+    numbers = read_numbers(words)
+    if numbers.null_count() != words.null_count():
+        return frame.with_columns(words)
+    return frame.with_columns(numbers.fill_nan(None))
+
+
+def read_numbers(words: pl.Series) -> pl.Series:
+    """Convert text to float64; null where it is no number."""
     numbers = words.cast(pl.Float64, strict=False)
     if numbers.null_count() != words.null_count():
         cleaned = _without_marks(words.filter(numbers.is_null()))
         numbers = numbers.scatter(numbers.is_null().arg_true(), cleaned)
-    if numbers.null_count() != words.null_count():
-        return frame.with_columns(words)
-    return frame.with_columns(numbers.fill_nan(None))
+    return numbers
 
 
 _AMOUNT: Final = r"^(-?)(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?$"

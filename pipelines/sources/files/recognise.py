@@ -38,6 +38,7 @@ from pipelines.sources.files.text import COMMAS, TextFormat, is_text, recognise_
 _FORMATS: Final = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y",
                    "%d %b %Y", "%b %d, %Y", "%Y.%m.%d", "%d%b%Y", "%B %d, %Y", "%d-%b-%y", "%Y年%m月%d日",
                    "%m/%d/%y", "%d/%m/%y", "%d.%m.%y")  # fmt: skip
+_CURE: Final = "write them as 2020-01-31, or give one with --date-format, such as %d.%m.%Y"
 _YEARS: Final = (1900, 2100)
 _UNREAD: Final = 0.1
 """Largest share of dates without the format of the others."""
@@ -137,7 +138,7 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
         vendor = None if _shows_splits(rows, found, file) else vendor
         found = found if vendor else match_names(PRICE_NAMES, available)
     if date_format is None:
-        date_format = _recognise_dates(collect(rows.select(found["date"]).unique(), file), file)
+        date_format = recognise_dates(collect(rows.select(found["date"]).unique(), file), file)
     else:
         _check_format(collect(rows.select(found["date"]).unique(), file), date_format, file)
     columns = {ours: theirs for ours, theirs in found.items() if ours != theirs and theirs not in UNNAMED}
@@ -201,10 +202,24 @@ def _require_numbers(rows: pl.LazyFrame, names: Sequence[str], file: Path) -> No
         )
 
 
-def _recognise_dates(days: pl.DataFrame, file: Path) -> str | None:
+def recognise_dates(days: pl.DataFrame, file: Path, cure: str = _CURE) -> str | None:
     """Return the format that reads most dates and gives fewest weekends; None for ISO dates.
 
     A few dates may be unreadable, such as the word "Total" below a table: their rows are quarantined.
+
+    Parameters
+    ----------
+    days
+        One column with the distinct dates.
+    file
+        The file, for messages.
+    cure
+        What to do if the format is unknown or ambiguous.
+
+    Raises
+    ------
+    DataError
+        If there is no date, a tenth of them has no usual format, or two formats are equally likely.
     """
     column = days.columns[0]
     if days.schema[column].is_temporal():
@@ -226,13 +241,13 @@ def _recognise_dates(days: pl.DataFrame, file: Path) -> str | None:
     if fewest > _UNREAD * len(texts):
         raise DataError(
             f"{fewest:,} of the {len(texts):,} dates of {file}, such as {unread[read_by[0]][0]!r}, have no "
-            "usual format: write them as 2020-01-31, or give theirs with --date-format, such as %d.%m.%Y"
+            f"usual format: {cure}"
         )
     best = [form for form in read_by if weekends[form] == min(weekends[one] for one in read_by)]
     if len({_order_in(form) for form in best}) > 1:
         raise DataError(
             f"the dates of {file}, such as {texts[0]}, can be read as {' and as '.join(map(str, best))}: "
-            "give one with --date-format"
+            f"{cure}"
         )
     return best[0]
 

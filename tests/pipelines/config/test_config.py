@@ -10,6 +10,8 @@ import yaml
 
 from pipelines.config.load import load_config, to_yaml
 from pipelines.errors import ConfigError
+from pipelines.quality.calendars import require_calendar
+from pipelines.sources.settings import YFinanceSourceConfig
 
 MINIMAL = {
     "name": "tiny",
@@ -149,3 +151,21 @@ def test_the_transform_section_has_the_fields_and_defaults_of_its_rule() -> None
         winsorise=0.01, neutralise="group", kind="zscore", missing="median", add_indicator=True
     )
     assert dataclasses.asdict(TransformRule(**changed.model_dump())) == changed.model_dump()
+
+
+def test_tickers_that_yaml_reads_as_something_else_are_text(tmp_path: Path) -> None:
+    words = ["ON", "NO", "TRUE", "off", "NULL", "1e5", "000660", "7203", "005930", "1_000", "2020-01-01", "A"]
+    text = yaml.safe_dump({**MINIMAL, "source": {"kind": "yfinance"}})
+    text = text.replace("kind: yfinance", f"kind: yfinance\n  tickers: [{', '.join(words)}]")
+    (tmp_path / "a.yaml").write_text(text)
+    source = load_config(tmp_path / "a.yaml").source
+    assert isinstance(source, YFinanceSourceConfig)
+    assert list(source.tickers) == words
+    changed = load_config(tmp_path / "a.yaml", ["source.tickers=[ON, 000660]"]).source
+    assert isinstance(changed, YFinanceSourceConfig)
+    assert changed.tickers == ("ON", "000660")
+
+
+def test_a_calendar_that_is_nearly_right_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"'XNYZ', which is not a calendar .*; did you mean .*XNYS.*\?"):
+        require_calendar("XNYZ")

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from workbooks import write_workbook
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.signals.columns import find_columns
@@ -144,3 +145,82 @@ def test_midnights_of_another_zone_are_refused(tmp_path: Path) -> None:
     for name in ("a.parquet", "b.csv"):
         with pytest.raises(DataError, match="midnight of 2015-01-05 in Asia/Tokyo"):
             read(tmp_path / name)
+
+
+def test_a_signal_that_begins_late_is_one_of_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    days = pl.date_range(dt.date(2015, 1, 1), dt.date(2015, 12, 31), eager=True)
+    late = pl.Series([None] * 300 + [float(n) for n in range(len(days) - 300)])
+    frame = pl.DataFrame(
+        {"date": days, "ticker": "A", "late": late, "early": 1.0, "none": pl.Series([None] * 365)}
+    )
+    frame.write_csv(path)
+    table = read(path)
+    assert table.signals == ("late", "early")
+    assert table.rows["late"].to_list() == late.to_list()
+    assert "Not measured: none (no numbers)." in table.notes
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "xlsx"])
+def test_a_wide_file_has_a_column_per_ticker(tmp_path: Path, suffix: str) -> None:
+    days = pd.date_range("2015-01-05", periods=3, name="Date")
+    frame = pd.DataFrame(
+        {"AAPL US Equity": [1.0, np.nan, 3.0], "0700": [4.0, 5.0, 6.0], "cash": 9.0}, index=days
+    )
+    path = tmp_path / f"positions.{suffix}"
+    if suffix == "csv":
+        frame.to_csv(path)
+    elif suffix == "parquet":
+        frame.to_parquet(path)
+    else:
+        rows = [[day.date(), *(None if np.isnan(x) else x for x in row)] for day, *row in frame.itertuples()]
+        write_workbook(path, [["Date", *frame.columns], *rows])
+    table = read(path)
+    assert table.signals == ("positions",)
+    assert table.rows.rows() == [
+        (dt.date(2015, 1, 5), "0700", 4.0),
+        (dt.date(2015, 1, 5), "AAPL.US", 1.0),
+        (dt.date(2015, 1, 6), "0700", 5.0),
+        (dt.date(2015, 1, 7), "0700", 6.0),
+        (dt.date(2015, 1, 7), "AAPL.US", 3.0),
+    ]
+    assert table.notes == ("Not measured: cash (cash of positions).",)
+
+
+def test_usual_names_dates_and_numbers_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text('Trade Date,Symbol,signal\n1/31/2015,BTC/USDT,"1,234.5"\n2/13/2015,BTC/USDT,(2)\n')
+    assert read(path).rows.rows() == [
+        (dt.date(2015, 1, 31), "BTC-USDT", 1234.5),
+        (dt.date(2015, 2, 13), "BTC-USDT", -2.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("date,ticker,x\n2015-01-05,A,1\nsomeday,B,2\n", "1 of the 2 dates of"),
+        ("date,returns\n2015-01-05,0.1\n2015-01-06,0.2\n", "one number a date, as a series of returns has"),
+        ("date,alpha,beta\n2015-01-05,1,2\n2015-01-05,1,2\n", "lacks the column 'ticker'"),
+    ],
+)
+def test_what_is_wrong_is_quoted(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        read(path)
+    assert words in str(caught.value)
+
+
+def test_a_value_far_below_that_is_no_number_is_quoted(tmp_path: Path) -> None:
+    days = pl.date_range(dt.date(2015, 1, 1), dt.date(2015, 12, 31), eager=True)
+    values = ["1.5"] * 364 + ["much"]
+    pl.DataFrame({"date": days, "ticker": "A", "x": values}).write_csv(tmp_path / "x.csv")
+    with pytest.raises(
+        DataError, match="signal x of A on 2015-12-31 is 'much'; it and 0 more values are no numbers"
+    ):
+        read(tmp_path / "x.csv")
+    with pytest.raises(
+        ConfigError, match=r"--signal y: this column is not in the file; .* has the signals x"
+    ):
+        find_columns(tmp_path / "x.csv", ["y"])
