@@ -20,7 +20,7 @@ from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
-from pipelines.run.open import load_run_data, load_run_market, prepare_run
+from pipelines.run.open import load_run_data, load_run_market, prepare_run, reopen_run
 from pipelines.run.record import Run, open_run
 from pipelines.run.stored import StoredRun
 
@@ -63,6 +63,39 @@ def train_config(config: Config, as_of: str | None = None, *, wait: bool = False
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
         run, dataset, lake = prepare_run(config, progress, as_of, locks)
+        with tracked(run, progress):
+            train(run, dataset, lake, progress)
+    return run.run_id
+
+
+def train_run(name: str, output: Path, *, wait: bool = False) -> str:
+    """Train what is missing of a recorded run, on exactly the data versions that it recorded.
+
+    Parameters
+    ----------
+    name
+        Id of the run, a unique prefix of it, or its folder.
+    output
+        Folder that holds the runs.
+    wait
+        Whether to wait for another process that writes to the run.
+
+    Returns
+    -------
+    str
+        Id of the run.
+    """
+    from pipelines.run.identity import code_digest
+    from pipelines.tracking.runs import tracked
+    from pipelines.train.walkforward import train
+
+    progress = Progress()
+    with Locks(wait=wait, notify=progress.note) as locks:
+        run, dataset, lake = reopen_run(name, output, progress, locks)
+        if run.identity is not None and run.identity.code != code_digest():
+            progress.note(
+                f"The code has changed since {run.run_id} was made; what is trained now may differ."
+            )
         with tracked(run, progress):
             train(run, dataset, lake, progress)
     return run.run_id

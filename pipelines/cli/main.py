@@ -184,12 +184,19 @@ def audit(
 
 @app.command(rich_help_panel=_PIPELINE)
 def train(
-    config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption = None, wait: WaitOption = False
+    target: Annotated[
+        str, typer.Argument(metavar="CONFIG|RUN", help="A YAML config file, or a run id or folder.")
+    ],
+    overrides: SetOption = None,
+    as_of: AsOfOption = None,
+    output: OutputOption = RUNS_FOLDER,
+    wait: WaitOption = False,
 ) -> None:
     """Train the models of a config walk-forward, store their test forecasts, and print the run id.
 
     Each combination of model, fold and seed is trained once, and its forecasts go to the lake. After an
-    interruption, the same command trains only the missing ones.
+    interruption, the same command trains only the missing ones. For a RUN, such as a model version of the
+    nights, the missing ones are trained on exactly the data that the run recorded.
 
     Some settings change how models are trained:
 
@@ -199,10 +206,18 @@ def train(
     - `fit.label_share`: use only a share of the labels.
     - `fit.refit`: refit the selected model to training and validation sessions before it forecasts the test.
     """
-    from pipelines.config.load import load_config
-    from pipelines.stages import train_config
+    from pathlib import Path
 
-    print(train_config(load_config(config, overrides or []), as_of, wait=wait))
+    from pipelines.config.load import load_config
+    from pipelines.errors import ConfigError
+    from pipelines.stages import train_config, train_run
+
+    if Path(target).is_file() or Path(target).suffix.lower() in (".yaml", ".yml"):
+        print(train_config(load_config(Path(target), overrides or []), as_of, wait=wait))
+        return
+    if overrides or as_of is not None:
+        raise ConfigError("--set and --as-of need a CONFIG: a RUN has fixed settings and data versions.")
+    print(train_run(target, output, wait=wait))
 
 
 @app.command(rich_help_panel=_PIPELINE)

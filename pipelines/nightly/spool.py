@@ -2,19 +2,20 @@
 
 A night writes its record here first, and removes it when the store has it. A store that is gone delays the
 records and nothing else: the next night or ``peerglass track sync`` sends them, the oldest first. Sending is
-idempotent, so a process that is killed between sending and removing does no harm.
+idempotent, so a process that is killed between sending and removing does no harm. A record that is damaged is
+set aside as ``<session>.json.damaged``; the others are sent.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.folder import nights_folder, write_text
 from pipelines.nightly.registry.mirror import mirror_aliases
@@ -51,21 +52,27 @@ def _spool_file(config: Config, session: dt.date) -> Path:
     return nights_folder(config) / "spool" / f"{session.isoformat()}.json"
 
 
-def spooled(config: Config) -> list[TrackedNight]:
+def spooled(config: Config, notify: Callable[[str], None]) -> list[TrackedNight]:
     """Return the records that wait, oldest first.
 
-    Raises
-    ------
-    DataError
-        If one is damaged.
+    A damaged record is renamed, and ``notify`` gets a sentence: one file must not keep all later nights from
+    the store.
     """
     records = []
     for path in sorted((nights_folder(config) / "spool").glob("*.json")):
         try:
-            records.append(TrackedNight.model_validate_json(path.read_text(encoding="utf-8")))
+            night = TrackedNight.model_validate_json(path.read_bytes())
+            if (night.config, night.session.isoformat()) != (config.name, path.stem):
+                raise ValueError(f"it is that of {night.config}, night of {night.session}")
         except ValueError as error:
+            aside = path.replace(path.with_name(f"{path.name}.damaged"))
             reason = " ".join(str(error).split())[:200]
-            raise DataError(f"The spooled record {path} is damaged ({reason}); delete it.") from None
+            notify(
+                f"The spooled record of the night of {path.stem} is damaged ({reason}), so it is not sent to "
+                f"the tracking store. It was renamed to {aside}; the results of the night are in the lake."
+            )
+            continue
+        records.append(night)
     return records
 
 
@@ -79,7 +86,7 @@ def sync(config: Config, lake: Lake, progress: Progress) -> Synced:
     TrackingError
         If the tracking store cannot be reached; what was not sent stays.
     """
-    waiting = spooled(config)
+    waiting = spooled(config, progress.note)
     with progress.stage("track"):
         for night in waiting:
             log_night(config, night, nights_folder(config))

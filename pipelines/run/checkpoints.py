@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,6 @@ from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.errors import DataError
 
 _TENSORS, _CONFIG = "model.safetensors", "model.json"
-_CURE = "delete that folder and run 'peerglass train' again, which retrains only this fold."
 
 
 def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> None:
@@ -76,7 +76,7 @@ class Checkpoint:
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Read the contents of a checkpoint. Raises the same errors as `load_checkpoint`."""
     if not checkpoint_exists(folder):
-        raise DataError(f"There is no checkpoint in {folder}; {_CURE}")
+        raise DataError(f"There is no checkpoint in {folder}; {_cure(folder)}")
     with _naming(folder):
         tensors = load_file(folder / _TENSORS)
         config = json.loads((folder / _CONFIG).read_text())
@@ -113,4 +113,13 @@ def _naming(folder: Path) -> Iterator[None]:
         yield
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"The checkpoint in {folder} is corrupted ({reason}); {_CURE}") from None
+        raise DataError(f"The checkpoint in {folder} is corrupted ({reason}); {_cure(folder)}") from None
+
+
+def _cure(folder: Path) -> str:
+    """Say how a checkpoint is trained again; one outside a run's folder, as in MLflow, only with its run."""
+    remove = f"'rm -r {shlex.quote(str(folder))}', then " if folder.exists() else ""
+    run = folder.parents[2].absolute()
+    if not (run / "run.json").is_file():
+        return f"run {remove}train its run again."
+    return f"run {remove}'peerglass train {shlex.quote(str(run))}', which trains only what is missing."

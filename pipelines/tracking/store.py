@@ -7,9 +7,10 @@ import json
 import logging
 import math
 import os
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ VERSIONS_TAG, LAKE_TAG = "table_versions", "lake"
 _MANIFEST = "manifest.json"
 _KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"  # values of MLflow's own pages
 _STUDY_TAG, _VALUES_TAG = "peerglass.study", "peerglass.values"
+_LOCKED_SECONDS = 10.0
+"""How long a command waits for another process that writes to an SQLite store; a write takes milliseconds."""
 
 
 @contextmanager
@@ -36,7 +39,8 @@ def store(config: Config) -> Iterator[MlflowClient]:
     Raises
     ------
     TrackingError
-        If the store cannot be reached or used.
+        If the store cannot be reached or used: its server is gone, or its database is locked, damaged or of
+        another release of MLflow.
     ConfigError
         If the URI has lost its secret, as in the stored config of a run.
     """
@@ -48,7 +52,10 @@ def store(config: Config) -> Iterator[MlflowClient]:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # stderr shows our own progress
     for name in ("alembic", "mlflow"):  # they may have been imported earlier with another level
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints errors that are raised
+    from alembic.util import CommandError
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     uri = config.tracking.uri
     if MASK in uri:
@@ -60,12 +67,21 @@ def store(config: Config) -> Iterator[MlflowClient]:
         if uri.startswith("sqlite:///"):
             _create_database(uri.removeprefix("sqlite:///"))
         yield _client(uri)
-    except (MlflowException, OSError) as error:
+    except (MlflowException, OSError, SQLAlchemyError, CommandError, sqlite3.Error) as error:
         reason = redact(" ".join(str(error).split()))[:300]  # mask first: a truncated secret is not found
         raise TrackingError(
-            f"The tracking store {uri} cannot be used ({reason}); start it or change tracking.uri. "
-            "Forecasts and results are kept."
+            f"The tracking store {uri} cannot be used ({reason}); {_cure(uri)}. Forecasts and results are "
+            "kept."
         ) from None
+
+
+def _cure(uri: str) -> str:
+    if not uri.startswith("sqlite:"):
+        return "start it or change tracking.uri"
+    return (
+        "end the process that locks the file, or move a damaged file away, so that a new one is made, or "
+        "change tracking.uri"
+    )
 
 
 def _client(uri: str) -> MlflowClient:
@@ -86,7 +102,13 @@ def _create_database(file: str) -> None:
     """Create an SQLite store atomically: MLflow refuses a store whose creation was interrupted.
 
     Creating one takes seconds. Of the processes that start at once on a fresh store, one creates it and the
-    others wait.
+    others wait. A file that exists is opened here first, because MLflow tries for minutes to open a damaged
+    one.
+
+    Raises
+    ------
+    sqlite3.Error
+        If the file is not a database, is damaged, or is locked for longer than `_LOCKED_SECONDS`.
     """
     from filelock import FileLock
     from mlflow import MlflowClient
@@ -94,7 +116,12 @@ def _create_database(file: str) -> None:
     name, query, _ = file.partition("?")
     path = Path(name.removeprefix("file:"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() or query or path.name == ":memory:":  # exists, or is not a plain file
+    if query or path.name == ":memory:":  # not a plain file
+        return
+    if path.exists():
+        with closing(sqlite3.connect(path, timeout=_LOCKED_SECONDS)) as database:
+            database.execute("SELECT count(*) FROM sqlite_master")
+            database.execute("BEGIN IMMEDIATE")
         return
     path = path.absolute()
     with FileLock(path.with_name(f".{path.name}.lock")):
@@ -217,7 +244,9 @@ def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Pat
     with TemporaryDirectory() as folder:
         uploaded: dict[str, str] = {}
         if any(one.path == _MANIFEST for one in client.list_artifacts(mlflow_run)):
-            uploaded = json.loads(Path(client.download_artifacts(mlflow_run, _MANIFEST, folder)).read_text())
+            text = Path(client.download_artifacts(mlflow_run, _MANIFEST, folder)).read_bytes()
+            with suppress(ValueError):  # damaged: all files are uploaded again
+                uploaded = json.loads(text)
         digests = {place: hashlib.sha256(path.read_bytes()).hexdigest() for place, path in files.items()}
         new = [place for place, value in digests.items() if uploaded.get(place) != value]
         for place in new:

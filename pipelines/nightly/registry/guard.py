@@ -103,7 +103,9 @@ def _faults(run: Run, version: ModelVersion) -> list[str]:
     faults = []
     missing = missing_seeds(run, version.model)
     if missing:
-        faults.append(f"{version} is incomplete: {describe_missing(missing)}; run the night again.")
+        faults.append(
+            f"{version} is incomplete: {describe_missing(missing)}; run 'peerglass train {version.run_id}'."
+        )
     verdict = audit_verdict(run)
     if verdict is None:
         faults.append(f"{version} was never audited; run: peerglass audit {version.run_id}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from pathlib import Path
 
 import polars as pl
@@ -89,15 +90,21 @@ def open_version(version: ModelVersion, output: Path) -> Run:
     DataError
         If the run's folder is gone or damaged.
     """
+    run = open_run(str(folder_of(version, output)))
+    _require_usable(version, run)
+    return run
+
+
+def folder_of(version: ModelVersion, output: Path) -> Path:
+    """Return the folder of the run of a version; DataError if it is gone."""
     folder = output / version.run_id
     if not (folder / "run.json").is_file():
         raise DataError(
-            f"The run of {version} is not under {output.absolute()}; restore its folder, or look elsewhere "
-            "with --output FOLDER."
+            f"The run of {version} is not under {output.absolute()}; restore its folder from a backup, look "
+            "elsewhere (the config's 'output', --output FOLDER), or go back to the champion before it with "
+            "'peerglass demote CONFIG --why TEXT'."
         )
-    run = open_run(str(folder))
-    _require_usable(version, run)
-    return run
+    return folder
 
 
 def _require_usable(version: ModelVersion, run: Run) -> None:
@@ -121,7 +128,8 @@ def require_complete(version: ModelVersion, run: Run) -> None:
     missing = missing_seeds(run, version.model)
     if missing:
         raise DataError(
-            f"{version} is incomplete: {describe_missing(missing)}; run the night that trained it again."
+            f"{version} is incomplete: {describe_missing(missing)}; run 'peerglass train "
+            f"{shlex.quote(str(run.folder.absolute()))}', which trains only what is missing."
         )
 
 

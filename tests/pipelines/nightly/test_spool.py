@@ -19,7 +19,7 @@ from mlflow.entities import Run as MlflowRun
 from mlflow_server import mlflow_server
 
 from pipelines.config.schema import Config
-from pipelines.errors import DataError, TrackingError
+from pipelines.errors import TrackingError
 from pipelines.nightly.finding import Finding
 from pipelines.nightly.folder import night_folder, write_text
 from pipelines.nightly.registry.aliases import Reason, set_alias
@@ -129,7 +129,7 @@ def test_nights_wait_for_a_server_that_stops_and_arrive_once(
     first = night(config, versions, DAYS[0])
     spool(config, first)
     assert sync(config, lake, progress).nights == (DAYS[0],)
-    assert spooled(config) == []
+    assert spooled(config, print) == []
     (run,) = runs_of(server)
     assert (run.info.run_name, run.info.status) == ("2026-11-18", "FINISHED")
     assert (run.data.tags["state"], run.data.tags["champion"]) == ("warned", str(versions.old))
@@ -168,7 +168,7 @@ def test_nights_wait_for_a_server_that_stops_and_arrive_once(
     assert answer.out == (
         f"tiny: 2 nights sent (2026-11-19 to 2026-11-20); versions with an alias: {versions.old}.\n"
     )
-    assert spooled(config) == []
+    assert spooled(config, print) == []
     assert [one.info.run_name for one in runs_of(server)] == [str(day) for day in DAYS]
 
     # a process that is killed between sending and removing sends again
@@ -196,10 +196,22 @@ def test_a_night_that_failed_and_was_repeated_is_one_run(versions: Versions) -> 
     assert seen == [("FAILED", "failed", "The source did not answer."), ("FINISHED", "warned", None)]
 
 
-def test_nothing_to_send_is_said_and_a_damaged_record_is_named(versions: Versions) -> None:
+def test_nothing_to_send_is_said(versions: Versions) -> None:
     synced = sync(versions.config, versions.lake, Progress())
     assert describe_synced(synced, versions.config) == "tiny: 0 nights sent; versions with an alias: none."
-    path = spool(versions.config, night(versions.config, versions, DAYS[0]))
-    path.write_text('{"config": 1}')
-    with pytest.raises(DataError, match=r"2026-11-18\.json is damaged.*delete it"):
-        sync(versions.config, versions.lake, Progress())
+
+
+@pytest.mark.parametrize("damage", [b'{"config": 1}', b"", b"\xff\xfe\x00", b"another night's"])
+def test_a_damaged_record_is_set_aside_and_the_others_are_sent(
+    versions: Versions, damage: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = versions.config
+    paths = [spool(config, night(config, versions, day)) for day in DAYS]
+    paths[1].write_bytes(paths[0].read_bytes() if damage.startswith(b"another") else damage)
+    capfd.readouterr()
+    assert sync(config, versions.lake, Progress()).nights == (DAYS[0], DAYS[2])
+    said = capfd.readouterr().err
+    assert "record of the night of 2026-11-19 is damaged" in said
+    assert [path.name for path in paths[0].parent.iterdir()] == ["2026-11-19.json.damaged"]
+    assert sync(config, versions.lake, Progress()).nights == ()
+    assert "damaged" not in capfd.readouterr().err

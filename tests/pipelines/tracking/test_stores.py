@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,10 +19,11 @@ from mlflow import MlflowClient
 from mlflow.data.delta_dataset_source import DeltaDatasetSource
 from mlflow.entities import Run as MlflowRun
 from mlflow_server import mlflow_server, postgres_programs, postgres_server
+from tracking_stores import new_store
 from warm import Process
 
 from pipelines.config.load import check_config, load_config
-from pipelines.errors import ConfigError
+from pipelines.errors import ConfigError, TrackingError
 from pipelines.lake.lake import Lake
 from pipelines.run.provenance import TaskDone, read_provenance
 from pipelines.run.record import Run, open_run
@@ -180,6 +183,34 @@ def test_a_database_without_its_driver_is_named_with_the_cure(
     ):
         pass
     assert "hush" not in str(error.value)
+
+
+@pytest.mark.parametrize("damage", ["locked", "not a database", "truncated", "of another release"])
+def test_a_database_that_cannot_be_used_is_a_tracking_error_within_seconds(
+    tiny_settings: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    new_store(tmp_path)
+    path = tmp_path / "mlflow.db"
+    monkeypatch.setattr("pipelines.tracking.store._LOCKED_SECONDS", 0.1)
+    config = check_config({**tiny_settings, "tracking": {"uri": f"sqlite:///{path}"}}, origin="test")
+    with ExitStack() as held:
+        if damage == "locked":
+            database = held.enter_context(closing(sqlite3.connect(path)))
+            database.execute("BEGIN EXCLUSIVE")
+        elif damage == "of another release":
+            with closing(sqlite3.connect(path)) as database:
+                database.execute("UPDATE alembic_version SET version_num = 'of the future'")
+                database.commit()
+        elif damage == "truncated":
+            with path.open("r+b") as file:
+                file.truncate(path.stat().st_size // 3)
+        else:
+            path.write_bytes(b"a page of HTML, say")
+        started = time.monotonic()
+        said = r"cannot be used .*locks the file, or move a damaged file"
+        with pytest.raises(TrackingError, match=said), store(config) as client:
+            client.search_experiments()
+    assert time.monotonic() - started < 20
 
 
 def test_processes_that_start_at_once_on_a_fresh_store_all_succeed(tmp_path: Path) -> None:
