@@ -108,8 +108,10 @@ def nights(states: list[str], findings: list[tuple[Finding, ...]] | None = None)
             "seconds": [93.5] * n,
             "peak_memory_bytes": [2_000_000_000] * n,
             "created_at": [NOW - dt.timedelta(days=1 + k) for k in range(n)],
+            "table_ids": ["{}"] * n,
+            "settings": [None] * n,
         },
-        schema_overrides={"challenger": pl.String, "error": pl.String},
+        schema_overrides={"challenger": pl.String, "error": pl.String, "settings": pl.String},
     )
     return Nights.validate(frame, cast=True) if n else Nights.create_empty()
 

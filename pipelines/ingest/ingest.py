@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Final
 
@@ -23,7 +24,7 @@ from pipelines.lake.contracts import Checked, check
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import SOURCE_TABLES, SUPPLEMENTS, schema
 from pipelines.progress import Progress
-from pipelines.quality.inspector import Inspector
+from pipelines.quality.inspector import InspectedDelivery, Inspector
 from pipelines.quality.quarantine import quarantine_changes, released_hashes
 from pipelines.quality.settings import QualityConfig
 from pipelines.sources.base import LiveSource, Source, SourceTables, StoredData, TickerStatus
@@ -95,6 +96,19 @@ def ingest(
     return committer.close()
 
 
+def prices_to_keep(source: Source, lake: Lake, quality: QualityConfig = _DEFAULT_QUALITY) -> pl.DataFrame:
+    """Return the price rows of a complete delivery that `ingest` would keep, and write nothing.
+
+    Raises
+    ------
+    DataError, ConfigError
+        As `ingest`.
+    """
+    refuse_other_source(lake, source.name)
+    committer = _Committer(source.name, lake, quality, complete=True)
+    return committer.prepare(source.fetch()).checked["prices"].valid
+
+
 def stored_data(lake: Lake) -> StoredData:
     """Return what the lake already holds, for a live source."""
     spans = _stored_spans(lake)
@@ -106,6 +120,17 @@ def stored_data(lake: Lake) -> StoredData:
         assumed=_read_if_exists(lake, "fundamentals", pl.col("assumed")),
         filings=_complete_filings(lake),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """A delivery that was checked: the frames, what is kept and rejected, and how each table changes."""
+
+    tables: Mapping[str, pl.DataFrame]
+    checked: Mapping[str, Checked]
+    inspected: InspectedDelivery | None
+    plans: Mapping[str, Plan]
+    now: datetime
 
 
 class _Committer:
@@ -132,8 +157,8 @@ class _Committer:
         self._hazards: dict[str, None] = {}
         self._statuses: dict[str, TickerStatus] = {}
 
-    def commit(self, delivered: SourceTables) -> None:
-        """Check a delivery, then write the source's notes, the flags, the quarantine and the tables."""
+    def prepare(self, delivered: SourceTables) -> _Prepared:
+        """Check a delivery, compare it with the stored rows, and return what is to be written."""
         tables = self._expected(delivered)
         now = datetime.now(UTC)
         checked = {
@@ -152,6 +177,12 @@ class _Committer:
         plans = self._plans(checked)
         if self._complete:
             self._refuse_a_replacement(plans, delivered)
+        return _Prepared(tables, checked, inspected, plans, now)
+
+    def commit(self, delivered: SourceTables) -> None:
+        """Check a delivery, then write the source's notes, the flags, the quarantine and the tables."""
+        ready = self.prepare(delivered)
+        checked, inspected, now = ready.checked, ready.inspected, ready.now
 
         self._notes.update(dict.fromkeys(delivered.notes))
         self._hazards.update(dict.fromkeys(delivered.hazards))
@@ -159,13 +190,13 @@ class _Committer:
         if inspected is not None:
             self._lake.upsert("flags", inspected.flags)
         self._lake.upsert("quarantine", quarantine_changes(self._lake, checked, now, complete=self._complete))
-        for table, plan in plans.items():
+        for table, plan in ready.plans.items():
             counts = self._lake.apply(plan)
             if table not in checked and not counts.withdrawn:
                 continue
             result = checked.get(table)
             summary = TableSummary(
-                received=tables[table].height if table in tables else 0,
+                received=ready.tables[table].height if table in ready.tables else 0,
                 added=counts.added,
                 updated=counts.updated,
                 unchanged=counts.unchanged,

@@ -84,7 +84,9 @@ class Nights(dy.Schema):
     """The outcome of every night: one row per session.
 
     ``state`` is ``done``, ``warned`` (done, with warnings) or ``failed``. ``data_versions`` and ``warnings``
-    are JSON. ``rows`` counts signals of the champion, ``trades`` rows of the book with a trade.
+    are JSON. ``rows`` counts signals of the champion, ``trades`` rows of the book with a trade. ``table_ids``
+    (JSON) names the Delta tables that the versions belong to, and ``settings`` (JSON) holds the settings that
+    decide the orders.
     """
 
     config = key_text()
@@ -100,6 +102,8 @@ class Nights(dy.Schema):
     seconds = measure()
     peak_memory_bytes = dy.Int64(min=0)
     created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    table_ids = dy.String(nullable=True)
+    settings = dy.String(nullable=True)
 
     state_is_known = named_rule(pl.col("state").is_in(["done", "warned", "failed"]))
 

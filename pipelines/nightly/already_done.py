@@ -12,6 +12,7 @@ from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.nightly.clock import SYSTEM, Clock
 from pipelines.nightly.plan import next_night, plan_nights
+from pipelines.nightly.records import require_agreement
 from pipelines.nightly.sources import is_unchanged
 
 
@@ -22,6 +23,7 @@ def already_done(config: Config, day: dt.date | None, clock: Clock = SYSTEM) -> 
     try:
         if not is_unchanged(config, lake, day, clock):
             return None
+        require_agreement(config, lake)
         plan = plan_nights(lake, config.name, day)
     except (ConfigError, DataError):
         return None  # the long way reports it

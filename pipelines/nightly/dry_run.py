@@ -1,50 +1,98 @@
-"""``peerglass nightly --dry-run``: what a night would do. Nothing is written and nothing is locked."""
+"""``peerglass nightly --dry-run``: what a night would do. Nothing is written and nothing is locked.
+
+The plan is made by the functions that the real call uses, in the same order, and ends with the same errors.
+What only the nights themselves can tell is said: the checks of the data, an audit, alarms of the monitoring.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator, Sequence
+
+import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import input_versions
 from pipelines.lake.lake import Lake
+from pipelines.nightly.changes import changes_since, require_accepted
 from pipelines.nightly.clock import Clock
-from pipelines.nightly.plan import choose_nights, finished_nights, sessions_of
+from pipelines.nightly.folder import night_folder
+from pipelines.nightly.plan import choose_nights, finished_nights, first_book
+from pipelines.nightly.play.journal import Retraining, lost_since, read_journal
+from pipelines.nightly.records import require_agreement
 from pipelines.nightly.registry.aliases import alias_history, challenger, champion
-from pipelines.nightly.sources import delivered_sessions
+from pipelines.nightly.sources import foresee
 from pipelines.nightly.table import finished_before, read_nights
 from pipelines.nightly.training.due import retraining_due
 
 
-def describe_plan(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> str:
-    """Describe the sessions that would be played, the training that is due, the models and the data.
+def describe_plan(
+    config: Config, lake: Lake, day: dt.date | None, clock: Clock, *, accept_changes: bool
+) -> str:
+    """Describe the delivery, the sessions that would be played, the trainings, the models and the data.
 
     Source files and the simulated market are read to learn which sessions they have. A live source is not
     asked: its sessions are those that its exchange has finished.
+
+    Raises
+    ------
+    ConfigError, DataError
+        The error with which the real call would end before it decides anything.
     """
+    require_agreement(config, lake)
+    changes = changes_since(config, lake)
+    require_accepted(changes, accepted=accept_changes)
+    coming = foresee(config, lake, day, clock)
     nights = read_nights(lake, config.name)
-    stored = sessions_of(lake)
-    sessions = sorted({*stored, *delivered_sessions(config, lake, day, clock)})
-    plan = choose_nights(sessions, finished_nights(nights), day)
-    new = [session for session in plan.sessions if session not in set(stored)]
+    plan = choose_nights(coming.sessions, finished_nights(nights), day, first_book(lake, config.name))
     lines = [f"{config.name}: dry run, nothing is written"]
+    if changes.phrases:
+        lines.append(f"  changes     {changes} They are accepted.")
+    lines.append(f"  delivery    {coming.sentence}")
     if not plan.sessions:
         lines.append(f"  nights      the night of {plan.newest} is already done")
     else:
         listed = ", ".join(map(str, plan.sessions[:5])) + (" ..." if len(plan.sessions) > 5 else "")
         lines.append(f"  nights      {len(plan.sessions)} to play: {listed}")
-        lines.append(f"  new         {len(new)} of them not in the lake yet" if new else "  new         none")
-        first = plan.sessions[0]
-        due = retraining_due(
-            config.nightly.retrain,
-            [session for session in sessions if session <= first],
-            alias_history(lake, config.name),
-            finished_before(nights, first),
-        )
-        said = "not due" if due is None else f"due on {first}: {due.why}; the version becomes {due.alias}"
-        lines.append(f"  training    {said}")
+        lines += _describe_trainings(config, lake, coming.sessions, plan.sessions)
     named = {"champion": champion(lake, config.name), "challenger": challenger(lake, config.name)}
     lines += [f"  {alias:<12}{version or 'none'}" for alias, version in named.items()]
-    versions = input_versions(lake) if stored else {}
+    versions = input_versions(lake) if lake.exists("prices") else {}
     listed = ", ".join(f"{table} {version}" for table, version in sorted(versions.items())) or "none yet"
     lines.append(f"  data        {listed}")
     return "\n".join(lines)
+
+
+def _describe_trainings(
+    config: Config, lake: Lake, sessions: Sequence[dt.date], pending: Sequence[dt.date]
+) -> Iterator[str]:
+    due = list(_trainings(config, lake, sessions, pending))
+    for session, training in due:
+        yield f"  training    due on {session}: {training.why}; the version becomes {training.alias}"
+    if not due:
+        yield "  training    not due"
+    if config.nightly.retrain.on_drift and len(pending) > 1:
+        yield f"  training    also after an alarm of the nights from {pending[0]} on"
+
+
+def _trainings(
+    config: Config, lake: Lake, sessions: Sequence[dt.date], pending: Sequence[dt.date]
+) -> Iterator[tuple[dt.date, Retraining]]:
+    """Yield the nights that train a version, as each of them will decide it.
+
+    An interrupted night has decided it already. Warnings of the nights to come are not known.
+    """
+    aliases, nights = alias_history(lake, config.name), read_nights(lake, config.name)
+    for session in pending:
+        journal = read_journal(night_folder(config, session))
+        if journal is not None and journal.judged_retraining and not lost_since(journal, lake, config.name):
+            due = journal.retraining
+        else:
+            known = [one for one in sessions if one <= session]
+            earlier = finished_before(nights, session) if session == pending[0] else nights.clear()
+            due = retraining_due(config.nightly.retrain, known, aliases, earlier)
+        if due is not None:
+            yield session, due
+            new = pl.DataFrame({"alias": due.alias, "version": f"trained on {session}", "session": session})
+            number = pl.lit(aliases.height + 1, dtype=pl.Int64).alias("number")
+            aliases = pl.concat([aliases, new.with_columns(number)], how="diagonal")

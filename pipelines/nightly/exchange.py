@@ -49,10 +49,24 @@ def expected_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | 
     """
     if config.source.kind != "yfinance":
         return None
-    calendar, overrides = exchange_calendar(config, lake), config.quality.calendar_overrides
-    finished = None if calendar is None else newest_finished_session(calendar, now - _FINAL_AFTER, overrides)
-    end = config.source.end
+    finished, end = _finished_session(config, lake, now), config.source.end
     return finished if finished is None or end is None else min(finished, end)
+
+
+def due_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | None:
+    """Return the newest session that the exchange has finished, which files with its prices should have.
+
+    None if the source is not files, or the market has no calendar.
+    """
+    if config.source.kind != "files":
+        return None
+    finished, end = _finished_session(config, lake, now), config.source.end
+    return finished if finished is None or end is None else min(finished, end)
+
+
+def _finished_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | None:
+    calendar, overrides = exchange_calendar(config, lake), config.quality.calendar_overrides
+    return None if calendar is None else newest_finished_session(calendar, now - _FINAL_AFTER, overrides)
 
 
 def following_session(config: Config, lake: Lake, sessions: Sequence[dt.date]) -> dt.date:

@@ -65,7 +65,8 @@ def next_night(config: Config, lake: Lake, day: dt.date | None) -> dt.date | Non
 def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> Plan:
     """Return the nights to be played: all sessions after the last finished night.
 
-    A config without a night begins with the newest session, or with the one asked for.
+    A config without a finished night begins with the newest session, or with the one asked for, or before it
+    with a night that has recorded a book and was interrupted.
 
     Parameters
     ----------
@@ -81,29 +82,70 @@ def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> Plan:
     ConfigError
         If the day is not a session, or lies before the last finished night without having been played.
     DataError
-        If there are no prices, or none of that day yet.
+        If there are no prices, none of that day yet, or none of the last night any more.
     """
-    return choose_nights(sessions_of(lake), finished_nights(read_nights(lake, config_name)), day)
+    finished = finished_nights(read_nights(lake, config_name))
+    return choose_nights(sessions_of(lake), finished, day, first_book(lake, config_name))
 
 
-def choose_nights(sessions: Sequence[dt.date], finished: Sequence[dt.date], day: dt.date | None) -> Plan:
-    """Return the nights to be played, given the sessions of the data and the finished nights, ascending."""
+def first_book(lake: Lake, config_name: str) -> dt.date | None:
+    """Return the first session with a book of a config; None if there is none."""
+    if not lake.exists("books"):
+        return None
+    rows = lake.read("books", columns=["session"], filters=pl.col("config") == config_name)
+    first = rows["session"].min()
+    return first if isinstance(first, dt.date) else None
+
+
+def choose_nights(
+    sessions: Sequence[dt.date],
+    finished: Sequence[dt.date],
+    day: dt.date | None,
+    begun: dt.date | None = None,
+) -> Plan:
+    """Return the nights to be played.
+
+    Parameters
+    ----------
+    sessions, finished
+        Sessions of the data and finished nights, ascending.
+    day
+        The session that was asked for; None for the newest.
+    begun
+        Where a config without a finished night begins; None for the session that was asked for.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `plan_nights`.
+    """
     if not sessions:
         raise DataError("The lake holds no prices, so there is no session to decide at; check the source.")
     newest = sessions[-1] if day is None else day
     last = max(finished, default=None)
+    if day is None and last is not None and newest < last:
+        raise DataError(older_than_the_nights(newest, last))
     if newest in finished:
         return Plan((), last, newest)
-    if day is None and last is not None and newest <= last:
-        return Plan((), last, last)
     require_session(sessions, newest)
     if last is not None and newest < last:
         raise ConfigError(
             f"--date {newest} is before the last night, {last}, and was not played; nights are played in "
             f"order. 'peerglass signals CONFIG --date {newest}' shows the signals of that session."
         )
-    pending = [s for s in sessions if last < s <= newest] if last is not None else [newest]
+    if last is not None:
+        pending = [session for session in sessions if last < session <= newest]
+    else:
+        pending = [session for session in sessions if min(begun or newest, newest) <= session <= newest]
     return Plan(tuple(pending), last, newest)
+
+
+def older_than_the_nights(newest: dt.date, last: dt.date) -> str:
+    """Say that prices end before the last night."""
+    return (
+        f"The prices end on {newest}, before the last night, {last}: the delivery is truncated, or an old "
+        "one. Deliver the newer sessions again."
+    )
 
 
 def require_session(sessions: Sequence[dt.date], day: dt.date) -> None:

@@ -1,7 +1,9 @@
 """The delivery of a night: what is new at the source goes into the lake, before any session is decided.
 
-A source that is gone, throttled or late is asked again for ``nightly.checks.retry_minutes``. Every delivery
-is an ordinary ingest: what arrived is committed, and the next one continues from there.
+A source that is gone, throttled or late is asked again for ``nightly.checks.retry_minutes``, unless what is
+missing cannot come any more. Every delivery is an ordinary ingest: what arrived is committed, and the next
+one continues from there. A complete delivery that ends before the last night is refused, and nothing of it is
+stored.
 
 A finished delivery leaves a mark in ``delivery.json``: what the source was, as far as it can be seen without
 reading it. For files these are their names, sizes and modification times; for a live source it is the newest
@@ -14,27 +16,36 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import polars as pl
+
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError, full_disk
-from pipelines.ingest.ingest import ingest
+from pipelines.ingest.ingest import ingest, prices_to_keep
 from pipelines.ingest.summary import IngestStoppedError, IngestSummary
 from pipelines.lake.lake import Lake
 from pipelines.nightly.clock import Clock
-from pipelines.nightly.exchange import calendar_end, exchange_calendar, expected_session
+from pipelines.nightly.exchange import (
+    calendar_end,
+    due_session,
+    exchange_calendar,
+    expected_session,
+    learned_week,
+)
 from pipelines.nightly.finding import Finding
 from pipelines.nightly.folder import nights_folder, write_text
-from pipelines.nightly.plan import sessions_of
+from pipelines.nightly.plan import finished_nights, older_than_the_nights, sessions_of
+from pipelines.nightly.table import read_nights
 from pipelines.progress import Progress
 from pipelines.quality.calendars import is_session
 from pipelines.run.fetch import make_source
 from pipelines.run.locks import Locks
 from pipelines.secrets import masked
-from pipelines.sources.base import LiveSource
+from pipelines.sources.base import LiveSource, Source, SourceTables
 from pipelines.sources.files.paths import resolve
 from pipelines.sources.settings import FilesSourceConfig
 
@@ -42,6 +53,11 @@ FILE: Final = "delivery.json"
 _LIVE: Final = ("yfinance", "sec")
 _CAN_BE_LATE: Final = ("files", *_LIVE)
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0  # seconds
+_ONE_DAY: Final = dt.timedelta(days=1)  # the exchange may be ahead of the clock's zone
+_LIVE_DAYS: Final = dt.timedelta(days=15)
+"""Age from which prices are an archive, for which nobody waits: longer than any holiday of an exchange."""
+_SESSION_SHARE: Final = 0.1
+"""Share of the usual number of rows from which the rows of a date are meant to be a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +120,8 @@ def deliver(
     Raises
     ------
     DataError
-        If the source is still gone, throttled or late after the waiting; the message says what is missing.
-        What arrived is in the lake.
+        If the source is still gone, throttled or late after the waiting, a complete delivery ends before the
+        last night, or all rows of a session were rejected; the message says what is missing.
     ConfigError
         If the day is not a session of the exchange, or the source's settings are invalid.
     """
@@ -114,19 +130,24 @@ def deliver(
     _refuse_closed_day(config, lake, day)
     _refuse_ended_calendar(config, lake, clock)
     expected, through = _wanted(config, lake, day, clock)
-    wait_for_source = _Waiting(config, progress, clock)
+    last = _last_night(config, lake)
+    wait_for_source = _Waiting(config, progress, clock, day, _newest(lake))
     while True:
         mark = _mark(config, expected, through)  # before the source is read: it may change meanwhile
+        source = _watched(make_source(config, through=through), last)
         try:
-            summary = _ingest_once(config, lake, through, progress, wait=wait)
+            summary = _ingest_once(config, lake, source, progress, wait=wait)
         except _SourceError as error:
             wait_for_source(error.error)
             continue
-        newest = _newest(lake)
-        if expected is None or (newest is not None and newest >= expected):
+        sessions = sessions_of(lake)
+        if isinstance(source, _Watched):
+            _refuse_rejected_sessions(config, lake, source, sessions)
+            _refuse_day_off(config, sessions, day)
+        late = _late(config, lake, day, _newest(lake), clock)
+        if late is None:
             break
-        end = "it delivered no prices" if newest is None else f"its prices end on {newest}"
-        wait_for_source(DataError(f"The source has no session {expected} yet: {end}."))
+        wait_for_source(DataError(late))
     if config.source.kind in _LIVE and expected is None:
         mark = _mark(config, expected_session(config, lake, clock.now()), through)
     if mark is not None:
@@ -138,7 +159,8 @@ def is_unchanged(config: Config, lake: Lake, day: dt.date | None, clock: Clock) 
     """Return whether nothing can be new at the source since the last delivery, without reading it."""
     newest = _newest(lake)
     expected, through = _wanted(config, lake, day, clock)
-    if newest is None or (expected is not None and newest < expected) or _ended_calendar(config, lake, clock):
+    late = None if newest is None else _late(config, lake, day, newest, clock)
+    if newest is None or late is not None or _ended_calendar(config, lake, clock):
         return False
     mark = _mark(config, expected, through)
     path = nights_folder(config) / FILE
@@ -159,12 +181,111 @@ def _wanted(
     return expected, None if day is None else max(day, newest or day)
 
 
-class _Waiting:
-    """Waits before the source is asked again, and ends with its error when the time is over."""
+def _last_night(config: Config, lake: Lake) -> dt.date | None:
+    return max(finished_nights(read_nights(lake, config.name)), default=None)
 
-    def __init__(self, config: Config, progress: Progress, clock: Clock) -> None:
-        minutes = config.nightly.checks.retry_minutes if config.source.kind in _CAN_BE_LATE else 0.0
-        self._minutes, self._progress, self._clock = minutes, progress, clock
+
+def _late(
+    config: Config, lake: Lake, day: dt.date | None, newest: dt.date | None, clock: Clock
+) -> str | None:
+    """Say which session is missing from the prices, whose newest session is given; None if none is.
+
+    A live source must have the newest session that its exchange has finished, and any source the one that was
+    asked for. Files with a calendar must have the newest session as well, once a night was played. Only an
+    archive, whose sessions lie `_LIVE_DAYS` back and more, is played as far as it goes.
+    """
+    end = "it delivered no prices" if newest is None else f"its prices end on {newest}"
+    expected = day or expected_session(config, lake, clock.now())
+    if expected is not None:
+        if newest is not None and newest >= expected:
+            return None
+        return f"The source has no session {expected} yet: {end}."
+    due, last = due_session(config, lake, clock.now()), _last_night(config, lake)
+    if due is None or newest is None or last is None or newest >= due:
+        return None
+    if newest > last and due - newest > _LIVE_DAYS:
+        return None
+    return (
+        f"The source has no session {due}, which {exchange_calendar(config, lake)} has finished: {end}. "
+        "Deliver the missing sessions, or choose a session of an archive with --date."
+    )
+
+
+@dataclass
+class _Watched:
+    """A source that always delivers its whole scope, and must not end before the last night.
+
+    Attributes
+    ----------
+    source, last
+        The source, and the session of the last night; None if there is none.
+    rows
+        Columns date and ``rows``: how many rows of each date were delivered.
+    """
+
+    source: Source
+    last: dt.date | None
+    rows: pl.DataFrame = field(
+        default_factory=lambda: pl.DataFrame(schema={"date": pl.Date, "rows": pl.UInt32})
+    )
+
+    @property
+    def name(self) -> str:
+        """Name of the origin, recorded with every price."""
+        return self.source.name
+
+    def fetch(self) -> SourceTables:
+        """Deliver the tables; DataError if they end before the last night, or for the source's reasons."""
+        delivered = self.source.fetch()
+        dates = delivered.tables["prices"].select("date").drop_nulls()
+        self.rows = dates.group_by("date").agg(pl.len().alias("rows")).sort("date")
+        newest = self.rows["date"].max()
+        if isinstance(newest, dt.date) and self.last is not None and newest < self.last:
+            raise DataError(older_than_the_nights(newest, self.last))
+        return delivered
+
+
+def _watched(source: Source | LiveSource, last: dt.date | None) -> LiveSource | _Watched:
+    return source if isinstance(source, LiveSource) else _Watched(source, last)
+
+
+def _refuse_rejected_sessions(
+    config: Config, lake: Lake, source: _Watched, sessions: Collection[dt.date]
+) -> None:
+    """Refuse a delivery of which every row of a new session was rejected.
+
+    A few rows make no session, and neither does a day on which the exchange is closed.
+    """
+    calendar, overrides = exchange_calendar(config, lake), config.quality.calendar_overrides
+    usual = source.rows["rows"].median()
+    new = source.rows.tail(1) if source.last is None else source.rows.filter(pl.col("date") > source.last)
+    whole = new.filter(pl.col("rows") >= _SESSION_SHARE * pl.lit(usual))
+    for day, rows in whole.iter_rows():
+        if day not in sessions and not (
+            calendar is not None and is_session(calendar, day, overrides) is False
+        ):
+            raise DataError(
+                f"All {rows:,} rows of session {day} were rejected; 'peerglass quarantine list' shows them "
+                "and the rules. Nothing was decided; deliver the session again."
+            )
+
+
+class _Waiting:
+    """Waits before the source is asked again, and ends with its error when the time is over.
+
+    Waiting does not bring what is not of these days: a session far in the past or in the future, or the next
+    one of files that are an archive. ``newest`` is the newest session before the delivery.
+    """
+
+    def __init__(
+        self, config: Config, progress: Progress, clock: Clock, day: dt.date | None, newest: dt.date | None
+    ) -> None:
+        kind = config.source.kind
+        wanted = newest if day is None and kind == "files" else day
+        age = None if wanted is None else clock.now().date() - wanted
+        comes = kind in _LIVE if age is None else kind in _CAN_BE_LATE and -_ONE_DAY <= age <= _LIVE_DAYS
+        self._minutes = config.nightly.checks.retry_minutes if comes else 0.0
+        self._progress, self._clock = progress, clock
         self._started, self._pause = clock.monotonic(), _FIRST_PAUSE
 
     def __call__(self, problem: DataError) -> None:
@@ -191,12 +312,12 @@ class _SourceError(Exception):
 
 
 def _ingest_once(
-    config: Config, lake: Lake, through: dt.date | None, progress: Progress, *, wait: bool
+    config: Config, lake: Lake, source: LiveSource | _Watched, progress: Progress, *, wait: bool
 ) -> IngestSummary:
     with Locks(wait=wait, notify=progress.note) as locks, progress.stage("ingest"):
         locks.lock_lake(lake.root)
         try:
-            return ingest(make_source(config, through=through), lake, progress, config.quality)
+            return ingest(source, lake, progress, config.quality)
         except IngestStoppedError as stopped:
             raise _SourceError(DataError(f"{stopped}{_unanswered(stopped.summary)}")) from stopped
         except DataError as error:
@@ -222,6 +343,20 @@ def _refuse_closed_day(config: Config, lake: Lake, day: dt.date | None) -> None:
     calendar = exchange_calendar(config, lake)
     if calendar is not None and is_session(calendar, day, config.quality.calendar_overrides) is False:
         raise ConfigError(f"--date {day} is not a session: {calendar} is closed on that day.")
+
+
+def _refuse_day_off(config: Config, sessions: Sequence[dt.date], day: dt.date | None) -> None:
+    """Refuse a day after the data on which their market is never open, such as a Saturday."""
+    overrides = config.quality.calendar_overrides
+    if day is None or not sessions or day <= sessions[-1] or day in overrides.sessions:
+        return
+    week = learned_week(sessions)
+    learned = sessions[-1] - sessions[0] >= dt.timedelta(weeks=2)
+    if learned and week and day.weekday() not in week:
+        raise ConfigError(
+            f"--date {day} is a {day:%A}, on which this market has no sessions; choose another day, or name "
+            "an additional session in quality.calendar_overrides.sessions."
+        )
 
 
 def _refuse_ended_calendar(config: Config, lake: Lake, clock: Clock) -> None:
@@ -285,14 +420,48 @@ def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:
     return stamps
 
 
-def delivered_sessions(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> list[dt.date]:
-    """Return the sessions that a delivery would bring, without storing anything.
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a delivery would bring.
 
-    A source that delivers its whole scope is read. Of a live source, which is not asked, only the newest
-    finished session is known.
+    Attributes
+    ----------
+    sessions
+        Sessions of the lake after it, ascending.
+    sentence
+        Whether and how the source would be read.
     """
-    source = make_source(config, through=day)
-    if isinstance(source, LiveSource):
-        expected = day or expected_session(config, lake, clock.now())
-        return [] if expected is None else [expected]
-    return list(source.fetch().tables["prices"]["date"].unique().drop_nulls().sort())
+
+    sessions: list[dt.date]
+    sentence: str
+
+
+def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> Foreseen:
+    """Say what `deliver` would do, and store nothing.
+
+    A source that delivers its whole scope is read, and its rows are checked as an ingest checks them. A live
+    source is not asked: it is assumed to have the newest session that its exchange has finished.
+
+    Raises
+    ------
+    DataError, ConfigError
+        As `deliver`, without its waiting.
+    """
+    stored = sessions_of(lake)
+    if is_unchanged(config, lake, day, clock):
+        return Foreseen(stored, "nothing can be new at the source, which is not read")
+    _refuse_closed_day(config, lake, day)
+    expected, through = _wanted(config, lake, day, clock)
+    source = _watched(make_source(config, through=through), _last_night(config, lake))
+    if not isinstance(source, _Watched):
+        coming = set() if expected is None else {expected}
+        return Foreseen(sorted({*stored, *coming}), "the source is asked; its answer is not known before")
+    sessions = list(prices_to_keep(source, lake, config.quality)["date"].unique().sort())
+    _refuse_rejected_sessions(config, lake, source, sessions)
+    _refuse_day_off(config, sessions, day)
+    late = _late(config, lake, day, sessions[-1], clock)
+    if late is not None:
+        minutes = config.nightly.checks.retry_minutes
+        raise DataError(f"{late} The source would be asked again for at most {minutes:g} minutes.")
+    new = len(set(sessions) - set(stored))
+    return Foreseen(sessions, f"the source is read; {new:,} of its sessions are not in the lake yet")

@@ -6,6 +6,8 @@ import datetime as dt
 import json
 import resource
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -31,9 +33,26 @@ def finished_before(nights: pl.DataFrame, session: dt.date) -> pl.DataFrame:
     return nights.filter((pl.col("session") < session) & pl.col("state").is_in(FINISHED))
 
 
-def write_night(
-    lake: Lake, result: NightResult, versions: Mapping[str, int], created_at: dt.datetime
-) -> None:
+@dataclass(frozen=True, slots=True)
+class NightSource:
+    """What a night was decided from.
+
+    Attributes
+    ----------
+    versions
+        Input table -> version.
+    table_ids
+        Input table -> id of the Delta table.
+    settings
+        What decides the orders (`pipelines.nightly.changes.traded_settings`).
+    """
+
+    versions: Mapping[str, int]
+    table_ids: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+
+def write_night(lake: Lake, result: NightResult, source: NightSource, created_at: dt.datetime) -> None:
     """Write the row of a night; a repeated night replaces it."""
     champion = None if result.champion is None else str(result.champion)
     row = {
@@ -42,7 +61,9 @@ def write_night(
         "state": result.state,
         "version": champion,
         "challenger": None if result.challenger is None else str(result.challenger),
-        "data_versions": json.dumps(dict(sorted(versions.items()))),
+        "data_versions": json.dumps(dict(sorted(source.versions.items()))),
+        "table_ids": json.dumps(dict(sorted(source.table_ids.items()))),
+        "settings": json.dumps(source.settings, sort_keys=True),
         "rows": signal_count(result),
         "trades": trade_count(result),
         "warnings": warnings_json(result.findings),

@@ -96,11 +96,11 @@ class Identity:
 
     def differences(self, earlier: Identity) -> list[str]:
         """List the changes since an earlier run, one phrase per change: ``label.horizon (1 -> 5)``."""
-        changes = list(_changes(earlier.settings, self.settings))
+        changes = list(setting_changes(earlier.settings, self.settings))
         if self.code != earlier.code:
             changes.append("the code that computes forecasts")
-        changes += _changes(earlier.libraries, self.libraries, "library ")
-        changes += _changes({"device": earlier.device}, {"device": self.device})
+        changes += setting_changes(earlier.libraries, self.libraries, "library ")
+        changes += setting_changes({"device": earlier.device}, {"device": self.device})
         if self.lake != earlier.lake:
             changes.append(f"location of the lake ({earlier.lake} -> {self.lake})")
         for name in sorted({*earlier.tables, *self.tables}):
@@ -225,13 +225,13 @@ def _is_source(file: str) -> bool:
     return Path(file).resolve() in _files()
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> Iterator[str]:
+def setting_changes(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> Iterator[str]:
     """Phrases for the differences between two nested mappings."""
     for key in sorted({*old, *new}):
         if key not in old or key not in new:
             yield f"{where}{key} ({'added' if key not in old else 'removed'})"
         elif isinstance(old[key], Mapping) and isinstance(new[key], Mapping):
-            yield from _changes(old[key], new[key], f"{where}{key}.")
+            yield from setting_changes(old[key], new[key], f"{where}{key}.")
         elif old[key] != new[key]:
             yield f"{where}{key} ({_change(old[key], new[key])})"
 

@@ -26,6 +26,14 @@ def nightly(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, and write nothing.")
     ] = False,
+    accept_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changes",
+            help="Go on although settings that decide the orders (universe, features, label, model, seeds, "
+            "book, costs) have changed since the last night. The change is recorded with the night.",
+        ),
+    ] = False,
     overrides: SetOption = None,
     wait: WaitOption = False,
 ) -> None:
@@ -40,7 +48,9 @@ def nightly(
     played first, in order, each on the data that were known at its close. After an interruption at any
     moment, the same command completes the night. The first night of a config plays the newest session alone.
 
-    Exit code 3: the source is gone or late, a check of the data failed, or another process plays the night.
+    Exit code 2: the config has changed since the last night, and `--accept-changes` was not given.
+    Exit code 3: the source is gone or late, a check of the data failed, the tables of the nights disagree, or
+    another process plays the night.
     Exit code 6: the night is done, but the tracking store could not be reached.
     """
     from pipelines.config.load import load_config
@@ -58,5 +68,6 @@ def nightly(
         day,
         echo=typer.echo,
         dry_run=dry_run,
+        accept_changes=accept_changes,
         wait=wait,
     )

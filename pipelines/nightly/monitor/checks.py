@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.config.schema import Config
+from pipelines.errors import DataError
 from pipelines.nightly.data import NightData
 from pipelines.nightly.exchange import calendar_end
 from pipelines.nightly.finding import Finding
@@ -45,14 +46,14 @@ def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list
     Returns
     -------
     list of Finding
-        ``calendar_end`` and ``coverage`` (both can fail the night), ``calendar``, ``stale_prices``,
-        ``corrections``, ``vintages``, ``quality_flags`` and ``quarantine``.
+        ``calendar_end``, ``coverage`` and ``withdrawn`` (these can fail the night), ``calendar``,
+        ``stale_prices``, ``corrections``, ``vintages``, ``quality_flags`` and ``quarantine``.
     """
     end = calendar_end(config, data.lake, data.session)
     return [
         *([] if end is None else [end]),
         *_calendar_findings(config, data, earlier),
-        _coverage_finding(config, data),
+        _coverage_finding(config, data, earlier),
         *_stale_findings(config, data),
         *_correction_findings(config, data, earlier),
         *_vintage_findings(config, data, earlier),
@@ -92,24 +93,45 @@ def _calendar_findings(config: Config, data: NightData, earlier: dt.date | None)
     return [Finding("calendar", "warn", sentence, value=float(len(missing)), limit=0.0)]
 
 
-def _coverage_finding(config: Config, data: NightData) -> Finding:
-    """Compare the firms with a price tonight with those of the session before."""
-    traded_TN, limit = data.market.panel.traded_TN, config.nightly.checks.min_coverage
-    if len(traded_TN) < 2 or not traded_TN[-2].any():
+def _coverage_finding(config: Config, data: NightData, earlier: dt.date | None) -> Finding:
+    """Compare the firms with a price tonight with those of the last night, as its data had them."""
+    panel, limit = data.market.panel, config.nightly.checks.min_coverage
+    tonight = set(np.asarray(panel.tickers_N)[panel.traded_TN[-1]].tolist())
+    before, of = _firms_before(config, data, earlier)
+    if not before:
         return Finding("coverage", "ok", "There is no earlier session to compare coverage with.", limit=limit)
-    kept_N = traded_TN[-2] & traded_TN[-1]
-    before, kept = int(traded_TN[-2].sum()), int(kept_N.sum())
-    share = kept / before
-    base = f"{kept:,} of the {before:,} firms priced on the session before have a price on {data.session}"
-    if share >= limit:
+    gone, share = sorted(before - tonight), len(before & tonight) / len(before)
+    here = len(before & tonight)
+    base = f"{here:,} of the {len(before):,} firms priced on {of} have a price on {data.session}"
+    if share >= limit or len(gone) == 1:
         return Finding("coverage", "ok", f"{base}.", value=share, limit=limit)
-    gone = np.asarray(data.market.panel.tickers_N)[traded_TN[-2] & ~traded_TN[-1]].tolist()
     sentence = (
-        f"{base}, which is {share:.1%} (limit {limit:.0%}); without a price are {_named(gone)}. The "
-        "delivery is probably incomplete: run the night again when the source has the rest, or lower "
+        f"{base}, which is {share:.1%} (limit {limit:.0%}); without a price are {_named(gone)}. The delivery "
+        "is probably incomplete: run the night again when the source has the rest, or lower "
         "nightly.checks.min_coverage."
     )
     return Finding("coverage", "fail", sentence, value=share, limit=limit)
+
+
+def _firms_before(config: Config, data: NightData, earlier: dt.date | None) -> tuple[set[str], str]:
+    """Firms with a price on the last night's session in that night's data, and words for that session.
+
+    In tonight's data a firm whose whole history was withdrawn would be missing on both sessions. Without a
+    night, or where its data cannot be read, it is the session before in tonight's data.
+    """
+    then = _version_of_night(config, data, earlier)
+    if then is not None and earlier is not None:
+        try:
+            rows = data.lake.read("prices", then, ["ticker", "date", "close"], pl.col("date") == earlier)
+        except DataError:  # a vacuum removed the version
+            rows = pl.DataFrame(schema={"ticker": pl.String, "close": pl.Float64})
+        firms = rows.filter(pl.col("close").is_not_null())["ticker"].unique().to_list()
+        if firms:
+            return set(firms), f"{earlier}, in the data of that night,"
+    panel = data.market.panel
+    if panel.n_sessions < 2:
+        return set(), ""
+    return set(np.asarray(panel.tickers_N)[panel.traded_TN[-2]].tolist()), "the session before"
 
 
 def _stale_findings(config: Config, data: NightData) -> list[Finding]:
@@ -138,8 +160,7 @@ def _stale_findings(config: Config, data: NightData) -> list[Finding]:
 
 def _correction_findings(config: Config, data: NightData, earlier: dt.date | None) -> list[Finding]:
     """Count the price rows of past sessions that changed since the last night."""
-    night = None if earlier is None else _night_of(config, data, earlier)
-    then = None if night is None else json.loads(night["data_versions"]).get("prices")
+    then = _version_of_night(config, data, earlier)
     if earlier is None or then is None:
         return []
     found = price_corrections(data.lake, then, data.versions["prices"], earlier)
@@ -150,6 +171,16 @@ def _correction_findings(config: Config, data: NightData, earlier: dt.date | Non
         )
         return [Finding("corrections", "warn", sentence)]
     panel, limit = data.market.panel, config.nightly.checks.max_corrections
+    stored = data.lake.count("prices", then)
+    withdrawn, most = found.withdrawn.height / max(stored, 1), config.nightly.checks.max_withdrawn
+    if withdrawn > most and found.withdrawn["ticker"].n_unique() > 1:
+        sentence = (
+            f"{found.withdrawn.height:,} of the {stored:,} price rows of the night of {earlier} were "
+            f"withdrawn, which is {withdrawn:.1%} (limit {most:.0%}), the earliest of {found.earliest}: "
+            f"{_named(found.tickers)}. The delivery is probably truncated: deliver the rest and run the "
+            "night again, or raise nightly.checks.max_withdrawn."
+        )
+        return [Finding("withdrawn", "fail", sentence, value=withdrawn, limit=most)]
     share = found.count / max(int(panel.traded_TN[-_YEAR:].sum()), 1)
     if not found.count:
         sentence = f"No price up to {earlier} has changed since that night."
@@ -174,6 +205,18 @@ def _vintage_findings(config: Config, data: NightData, earlier: dt.date | None) 
     if earlier is None or night is None:
         return []
     return vintage_findings(data, json.loads(night["data_versions"]), earlier)
+
+
+def _version_of_night(config: Config, data: NightData, session: dt.date | None) -> int | None:
+    """Version of the prices that a night read; None if there is none, or its table was replaced since."""
+    night = None if session is None else _night_of(config, data, session)
+    if night is None:
+        return None
+    ids = json.loads(night["table_ids"] or "{}")
+    if "prices" in ids and ids["prices"] != data.lake.table_id("prices"):
+        return None
+    version: int | None = json.loads(night["data_versions"]).get("prices")
+    return version
 
 
 def _night_of(config: Config, data: NightData, session: dt.date) -> dict[str, Any] | None:

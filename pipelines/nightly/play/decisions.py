@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.book.history import champion_signals
 from pipelines.nightly.book.next_book import next_book
+from pipelines.nightly.changes import champion_findings, traded_settings
 from pipelines.nightly.clock import Clock
 from pipelines.nightly.data import NightData, night_data
 from pipelines.nightly.finding import Finding
@@ -35,6 +36,7 @@ from pipelines.nightly.play.journal import (
     Journal,
     Promotion,
     discard_journal,
+    lost_since,
     read_journal,
     write_journal,
 )
@@ -49,7 +51,7 @@ from pipelines.nightly.registry.aliases import (
 from pipelines.nightly.registry.guard import judge_promotion
 from pipelines.nightly.signals.score import score
 from pipelines.nightly.signals.store import read_signals, write_signals
-from pipelines.nightly.table import finished_before, read_nights
+from pipelines.nightly.table import NightSource, finished_before, read_nights
 from pipelines.nightly.training.due import retraining_due
 from pipelines.nightly.training.live import train_live
 from pipelines.nightly.version import ModelVersion
@@ -98,6 +100,8 @@ class Decisions:
         The session at whose close the night decides.
     ingest
         Seconds of the delivery before the night, which count as its first step.
+    findings
+        What was found before the night began.
 
     Attributes
     ----------
@@ -109,13 +113,15 @@ class Decisions:
         As in `NightResult`.
     """
 
-    def __init__(self, desk: Desk, session: dt.date, ingest: float = 0.0) -> None:
+    def __init__(
+        self, desk: Desk, session: dt.date, ingest: float = 0.0, findings: Sequence[Finding] = ()
+    ) -> None:
         self._desk, self.session, self._ingest = desk, session, ingest
         self.folder: Path = night_folder(desk.config, session)
         self.journal: Journal | None = None
         self.signals = pl.DataFrame(schema("signals").create_empty())
         self.book = pl.DataFrame(schema("books").create_empty())
-        self.findings: list[Finding] = []
+        self.findings = list(findings)
         self.tables: dict[str, pl.DataFrame] = {}
 
     def make(self) -> None:
@@ -137,6 +143,8 @@ class Decisions:
         with self.timed("training"):
             self._train_if_due(data)
         self._choose_versions()
+        if self._begun.champion_version is not None:
+            self.findings += champion_findings(self._begun.champion_version, config)
         with self.timed("signals"):
             self._write_signals(data)
         with self.timed("book"):
@@ -176,13 +184,35 @@ class Decisions:
 
     def _begin(self) -> None:
         """Fix the table versions of the night; a night that was interrupted keeps those it began with."""
+        lake = self._desk.lake
         self.journal = read_journal(self.folder)
+        if self.journal is not None and (lost := lost_since(self.journal, lake, self._desk.config.name)):
+            self.findings.append(
+                Finding(
+                    "journal",
+                    "warn",
+                    f"The journal of the night of {self.session} is newer than the lake ({lost}), as after a "
+                    "restore from a backup. It was discarded, and the night is decided anew.",
+                )
+            )
+            self._desk.progress.note(self.findings[-1].sentence)
+            discard_journal(self.folder)
+            self.journal = None
         if self.journal is None:
-            versions = input_versions(self._desk.lake)
-            self.journal = write_journal(self.folder, Journal(session=self.session, versions=versions))
+            versions = input_versions(lake)
+            ids = {table: lake.table_id(table) for table in versions}
+            begun = Journal(session=self.session, versions=versions, table_ids=ids)
+            self.journal = write_journal(self.folder, begun)
         else:
             remove_leftovers(self.folder)
         self._add_seconds("ingest", self._ingest)
+
+    def source(self) -> NightSource:
+        """What the night was decided from; without tables before it has begun."""
+        settings = traded_settings(self._desk.config)
+        if self.journal is None:
+            return NightSource({}, {}, settings)
+        return NightSource(self.journal.versions, self.journal.table_ids, settings)
 
     def _check(self, data: NightData) -> None:
         """Check the data that arrived; a failure ends the night before anything is decided."""

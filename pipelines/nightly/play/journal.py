@@ -11,10 +11,14 @@ import datetime as dt
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.errors import DataError
+from pipelines.lake.lake import Lake
 from pipelines.nightly.folder import write_text
+from pipelines.nightly.registry.aliases import alias_history
+from pipelines.nightly.signals.store import read_signals
 from pipelines.nightly.version import ModelVersion
 
 FILE: Final = "journal.json"
@@ -48,6 +52,8 @@ class Journal(_Frozen):
         The session that the night decides at.
     versions
         Input table -> version that all steps read.
+    table_ids
+        Input table -> id of the Delta table, which tells a table from another one at the same place.
     judged_retraining
         Whether it has been decided if a version is trained.
     retraining
@@ -60,12 +66,16 @@ class Journal(_Frozen):
         The versions that the night scores, as text; fixed before the first is scored.
     promotion
         The guard's judgement; None before it was made, or if there was none to make.
+    recorded
+        Whether the night's row in the table ``nights`` has been written.
     seconds
-        Step -> wall-clock seconds, summed over interruptions as far as they were written.
+        Step -> wall-clock seconds, summed over interruptions as far as they were written. A step is there
+        after it has ended well, so what it writes is in the lake.
     """
 
     session: dt.date
     versions: dict[str, int]
+    table_ids: dict[str, str] = {}
     judged_retraining: bool = False
     retraining: Retraining | None = None
     trained: str | None = None
@@ -73,6 +83,7 @@ class Journal(_Frozen):
     champion: str | None = None
     challenger: str | None = None
     promotion: Promotion | None = None
+    recorded: bool = False
     seconds: dict[str, float] = {}
 
     @property
@@ -114,3 +125,26 @@ def write_journal(folder: Path, journal: Journal) -> Journal:
 def discard_journal(folder: Path) -> None:
     """Delete the journal, so that the night begins anew on the newest data."""
     (folder / FILE).unlink(missing_ok=True)
+
+
+def lost_since(journal: Journal, lake: Lake, config_name: str) -> str | None:
+    """Return what a journal has read or written and the lake does not have; None if the lake has it all.
+
+    Every step writes to the lake before the journal says that it is done. So a journal that says more belongs
+    to a lake that was since replaced by an older one.
+    """
+    for table, version in journal.versions.items():
+        newest = lake.version(table)
+        if newest is None or newest < version:
+            return f"it has read version {version} of {table}, of which the lake has {newest or 'none'}"
+        if table in journal.table_ids and lake.table_id(table) != journal.table_ids[table]:
+            return f"it has read another table {table}"
+    entered = alias_history(lake, config_name)["version"].to_list()
+    if "training" in journal.seconds and journal.trained is not None and journal.trained not in entered:
+        return f"it has trained {journal.trained}, which is not in promotions"
+    scored = journal.champion_version
+    if "signals" in journal.seconds and scored is not None:
+        stored = read_signals(lake, config_name, through=journal.session, version=scored)
+        if stored.filter(pl.col("session") == journal.session).is_empty():
+            return f"it has scored {scored}, of which signals has no row"
+    return None

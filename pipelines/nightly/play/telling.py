@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -71,21 +71,27 @@ def tell(desk: Desk, night: Decisions, error: Exception | None) -> Told:
     with _attempt(desk, "document", failed=failed):
         write_text(result.folder / "result.json", night_document(result, versions))
     with _attempt(desk, "row in the table nights", failed=failed):
-        write_night(desk.lake, result, versions, desk.clock.now())
+        write_night(desk.lake, result, night.source(), desk.clock.now())
+    if not failed:
+        night.decide(recorded=True)
     page = nights_folder(desk.config) / PAGE
     desk.echo(describe_night(result, page if page.is_file() else None))
     return Told(result, untracked)
 
 
 def tell_no_delivery(
-    desk: Desk, day: dt.date | None, expected: dt.date | None, error: PeerglassError
+    desk: Desk,
+    day: dt.date | None,
+    expected: dt.date | None,
+    error: PeerglassError,
+    findings: Sequence[Finding] = (),
 ) -> None:
     """Tell that there was nothing to decide on.
 
     Only the session that the exchange's calendar expects gets a row, because a day that a person asked for,
-    ``day``, may not be a session.
+    ``day``, may not be a session. ``findings`` were made before the delivery.
     """
-    night = Decisions(desk, day or expected or desk.clock.now().date())
+    night = Decisions(desk, day or expected or desk.clock.now().date(), findings=findings)
     result = night_result(desk, night, error)
     with _attempt(desk, "page", failed=True):
         _write_page(desk, result)
@@ -95,7 +101,7 @@ def tell_no_delivery(
         write_metrics(desk.config, result)
     if expected is not None:
         with _attempt(desk, "row in the table nights", failed=True):
-            write_night(desk.lake, result, {}, desk.clock.now())
+            write_night(desk.lake, result, night.source(), desk.clock.now())
 
 
 def night_result(desk: Desk, night: Decisions, error: Exception | None) -> NightResult:
@@ -151,12 +157,18 @@ def _write_page(desk: Desk, result: NightResult) -> None:
 
 
 def _track(desk: Desk, result: NightResult) -> TrackingError | None:
-    """Send the night to the tracking store; its record waits in the spool if the store is gone."""
+    """Send the night to the tracking store; its record waits in the spool if the store cannot take it.
+
+    The night is decided by now. So nothing that is wrong with the store, its driver or a run that it should
+    get may keep the night from being recorded.
+    """
     spool(desk.config, result)
     try:
         sync(desk.config, desk.lake, desk.progress)
     except TrackingError as error:
         return error
+    except PeerglassError as error:
+        return TrackingError(str(error))
     return None
 
 

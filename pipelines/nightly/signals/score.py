@@ -16,6 +16,7 @@ from pipelines.dataset.session import FeatureNames, SessionFeatures, session_fea
 from pipelines.device import one_thread
 from pipelines.errors import DataError
 from pipelines.nightly.data import NightData
+from pipelines.nightly.registry.versions import folder_of
 from pipelines.nightly.version import ModelVersion
 from pipelines.results.evaluate import ensemble, seed_dispersion
 from pipelines.run.checkpoints import load_checkpoint
@@ -41,29 +42,31 @@ def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0)
     -------
     polars.DataFrame
         One row per firm with a price on the session, sorted by ticker: config, session, ticker, version,
-        signal (mean over seeds of the forecasts standardised within the session; null outside the universe),
+        signal (mean over seeds of the forecasts standardised within the session; null outside the universe
+        of the config or outside that of the version's training, whose firms are forecast together),
         rank (of the signal in the universe, from 0 for the lowest to 1; ties get their average),
         seed_dispersion (standard deviation of the standardised forecasts over seeds; null for one seed),
         in_universe, data_versions.
 
     Raises
     ------
-    ConfigError
-        If there is no such run.
     DataError
-        If a checkpoint is missing or damaged, or the data lack a feature that the model needs.
+        If the run or a checkpoint is missing or damaged, or the data lack a feature that the model needs.
     """
-    run = open_run(version.run_id, Path(config.output))
+    run = open_run(str(folder_of(version, Path(config.output))))
     features = scoring_features(run, data)
     forecasts = session_forecasts(run, version.model, fold, features)
-    signal_N, dispersion_N = ensemble(forecasts)[0], seed_dispersion(forecasts)[0]
+    inside_N = features.universe_WN[-1] & data.market.universe_TN[-1]
+    signal_N, dispersion_N = (
+        np.where(inside_N, one_1N[0], np.nan) for one_1N in (ensemble(forecasts), seed_dispersion(forecasts))
+    )
     listed_N = data.market.panel.traded_TN[-1]
     frame = pl.DataFrame(
         {
             "ticker": np.asarray(features.tickers_N)[listed_N],
             "signal": signal_N[listed_N],
             "seed_dispersion": dispersion_N[listed_N],
-            "in_universe": features.universe_WN[-1][listed_N],
+            "in_universe": inside_N[listed_N],
         },
         schema_overrides={"ticker": pl.String},
     ).with_columns(pl.col("signal", "seed_dispersion").fill_nan(None))

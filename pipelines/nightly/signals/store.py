@@ -91,6 +91,18 @@ def read_signals(
     )
 
 
+def count_first_signals(lake: Lake, config_name: str) -> pl.DataFrame:
+    """Count the known signals of first revisions: session, version and ``signals``."""
+    if not lake.exists("signals"):
+        return pl.DataFrame(schema={"session": pl.Date, "version": pl.String, "signals": pl.UInt32})
+    columns = ["session", "version", "revision", "signal"]
+    rows = lake.read("signals", columns=columns, filters=pl.col("config") == config_name, ordered=False)
+    first = pl.col("revision") == pl.col("revision").min()
+    return rows.group_by("session", "version").agg(
+        (pl.col("signal").is_not_null() & first).sum().alias("signals")
+    )
+
+
 def read_revision(
     lake: Lake, config_name: str, session: dt.date, version: ModelVersion, revision: int
 ) -> pl.DataFrame:

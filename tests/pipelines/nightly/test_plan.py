@@ -41,8 +41,14 @@ def test_a_finished_night_is_not_played_again() -> None:
     assert choose_nights(D, D[:3], D[1]).sessions == ()
 
 
-def test_data_that_end_before_the_last_night_leave_nothing_to_do() -> None:
-    assert choose_nights(D[:3], D, None).sessions == ()
+def test_data_that_end_before_the_last_night_are_refused() -> None:
+    with pytest.raises(DataError, match=r"prices end on 2024-01-04, before the last night, 2024-01-08"):
+        choose_nights(D[:3], D, None)
+
+
+def test_a_first_night_that_was_interrupted_is_played_first() -> None:
+    assert choose_nights(D, [], None, begun=D[2]).sessions == tuple(D[2:])
+    assert choose_nights(D, [], D[1], begun=D[2]).sessions == (D[1],)
 
 
 def test_a_session_before_the_last_night_is_refused() -> None:

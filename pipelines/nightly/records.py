@@ -1,0 +1,113 @@
+"""Whether the lake's tables of the nights agree: ``nights``, ``signals``, ``books`` and ``promotions``.
+
+What is held follows from what earlier nights have recorded. If one of the tables was deleted or rolled back
+to an earlier version, a night would begin again from nothing and buy a second book. So every call compares
+the tables before it does anything else. A night that was interrupted has rows in some of them and is not in
+``nights`` yet; there is at most one, after all nights that are done.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator
+
+import polars as pl
+
+from pipelines.config.schema import Config
+from pipelines.errors import DataError
+from pipelines.lake.lake import Lake
+from pipelines.nightly.folder import nights_folder
+from pipelines.nightly.play.journal import FILE, read_journal
+from pipelines.nightly.registry.aliases import alias_history
+from pipelines.nightly.signals.store import count_first_signals
+from pipelines.nightly.table import FINISHED, read_nights
+
+
+def require_agreement(config: Config, lake: Lake) -> None:
+    """Require that the tables of a config's nights agree with each other.
+
+    A night that is done has as many rows in ``signals`` and as many trades in ``books`` as it has recorded,
+    and its versions are in ``promotions``. Every session of ``books``, and every night that changed an alias,
+    is in ``nights``, except for one night that was interrupted.
+
+    Raises
+    ------
+    DataError
+        If they disagree. The message says which table lacks what, and the cure.
+    """
+    problems = list(_problems(config, lake))
+    if problems:
+        raise DataError(
+            f"The tables of the nights of {config.name} in the lake {lake.root} disagree: "
+            f"{'; '.join(problems)}. What is held cannot be known from them, so nothing was decided. Restore "
+            "the table from a backup or at its last complete version (docs/nightly.md, 'Tables that "
+            "disagree'), or start again with an empty book by giving the config another name."
+        )
+
+
+def _problems(config: Config, lake: Lake) -> Iterator[str]:
+    nights = read_nights(lake, config.name)
+    done = nights.filter(pl.col("state").is_in(FINISHED)).sort("session")
+    signals = count_first_signals(lake, config.name)
+    books = _orders(lake, config.name)
+    promotions = alias_history(lake, config.name)
+
+    found = done.join(signals, on=["session", "version"], how="left", maintain_order="left")
+    lacking = found.filter(pl.col("signals").fill_null(0) < pl.col("rows"))["session"]
+    if len(lacking):
+        yield f"signals lacks rows of {_sessions(lacking)}"
+    found = done.join(books, on="session", how="left", maintain_order="left")
+    lacking = found.filter(pl.col("orders").fill_null(0) < pl.col("trades"))["session"]
+    if len(lacking):
+        yield f"books lacks orders of {_sessions(lacking)}"
+    used = pl.concat([done["version"], done["challenger"]]).drop_nulls().unique().sort()
+    unknown = used.filter(~used.is_in(promotions["version"].drop_nulls().implode())).to_list()
+    if unknown:
+        yield f"promotions lacks {', '.join(unknown)}, which nights have used"
+    traces = {*books["session"], *promotions["session"].drop_nulls()}
+    lacking = pl.Series(sorted(_unrecorded(config, nights, signals, traces)), dtype=pl.Date)
+    if len(lacking):
+        yield f"nights lacks {_sessions(lacking)}, of which other tables have rows"
+
+
+def _orders(lake: Lake, config_name: str) -> pl.DataFrame:
+    """Session and ``orders``, the number of its trades, of every session with a book."""
+    if not lake.exists("books"):
+        return pl.DataFrame(schema={"session": pl.Date, "orders": pl.UInt32})
+    rows = lake.read("books", columns=["session", "trade"], filters=pl.col("config") == config_name)
+    return rows.group_by("session").agg((pl.col("trade") != 0).sum().alias("orders"))
+
+
+def _unrecorded(
+    config: Config, nights: pl.DataFrame, signals: pl.DataFrame, traces: Collection[dt.date]
+) -> set[dt.date]:
+    """Return the sessions that were played but are not in ``nights``; none for one interrupted night.
+
+    A journal knows whether the night's row was written. That decides about a single night, if there is none
+    before it, and finds nights that only signals are left of.
+    """
+    known = set(nights["session"])
+    last = max(nights.filter(pl.col("state").is_in(FINISHED))["session"], default=None)
+    scored = set(signals.select("session", "version").iter_rows())
+    absent = {session for session in traces if session not in known}
+    recorded = set()
+    for path in nights_folder(config).glob(f"*/{FILE}"):
+        try:
+            session = dt.date.fromisoformat(path.parent.name)
+            journal = None if session in known else read_journal(path.parent)
+        except (ValueError, DataError):
+            continue  # not the folder of a night, or damaged, which the night itself reports
+        if journal is None or not journal.recorded:
+            continue
+        if session in absent or (session, journal.champion) in scored:
+            recorded.add(session)
+    interrupted = last is not None or not recorded
+    if len(absent | recorded) == 1 and interrupted and (last is None or min(absent | recorded) > last):
+        return set()
+    return absent | recorded
+
+
+def _sessions(sessions: pl.Series) -> str:
+    if len(sessions) == 1:
+        return f"the night of {sessions[0]}"
+    return f"{len(sessions)} nights ({sessions[0]} to {sessions[-1]})"
