@@ -39,7 +39,7 @@ from pipelines.nightly.exchange import (
 from pipelines.nightly.finding import Finding
 from pipelines.nightly.folder import nights_folder, write_text
 from pipelines.nightly.plan import finished_nights, older_than_the_nights, sessions_of
-from pipelines.nightly.table import read_nights
+from pipelines.nightly.table import prices_of_night, read_nights
 from pipelines.progress import Progress
 from pipelines.quality.calendars import is_session
 from pipelines.run.fetch import make_source
@@ -130,11 +130,10 @@ def deliver(
     _refuse_closed_day(config, lake, day)
     _refuse_ended_calendar(config, lake, clock)
     expected, through = _wanted(config, lake, day, clock)
-    last = _last_night(config, lake)
     wait_for_source = _Waiting(config, progress, clock, day, _newest(lake))
     while True:
         mark = _mark(config, expected, through)  # before the source is read: it may change meanwhile
-        source = _watched(make_source(config, through=through), last)
+        source = _watched(config, lake, make_source(config, through=through))
         try:
             summary = _ingest_once(config, lake, source, progress, wait=wait)
         except _SourceError as error:
@@ -164,7 +163,7 @@ def is_unchanged(config: Config, lake: Lake, day: dt.date | None, clock: Clock) 
         return False
     mark = _mark(config, expected, through)
     path = nights_folder(config) / FILE
-    return mark is not None and path.is_file() and path.read_text(encoding="utf-8") == _text(mark, lake)
+    return mark is not None and path.is_file() and path.read_bytes() == _text(mark, lake).encode()
 
 
 def _newest(lake: Lake) -> dt.date | None:
@@ -219,12 +218,16 @@ class _Watched:
     ----------
     source, last
         The source, and the session of the last night; None if there is none.
+    stored, most
+        Price rows of the last night, and the share of them that may be missing.
     rows
         Columns date and ``rows``: how many rows of each date were delivered.
     """
 
     source: Source
     last: dt.date | None
+    stored: int
+    most: float
     rows: pl.DataFrame = field(
         default_factory=lambda: pl.DataFrame(schema={"date": pl.Date, "rows": pl.UInt32})
     )
@@ -235,18 +238,40 @@ class _Watched:
         return self.source.name
 
     def fetch(self) -> SourceTables:
-        """Deliver the tables; DataError if they end before the last night, or for the source's reasons."""
+        """Deliver the tables.
+
+        Raises
+        ------
+        DataError
+            If they end before the last night or lack too many of its rows, besides the source's own errors.
+        """
         delivered = self.source.fetch()
         dates = delivered.tables["prices"].select("date").drop_nulls()
         self.rows = dates.group_by("date").agg(pl.len().alias("rows")).sort("date")
         newest = self.rows["date"].max()
         if isinstance(newest, dt.date) and self.last is not None and newest < self.last:
             raise DataError(older_than_the_nights(newest, self.last))
+        if dates.height < (1.0 - self.most) * self.stored:
+            raise DataError(
+                f"The delivery has {dates.height:,} price rows, but the last night, {self.last}, had "
+                f"{self.stored:,}: it is truncated. Deliver the rest, or raise nightly.checks.max_withdrawn "
+                f"({self.most:.0%})."
+            )
         return delivered
 
 
-def _watched(source: Source | LiveSource, last: dt.date | None) -> LiveSource | _Watched:
-    return source if isinstance(source, LiveSource) else _Watched(source, last)
+def _watched(config: Config, lake: Lake, source: Source | LiveSource) -> LiveSource | _Watched:
+    if isinstance(source, LiveSource):
+        return source
+    last = _last_night(config, lake)
+    then = prices_of_night(lake, read_nights(lake, config.name), last)
+    stored = 0
+    if then is not None:
+        try:
+            stored = lake.count("prices", then)
+        except DataError:
+            stored = 0  # a vacuum removed the version
+    return _Watched(source, last, stored, config.nightly.checks.max_withdrawn)
 
 
 def _refuse_rejected_sessions(
@@ -452,7 +477,7 @@ def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> Fo
         return Foreseen(stored, "nothing can be new at the source, which is not read")
     _refuse_closed_day(config, lake, day)
     expected, through = _wanted(config, lake, day, clock)
-    source = _watched(make_source(config, through=through), _last_night(config, lake))
+    source = _watched(config, lake, make_source(config, through=through))
     if not isinstance(source, _Watched):
         coming = set() if expected is None else {expected}
         return Foreseen(sorted({*stored, *coming}), "the source is asked; its answer is not known before")

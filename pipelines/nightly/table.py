@@ -33,6 +33,21 @@ def finished_before(nights: pl.DataFrame, session: dt.date) -> pl.DataFrame:
     return nights.filter((pl.col("session") < session) & pl.col("state").is_in(FINISHED))
 
 
+def prices_of_night(lake: Lake, nights: pl.DataFrame, session: dt.date | None) -> int | None:
+    """Return the version of the prices that a night read.
+
+    None if there is no such night, or if the table that it read was since replaced by another one.
+    """
+    rows = nights.filter(pl.col("session") == session) if session is not None else nights.clear()
+    if rows.is_empty() or not lake.exists("prices"):
+        return None
+    ids = json.loads(rows["table_ids"][0] or "{}")
+    if "prices" in ids and ids["prices"] != lake.table_id("prices"):
+        return None
+    version: int | None = json.loads(rows["data_versions"][0]).get("prices")
+    return version
+
+
 @dataclass(frozen=True, slots=True)
 class NightSource:
     """What a night was decided from.

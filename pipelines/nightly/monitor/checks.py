@@ -19,7 +19,7 @@ from pipelines.nightly.exchange import calendar_end
 from pipelines.nightly.finding import Finding
 from pipelines.nightly.monitor.corrections import price_corrections
 from pipelines.nightly.monitor.vintages import vintage_findings
-from pipelines.nightly.table import read_nights
+from pipelines.nightly.table import prices_of_night, read_nights
 from pipelines.quality.rules import ticker_calendars
 
 _NAMED: Final = 5
@@ -119,7 +119,7 @@ def _firms_before(config: Config, data: NightData, earlier: dt.date | None) -> t
     In tonight's data a firm whose whole history was withdrawn would be missing on both sessions. Without a
     night, or where its data cannot be read, it is the session before in tonight's data.
     """
-    then = _version_of_night(config, data, earlier)
+    then = prices_of_night(data.lake, read_nights(data.lake, config.name), earlier)
     if then is not None and earlier is not None:
         try:
             rows = data.lake.read("prices", then, ["ticker", "date", "close"], pl.col("date") == earlier)
@@ -160,7 +160,7 @@ def _stale_findings(config: Config, data: NightData) -> list[Finding]:
 
 def _correction_findings(config: Config, data: NightData, earlier: dt.date | None) -> list[Finding]:
     """Count the price rows of past sessions that changed since the last night."""
-    then = _version_of_night(config, data, earlier)
+    then = prices_of_night(data.lake, read_nights(data.lake, config.name), earlier)
     if earlier is None or then is None:
         return []
     found = price_corrections(data.lake, then, data.versions["prices"], earlier)
@@ -205,18 +205,6 @@ def _vintage_findings(config: Config, data: NightData, earlier: dt.date | None) 
     if earlier is None or night is None:
         return []
     return vintage_findings(data, json.loads(night["data_versions"]), earlier)
-
-
-def _version_of_night(config: Config, data: NightData, session: dt.date | None) -> int | None:
-    """Version of the prices that a night read; None if there is none, or its table was replaced since."""
-    night = None if session is None else _night_of(config, data, session)
-    if night is None:
-        return None
-    ids = json.loads(night["table_ids"] or "{}")
-    if "prices" in ids and ids["prices"] != data.lake.table_id("prices"):
-        return None
-    version: int | None = json.loads(night["data_versions"]).get("prices")
-    return version
 
 
 def _night_of(config: Config, data: NightData, session: dt.date) -> dict[str, Any] | None:

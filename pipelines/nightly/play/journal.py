@@ -109,7 +109,7 @@ def read_journal(folder: Path) -> Journal | None:
     if not path.is_file():
         return None
     try:
-        return Journal.model_validate_json(path.read_text(encoding="utf-8"))
+        return Journal.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise DataError(
             f"{path} is damaged ({str(error).splitlines()[0]}); delete it, and run the night again."

@@ -253,17 +253,29 @@ def test_a_session_whose_every_row_is_rejected_is_no_night(nights: Nights) -> No
     assert nights.night().code == 0
 
 
-def test_a_delivery_that_withdraws_much_history_fails_the_night(nights: Nights) -> None:
+def test_a_delivery_that_lacks_much_history_is_refused_and_not_stored(nights: Nights) -> None:
+    stored = nights.rows("prices")
     kept = pl.col("date") > desk_nights.days()[40]
-    desk_nights.prices(nights.next).filter(kept).write_csv("prices.csv")
+    for through in (nights.played[-1], nights.next):  # without a new session, and with one
+        desk_nights.prices(through).filter(kept).write_csv("prices.csv")
+        for answer in both(nights):
+            assert answer.code == 3, answer.out
+            assert "price rows, but the last night, 2023-08-02, had 2,448: it is truncated" in answer.err
+    assert nights.rows("prices").equals(stored)
+    allowed = nights.peerglass("nightly", "desk.yaml", "--set", "nightly.checks.max_withdrawn=0.5")
+    assert allowed.code == 0, allowed.err
+
+
+def test_history_that_is_rejected_fails_the_night(nights: Nights) -> None:
+    old = pl.col("date") <= desk_nights.days()[40]
+    wrong = pl.when(old).then(-pl.col("close")).otherwise("close")
+    desk_nights.prices(nights.next).with_columns(wrong.alias("close")).write_csv("prices.csv")
     answer = nights.peerglass("nightly", "desk.yaml")
     assert answer.code == 3, answer.out
     assert (
         "656 of the 2,448 price rows of the night of 2023-08-02 were withdrawn, which is 26.8%" in answer.err
     )
     assert nights.states()[nights.next] == "failed"
-    allowed = nights.peerglass("nightly", "desk.yaml", "--set", "nightly.checks.max_withdrawn=0.5")
-    assert allowed.code == 0, allowed.err
 
 
 def test_firms_whose_whole_history_is_withdrawn_are_missed(nights: Nights) -> None:
