@@ -154,6 +154,24 @@ def full_sample_pca(g: Ground) -> Array:
     return np.asarray(r_TN @ loading_NK @ loading_NK.T - r_TN)
 
 
+def score_of_the_horizon(g: Ground) -> Array:
+    """The price in deviations from its mean over t-90 to t+10."""
+    log_TN = np.log(g.panel.total_return_index_TN)
+    mean_TN = window(log_TN, -90, 10)
+    square_TN = window(log_TN**2, -90, 10) - mean_TN**2
+    return np.asarray((log_TN - mean_TN) / np.sqrt(np.maximum(square_TN, 1e-12)))
+
+
+def without(chosen: Callable[[Array], Array]) -> Callable[[Ground], Array]:
+    """A random signal without the rows that are chosen by the next return."""
+
+    def signal(g: Ground) -> Array:
+        later_TN = np.where(g.market.universe_TN, lagged(g.return_TN, -1), np.nan)
+        return np.where(chosen(later_TN), np.nan, noise(g, 13))
+
+    return signal
+
+
 DOCTORED: Mapping[str, Callable[[Ground], Array]] = {
     "tomorrow's return": lambda g: lagged(g.return_TN, -1),
     "centred average": lambda g: window(g.return_TN, -5, 5),
@@ -174,6 +192,9 @@ DOCTORED: Mapping[str, Callable[[Ground], Array]] = {
     "rows with a price tomorrow": with_next_price,
     "rows of winners": only_winners,
     "peek on Fridays": friday_peek,
+    "score over a window that holds the horizon": score_of_the_horizon,
+    "without the worst thousandth of next returns": without(lambda x: x < np.nanquantile(x, 0.001)),
+    "without the largest moves": without(lambda x: np.abs(x) > np.nanquantile(np.abs(x), 0.85)),
     "a twentieth of the rows are tomorrow's return": lambda g: np.where(
         np.random.default_rng(g.seed).random(g.return_TN.shape) < 0.05,
         lagged(g.return_TN, -1),

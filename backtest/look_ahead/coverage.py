@@ -1,15 +1,21 @@
 """Checks of which firms have a signal: a choice that needs tomorrow's price is look-ahead as well.
 
-Shape suffixes: T sessions, N firms, D dates of the signal.
+Shape suffixes: T sessions, N firms, D dates of the signal, M chosen cells, R cells of reference.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 
-from backtest.look_ahead.finding import Finding
+from backtest.look_ahead.ceilings import CEILING, REMARKABLE, ceiling
+from backtest.look_ahead.finding import VERDICTS, Finding, Verdict
+from backtest.look_ahead.profile import Standardised, cumulated, standardise
+from features.arithmetic.rolling import rolling_mean
 from features.arrays import BoolArray, FloatArray, IntArray
 
 _BEFORE: Final = 5  # sessions before a firm's last price at which its coverage is compared
@@ -17,6 +23,21 @@ _MIN_ENDINGS: Final = 10
 _GAP_SHARE: Final = 0.25  # of the firms without a price: a gap in the data, not endings of firms
 _ERRORS: Final = 4.0
 _SILENT: Final = 60  # sessions without a price until the end, from which a firm counts as gone
+_FEWEST: Final = 10  # chosen rows that are judged
+_SPANS: Final = (1, 2, 5, 10, 21)  # sessions of a later return
+_STARTS: Final = (0, 1)  # sessions from a row to its start: a label starts after its delay
+_UNUSUAL: Final = 4.0  # mean absolute deviations: a filter of wrong prices leaves out moves of that size
+_FAR: Final = 21  # sessions after the span with which its sizes are compared
+_SHARP: Final = 0.9
+"""Chance that a chosen row has a larger later move than another row (the area under the ROC curve), above
+which the size of the move decided the choice; 0.85 is suspect."""
+_SUSPECT: Final = 0.85
+_ANNOUNCED: Final = 0.8
+"""The same of rows before announcements, whose dates are known. The chance must be above it for certain."""
+_LASTING: Final = 0.2  # by how much that chance must differ from the one of later sessions
+_MANY, _FIRMS = 20_000, 300  # chosen rows from which so many firms are enough
+_REFERENCE: Final = 200_000  # cells that sizes are ranked among
+_USUAL, _FEWEST_USUAL = 60, 20  # sessions of a firm's usual move
 
 
 def needs_next_price(signal_TN: FloatArray, universe_TN: BoolArray, traded_TN: BoolArray) -> Finding:
@@ -88,17 +109,224 @@ def only_survivors(
     return Finding(name, "pass", f"{words}.", stays - gone)
 
 
-def presence(signal_TN: FloatArray, universe_TN: BoolArray) -> FloatArray | None:
-    """Whether a firm of the universe has a signal, as a signal of its own: 1 or 0, NaN outside.
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Sessions of a later return: ``sessions`` of them, from the close of t + ``start``."""
 
-    Returns
-    -------
-    ndarray of shape (T, N) or None
-        None if nearly all firms, or hardly any, have a signal on the file's dates.
+    start: int
+    sessions: int
+
+    def __str__(self) -> str:
+        count = "the next session" if self.sessions == 1 else f"the next {self.sessions} sessions"
+        return f"{count} from the close of t+{self.start}" if self.start else count
+
+    def ahead(self, x_TN: FloatArray) -> FloatArray:
+        """Row t holds row t + ``start``; NaN beyond the end."""
+        out_TN = np.full(x_TN.shape, np.nan)
+        out_TN[: len(x_TN) - self.start] = x_TN[self.start :]
+        return out_TN
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One way in which the choice of rows is linked to later returns."""
+
+    verdict: Verdict
+    beyond: float
+    value: float
+    sentence: str
+
+
+def choice_of_rows(
+    present_TN: BoolArray, inside_TN: BoolArray, return_TN: FloatArray, horizon: int, what: str = "signal"
+) -> Finding:
+    """Check that later returns do not say which rows there are, at any share of coverage.
+
+    The rarer rows, those that are there or those that are missing, are compared with all rows of their dates:
+    by the mean of their later returns, of either sign, and by the size of their later moves. An honest choice
+    can be as good as an honest signal that chooses the same share of rows: if its IC is ``c``, the chosen
+    share ``q`` of the rows has a mean return of ``c phi(z_q) / q`` deviations. The size of moves is more
+    predictable, so that only a sharp choice is evidence, which is gone a month later. Rows with an unusual
+    move on their own date are left out, because a filter of wrong prices is no look-ahead.
+
+    The dates of a file are judged in the same way, by the market's return after them.
+
+    Parameters
+    ----------
+    present_TN
+        True where there is a row.
+    inside_TN
+        True where there could be one.
+    return_TN
+        Returns of single sessions; row t is the return from t-1 to t.
+    horizon
+        Sessions of the label.
+    what
+        What the sentence calls a row.
     """
-    present_TN = np.isfinite(signal_TN)
-    inside_TN = universe_TN & np.asarray(present_TN.any(axis=1))[:, None]
-    share = float(present_TN[inside_TN].mean()) if inside_TN.any() else 1.0
-    if not 0.02 < share < 0.98:
-        return None
-    return np.where(inside_TN, present_TN.astype(np.float64), np.nan)
+    name = "choice of rows"
+    dates_T = np.asarray((present_TN & inside_TN).any(axis=1))
+    if not dates_T.any():
+        return Finding(name, "skipped", "There is no row.")
+    first, last = np.flatnonzero(dates_T)[[0, -1]]
+    between_T = np.asarray(inside_TN.any(axis=1))
+    between_T[:first], between_T[last + 1 :] = False, False
+    with np.errstate(invalid="ignore"):
+        known_TN = np.isfinite(return_TN) & inside_TN
+        market_T1 = np.where(known_TN, np.clip(return_TN, -1.0, 1.0), 0.0).sum(axis=1, keepdims=True)
+        market_T1 /= np.maximum(known_TN.sum(axis=1, keepdims=True), 1)
+    found = [
+        *_choices(
+            present_TN & inside_TN, inside_TN & dates_T[:, None], return_TN, horizon, f"rows of the {what}"
+        ),
+        *_choices(dates_T[:, None], between_T[:, None], market_T1, horizon, f"dates of the {what}"),
+    ]
+    if not found:
+        return Finding(name, "skipped", f"Fewer than {_FEWEST} rows and dates are missing, or are there.")
+    worst = min(found, key=lambda one: (VERDICTS.index(one.verdict), -one.beyond))
+    if worst.verdict == "pass":
+        words = "Neither the sign nor the size of later returns says which rows there are."
+        return Finding(name, "pass", words, worst.value)
+    return Finding(name, worst.verdict, worst.sentence, worst.value)
+
+
+def _choices(
+    present_TN: BoolArray, inside_TN: BoolArray, return_TN: FloatArray, horizon: int, rows: str
+) -> Iterator[_Choice]:
+    """Judge the rarer rows by their later returns and by the size of their later moves."""
+    if inside_TN.shape[1] > _FIRMS and min(present_TN.sum(), (inside_TN & ~present_TN).sum()) > _MANY:
+        firms_N = np.random.default_rng(0).choice(inside_TN.shape[1], _FIRMS, replace=False)
+        present_TN, inside_TN, return_TN = (
+            present_TN[:, firms_N],
+            inside_TN[:, firms_N],
+            return_TN[:, firms_N],
+        )
+    own = standardise(return_TN) if return_TN.shape[1] > 1 else _over_time(return_TN)
+    inside_TN = inside_TN & (np.abs(own.value_DN) < _UNUSUAL)
+    missing = float((inside_TN & ~present_TN).sum()) / max(float(inside_TN.sum()), 1.0)
+    rarer = missing <= 0.5
+    chosen_TN = inside_TN & (~present_TN if rarer else present_TN)
+    if chosen_TN.sum() < _FEWEST:
+        return
+    share = min(missing, 1.0 - missing)
+    words = f"{'missing' if rarer else 'only'} {rows} ({share:.2%} of all)"
+    for start in _STARTS:
+        for sessions in sorted({*_SPANS, horizon}):
+            span = _Span(start, sessions)
+            yield from _by_return(chosen_TN, inside_TN, own, span, f"The {words}")
+            yield from _by_size(chosen_TN, inside_TN, return_TN, span, f"The {words}")
+
+
+def _over_time(return_T1: FloatArray) -> Standardised:
+    """A single series in units of its mean absolute deviation over time."""
+    across = standardise(return_T1.T)
+    return Standardised(across.value_DN.T, across.known_DN.T)
+
+
+def _by_return(
+    chosen_TN: BoolArray, inside_TN: BoolArray, own: Standardised, span: _Span, words: str
+) -> Iterator[_Choice]:
+    later = cumulated(own, span.sessions)
+    value_TN = span.ahead(np.where(later.known_DN > 0, later.value_DN, np.nan).astype(np.float64))
+    known_TN = inside_TN & np.isfinite(value_TN)
+    t_M, n_M = np.nonzero(chosen_TN & known_TN)
+    if len(t_M) < _FEWEST:
+        return
+    value_TN = np.where(known_TN, value_TN, 0.0)
+    if value_TN.shape[1] > 1:
+        mean_T = value_TN.sum(axis=1) / np.maximum(known_TN.sum(axis=1), 1)
+    else:
+        mean_T = np.full(len(value_TN), value_TN[known_TN].mean())
+    deviation = float((value_TN - mean_T[:, None])[known_TN].std())
+    if deviation == 0:
+        return
+    mean, error = _clustered((value_TN[t_M, n_M] - mean_T[t_M]) / deviation, t_M, span.sessions, 1.0)
+    share = len(t_M) / float(known_TN.sum())
+    best = NormalDist().pdf(NormalDist().inv_cdf(share)) / share  # mean of the largest share of a normal
+    limit = best * ceiling(span.sessions)
+    beyond = (abs(mean) - _ERRORS * error) / limit - 1.0
+    verdict: Verdict = "fail" if beyond > 0 else "warn" if beyond > REMARKABLE / CEILING - 1.0 else "pass"
+    judged = {
+        "fail": f"No honest choice exceeds {limit:.2f}: the rows were chosen by later returns.",
+        "warn": "Very few honest choices are as good.",
+    }.get(verdict, "")
+    yield _Choice(
+        verdict,
+        beyond,
+        mean,
+        f"{words} have returns over {span} of {mean:+.2f} deviations. {judged}",
+    )
+
+
+def _by_size(
+    chosen_TN: BoolArray, inside_TN: BoolArray, return_TN: FloatArray, span: _Span, words: str
+) -> Iterator[_Choice]:
+    """Judge the chance that a chosen row has a larger later move, also in units of the firm's usual move."""
+    with np.errstate(invalid="ignore"):
+        total_TN = np.nancumsum(return_TN, axis=0)
+    sessions = span.sessions
+    move_TN = np.full(return_TN.shape, np.nan)
+    move_TN[: max(len(return_TN) - sessions, 0)] = np.abs(total_TN[sessions:] - total_TN[:-sessions])
+    move_TN = span.ahead(move_TN)
+    usual_TN = rolling_mean(np.abs(return_TN), _USUAL, _FEWEST_USUAL)
+    for unit_TN in (np.ones_like(usual_TN), usual_TN):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            size_TN = move_TN / unit_TN
+        near, error = _chance_of_larger(size_TN, chosen_TN, inside_TN, sessions)
+        far_TN = np.full(size_TN.shape, np.nan)
+        far_TN[: max(len(size_TN) - sessions - _FAR, 0)] = move_TN[sessions + _FAR :]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            far, _ = _chance_of_larger(far_TN / unit_TN, chosen_TN, inside_TN, sessions)
+        if np.isnan(near) or np.isnan(far):
+            continue
+        sign = 1.0 if near >= 0.5 else -1.0
+        sharp, more = 0.5 + sign * (near - 0.5), sign * (near - far)
+        possible = more < _LASTING or sharp < _SUSPECT or sharp - _ERRORS * error < _ANNOUNCED
+        verdict: Verdict = "pass" if possible else "fail" if sharp >= _SHARP else "warn"
+        judged = {
+            "fail": "The rows were chosen by the size of later moves.",
+            "warn": "Few honest choices are as sharp.",
+        }.get(verdict, "")
+        yield _Choice(
+            verdict,
+            sharp / _SHARP - 1.0,
+            near,
+            f"{words} move more over {span} than other rows with a chance of "
+            f"{near:.0%}, and of {far:.0%} a month later. {judged}",
+        )
+
+
+def _chance_of_larger(
+    size_TN: FloatArray, chosen_TN: BoolArray, inside_TN: BoolArray, overlap: int
+) -> tuple[float, float]:
+    """Chance that a chosen row has a larger size than another one, and its error; NaN with too few rows."""
+    known_TN = np.isfinite(size_TN) & inside_TN
+    t_M, n_M = np.nonzero(chosen_TN & known_TN)
+    if len(t_M) < _FEWEST or len(t_M) == known_TN.sum():
+        return float("nan"), float("nan")
+    if size_TN.shape[1] > 1:  # in units of the date's mean, because all firms move more on some dates
+        total_T = np.where(known_TN, size_TN, 0.0).sum(axis=1)
+        mean_T1 = (total_T / np.maximum(known_TN.sum(axis=1), 1))[:, None]
+        size_TN = size_TN / np.where(mean_T1 > 0, mean_T1, np.inf)
+    rows = min(len(size_TN), max(_REFERENCE * len(size_TN) // int(known_TN.sum()), 1))
+    some_D = np.linspace(0, len(size_TN) - 1, rows).astype(np.int64)
+    other_R = np.sort(size_TN[some_D][known_TN[some_D] & ~chosen_TN[some_D]])
+    if not len(other_R):
+        return float("nan"), float("nan")
+    below_M = np.searchsorted(other_R, size_TN[t_M, n_M], side="left")
+    upto_M = np.searchsorted(other_R, size_TN[t_M, n_M], side="right")
+    rank_M = (below_M + upto_M) / (2.0 * len(other_R))
+    chance = (rank_M.sum() + 1.0) / (len(rank_M) + 2.0)
+    return _clustered(rank_M, t_M, overlap, (chance * (1.0 - chance) / 3.0) ** 0.5)
+
+
+def _clustered(value_M: FloatArray, t_M: IntArray, overlap: int, least: float) -> tuple[float, float]:
+    """Mean of values and its error, from sums by date; ``overlap`` dates share their returns.
+
+    The error is at least that of independent values with the deviation ``least``.
+    """
+    mean = float(value_M.mean())
+    sums_T = np.bincount(t_M, value_M - mean)
+    dates = max(len(np.unique(t_M)), 1)
+    error = float(np.sqrt((sums_T**2).sum() * dates / max(dates - 1, 1))) / len(value_M)
+    return mean, max(error, least / len(value_M) ** 0.5) * overlap**0.5

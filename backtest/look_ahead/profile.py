@@ -37,6 +37,10 @@ class Standardised:
     value_DN: Float32Array
     known_DN: Float32Array
 
+    def of(self, firms_N: IntArray) -> Standardised:
+        """Return some columns."""
+        return Standardised(self.value_DN[:, firms_N], self.known_DN[:, firms_N])
+
     def at(self, rows_D: IntArray) -> Standardised:
         """Return some rows; a row outside the array is unknown."""
         inside_D = (rows_D >= 0) & (rows_D < len(self.value_DN))

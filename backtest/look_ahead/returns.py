@@ -5,7 +5,7 @@ Shape suffixes: T sessions, N firms, D sampled dates of the signal, K lags.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,29 +110,55 @@ def too_high(found: Profiles, dates_T: DateArray, horizon: int) -> Finding:
     label's horizon; its change with those of single sessions; and for the next three sessions also on each
     weekday and in each part of the file by itself.
     """
-    worst: tuple[float, float, str] = (-np.inf, 0.0, "")
-    for above, value, words in _later_ics(found, dates_T, horizon):
-        if above > worst[0]:
-            worst = (above, value, words)
-    above, value, words = worst
-    if not np.isfinite(above):
+    worst = highest(_later_ics(found, dates_T, horizon))
+    if worst is None:
         return Finding("IC with later returns", "skipped", "No date has enough firms with a later return.")
-    verdict: Verdict = "fail" if above > 0 else "warn" if above > REMARKABLE / ceiling(1) - 1 else "pass"
-    judged = {
+    words = {
         "fail": "No honest signal reaches that.",
         "warn": "Very few honest signals reach that.",
         "pass": "That is possible for an honest signal.",
-    }[verdict]
-    return Finding("IC with later returns", verdict, f"The {words} is {value:+.3f}. {judged}", value)
+    }[worst.verdict]
+    sentence = f"The {worst.words} is {worst.value:+.3f}. {words}"
+    return Finding("IC with later returns", worst.verdict, sentence, worst.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Highest:
+    """The IC that exceeds its ceiling most.
+
+    Attributes
+    ----------
+    verdict
+        ``fail`` above the ceiling of honest signals, ``warn`` where few of them are.
+    value
+        The mean IC.
+    words
+        What the IC is with.
+    """
+
+    verdict: Verdict
+    value: float
+    words: str
+
+
+def highest(ics: Iterable[tuple[float, float, str]]) -> Highest | None:
+    """Return the IC that exceeds its ceiling most (`judged`); None if none is known."""
+    above, value, words = max(
+        (one for one in ics if np.isfinite(one[0])), key=lambda one: one[0], default=(np.nan, np.nan, "")
+    )
+    if np.isnan(above):
+        return None
+    verdict: Verdict = "fail" if above > 0 else "warn" if above > REMARKABLE / ceiling(1) - 1 else "pass"
+    return Highest(verdict, value, words)
+
+
+def judged(ic_D: FloatArray, sessions: int, words: str) -> tuple[float, float, str]:
+    """Return the lower bound of a mean IC relative to its ceiling (above 0: too high), the mean and words."""
+    return lower_bound(ic_D, sessions) / ceiling(sessions) - 1.0, mean_of(ic_D), words
 
 
 def _later_ics(found: Profiles, dates_T: DateArray, horizon: int) -> Iterator[tuple[float, float, str]]:
-    """Yield each IC with its lower bound relative to the ceiling (above 0: too high), and its name."""
-
-    def judged(ic_D: FloatArray, sessions: int, words: str) -> tuple[float, float, str]:
-        bound = lower_bound(ic_D, sessions)
-        return bound / ceiling(sessions) - 1.0, mean_of(ic_D), words
-
+    """Yield each IC, `judged`."""
     for lag in LAGS:
         if lag >= 1:
             at = f"the return of session t+{lag}"

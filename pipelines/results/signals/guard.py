@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from backtest.look_ahead.coverage import needs_next_price, only_survivors, presence
+from backtest.look_ahead.beyond import PastPrices, beyond_past
+from backtest.look_ahead.coverage import choice_of_rows, needs_next_price, only_survivors
 from backtest.look_ahead.finding import VERDICTS, Finding
 from backtest.look_ahead.levels import (
     equal_to_later_price,
@@ -20,7 +21,7 @@ from backtest.look_ahead.levels import (
     whole_sample_statistics,
 )
 from backtest.look_ahead.profile import sample_dates, standardise
-from backtest.look_ahead.returns import check_returns, make_profiles, too_high
+from backtest.look_ahead.returns import check_returns, make_profiles
 from features.arrays import FloatArray
 from features.panel.panel import Panel
 from pipelines.dataset.market import Market
@@ -90,6 +91,7 @@ class _Past:
     def __init__(self, market: Market, return_TN: FloatArray, horizon: int) -> None:
         self.market, self.return_TN, self.horizon = market, return_TN, horizon
         self.returns = standardise(return_TN)
+        self.prices = PastPrices(market.panel.total_return_index_TN)
 
     def check(self, signal_TN: FloatArray) -> Iterator[Finding]:
         panel, universe_TN = self.market.panel, self.market.universe_TN
@@ -100,15 +102,12 @@ class _Past:
             return
         found = make_profiles(signal_TN, self.returns)
         yield from check_returns(found, panel.dates_T, panel.tickers_N, self.horizon)
+        yield beyond_past(signal_TN, self.prices, self.returns, self.horizon)
         yield equal_to_later_return(signal_TN, panel.total_return_index_TN, rows_D)
         yield equal_to_later_price(signal_TN, _fields(panel), _restated(panel), rows_D)
         yield static_signal(signal_TN, self.return_TN)
         yield only_survivors(signal_TN, universe_TN, panel.traded_TN, rows_D)
-        chosen_TN = presence(signal_TN, universe_TN)
-        if chosen_TN is not None:
-            choice = too_high(make_profiles(chosen_TN, self.returns), panel.dates_T, self.horizon)
-            words = f"Which firms have a signal: {choice.sentence}"
-            yield Finding("choice of firms", choice.verdict, words, choice.value)
+        yield choice_of_rows(np.isfinite(signal_TN), universe_TN, self.return_TN, self.horizon)
 
 
 def _fields(panel: Panel) -> dict[str, FloatArray]:

@@ -1,0 +1,203 @@
+"""What a signal says beyond past prices, and whether later returns know it too.
+
+A z-score, a place in a range, a smoothed price or a value that was filled backwards is nearly a function of
+past prices, so that its IC with later returns is small even if its window ends after its date. What is left
+once past prices have explained all they can is then mostly the part of the window that was not known. For an
+honest signal it is known at t, however it was made, and no forecast that is known at t has a higher IC than
+`backtest.look_ahead.ceilings` allows.
+
+Shape suffixes: T sessions, N firms, D sampled dates of the signal, K functions of past prices, M cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from backtest.look_ahead.finding import Finding
+from backtest.look_ahead.profile import Standardised, correlations, cumulated, sample_dates, standardise
+from backtest.look_ahead.returns import HORIZONS, LAGS, highest, judged
+from features.arithmetic.rolling import carry, rolling_max, rolling_mean
+from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
+
+WINDOWS: Final = (3, 5, 10, 20, 30, 45, 60, 90, 120, 180, 250)
+"""Sessions of the functions of past prices. Between them, functions of other windows are interpolated."""
+_RECENT: Final = 4  # single returns
+_FIRMS: Final = 400  # firms that a signal of more is explained for
+_EARLIER: Final = 21  # dates of the signal over which its change is explained
+_CELLS_PER_FUNCTION: Final = 20
+_STEPS: Final = 40  # of the step function from what past prices explain to the signal
+_RIDGE: Final = 1e-6
+_FLAT: Final = 1e-9
+
+
+class PastPrices:
+    """Functions of past prices on chosen sessions, computed once for all signals with the same cells.
+
+    Parameters
+    ----------
+    index_TN
+        Total return index; NaN before the listing. Gaps are filled with the value before them.
+    """
+
+    def __init__(self, index_TN: FloatArray) -> None:
+        self._index_TN = index_TN
+        self._cells: tuple[bytes, bytes] = (b"", b"")
+        self._value_DNK: Float32Array = np.zeros((0, 0, 0), dtype=np.float32)
+
+    @property
+    def count(self) -> int:
+        """Number of functions."""
+        return _RECENT + 4 * len(WINDOWS)
+
+    def at(self, rows_D: IntArray, firms_N: IntArray) -> Float32Array:
+        """Return the functions [D, N, K] of some firms on some sessions, standardised by date; 0: unknown."""
+        cells = (rows_D.tobytes(), firms_N.tobytes())
+        if cells != self._cells:
+            self._cells = cells
+            self._value_DNK = np.zeros((len(rows_D), len(firms_N), self.count), dtype=np.float32)
+            for k, value_TN in enumerate(_functions(self._index_TN[:, firms_N])):
+                self._value_DNK[:, :, k] = standardise(value_TN[rows_D]).value_DN
+        return self._value_DNK
+
+
+def _functions(index_TN: FloatArray) -> Iterator[FloatArray]:
+    """Recent returns; and for each window the return, and the price against its mean, deviation and range."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_TN = carry(np.where(index_TN > 0, np.log(index_TN), np.nan))
+    first_N = np.argmax(np.isfinite(log_TN), axis=0)
+    log_TN -= log_TN[first_N, np.arange(log_TN.shape[1])]
+
+    def ago(k: int) -> FloatArray:
+        """Log index k sessions ago, or at the listing if that is later."""
+        ago_TN = np.zeros_like(log_TN)
+        ago_TN[k:] = log_TN[: len(log_TN) - k]
+        return np.where(np.isfinite(log_TN), np.nan_to_num(ago_TN, nan=0.0), np.nan)
+
+    for k in range(_RECENT):
+        yield ago(k) - ago(k + 1)
+    for window in WINDOWS:
+        mean_TN, square_TN = rolling_mean(log_TN, window, 1), rolling_mean(log_TN**2, window, 1)
+        deviation_TN = np.sqrt(np.maximum(square_TN - mean_TN**2, 0.0))
+        high_TN, low_TN = rolling_max(log_TN, window, 1), -rolling_max(-log_TN, window, 1)
+        yield log_TN - ago(window)
+        yield log_TN - mean_TN
+        yield (log_TN - mean_TN) / np.maximum(deviation_TN, _FLAT)
+        yield (log_TN - low_TN) / np.maximum(high_TN - low_TN, _FLAT)
+
+
+def beyond_past(
+    signal_TN: FloatArray, past: PastPrices, returns: Standardised, horizon: int, what: str = "signal"
+) -> Finding:
+    """Check that what a signal says beyond past prices does not know later returns.
+
+    The signal is explained by a linear function of `PastPrices`, and a step function of that. Three residuals
+    are compared with later returns: that of the signal; the same with the signal's last value as one more
+    explanation, for signals that differ between firms more than over time; and that of the change over 21
+    dates. The coefficients are common to all firms and dates, so that they know nothing of single returns.
+
+    Parameters
+    ----------
+    signal_TN
+        The signal, known at the close of t as its owner says; NaN where there is none.
+    past
+        Functions of the market's past prices.
+    returns
+        `standardise` of the returns of single sessions: row t is the return from t-1 to t.
+    horizon
+        Sessions of the label.
+    what
+        What the sentence calls the signal.
+
+    Returns
+    -------
+    Finding
+        ``fail`` if a residual has a higher IC with a later return than an honest forecast can have.
+    """
+    name = "beyond past prices"
+    firms_N = np.flatnonzero(np.isfinite(signal_TN).any(axis=0))
+    if len(firms_N) > _FIRMS:
+        firms_N = np.sort(np.random.default_rng(0).choice(firms_N, _FIRMS, replace=False))
+    signal_TN, returns = signal_TN[:, firms_N], returns.of(firms_N)
+    rows_D = sample_dates(signal_TN)
+    if np.isfinite(signal_TN[rows_D]).sum() < _CELLS_PER_FUNCTION * past.count:
+        return Finding(name, "skipped", f"Fewer than {_CELLS_PER_FUNCTION * past.count:,} values are known.")
+    worst = highest(
+        one
+        for residual, residual_rows_D in _residuals(signal_TN, rows_D, firms_N, past)
+        for one in _later_ics(residual, residual_rows_D, returns, horizon)
+    )
+    if worst is None:
+        return Finding(name, "skipped", f"Past prices explain the whole {what}.")
+    words = {
+        "fail": "No honest forecast reaches that: a mean, deviation, range, rank or filter in it was taken "
+        "over a window that ends after t, or values were filled backwards.",
+        "warn": "Very few honest forecasts reach that.",
+        "pass": "That is possible for an honest forecast.",
+    }[worst.verdict]
+    return Finding(
+        name,
+        worst.verdict,
+        f"What the {what} says beyond the prices up to t has an IC of {worst.value:+.3f} with {worst.words}. "
+        f"{words}",
+        worst.value,
+    )
+
+
+def _residuals(
+    signal_TN: FloatArray, rows_D: IntArray, firms_N: IntArray, past: PastPrices
+) -> Iterator[tuple[Standardised, IntArray]]:
+    """What past prices leave of the signal, of its news, and of its change over 21 dates; and their rows."""
+    dates = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
+    place_D = np.searchsorted(dates, rows_D)
+    before_D = dates[np.maximum(place_D - 1, 0)]
+    later = place_D >= _EARLIER
+    since_D = dates[place_D[later] - _EARLIER]
+    needed = np.union1d(np.union1d(rows_D, before_D), since_D)
+    level, past_DNK = standardise(signal_TN[needed]), past.at(needed, firms_N)
+    now, before, since = (np.searchsorted(needed, one) for one in (rows_D, before_D, since_D))
+    x = level.at(now)
+    yield _unexplained(x, past_DNK[now]), rows_D
+    last_DN1 = level.at(before).value_DN[:, :, None]
+    yield _unexplained(x, np.concatenate([past_DNK[now], last_DN1], axis=2)), rows_D
+    if later.any():
+        x, then = level.at(now[later]), level.at(since)
+        known_DN = x.known_DN * then.known_DN
+        change = Standardised((x.value_DN - then.value_DN) * known_DN, known_DN)
+        now_DNK = past_DNK[now[later]]
+        yield (
+            _unexplained(change, np.concatenate([now_DNK, now_DNK - past_DNK[since]], axis=2)),
+            rows_D[later],
+        )
+
+
+def _unexplained(x: Standardised, past_DNK: Float32Array) -> Standardised:
+    """Residual of x on functions of the past and on a step function of their fit, standardised by date."""
+    known_DN: BoolArray = x.known_DN > 0
+    # over the firms with a value, x has a mean of about 0 on every date
+    mean_DK = np.einsum("dnk,dn->dk", past_DNK, x.known_DN) / np.maximum(x.known_DN.sum(axis=1), 1.0)[:, None]
+    x_M = x.value_DN[known_DN].astype(np.float64)
+    past_MK = (past_DNK - mean_DK[:, None, :])[known_DN].astype(np.float64)
+    square_KK = past_MK.T @ past_MK
+    square_KK[np.diag_indices_from(square_KK)] += _RIDGE * max(float(np.trace(square_KK)), 1.0)
+    fit_M = past_MK @ np.linalg.solve(square_KK, past_MK.T @ x_M)
+    left_M = x_M - fit_M
+    step_M = np.searchsorted(np.quantile(fit_M, np.arange(1, _STEPS) / _STEPS), fit_M)
+    size = np.maximum(np.bincount(step_M, minlength=_STEPS), 1)
+    left_M -= (np.bincount(step_M, left_M, _STEPS) / size)[step_M]
+    left_DN = np.full(known_DN.shape, np.nan)
+    left_DN[known_DN] = left_M
+    return standardise(left_DN)
+
+
+def _later_ics(
+    residual: Standardised, rows_D: IntArray, returns: Standardised, horizon: int
+) -> Iterator[tuple[float, float, str]]:
+    for lag in range(1, LAGS.stop):
+        ic_D = correlations(residual, returns.at(rows_D + lag))
+        yield judged(ic_D, 1, f"the return of session t+{lag}")
+    for sessions in sorted({*HORIZONS, horizon} - {1}):
+        ic_D = correlations(residual, cumulated(returns, sessions).at(rows_D))
+        yield judged(ic_D, sessions, f"the return over the next {sessions} sessions")
