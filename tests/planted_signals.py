@@ -162,7 +162,7 @@ def score_of_the_horizon(g: Ground) -> Array:
     return np.asarray((log_TN - mean_TN) / np.sqrt(np.maximum(square_TN, 1e-12)))
 
 
-def without(chosen: Callable[[Array], Array]) -> Callable[[Ground], Array]:
+def without(chosen: Callable[[Array], npt.NDArray[np.bool_]]) -> Callable[[Ground], Array]:
     """A random signal without the rows that are chosen by the next return."""
 
     def signal(g: Ground) -> Array:

@@ -23,8 +23,8 @@ Rows = npt.NDArray[np.bool_]
 T, N = 320, 50
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def return_TN(request: pytest.FixtureRequest) -> Array:
+@pytest.fixture(scope="module", params=[1, 2], name="return_TN")
+def made_returns(request: pytest.FixtureRequest) -> Array:
     """Returns with a common part, deviations that differ by firm, and fat tails."""
     rng = np.random.default_rng(request.param)
     own_TN = rng.uniform(0.008, 0.03, N) * rng.standard_t(5, (T, N))
