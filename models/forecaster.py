@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
+from models.calibration import Calibration
 from models.quantiles import QuantileHead
 
 
@@ -28,20 +29,30 @@ class Forecaster(nn.Module, ABC):
         together (`models.fitting.stacked`).
     uses_days
         Whether days of the window can be ablated in a model without day attention.
+    zeroed_days
+        Number of newest days that enter a linear map or a convolution. Ablated, they are set to 0 instead of
+        masked: the centre of each channel, and what an unknown value is in training.
     quantile_head
         Quantiles around the forecast, for models trained with the quantile loss. The forecast is the median.
+    calibration
+        Lines from the network's outputs to the target's unit, for models trained with a loss that has no
+        scale; None during training and for other losses.
     """
 
     uses_peers: ClassVar[bool]
     stackable: ClassVar[bool] = False
     uses_days: bool
+    zeroed_days: int
     quantile_head: QuantileHead | None
+    calibration: Calibration | None
     target_scale: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.uses_days = False
+        self.zeroed_days = 0
         self.quantile_head = None
+        self.calibration = None
         self.register_buffer("target_scale", torch.ones(()))
 
     def forward(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
@@ -106,9 +117,17 @@ class Forecaster(nn.Module, ABC):
         assert self.quantile_head is not None, "only models with a quantile head have quantiles"
         return self.quantile_head(y_BN / self.target_scale, batch.z_BNF) * self.target_scale  # type: ignore[no-any-return]
 
+    def in_target_unit(self, y: Tensor, horizon: int = -1) -> Tensor:
+        """Convert outputs of the network for one horizon, by default the label's, to the target's unit."""
+        y = y.float() * self.target_scale
+        if self.calibration is None:
+            return y
+        line = self.calibration.lines[horizon]
+        return line.intercept + line.slope * y
+
     def scaled(self, y_BN: Tensor, batch: Batch) -> Tensor:
         """Convert forecasts to the target's unit and set them to 0 outside the universe."""
-        return (y_BN.float() * self.target_scale).masked_fill(~batch.m_BN, 0.0)
+        return self.in_target_unit(y_BN).masked_fill(~batch.m_BN, 0.0)
 
 
 def zero_linear(inputs: int, outputs: int) -> nn.Linear:

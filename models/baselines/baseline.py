@@ -24,9 +24,12 @@ class Baseline(ABC):
     ----------
     reads_windows
         Whether it reads windows of channels. If not, a training does not copy the channels.
+    has_unit
+        Whether its forecasts are in the target's unit. A fixed rule that ranks firms has none.
     """
 
     reads_windows: ClassVar[bool] = True
+    has_unit: ClassVar[bool] = True
 
     @abstractmethod
     def fit(

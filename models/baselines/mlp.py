@@ -58,6 +58,7 @@ class MLP(Forecaster):
         require_recent(config.recent_days, shape.window)
         self.config = config
         self.uses_days = config.recent_days > 0
+        self.zeroed_days = config.recent_days
         width = shape.n_characteristics + config.recent_days * shape.n_channels
         widths = [width] + [config.width] * config.layers
         self.body = nn.Sequential()

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -92,6 +93,8 @@ class Reversal(FixedRule):
     Jegadeesh (1990), "Evidence of predictable behavior of security returns".
     """
 
+    has_unit: ClassVar[bool] = False
+
     def __init__(self, config: ReversalConfig, shape: Shape) -> None:
         self.column = column_of(config.characteristic, shape, "reversal")
 
@@ -119,6 +122,8 @@ class Momentum(FixedRule):
 
     Jegadeesh and Titman (1993), "Returns to buying winners and selling losers".
     """
+
+    has_unit: ClassVar[bool] = False
 
     def __init__(self, config: MomentumConfig, shape: Shape) -> None:
         self.column = column_of(config.characteristic, shape, "momentum")

@@ -83,6 +83,7 @@ class TCN(Forecaster):
         super().__init__()
         self.config = config
         self.uses_days = True
+        self.zeroed_days = shape.window
         reach = 2 * (config.kernel - 1)
         blocks = max(1, math.ceil(math.log2((shape.window - 1) / reach + 1)))
         inputs = [shape.n_channels] + [config.width] * (blocks - 1)

@@ -42,7 +42,8 @@ class FitConfig:
         The validation score: ``rank_ic``, or ``ic`` where the tails of the target matter.
     loss
         ``mse``, ``huber``, ``ic``, ``pairwise`` or ``quantile``. A model with several horizons is trained on
-        the mean over horizons; with ``quantile``, the shorter horizons use ``mse``.
+        the mean over horizons; with ``quantile``, the shorter horizons use ``mse``. ``ic`` and ``pairwise``
+        have no scale, so forecasts are calibrated on validation (`models.calibration`).
     quantiles
         Levels of the quantile loss; the forecast is the median.
     valid_dates

@@ -14,6 +14,7 @@ from features.arrays import IntArray
 from models.attention.encoder import day_encoder
 from models.baselines.baseline import Baseline
 from models.batch import PanelTensors
+from models.calibration import calibrate, carry_over
 from models.fitted import (
     Diverged,
     EpochRecord,
@@ -27,7 +28,7 @@ from models.fitting.config import FitConfig
 from models.fitting.dense import CompiledSeed
 from models.fitting.fitted_models import BaselineFitted, NeuralFitted, restore, untrained
 from models.fitting.loop import SingleSeed, train_seeds
-from models.fitting.losses import QUANTILE
+from models.fitting.losses import QUANTILE, SCALE_FREE
 from models.fitting.pretraining import pretrain
 from models.fitting.sessions import evenly_spaced, share_of, target_scale_of, with_targets
 from models.fitting.snapshot import SnapshotStore
@@ -114,7 +115,8 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
     require_same_shape(shape, data.shape, name)
     span = np.asarray(train, dtype=np.int64)
     train = share_of(with_targets(data, train, "training", fewest=1), fit_config.label_share, seed)
-    valid = evenly_spaced(with_targets(data, valid, "validation", fewest=3), fit_config.valid_dates)
+    every_valid = with_targets(data, valid, "validation", fewest=3)
+    valid = evenly_spaced(every_valid, fit_config.valid_dates)
     with _seeded(data, seed):
         model = entry.build(parsed, shape)
         if isinstance(model, Baseline):
@@ -131,7 +133,8 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
             snapshots=snapshots,
             pretraining=fitted.pretraining,
         )
-        return fitted
+    _calibrate(fitted, data, every_valid, fit_config)
+    return fitted
 
 
 def refit(
@@ -150,7 +153,7 @@ def refit(
     Nothing is chosen here: the model trains for the best number of epochs of the same schedule, from the same
     initial weights (ridge: the same penalty, LightGBM: the same number of rounds). A fold's test sessions
     follow its validation sessions, so the refitted model has seen the labels of the months just before the
-    test. It cannot be evaluated on validation.
+    test. It cannot be evaluated on validation, or calibrated with its labels (`models.calibration`).
 
     Parameters
     ----------
@@ -196,8 +199,12 @@ def refit(
             snapshots=snapshots,
             pretraining=fitted.pretraining,
         )
-        fitted.history = chosen.history
-        return fitted
+    fitted.history = chosen.history
+    if isinstance(chosen, NeuralFitted) and chosen.module.calibration is not None:
+        fitted.module.calibration = carry_over(
+            chosen.module.calibration, chosen.horizons(data, valid), fitted.horizons(data, valid)
+        )
+    return fitted
 
 
 def fit_stacked(
@@ -240,7 +247,8 @@ def fit_stacked(
         raise ValueError(f"{name} cannot be trained as a stack of seeds with these options: fit each seed.")
     parsed = parse_config(entry.config, config, name)
     train = with_targets(data, train, "training", fewest=1)
-    valid = evenly_spaced(with_targets(data, valid, "validation", fewest=3), fit_config.valid_dates)
+    every_valid = with_targets(data, valid, "validation", fewest=3)
+    valid = evenly_spaced(every_valid, fit_config.valid_dates)
     fitted: list[NeuralFitted] = []
     for seed in seeds:
         with _seeded(data, seed):
@@ -255,7 +263,20 @@ def fit_stacked(
     for one, history in zip(fitted, histories, strict=True):
         one.module.eval()
         one.history = history
+        _calibrate(one, data, every_valid, fit_config)
     return fitted
+
+
+def _calibrate(fitted: NeuralFitted, data: PanelTensors, valid: IntArray, fit_config: FitConfig) -> None:
+    """Give the outputs of a model the target's unit, if its loss has no scale (`models.calibration`)."""
+    if fit_config.loss not in SCALE_FREE:
+        return
+    at = torch.as_tensor(valid, device=data.device)
+    target_DNK = data.target_TN[at][..., None]
+    if fitted.module.n_horizons > 1:
+        assert data.path_TNK is not None, "a model has no more horizons than its panel"
+        target_DNK = torch.cat((data.path_TNK[at], target_DNK), dim=-1)
+    fitted.module.calibration = calibrate(fitted.horizons(data, valid), target_DNK.cpu().numpy())
 
 
 @contextmanager

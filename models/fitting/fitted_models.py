@@ -16,6 +16,7 @@ from torch import Tensor
 from features.arrays import Float32Array, IntArray
 from models.baselines.baseline import Baseline
 from models.batch import Batch, PanelTensors
+from models.calibration import calibration_from
 from models.fitted import (
     EpochRecord,
     Fitted,
@@ -61,10 +62,12 @@ class NeuralFitted(Fitted):
         return {key: value.detach().cpu().numpy().copy() for key, value in self.module.state_dict().items()}
 
     def state(self) -> FittedState:
-        """Return everything that :func:`restore` needs, with the quantile levels and the pretraining."""
+        """Return everything that :func:`restore` needs, with quantile levels, calibration and pretraining."""
         state, head = super().state(), self.module.quantile_head
         if head is not None:
             state.config["quantiles"] = list(head.levels)
+        if self.module.calibration is not None:
+            state.config["calibration"] = [dataclasses.asdict(line) for line in self.module.calibration.lines]
         if self.pretraining:
             state.config["pretraining"] = [dataclasses.asdict(record) for record in self.pretraining]
         return state
@@ -163,6 +166,8 @@ def restore(state: FittedState) -> Fitted:
         history = tuple(EpochRecord(**record) for record in state.config["history"])
         levels = tuple(float(level) for level in state.config.get("quantiles", ()))
         pretraining = tuple(EpochRecord(**record) for record in state.config.get("pretraining", ()))
+        stored = state.config.get("calibration")
+        calibration = None if stored is None else calibration_from(stored)
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"The stored model's configuration is damaged ({error}): "
@@ -188,4 +193,5 @@ def restore(state: FittedState) -> Fitted:
     )
     fitted = NeuralFitted(name, options, shape, history, model)
     fitted.pretraining = pretraining
+    model.calibration = calibration
     return fitted

@@ -78,6 +78,9 @@ def pairwise(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor
 LOSSES: dict[str, Loss] = {"mse": mse, "huber": huber, "ic": ic, "pairwise": pairwise}
 """Losses of a forecast alone; ``quantile`` needs `models.quantiles.QuantileHead` as well."""
 
+SCALE_FREE = frozenset({"ic", "pairwise"})
+"""Losses that compare firms only: a multiple of the forecasts, or their sum with a constant, is as good."""
+
 QUANTILE = "quantile"
 
 

@@ -77,6 +77,7 @@ class CrossPeer(Forecaster):
         require_recent(config.recent_days, shape.window)
         self.config = config
         self.uses_days = config.recent_days > 0
+        self.zeroed_days = config.recent_days
         self.reference = Reference(config.reference, shape, "cross_peer")
         identity = shape.n_characteristics + config.group_width
         recent = config.recent_days * shape.n_channels

@@ -66,6 +66,7 @@ class KernelRegression(Forecaster, Probed):
         require_recent(config.recent_days, shape.window)
         self.config = config
         self.uses_days = config.recent_days > 0
+        self.zeroed_days = config.recent_days
         width = shape.n_characteristics + config.recent_days * shape.n_channels
         self.start = config.bandwidth * shape.n_characteristics**0.25
         # divided by LOGIT_GAIN, so that the common learning rate suits; a vector, so weight decay does not

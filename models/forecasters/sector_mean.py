@@ -51,6 +51,7 @@ class SectorMean(Forecaster):
         require_recent(config.recent_days, shape.window)
         self.config = config
         self.uses_days = config.recent_days > 0
+        self.zeroed_days = config.recent_days
         self.n_groups = shape.n_groups
         width = shape.n_characteristics + config.recent_days * shape.n_channels
         self.own = zero_linear(width, 1)

@@ -70,6 +70,7 @@ class SelfPeer(Forecaster):
         require_recent(config.recent_days, shape.window)
         self.config = config
         self.uses_days = config.recent_days > 0
+        self.zeroed_days = config.recent_days
         recent = config.recent_days * shape.n_channels
         sizes = PeerSizes(
             width=config.width,
@@ -114,8 +115,7 @@ class SelfPeer(Forecaster):
         h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keys, order_N)
         own_1NE = batch.z_BNF if r_1NR is None else torch.cat((batch.z_BNF, r_1NR), dim=-1)
         y_Pn1 = self.skip(own_1NE[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
-        y_Pn: Tensor = y_Pn1[..., 0].float() * self.target_scale
-        return y_Pn
+        return self.in_target_unit(y_Pn1[..., 0])
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the peers."""

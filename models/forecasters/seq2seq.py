@@ -107,7 +107,8 @@ class Seq2Seq(Forecaster):
 
     def horizons(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N, K] in the target's unit, the label's last; 0 outside the universe."""
-        y_BNK = self.embed(batch, ablation).float() * self.target_scale
+        every = self.embed(batch, ablation).unbind(dim=-1)
+        y_BNK = torch.stack([self.in_target_unit(y_BN, k) for k, y_BN in enumerate(every)], dim=-1)
         return y_BNK.masked_fill(~batch.m_BN[..., None], 0.0)
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:

@@ -122,6 +122,7 @@ class TemporalPeer(Forecaster):
         require_recent(config.recent_days, shape.window)
         self.config = config
         self.uses_days = True
+        self.zeroed_days = config.recent_days
         identity = shape.n_characteristics + config.group_width
         self.size = size_column(shape) if config.keys_from == "identity" else None
         recent = config.recent_days * shape.n_channels
@@ -162,9 +163,9 @@ class TemporalPeer(Forecaster):
         alone = len(self.layers) == 1 and not layer.market_tokens and layer.probe is None
         if ablation is not None and ablation.inputs is not None and alone:
             y_BE = self._mix_shared(batch, ablation, ablation.inputs, targets_E)
-            return (y_BE.float() * self.target_scale).masked_fill(~batch.m_BN[:, targets_E], 0.0)
-        y_BE = self._mix(self.embed(batch, ablation), batch, ablation, targets_E)
-        return (y_BE.float() * self.target_scale).masked_fill(~batch.m_BN[:, targets_E], 0.0)
+        else:
+            y_BE = self._mix(self.embed(batch, ablation), batch, ablation, targets_E)
+        return self.in_target_unit(y_BE).masked_fill(~batch.m_BN[:, targets_E], 0.0)
 
     def _mix(
         self, h_BND: Tensor, batch: Batch, ablation: Ablation | None, targets_E: Tensor | None
@@ -215,8 +216,7 @@ class TemporalPeer(Forecaster):
         keys = peer_keys(batch, None).of_targets(targets_n)
         h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keys, order_N)
         y_Pn1 = self.skip(batch.z_BNF[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
-        y_Pn: Tensor = y_Pn1[..., 0].float() * self.target_scale
-        return y_Pn
+        return self.in_target_unit(y_Pn1[..., 0])
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the days and of the peers."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -71,6 +72,13 @@ class Checkpoint:
         """Build the fitted model; DataError if the contents are not those of a model."""
         with _naming(self.folder):
             return restore(self.state)
+
+
+def checkpoint_config(folder: Path) -> dict[str, Any]:
+    """Read the part of a checkpoint that is not tensors; empty if there is none."""
+    with _naming(folder):
+        stored = json.loads((folder / _CONFIG).read_text()) if checkpoint_exists(folder) else {}
+    return stored if isinstance(stored, dict) else {}
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:

@@ -20,7 +20,8 @@ def read_scores(run: Run) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        model, fold, seed, valid_rank_ic, valid_ic, and pretrain_loss (null without pretraining).
+        model, fold, seed, valid_rank_ic, valid_ic, pretrain_loss (null without pretraining), and
+        calibration_slope with its standard error (null for a loss with a scale).
     """
     rows = []
     for path in sorted((run.folder / "scores").glob("*.json")):
@@ -36,6 +37,8 @@ def read_scores(run: Run) -> pl.DataFrame:
             "valid_rank_ic": pl.Float64,
             "valid_ic": pl.Float64,
             "pretrain_loss": pl.Float64,
+            "calibration_slope": pl.Float64,
+            "calibration_error": pl.Float64,
         },
     )
 

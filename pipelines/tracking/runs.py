@@ -269,7 +269,7 @@ def _log_child(client: MlflowClient, child: MlflowRun, run: Run, model: str, tex
     if numbers:
         log_metrics(client, child, {0: numbers})
     own = read_scores(run).filter(pl.col("model") == model)
-    per_task = ("valid_ic", "valid_rank_ic", "pretrain_loss")
+    per_task = ("valid_ic", "valid_rank_ic", "pretrain_loss", "calibration_slope")
     per_fold = own.group_by("fold").agg(pl.col(*per_task).mean()).sort("fold")
     if per_fold.height:
         by_step = {row["fold"]: {key: row[key] for key in per_task} for row in per_fold.iter_rows(named=True)}

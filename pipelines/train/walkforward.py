@@ -20,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.splits.fold import Fold
+from models.calibration import Line, calibration_from
 from models.fitting.fit import FitConfig
 from pipelines.config.load import build_settings, settings_of
 from pipelines.config.models import registry_name
@@ -77,7 +78,7 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
                     left.remove(task.key)
                     progress.step(
                         f"{task.model} fold {task.fold.index} seed {task.seed}: "
-                        f"validation rank IC {outcome.valid_rank_ic:+.4f}"
+                        f"validation rank IC {outcome.valid_rank_ic:+.4f}{_size(outcome)}"
                     )
         finally:
             if left:
@@ -199,6 +200,8 @@ def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome)
     scores = {"valid_rank_ic": outcome.valid_rank_ic, "valid_ic": outcome.valid_ic}
     if outcome.state.config.get("pretraining"):
         scores["pretrain_loss"] = outcome.state.config["pretraining"][-1]["train_loss"]
+    if line := _label_line(outcome):
+        scores |= {"calibration_slope": line.measured, "calibration_error": line.error}
     if outcome.quantile_scores is not None:
         write_quantile_scores(run, task.key, outcome.quantile_scores)
     # the event comes before the score file, so that every task that counts as done has its event
@@ -209,6 +212,23 @@ def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome)
     snapshots = FileSnapshotStore(task.snapshot)
     snapshots.delete()
     snapshots.sibling("refit").delete()
+
+
+def _label_line(outcome: Outcome) -> Line | None:
+    """Calibration of the label's forecasts; None for a loss with a scale."""
+    stored = outcome.state.config.get("calibration")
+    return None if stored is None else calibration_from(stored).lines[-1]
+
+
+def _size(outcome: Outcome) -> str:
+    """Say how well validation knows the size of the forecasts of a loss without a scale."""
+    line = _label_line(outcome)
+    if line is None:
+        return ""
+    doubt = ", so their size is uncertain" if line.uncertain else ""
+    return (
+        f"; slope of the target on the outputs {line.measured:.3g} (standard error {line.error:.2g}){doubt}"
+    )
 
 
 def _commit_forecasts(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:

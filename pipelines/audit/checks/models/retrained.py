@@ -115,4 +115,8 @@ def _differs_from_stored(subject: Subject, task: Task, outcome: Outcome) -> str 
     for name in sorted(again):
         if difference(np.asarray(again[name]), np.asarray(stored[name]), name) is not None:
             return f"the values of {name}"
-    return None
+    ours, theirs = (
+        np.array([list(line.values()) for line in state.config.get("calibration", ())], dtype=np.float64)
+        for state in (outcome.state, fitted.state())
+    )
+    return None if difference(ours, theirs, "the calibration") is None else "its calibration"
