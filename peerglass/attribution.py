@@ -14,6 +14,7 @@ from models.explain.groups import GroupGameConfig, explain_groups
 from peerglass.scoring import Model
 from pipelines.errors import ConfigError
 from pipelines.explain.games import families_of
+from pipelines.explain.unit import unit_of_run
 
 if TYPE_CHECKING:
     import shap
@@ -37,7 +38,8 @@ class Attribution:
     model
         Name of the model.
     unit
-        ``return`` (a fraction), or ``standard deviations`` if the model forecasts normal scores of ranks.
+        ``return`` (a fraction), ``standard deviations`` if the model forecasts normal scores of ranks, or
+        ``none`` if its forecasts have no unit.
     """
 
     explanation: shap.Explanation
@@ -120,5 +122,5 @@ def explain(
         float(part.quality.additivity_max),
         float(part.quality.monte_carlo_mean),
         model.name,
-        "standard deviations" if model.run.config.label.transform == "rank" else "return",
+        unit_of_run(model.run.recorded, model.name).short,
     )

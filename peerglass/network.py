@@ -11,6 +11,7 @@ import polars as pl
 
 from peerglass.runs import Run
 from pipelines.errors import ConfigError
+from pipelines.explain.unit import unit_of_run
 from pipelines.report.sections.model.faithfulness import verdict_rows
 
 _MONTH = dt.timedelta(days=28)
@@ -18,11 +19,13 @@ STORED = 20
 """Peers of a firm and date that a run stores by the size of their values."""
 
 
-_VERDICT = ("over", "answer", "criterion", "value", "interval", "needs", "outcome")
+_VERDICT = ("over", "answer", "criterion", "value", "interval", "needs", "outcome", "margin", "near")
 
 
 def _no_verdict() -> pl.DataFrame:
-    return pl.DataFrame(schema=dict.fromkeys(_VERDICT, pl.String)).cast({"value": pl.Float64})
+    return pl.DataFrame(schema=dict.fromkeys(_VERDICT, pl.String)).cast(
+        {"value": pl.Float64, "margin": pl.Float64}
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +40,8 @@ class PeerNetwork:
     model
         Name of the model.
     unit
-        Unit of all values: ``bps``, or ``standard deviations`` if the model forecasts normal scores of ranks.
+        Unit of all values: ``bps``, ``standard deviations`` if the model forecasts normal scores of ranks, or
+        ``none`` if its forecasts have no unit.
     edges
         One row per edge over all dates: leader, follower, weight (root mean square of the values) with its
         standard error, signed (mean value), t and q against shuffled peers, found, attention, and more, as
@@ -52,8 +56,9 @@ class PeerNetwork:
         Measures of the whole network beside what chance gives.
     verdict
         One row per criterion of the verdict on the model's attention: over (days or peers), answer (of all
-        criteria together), criterion, value, interval (90%), needs, outcome (pass, fail or open). Without
-        rows if the run has no verdict.
+        criteria together), criterion, value, interval (90%), needs, outcome (pass, fail or open), margin
+        (distance to another outcome, in halves of the interval) and near (other answers that a small move of
+        a figure would give). Without rows if the run has no verdict.
     """
 
     model: str
@@ -237,16 +242,15 @@ def peer_network(run: Run, model: str | None = None) -> PeerNetwork:
             "network needs a model that attends to peers, such as temporal_peer, in explain.models."
         )
     own = pl.col("model") == chosen
-    in_returns = run.config.label.transform != "rank"
-    factor = 1e4 if in_returns else 1.0
+    unit = unit_of_run(run.recorded, str(chosen))
     return PeerNetwork(
         model=str(chosen),
-        unit="bps" if in_returns else "standard deviations",
-        edges=edges.filter(own).drop("model").with_columns(pl.col("weight", "error", "signed") * factor),
+        unit=unit.name or unit.short,
+        edges=edges.filter(own).drop("model").with_columns(pl.col("weight", "error", "signed") * unit.factor),
         dated=run.table("explain_dated_edges")
         .filter(own)
         .drop("model")
-        .with_columns(pl.col("value", "error") * factor),
+        .with_columns(pl.col("value", "error") * unit.factor),
         firms=run.table("explain_firms").filter(own).drop("model"),
         measures=run.table("explain_network").filter(own).drop("model"),
         verdict=_verdict(run, str(chosen)),
@@ -254,7 +258,8 @@ def peer_network(run: Run, model: str | None = None) -> PeerNetwork:
 
 
 def _verdict(run: Run, model: str) -> pl.DataFrame:
-    if "explain_verdict" not in run.tables:
+    stored = run.table("explain_verdict") if "explain_verdict" in run.tables else pl.DataFrame()
+    if "margin" not in stored.columns:  # none, or one of an earlier version
         return _no_verdict()
-    rows = verdict_rows(run.table("explain_verdict").filter(pl.col("model") == model))
+    rows = verdict_rows(stored.filter(pl.col("model") == model))
     return rows.with_columns(criterion="question").select(_VERDICT)

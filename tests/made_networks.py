@@ -123,8 +123,11 @@ def made_tables(
             "low": 0.2,
             "high": float("inf"),
             "threshold": 0.7,
+            "fails": 0.4,
             "above": True,
             "dates": 8,
+            "margin": 0.1,
+            "near": "inconclusive" if answer == "no" else None,
         }
         for over, answer in (("peers", "no"), ("days", "inconclusive"))
         if verdict

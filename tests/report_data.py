@@ -316,6 +316,8 @@ def make_faithfulness() -> ModelFaithfulness:
                 "fails": [0.3, 0.3],
                 "above": [True, True],
                 "outcome": ["fail", "open"],
+                "margin": [0.1, 0.4],
+                "near": ["inconclusive", None],
             }
         ),
         curves=pl.concat(
@@ -392,6 +394,8 @@ def make_attribution(model: str, example: bool = True) -> ModelAttribution:
     values = [0.031, -0.012, 0.004, -0.001, 0.009, -0.018, 0.006, 0.002, 0.011, -0.003, 0.002, 0.022, -0.004]
     return ModelAttribution(
         model=model,
+        unit="bps of return",
+        unit_sentence="return over 1 session",
         n_forecasts=2_400,
         players=pl.DataFrame(
             {"kind": kinds, "player": players, "mean_abs_shap": size, "error": [0.1 * x for x in size]}

@@ -233,9 +233,7 @@ def contributions(attribution: Attribution, ticker: str, date: dt.date | None = 
             }
         ),
     )
-    figure = to_plotly(one_forecast(example, attribution.model))
-    figure.update_xaxes(title_text=f"forecast ({unit})")
-    return figure
+    return to_plotly(one_forecast(example, attribution.model, unit))
 
 
 def _bars(network: PeerNetwork, ticker: str, date: dt.date) -> dict[str, Any]:

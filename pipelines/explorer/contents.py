@@ -103,6 +103,9 @@ def has_networks(run: Run) -> bool:
     firms, dated = tables["firms"], tables["dated_edges"]
     if firms is None or firms.is_empty() or dated is None or "attention_rank" not in dated.columns:
         return False
+    verdict = run.read_table("explain_verdict")
+    if verdict is not None and "margin" not in verdict.columns:
+        return False
     return all(frame is not None for frame in tables.values())
 
 

@@ -4,7 +4,8 @@ const tones = { yes: "good", no: "bad", inconclusive: "caution" };
 
 function showVerdict(model) {
   const answers = new Map();
-  model.verdict.forEach(function (row) { answers.set(row.over, row.answer); });
+  const near = new Map();
+  model.verdict.forEach(function (row) { answers.set(row.over, row.answer); near.set(row.over, row.near); });
   const box = place("verdict");
   const over = function (name) { return model.verdict.filter(function (row) { return row.over === name; }); };
   const main = answers.get("peers");
@@ -22,12 +23,12 @@ function showVerdict(model) {
   };
   const lines = ["peers", "days"].filter(function (name) { return answers.has(name); }).map(function (name) {
     return element("p", { class: name === "peers" ? "headline" : "" }, element("b", {}, (name === "peers" ? "Attention usable as an explanation of peers: "
-      : "Over days: ") + answers.get(name) + ". "), why(name));
+      : "Over days: ") + answers.get(name) + (near.get(name) ? ", but near " + near.get(name) : "") + ". "), why(name));
   });
   const columns = [{ title: "over" }, { title: "criterion" }, { title: "value", class: "num" }, { title: "90% interval", class: "num" },
-    { title: "needs", class: "num" }, { title: "outcome" }];
+    { title: "needs", class: "num" }, { title: "outcome" }, { title: "margin", class: "num", hint: "Distance to another outcome, in halves of the interval" }];
   const rows = model.verdict.map(function (row) {
-    return { cells: [row.over, element("span", { title: row.question }, row.criterion), number(row.value, 2), interval(row), needs(row), row.outcome] };
+    return { cells: [row.over, element("span", { title: row.question }, row.criterion), number(row.value, 2), interval(row), needs(row), row.outcome, margin(row)] };
   });
   fill("verdict", lines, element("details", {}, element("summary", {}, "All criteria. A failure makes the answer no; an open criterion makes it inconclusive."),
     table("Criteria of the verdict on attention", columns, rows)));
@@ -35,12 +36,18 @@ function showVerdict(model) {
 
 function criterion(row) {
   const value = row.value === null ? " not measured" : " " + number(row.value, 2) + (row.low === null ? "" : " (" + interval(row) + ")");
-  return row.criterion + value + ", needs " + needs(row) + ": " + row.outcome;
+  return row.criterion + value + ", needs " + needs(row) + ": " + row.outcome
+    + (row.margin === null ? "" : ", margin " + margin(row));
 }
+
+function margin(row) { return row.margin === null ? "\u2013" : number(row.margin, 2); }
 
 function interval(row) { return row.low === null ? "\u2013" : number(row.low, 2) + " to " + number(row.high, 2); }
 
-function needs(row) { return (row.above ? "at least " : "below ") + number(row.threshold, 2); }
+function needs(row) {
+  return (row.above ? "at least " : "below ") + number(row.threshold, 2)
+    + (row.fails === row.threshold ? "" : ", fails " + (row.above ? "below " : "above ") + number(row.fails, 2));
+}
 
 function showTiles(model) {
   const measures = new Map(model.network.map(function (row) { return [row.measure, row]; }));

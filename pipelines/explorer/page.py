@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 from importlib.resources import files
 
+from pipelines.explain.unit import unit_of_run
 from pipelines.explorer.contents import ModelNetwork, orders_per_date
 from pipelines.explorer.payload import model_payload, unit_payload
 from pipelines.run.record import Run
@@ -44,7 +45,7 @@ def render_explorer(run: Run, networks: Sequence[ModelNetwork]) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     data = {
-        "unit": unit_payload(run.config),
+        "unit": unit_payload([unit_of_run(run, network.model) for network in networks]),
         "models": [model_payload(network, orders_per_date(run)) for network in networks],
     }
     # inside a script element, only "<" can end the element or open a comment

@@ -14,25 +14,22 @@ import polars as pl
 from scipy import stats
 
 from features.arrays import FloatArray, IntArray
-from pipelines.config.schema import Config
-from pipelines.explain.forecasts.text import unit_of
 from pipelines.explain.network_tables import STRONGEST, UNKNOWN_GROUP
+from pipelines.explain.unit import Unit
 from pipelines.explorer.columns import rough_values, values, whole_numbers
 from pipelines.explorer.contents import ModelNetwork
 
 Payload = dict[str, Any]
-_BASIS_POINTS = 1e4
 
 
-def unit_payload(config: Config) -> Payload:
-    """Unit of the values: basis points of return, or normal scores if the model forecasts ranks."""
-    ranks = config.label.transform == "rank"
-    return {
-        "name": "" if ranks else "bps",
-        "factor": 1.0 if ranks else _BASIS_POINTS,
-        "digits": 4 if ranks else 2,
-        "sentence": unit_of(config),
-    }
+def unit_payload(units: Sequence[Unit]) -> Payload:
+    """Unit of the values of a page: that of its models if it is the same for all, and otherwise none."""
+    if len(set(units)) == 1:
+        unit = units[0]
+    else:
+        unit = Unit("", 1.0, "none", "; ".join(dict.fromkeys(one.sentence for one in units)))
+    digits = 2 if unit.name else 4
+    return {"name": unit.name, "factor": unit.factor, "digits": digits, "sentence": unit.sentence}
 
 
 def model_payload(network: ModelNetwork, orders: int) -> Payload:
@@ -94,7 +91,10 @@ def model_payload(network: ModelNetwork, orders: int) -> Payload:
                 "low",
                 "high",
                 "threshold",
+                "fails",
                 "above",
+                "margin",
+                "near",
             ),
         ),
     }

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from pipelines.explain.recovery import START
+from pipelines.explain.unit import unit_of_run
 from pipelines.report.contents.attribution import ExampleForecast, ModelAttribution
 from pipelines.report.contents.faithfulness import ModelFaithfulness
 from pipelines.report.contents.truth import SimulatedTruth
@@ -90,7 +91,7 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
 def _faithfulness(run: Run, model: str) -> ModelFaithfulness | None:
     """The verdict on a model's attention and the tables behind it.
 
-    None without attention, or if the run was explained before criteria had a limit for failing.
+    None without attention, or if the run was explained before criteria had a margin.
     """
 
     def own(name: str) -> pl.DataFrame | None:
@@ -99,7 +100,7 @@ def _faithfulness(run: Run, model: str) -> ModelFaithfulness | None:
         return None if rows is None or rows.is_empty() else rows
 
     verdict = own("verdict")
-    if verdict is None or "fails" not in verdict.columns:
+    if verdict is None or "margin" not in verdict.columns:
         return None
     return ModelFaithfulness(
         verdict=verdict,
@@ -128,22 +129,29 @@ def attributions(run: Run) -> list[ModelAttribution]:
     )
     result = []
     for model, fact in _facts(run).items():
-        own = pl.col("model") == model
-        example = examples.filter(own)
+        own, unit = pl.col("model") == model, unit_of_run(run, model)
+        example = examples.filter(own).with_columns(
+            pl.col("base_value", "forecast", "value", "error") * unit.factor
+        )
         first = example.row(0, named=True)
         of_model = {
             name: None if frame is None or frame.filter(own).is_empty() else frame.filter(own)
             for name, frame in networks.items()
         }
+        if of_model["edges"] is not None:
+            of_model["edges"] = of_model["edges"].with_columns(pl.col("weight", "error") * unit.factor)
         result.append(
             ModelAttribution(
                 model=model,
+                unit=f"{unit.name} of return" if unit.name else "unit of the forecast",
+                unit_sentence=unit.sentence,
                 n_forecasts=fact["n_forecasts"],
-                players=players.filter(own),
-                additivity_max_abs=fact["additivity_max_abs"],
+                players=players.filter(own).with_columns(pl.col("mean_abs_shap", "error") * unit.factor),
+                additivity_max_abs=unit.factor * fact["additivity_max_abs"],
                 additivity_relative=fact["additivity_relative"],
-                monte_carlo_error=fact["monte_carlo_error"],
+                monte_carlo_error=unit.factor * fact["monte_carlo_error"],
                 removal=fact.get("removal"),
+                absent_days=fact.get("absent_days"),
                 skill=_skill(run, model),
                 faithfulness=_faithfulness(run, model),
                 example=ExampleForecast(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,6 +14,7 @@ import pytest
 import peerglass
 from peerglass import charts
 from peerglass.network import PeerNetwork
+from pipelines.config.load import check_config
 
 JAN, FEB, MAR = dt.date(2020, 1, 2), dt.date(2020, 2, 3), dt.date(2020, 2, 24)
 
@@ -81,7 +84,8 @@ def test_peers_have_their_group_and_their_edge(network: PeerNetwork) -> None:
             network.peers(ticker, date)
 
 
-def test_the_verdict_is_one_short_row_per_criterion() -> None:
+def test_the_verdict_is_one_short_row_per_criterion(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    config = check_config({**tiny, "models": {"made": {"model": "ridge"}}}, origin="made")
     row = {
         "over": "peers",
         "answer": "no",
@@ -90,7 +94,15 @@ def test_the_verdict_is_one_short_row_per_criterion() -> None:
         "value": 0.3,
         "low": 0.2,
     }
-    row |= {"model": "made", "high": math.inf, "threshold": 0.5, "fails": 0.3, "above": True}
+    row |= {
+        "model": "made",
+        "high": math.inf,
+        "threshold": 0.5,
+        "fails": 0.3,
+        "above": True,
+        "margin": 0.1,
+        "near": None,
+    }
     other = pl.DataFrame({"model": ["made"], "leader": ["B"], "follower": ["A"]}).with_columns(
         pl.lit(1.0).alias(name) for name in ("weight", "error", "signed", "value")
     )
@@ -99,11 +111,21 @@ def test_the_verdict_is_one_short_row_per_criterion() -> None:
         id="made",
         tables=tables,
         table=lambda name: tables.get(name, other),
-        config=SimpleNamespace(label=SimpleNamespace(transform="rank")),
+        recorded=SimpleNamespace(folder=tmp_path, config=config),
     )
     verdict = peerglass.peer_network(run).verdict  # type: ignore[arg-type]  # what is read of a run
     assert verdict.rows() == [
-        ("peers", "no", "Does it?", 0.3, "0.2 to unbounded", "at least 0.5, fails below 0.3", "fail")
+        (
+            "peers",
+            "no",
+            "Does it?",
+            0.3,
+            "0.2 to unbounded",
+            "at least 0.5, fails below 0.3",
+            "fail",
+            0.1,
+            None,
+        )
     ]
     tables.clear()
     unmeasured = peerglass.peer_network(run).verdict  # type: ignore[arg-type]

@@ -91,7 +91,7 @@ def edge_roc(roc: pl.DataFrame, auc: Mapping[str, float]) -> Figure:
     )
 
 
-def player_importance(players: pl.DataFrame, model: str) -> Figure:
+def player_importance(players: pl.DataFrame, model: str, unit: str) -> Figure:
     """Draw mean |SHAP| per player with its Monte Carlo error, the largest at the top, coloured by kind."""
     frame = players.sort("mean_abs_shap", descending=True).head(MAX_PLAYERS).reverse()
     spare = iter(_OTHER_COLOURS * 4)
@@ -117,7 +117,7 @@ def player_importance(players: pl.DataFrame, model: str) -> Figure:
         traces,
         {
             "barmode": "stack",
-            "xaxis": axis("mean |SHAP| (unit of the forecast)"),
+            "xaxis": axis(f"mean |SHAP| ({unit})"),
             "yaxis": axis("", type="category", categoryorder="array", categoryarray=order),
         },
     )
@@ -150,7 +150,7 @@ def skill_by_player(skill: pl.DataFrame, model: str) -> Figure:
     )
 
 
-def one_forecast(example: ExampleForecast, model: str) -> Figure:
+def one_forecast(example: ExampleForecast, model: str, unit: str) -> Figure:
     """Draw one forecast as a waterfall from the base value to the forecast, one bar per player.
 
     The whisker of a bar is the Monte Carlo error of its value. Players that are drawn as one bar have the
@@ -203,7 +203,7 @@ def one_forecast(example: ExampleForecast, model: str) -> Figure:
         {
             "margin": {"l": 56, "r": 20, "t": 14, "b": 44},
             "xaxis": axis(
-                "output of the model",
+                f"forecast ({unit})",
                 zeroline=True,
                 range=[min(ends) - room, max(ends) + room],
             ),

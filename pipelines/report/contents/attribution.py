@@ -26,10 +26,9 @@ class ExampleForecast:
     date, ticker
         The date and the firm of the forecast.
     base_value, forecast
-        The model's output without any player and with all players; in the unit of the forecast.
+        The model's output without any player and with all players.
     contributions
-        player, value, error: Shapley values with their Monte Carlo standard errors, in the unit of the
-        forecast.
+        player, value, error: Shapley values with their Monte Carlo standard errors.
     """
 
     date: str
@@ -51,19 +50,23 @@ class ModelAttribution:
     ----------
     model
         Name of the model, as in the ladder.
+    unit
+        Unit of all values: ``bps of return``, or ``unit of the forecast`` if that is no return.
+    unit_sentence
+        What is forecast, in words.
     n_forecasts
         Number of forecasts explained.
     players
         kind (days, features, peers), player, mean_abs_shap and error (mean Monte Carlo standard error of the
-        player's values), in the unit of the forecast. Players without an error are not drawn.
+        player's values). Players without an error are not drawn.
     additivity_max_abs, additivity_relative
-        Largest |base + sum of values - forecast|: in the unit of the forecast, and as a fraction of
-        mean |forecast - base|.
+        Largest |base + sum of values - forecast|, and the same as a fraction of mean |forecast - base|.
     monte_carlo_error
-        Mean standard error of a Shapley value, in the unit of the forecast; None if all coalitions were
-        evaluated, so that the values are exact.
-    removal
-        What replaced absent characteristics; None for runs that did not record it.
+        Mean standard error of a Shapley value; None if all coalitions were evaluated, so that the values are
+        exact.
+    removal, absent_days
+        What replaced absent characteristics, and what became of absent days; None if not recorded, and for
+        models without days.
     skill
         kind, player, value, error, dates: the rank IC on test dates, divided among the players; the kinds
         ``base`` and ``total`` are the rank IC without any player and of the complete model.
@@ -83,12 +86,15 @@ class ModelAttribution:
     """
 
     model: str
+    unit: str
+    unit_sentence: str
     n_forecasts: int
     players: pl.DataFrame
     additivity_max_abs: float
     additivity_relative: float
     monte_carlo_error: float | None = None
     removal: str | None = None
+    absent_days: str | None = None
     skill: pl.DataFrame | None = None
     faithfulness: ModelFaithfulness | None = None
     example: ExampleForecast | None = None

@@ -19,6 +19,8 @@ VERDICT_COLUMNS = (
     "fails",
     "above",
     "outcome",
+    "margin",
+    "near",
 )
 CURVE_COLUMNS = ("over", "method", "removal", "share", "cumulative")
 AGREEMENT_COLUMNS = ("over", "kind", "method", "value", "low", "high", "null")
@@ -36,7 +38,8 @@ class ModelFaithfulness:
     Attributes
     ----------
     verdict
-        One row per criterion, with the answer for days or peers in ``answer``.
+        One row per criterion, with the answer for days or peers in ``answer``, and other answers that a small
+        move of a figure would give in ``near``.
     curves
         Cumulative change of the forecasts when units are removed in the order of a method.
     agreement

@@ -166,8 +166,9 @@ def test_filters_by_sector_by_t_and_by_edges_found(show: Show) -> None:
 
 def test_the_verdict_stands_at_the_top_with_its_numbers(show: Show) -> None:
     text = show().inner_text("#verdict")
-    assert text.startswith("Attention usable as an explanation of peers: no.")
-    assert "agreement 0.31 (0.20 to unbounded), needs at least 0.70: fail" in text
+    assert text.startswith("Attention usable as an explanation of peers: no, but near inconclusive.")
+    needs = "needs at least 0.70, fails below 0.40: fail, margin 0.10"
+    assert f"agreement 0.31 (0.20 to unbounded), {needs}" in text
     assert "Over days: inconclusive" in text
 
 

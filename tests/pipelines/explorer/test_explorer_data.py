@@ -20,6 +20,7 @@ from made_networks import DATES, HOSTILE, MODEL, TICKERS, made_tables, value_of,
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError, PeerglassError
+from pipelines.explain.unit import unit_of
 from pipelines.explorer.columns import rough_values, values, whole_numbers
 from pipelines.explorer.contents import has_networks, read_networks
 from pipelines.explorer.payload import model_payload, unit_payload
@@ -84,9 +85,11 @@ def test_every_stored_value_is_in_the_page_with_its_date_leader_and_follower(run
 def test_values_are_basis_points_unless_ranks_are_forecast(run: Run, tiny: dict[str, Any]) -> None:
     ranks = check_config({**tiny, "label": {**tiny.get("label", {}), "transform": "rank"}}, origin="tiny")
     returns = check_config({**tiny, "label": {**tiny.get("label", {}), "transform": "demean"}}, origin="tiny")
-    assert (unit_payload(returns)["name"], unit_payload(returns)["factor"]) == ("bps", 1e4)
-    assert (unit_payload(ranks)["name"], unit_payload(ranks)["factor"]) == ("", 1.0)
-    assert "not returns" in unit_payload(ranks)["sentence"]
+    model = next(iter(returns.models))
+    in_bps, in_scores = (unit_payload([unit_of(one, model)]) for one in (returns, ranks))
+    assert (in_bps["name"], in_bps["factor"]) == ("bps", 1e4)
+    assert (in_scores["name"], in_scores["factor"]) == ("", 1.0)
+    assert "not returns" in in_scores["sentence"]
 
 
 def without(name: str) -> Callable[[Run], None]:

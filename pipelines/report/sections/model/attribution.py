@@ -22,7 +22,7 @@ def attribution_blocks(data: ReportData) -> Iterator[Block]:
     if data.attribution:
         yield paragraph(
             "Shapley values divide a forecast among players: blocks of days, families of features, and "
-            "peers. All values are in the unit of the forecast."
+            "peers, in the unit of the forecast."
         )
     if data.explorer is not None:
         yield (
@@ -40,7 +40,7 @@ def attribution_blocks(data: ReportData) -> Iterator[Block]:
             more = f" The {hidden} smallest players are not drawn." if hidden > 0 else ""
             figures.append(
                 (
-                    attribution.player_importance(known, model.model),
+                    attribution.player_importance(known, model.model, model.unit),
                     "A bar is the mean absolute effect of a player on the forecasts, with the mean Monte "
                     "Carlo error of its values. It does not tell whether the player makes the forecasts "
                     f"better or worse.{more}",
@@ -58,7 +58,7 @@ def attribution_blocks(data: ReportData) -> Iterator[Block]:
         if model.example is not None and model.example.contributions["error"].null_count() == 0:
             figures.append(
                 (
-                    attribution.one_forecast(model.example, model.model),
+                    attribution.one_forecast(model.example, model.model, model.unit),
                     "Read from top to bottom. The first bar is the output of the model without any player. "
                     "Blue players raise the forecast, orange players lower it, each with its Monte Carlo "
                     "error. The last bar is the forecast.",
@@ -79,11 +79,15 @@ def _reliability(model: ModelAttribution) -> dict[str, str]:
         monte_carlo = "unknown"
     else:
         monte_carlo = f"{two_digits(model.monte_carlo_error)} (mean standard error of a Shapley value)"
-    removal = {}
+    removal: dict[str, str] = {}
     if model.removal is not None:
         removal = {"absent characteristics get": REMOVALS[cast("Removal", model.removal)]}
+    if model.absent_days is not None:
+        removal["absent days are"] = model.absent_days
     return {
         "forecasts explained": f"{model.n_forecasts:,}",
+        "forecast": model.unit_sentence,
+        "unit of all values": model.unit,
         "largest additivity error": two_digits(model.additivity_max_abs),
         "relative additivity error": f"{two_digits(100 * model.additivity_relative)} % of mean "
         "|forecast \N{MINUS SIGN} base value|",

@@ -18,6 +18,7 @@ _VERDICT = (
     Column("interval", "90% interval", text, numeric=False),
     Column("needs", "needs", text, numeric=False),
     Column("outcome", "outcome", text, numeric=False),
+    Column("margin", "margin", number(2), hint="distance to another outcome, in halves of the interval"),
 )
 _INFERENCE = (
     Column("over", "attention over", text, numeric=False),
@@ -61,11 +62,14 @@ _NOT_SHOWN = (
 def faithfulness_blocks(found: ModelFaithfulness) -> Iterator[Block]:
     """Show the verdict with its criteria, the measures behind it, and what attention looks at."""
     yield "<h4>Is attention usable as an explanation?</h4>"
-    answers = found.verdict.select("over", "answer").unique(maintain_order=True)
-    words = "; ".join(f"over {over}: {answer}" for over, answer in answers.iter_rows())
+    answers = found.verdict.select("over", "answer", "near").unique(maintain_order=True)
+    words = "; ".join(
+        f"over {over}: {answer}" + (f", but near {near}" if near else "")
+        for over, answer, near in answers.iter_rows()
+    )
     yield paragraph(
         f"Attention usable as an explanation, {words}. It is usable if every criterion passes, and not "
-        "usable if one fails."
+        "usable if one fails. Near means that other draws, or another machine, can give the other answer."
     )
     yield table(verdict_rows(found.verdict), _VERDICT, label="Criteria of the verdict on attention")
     yield from beside(list(_measures(found)))
