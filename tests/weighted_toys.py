@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -150,11 +149,8 @@ def verdict_on_days(
     firms: int = 4,
 ) -> Verdict:
     """Judge attention over days on some test sessions."""
-    measured = [
-        one
-        for t in sessions
-        for one in measure_days(_subject(model, data, config, t), int(t), np.arange(firms))
-    ]
+    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig() if config is None else config)
+    measured = [one for t in sessions for one in measure_days(subject, int(t), np.arange(firms))]
     return judge("days", measured, at_inference([intervene(model, data, sessions, "days", seed=0)]))
 
 
@@ -170,16 +166,11 @@ def verdict_on_peers(
     """Judge attention over peers on some test sessions."""
     options = PeerGameConfig(permutations=permutations)
     network = explain_peers(model.eval(), data, sessions, options)
+    subject = Subject(model, data, TRAIN, FaithfulConfig() if config is None else config)
     measured = []
     for found in network:
-        subject = _subject(model, data, config, found.session)
-        (shuffled,) = explain_peers(subject.random, data, np.array([found.session]), options)
+        shuffled_model = subject.shuffles(found.session)[0]
+        (shuffled,) = explain_peers(shuffled_model, data, np.array([found.session]), options)
         measured += measure_peers(subject, found.session, np.arange(firms), found.phi_NN, shuffled.phi_NN)
     inference = at_inference([intervene(model, data, sessions, "peers", seed=0)])
     return judge("peers", measured, inference, peer_agreement(network))
-
-
-def _subject(model: Forecaster, data: PanelTensors, config: FaithfulConfig | None, session: int) -> Subject:
-    """Shuffle the parameters anew for every date: one shuffle of few weights may keep their order."""
-    config = replace(FaithfulConfig() if config is None else config, seed=int(session))
-    return Subject(model.eval(), data, TRAIN, config)

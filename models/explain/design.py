@@ -1,11 +1,14 @@
 """Which forecasts of a test period are explained, and the standard errors of means over such a sample.
 
-The design has two stages: dates in even steps, then firms of each date, in proportion from every group.
+The design has two stages: dates in even steps, on which the fitted models take turns, then firms of each
+date, in proportion from every group.
 
-Legend: N firms of a date, E explained forecasts, D dates.
+Legend: N firms of a date, E explained forecasts, D dates, K seeds.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,6 +21,40 @@ def evenly_spaced(sessions: IntArray, count: int) -> IntArray:
     places = (np.arange(count) + 0.5) * len(sessions) / max(count, 1)
     selected: IntArray = sessions[places.astype(np.int64)]
     return selected
+
+
+def take_turns(tests: Sequence[IntArray], seeds: int, count: int) -> list[list[IntArray]]:
+    """Divide ``count`` dates among the fitted models of all folds and seeds, so that every date counts once.
+
+    The dates are chosen in even steps from all test sessions together. Of the folds that test a date, and of
+    the seeds, the next one in turn explains it.
+
+    Parameters
+    ----------
+    tests
+        Test sessions of each fold. Combinatorial folds test a session several times.
+    seeds
+        K, the number of seeds of each fold.
+    count
+        Number of dates. With fewer test sessions, all of them are chosen.
+
+    Returns
+    -------
+    list of list of ndarray
+        For each fold and seed, its dates in ascending order. It has none if there are fewer dates than fitted
+        models.
+
+    Examples
+    --------
+    >>> [[part.tolist() for part in fold] for fold in take_turns([np.arange(4), np.arange(4, 8)], 2, 4)]
+    [[[1], [3]], [[5], [7]]]
+    """
+    turns: list[list[list[int]]] = [[[] for _ in range(seeds)] for _ in tests]
+    for turn, session in enumerate(evenly_spaced(np.unique(np.concatenate(list(tests))), count).tolist()):
+        testing = [of_fold for of_fold, test in zip(turns, tests, strict=True) if session in test]
+        fewest = min(testing, key=lambda of_fold: sum(map(len, of_fold)))
+        fewest[turn % seeds].append(session)
+    return [[np.array(dates, dtype=np.int64) for dates in of_fold] for of_fold in turns]
 
 
 def stratified_sample(group_N: IntArray, count: int, rng: np.random.Generator) -> IntArray:

@@ -6,10 +6,11 @@ E explained forecasts, M coalitions.
 Players are disjoint. A player is present or absent for all firms of a date at the same time:
 
 * A block of days is removed by masking it as a key of the day encoder, for every firm. If all days are
-  removed, the output of the encoder depends only on its position embeddings.
+  removed, the output of the encoder depends only on its position embeddings. Days that enter a linear map,
+  such as those in the messages to peers, are set to 0 instead (`models.forecaster.Forecaster.zeroed_days`).
 * A family of characteristics, or a channel, is replaced for every firm (`models.explain.removal`). By default
   it gets the values of another firm of the same date. Every firm donates its values exactly once, so the
-  cross-section of the date is preserved and no value is set to zero.
+  cross-section of the date is preserved.
 * Peers (all together, a sector, or a single firm) and market tokens are removed by masking them as keys.
 
 Group codes and positions in the window are never removed. Players with the same information, such as a
@@ -38,6 +39,7 @@ from models.explain.players import (
     Player,
     PlayerConfig,
     Unwrapped,
+    absent_days,
     check_families,
     day_attention,
     find_players,
@@ -138,6 +140,8 @@ class GroupAttribution:
         Agreement of day attention with ``|value|`` over day blocks; None if there are no day players.
     engine, removal
         How the values were computed.
+    absent_days
+        What becomes of absent days, in words; None if there are no day players.
     degrees_E
         Degrees of freedom of the errors of each forecast; 0 if its values are exact.
     reached
@@ -156,6 +160,7 @@ class GroupAttribution:
     attention_days: RankAgreement | None
     engine: str
     removal: Removal
+    absent_days: str | None
     degrees_E: IntArray
     reached: bool
 
@@ -239,6 +244,7 @@ def explain_groups(
         attention_days=rank_agreement(agreement_E) if players[0].kind == "days" else None,
         engine=config.engine,
         removal=config.removal,
+        absent_days=absent_days(inner) if players[0].kind == "days" else None,
         degrees_E=degrees_E,
         reached=bool(reached_E.all()),
     )

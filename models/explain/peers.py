@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from features.arrays import FloatArray, IntArray
+from features.arrays import BoolArray, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.batch import Batch, PanelTensors
 from models.explain.game import Quality, quality
@@ -36,20 +36,16 @@ class PeerGameConfig:
         Number R of antithetic pairs of orders per date, at least 2. The Monte Carlo error falls with its
         square root. Squares need at least two independent pairs.
     max_firms
-        If a date has more firms, this many are drawn at random: as followers if the model evaluates nested
-        sets of peers at once (one peer layer), and as leaders otherwise. The game is the same: all firms of
-        the date are peers, and only some pairs are measured. A firm that is drawn on one date is drawn on
-        all, so that its edges can be followed through time.
+        If a date has more firms, this many are drawn at random (:func:`drawn_firms`): as followers if the
+        model evaluates nested sets of peers at once (one peer layer), and as leaders otherwise. The game is
+        the same: all firms of the date are peers, and only some pairs are measured.
     seed
-        Seed of the orders, independently for each date.
-    sample_seed
-        Seed of the drawn firms.
+        Seed of the drawn firms and, independently for each date, of the orders.
     """
 
     permutations: int = 16
     max_firms: int = 150
     seed: int = 0
-    sample_seed: int = 0
 
     def __post_init__(self) -> None:
         if self.permutations < 2 or self.max_firms < 2:
@@ -123,15 +119,47 @@ class PeerAttribution:
         )
 
 
+def drawn_firms(mask_DN: BoolArray, config: PeerGameConfig) -> IntArray | None:
+    """Draw the firms of a network, which are the same on all its dates, so that an edge can be followed.
+
+    They are drawn at random from the firms that are in the universe on at least half of the dates, and then
+    from the others if these are too few. On a date on which a drawn firm is not in the universe, no other
+    firm takes its place.
+
+    Parameters
+    ----------
+    mask_DN
+        The universe on the dates of the network.
+    config
+        The number of firms, and the seed.
+
+    Returns
+    -------
+    ndarray or None
+        Panel columns, ascending. None if no date has more than ``max_firms`` firms: all are measured then.
+    """
+    if mask_DN.sum(axis=1).max(initial=0) <= config.max_firms:
+        return None
+    order_N = np.random.default_rng((config.seed, 1)).permutation(mask_DN.shape[1])
+    dates_N = mask_DN.sum(axis=0)[order_N]
+    rank_N = np.where(dates_N == 0, 2, 2 * dates_N < len(mask_DN))  # often, sometimes and never
+    return np.sort(order_N[np.argsort(rank_N, kind="stable")[: config.max_firms]])
+
+
 def explain_peers(
-    model: Explainable, data: PanelTensors, sessions: IntArray, config: PeerGameConfig | None = None
+    model: Explainable,
+    data: PanelTensors,
+    sessions: IntArray,
+    config: PeerGameConfig | None = None,
+    *,
+    drawn: IntArray | None = None,
 ) -> tuple[PeerAttribution, ...]:
     """Compute Shapley values of the peers for the forecasts of some sessions.
 
     A coalition is the set of firms whose keys are not masked. R random orders of the firms and their reverses
     are walked (`models.explain.walks`); the value of a firm is the mean of its steps, and the mean of an
     order and its reverse is one independent draw. The values of a date depend on that date, the model and
-    the seed, not on the other dates.
+    the seed, not on the other dates; which of its pairs are measured depends on the dates of the network.
 
     Parameters
     ----------
@@ -143,6 +171,14 @@ def explain_peers(
         Session indices; each must have a firm in the universe.
     config
         Options.
+    drawn
+        Panel columns of the firms of the network, from :func:`drawn_firms`, if these sessions are a part of
+        it. None draws them from these sessions.
+
+    Returns
+    -------
+    tuple of PeerAttribution
+        One per session; a session on which no drawn firm is in the universe is left out.
 
     Raises
     ------
@@ -159,19 +195,22 @@ def explain_peers(
     module = unwrap(model)
     if not isinstance(module, Forecaster) or not module.uses_peers:
         raise ValueError("The model has no peers to explain; use one that has, such as temporal_peer.")
-    priority_N = np.random.default_rng(config.sample_seed).permutation(data.mask_TN.shape[1])
-    return tuple(_explain_date(module, data, int(session), priority_N, config) for session in sessions)
+    if drawn is None:
+        drawn = drawn_firms(data.mask_TN[torch.as_tensor(np.array(sessions))].cpu().numpy(), config)
+    dates = [_explain_date(module, data, int(session), drawn, config) for session in sessions]
+    return tuple(date for date in dates if date is not None)
 
 
 def _explain_date(
-    module: Forecaster, data: PanelTensors, session: int, priority_N: IntArray, config: PeerGameConfig
-) -> PeerAttribution:
+    module: Forecaster, data: PanelTensors, session: int, drawn: IntArray | None, config: PeerGameConfig
+) -> PeerAttribution | None:
+    """Explain one date; None if none of the drawn firms is in its universe."""
     batch = data.batch(torch.tensor([session]))
     game, firms_N = PeerGame.of(module, batch), batch.firms_N.cpu().numpy()
     every_N = np.arange(len(firms_N))
-    drawn_K = every_N
-    if len(firms_N) > config.max_firms:
-        drawn_K = np.sort(np.argsort(priority_N[firms_N])[: config.max_firms])
+    drawn_K = every_N if drawn is None else np.flatnonzero(np.isin(firms_N, drawn))
+    if not len(drawn_K):
+        return None
     followers_n, leaders_K = (drawn_K, every_N) if game.nested else (every_N, drawn_K)
     rng = np.random.default_rng((config.seed, session))
     total_nK, squares_nK = np.zeros((2, len(followers_n), len(leaders_K)))

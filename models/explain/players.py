@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from features.arrays import AnyFloatArray, FloatArray, IntArray
+from models.attention.encoder import day_encoder
 from models.batch import Ablation, Batch
 from models.fitted import Fitted
 from models.forecaster import Forecaster
@@ -213,6 +214,14 @@ def _sector(code: int, groups: tuple[str, ...]) -> str:
 
 def _market_tokens(model: Forecaster) -> int:
     return max((part.market_tokens for part in model.modules() if isinstance(part, PeerLayer)), default=0)
+
+
+def absent_days(model: Unwrapped) -> str:
+    """What becomes of absent days in a model, in words; "masked" for a model without days."""
+    if not isinstance(model, Forecaster) or not model.zeroed_days:
+        return "masked"
+    zero = "set to 0, the centre of each channel"
+    return zero if day_encoder(model) is None else f"masked, and in the messages to peers {zero}"
 
 
 def check_families(families: Mapping[str, Sequence[int]], n_characteristics: int) -> None:

@@ -58,7 +58,7 @@ class SkillConfig:
     removal
         What replaces absent characteristics and channels: see `models.explain.removal`.
     seed
-        Seed of the draws, independently for each date.
+        Seed of the permutations and the replacements, independently for each date.
     """
 
     payoff: Literal["rank_ic", "mse"] = "rank_ic"
@@ -144,7 +144,8 @@ def explain_skill(
     cells = None if train is None else training_cells(data, train, seed=config.seed)
     kept, values, bases, skills = [], [], [], []
     for session in sessions.tolist():
-        game = _skill_game(model, data, session, players, config, cells=cells)
+        date_seed = int(np.random.default_rng((config.seed, session)).integers(2**32))
+        game = _skill_game(model, data, session, players, config, cells=cells, seed=date_seed)
         if game is None:
             continue
         sampled = sample(
@@ -152,7 +153,7 @@ def explain_skill(
             len(players),
             SAMPLERS[config.engine],
             Precision(config.permutations),
-            seed=int(np.random.default_rng((config.seed, session)).integers(2**32)),
+            seed=date_seed,
         )
         kept.append(session)
         values.append(sampled.values.values_PO[:, 0])
@@ -187,6 +188,7 @@ def _skill_game(
     config: SkillConfig,
     *,
     cells: TrainingCells | None,
+    seed: int,
 ) -> Game | None:
     """Game that pays the skill of a date, [M, 1]; None if too few targets are known."""
     batch = data.batch(torch.tensor([session]))
@@ -194,7 +196,7 @@ def _skill_game(
     known_E = np.flatnonzero(np.isfinite(y_N))
     if len(known_E) < MIN_FIRMS:
         return None
-    background = replacement(config.removal, batch, cells, config.seed)
+    background = replacement(config.removal, batch, cells, seed)
     forecasts = group_game(unwrap(model), batch, players, known_E, background)
     draw_K = np.arange(config.replacements)
 

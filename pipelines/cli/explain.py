@@ -74,7 +74,7 @@ def explain(
         typer.Option(
             help="What absent characteristics get: values of another firm of the same `date` (default), of "
             "the training fold (`train`), or draws from the training fold given what is kept "
-            "(`conditional`). Absent days and peers are masked."
+            "(`conditional`). Absent peers are masked; absent days are masked or set to 0 (the output says)."
         ),
     ] = None,
     precision: Annotated[

@@ -163,7 +163,8 @@ class ExplainConfig(Section):
     removal: Literal["date", "train", "conditional"] = "date"
     """What absent characteristics are replaced with: the values of another firm of the same ``date``, those
     of a random firm and session of the training fold (``train``), or draws from the training fold given the
-    characteristics that are kept (``conditional``). Absent days and peers are masked."""
+    characteristics that are kept (``conditional``). Absent peers are masked, and so are absent days, except
+    in models that read them through a linear map or a convolution, where they are set to 0."""
     precision: float | None = Field(default=None, gt=0)
     """Largest standard error of a value, as a share of the standard deviation of the date's forecasts. The
     engine draws until it is reached, at most 1,000 times. Null: ``permutations`` draws."""

@@ -21,11 +21,11 @@ _MAX_CELLS = 20_000  # of a stored map of days
 Row = Mapping[str, Any]
 
 
-def attention_rows(parts: Sequence[FaithfulPart], dataset: Dataset) -> dict[str, list[Row]]:
-    """Rows of the tables ``heads``, ``day_weights``, ``day_map`` and ``firm_map``."""
+def attention_rows(parts: Sequence[FaithfulPart], dataset: Dataset, seed: int) -> dict[str, list[Row]]:
+    """Rows of the tables ``heads``, ``day_weights``, ``day_map`` and ``firm_map``; a seed for all draws."""
     return {
-        "heads": list(_heads(parts)),
-        "day_weights": list(_day_weights(parts, dataset)),
+        "heads": list(_heads(parts, seed)),
+        "day_weights": list(_day_weights(parts, dataset, seed)),
         "day_map": list(_day_map(parts)),
         "firm_map": list(_firm_map(parts, dataset)),
     }
@@ -41,8 +41,8 @@ def figures(estimate: Estimate) -> dict[str, float | int]:
     }
 
 
-def _heads(parts: Sequence[FaithfulPart]) -> Iterable[Row]:
-    for one in head_traits(date for part in parts for date in part.dates):
+def _heads(parts: Sequence[FaithfulPart], seed: int) -> Iterable[Row]:
+    for one in head_traits((date for part in parts for date in part.dates), seed):
         yield {
             "over": one.over,
             "layer": one.layer,
@@ -53,7 +53,7 @@ def _heads(parts: Sequence[FaithfulPart]) -> Iterable[Row]:
         }
 
 
-def _day_weights(parts: Sequence[FaithfulPart], dataset: Dataset) -> Iterable[Row]:
+def _day_weights(parts: Sequence[FaithfulPart], dataset: Dataset, seed: int) -> Iterable[Row]:
     """Weight of each past day, by the volatility of the market over the 21 sessions up to that day."""
     known = [part for part in parts if part.day_weights_EW is not None and part.day_sessions_E is not None]
     if not known:
@@ -67,7 +67,7 @@ def _day_weights(parts: Sequence[FaithfulPart], dataset: Dataset) -> Iterable[Ro
     for day in range(window):
         explained_T[np.maximum(np.unique(session_E) - day, 0)] = True
     volatility_T[~explained_T] = np.nan
-    for one in day_profile(weights_EW, session_E, regimes_of(volatility_T)):
+    for one in day_profile(weights_EW, session_E, regimes_of(volatility_T), seed):
         yield {
             "day": one.day,
             "regime": one.regime,

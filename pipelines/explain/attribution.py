@@ -55,7 +55,7 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     """
     require_test(run.config, run.run_id)
     names = explained_models(run.config)
-    folds = plan_folds(dataset, run.config)
+    folds, seed = plan_folds(dataset, run.config), run.config.explain.seed
     truth = _planted(run, lake)
     started = time.monotonic()
     tables: dict[str, list[pl.DataFrame]] = {}
@@ -65,20 +65,18 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
             name = explanation.model
             planted_NN, of_model = None, {}
             if explanation.peers:
-                study = NetworkStudy.of(
-                    name, explanation.peers, explanation.fits, dataset, seed=run.config.explain.seed
-                )
+                study = NetworkStudy.of(name, explanation.peers, explanation.fits, dataset, seed=seed)
                 sessions = np.array([part.session for part in explanation.peers])
                 planted_NN = None if truth is None else planted_edges(truth, dataset, sessions)
                 tests = np.unique(np.concatenate([fold.test for fold in folds]))
                 of_model = network_tables(study, tests, planted_NN)
                 run.write_text(f"networks/{name}.graphml", graphml(study))
-            of_model |= explanation_tables(explanation, dataset, planted_NN)
+            of_model |= explanation_tables(explanation, dataset, planted_NN, seed)
             if truth is not None and explanation.peers:
                 of_model["recovery"] = recovery_table(explanation, truth, dataset)
             for table, frame in of_model.items():
                 tables.setdefault(table, []).append(frame)
-            summary.append(summary_line(explanation))
+            summary.append(summary_line(explanation, dataset, seed))
     for table, frames in tables.items():
         run.write_table(f"explain_{table}", pl.concat(frames))
     if tables:

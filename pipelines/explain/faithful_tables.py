@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from dataclasses import dataclass
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,19 @@ import polars as pl
 from models.explain.faithful.forecasts import ForecastMeasures
 from models.explain.faithful.statistics import Estimate, rank_correlation
 from models.explain.faithful.summary import (
+    PEER_METHODS,
     Agreement,
     AtInference,
     agreement,
     at_inference,
-    between_models,
     day_agreement,
+    fold_stability,
     mean_curves,
     measure_methods,
     pairs_of_models,
     pairs_of_neighbours,
     peer_agreement,
+    peer_stability,
     profiles,
     randomisation,
     stability,
@@ -40,6 +43,8 @@ SCHEMAS: Mapping[str, Mapping[str, pl.DataType | type[pl.DataType]]] = {
         **dict.fromkeys(("value", "low", "high", "threshold", "fails"), pl.Float64),
         "above": pl.Boolean,
         "dates": pl.Int64,
+        "margin": pl.Float64,
+        "near": pl.String,
     },
     "faithfulness": {
         **dict.fromkeys(("model", "over", "method", "removal", "measure"), pl.String),
@@ -95,17 +100,43 @@ SCHEMAS: Mapping[str, Mapping[str, pl.DataType | type[pl.DataType]]] = {
 OVERS: tuple[Over, ...] = ("days", "peers")
 
 
-def faithful_tables(
-    model: str, parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution], dataset: Dataset
-) -> dict[str, pl.DataFrame]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Faithfulness:
+    """What was measured about the attention of one model.
+
+    Attributes
+    ----------
+    parts
+        The measures of its folds and seeds.
+    network, folds
+        Shapley values of its peers on the dates of the network, and the fold of each of these dates.
+    dataset
+        Dataset of the run.
+    seed
+        Seed of the bootstraps and the nulls.
+    """
+
+    parts: Sequence[FaithfulPart]
+    network: Sequence[PeerAttribution]
+    folds: Sequence[int]
+    dataset: Dataset
+    seed: int
+
+    def verdicts(self) -> list[Verdict]:
+        """Judge attention over days and over peers, where the model has it."""
+        found = (_verdict(over, self) for over in OVERS)
+        return [one for one in found if one is not None]
+
+
+def faithful_tables(model: str, found: Faithfulness) -> dict[str, pl.DataFrame]:
     """Build the tables of one model from the measures of its folds and seeds.
 
     A table without rows is left out: a model without attention has none but those of its rankings.
     """
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     for over in OVERS:
-        _measures(rows, model, over, parts, network)
-    for name, described in attention_rows(parts, dataset).items():
+        _measures(rows, over, found)
+    for name, described in attention_rows(found.parts, found.dataset, found.seed).items():
         rows[name] = described
     return {
         name: pl.DataFrame([{"model": model, **row} for row in own], schema=dict(SCHEMAS[name]))
@@ -114,46 +145,34 @@ def faithful_tables(
     }
 
 
-def verdicts(parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution]) -> list[Verdict]:
-    """Judge attention over days and over peers, where the model has it."""
-    found = (_verdict(over, parts, network) for over in OVERS)
-    return [one for one in found if one is not None]
-
-
-def _verdict(over: Over, parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution]) -> Verdict | None:
-    inference = _inference(over, parts)
+def _verdict(over: Over, found: Faithfulness) -> Verdict | None:
+    inference = _inference(over, found)
     if inference is None:
         return None
-    measured = _measured(over, parts)
-    return judge(over, measured, inference, _agreement(over, measured, network))
+    measured = _measured(over, found.parts)
+    return judge(over, measured, inference, _agreement(over, measured, found), found.seed)
 
 
 def _measured(over: Over, parts: Iterable[FaithfulPart]) -> list[ForecastMeasures]:
     return [one for part in parts for one in (part.days if over == "days" else part.peers)]
 
 
-def _inference(over: Over, parts: Iterable[FaithfulPart]) -> AtInference | None:
-    every = [part.days_inference if over == "days" else part.peers_inference for part in parts]
+def _inference(over: Over, found: Faithfulness) -> AtInference | None:
+    every = [part.days_inference if over == "days" else part.peers_inference for part in found.parts]
     known = [one for one in every if one is not None]
-    return at_inference(known) if known else None
+    return at_inference(known, found.seed) if known else None
 
 
-def _agreement(
-    over: Over, measured: Sequence[ForecastMeasures], network: Sequence[PeerAttribution]
-) -> Agreement:
-    return day_agreement(measured) if over == "days" else peer_agreement(network)
+def _agreement(over: Over, measured: Sequence[ForecastMeasures], found: Faithfulness) -> Agreement:
+    if over == "days":
+        return day_agreement(measured, found.seed)
+    return peer_agreement(found.network, found.seed)
 
 
-def _measures(
-    rows: dict[str, list[Row]],
-    model: str,
-    over: Over,
-    parts: Sequence[FaithfulPart],
-    network: Sequence[PeerAttribution],
-) -> None:
+def _measures(rows: dict[str, list[Row]], over: Over, found: Faithfulness) -> None:
     """Add the rows about days, or about peers, of the first five tables."""
-    measured, inference = _measured(over, parts), _inference(over, parts)
-    verdict = _verdict(over, parts, network)
+    measured, inference = _measured(over, found.parts), _inference(over, found)
+    verdict = _verdict(over, found)
     if inference is None or verdict is None:
         return
     rows["verdict"] += [
@@ -166,6 +185,8 @@ def _measures(
             "threshold": one.limits.passes,
             "fails": one.limits.fails,
             "above": one.limits.above,
+            "margin": one.margin,
+            "near": " or ".join(verdict.near) or None,
             **figures(one.estimate),
         }
         for one in verdict.criteria
@@ -173,17 +194,17 @@ def _measures(
     rows["inference"] += list(_inference_rows(over, inference))
     if not measured:
         return
-    for found in measure_methods(measured):
+    for one in measure_methods(measured, found.seed):
         rows["faithfulness"].append(
             {
                 "over": over,
-                "method": found.method,
-                "removal": found.removal,
-                "measure": found.measure,
-                "share": found.share.value,
-                "share_low": found.share.low,
-                "share_high": found.share.high,
-                **figures(found.value),
+                "method": one.method,
+                "removal": one.removal,
+                "measure": one.measure,
+                "share": one.share.value,
+                "share_low": one.share.low,
+                "share_high": one.share.high,
+                **figures(one.value),
             }
         )
     for removal in dict.fromkeys(removal for _, removal in measured[0].curves):
@@ -201,57 +222,72 @@ def _measures(
                 }
                 for share, deletion, insertion, cumulative in zip(*columns, strict=True)
             ]
-    correlations = _agreement_rows(over, parts, measured, network)
+    correlations = _agreement_rows(over, measured, found)
     rows["agreement"] += [row for row in correlations if row["dates"]]  # the others were not measured
 
 
-def _agreement_rows(
-    over: Over,
-    parts: Sequence[FaithfulPart],
-    measured: Sequence[ForecastMeasures],
-    network: Sequence[PeerAttribution],
-) -> Iterable[Row]:
+def _agreement_rows(over: Over, measured: Sequence[ForecastMeasures], found: Faithfulness) -> Iterable[Row]:
     """Agreement with SHAP, stability, and randomisation, as rank correlations."""
     methods = [name for name in measured[0].importance if name != "shap_once"]
-    of_attention = _agreement(over, measured, network)
+    of_attention = _agreement(over, measured, found)
     for method in methods[1:]:
-        found, null = agreement(measured, method, "shap"), None
+        agreed, null = agreement(measured, method, "shap", found.seed), None
         if method == "attention":
-            found = of_attention.found
+            agreed = of_attention.found
         if method == "attention" or over == "days":
             null = of_attention.null
-        yield _correlation(over, "agreement with SHAP", method, found, null)
+        yield _correlation(over, "agreement with SHAP", method, agreed, null)
     yield _correlation(over, "explainer seeds", "shap", of_attention.reliability)
-    by_fold: dict[int, list[FaithfulPart]] = {}
-    for part in parts:
-        by_fold.setdefault(part.fold, []).append(part)
-    seeds = [
-        pair
-        for same in by_fold.values()
-        for pair in pairs_of_models([_measured(over, [part]) for part in same])
-    ]
-    neighbours = [pair for part in parts for pair in pairs_of_neighbours(_measured(over, [part]))]
-    if over == "peers":
-        for method, matrices in (
-            ("shap", [(part.session, part.phi_NN) for part in network]),
-            ("attention", [(part.session, part.attention_NN) for part in network]),
-        ):
-            yield _correlation(over, "model seeds", method, between_models(matrices))
+    yield from _day_stability(methods, found) if over == "days" else _peer_stability(found)
     for method in methods:
-        if over == "days":
-            yield _correlation(over, "model seeds", method, stability(seeds, method))
-        yield _correlation(over, "neighbouring days", method, stability(neighbours, method))
-        if over == "days":
-            means_PP = profiles([_measured(over, same) for same in by_fold.values()], method)
-            pairs = [rank_correlation(a[None], b[None])[0] for a, b in combinations(means_PP, 2)]
-            if pairs:
-                mean = float(np.mean(pairs))
-                yield _correlation(over, "folds", method, Estimate(mean, np.nan, np.nan, len(means_PP)))
-        yield _correlation(over, "shuffled parameters", method, randomisation(measured, method))
+        yield _correlation(over, "shuffled parameters", method, randomisation(measured, method, found.seed))
 
 
-def _correlation(over: Over, kind: str, method: str, found: Estimate, null: Estimate | None = None) -> Row:
-    row: dict[str, Any] = {"over": over, "kind": kind, "method": method, **figures(found)}
+def _by_fold(parts: Sequence[FaithfulPart]) -> list[list[FaithfulPart]]:
+    folds: dict[int, list[FaithfulPart]] = {}
+    for part in parts:
+        folds.setdefault(part.fold, []).append(part)
+    return list(folds.values())
+
+
+def _day_stability(methods: Sequence[str], found: Faithfulness) -> Iterable[Row]:
+    by_fold = _by_fold(found.parts)
+    seeds = [pair for same in by_fold for pair in pairs_of_models([part.days for part in same])]
+    neighbours = [pair for part in found.parts for pair in pairs_of_neighbours(part.days)]
+    for method in methods:
+        yield _correlation("days", "model seeds", method, stability(seeds, method, found.seed))
+        yield _correlation("days", "neighbouring days", method, stability(neighbours, method, found.seed))
+        means_PP = profiles([_measured("days", same) for same in by_fold], method)
+        pairs = [rank_correlation(a[None], b[None])[0] for a, b in combinations(means_PP, 2)]
+        if pairs:
+            mean = float(np.mean(pairs))
+            yield _correlation("days", "folds", method, Estimate(mean, np.nan, np.nan, len(means_PP)))
+
+
+def _peer_stability(found: Faithfulness) -> Iterable[Row]:
+    seeds = [
+        (one, two)
+        for same in _by_fold(found.parts)
+        for a, b in combinations(same, 2)
+        for one in a.shared
+        for two in b.shared
+        if one.session == two.session
+    ]
+    neighbours = [pair for part in found.parts for pair in pairwise(part.shared)]
+    by_fold: dict[int, list[PeerAttribution]] = {}
+    for fold, date in zip(found.folds, found.network, strict=True):
+        by_fold.setdefault(fold, []).append(date)
+    n_firms, networks = found.dataset.panel.n_firms, list(by_fold.values())
+    for method in PEER_METHODS:
+        yield _correlation("peers", "model seeds", method, peer_stability(seeds, method, found.seed))
+        yield _correlation(
+            "peers", "neighbouring days", method, peer_stability(neighbours, method, found.seed)
+        )
+        yield _correlation("peers", "folds", method, fold_stability(networks, n_firms, method))
+
+
+def _correlation(over: Over, kind: str, method: str, one: Estimate, null: Estimate | None = None) -> Row:
+    row: dict[str, Any] = {"over": over, "kind": kind, "method": method, **figures(one)}
     if null is not None:
         row |= {"null": null.value, "null_low": null.low, "null_high": null.high}
     return row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from models.explain.attention.importance import rollout_of_peers
 from models.explain.attention.record import record_attention
 from models.explain.design import evenly_spaced
 from models.explain.faithful.forecasts import (
+    MIN_UNITS,
     FaithfulConfig,
     ForecastMeasures,
     Subject,
@@ -58,7 +59,7 @@ class Effort:
 def effort_of(settings: ExplainConfig) -> Effort:
     """Translate ``explain.faithfulness``."""
     if settings.faithfulness == "thorough":
-        measures = FaithfulConfig(permutations=16, background=8, flow=True)
+        measures = FaithfulConfig(permutations=16, background=8, flow=True, seed=settings.seed)
         return Effort(measures, dates=8, firms=8, peer_dates=8, ic_dates=60)
     measures = FaithfulConfig(
         permutations=2,
@@ -67,6 +68,7 @@ def effort_of(settings: ExplainConfig) -> Effort:
         steps=5,
         day_units=10,
         shuffled_shap=False,
+        seed=settings.seed,
     )
     return Effort(measures, dates=1, firms=1, peer_dates=1, ic_dates=3)
 
@@ -108,6 +110,9 @@ class FaithfulPart:
         Attention over days of the forecasts of these dates; None without.
     firms
         Matrices over firms of one date; None without peers.
+    shared
+        Peers on the session that two seeds explain, and for the first seed on the session after it. They
+        measure stability and are not part of the network. Empty without peers.
     """
 
     fold: int
@@ -120,6 +125,7 @@ class FaithfulPart:
     day_weights_EW: FloatArray | None
     day_sessions_E: IntArray | None
     firms: FirmMatrix | None
+    shared: tuple[PeerAttribution, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +142,8 @@ class FittedPart:
         The model and its panel.
     train, test
         Training sessions, and test sessions with a universe.
+    drawn
+        Firms of the peer network; None for all.
     """
 
     fold: int
@@ -145,6 +153,7 @@ class FittedPart:
     data: PanelTensors
     train: IntArray
     test: IntArray
+    drawn: IntArray | None = None
 
 
 def measure_part(
@@ -157,7 +166,8 @@ def measure_part(
     part
         The model.
     network
-        Shapley values of its peers on some test sessions; empty for a model without peers.
+        Shapley values of its peers on some test sessions; empty for a model without peers, and if other
+        models explain all dates.
     settings
         Section ``explain`` of the config.
     """
@@ -165,6 +175,7 @@ def measure_part(
     subject = Subject(module, data, part.train, effort.measures)
     # the first seed explains a session and the next one, the second seed that session again
     shared = _shared(part.test)[: max(0, 2 - part.place)]
+    has_peers = module.uses_peers
     sampled = np.unique(np.concatenate([shared, _own(part, effort.dates)]))
     days: list[ForecastMeasures] = []
     dates, weights, sessions = [], [], []
@@ -186,11 +197,14 @@ def measure_part(
         days=days,
         peers=_peers(subject, part, network, effort, settings),
         days_inference=intervene(module, data, spread, "days", settings.seed) if weights else None,
-        peers_inference=intervene(module, data, spread, "peers", settings.seed) if network else None,
+        peers_inference=intervene(module, data, spread, "peers", settings.seed) if has_peers else None,
         dates=tuple(dates),
         day_weights_EW=np.concatenate(weights) if weights else None,
         day_sessions_E=np.concatenate(sessions) if sessions else None,
         firms=_firm_matrix(part, network[-1]) if network and part.place == 0 else None,
+        shared=explain_peers(part.fitted, data, shared, _own_orders(part, settings), drawn=part.drawn)
+        if has_peers
+        else (),
     )
 
 
@@ -207,31 +221,50 @@ def _peers(
     for k in range(count):
         found = network[(part.place * count + k) % len(network)]  # seeds take turns, and share some dates
         shuffled = (
-            explain_peers(subject.random, part.data, np.array([found.session]), _config(settings, 2))[0]
+            explain_peers(
+                subject.shuffles(found.session)[0],
+                part.data,
+                np.array([found.session]),
+                _own_orders(part, settings),
+                drawn=part.drawn,
+            )[0]
             if k == 0 and settings.faithfulness == "thorough"
             else None
         )
-        firms = _firms(part, found.session, effort.firms, settings.seed)
+        firms = _followers(found, effort.firms, settings.seed)
         measured += measure_peers(
             subject, found.session, firms, found.phi_NN, None if shuffled is None else shuffled.phi_NN
         )
     return measured
 
 
-def _config(settings: ExplainConfig, seed: int) -> PeerGameConfig:
-    return PeerGameConfig(
-        permutations=settings.network_permutations,
-        max_firms=settings.max_peers,
-        seed=settings.seed + 1_000_000 * seed,
-        sample_seed=settings.seed,
-    )
+def peer_config(settings: ExplainConfig) -> PeerGameConfig:
+    """Options of the peer network: the same for all folds and seeds."""
+    return PeerGameConfig(settings.network_permutations, settings.max_peers, settings.seed)
+
+
+def _own_orders(part: FittedPart, settings: ExplainConfig) -> PeerGameConfig:
+    """Options with orders of this fit alone, for comparisons: equal orders would have equal noise."""
+    seed = (settings.seed, part.fold, part.seed)
+    return replace(peer_config(settings), seed=int(np.random.default_rng(seed).integers(2**32)))
+
+
+def _followers(found: PeerAttribution, count: int, seed: int) -> IntArray:
+    """Draw firms whose peers have values: in a large universe only some followers are measured."""
+    known_NN = np.isfinite(found.phi_NN)
+    np.fill_diagonal(known_NN, val=False)
+    measured = found.firms_N[known_NN.sum(axis=1) >= MIN_UNITS]
+    rng = np.random.default_rng((seed, found.session))
+    return np.sort(rng.choice(measured, min(count, len(measured)), replace=False))
 
 
 def _firm_matrix(part: FittedPart, found: PeerAttribution) -> FirmMatrix:
     """Matrices over the firms that receive the most attention, so that a person can read them."""
     batch = part.data.batch(torch.tensor([found.session]))
-    received_N = np.where(np.isfinite(found.phi_NN).any(axis=0), found.attention_NN.sum(axis=0), -np.inf)
-    chosen = np.sort(np.argsort(-received_N, kind="stable")[:_FIRMS_SHOWN])
+    known_NN = np.isfinite(found.phi_NN)
+    measured = np.flatnonzero(known_NN.any(axis=0) & known_NN.any(axis=1))
+    received = found.attention_NN.sum(axis=0)[measured]
+    chosen = np.sort(measured[np.argsort(-received, kind="stable")[:_FIRMS_SHOWN]])
     chosen = chosen[np.argsort(batch.s_BN[0].cpu().numpy()[chosen], kind="stable")]
     at = np.ix_(chosen, chosen)
     values = {"attention": found.attention_NN[at], "shap": np.abs(found.phi_NN[at])}

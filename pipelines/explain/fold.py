@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from backtest.splits.fold import Fold
 from features.arrays import FloatArray, IntArray
 from models.batch import PanelTensors
-from models.explain.design import evenly_spaced
+from models.explain.design import take_turns
 from models.explain.engines.engine import MAX_DRAWS
 from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups
-from models.explain.peers import PeerAttribution, PeerGameConfig, attention_matrices, explain_peers
+from models.explain.peers import PeerAttribution, attention_matrices, explain_peers
 from models.explain.skill import SkillAttribution, SkillConfig, explain_skill
 from models.fitting.fit import Fitted, NeuralFitted, untrained
 from pipelines.config.sections import ExplainConfig
 from pipelines.device import one_thread
 from pipelines.errors import ConfigError
 from pipelines.execution.protocol import Tell
-from pipelines.explain.faithfulness import FaithfulPart, FittedPart, measure_part
-from pipelines.explain.trained import require_features
+from pipelines.explain.faithfulness import FaithfulPart, FittedPart, measure_part, peer_config
+from pipelines.explain.trained import explained_panel, require_features
 from pipelines.run.checkpoints import Checkpoint
-from pipelines.train.task import Arrays, to_tensors
+from pipelines.train.task import Arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +71,38 @@ class ModelExplanation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """Sessions that one fitted model explains: for the values, for the skill, and for the peer network."""
+
+    values: IntArray
+    skill: IntArray
+    network: IntArray
+
+
+def turns_of(
+    sessions: Mapping[int, IntArray], seeds: Sequence[int], settings: ExplainConfig
+) -> dict[tuple[int, int], Turns]:
+    """Divide the explained dates among the fitted models, by fold and seed.
+
+    Parameters
+    ----------
+    sessions
+        Index of each fold -> its test sessions.
+    seeds
+        The seeds.
+    settings
+        Number of dates of each kind, over all folds and seeds.
+    """
+    counts = (settings.dates, settings.skill_dates, settings.network_dates)
+    kinds = [take_turns(list(sessions.values()), len(seeds), count) for count in counts]
+    return {
+        (fold, seed): Turns(*(of_kind[f][k] for of_kind in kinds))
+        for f, fold in enumerate(sessions)
+        for k, seed in enumerate(seeds)
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class FoldItem:
     """What is sent to a worker for one model and fold.
 
@@ -76,10 +110,14 @@ class FoldItem:
     ----------
     model
         Entry of the config.
-    fold, n_folds
-        The fold, and the number of folds of the run.
+    fold
+        The fold.
     sessions
         Test sessions with at least two firms in the universe.
+    turns
+        Seed -> the sessions that it explains.
+    drawn
+        Firms of the peer network; None for all.
     checkpoints
         Seed -> the fitted model.
     families
@@ -92,8 +130,9 @@ class FoldItem:
 
     model: str
     fold: Fold
-    n_folds: int
     sessions: IntArray
+    turns: Mapping[int, Turns]
+    drawn: IntArray | None
     checkpoints: Mapping[int, Checkpoint]
     families: Mapping[str, Sequence[int]]
     settings: ExplainConfig
@@ -124,49 +163,43 @@ def explain_fold(arrays: Arrays, item: FoldItem, tell: Tell) -> ModelExplanation
     with one_thread():
         for seed, checkpoint in item.checkpoints.items():
             fitted = checkpoint.restore().to(item.device)
-            data = to_tensors(arrays, checkpoint.inputs, item.device) if data is None else data
+            data = explained_panel(arrays, checkpoint.inputs, item.device) if data is None else data
             require_features(fitted, data, f"{item.model}, fold {item.fold.index}, seed {seed}")
             found = found.with_part(_explain_seed(item, seed, fitted, data))
     return found
 
 
 def _explain_seed(item: FoldItem, seed: int, fitted: Fitted, data: PanelTensors) -> ModelExplanation:
-    settings, fold, sessions = item.settings, item.fold, item.sessions
-    seeds = tuple(item.checkpoints)
+    settings, fold, turns = item.settings, item.fold, item.turns[seed]
     own_seed = settings.seed + 1000 * fold.index + seed
-    group_config = GroupGameConfig(
-        permutations=settings.permutations,
-        firms_per_date=settings.firms_per_date,
-        engine=settings.engine,
-        removal=settings.removal,
-        share=settings.precision,
-        seed=own_seed,
-    )
-    sample = evenly_spaced(sessions, max(1, settings.dates // (item.n_folds * len(seeds))))
-    groups = _explain_groups(fitted, data, sample, item.families, group_config, fold.train)
+    groups: tuple[GroupAttribution, ...] = ()
+    if len(turns.values):
+        group_config = GroupGameConfig(
+            permutations=settings.permutations,
+            firms_per_date=settings.firms_per_date,
+            engine=settings.engine,
+            removal=settings.removal,
+            share=settings.precision,
+            seed=own_seed,
+        )
+        groups = (_explain_groups(fitted, data, turns.values, item.families, group_config, fold.train),)
     skill: tuple[SkillAttribution, ...] = ()
-    sample = _of_seed(item, settings.skill_dates, seed)
-    if len(sample):
+    if len(turns.skill):
         skill_config = SkillConfig(removal=settings.removal, seed=own_seed)
-        skill = (explain_skill(fitted, data, sample, item.families, skill_config, train=fold.train),)
+        skill = (explain_skill(fitted, data, turns.skill, item.families, skill_config, train=fold.train),)
     network: tuple[PeerAttribution, ...] = ()
     initial: tuple[tuple[IntArray, FloatArray], ...] = ()
     if isinstance(fitted, NeuralFitted) and fitted.module.uses_peers:
-        peer_config = PeerGameConfig(
-            permutations=settings.network_permutations,
-            max_firms=settings.max_peers,
-            seed=settings.seed,
-            sample_seed=settings.seed,  # the same firms are drawn in every fold
-        )
-        sample = _of_seed(item, settings.network_dates, seed)
-        network = explain_peers(fitted, data, sample, peer_config)
-        initial = tuple(attention_matrices(untrained(fitted, seed), data, sample))
+        network = explain_peers(fitted, data, turns.network, peer_config(settings), drawn=item.drawn)
+        explained = np.array([date.session for date in network], dtype=np.int64)
+        initial = tuple(attention_matrices(untrained(fitted, seed), data, explained))
     measured: tuple[FaithfulPart, ...] = ()
     if isinstance(fitted, NeuralFitted):
-        part = FittedPart(fold.index, seed, seeds.index(seed), fitted, data, fold.train, sessions)
+        place = tuple(item.checkpoints).index(seed)
+        part = FittedPart(fold.index, seed, place, fitted, data, fold.train, item.sessions, item.drawn)
         measured = (measure_part(part, network, settings),)
     fits = ((fold.index, seed),) * len(network)
-    return ModelExplanation(item.model, (groups,), network, fits, initial, measured, skill)
+    return ModelExplanation(item.model, groups, network, fits, initial, measured, skill)
 
 
 def _explain_groups(  # noqa: PLR0917  (the arguments of the game)
@@ -188,10 +221,3 @@ def _explain_groups(  # noqa: PLR0917  (the arguments of the game)
             f"not reach it: the largest error is {found.error_EP.max():.2g}; ask for less precision."
         )
     return found
-
-
-def _of_seed(item: FoldItem, dates: int, seed: int) -> IntArray:
-    """Sessions of a fold that one seed explains. Seeds take turns, so that every date counts once."""
-    seeds = tuple(item.checkpoints)
-    of_fold = evenly_spaced(item.sessions, max(len(seeds), dates // item.n_folds) if dates else 0)
-    return of_fold[seeds.index(seed) :: len(seeds)]

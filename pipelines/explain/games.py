@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from backtest.splits.fold import Fold
 from features.arrays import IntArray
 from features.library.characteristics import CHARACTERISTICS
 from features.library.standardise import MISSING
+from models.explain.peers import drawn_firms
 from models.registry import MODELS
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
@@ -21,7 +24,8 @@ from pipelines.device import resolve_device
 from pipelines.errors import DataError
 from pipelines.execution.jobs import Failed, run_jobs
 from pipelines.execution.open import open_engine
-from pipelines.explain.fold import FoldItem, ModelExplanation, explain_fold
+from pipelines.explain.faithfulness import peer_config
+from pipelines.explain.fold import FoldItem, ModelExplanation, explain_fold, turns_of
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import read_checkpoint
 from pipelines.run.record import Run
@@ -71,23 +75,28 @@ def explain_models(
     ModelExplanation
         The models in the order of ``names``, each as soon as all of its folds have been explained.
     """
-    sessions = {fold.index: _with_universe(dataset, fold.test) for fold in folds} if names else {}
     planned = [(name, fold) for name in names for fold in folds]
     if not planned:
         return
+    seeds, settings = run.config.seeds, run.config.explain
+    sessions = {fold.index: _with_universe(dataset, fold.test) for fold in folds}
+    turns = turns_of(sessions, seeds, settings)
+    drawn = drawn_firms(
+        dataset.universe_TN[np.concatenate([turn.network for turn in turns.values()])], peer_config(settings)
+    )
     device, families = resolve_device(run.config.device), families_of(dataset.characteristic_names)
 
     def item(job: int) -> FoldItem:
         name, fold = planned[job]
-        seeds = run.config.seeds
         return FoldItem(
             model=name,
             fold=fold,
-            n_folds=len(folds),
             sessions=sessions[fold.index],
+            turns={seed: turns[fold.index, seed] for seed in seeds},
+            drawn=drawn,
             checkpoints={seed: read_checkpoint(run.checkpoint(name, fold.index, seed)) for seed in seeds},
             families=families,
-            settings=run.config.explain,
+            settings=settings,
             device=device,
         )
 
@@ -102,7 +111,7 @@ def explain_models(
             if isinstance(ended, Failed):
                 raise ended.error
             explained[ended.job] = ended.result
-            for seed in run.config.seeds:
+            for seed in seeds:
                 progress.step(f"{name} fold {fold.index} seed {seed}")
             while waiting and all(job in explained for job in _jobs_of(waiting[0], planned)):
                 name = waiting.pop(0)

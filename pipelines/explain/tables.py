@@ -14,7 +14,7 @@ from features.arrays import BoolArray
 from models.explain.network.recovery import compare_edges, edge_auc
 from models.explain.network.weights import PeerNetwork, attention_network, mean_network, peer_network
 from pipelines.dataset.build import Dataset
-from pipelines.explain.faithful_tables import faithful_tables, verdicts
+from pipelines.explain.faithful_tables import Faithfulness, faithful_tables
 from pipelines.explain.fold import ModelExplanation
 from pipelines.explain.period import period_table
 from pipelines.explain.skill import skill_table
@@ -26,6 +26,7 @@ def explanation_tables(
     explanation: ModelExplanation,
     dataset: Dataset,
     planted_NN: BoolArray | None,
+    seed: int = 0,
 ) -> dict[str, pl.DataFrame]:
     """Build the tables that a report shows of one model's attribution.
 
@@ -37,6 +38,8 @@ def explanation_tables(
         Dataset of the run.
     planted_NN
         Planted edges of a simulated market; None on real data, and for a model without peers.
+    seed
+        Seed of the bootstraps and the nulls.
 
     Returns
     -------
@@ -59,10 +62,10 @@ def explanation_tables(
     facts: dict[str, Any] = _facts(explanation)
     if planted_NN is not None:
         network = peer_network(explanation.peers, dataset.panel.n_firms)
-        recovery = _recovery(explanation, network, planted_NN)
+        recovery = _recovery(explanation, network, planted_NN, seed)
         facts |= recovery.facts
         tables["roc"] = recovery.roc
-    tables |= faithful_tables(explanation.model, explanation.faithfulness, explanation.peers, dataset)
+    tables |= faithful_tables(explanation.model, _faithfulness(explanation, dataset, seed))
     tables["facts"] = pl.DataFrame({"model": explanation.model, "facts": json.dumps(facts)})
     return tables
 
@@ -76,6 +79,7 @@ def _facts(explanation: ModelExplanation) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "engine": explanation.groups[0].engine,
         "removal": explanation.groups[0].removal,
+        "absent_days": explanation.groups[0].absent_days,
         "n_forecasts": int(sizes.sum()),
         "additivity_max_abs": additivity,
         "additivity_relative": float(additivity / moved) if moved > 0 else 0.0,
@@ -151,11 +155,13 @@ class _Recovery:
     roc: pl.DataFrame
 
 
-def _recovery(explanation: ModelExplanation, network: PeerNetwork, planted_NN: BoolArray) -> _Recovery:
+def _recovery(
+    explanation: ModelExplanation, network: PeerNetwork, planted_NN: BoolArray, seed: int
+) -> _Recovery:
     """Compare the network, attention and initial attention with the planted edges."""
     attention = attention_network(explanation.peers, len(planted_NN))
     all_pairs_NN = np.ones_like(planted_NN)
-    comparison = compare_edges(network, attention, planted_NN, all_pairs_NN, seed=0)
+    comparison = compare_edges(network, attention, planted_NN, all_pairs_NN, seed=seed)
     initial = mean_network(explanation.untrained, len(planted_NN))
     by_initial = edge_auc(initial.weight_NN, planted_NN, network.observed & attention.observed)
     curves = []
@@ -185,12 +191,17 @@ def _recovery(explanation: ModelExplanation, network: PeerNetwork, planted_NN: B
     return _Recovery(facts, pl.concat(curves))
 
 
-def summary_line(explanation: ModelExplanation) -> str:
+def _faithfulness(explanation: ModelExplanation, dataset: Dataset, seed: int) -> Faithfulness:
+    folds = [fold for fold, _ in explanation.fits]
+    return Faithfulness(explanation.faithfulness, explanation.peers, folds, dataset, seed)
+
+
+def summary_line(explanation: ModelExplanation, dataset: Dataset, seed: int = 0) -> str:
     """Summarise the attribution of one model in one line."""
     facts = _facts(explanation)
     parts = [
         f"{explanation.model}: {facts['n_forecasts']} forecasts explained",
         f"additivity error {facts['additivity_max_abs']:.1e}",
     ]
-    parts += [one.sentence for one in verdicts(explanation.faithfulness, explanation.peers)]
+    parts += [one.sentence for one in _faithfulness(explanation, dataset, seed).verdicts()]
     return "; ".join(parts)

@@ -1,10 +1,25 @@
-"""Whether a stored model was trained on the features that a run's data have."""
+"""The panel that stored models are explained on, and whether they were trained on its features."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from models.batch import PanelTensors
 from models.fitted import Fitted
+from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.errors import DataError
+from pipelines.train.task import Arrays, to_tensors
+
+
+def explained_panel(arrays: Arrays, inputs: FoldInputs, device: str) -> PanelTensors:
+    """A fold's panel with the label as its target.
+
+    The rank IC that an explanation divides, or that attention is measured by, is then that of the report. The
+    target of training can be clipped, ranked or a residual.
+    """
+    return to_tensors(replace(arrays, target_TN=arrays.label_TN.astype(np.float32)), inputs, device)
 
 
 def require_features(fitted: Fitted, data: PanelTensors, subject: str) -> None:

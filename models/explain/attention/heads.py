@@ -75,7 +75,7 @@ class DateAttention:
 
 
 def head_traits(dates: Iterable[DateAttention], seed: int = 0) -> list[HeadTrait]:
-    """Describe every head of every layer by its traits, averaged over dates."""
+    """Describe every head of every layer by its traits, averaged over dates; a seed for all draws."""
     found: dict[tuple[Literal["days", "peers"], int, int, Trait], list[tuple[int, float, float]]] = {}
     for date in dates:
         rng = np.random.default_rng((seed, date.session))
@@ -91,7 +91,7 @@ def head_traits(dates: Iterable[DateAttention], seed: int = 0) -> list[HeadTrait
     traits = []
     for (over, layer, head, trait), rows in found.items():
         session_D, value_D, null_D = (np.array(column) for column in zip(*rows, strict=True))
-        estimate = mean_over_dates(value_D, session_D)
+        estimate = mean_over_dates(value_D, session_D, seed)
         traits.append(HeadTrait(over, layer + 1, head + 1, trait, estimate, float(null_D.mean())))
     return traits
 

@@ -49,7 +49,9 @@ def regimes_of(volatility_T: FloatArray) -> IntArray:
     return regime_T
 
 
-def day_profile(weights_EW: FloatArray, session_E: IntArray, regime_T: IntArray) -> list[DayWeight]:
+def day_profile(
+    weights_EW: FloatArray, session_E: IntArray, regime_T: IntArray, seed: int = 0
+) -> list[DayWeight]:
     """Average the weight of each past day, over all dates and by the regime of that day.
 
     Parameters
@@ -60,6 +62,8 @@ def day_profile(weights_EW: FloatArray, session_E: IntArray, regime_T: IntArray)
         Session of each forecast.
     regime_T
         Regime of each session, from :func:`regimes_of`.
+    seed
+        Seed of the bootstrap.
     """
     window = weights_EW.shape[1]
     found = []
@@ -67,9 +71,9 @@ def day_profile(weights_EW: FloatArray, session_E: IntArray, regime_T: IntArray)
         weight_E = weights_EW[:, window - day]
         past_E = session_E - day + 1
         regime_E = np.where(past_E >= 0, regime_T[np.maximum(past_E, 0)], -1)
-        found.append(DayWeight(day, "all", mean_over_dates(weight_E, session_E)))
+        found.append(DayWeight(day, "all", mean_over_dates(weight_E, session_E, seed)))
         for code, regime in enumerate(REGIMES):
             if (regime_E == code).any():
                 own_E = np.where(regime_E == code, weight_E, np.nan)
-                found.append(DayWeight(day, regime, mean_over_dates(own_E, session_E)))
+                found.append(DayWeight(day, regime, mean_over_dates(own_E, session_E, seed)))
     return found

@@ -37,6 +37,8 @@ from models.forecaster import Forecaster
 
 RANDOM = "random"
 SHAP = "shap"
+MIN_UNITS = 3
+"""Fewest units that a ranking says anything about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,10 @@ class FaithfulConfig:
         Draws of the removals that replace information, and of integrated gradients.
     steps
         Number of steps of the curves, about.
+    shuffles
+        Copies of the model with shuffled parameters per date. Every date draws its own.
     shuffled_shap
-        Whether the Shapley values of days are computed for the shuffled model too.
+        Whether the Shapley values of days are computed for the first of these copies too.
     shap_removal
         How days are removed in their Shapley values. Masked days pass their weight on to the others, so a
         model that was never trained with masks sees weights that it does not know; data of other firms keep
@@ -75,6 +79,7 @@ class FaithfulConfig:
     background: int = 4
     random_orders: int = 3
     steps: int = 12
+    shuffles: int = 4
     shuffled_shap: bool = True
     shap_removal: UnitRemoval = "mask"
     flow: bool = False
@@ -97,7 +102,8 @@ class ForecastMeasures:
         A second estimate, independent of ``shap_once``; None for peers, whose two estimates are in
         `models.explain.peers`.
     shuffled
-        The same importances of the model with shuffled parameters; empty where not computed.
+        The same importances [S, P] of S copies of the model with shuffled parameters; empty where not
+        computed.
     curves
         (method, removal) -> curves; ``random`` is the mean over random orders.
     additivity
@@ -129,8 +135,6 @@ class Subject:
         Sessions that the model was trained on.
     config
         Options.
-    random
-        The model with shuffled parameters.
     cells
         A sample of the training fold.
     """
@@ -139,13 +143,20 @@ class Subject:
     data: PanelTensors
     train: IntArray
     config: FaithfulConfig
-    random: Forecaster = field(init=False)
     cells: TrainingCells = field(init=False)
 
     def __post_init__(self) -> None:
-        """Shuffle the parameters, and sample the training fold."""
+        """Sample the training fold."""
         object.__setattr__(self, "cells", training_cells(self.data, self.train, seed=self.config.seed))
-        object.__setattr__(self, "random", shuffled(self.module, self.config.seed))
+
+    def shuffles(self, session: int) -> list[Forecaster]:
+        """Copies of the model with shuffled parameters, drawn for one session.
+
+        One shuffle says little of what others would give. With other draws on every date, their variance is
+        in every interval over dates.
+        """
+        rng = np.random.default_rng((self.config.seed, 2, session))
+        return [shuffled(self.module, int(rng.integers(2**32))) for _ in range(max(1, self.config.shuffles))]
 
 
 def measure_days(subject: Subject, session: int, firms: IntArray) -> list[ForecastMeasures]:
@@ -167,24 +178,26 @@ def measure_days(subject: Subject, session: int, firms: IntArray) -> list[Foreca
     """
     batch, targets = _targets(subject, session, firms)
     blocks = equal_blocks(batch.x_BNWC.shape[2], subject.config.day_units)
-    if len(blocks) < 3 or not len(targets):
+    if len(blocks) < MIN_UNITS or not len(targets):
         return []
     by_attention = day_importance(subject.module, batch, targets, flow=subject.config.flow)
     if not by_attention:
         return []
-    by_random = day_importance(subject.random, batch, targets)
+    copies = subject.shuffles(session)
+    by_copy = [day_importance(one, batch, targets) for one in copies]
     found = []
     for row, target in enumerate(targets):
         rng = _rng(subject, session, int(batch.firms_N[target]))
         backgrounds = _backgrounds(subject, batch, rng)
         game = day_game(subject.module, batch, target, blocks, backgrounds.get(subject.config.shap_removal))
         phi_P, again_P = (_shapley(game, len(blocks), subject.config.permutations, rng) for _ in range(2))
-        by_shuffled = {method: _by_block(days_EW[row], blocks) for method, days_EW in by_random.items()}
+        by_shuffled = {
+            method: np.stack([_by_block(of_copy[method][row], blocks) for of_copy in by_copy])
+            for method in by_copy[0]
+        }
         if subject.config.shuffled_shap:
-            mixed = day_game(
-                subject.random, batch, target, blocks, backgrounds.get(subject.config.shap_removal)
-            )
-            by_shuffled[SHAP] = np.abs(_shapley(mixed, len(blocks), subject.config.permutations, rng))
+            mixed = day_game(copies[0], batch, target, blocks, backgrounds.get(subject.config.shap_removal))
+            by_shuffled[SHAP] = np.abs(_shapley(mixed, len(blocks), subject.config.permutations, rng))[None]
         slope_W = integrated_gradients(subject.module, batch, target, "days", backgrounds["date"])
         importance = {
             SHAP: np.abs(0.5 * (phi_P + again_P)),
@@ -230,13 +243,13 @@ def measure_peers(
         Shapley values of the session's firms as [target, source]; NaN for sources that are not players of
         their own, which are never removed.
     random_NN
-        Those of the model with shuffled parameters, ``subject.random``.
+        Those of the first copy of the model with shuffled parameters (:meth:`Subject.shuffles`).
     """
     batch, targets = _targets(subject, session, firms)
     by_attention = peer_importance(subject.module, batch, targets)
     if not by_attention or not len(targets):
         return []
-    by_random = peer_importance(subject.random, batch, targets)
+    by_copy = [peer_importance(one, batch, targets) for one in subject.shuffles(session)]
     found = []
     for row, target in enumerate(targets):
         rng = _rng(subject, session, int(batch.firms_N[target]))
@@ -244,7 +257,7 @@ def measure_peers(
         known = np.isfinite(phi_NN[target])
         known[target] = False
         units = np.flatnonzero(known)
-        if len(units) < 3:
+        if len(units) < MIN_UNITS:
             continue
         slope_N = integrated_gradients(subject.module, batch, target, "peers", backgrounds["date"])
         importance = {
@@ -258,9 +271,11 @@ def measure_peers(
             )
             for removal in subject.config.removals
         }
-        by_shuffled = {method: peers_EN[row, units] for method, peers_EN in by_random.items()}
+        by_shuffled = {
+            method: np.stack([of_copy[method][row, units] for of_copy in by_copy]) for method in by_copy[0]
+        }
         if random_NN is not None:
-            by_shuffled[SHAP] = np.abs(random_NN[target, units])
+            by_shuffled[SHAP] = np.abs(random_NN[target, units])[None]
         found.append(
             ForecastMeasures(
                 over="peers",

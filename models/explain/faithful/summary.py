@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Literal
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from models.explain.faithful.statistics import (
     ratio_over_dates,
 )
 from models.explain.faithful.unit_games import UnitRemoval
+from models.explain.network.weights import attention_network, peer_network
 from models.explain.peers import PeerAttribution
 
 MEASURES: dict[str, Callable[[Curves], float]] = {
@@ -58,8 +60,8 @@ class MethodMeasure:
     share: Estimate
 
 
-def measure_methods(measured: Sequence[ForecastMeasures]) -> list[MethodMeasure]:
-    """Summarise the curves of every method, removal and measure."""
+def measure_methods(measured: Sequence[ForecastMeasures], seed: int = 0) -> list[MethodMeasure]:
+    """Summarise the curves of every method, removal and measure; the seed is that of the bootstrap."""
     if not measured:
         return []
     session_E = sessions_of(measured)
@@ -70,8 +72,9 @@ def measure_methods(measured: Sequence[ForecastMeasures]) -> list[MethodMeasure]
                 np.array([of(one.curves[by, removal]) for one in measured]) for by in (method, RANDOM, SHAP)
             )
             sign = -1.0 if name == "sufficiency" else 1.0
-            share = ratio_over_dates(sign * (value_E - random_E), sign * (shap_E - random_E), session_E)
-            found.append(MethodMeasure(method, removal, name, mean_over_dates(value_E, session_E), share))
+            share = ratio_over_dates(sign * (value_E - random_E), sign * (shap_E - random_E), session_E, seed)
+            value = mean_over_dates(value_E, session_E, seed)
+            found.append(MethodMeasure(method, removal, name, value, share))
     return found
 
 
@@ -105,10 +108,11 @@ def mean_curves(measured: Sequence[ForecastMeasures], removal: UnitRemoval) -> d
     return found
 
 
-def agreement(measured: Sequence[ForecastMeasures], first: str, second: str) -> Estimate:
+def agreement(measured: Sequence[ForecastMeasures], first: str, second: str, seed: int = 0) -> Estimate:
     """Mean rank correlation of two methods' importances over the forecasts."""
     return _mean_correlation(
-        [(one, one.importance[first], one.importance[second]) for one in measured if first in one.importance]
+        [(one, one.importance[first], one.importance[second]) for one in measured if first in one.importance],
+        seed,
     )
 
 
@@ -135,16 +139,18 @@ class Agreement:
 NO_AGREEMENT = Agreement(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
 
 
-def day_agreement(measured: Sequence[ForecastMeasures]) -> Agreement:
+def day_agreement(measured: Sequence[ForecastMeasures], seed: int = 0) -> Agreement:
     """Agreement over the days of the measured forecasts; the null is uniform attention, which ranks none."""
     if not measured:
         return NO_AGREEMENT
     session_E = sessions_of(measured)
     agreement_E = _correlations([(one.importance["attention"], one.importance[SHAP]) for one in measured])
     repeat_E = _correlations([(one.importance["shap_once"], _again(one)) for one in measured])
-    found = mean_over_dates(agreement_E, session_E)
+    found = mean_over_dates(agreement_E, session_E, seed)
     return Agreement(
-        found, Estimate(0.0, 0.0, 0.0, found.dates), *corrected_over_dates(agreement_E, repeat_E, session_E)
+        found,
+        Estimate(0.0, 0.0, 0.0, found.dates),
+        *corrected_over_dates(agreement_E, repeat_E, session_E, seed),
     )
 
 
@@ -153,22 +159,27 @@ def _again(one: ForecastMeasures) -> FloatArray:
     return one.again_P
 
 
-def randomisation(measured: Sequence[ForecastMeasures], method: str) -> Estimate:
-    """Mean rank correlation of an importance with that of the same model with shuffled parameters.
+def randomisation(measured: Sequence[ForecastMeasures], method: str, seed: int = 0) -> Estimate:
+    """Mean rank correlation of an importance with those of the same model with shuffled parameters.
 
     Adebayo et al. (2018), "Sanity checks for saliency maps": near 1, the importance does not depend on what
-    the model has learned.
+    the model has learned. The correlations with all shuffles of a forecast are averaged. The shuffles of
+    different dates are independent, so the interval over dates contains the variance between shuffles.
     """
-    return _mean_correlation(
-        [
-            (one, one.importance[method], one.shuffled[method])
-            for one in measured
-            if method in one.importance and method in one.shuffled
-        ]
-    )
+    known = [one for one in measured if method in one.importance and method in one.shuffled]
+    if not known:
+        return UNKNOWN
+    value_E = np.array([_with_every(one.importance[method], one.shuffled[method]).mean() for one in known])
+    return mean_over_dates(value_E, sessions_of(known), seed)
 
 
-def stability(pairs: Sequence[tuple[ForecastMeasures, ForecastMeasures]], method: str) -> Estimate:
+def _with_every(importance_P: FloatArray, other_SP: FloatArray) -> FloatArray:
+    return rank_correlation(np.broadcast_to(importance_P, other_SP.shape), other_SP)
+
+
+def stability(
+    pairs: Sequence[tuple[ForecastMeasures, ForecastMeasures]], method: str, seed: int = 0
+) -> Estimate:
     """Mean rank correlation of an importance over pairs of forecasts, such as two seeds of one model.
 
     Pairs whose units differ are left out, and so are methods that one of them lacks.
@@ -180,7 +191,8 @@ def stability(pairs: Sequence[tuple[ForecastMeasures, ForecastMeasures]], method
             if method in a.importance
             and method in b.importance
             and a.importance[method].shape == b.importance[method].shape
-        ]
+        ],
+        seed,
     )
 
 
@@ -209,7 +221,7 @@ def profiles(parts: Sequence[Sequence[ForecastMeasures]], method: str) -> FloatA
     return np.array([np.mean([one.importance[method] for one in part], axis=0) for part in parts if part])
 
 
-def peer_agreement(network: Sequence[PeerAttribution]) -> Agreement:
+def peer_agreement(network: Sequence[PeerAttribution], seed: int = 0) -> Agreement:
     """Agreement over the peers of all targets on the dates of a network.
 
     The null compares the attention of one target with the Shapley values of another, drawn at random. It
@@ -221,7 +233,7 @@ def peer_agreement(network: Sequence[PeerAttribution]) -> Agreement:
         size_NN = np.abs(_without_own(part.phi_NN))
         if np.isfinite(size_NN).sum(axis=1).max(initial=0) < 3:
             continue
-        rng = np.random.default_rng(part.session)
+        rng = np.random.default_rng((seed, part.session))
         order_N = rng.permutation(len(size_NN))
         partner_N = np.empty_like(order_N)
         partner_N[order_N] = np.roll(order_N, 1)
@@ -233,26 +245,56 @@ def peer_agreement(network: Sequence[PeerAttribution]) -> Agreement:
         return NO_AGREEMENT
     session_E, agreement_E = np.concatenate(sessions), np.concatenate(rows)
     return Agreement(
-        mean_over_dates(agreement_E, session_E),
-        mean_over_dates(np.concatenate(nulls), session_E),
-        *corrected_over_dates(agreement_E, np.concatenate(repeats), session_E),
+        mean_over_dates(agreement_E, session_E, seed),
+        mean_over_dates(np.concatenate(nulls), session_E, seed),
+        *corrected_over_dates(agreement_E, np.concatenate(repeats), session_E, seed),
     )
 
 
-def between_models(matrices_NN: Sequence[tuple[int, FloatArray]]) -> Estimate:
-    """Mean rank correlation of the rows of two models' matrices over peers on the same session.
+PeerMethod = Literal["shap", "attention"]
+PEER_METHODS: tuple[PeerMethod, ...] = ("shap", "attention")
+"""Importances of peers of which whole matrices are known."""
 
-    Parameters
-    ----------
-    matrices_NN
-        Session and matrix [target, source] of each model and session; its size is used.
+
+def peer_stability(
+    pairs: Sequence[tuple[PeerAttribution, PeerAttribution]], method: PeerMethod, seed: int = 0
+) -> Estimate:
+    """Mean rank correlation of the peers of a follower over pairs of attributions.
+
+    The two are of one session and two models, or of one model and two sessions. Followers and peers that are
+    in one of them only are left out. The size of the Shapley values is used.
     """
     rows, sessions = [], []
-    for (session, one_NN), (other, two_NN) in combinations(matrices_NN, 2):
-        if session == other and one_NN.shape == two_NN.shape:
-            rows.append(rank_correlation(_without_own(np.abs(one_NN)), _without_own(np.abs(two_NN))))
-            sessions.append(np.full(len(one_NN), session))
-    return mean_over_dates(np.concatenate(rows), np.concatenate(sessions)) if rows else UNKNOWN
+    for one, two in pairs:
+        _, first, second = np.intersect1d(one.firms_N, two.firms_N, return_indices=True)
+        sizes = [
+            _without_own(np.abs(_values(part, method))[np.ix_(at, at)])
+            for part, at in ((one, first), (two, second))
+        ]
+        rows.append(rank_correlation(*sizes))
+        sessions.append(np.full(len(first), one.session))
+    return mean_over_dates(np.concatenate(rows), np.concatenate(sessions), seed) if rows else UNKNOWN
+
+
+def fold_stability(folds: Sequence[Sequence[PeerAttribution]], n_firms: int, method: PeerMethod) -> Estimate:
+    """Mean rank correlation of the peers of a follower between the networks of two folds.
+
+    It has no interval: the folds are few, and each has its own model. ``dates`` is the number of folds.
+    """
+    network_of = peer_network if method == "shap" else attention_network
+    weights = []
+    for fold in folds:
+        network = network_of(fold, n_firms)
+        weights.append(np.where(network.observed, network.weight_NN, np.nan))
+    rows = [rank_correlation(a, b) for a, b in combinations(weights, 2)]
+    means = [float(row_N[np.isfinite(row_N)].mean()) for row_N in rows if np.isfinite(row_N).any()]
+    if not means:
+        return UNKNOWN
+    return Estimate(float(np.mean(means)), float("nan"), float("nan"), len(folds))
+
+
+def _values(part: PeerAttribution, method: PeerMethod) -> FloatArray:
+    return part.phi_NN if method == "shap" else part.attention_NN
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +320,7 @@ class AtInference:
     used_permuted: Estimate
 
 
-def at_inference(parts: Sequence[Intervened]) -> AtInference:
+def at_inference(parts: Sequence[Intervened], seed: int = 0) -> AtInference:
     """Summarise the interventions on all folds and seeds."""
 
     def joined(name: str) -> FloatArray:
@@ -288,13 +330,13 @@ def at_inference(parts: Sequence[Intervened]) -> AtInference:
     ic_E, uniform_E, permuted_E = joined("ic_D"), joined("ic_uniform_D"), joined("ic_permuted_D")
     removed_E = joined("moved_removed_D")
     return AtInference(
-        ic=mean_over_dates(ic_E, session_E),
-        ic_uniform=mean_over_dates(uniform_E, session_E),
-        ic_permuted=mean_over_dates(permuted_E, session_E),
-        lost_uniform=mean_over_dates(ic_E - uniform_E, session_E),
-        lost_permuted=mean_over_dates(ic_E - permuted_E, session_E),
-        used_uniform=ratio_over_dates(joined("moved_uniform_D"), removed_E, session_E),
-        used_permuted=ratio_over_dates(joined("moved_permuted_D"), removed_E, session_E),
+        ic=mean_over_dates(ic_E, session_E, seed),
+        ic_uniform=mean_over_dates(uniform_E, session_E, seed),
+        ic_permuted=mean_over_dates(permuted_E, session_E, seed),
+        lost_uniform=mean_over_dates(ic_E - uniform_E, session_E, seed),
+        lost_permuted=mean_over_dates(ic_E - permuted_E, session_E, seed),
+        used_uniform=ratio_over_dates(joined("moved_uniform_D"), removed_E, session_E, seed),
+        used_permuted=ratio_over_dates(joined("moved_permuted_D"), removed_E, session_E, seed),
     )
 
 
@@ -308,11 +350,13 @@ def _without_own(weights_NN: FloatArray) -> FloatArray:
     return np.where(np.eye(len(weights_NN), dtype=np.bool_), np.nan, weights_NN)
 
 
-def _mean_correlation(pairs: Sequence[tuple[ForecastMeasures, FloatArray, FloatArray]]) -> Estimate:
+def _mean_correlation(
+    pairs: Sequence[tuple[ForecastMeasures, FloatArray, FloatArray]], seed: int
+) -> Estimate:
     if not pairs:
         return UNKNOWN
     return mean_over_dates(
-        _correlations([(a, b) for _, a, b in pairs]), sessions_of([one for one, _, _ in pairs])
+        _correlations([(a, b) for _, a, b in pairs]), sessions_of([one for one, _, _ in pairs]), seed
     )
 
 

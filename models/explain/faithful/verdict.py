@@ -7,13 +7,21 @@ The limits were chosen by models whose right answer is known (`benchmarks/verdic
 Attention is usable if every criterion passes, not usable if one fails, and the verdict is inconclusive if
 none fails and one is open. The last criterion is about the Shapley values that attention is compared with: if
 they do not repeat themselves, it is open, because nothing can be said, and it never fails.
+
+A figure that is measured again, with other draws or on another machine, moves within its interval. So every
+criterion says how far it is from another outcome, as a share of its own uncertainty, and a verdict that a
+small move would change says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
+
+import numpy as np
 
 from models.explain.faithful.forecasts import ForecastMeasures
 from models.explain.faithful.statistics import UNKNOWN, Estimate
@@ -69,6 +77,9 @@ REFERENCE = Limits(0.3, 0.3)
 MIN_DATES = 5
 """Fewest dates for a criterion to pass or fail: a bootstrap over fewer says little."""
 
+NEAR = 0.25
+"""A criterion is near another outcome if a move of its figure by this share of half its interval gives it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
@@ -82,15 +93,55 @@ class Criterion:
         The figure.
     limits
         The written limits.
-    outcome
-        ``pass``, ``fail`` or ``open``.
+    to_pass, to_fail
+        How far the interval is beyond the limit for passing, and for failing, in halves of the interval on
+        the side of the limit: 0 at the limit, positive beyond it, and -1 if the figure itself is at the
+        limit. NaN if too few dates were measured.
     """
 
     name: str
     question: str
     estimate: Estimate
     limits: Limits
-    outcome: Outcome
+    to_pass: float
+    to_fail: float
+
+    @property
+    def outcome(self) -> Outcome:
+        """``pass``, ``fail`` or ``open``."""
+        return "pass" if self.to_pass >= 0.0 else "fail" if self.to_fail > 0.0 else "open"
+
+    @property
+    def margin(self) -> float:
+        """Distance to the nearest other outcome, at least 0, in halves of the interval; NaN if not measured.
+
+        Beyond a limit it is the distance that is left, and between the limits that to the nearer one.
+        """
+        if self.outcome == "open":
+            return -max(self.to_pass, self.to_fail)
+        return self.to_pass if self.outcome == "pass" else self.to_fail
+
+    @property
+    def possible(self) -> set[Outcome]:
+        """The outcome, and those that it is :data:`NEAR`."""
+        found: set[Outcome] = {self.outcome}
+        if abs(self.to_pass) < NEAR:
+            found |= {"pass", "open"}
+        if abs(self.to_fail) < NEAR:
+            found |= {"fail", "open"}
+        return found
+
+    @property
+    def words(self) -> str:
+        """The figure, its interval, the limit that decides, and the distance to it."""
+        found = self.estimate
+        if math.isnan(self.margin):
+            return f"{self.name} not measured on {MIN_DATES} dates"
+        limit = self.limits.fails if self.to_fail >= self.to_pass else self.limits.passes
+        return (
+            f"{self.name} {found.value:.2f} ({found.low:.2f} to {found.high:.2f}), limit {limit:.2f}, "
+            f"margin {self.margin:.2f}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +153,33 @@ class Verdict:
     criteria: tuple[Criterion, ...]
 
     @property
+    def near(self) -> tuple[Answer, ...]:
+        """Other answers that criteria which are near another outcome would give."""
+        every = {_answer(outcomes) for outcomes in product(*(one.possible for one in self.criteria))}
+        return tuple(sorted(every - {self.answer}))
+
+    @property
     def sentence(self) -> str:
-        """The answer and its reason in one sentence."""
-        reasons = [one.name for one in self.criteria if one.outcome == "fail"]
-        if self.answer == "no":
-            return f"attention over {self.over} usable as an explanation: no (fails: {', '.join(reasons)})"
-        unknown = [one.name for one in self.criteria if one.outcome == "open"]
-        if self.answer == "inconclusive":
-            return (
-                f"attention over {self.over} usable as an explanation: inconclusive "
-                f"(open: {', '.join(unknown)})"
-            )
-        return f"attention over {self.over} usable as an explanation: yes"
+        """The answer, its reason and how near another answer is, in one sentence.
+
+        A margin is in halves of a figure's interval.
+        """
+        said = f"attention over {self.over} usable as an explanation: {self.answer}"
+        outcome = {"no": "fail", "inconclusive": "open", "yes": "pass"}[self.answer]
+        decisive = [one for one in self.criteria if one.outcome == outcome]
+        if self.answer == "yes":  # the criterion that is closest to another outcome
+            decisive = [min(decisive, key=lambda one: one.margin)]
+        label = {"no": "fails", "inconclusive": "open", "yes": "closest"}[self.answer]
+        reason = f"{label}: {'; '.join(one.words for one in decisive)}"
+        if not self.near:
+            return f"{said} ({reason})"
+        others = [one.words for one in self.criteria if len(one.possible) > 1 and one not in decisive]
+        also = f"; near a limit: {'; '.join(others)}" if others else ""
+        return f"{said}, but near {' and '.join(self.near)} ({reason}{also})"
+
+
+def _answer(outcomes: Sequence[Outcome]) -> Answer:
+    return "no" if "fail" in outcomes else "inconclusive" if "open" in outcomes else "yes"
 
 
 def judge(
@@ -121,6 +187,7 @@ def judge(
     measured: Sequence[ForecastMeasures],
     inference: AtInference,
     agreement: Agreement | None = None,
+    seed: int = 0,
 ) -> Verdict:
     """Judge attention by the forecasts that were measured.
 
@@ -134,32 +201,33 @@ def judge(
         What replacing the weights at inference does.
     agreement
         Agreement of attention with ``|SHAP|``; None for that of the measured forecasts over days.
+    seed
+        Seed of the bootstraps.
     """
-    agreement = day_agreement(measured) if agreement is None else agreement
+    agreement = day_agreement(measured, seed) if agreement is None else agreement
     criteria = [
         _criterion(
             "agreement", "Does attention rank the units as |SHAP| does?", agreement.corrected, AGREEMENT
         ),
-        _gain(measure_methods(measured)),
+        _gain(measure_methods(measured, seed)),
         _criterion("use", "Do the forecasts depend on who gets which weight?", inference.used_permuted, USED),
         _criterion(
             "learned",
             "Does attention change when the parameters are shuffled?",
-            randomisation(measured, "attention"),
+            randomisation(measured, "attention", seed),
             LEARNED,
         ),
         _reference(agreement.reliability),
     ]
-    outcomes = {one.outcome for one in criteria}
-    answer: Answer = "no" if "fail" in outcomes else "inconclusive" if "open" in outcomes else "yes"
-    return Verdict(over, answer, tuple(criteria))
+    return Verdict(over, _answer([one.outcome for one in criteria]), tuple(criteria))
 
 
 def _reference(reliability: Estimate) -> Criterion:
     """Pass if the Shapley values repeat themselves, and stay open otherwise: nothing can be said then."""
     question = "Do the Shapley values repeat themselves with other draws?"
     found = _criterion("reference", question, reliability, REFERENCE)
-    return found if found.outcome == "pass" else replace(found, outcome="open")
+    never = found.to_fail if math.isnan(found.to_fail) else -math.inf
+    return replace(found, to_fail=never)
 
 
 def _gain(found: Sequence[MethodMeasure]) -> Criterion:
@@ -172,19 +240,31 @@ def _gain(found: Sequence[MethodMeasure]) -> Criterion:
     }
     if not by_removal:
         return _criterion(name, question, UNKNOWN, GAIN)
-    outcomes = {one.outcome for one in by_removal.values()}
-    agreed = len(outcomes) == 1 and by_removal.keys() == REMOVALS.keys()
-    worst = min(by_removal.values(), key=lambda one: one.estimate.value)
-    return replace(worst, outcome=outcomes.pop() if agreed else "open")
+    every = list(by_removal.values())
+    worst = min(every, key=lambda one: one.estimate.value)
+    if by_removal.keys() != REMOVALS.keys():
+        return replace(worst, to_pass=math.nan, to_fail=math.nan)
+    return replace(
+        worst,
+        to_pass=float(np.min([one.to_pass for one in every])),
+        to_fail=float(np.min([one.to_fail for one in every])),
+    )
 
 
 def _criterion(name: str, question: str, estimate: Estimate, limits: Limits) -> Criterion:
-    outcome: Outcome = "open"
+    to_pass = to_fail = math.nan
     if estimate.dates >= MIN_DATES:
         sign = 1.0 if limits.above else -1.0
-        worst, best = sorted((sign * estimate.low, sign * estimate.high))
-        if worst >= sign * limits.passes:
-            outcome = "pass"
-        elif best < sign * limits.fails:
-            outcome = "fail"
-    return Criterion(name, question, estimate, limits, outcome)
+        low, high = (estimate.low, estimate.high) if limits.above else (estimate.high, estimate.low)
+        to_pass = _beyond(sign * (low - limits.passes), abs(estimate.value - low))
+        to_fail = _beyond(sign * (limits.fails - high), abs(high - estimate.value))
+    return Criterion(name, question, estimate, limits, to_pass, to_fail)
+
+
+def _beyond(gap: float, half: float) -> float:
+    """Distance of the end of an interval beyond a limit, in halves of the interval; -1 if it has no end."""
+    if math.isinf(half):
+        return -1.0
+    if half > 0.0:
+        return gap / half
+    return gap if math.isnan(gap) or gap == 0.0 else math.copysign(math.inf, gap)

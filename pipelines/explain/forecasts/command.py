@@ -24,10 +24,10 @@ from pipelines.explain.forecasts.text import (
     describe_history,
     describe_period,
     describe_section,
-    unit_of,
 )
 from pipelines.explain.forecasts.values import Explained, FoldModels, explain_date
 from pipelines.explain.period import period_table
+from pipelines.explain.unit import unit_of_run
 from pipelines.progress import Progress
 from pipelines.run.record import Run
 
@@ -109,10 +109,11 @@ def _head(run: Run, model: str, question: Question, found: list[Explained]) -> l
     lines = [
         f"{run.run_id}, {model}: {who} {when}, out of sample, mean of {seeds} "
         f"seed{'' if seeds == 1 else 's'}",
-        f"unit: {unit_of(run.config)}; standard deviation over the firms of "
+        f"unit: {unit_of_run(run, model).sentence}; standard deviation over the firms of "
         f"{found[0].date}: {found[0].spread:.3g}",
         f"engine {question.engine}{drawn}; error: Monte Carlo standard error",
-        f"absent characteristics get {REMOVALS[question.removal]}; absent days and peers are masked",
+        f"absent characteristics get {REMOVALS[question.removal]}; absent days are {found[0].absent_days}; "
+        "absent peers are masked",
     ]
     gap = max(float(np.abs(one.base_E + one.values_PE.sum(axis=0) - one.forecast_E).max()) for one in found)
     if gap > 1e-3 * found[0].spread:

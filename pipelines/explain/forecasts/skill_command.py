@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from models.explain.design import evenly_spaced
+from models.explain.players import absent_days, unwrap
 from models.explain.removal import REMOVALS
 from models.explain.skill import SkillConfig, explain_skill
 from pipelines.device import one_thread
@@ -75,7 +76,8 @@ def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
     lines = [
         f"{run.run_id}, {model}: rank IC on {table['dates'][0]} test dates, divided among the players",
         "error: standard error over dates, which contains the Monte Carlo error",
-        f"absent characteristics get {REMOVALS[question.removal]}; absent days and peers are masked",
+        f"absent characteristics get {REMOVALS[question.removal]}; absent days are "
+        f"{absent_days(unwrap(fitted))}; absent peers are masked",
         "",
         describe_skill(table),
     ]

@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.config.schema import Config
 from pipelines.explain.period import ALL, NOISE
 
 _PER_KIND = 10  # players shown of a kind
@@ -23,16 +22,6 @@ _HEADS = {
     "firm": "peers",
     "market": "market tokens",
 }
-
-
-def unit_of(config: Config) -> str:
-    """Say in which unit a config's models forecast."""
-    label, sessions = config.label, "session" if config.label.horizon == 1 else "sessions"
-    what = "residual return" if label.residualise_factors else "return"
-    over = f"{what} over {label.horizon} {sessions}"
-    if label.transform == "rank":
-        return f"normal scores of the rank of the {over} on its date (label.transform is rank), not returns"
-    return over + (" minus its mean over the firms of the date" if label.transform == "demean" else "")
 
 
 def describe_forecast(frame: pl.DataFrame, decimals: int) -> str:

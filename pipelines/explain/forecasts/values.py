@@ -21,7 +21,15 @@ from models.explain.date_values import DateValues, Method, date_values
 from models.explain.design import stratified_sample
 from models.explain.engines.engine import MAX_DRAWS, Precision
 from models.explain.engines.samplers import SAMPLERS
-from models.explain.players import Player, PlayerConfig, PlayerNames, find_players, forecast, unwrap
+from models.explain.players import (
+    Player,
+    PlayerConfig,
+    PlayerNames,
+    absent_days,
+    find_players,
+    forecast,
+    unwrap,
+)
 from models.explain.removal import Removal, TrainingCells, training_cells
 from models.fitted import Fitted
 from models.forecaster import Forecaster
@@ -32,13 +40,13 @@ from pipelines.errors import ConfigError
 from pipelines.explain.forecasts.draws import stored_draws
 from pipelines.explain.forecasts.question import Place, Question, choose_model
 from pipelines.explain.games import families_of
-from pipelines.explain.trained import require_features
+from pipelines.explain.trained import explained_panel, require_features
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.completeness import require_test
 from pipelines.run.open import load_run_data
 from pipelines.run.record import Run, open_run
-from pipelines.train.task import Arrays, collect_arrays, to_tensors
+from pipelines.train.task import Arrays, collect_arrays
 
 DRAWS = 16
 FIRMS_PER_DATE = 8
@@ -67,6 +75,8 @@ class Explained:
         Standard deviation of the forecasts over all firms of the date.
     draws
         Number of draws per seed; None for engines that do not sample.
+    absent_days
+        What becomes of absent days, in words.
     """
 
     date: dt.date
@@ -82,6 +92,7 @@ class Explained:
     forecast_E: FloatArray
     spread: float
     draws: int | None
+    absent_days: str
 
 
 class FoldModels:
@@ -144,7 +155,7 @@ class FoldModels:
         for seed in self.run.config.seeds:
             fitted, inputs = load_checkpoint(self.run.checkpoint(self.model, fold, seed))
             groups, device = inputs.groups, resolve_device(self.run.config.device)
-            data = to_tensors(self._arrays, inputs, device) if data is None else data
+            data = explained_panel(self._arrays, inputs, device) if data is None else data
             require_features(fitted, data, f"{self.model}, fold {fold}, seed {seed}")
             seeds.append((seed, fitted.to(device)))
         assert data is not None, "a config has at least one seed"
@@ -209,9 +220,10 @@ def explain_date(models: FoldModels, place: Place, question: Question, progress:
         families = families_of(dataset.characteristic_names)
         players = find_players(unwrap(seeds[0].model), batch, families, config)
         tickers_N = [names.firms[firm] for firm in batch.firms_N.tolist()]
-        cells = None if question.removal == "date" else training_cells(fold.data, place.fold.train)
+        seed = run.config.explain.seed
+        cells = None if question.removal == "date" else training_cells(fold.data, place.fold.train, seed=seed)
         mean_N = np.mean([one.forecast_N for one in seeds], axis=0)
-        chosen_E = _chosen(place, question, batch, tickers_N, mean_N)
+        chosen_E = _chosen(place, question, batch, tickers_N, mean_N, seed=seed)
         spread = float(np.std(mean_N))
         precision = _precision(question, spread, len(seeds), place.date)
         found = []
@@ -236,11 +248,12 @@ def explain_date(models: FoldModels, place: Place, question: Question, progress:
         forecast_E=mean_N[chosen_E],
         spread=spread,
         draws=max(drawn) if drawn else None,
+        absent_days=absent_days(unwrap(seeds[0].model)),
     )
 
 
 def _chosen(
-    place: Place, question: Question, batch: Batch, tickers_N: list[str], mean_N: FloatArray
+    place: Place, question: Question, batch: Batch, tickers_N: list[str], mean_N: FloatArray, *, seed: int
 ) -> IntArray:
     """Positions of the explained firms: one, both ends of the ranking, a sample by group, or all."""
     n_firms = len(tickers_N)
@@ -250,7 +263,7 @@ def _chosen(
         order_N = np.argsort(-mean_N, kind="stable")
         return np.concatenate([order_N[: question.top], order_N[-question.top :]])
     if question.to is not None:
-        rng = np.random.default_rng(place.session)
+        rng = np.random.default_rng((seed, place.session))
         return stratified_sample(batch.s_BN[0].cpu().numpy(), FIRMS_PER_DATE, rng)
     return np.arange(n_firms)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
-from models.explain.design import mean_over_sample, stratified_sample
+from models.explain.design import evenly_spaced, mean_over_sample, stratified_sample, take_turns
 
 
 def test_every_group_is_drawn_in_proportion_and_every_firm_alike() -> None:
@@ -18,6 +18,26 @@ def test_every_group_is_drawn_in_proportion_and_every_firm_alike() -> None:
     rate_N = np.bincount(np.concatenate(drawn), minlength=60) / len(drawn)
     np.testing.assert_allclose(rate_N, 0.2, atol=0.04)
     np.testing.assert_array_equal(stratified_sample(group_N, 99, np.random.default_rng(0)), np.arange(60))
+
+
+@pytest.mark.parametrize("count", [1, 5, 12, 24, 500])
+def test_as_many_dates_are_explained_as_are_asked_for_and_the_fits_share_them(count: int) -> None:
+    tests = [np.arange(100, 160), np.arange(160, 200), np.arange(200, 300)]
+    turns = take_turns(tests, 4, count)
+    every = np.concatenate([dates for fold in turns for dates in fold])
+    np.testing.assert_array_equal(np.sort(every), evenly_spaced(np.arange(100, 300), count))
+    for test, fold in zip(tests, turns, strict=True):
+        assert np.isin(np.concatenate(fold), test).all(), "a fold explains dates that it tests"
+        sizes = [len(dates) for dates in fold]
+        assert max(sizes) - min(sizes) <= 1, "seeds take turns"
+
+
+def test_folds_that_test_the_same_dates_share_them() -> None:
+    tests = [np.arange(10, 30), np.arange(20, 40), np.arange(10, 40)]
+    turns = take_turns(tests, 2, 12)
+    every = np.concatenate([dates for fold in turns for dates in fold])
+    assert len(every) == len(np.unique(every)) == 12
+    assert min(sum(map(len, fold)) for fold in turns) >= 3
 
 
 def test_errors_are_those_of_clustered_dates() -> None:

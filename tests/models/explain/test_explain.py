@@ -405,7 +405,7 @@ def test_a_random_sample_of_pairs_keeps_its_firms_and_its_game(
     full = explain_peers(module, data, np.array([9]), PeerGameConfig(permutations=60, seed=1))[0]
     error_NN = np.hypot(first.error_NN, full.error_NN)
     assert (np.abs(first.phi_NN - full.phi_NN)[known_NN] <= 5 * error_NN[known_NN] + 1e-6).all()
-    other = explain_peers(module, data, np.array([9]), PeerGameConfig(max_firms=4, sample_seed=3))[0]
+    other = explain_peers(module, data, np.array([9]), PeerGameConfig(max_firms=4, seed=3))[0]
     assert not np.array_equal(known_NN, np.isfinite(other.phi_NN))
 
 

@@ -9,11 +9,16 @@ from math import factorial
 import numpy as np
 import pytest
 import torch
-from attribution_data import small_market
+from attribution_data import random_weights, small_market
+from small_panels import SMALL, panel
 
-from models.batch import PanelTensors
+from models.batch import Ablation, PanelTensors
 from models.explain.groups import GroupGameConfig, explain_groups
+from models.explain.players import absent_days
 from models.explain.removal import ConditionalDraws, SameDate, TrainingDraws, replacement, training_cells
+from models.forecaster import Forecaster
+from models.registry import MODELS
+from models.spec import parse_config
 
 WEIGHT_F = np.array([1.0, -0.5, 2.0])
 COVARIANCE_FF = np.array([[1.0, 0.8, 0.0], [0.8, 1.0, 0.3], [0.0, 0.3, 1.0]])
@@ -141,3 +146,32 @@ def test_draws_from_the_training_fold_need_its_sessions(market: PanelTensors) ->
     conditional = ConditionalDraws(training_cells(market, np.arange(8, 12)), batch, 0)
     with pytest.raises(ValueError, match="Channels cannot be drawn"):
         conditional.windows(0)
+
+
+def test_days_that_are_set_to_0_are_called_that() -> None:
+    """A mask leaves the values of an absent day without any effect; a zero is a value like others."""
+    names = ("mlp", "lstm", "tcn", "temporal_transformer", "temporal_peer", "self_peer", "sector_mean")
+    data = panel()
+    batch = data.batch(torch.tensor([20]))
+    keep_BW = torch.ones((1, data.window), dtype=torch.bool)
+    keep_BW[:, -1] = False
+    said = {}
+    for name in names:
+        entry = MODELS[name]
+        module = entry.build(parse_config(entry.config, SMALL[name], name), data.shape)
+        assert isinstance(module, Forecaster)
+        random_weights(module)
+        zeroed = replace(batch, x_BNWC=batch.x_BNWC.clone())
+        zeroed.x_BNWC[:, :, -1] = 0.0
+        with torch.no_grad():
+            absent_N, zeroed_N = module(batch, Ablation(days_keep_BW=keep_BW))[0], module(zeroed)[0]
+        said[name] = absent_days(module)
+        if said[name].startswith("set to 0"):
+            torch.testing.assert_close(absent_N, zeroed_N)
+        elif module.uses_days or name == "temporal_transformer":
+            assert not torch.allclose(absent_N, zeroed_N, rtol=1e-3)
+    assert said["lstm"] == said["temporal_transformer"] == "masked"
+    assert said["mlp"] == said["tcn"] == said["sector_mean"] == "set to 0, the centre of each channel"
+    assert (
+        said["temporal_peer"] == "masked, and in the messages to peers set to 0, the centre of each channel"
+    )

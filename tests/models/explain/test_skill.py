@@ -33,7 +33,8 @@ def brute_force(data: PanelTensors, session: int, payoff: str) -> np.ndarray:
     batch = data.batch(torch.tensor([session]))
     z_NF, y_N = batch.z_BNF[0].double().numpy(), batch.y_BN[0].double().numpy()
     known = np.isfinite(y_N)
-    donors = [draw_donors(len(z_NF), np.random.default_rng((0, 1, k))) for k in range(REPLACEMENTS)]
+    seed = int(np.random.default_rng((0, session)).integers(2**32))  # donors are drawn for each date
+    donors = [draw_donors(len(z_NF), np.random.default_rng((seed, 1, k))) for k in range(REPLACEMENTS)]
 
     def value(kept: tuple[int, ...]) -> float:
         forecasts = []

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from command import Answer, Call, command
 from polars.testing import assert_frame_equal
+from scipy.stats import spearmanr
 
 import peerglass
 from backtest.splits.fold import Fold
@@ -35,14 +36,21 @@ from pipelines.explain.forecasts.question import find_place
 from pipelines.explain.games import explain_models, families_of
 from pipelines.explain.period import period_table
 from pipelines.explain.tables import explanation_tables
+from pipelines.explain.unit import unit_of, unit_of_run
 from pipelines.progress import Silent
 from pipelines.run.open import load_run_data
 from pipelines.run.record import open_run
+from pipelines.run.scores import read_scores
 from pipelines.stages import ingest_config, train_config
 
 MODELS = {
     "ridge": {},
-    "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2, "peer_width": 8},
+    "temporal_peer": {
+        "encoder": {"width": 8, "heads": 2},
+        "peer_heads": 2,
+        "peer_width": 8,
+        "fit": {"loss": "ic"},  # without a scale, so that every value is calibrated
+    },
 }
 
 
@@ -58,7 +66,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str
         "audit": {"enabled": False},
         "lake": str(folder / "lake"),
         "output": str(folder / "runs"),
-        "label": {"horizon": 1, "delay": 0, "transform": "demean"},
+        "label": {"horizon": 1, "delay": 0, "transform": "demean", "clip": 0.01},
         "tracking": {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": str(folder / "artifacts")},
     }
     (folder / "sim.yaml").write_text(yaml.safe_dump(settings))
@@ -119,6 +127,7 @@ def test_the_values_of_one_forecast_add_up_to_the_stored_forecast(
     assert answer.code == 0, answer.err
     for words in ("day 1", "characteristics", "peers", "error", "return over 1 session", "mean of 2 seeds"):
         assert words in answer.out, answer.out
+    assert "absent days are masked, and in the messages to peers set to 0" in answer.out
     values = read(tmp_path / "values.parquet")
     peers = set(tested.filter(pl.col("date") == day)["ticker"])
     assert set(values.filter(pl.col("kind") == "firm")["player"]) == peers
@@ -420,6 +429,9 @@ def test_the_step_of_a_run_uses_the_options_of_its_config(trained: Path) -> None
     found = explained(removal="train", engine="linear")
     assert {(part.engine, part.removal) for part in found.groups} == {("linear", "train")}
     assert sum(len(part.sessions_D) for part in found.skill) == 4
+    assert len(np.unique(np.concatenate([part.sessions_E for part in found.groups]))) == 4
+    one = explained(dates=1)
+    assert sum(len(np.unique(part.sessions_E)) for part in one.groups) == 1, "four fits share one date"
     tables = explanation_tables(found, dataset, None)
     assert tables["skill"].height == len(found.groups[0].players) + 2
     assert (
@@ -431,6 +443,60 @@ def test_the_step_of_a_run_uses_the_options_of_its_config(trained: Path) -> None
         explained(precision=1e-9, dates=1)
     with pytest.raises(ConfigError, match="explains lightgbm only"):
         explained(engine="tree")
+
+
+def test_the_skill_that_is_divided_is_the_rank_ic_of_the_report(trained: Path) -> None:
+    """That of the label, not of the clipped target that the models were fitted to."""
+    run = open_run("latest", trained / "runs")
+    dataset, lake = load_run_data(run, Silent())
+    folds = plan_folds(dataset, run.config)
+    (found,) = explain_models(run, dataset, folds, ["ridge"], Silent())
+    stored = lake.read("forecasts").filter((pl.col("model") == "ridge") & pl.col("label").is_not_null())
+    seeds = [(fold.index, seed) for fold in folds for seed in run.config.seeds]
+    checked, clipped = 0, 0
+    for part in found.skill:
+        for session, skill in zip(part.sessions_D, part.skill_D, strict=True):
+            day = dataset.panel.dates_T[session].astype("datetime64[D]").item()
+            own = stored.filter(pl.col("date") == day)
+            ics = [
+                spearmanr(of_seed["forecast"], of_seed["label"]).statistic
+                for fold, seed in seeds
+                if not (of_seed := own.filter((pl.col("fold") == fold) & (pl.col("seed") == seed))).is_empty()
+            ]
+            assert np.abs(np.array(ics) - skill).min() < 1e-6
+            checked += 1
+            clipped += int((own["label"].abs() > 0.01).any())
+    assert checked == run.config.explain.skill_dates or checked == sum(len(fold.test) for fold in folds)
+    assert clipped > 0, "the case was made"
+
+
+def test_the_unit_is_named_where_there_is_one(explain: Call, trained: Path, tested: pl.DataFrame) -> None:
+    run = open_run("latest", trained / "runs")
+    assert unit_of_run(run, "temporal_peer").name == "bps", "the loss has no scale, and was calibrated"
+    lines = [
+        json.loads((run.checkpoint("temporal_peer", fold, seed) / "model.json").read_text())["calibration"]
+        for fold in (0, 1)
+        for seed in (4, 7)
+    ]
+    assert len({line[0]["slope"] for line in lines}) == 4, "recorded with every fold and seed"
+    scores = read_scores(run).filter(pl.col("model") == "temporal_peer").sort("fold", "seed")
+    assert scores["calibration_slope"].to_list() == [line[0]["measured"] for line in lines]
+    assert unit_of_run(run, "ridge").name == "bps"
+    rules = run.config.model_copy(update={"models": {"momentum": {}, **run.config.models}})
+    assert unit_of(rules, "momentum").short == "none", "a rule that ranks firms forecasts no return"
+    path = run.checkpoint("temporal_peer", 0, 4) / "model.json"
+    kept = path.read_text()
+    old = json.loads(kept)
+    del old["calibration"]
+    path.write_text(json.dumps(old))
+    try:
+        day, ticker, _ = tested.row(0)
+        answer = explain("--date", str(day), "--ticker", ticker, "--model", "temporal_peer", "--draws", "2")
+        assert "unit: none, because temporal_peer was trained with fit.loss ic" in answer.out
+        assert "train the config again" in answer.out
+        assert unit_of_run(run, "temporal_peer").name == ""
+    finally:
+        path.write_text(kept)
 
 
 class Elsewhere:
@@ -463,7 +529,7 @@ def test_the_step_of_a_run_gives_the_same_on_every_engine(
     assert here[0].fits == sent[0].fits
     assert {fold for fold, _ in here[0].fits} == {0, 1}
     for left, right in zip(here, sent, strict=True):
-        assert len(left.groups) == len(right.groups) == 4, "two folds of two seeds"
+        assert len(left.groups) == len(right.groups) == run.config.explain.dates, "a date for a fit"
         tables = explanation_tables(left, dataset, None)
         for name, frame in explanation_tables(right, dataset, None).items():
             assert_frame_equal(frame, tables[name], check_exact=True)

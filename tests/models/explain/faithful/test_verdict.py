@@ -17,11 +17,20 @@ from weighted_toys import (
     verdict_on_peers,
 )
 
-from models.explain.faithful.forecasts import FaithfulConfig, Subject, measure_days
+from models.explain.faithful.curves import Curves
+from models.explain.faithful.forecasts import RANDOM, FaithfulConfig, ForecastMeasures, Subject, measure_days
 from models.explain.faithful.inference import intervene
 from models.explain.faithful.statistics import Estimate
-from models.explain.faithful.summary import agreement, at_inference, measure_methods
-from models.explain.faithful.verdict import judge
+from models.explain.faithful.summary import (
+    Agreement,
+    AtInference,
+    agreement,
+    at_inference,
+    measure_methods,
+    randomisation,
+)
+from models.explain.faithful.unit_games import REMOVALS
+from models.explain.faithful.verdict import Verdict, judge
 
 DAYS_W = 0.6 ** np.arange(W)[::-1]  # the newest day counts most
 PEERS_NN = np.exp(np.random.default_rng(4).normal(scale=1.5, size=(FIRMS, FIRMS)))
@@ -120,3 +129,84 @@ def test_shares_of_the_gain_are_0_for_chance_and_1_for_shap() -> None:
     better = found["shap", "cumulative"].value.value - found["random", "cumulative"].value.value
     assert better > 0.0
     assert found["shap", "sufficiency"].value.value < found["random", "sufficiency"].value.value
+
+
+def found(value: float, half: float, dates: int = 20) -> Estimate:
+    return Estimate(value, value - half, value + half, dates)
+
+
+def verdict_of(agreed: Estimate, learned: float = 0.0) -> Verdict:
+    """Judge made-up figures: only the agreement and the shuffled parameters are given, the others pass."""
+    clear = found(0.9, 0.01)
+    curve = dict.fromkeys(("comprehensiveness", "sufficiency"), 1.0)
+    share_S = np.linspace(0.0, 1.0, 5)
+    early = Curves(share_S, share_S, share_S, np.sqrt(share_S), **curve)
+    late = Curves(share_S, share_S, share_S, share_S**2, **curve)
+    curves = {
+        (method, removal): late if method == RANDOM else early
+        for method in ("shap", "attention", RANDOM)
+        for removal in REMOVALS
+    }
+    ranks = np.arange(9.0)
+    rng = np.random.default_rng(0)
+    measured = [
+        ForecastMeasures("days", t, 0, {"attention": ranks}, None, {"attention": shuffled}, curves)
+        for t in range(20)
+        for shuffled in [ranks[None] if rng.random() < learned else -ranks[None]]
+    ]
+    inference = AtInference(*[clear] * 7)
+    return judge("days", measured, inference, Agreement(clear, clear, agreed, clear))
+
+
+def test_a_verdict_near_a_limit_says_so_with_its_margin() -> None:
+    """The same config gave yes on one machine and inconclusive on another: both must have said so."""
+    for value, answer, other in ((0.61, "yes", "inconclusive"), (0.59, "inconclusive", "yes")):
+        verdict = verdict_of(found(value, 0.1))
+        assert verdict.answer == answer
+        assert verdict.near == (other,)
+        (agreement,) = (one for one in verdict.criteria if one.name == "agreement")
+        assert agreement.margin == pytest.approx(0.1), (
+            "0.01 beyond or before the limit, of half an interval of 0.1"
+        )
+        for words in (f"{answer}, but near {other}", f"agreement {value:.2f}", "limit 0.50", "margin 0.10"):
+            assert words in verdict.sentence
+    near_no = verdict_of(found(0.19, 0.1))  # its interval ends at 0.29, and it fails below 0.3
+    assert (near_no.answer, near_no.near) == ("no", ("inconclusive",))
+    assert "limit 0.30, margin 0.10" in near_no.sentence
+
+
+def test_a_clear_verdict_has_no_other_answer() -> None:
+    for estimate, answer in (
+        (found(0.9, 0.1), "yes"),
+        (found(0.45, 0.1), "inconclusive"),
+        (found(0.0, 0.1), "no"),
+    ):
+        verdict = verdict_of(estimate)
+        assert (verdict.answer, verdict.near) == (answer, ())
+        assert "near" not in verdict.sentence
+        assert "margin" in verdict.sentence
+    few = verdict_of(found(0.61, 0.1, dates=3))
+    assert (few.answer, few.near) == ("inconclusive", ())
+    assert "agreement not measured" in few.sentence
+    # a failure that is certain is not made uncertain by a criterion near its limit
+    assert verdict_of(found(0.61, 0.1), learned=1.0).near == ()
+
+
+def test_the_interval_of_shuffled_parameters_contains_the_variance_between_shuffles() -> None:
+    """Attention whose ranks a shuffle permutes at random: its mean correlation with shuffles is 0.
+
+    The attention is the same on all dates, so one fixed shuffle would give an interval of no width.
+    """
+    data, firms = panel(), np.arange(1)
+    covered = 0
+    for seed in range(40):
+        model = WeightedDays(DAYS_W).eval()
+        config = FaithfulConfig(
+            removals=(), permutations=1, background=1, random_orders=0, shuffled_shap=False, seed=seed
+        )
+        subject = Subject(model, data, TRAIN, config)
+        measured = [one for session in TEST for one in measure_days(subject, int(session), firms)]
+        learned = randomisation(measured, "attention", seed)
+        assert learned.low < learned.high
+        covered += learned.low <= 0.0 <= learned.high
+    assert covered >= 0.83 * 40, "90% is stated"
