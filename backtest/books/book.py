@@ -9,7 +9,8 @@ These conventions apply to every book:
   ValueError is raised.
 - If all signals of a date are equal, a long-short book holds nothing and a long-only book holds all firms
   equally, because every firm is as likely to be bought as to be sold.
-- Apart from the count of its schedule, row t depends only on rows up to t of the inputs.
+- Apart from the count of its schedule, row t depends only on rows up to t of the inputs. A book whose
+  decision depends on the one before begins with ``last_N`` of the inputs.
 """
 
 from __future__ import annotations

@@ -56,6 +56,9 @@ class BookInputs:
         Trailing standard deviation of the returns of a session; NaN is unknown. Need ``volatility``.
     past : PastReturns or None
         Returns of past sessions. Need ``returns``.
+    last_N : ndarray of shape (N,) or None
+        Target weights of the decision before the first row, for books whose decision depends on the one
+        before. None: there is none.
     """
 
     signal_TN: AnyFloatArray
@@ -64,6 +67,7 @@ class BookInputs:
     beta_TN: FloatArray | None = None
     volatility_TN: FloatArray | None = None
     past: PastReturns | None = None
+    last_N: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,13 @@ class BookTargets:
 
     target_TN: FloatArray
     notes: tuple[BookNote, ...] = ()
+
+
+def last_decision(inputs: BookInputs, target_TN: FloatArray) -> FloatArray | None:
+    """Return the decision before the last row: the newest row of targets, else ``inputs.last_N``."""
+    earlier_TN = target_TN[:-1]
+    earlier_TN = earlier_TN[~np.isnan(earlier_TN).any(axis=1)]
+    return earlier_TN[-1] if len(earlier_TN) else inputs.last_N
 
 
 def spread_over_sessions(weight_DN: FloatArray, decides_T: BoolArray) -> FloatArray:

@@ -36,7 +36,13 @@ def centred_ranks(signal_DN: FloatArray, order_DN: IntArray, count_D: IntArray, 
 
 @compiled
 def drop_and_buy(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
-    signal_DN: FloatArray, order_DN: IntArray, count_D: IntArray, k: int, n_drop: int, held_DN: FloatArray
+    signal_DN: FloatArray,
+    order_DN: IntArray,
+    count_D: IntArray,
+    k: int,
+    n_drop: int,
+    before_N: FloatArray,
+    held_DN: FloatArray,
 ) -> None:
     """Follow the top-k drop book from decision to decision, in units of one position.
 
@@ -48,6 +54,8 @@ def drop_and_buy(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
         Order and number of the signals of a date (`backtest.forecasts.daily.SortedPanel`).
     k, n_drop : int
         Number of positions, and the largest number of them that a decision replaces.
+    before_N : ndarray of shape (N,)
+        Units of each firm before the first decision; overwritten.
     held_DN : ndarray of shape (D, N)
         Output: units of each firm after the decision, from 0 to 1. A row sums to k, up to rounding.
 
@@ -57,7 +65,7 @@ def drop_and_buy(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
     `backtest.books.top_k_drop`.
     """
     D, N = signal_DN.shape
-    before_N, candidate_N = np.zeros(N), np.zeros(N)
+    candidate_N = np.zeros(N)
     for d in range(D):
         signal_N, order_N, n, held_N = signal_DN[d], order_DN[d], count_D[d], held_DN[d]
         units = 0.0

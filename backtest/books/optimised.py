@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from backtest.books.inputs import BookInputs, BookNote, BookTargets, Need
+from backtest.books.inputs import BookInputs, BookNote, BookTargets, Need, last_decision
 from backtest.books.limit_use import LimitUse
 from backtest.books.optimiser.covariance import factor_covariance
 from backtest.books.optimiser.program import Infeasible, Limits, Program
@@ -93,7 +93,7 @@ class Optimised:
         signal_TN = self._eligible(inputs)
         decides_T = inputs.schedule.decisions((~np.isnan(signal_TN)).sum(axis=1), 2)
         target_TN = np.full(signal_TN.shape, np.nan)
-        last_N: FloatArray | None = None
+        last_N = inputs.last_N
         notes = []
         for t in np.flatnonzero(decides_T):
             answer = self._decide(int(t), signal_TN[t], last_N, inputs)
@@ -106,9 +106,7 @@ class Optimised:
 
     def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
         """Measure the last decision; see `backtest.books.book.Book.limit_uses`."""
-        earlier_TN = target_TN[:-1]
-        earlier_TN = earlier_TN[~np.isnan(earlier_TN).any(axis=1)]
-        last_N = earlier_TN[-1] if len(earlier_TN) else None
+        last_N = last_decision(inputs, target_TN)
         may_N, program = self._program(len(target_TN) - 1, self._eligible(inputs)[-1], last_N, inputs)
         assert not isinstance(program, Infeasible), "there was a decision"
         return limit_uses(target_TN[-1, may_N], program, self.limits)

@@ -94,8 +94,9 @@ def calendar(
         Sessions, ascending.
     turn : str
         A weekday: the first session from that weekday on, so a holiday moves the decision to the next
-        session. ``week_end``: the last session from Monday to Sunday. ``month_start``, ``quarter_start`` and
-        ``year_start``: the first session of the period; ``month_end`` and so on: its last session.
+        session. ``week_end``: the last session from Monday to Sunday; a Sunday after a closed Saturday
+        begins a week, as in markets that trade from Sunday to Thursday. ``month_start``, ``quarter_start``
+        and ``year_start``: the first session of the period; ``month_end`` and so on: its last session.
     every : int
         2 with ``friday`` is every second Friday.
     following : datetime64[D], optional
@@ -123,9 +124,21 @@ def calendar(
     return Schedule(np.concatenate([[False], changes_T[:-1]]), every)
 
 
+def periods(dates_T: DateArray, turn: Turn) -> IntArray:
+    """Number the periods that a calendar's turns separate: sessions of one period have one number.
+
+    >>> periods(np.array(["2024-01-31", "2024-02-01", "2024-02-29"], "datetime64[D]"), "month_end")
+    array([648, 649, 649])
+    """
+    return _period(dates_T.astype("datetime64[D]"), turn)
+
+
 def _period(day_T: DateArray, turn: Turn) -> IntArray:
     """Number the periods that the turns separate."""
     number_T = day_T.astype(np.int64)
+    if turn == "week_end":
+        follows_T = np.concatenate([[False], np.diff(number_T) == 1])
+        number_T = number_T + ((number_T % 7 == 3) & ~follows_T)  # 3: a Sunday
     weekdays = get_args(Weekday)
     if turn in weekdays or turn == "week_end":
         first = weekdays.index(turn) if turn in weekdays else 0

@@ -10,11 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from backtest.books.inputs import BookInputs, BookTargets, Need, spread_over_sessions
+from backtest.books.inputs import BookInputs, BookTargets, Need, last_decision, spread_over_sessions
 from backtest.books.limit_use import LimitUse
 from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.ranking import as_signal
 from features.arrays import FloatArray
+
+_ROUNDING = 1e-9  # of a unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class TopKDrop:
         decides_T = inputs.schedule.decisions((~np.isnan(signal_TN)).sum(axis=1), self.k)
         signals = SortedPanel("signal", signal_TN[decides_T])
         held_DN = np.empty(signals.x_TN.shape)
-        drop_and_buy(signals.x_TN, signals.order_TN, signals.count_T, self.k, self.n_drop, held_DN)
+        before_N = self._units(inputs.last_N, signal_TN.shape[1])
+        drop_and_buy(signals.x_TN, signals.order_TN, signals.count_T, self.k, self.n_drop, before_N, held_DN)
         return BookTargets(spread_over_sessions(held_DN / self.k, decides_T))
 
     def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
@@ -90,10 +93,17 @@ class TopKDrop:
 
         A firm without a signal is sold in any case and does not count. The first decision has no limit.
         """
-        earlier_TN = target_TN[:-1]
-        earlier_TN = earlier_TN[~np.isnan(earlier_TN).any(axis=1)]
-        if not len(earlier_TN):
+        last_N = last_decision(inputs, target_TN)
+        if last_N is None:
             return ()
-        sold_N = np.maximum(earlier_TN[-1] - target_TN[-1], 0.0)
+        sold_N = np.maximum(last_N - target_TN[-1], 0.0)
         sold = self.k * float(sold_N[~np.isnan(inputs.signal_TN[-1])].sum())
         return (LimitUse("n_drop", sold, self.n_drop, "firms"),)
+
+    def _units(self, last_N: FloatArray | None, firms: int) -> FloatArray:
+        """Return the units that a decision left, from 0 to 1; rounding must not make a fraction of a unit."""
+        if last_N is None:
+            return np.zeros(firms)
+        units_N = np.clip(self.k * last_N, 0.0, 1.0)
+        whole_N = np.rint(units_N)
+        return np.where(np.abs(units_N - whole_N) < _ROUNDING, whole_N, units_N)

@@ -18,6 +18,7 @@ _DATED_BY: Final[Mapping[str, str]] = {
     "inputs": "date",
     "fundamentals": "known_at",
     "membership": "from_date",
+    "renames": "from_date",
     "securities": "valid_from",
     "truth_mu": "date",
     "truth_days": "date",

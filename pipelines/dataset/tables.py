@@ -10,11 +10,12 @@ import polars as pl
 from features.panel.panel import PRICE_COLUMNS
 from pipelines.config.schema import Config
 from pipelines.dataset.cut import cut_tables, forget_later, rows_known
+from pipelines.dataset.renames import follow_renames
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import SOURCE_TABLES
 
-_OF_MARKET = ("prices", "securities", "fundamentals", "membership")
+_OF_MARKET = ("prices", "securities", "fundamentals", "membership", "renames")
 
 
 def open_lake(config: Config, notify: Callable[[str], None] | None = None) -> Lake:
@@ -27,7 +28,8 @@ def read_tables(
 ) -> dict[str, pl.DataFrame]:
     """Read input tables at these versions, cut at a session (`pipelines.dataset.cut`) unless it is None.
 
-    Tables without rows, because they were withdrawn or nothing in them was known yet, are left out.
+    Tables without rows, because they were withdrawn or nothing in them was known yet, are left out. Firms
+    that were renamed by then have their newest ticker (`pipelines.dataset.renames`).
 
     Raises
     ------
@@ -42,7 +44,7 @@ def read_tables(
         tables = {table: forget_later(table, frame, through) for table, frame in tables.items()}
         if "prices" in tables:
             _require_prices(tables["prices"], lake, through)
-    return {table: frame for table, frame in tables.items() if frame.height}
+    return follow_renames({table: frame for table, frame in tables.items() if frame.height})
 
 
 def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
@@ -105,7 +107,7 @@ def read_market_tables(
     if through is not None:
         _require_prices(prices, lake, through)
         tables = cut_tables(tables, through)
-    return {"prices": prices, **{table: frame for table, frame in tables.items() if frame.height}}
+    return follow_renames({"prices": prices, **{name: rows for name, rows in tables.items() if rows.height}})
 
 
 def _require_prices(prices: pl.DataFrame, lake: Lake, through: dt.date) -> None:

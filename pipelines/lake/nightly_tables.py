@@ -1,4 +1,4 @@
-"""Schemas of the tables of the nightly pipeline: signals, books, book_limits, nights and promotions."""
+"""Schemas of the tables of the nights: signals, books, holdings, accounts, limits, nights, promotions."""
 
 from __future__ import annotations
 
@@ -57,6 +57,53 @@ class Books(dy.Schema):
     bound = dy.String(nullable=True)
     tradable = dy.Bool()
     created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+
+
+class Holdings(dy.Schema):
+    """What a book holds at the close of a night, from which the next night goes on: one row per firm.
+
+    ``weight`` is the value of the position over the NAV, and ``open`` the rest of earlier orders that the
+    participation cap left open. Orders that are still to be traded are in neither. ``since`` is the session
+    at whose close the position was last traded, and ``growth`` the total return factor from there to this
+    session.
+    """
+
+    config = key_text()
+    session = key_date()
+    ticker = key_text()
+    weight = measure()
+    open = measure()
+    since = dy.Date()
+    growth = measure()
+    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+
+
+class Accounts(dy.Schema):
+    """The account of a book at the close of a night: one row per session.
+
+    ``nav`` is in units of the capital before the first night, and 0 if the account was ruined. ``delay``
+    counts the sessions until the order is traded, and ``terms`` are the costs and the execution that it is
+    traded under (JSON). ``due`` is the session of the ``schedule`` that the night decided for, null if none
+    was due; it is earlier than the session if that decision was missed. ``decision`` is ``made``, ``kept``
+    (no weights satisfy the limits), ``refused`` (too few signals), or null. ``orders`` and ``positions``
+    count the rows of the night in ``books`` and ``holdings``.
+    """
+
+    config = key_text()
+    session = key_date()
+    book = dy.String()
+    nav = measure()
+    delay = dy.Int64(min=1)
+    terms = dy.String()
+    schedule = dy.String()
+    due = dy.Date(nullable=True)
+    decision = dy.String(nullable=True)
+    orders = dy.Int64(min=0)
+    positions = dy.Int64(min=0)
+    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+
+    nav_is_finite_and_not_negative = named_rule(finite("nav") & (pl.col("nav") >= 0))
+    decision_is_known = named_rule(pl.col("decision").is_in(["made", "kept", "refused"]))
 
 
 class BookLimits(dy.Schema):

@@ -8,7 +8,15 @@ from typing import Final
 import dataframely as dy
 
 from pipelines.lake.columns import ADDED_LATER
-from pipelines.lake.nightly_tables import BookLimits, Books, Nights, Promotions, Signals
+from pipelines.lake.nightly_tables import (
+    Accounts,
+    BookLimits,
+    Books,
+    Holdings,
+    Nights,
+    Promotions,
+    Signals,
+)
 from pipelines.lake.pipeline_tables import (
     Flags,
     ForecastPaths,
@@ -25,6 +33,7 @@ from pipelines.lake.source_tables import (
     Inputs,
     Membership,
     Prices,
+    Renames,
     Securities,
     TruthDays,
     TruthEdges,
@@ -36,6 +45,7 @@ SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
     "securities": Securities,
     "fundamentals": Fundamentals,
     "membership": Membership,
+    "renames": Renames,
     "inputs": Inputs,
     "forecasts": Forecasts,
     "forecast_paths": ForecastPaths,
@@ -51,6 +61,8 @@ SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
     "readers": Readers,
     "signals": Signals,
     "books": Books,
+    "holdings": Holdings,
+    "accounts": Accounts,
     "book_limits": BookLimits,
     "nights": Nights,
     "promotions": Promotions,
@@ -61,6 +73,7 @@ SOURCE_TABLES: Final = (
     "securities",
     "fundamentals",
     "membership",
+    "renames",
     "inputs",
     "truth_mu",
     "truth_edges",

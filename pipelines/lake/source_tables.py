@@ -1,4 +1,4 @@
-"""Schemas of the tables that a source may give: prices, firms, statements, index members, truth tables."""
+"""Schemas of the tables that a source may give: prices, firms, statements, members, renames, truth."""
 
 from __future__ import annotations
 
@@ -119,6 +119,18 @@ class Membership(dy.Schema):
 
     ticker_is_plain = named_rule(plain_ticker("ticker"))
     to_date_after_from_date = named_rule(pl.col("to_date") > pl.col("from_date"))
+
+
+class Renames(dy.Schema):
+    """New tickers of firms: from ``from_date`` on, the firm that was called ``ticker`` is ``new_ticker``."""
+
+    ticker = key_text()
+    from_date = key_date()
+    new_ticker = dy.String()
+
+    ticker_is_plain = named_rule(plain_ticker("ticker"))
+    new_ticker_is_plain = named_rule(plain_ticker("new_ticker"))
+    new_ticker_differs = named_rule(pl.col("new_ticker") != pl.col("ticker"))
 
 
 class Inputs(dy.Schema):

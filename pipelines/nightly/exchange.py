@@ -15,6 +15,7 @@ from pipelines.lake.lake import Lake
 from pipelines.nightly.finding import Finding
 from pipelines.quality.calendars import (
     calendar_name,
+    is_session,
     last_session,
     newest_finished_session,
     next_session,
@@ -84,7 +85,7 @@ def following_session(config: Config, lake: Lake, sessions: Sequence[dt.date]) -
         The sessions of the data up to tonight, ascending, at least one.
     """
     tonight, overrides = sessions[-1], config.quality.calendar_overrides
-    calendar = exchange_calendar(config, lake)
+    calendar = calendar_of(config, lake, sessions)
     known = None if calendar is None else next_session(calendar, tonight, overrides)
     if known is not None:
         return known
@@ -122,6 +123,25 @@ def learned_week(sessions: Sequence[dt.date]) -> frozenset[int]:
     recent = [day for day in sessions if (last - day).days < 7 * weeks]
     counts = [sum(day.weekday() == weekday for day in recent) for weekday in range(7)]
     return frozenset(weekday for weekday, count in enumerate(counts) if 4 * count >= weeks and count > 1)
+
+
+def calendar_of(config: Config, lake: Lake, sessions: Sequence[dt.date]) -> str | None:
+    """Return `exchange_calendar`, unless it was not named and the sessions contradict it.
+
+    Crypto that is quoted in dollars would otherwise have the calendar of New York.
+    """
+    calendar = exchange_calendar(config, lake)
+    guessed = calendar is not None and config.quality.calendar is None
+    return None if guessed and sessions and _on_weekends(sessions, str(calendar)) else calendar
+
+
+def _on_weekends(sessions: Sequence[dt.date], calendar: str) -> bool:
+    """Whether a market regularly has sessions on weekend days on which an exchange is closed."""
+    week = learned_week(sessions)
+    recent = sessions[-7 * _LEARNT_WEEKS :]
+    return any(
+        day.weekday() in week and is_session(calendar, day) is False for day in recent if day.weekday() > 4
+    )
 
 
 def _usual_next(sessions: Sequence[dt.date]) -> dt.date:

@@ -31,6 +31,7 @@ from pipelines.lake.lake import Lake
 from pipelines.nightly.clock import Clock
 from pipelines.nightly.exchange import (
     calendar_end,
+    calendar_of,
     due_session,
     exchange_calendar,
     expected_session,
@@ -365,7 +366,7 @@ def _refuse_closed_day(config: Config, lake: Lake, day: dt.date | None) -> None:
     newest = _newest(lake)
     if day is None or (newest is not None and day <= newest):
         return  # the data themselves tell (`pipelines.nightly.plan`)
-    calendar = exchange_calendar(config, lake)
+    calendar = calendar_of(config, lake, sessions_of(lake))
     if calendar is not None and is_session(calendar, day, config.quality.calendar_overrides) is False:
         raise ConfigError(f"--date {day} is not a session: {calendar} is closed on that day.")
 
@@ -431,6 +432,7 @@ def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:
         settings.securities,
         settings.fundamentals,
         settings.membership,
+        settings.renames,
         settings.inputs,
     )
     stamps: dict[str, list[int]] = {}

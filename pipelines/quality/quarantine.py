@@ -26,7 +26,12 @@ from pipelines.lake.pipeline_tables import Quarantine
 from pipelines.lake.schemas import STAMPS, SUPPLEMENTS, keys, schema
 
 _LISTED: Final = ("state", "table", "ticker", "date", "rule", "what", "row_hash", "since", "released_at")
-_DATES: Final = {"fundamentals": "period_end", "securities": "valid_from", "membership": "from_date"}
+_DATES: Final = {
+    "fundamentals": "period_end",
+    "securities": "valid_from",
+    "membership": "from_date",
+    "renames": "from_date",
+}
 _NAMED: Final = 3
 
 

@@ -31,7 +31,8 @@ def book_targets(
     held: slice,
     horizon: int,
     *,
-    following: dt.date | None = None,
+    schedule: Schedule | None = None,
+    last_N: FloatArray | None = None,
 ) -> BookTargets:
     """Decide the target weights of a configured book.
 
@@ -52,10 +53,10 @@ def book_targets(
         Range of sessions to give weights for.
     horizon
         Horizon of the label, for which overlapping decisions are held.
-    following
-        Session after the last one of the panel, by default the next weekday. It tells a book that decides
-        at the end of a period whether the last session is one (`backtest.books.schedules.calendar`). In a
-        backtest no signal is that late, because its label must be known.
+    schedule
+        Sessions of ``held`` on which the book decides; by default those of its settings.
+    last_N
+        Decision before ``held``; None if there is none (`backtest.books.inputs.BookInputs`).
 
     Returns
     -------
@@ -67,18 +68,18 @@ def book_targets(
     ValueError
         If the book needs more firms than there are.
     """
-    if book.kind != "optimised":
-        return _decide(book, signal_TN, panel, held, horizon, following=following)
+    if schedule is not None or book.kind != "optimised":
+        return _decide(book, signal_TN, panel, held, horizon, schedule, last_N)
     # An optimised book takes minutes. Every delay and scenario of an evaluation trades the same decisions, on
     # ranges of sessions that differ only after the last signal.
     signals_T = np.isfinite(signal_TN[held]).any(axis=1)
     asked = slice(held.start, held.start + int(np.flatnonzero(signals_T)[-1]) + 1)
 
     def decide() -> _Decisions:
-        return _Decisions.of(_decide(book, signal_TN, panel, asked, horizon, following=following))
+        return _Decisions.of(_decide(book, signal_TN, panel, asked, horizon))
 
     signal = hashlib.sha256(np.ascontiguousarray(signal_TN[asked]).tobytes()).digest()
-    decisions = cached(panel, (book_targets, book, horizon, asked.start, signal, following), decide)
+    decisions = cached(panel, (book_targets, book, horizon, asked.start, signal), decide)
     return decisions.targets(held.stop - held.start)
 
 
@@ -118,42 +119,50 @@ class _Decisions:
         return BookTargets(spread_over_sessions(self.weight_DN, decides_T), self.notes)
 
 
-def last_limit_uses(
+def last_limit_uses(  # noqa: PLR0917  # the arguments of book_targets
     book: BookConfig,
     signal_TN: FloatArray,
     panel: Panel,
     held: slice,
     target_TN: FloatArray,
+    last_N: FloatArray | None = None,
 ) -> tuple[LimitUse, ...]:
     """Measure the last decision of `book_targets` by the limits of the book.
 
     Parameters
     ----------
-    book, signal_TN, panel, held
+    book, signal_TN, panel, held, last_N
         As for `book_targets`.
     target_TN
         Its target weights. The last row is a decision.
     """
     rule = book.rule(horizon=1)  # for how long decisions are held does not matter to the last one
     schedule = every_session(len(target_TN))  # is not read either
-    return rule.limit_uses(_inputs(rule, schedule, signal_TN, panel, held), target_TN)
+    return rule.limit_uses(_inputs(rule, schedule, signal_TN, panel, held, last_N), target_TN)
 
 
-def _decide(
+def _decide(  # noqa: PLR0917  # the arguments of book_targets
     book: BookConfig,
     signal_TN: FloatArray,
     panel: Panel,
     held: slice,
     horizon: int,
-    *,
-    following: dt.date | None,
+    schedule: Schedule | None = None,
+    last_N: FloatArray | None = None,
 ) -> BookTargets:
     rule = book.rule(horizon)
-    schedule = book_schedule(book, panel, held, following)
-    return rule.targets(_inputs(rule, schedule, signal_TN, panel, held))
+    schedule = schedule or book_schedule(book, panel, held)
+    return rule.targets(_inputs(rule, schedule, signal_TN, panel, held, last_N))
 
 
-def _inputs(rule: Book, schedule: Schedule, signal_TN: FloatArray, panel: Panel, held: slice) -> BookInputs:
+def _inputs(  # noqa: PLR0917  # the arguments of book_targets
+    rule: Book,
+    schedule: Schedule,
+    signal_TN: FloatArray,
+    panel: Panel,
+    held: slice,
+    last_N: FloatArray | None,
+) -> BookInputs:
     return BookInputs(
         signal_TN[held],
         schedule,
@@ -161,11 +170,17 @@ def _inputs(rule: Book, schedule: Schedule, signal_TN: FloatArray, panel: Panel,
         beta_TN=_beta(panel)[held] if "beta" in rule.needs else None,
         volatility_TN=_volatility(panel)[held] if "volatility" in rule.needs else None,
         past=_past(panel, held) if "returns" in rule.needs else None,
+        last_N=last_N,
     )
 
 
 def book_schedule(book: BookConfig, panel: Panel, held: slice, following: dt.date | None = None) -> Schedule:
-    """Return the sessions of ``held`` on which a configured book may decide; see `book_targets`."""
+    """Return the sessions of ``held`` on which a configured book may decide.
+
+    ``following`` is the session after the last one of the panel, by default the next weekday. It tells a book
+    that decides at the end of a period whether the last session is one (`backtest.books.schedules.calendar`).
+    In a backtest no signal is that late, because its label must be known.
+    """
     if book.rebalance_on is None:
         return every_session(held.stop - held.start, book.rebalance_every)
     after = None if following is None else np.datetime64(following)

@@ -97,6 +97,7 @@ def _files_source(settings: FilesSourceConfig) -> Source:
         vendor=settings.vendor,
         statements=statements,
         membership=Path(settings.membership) if settings.membership else None,
+        renames=Path(settings.renames) if settings.renames else None,
         inputs=Path(settings.inputs) if settings.inputs else None,
         columns=settings.columns,
         units=settings.units,

@@ -13,6 +13,7 @@ _KNOWN_FROM: Final[Mapping[str, str]] = {
     "securities": "valid_from",
     "fundamentals": "known_at",
     "membership": "from_date",
+    "renames": "from_date",
     "inputs": "date",
     "truth_mu": "date",
     "truth_edges": "valid_from",

@@ -63,6 +63,9 @@ class FilesSourceConfig(Section):
     membership: PathSetting | None = None
     """File of index membership: ticker and from_date; optionally universe and to_date. Null if there is
     none."""
+    renames: PathSetting | None = None
+    """File of new tickers: ticker, from_date and new_ticker. A firm keeps its history, and a night what it
+    holds of it. Null if there is none."""
     inputs: PathSetting | None = None
     """File of your own numbers by date and ticker; each numeric column becomes an input of its name. Null if
     there is none."""
@@ -144,6 +147,9 @@ class YFinanceSourceConfig(Section):
     """Last date of prices to download, inclusive. Null: the newest finished session."""
     statements: bool = True
     """Whether to download quarterly statements."""
+    renames: PathSetting | None = None
+    """File of new tickers, which Yahoo does not tell: ticker, from_date and new_ticker. Null if there is
+    none."""
     batch_size: int = Field(default=50, ge=1)
     """Number of tickers per batch; each batch is committed to the lake before the next one is requested."""
     reporting_lag_days: int = Field(default=90, ge=0)

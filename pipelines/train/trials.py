@@ -41,7 +41,7 @@ FOLDER: Final = "ledger"
 """Name of the ledger in an output folder. It is a Delta table, so that processes can write concurrently."""
 
 _PATHS = ("prices", "securities", "fundamentals", "membership", "inputs")
-_NOT_THE_MARKET = {"end", "hazards", "timeout_seconds", "retries", "batch_size", "identity"}
+_NOT_THE_MARKET = {"end", "renames", "hazards", "timeout_seconds", "retries", "batch_size", "identity"}
 """Settings of a source that do not identify the market: how it is queried, and how long its history is."""
 
 _SCHEMA: Final = pl.Schema(

@@ -249,14 +249,15 @@ def run_lanes(  # noqa: PLR0917  # a compiled loop takes its arrays by position
 ) -> FloatArray:
     """Process all sessions. Fills ``books``; returns the ledger, without rows unless it is kept.
 
-    Changes ``lanes``, which must be new: cash and no positions.
+    Changes ``lanes``. New ones hold cash and no positions; others begin with what they hold at the close of
+    the first session (`backtest.accounts.rolling`).
 
     A ledger is kept for a single lane. Its columns are session, firm, position, trade, released, half-spread,
     commission, impact, borrow and financing, shape (L, 10).
     """
     T = len(tape.value_TN)
     at_close, capped = len(tape.fill_RN) == 0, len(tape.volume_RN) > 0
-    firms, ledger_LC, rows = np.empty(0, dtype=np.int64), np.empty((0, COLUMNS)), ZERO
+    firms, ledger_LC, rows = _listed(lanes), np.empty((0, COLUMNS)), ZERO
     books.ruined_V[:] = T
     for t in range(T):
         _charge(t, rates, lanes, books)
@@ -301,6 +302,12 @@ def _new_targets(decision: int, plan: Plan, lanes: Lanes) -> Firms:
     for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):
         lanes.weight_N[plan.firm_K[k]] = plan.weight_K[k]
         lanes.listed_N[plan.firm_K[k]] = True
+    return _listed(lanes)
+
+
+@compiled
+def _listed(lanes: Lanes) -> Firms:
+    """Return the firms that are held, ordered or targeted, ascending."""
     n = 0
     for i in range(len(lanes.listed_N)):
         n += lanes.listed_N[i]

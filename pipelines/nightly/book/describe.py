@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.nightly.book.replay import Holdings
+from pipelines.nightly.book.holdings import Holdings
+from pipelines.nightly.book.orders import NO_PRICE, NOT_IN_THE_DATA
+from pipelines.nightly.book.schedule import Due, schedule_text
 from pipelines.nightly.finding import Finding
 
 _LISTED = 5  # names in a sentence
@@ -21,6 +23,7 @@ def describe_book(
     rows: pl.DataFrame,
     before: Holdings,
     *,
+    due: Due | None,
     decided: bool,
     refusal: str | None,
     notes: Sequence[str],
@@ -37,19 +40,22 @@ def describe_book(
         Rows of the table ``books``.
     before
         What was held before the trades.
+    due
+        The decision that tonight had to make; None if there was none.
     decided
         Whether the book decided a new target tonight.
     refusal
-        Why the book has never decided; None if it has.
+        Why the decision was refused; None if it was not.
     notes
         Why tonight's decision was not made as configured.
 
     Returns
     -------
     tuple of Finding
-        Checks ``book``, ``rebalance``, ``book limits``, ``untradable`` and ``participation``.
+        Checks ``book``, ``ruin``, ``holdings``, ``missed decision``, ``rebalance``, ``book limits``,
+        ``no prices``, ``untradable`` and ``participation``.
     """
-    return tuple(_findings(name, config, rows, before, decided, refusal, notes))
+    return tuple(_findings(name, config, rows, before, due, decided, refusal, notes))
 
 
 def _findings(  # noqa: PLR0917  # the arguments of describe_book
@@ -57,23 +63,36 @@ def _findings(  # noqa: PLR0917  # the arguments of describe_book
     config: Config,
     rows: pl.DataFrame,
     before: Holdings,
+    due: Due | None,
     decided: bool,
     refusal: str | None,
     notes: Sequence[str],
 ) -> Iterator[Finding]:
     yield Finding("book", "ok", _summary(name, rows))
-    if before.ruined:
+    if before.nav <= 0:
         yield Finding(
             "ruin",
             "warn",
             f"The account of {name} lost its whole capital; start it again under another name.",
         )
+    if before.events:
+        yield Finding("holdings", "ok", " ".join(before.events))
+    if due is not None and due.late:
+        yield Finding(
+            "missed decision",
+            "warn",
+            f"{name} decides tonight for {due.session}, a session of its schedule "
+            f"({schedule_text(config.backtest.books[name])}) on which no night decided: either the night was "
+            "not played, or it expected another session to come first (quality.calendar_overrides).",
+            subject=name,
+        )
     for note in notes:
         yield Finding("book limits", "warn", f"{name} made no decision: {note}.", subject=name)
     if refusal is not None:
-        yield Finding("rebalance", "warn", f"{name} has not decided yet. {refusal}", subject=name)
+        yield Finding("rebalance", "warn", f"{name} made no decision. {refusal}", subject=name)
     elif not decided and not notes:
         yield Finding("rebalance", "ok", _no_rebalance(name, config, rows))
+    yield from _without_prices(rows)
     yield from _untradable(rows)
     slow = rows.filter(pl.col("fill_sessions") > 1).sort("fill_sessions", descending=True)
     if not slow.is_empty():
@@ -105,15 +124,24 @@ def total(values: pl.Series) -> float:
 def _no_rebalance(name: str, config: Config, rows: pl.DataFrame) -> str:
     left = _trades(rows)
     orders = f"{left} open orders of earlier nights are still to be filled" if left else "nothing is traded"
-    return f"{name} does not rebalance tonight ({_schedule(name, config)}); {orders}."
+    return f"{name} does not rebalance tonight ({schedule_text(config.backtest.books[name])}); {orders}."
 
 
-def _schedule(name: str, config: Config) -> str:
-    book = config.backtest.books[name]
-    if book.rebalance_on is None:
-        return "every session" if book.rebalance_every == 1 else f"every {book.rebalance_every} sessions"
-    every = "" if book.rebalance_every == 1 else f", one in {book.rebalance_every}"
-    return f"{book.rebalance_on.replace('_', ' ')}{every}"
+def _without_prices(rows: pl.DataFrame) -> Iterator[Finding]:
+    """Name the held firms that the source has stopped delivering, every night until that is explained."""
+    held = rows.filter((pl.col("previous") != 0) & pl.col("bound").is_in([NOT_IN_THE_DATA, NO_PRICE]))
+    if held.is_empty():
+        return
+    names = [f"{ticker} ({weight:+.2%})" for ticker, weight in held.select("ticker", "previous").iter_rows()]
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    yield Finding(
+        "no prices",
+        "warn",
+        f"{held.height} held firms have no price tonight: {', '.join(names[:_LISTED])}{more}. They stay in "
+        "the book at their last value. If this is no halt, record a new ticker (source.renames) or a "
+        "delisting (source.securities).",
+        value=float(held.height),
+    )
 
 
 def _untradable(rows: pl.DataFrame) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """The book of a night: the target decided at its close, what is held, the trades, and what they will cost.
 
-The target is the last row of the same book in a backtest of the same signals over the same sessions
-(`pipelines.results.book_targets`), and what is held is the account of that backtest at tonight's close.
+The target is the decision of the same book in a backtest of the same signals
+(`pipelines.results.book_targets`). What is held comes from the orders that earlier nights recorded
+(`pipelines.nightly.book.holdings`), never from tonight's config.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -10,28 +11,35 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import polars as pl
 
 from backtest.books.inputs import BookTargets
 from backtest.books.limit_use import LimitUse
+from backtest.books.schedules import Schedule
 from features.arrays import FloatArray
+from features.panel.delistings import DelistingRule
 from pipelines.config.books import BookConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, to_panel
+from pipelines.dataset.renames import newest_ticker
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake.nightly_tables import Books
+from pipelines.lake.nightly_tables import Accounts, Books
+from pipelines.lake.nightly_tables import Holdings as HoldingRows
 from pipelines.nightly.book.bounds import bounds
 from pipelines.nightly.book.describe import describe_book
+from pipelines.nightly.book.holdings import Holdings, hold, place
 from pipelines.nightly.book.limits import limit_findings, limit_rows
-from pipelines.nightly.book.orders import estimate_orders
+from pipelines.nightly.book.orders import DELISTED, NO_PRICE, NOT_IN_THE_DATA, estimate_orders
 from pipelines.nightly.book.quarantined import quarantined_tickers
-from pipelines.nightly.book.replay import replay
+from pipelines.nightly.book.recorded import Recorded
+from pipelines.nightly.book.schedule import Due, decision_due, schedule_text
 from pipelines.nightly.data import NightData
 from pipelines.nightly.exchange import following_session
 from pipelines.nightly.finding import Finding
-from pipelines.results.book_targets import book_schedule, book_targets, last_limit_uses
+from pipelines.results.book_targets import book_targets, last_limit_uses
 
 _DUST = 1e-12
 """Weights and trades below this are rounding."""
@@ -45,6 +53,10 @@ class NextBook:
     ----------
     rows
         Rows of the table ``books``: every firm that is held, targeted or to be traded.
+    holdings
+        Rows of the table ``holdings``.
+    account
+        Row of the table ``accounts``.
     limits
         Rows of the table ``book_limits``; none if nothing was decided tonight.
     findings
@@ -52,6 +64,8 @@ class NextBook:
     """
 
     rows: pl.DataFrame
+    holdings: pl.DataFrame
+    account: pl.DataFrame
     limits: pl.DataFrame
     findings: tuple[Finding, ...]
 
@@ -82,7 +96,7 @@ def trading_delay(config: Config) -> int:
     return max(1, delay)
 
 
-def next_book(config: Config, data: NightData, signals: pl.DataFrame) -> NextBook:
+def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: Recorded) -> NextBook:
     """Decide the book of a night.
 
     Parameters
@@ -94,6 +108,8 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame) -> NextBoo
     signals
         Signals of all nights up to this one, one row per session and ticker: session, ticker, signal (null
         outside the universe) and version. See `pipelines.nightly.book.history.champion_signals`.
+    recorded
+        The book as the nights before left it.
 
     Returns
     -------
@@ -105,42 +121,20 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame) -> NextBoo
     ConfigError
         If ``nightly.book`` does not exist.
     DataError
-        If there are no signals, a session has several signals of a firm, or the data lack a field that the
-        costs or the execution need.
+        If there are no signals, a session has several signals of a firm, the data lack a field that the costs
+        or the execution need, or what is held cannot be followed.
     """
     name, book = nightly_book(config)
-    panel = data.market.panel
-    tonight = panel.n_sessions - 1
-    last = panel.dates_T[tonight].astype("datetime64[D]").item()
+    panel, delay = data.market.panel, trading_delay(config)
+    last = panel.dates_T[-1].astype("datetime64[D]").item()
     if last != data.session:
         raise DataError(f"The prices end on {last}, but the night is {data.session}; cut the data there.")
-    signal_TN, first = _signals(signals, data.market)
-    held, delay = slice(first, tonight + 1), trading_delay(config)
-    sessions = panel.dates_T.astype("datetime64[D]").tolist()
-    following = following_session(config, data.lake, sessions)
-    targets, refusal = _targets(book, signal_TN, data.market, held, config.label.horizon, following=following)
-    before = replay(targets.target_TN, config.backtest, panel, first, delay)
-    goal_N = targets.target_TN[-1]
-    decided = not np.isnan(goal_N).any()
-    weight_N = goal_N if decided else before.weight_N + before.open_N
-    trade_N = weight_N - before.weight_N
-    trade_N[np.abs(trade_N) < _DUST] = 0.0
-    quarantined = quarantined_tickers(data.lake, data.session)
-    estimates = estimate_orders(trade_N, before.nav, config.backtest, panel, delay, quarantined=quarantined)
-    rows = pl.DataFrame(
-        {
-            "ticker": pl.Series(panel.tickers_N, dtype=pl.String),
-            "weight": weight_N,
-            "previous": before.weight_N,
-            "trade": trade_N,
-            "expected_cost": pl.Series(estimates.cost_N).fill_nan(None),
-            "fill_sessions": pl.Series(estimates.sessions_N).replace(-1, None),
-            "bound": pl.Series(
-                bounds(book, weight_N, estimates, panel.group_TN[-1]).tolist(), dtype=pl.String
-            ),
-            "tradable": estimates.tradable_N,
-        }
-    ).filter((pl.col("weight") != 0) | (pl.col("previous").abs() >= _DUST) | (pl.col("trade") != 0))
+    following = following_session(config, data.lake, panel.dates_T.astype("datetime64[D]").tolist())
+    due = decision_due(book, panel, following, recorded.accounts)
+    decided = _decide(config, book, data.market, _renamed(signals, recorded), recorded, due)
+    rule = DelistingRule(unknown_return=config.label.unknown_delisting_return)
+    before = hold(recorded, panel, data.tables.get("securities"), delay, rule)
+    rows = _rows(config, name, data, before, decided)
     rows = Books.validate(
         rows.select(
             pl.lit(config.name).alias("config"),
@@ -150,50 +144,217 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame) -> NextBoo
             pl.lit(_version(signals)).alias("version"),
             pl.exclude("ticker"),
             pl.lit(dt.datetime.now(dt.UTC)).alias("created_at"),
-        ),
+        ).select(Books.column_names()),
         cast=True,
     )
-    uses: tuple[LimitUse, ...] = ()
-    if decided:
-        uses = last_limit_uses(book, signal_TN, panel, held, targets.target_TN)
     findings = describe_book(
-        name, config, rows, before, decided=decided, refusal=refusal, notes=_notes(targets)
+        name,
+        config,
+        rows,
+        before,
+        due=due,
+        decided=decided.state == "made",
+        refusal=decided.refusal,
+        notes=decided.notes,
     )
-    limits = limit_rows(config.name, data.session, name, uses)
-    return NextBook(rows, limits, (*findings, *limit_findings(uses)))
+    holdings = _holdings(config, data, before)
+    return NextBook(
+        rows,
+        holdings,
+        _account(config, data, before, decided, due, recorded, counts=(rows.height, holdings.height)),
+        limit_rows(config.name, data.session, name, decided.uses),
+        (*findings, *limit_findings(decided.uses)),
+    )
 
 
-def _signals(signals: pl.DataFrame, market: Market) -> tuple[FloatArray, int]:
-    """The signals on the panel, and the session of the first one."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decided:
+    """The decision of tonight; ``weight_N`` is None unless it was made."""
+
+    state: Literal["made", "kept", "refused"] | None
+    weight_N: FloatArray | None = None
+    uses: tuple[LimitUse, ...] = ()
+    refusal: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _decide(  # noqa: PLR0917  # the inputs of a decision
+    config: Config,
+    book: BookConfig,
+    market: Market,
+    signals: pl.DataFrame,
+    recorded: Recorded,
+    due: Due | None,
+) -> _Decided:
+    """Decide the target of tonight if a decision is due.
+
+    A book that holds decisions side by side reads the signals of its earlier decisions; one whose decision
+    depends on the one before goes on from the recorded target.
+    """
+    signal_TN = _signals(signals, market)
+    if due is None:
+        return _Decided(None)
+    panel, horizon = market.panel, config.label.horizon
+    made, last_N = recorded.made, None
+    if made.height:
+        last_N = place(recorded.of(made["session"][-1]), "weight", panel, recorded.renames)
+    rows = np.searchsorted(panel.dates_T.astype("datetime64[D]"), made["session"].to_numpy())
+    rows = rows[rows > panel.n_sessions - 1 - horizon]  # earlier ones are not held any more
+    held = slice(int(rows[0]) if len(rows) else panel.n_sessions - 1, panel.n_sessions)
+    turn_T = np.zeros(held.stop - held.start, dtype=np.bool_)
+    turn_T[rows - held.start] = True
+    turn_T[-1] = True
+    if book.kind in _CONTINUED:
+        held, turn_T = slice(panel.n_sessions - 1, panel.n_sessions), turn_T[-1:]
+    if not np.isfinite(signal_TN[held]).any():
+        return _Decided("refused", refusal="No firm has had a signal yet.")
+    try:
+        targets = book_targets(
+            book, signal_TN, panel, held, horizon, schedule=Schedule(turn_T), last_N=last_N
+        )
+    except ValueError as error:
+        return _Decided("refused", refusal=str(error))
+    weight_N, notes = targets.target_TN[-1], _notes(targets)
+    if np.isnan(weight_N).any():
+        if notes:
+            return _Decided("kept", notes=notes)
+        few = f"The session has only {np.isfinite(signal_TN[-1]).sum()} signals, too few for the book."
+        return _Decided("refused", refusal=few)
+    uses = last_limit_uses(book, signal_TN, panel, held, targets.target_TN, last_N)
+    return _Decided("made", weight_N, uses, notes=notes)
+
+
+_CONTINUED = ("top_k_drop", "optimised")
+"""Kinds of books whose decision depends on the decision before it."""
+
+
+def _target(decided: _Decided, before: Holdings) -> FloatArray:
+    """Return the weights that the orders lead to: tonight's target, or what earlier orders leave."""
+    if decided.weight_N is not None:
+        return decided.weight_N
+    if before.waiting_N is not None:
+        return before.waiting_N
+    return before.previous_N + before.rest_N
+
+
+def _rows(config: Config, name: str, data: NightData, before: Holdings, decided: _Decided) -> pl.DataFrame:
+    """Every firm that is held, targeted or to be traded, with the columns of the table ``books``."""
+    panel, weight_N = data.market.panel, _target(decided, before)
+    trade_N = weight_N - before.previous_N
+    trade_N[np.abs(trade_N) < _DUST] = 0.0
+    quarantined = quarantined_tickers(data.lake, data.session)
+    estimates = estimate_orders(
+        trade_N, before.order_nav, config.backtest, panel, trading_delay(config), quarantined=quarantined
+    )
+    bound_N = bounds(config.backtest.books[name], weight_N, estimates, panel.group_TN[-1])
+    rows = pl.DataFrame(
+        {
+            "ticker": pl.Series(panel.tickers_N, dtype=pl.String),
+            "weight": weight_N,
+            "previous": before.previous_N,
+            "trade": trade_N,
+            "expected_cost": pl.Series(estimates.cost_N).fill_nan(None),
+            "fill_sessions": pl.Series(estimates.sessions_N).replace(-1, None),
+            "bound": pl.Series(bound_N.tolist(), dtype=pl.String),
+            "tradable": estimates.tradable_N,
+            "held": before.weight_N,
+        }
+    )
+    unrecorded = (pl.col("held") != 0) & (pl.col("bound") == DELISTED)  # a recorded delisting was paid out
+    rows = rows.with_columns(pl.when(unrecorded).then(pl.lit(NO_PRICE)).otherwise("bound").alias("bound"))
+    relevant = (pl.col("previous").abs() >= _DUST) | (pl.col("held").abs() >= _DUST)
+    rows = rows.filter(relevant | (pl.col("weight") != 0) | (pl.col("trade") != 0)).drop("held")
+    return pl.concat([rows, _absent_rows(before, rows.schema, sold=decided.state == "made")]).sort("ticker")
+
+
+def _absent_rows(before: Holdings, schema: pl.Schema, *, sold: bool) -> pl.DataFrame:
+    """Held firms that the data do not have: a decision sells them, but nothing says at which price."""
+    rows = [
+        {
+            "ticker": ticker,
+            "weight": 0.0 if sold else firm.weight,
+            "previous": firm.weight,
+            "trade": -firm.weight if sold else 0.0,
+            "bound": NOT_IN_THE_DATA,
+            "tradable": False,
+        }
+        for ticker, firm in before.absent.items()
+    ]
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _holdings(config: Config, data: NightData, before: Holdings) -> pl.DataFrame:
+    """Return the rows of the table ``holdings``."""
+    at_close = pl.DataFrame(
+        {
+            "ticker": pl.Series(data.market.panel.tickers_N, dtype=pl.String),
+            "weight": before.weight_N,
+            "open": before.open_N,
+            "since": pl.Series(before.since_N).cast(pl.Date),
+            "growth": before.growth_N,
+        }
+    ).filter((pl.col("weight").abs() >= _DUST) | (pl.col("open").abs() >= _DUST))
+    absent = [(ticker, one.weight, 0.0, one.since, one.growth) for ticker, one in before.absent.items()]
+    rows = pl.concat([at_close, pl.DataFrame(absent, schema=at_close.schema, orient="row")]).sort("ticker")
+    stamped = rows.with_columns(
+        config=pl.lit(config.name), session=pl.lit(data.session), created_at=pl.lit(dt.datetime.now(dt.UTC))
+    )
+    return HoldingRows.validate(stamped.select(HoldingRows.column_names()), cast=True)
+
+
+def _account(  # noqa: PLR0917  # what a night decided and holds
+    config: Config,
+    data: NightData,
+    before: Holdings,
+    decided: _Decided,
+    due: Due | None,
+    recorded: Recorded,
+    *,
+    counts: tuple[int, int],
+) -> pl.DataFrame:
+    """Return the row of the table ``accounts``; without a new order, the terms of the last one go on."""
+    name, book = nightly_book(config)
+    terms = config.backtest.model_dump_json(include={"costs", "execution", "capital"})
+    if decided.state != "made" and recorded.last is not None:
+        terms = recorded.accounts["terms"][-1]
+    row = {
+        "config": config.name,
+        "session": data.session,
+        "book": name,
+        "nav": before.nav,
+        "delay": trading_delay(config),
+        "terms": terms,
+        "schedule": schedule_text(book),
+        "due": None if due is None else due.session,
+        "decision": decided.state,
+        "orders": counts[0],
+        "positions": counts[1],
+        "created_at": dt.datetime.now(dt.UTC),
+    }
+    return Accounts.validate(pl.DataFrame([row], schema=Accounts.create_empty().schema))
+
+
+def _signals(signals: pl.DataFrame, market: Market) -> FloatArray:
+    """The signals on the panel, NaN where there is none."""
     if signals.is_empty():
         raise DataError("There are no signals to build a book from; score a model version first.")
     if signals.select("session", "ticker").is_duplicated().any():
         raise DataError("A session has several signals of one firm; choose the champion's.")
-    panel = market.panel
-    signal_TN = to_panel(signals.rename({"session": "date"}), "signal", panel)
-    first_day = signals["session"].sort().to_numpy()[0]
-    return signal_TN, int(np.searchsorted(panel.dates_T, first_day))
+    return to_panel(signals.rename({"session": "date"}), "signal", market.panel)
 
 
-def _targets(
-    book: BookConfig,
-    signal_TN: FloatArray,
-    market: Market,
-    held: slice,
-    horizon: int,
-    *,
-    following: dt.date | None,
-) -> tuple[BookTargets, str | None]:
-    """The decisions of all nights, and why there is none at all."""
-    nothing_TN = np.full((held.stop - held.start, market.panel.n_firms), np.nan)
-    if not book_schedule(book, market.panel, held, following).turn_T.any():
-        return BookTargets(nothing_TN), None  # its first session to decide on is still to come
-    if not np.isfinite(signal_TN[held]).any():
-        return BookTargets(nothing_TN), "No firm has had a signal yet."
-    try:
-        return book_targets(book, signal_TN, market.panel, held, horizon, following=following), None
-    except ValueError as error:
-        return BookTargets(nothing_TN), str(error)
+def _renamed(signals: pl.DataFrame, recorded: Recorded) -> pl.DataFrame:
+    """Give the signals of firms that were renamed since the newest ticker."""
+    old = recorded.renames["ticker"].unique()
+    moved = signals.filter(pl.col("ticker").is_in(old.implode()))
+    if moved.is_empty():
+        return signals
+    names = [
+        newest_ticker(ticker, session, recorded.renames)
+        for ticker, session in moved.select("ticker", "session").iter_rows()
+    ]
+    moved = moved.with_columns(pl.Series("ticker", names, dtype=pl.String))
+    return pl.concat([signals.filter(~pl.col("ticker").is_in(old.implode())), moved])
 
 
 def _notes(targets: BookTargets) -> tuple[str, ...]:

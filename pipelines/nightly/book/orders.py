@@ -23,6 +23,8 @@ _BPS = 1e-4
 _ROUNDING = 1e-9  # an order that takes 2 + 1e-12 sessions takes 2
 CAN_TRADE = ""
 """Reason of a firm that can be traded."""
+NO_PRICE, DELISTED, NOT_IN_THE_DATA = "no price", "delisted", "not in the data"
+"""Obstacles; the last one is that of a held firm that the source does not deliver any more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,10 +120,10 @@ def _obstacles(
     obstacle_N = np.full(panel.n_firms, CAN_TRADE, dtype="<U32")
     for reason, unknown_N in unknown.items():
         obstacle_N[unknown_N] = reason
-    obstacle_N[~tradable_N] = "no price"
+    obstacle_N[~tradable_N] = NO_PRICE
     obstacle_N[~tradable_N & ((state_N & KNOWN) == 0)] = "price unknown"
     obstacle_N[~tradable_N & np.isin(panel.tickers_N, list(quarantined))] = "price in quarantine"
-    obstacle_N[(state_N & GONE) > 0] = "delisted"
+    obstacle_N[(state_N & GONE) > 0] = DELISTED
     return obstacle_N
 
 

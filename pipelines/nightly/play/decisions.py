@@ -24,6 +24,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.book.history import champion_signals
 from pipelines.nightly.book.next_book import next_book
+from pipelines.nightly.book.recorded import read_recorded
 from pipelines.nightly.changes import champion_findings, traded_settings
 from pipelines.nightly.clock import Clock
 from pipelines.nightly.data import NightData, night_data
@@ -265,14 +266,18 @@ class Decisions:
         write_frame(self.folder / "signals.parquet", self.signals)
 
     def _write_book(self, data: NightData) -> None:
-        """Decide the book from the signals of the champion of each night, and store it."""
+        """Decide the book from the champion's signals and the recorded orders, and store it."""
         desk, name, best = self._desk, self._desk.config.name, self._begun.champion_version
         assert best is not None, "a night without a champion trains one"
         stored = read_signals(desk.lake, name, through=self.session)
-        traded = champion_signals(stored, read_nights(desk.lake, name), self.session, best)
-        made = next_book(desk.config, data, traded)
+        nights = read_nights(desk.lake, name)
+        traded = champion_signals(stored, nights, self.session, best)
+        recorded = read_recorded(desk.lake, name, nights, self.session, data.versions.get("renames"))
+        made = next_book(desk.config, data, traded, recorded)
         self.findings += made.findings
         this_night = (pl.col("config") == name) & (pl.col("session") == self.session)
+        desk.lake.upsert("accounts", made.account, scope=this_night)
+        desk.lake.upsert("holdings", made.holdings, scope=this_night)
         desk.lake.upsert("books", made.rows, scope=this_night)
         self.book = desk.lake.read("books", filters=this_night) if made.rows.height else made.rows
         write_frame(self.folder / "book.csv", self.book)

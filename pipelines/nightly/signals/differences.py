@@ -19,6 +19,7 @@ _DAY: Final = {
     "inputs": "date",
     "fundamentals": "known_at",
     "membership": "from_date",
+    "renames": "from_date",
     "securities": "valid_from",
 }
 _SHOWN: Final = 5

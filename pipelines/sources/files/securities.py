@@ -1,4 +1,4 @@
-"""Firms and index membership from a user's files."""
+"""Firms, index membership and new tickers from a user's files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pipelines.sources.sample import STATIC_SINCE
 _TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
 _DATES: Final = ("valid_from", "valid_to", "listed_on", "delisted_on")
 SECURITIES: Final = (*_TEXT, *_DATES, "delisting_return", "delisting_reason")
+RENAMES: Final = ("from_date", "new_ticker")
 MEMBERSHIP: Final = ("universe", "from_date", "to_date")
 
 
@@ -94,6 +95,12 @@ def _delisting_reason(recorded: pl.Expr) -> pl.Expr:
         .then(pl.lit("unknown"))
         .otherwise(recorded.str.to_lowercase())
     )
+
+
+def read_renames(files: Sequence[Path], options: ReadOptions) -> pl.DataFrame:
+    """Read new tickers: from ``from_date`` on, ``ticker`` is called ``new_ticker``."""
+    frame = options.read_columns(files, ("ticker", *RENAMES), (), fall_back=True)
+    return options.dates(frame.with_columns(as_text("ticker"), as_text("new_ticker")), ["from_date"])
 
 
 def read_membership(files: Sequence[Path], options: ReadOptions) -> tuple[pl.DataFrame, list[str], list[str]]:

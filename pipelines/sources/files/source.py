@@ -21,9 +21,11 @@ from pipelines.sources.files.prices import DELISTINGS, OPTIONAL, REQUIRED, Arran
 from pipelines.sources.files.reading import ReadOptions
 from pipelines.sources.files.securities import (
     MEMBERSHIP,
+    RENAMES,
     SECURITIES,
     delisted_firms,
     read_membership,
+    read_renames,
     read_securities,
 )
 from pipelines.sources.files.statements import STATEMENTS, StatementFiles, read_statements
@@ -35,6 +37,7 @@ _COLUMNS_BY_TABLE: Final[Mapping[str, tuple[str, ...]]] = {
     "securities": ("ticker", *SECURITIES),
     "fundamentals": ("ticker", *STATEMENTS),
     "membership": ("ticker", *MEMBERSHIP),
+    "renames": ("ticker", *RENAMES),
     "inputs": ("date", "ticker"),
 }
 _ALL_COLUMNS: Final = frozenset(name for names in _COLUMNS_BY_TABLE.values() for name in names)
@@ -98,6 +101,7 @@ class FilesSource:
         vendor: str | None = None,
         statements: StatementFiles | None = None,
         membership: Path | None = None,
+        renames: Path | None = None,
         inputs: Path | None = None,
         columns: Mapping[str, str] | None = None,
         units: Mapping[str, float] | None = None,
@@ -109,6 +113,7 @@ class FilesSource:
     ) -> None:
         self._prices, self._securities, self._layout, self._vendor = prices, securities, layout, vendor
         self._statements, self._membership, self._inputs = statements, membership, inputs
+        self._renames = renames
         self._options = ReadOptions(dict(columns or {}), dict(units or {}), date_format, text=text or COMMAS)
         self._start, self._end, self._hazards = start, end, hazards
         if unknown := sorted(name for name in self._options.columns if not _is_column(name)):
@@ -198,6 +203,8 @@ class FilesSource:
             )
             notes += table_notes
             hazards += table_hazards
+        if self._renames is not None:
+            tables["renames"] = read_renames(resolve(self._renames), self._options.for_table("renames"))
         if self._inputs is not None:
             tables["inputs"], table_notes = read_inputs(
                 resolve(self._inputs), self._options.for_table("inputs"), self._start, self._end
@@ -234,7 +241,7 @@ def unpriced_tickers(tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """Return a note per table with the number of its tickers that have no prices."""
     notes = []
     for table, frame in tables.items():
-        if table in ("prices", "securities"):
+        if table in ("prices", "securities", "renames"):
             continue
         unpriced = frame.select("ticker").unique().join(tables["prices"], on="ticker", how="anti").height
         if unpriced:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, Literal
 
 import polars as pl
@@ -21,6 +22,9 @@ import yfinance
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.base import SourceTables, StoredData, TickerStatus
+from pipelines.sources.files.paths import resolve
+from pipelines.sources.files.reading import ReadOptions
+from pipelines.sources.files.securities import read_renames
 from pipelines.sources.settings import YFinanceSourceConfig
 from pipelines.sources.tickers import read_tickers
 from pipelines.sources.yfinance.firms import read_classification, read_statements, statements_due
@@ -90,7 +94,7 @@ class YFinanceSource:
     ConfigError
         If there is no ticker, a ticker is invalid, or start is after end.
     DataError
-        If the file of tickers is missing or empty.
+        If the file of tickers is missing or empty, or that of renames cannot be read.
     """
 
     def __init__(
@@ -104,6 +108,9 @@ class YFinanceSource:
         self._policy = RetryPolicy(config.timeout_seconds, config.retries, wait)
         self._lag = dt.timedelta(days=config.reporting_lag_days)
         self._symbols = _symbols(read_tickers(config.tickers))
+        self._renames: pl.DataFrame | None = None
+        if config.renames is not None:
+            self._renames = read_renames(resolve(Path(config.renames)), ReadOptions())
         if config.end is not None and config.start > config.end:
             raise ConfigError(f"source.start {config.start} is after source.end {config.end}: swap them")
 
@@ -154,6 +161,8 @@ class YFinanceSource:
             frames = [frame for result in results if (frame := getattr(result, table)) is not None]
             if any(frame.height for frame in frames):
                 tables[table] = pl.concat(frames)
+        if self._renames is not None:
+            tables["renames"] = self._renames
         with_remarks = [f"{d.status.ticker}: {', '.join(d.remarks)}" for d in results if d.remarks]
         notes = list(_NOTES)
         if with_remarks:

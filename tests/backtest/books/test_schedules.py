@@ -46,6 +46,18 @@ def test_a_holiday_moves_a_weekday_to_the_next_session() -> None:
     assert {pd.Timestamp(day).day_name() for day in chosen("wednesday")} == {"Wednesday", "Thursday"}
 
 
+@pytest.mark.parametrize(
+    ("weekdays", "ends"),
+    [("01236", ["2024-02-29", "2024-03-07"]), ("0123456", ["2024-02-25", "2024-03-03", "2024-03-10"])],
+)
+def test_the_last_session_of_a_week_from_sunday_to_thursday_is_a_thursday(
+    weekdays: str, ends: list[str]
+) -> None:
+    days = pd.date_range("2024-02-24", "2024-03-11")  # a Saturday, a Monday
+    open_T = days[[str(day) in weekdays for day in days.dayofweek]].to_numpy().astype("datetime64[D]")
+    assert chosen("week_end", open_T) == ends
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     end=st.integers(2, len(DATES_T)),

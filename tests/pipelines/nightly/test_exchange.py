@@ -81,6 +81,19 @@ def test_a_market_without_a_calendar_has_its_own_week(
     assert following_session(config(tiny, None), Lake(tmp_path), sessions) == day(following)
 
 
+def test_a_guessed_calendar_that_the_data_contradict_is_not_used(
+    tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path)
+    every_day = days("2021-03-01", "2021-07-30", "0123456")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.nightly.exchange.exchange_calendar", lambda *_: "XNYS")
+        assert following_session(config(tiny, None), lake, every_day) == day("2021-07-31")
+        assert following_session(config(tiny, None), lake, every_day[:-1]) == day("2021-07-30")
+        weekdays = days("2021-03-01", "2021-07-30", "01234")
+        assert following_session(config(tiny, None), lake, weekdays) == day("2021-08-02")
+
+
 @pytest.mark.parametrize(
     ("tonight", "sessions", "level"),
     [

@@ -181,7 +181,7 @@ def test_a_second_process_ends_with_a_sentence(peerglass: Call, settings: dict[s
     assert not Lake("lake").exists("prices")
 
 
-def test_a_failed_check_fails_the_night_and_not_the_next_one(
+def test_a_failed_check_fails_the_night_and_the_next_one_makes_its_decision(
     peerglass: Call, settings: dict[str, Any]
 ) -> None:
     write_config(settings)
@@ -194,7 +194,15 @@ def test_a_failed_check_fails_the_night_and_not_the_next_one(
     thin.filter(pl.col("date") <= days[1]).write_parquet("prices.parquet")
     names = ["return_1", "return_5", "volatility_21"]
     features = {"window": 5, "channels": ["return"], "characteristics": names}
-    write_config({**settings, "source": {"kind": "files", "prices": "prices.parquet"}, "features": features})
+    weekly = {"kind": "top_k_long_only", "k": 3, "rebalance_on": f"{days[1]:%A}".lower()}
+    write_config(
+        {
+            **settings,
+            "source": {"kind": "files", "prices": "prices.parquet"},
+            "features": features,
+            "backtest": {"books": {"weekly": weekly}},
+        }
+    )
     assert night(peerglass, days[0]).code == 0
     failed = night(peerglass)
     assert failed.code == 3
@@ -207,6 +215,16 @@ def test_a_failed_check_fails_the_night_and_not_the_next_one(
     went_on = night(peerglass)
     assert went_on.code == 0, went_on.err
     assert [state == "failed" for _, state in states()] == [False, True, False]
+
+    said = f"weekly decides tonight for {days[1]}"
+    folder = Path("runs", "nights", NAME, days[2].isoformat())
+    found = json.loads((folder / "result.json").read_text())["findings"]
+    assert said in went_on.out
+    assert said in (folder / "nightly.html").read_text()
+    assert [said in one["sentence"] for one in found if one["check"] == "missed decision"] == [True]
+    book = rows("books")
+    assert book["session"].unique().to_list() == [days[2]]
+    assert book["trade"].to_list() == book["weight"].to_list() == [pytest.approx(1 / 3)] * 3
 
 
 def test_a_promotion_counts_from_the_next_night(peerglass: Call, settings: dict[str, Any]) -> None:

@@ -300,6 +300,14 @@ def test_symbols_with_dots_and_dashes(serve: Serve, tmp_path: Path) -> None:
     assert {request.symbol for request in server.requests} == set(at_yahoo.values())
 
 
+def test_new_tickers_come_from_the_users_file(serve: Serve, tmp_path: Path) -> None:
+    server, file = serve(flat("META", [10.0] * 5)), tmp_path / "renames.csv"
+    file.write_text("ticker,from_date,new_ticker\nFB,2022-06-09,META\n")
+    lake = Lake(tmp_path / "lake")
+    take(server, lake, ["META"], renames=str(file))
+    assert lake.read("renames").rows() == [("FB", date(2022, 6, 9), "META")]
+
+
 def test_invalid_tickers_are_refused(tmp_path: Path) -> None:
     for tickers, words in (
         (("BRK.B", "BRK-B"), "BRK.B and BRK-B, which have the same symbol at Yahoo, BRK-B"),

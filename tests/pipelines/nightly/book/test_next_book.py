@@ -1,8 +1,12 @@
-"""The book of a night equals the row of a backtest; what is held is the backtest's account at that close."""
+"""The book of a night equals the row of a backtest; what is held is the backtest's account at that close.
+
+What is held comes from the rows that the nights before have recorded.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +28,7 @@ from pipelines.dataset.cut import cut_tables
 from pipelines.dataset.market import Market, build_market
 from pipelines.lake.lake import Lake
 from pipelines.nightly.book.next_book import NextBook, next_book
+from pipelines.nightly.book.recorded import Recorded
 from pipelines.nightly.data import NightData
 from pipelines.results.book_orders import BookOrders, book_market, book_orders
 from pipelines.results.book_targets import BETA_SESSIONS
@@ -94,12 +99,30 @@ def backtest(settings: Config, signals: pl.DataFrame, market: Market) -> BookOrd
 def season(
     settings: Config, tables: Mapping[str, pl.DataFrame], market: Market, signals: pl.DataFrame, lake: Lake
 ) -> Iterator[tuple[int, NextBook]]:
-    """Decide the book of every night, each on the data of its session."""
+    """Decide the book of every night, each on the data of its session and the records of those before."""
+    recorded = Recorded.nothing()
     for t in range(FIRST, FIRST + NIGHTS):
         session = day(market, t)
         known = cut_tables(tables, session)
         data = NightData(session, {}, settings, known, build_market(known, settings), lake)
-        yield t, next_book(settings, data, signals.filter(pl.col("session") <= session))
+        made = next_book(settings, data, signals.filter(pl.col("session") <= session), recorded)
+        recorded = after(recorded, made)
+        yield t, made
+
+
+def after(recorded: Recorded, made: NextBook) -> Recorded:
+    """What the next night finds in the lake."""
+    return Recorded(
+        pl.concat([recorded.accounts, made.account]),
+        made.holdings,
+        pl.concat([recorded.books, made.rows]),
+        recorded.renames,
+    )
+
+
+def made_nav(night: NextBook) -> float:
+    nav: float = night.account["nav"].item()
+    return nav
 
 
 def column(rows: pl.DataFrame, name: str, market: Market) -> FloatArray:
@@ -125,9 +148,8 @@ def test_a_season_of_nights_decides_the_rows_of_a_backtest(
         position_N = np.zeros(market.panel.n_firms)
         position_N[held["firm"].to_numpy()] = held["position"].to_numpy() / result.nav_ledger_T[t - FIRST]
         previous_N = column(night.rows, "previous", market)
-        np.testing.assert_array_equal(
-            previous_N[np.abs(position_N) > 1e-12], position_N[np.abs(position_N) > 1e-12]
-        )
+        np.testing.assert_allclose(previous_N, position_N, rtol=1e-12, atol=1e-12)
+        assert made_nav(night) == pytest.approx(result.nav_ledger_T[t - FIRST], rel=1e-12)
         if np.isnan(target_N).any():
             kept += 1
             assert [one.check for one in night.findings if one.check == "rebalance"] == ["rebalance"]
@@ -216,12 +238,8 @@ def test_trades_and_costs_are_those_of_an_account_at_unchanged_prices(
 def one_night(settings: Config, tables: Mapping[str, pl.DataFrame], lake: Lake, nights: int = 1) -> NextBook:
     """The book of the last of some nights."""
     market = build_market(tables, settings)
-    session = day(market, FIRST + nights - 1)
-    known = cut_tables(tables, session)
-    signals = signals_of(market).filter(pl.col("session") <= session)
-    return next_book(
-        settings, NightData(session, {}, settings, known, build_market(known, settings), lake), signals
-    )
+    played = season(settings, tables, market, signals_of(market), lake)
+    return [made for _, made in itertools.islice(played, nights)][-1]
 
 
 def test_a_book_waits_for_its_first_day(
@@ -241,6 +259,7 @@ def test_a_book_that_is_too_large_says_so(
     assert made.rows.is_empty()
     (finding,) = [one for one in made.findings if one.level == "warn"]
     assert "needs 40 signals per date" in finding.sentence
+    assert made.account["decision"].item() == "refused"
 
 
 def test_an_infeasible_decision_keeps_the_last_book(
@@ -320,7 +339,11 @@ def test_a_firm_without_a_price_is_held_and_cannot_be_traded(
     market = build_market(tiny_tables, settings)
     nights = 6
     tonight, lake = day(market, FIRST + nights - 1), Lake(tmp_path)
-    before = one_night(settings, tiny_tables, lake, nights - 1).rows
+    played = itertools.islice(season(settings, tiny_tables, market, signals_of(market), lake), nights - 1)
+    recorded = Recorded.nothing()
+    for _, one in played:
+        recorded = after(recorded, one)
+    before = recorded.of(day(market, FIRST + nights - 2))
     held = before.filter((pl.col("weight") > 0) & (pl.col("previous") > 0.1))["ticker"]
     lost, halted = held[0], held[1]
     gone = (pl.col("date") == tonight) & pl.col("ticker").is_in([lost, halted])
@@ -340,7 +363,8 @@ def test_a_firm_without_a_price_is_held_and_cannot_be_traded(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Lake, "exists", lambda self, table: table == "quarantine")
         patch.setattr(Lake, "read", lambda self, table: quarantine)
-        made = next_book(settings, NightData(tonight, {}, settings, {}, market, lake), signals)
+        data = NightData(tonight, {}, settings, {}, market, lake)
+        made = next_book(settings, data, signals, recorded)
     rows = {row["ticker"]: row for row in made.rows.iter_rows(named=True)}
     for ticker, why in ((lost, "price in quarantine"), (halted, "no price")):
         row = rows[ticker]
@@ -368,5 +392,6 @@ def test_a_book_that_decides_at_the_end_of_a_week_knows_the_holidays_of_its_exch
     for calendar, decides in (("XNYS", True), (None, False)):  # without a calendar, Friday is a session
         named = settings.quality.model_copy(update={"calendar": calendar})
         own = settings.model_copy(update={"quality": named})
-        made = next_book(own, NightData(tonight, {}, own, known, market, Lake(tmp_path)), signals)
+        data = NightData(tonight, {}, own, known, market, Lake(tmp_path))
+        made = next_book(own, data, signals, Recorded.nothing())
         assert (made.rows.height == 4) is decides

@@ -1,0 +1,337 @@
+"""What a book holds tonight: the last recorded book, rolled forward to tonight's close.
+
+Holdings change only through recorded orders and recorded corporate actions. Splits and dividends are in the
+total return, a recorded delisting pays out by the rule of labels and backtests, and a renamed firm goes on
+under its new ticker. Tonight's config decides the target and nothing of what is held.
+
+A position that has not been traded since session a is worth its value at a times the total return since a,
+as the data know it tonight. So a late correction, split or dividend of these sessions counts.
+
+Shape suffixes: T sessions, N firms of the panel.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from backtest.accounts.flags import GONE
+from backtest.accounts.market import BookMarket
+from backtest.accounts.rolling import Account, roll_forward
+from features.arrays import BoolArray, DateArray, FloatArray
+from features.panel.delistings import DelistingRule, find_delistings
+from features.panel.panel import Panel
+from pipelines.config.backtest import BacktestConfig
+from pipelines.dataset.renames import newest_ticker
+from pipelines.errors import DataError
+from pipelines.nightly.book.recorded import Recorded
+from pipelines.results.book_orders import book_market
+from pipelines.results.trading import book_costs, book_execution
+
+_UNCHANGED = 1e-12
+"""Relative change of a number of units below which a position was not traded."""
+
+
+_POSITION = ("weight", "open", "ticker", "since", "growth")
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A held firm that the data of tonight do not have, at its last known value.
+
+    Attributes
+    ----------
+    weight
+        Value over NAV.
+    since
+        Session at whose close it was last traded.
+    growth
+        Total return factor from there to its last known value.
+    """
+
+    weight: float
+    since: dt.date
+    growth: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holdings:
+    """What a book holds. Weights are values over the NAV.
+
+    Attributes
+    ----------
+    nav
+        NAV at tonight's close; 1 is the capital before the first night, 0 means that it was lost.
+    weight_N, open_N
+        At tonight's close: positions, and the rest of earlier orders that is still to be traded.
+    order_nav, previous_N, rest_N
+        The same before the order of tonight is traded: at a delay of 2 or more, orders of earlier nights are
+        traded by then, at tonight's prices.
+    waiting_N
+        Target of an earlier order that is traded at the same time as that of tonight, or later; None if there
+        is none.
+    since_N, growth_N
+        Session at whose close the position was last traded, and the total return factor from there to
+        tonight.
+    absent
+        Ticker -> held firm that the data do not have.
+    events
+        Delistings and renames of held firms since the last night, one sentence each.
+    """
+
+    nav: float
+    weight_N: FloatArray
+    open_N: FloatArray
+    order_nav: float
+    previous_N: FloatArray
+    rest_N: FloatArray
+    waiting_N: FloatArray | None
+    since_N: DateArray
+    growth_N: FloatArray
+    absent: Mapping[str, Absent] = field(default_factory=dict)
+    events: tuple[str, ...] = ()
+
+
+def hold(
+    recorded: Recorded, panel: Panel, securities: pl.DataFrame | None, delay: int, rule: DelistingRule
+) -> Holdings:
+    """Roll the last recorded book forward to tonight.
+
+    Parameters
+    ----------
+    recorded
+        The book as the nights before left it.
+    panel
+        Prices up to tonight.
+    securities
+        Recorded delistings that are known tonight.
+    delay
+        Sessions until the order of tonight is traded, at least 1.
+    rule
+        Payouts of recorded delistings without a recorded return.
+
+    Raises
+    ------
+    DataError
+        If the prices begin after the last night, or the terms of its order cannot be read.
+    """
+    if recorded.last is None:
+        return _cash(panel)
+    return _Rolling(recorded, recorded.last, panel, securities, rule).to_tonight(delay)
+
+
+def _cash(panel: Panel, nav: float = 1.0) -> Holdings:
+    zero_N = np.zeros(panel.n_firms)
+    tonight_N = np.full(panel.n_firms, panel.dates_T[-1].astype("datetime64[D]"))
+    return Holdings(nav, zero_N, zero_N, nav, zero_N, zero_N, None, tonight_N, np.ones(panel.n_firms))
+
+
+class _Rolling:
+    """The last recorded book, placed on the firms of tonight's panel."""
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        last: dt.date,
+        panel: Panel,
+        securities: pl.DataFrame | None,
+        rule: DelistingRule,
+    ) -> None:
+        self._recorded, self._last, self._panel, self._rule = recorded, last, panel, rule
+        self._day_T = panel.dates_T.astype("datetime64[D]")
+        self._start = self._session(last)
+        if self._start < 0:
+            raise DataError(
+                f"The prices begin on {self._day_T[0]}, after the last night ({last}), so what is held "
+                "cannot be followed; ingest the sessions in between."
+            )
+        self._firm = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
+        self._delistings = _delistings(securities)
+        self._market = self._with_recorded_endings(book_market(panel, slice(0, panel.n_sessions)))
+        self._events: list[str] = []
+        self._absent: dict[str, Absent] = {}
+        self._value_N, self._open_N = np.zeros(panel.n_firms), np.zeros(panel.n_firms)
+        self._since_N = np.full(panel.n_firms, self._day_T[self._start])
+        self._paid = 0.0  # for absent firms that were delisted
+        self._account = recorded.accounts.row(-1, named=True)
+        self._nav = float(self._account["nav"])
+        for row in recorded.holdings.sort("ticker").iter_rows(named=True):
+            self._place(row)
+
+    def to_tonight(self, delay: int) -> Holdings:
+        """Continue the account to tonight, and to the moment before tonight's order is traded."""
+        if self._nav <= 0:
+            return _cash(self._panel, nav=0.0)
+        panel, tonight = self._panel, self._panel.n_sessions - 1
+        held = self._recorded.holdings["weight"].sum()
+        absent = sum(one.weight for one in self._absent.values())
+        cash = self._nav * (1.0 - float(held)) + self._paid
+        start = Account(self._value_N, self._open_N, cash + self._nav * absent)
+        orders = dict(self._orders())
+        now = self._continued(start, self._start, tonight, orders)
+        then = self._continued(now, tonight, tonight + delay - 1, orders)
+        waiting = [target_N for at, target_N in sorted(orders.items()) if at >= tonight + delay]
+        nav, later = now.nav, then.nav
+        if nav <= 0 or later <= 0:
+            return _cash(panel, nav=0.0)
+        since_N, growth_N = self._anchors(start, now)
+        paid_N = (start.value_N != 0) & ((self._market.state_TN[tonight] & GONE) > 0)
+        for n in np.flatnonzero(paid_N):
+            value = self._market.value_TN[tonight, n] / self._market.value_TN[self._start, n]
+            paid = start.value_N[n] / self._nav * value
+            self._events.append(f"{panel.tickers_N[n]} was delisted and paid {paid:.2%} of NAV.")
+        return Holdings(
+            nav=nav,
+            weight_N=now.value_N / nav,
+            open_N=now.open_N / nav,
+            order_nav=later,
+            previous_N=then.value_N / later,
+            rest_N=then.open_N / later,
+            waiting_N=waiting[-1] if waiting else None,
+            since_N=since_N,
+            growth_N=growth_N,
+            absent={
+                ticker: Absent(one.weight * self._nav / nav, one.since, one.growth)
+                for ticker, one in self._absent.items()
+            },
+            events=tuple(self._events),
+        )
+
+    def _place(self, row: Mapping[str, Any]) -> None:
+        """Place one recorded position on the panel, or keep it aside if the data do not have its firm."""
+        weight, left, ticker, since, growth = (row[name] for name in _POSITION)
+        name = newest_ticker(ticker, since, self._recorded.renames)
+        if name != ticker:
+            self._events.append(f"{ticker} is called {name} now and is held on under that name.")
+        n, value_TN = self._firm.get(name), self._market.value_TN
+        if n is None or not value_TN[self._start, n] > 0:
+            self._keep_absent(name, Absent(weight, since, growth))
+            return
+        at = self._session(since)
+        revised = 1.0
+        if at >= 0 and value_TN[at, n] > 0:
+            revised = float(value_TN[self._start, n] / value_TN[at, n]) / growth
+            self._since_N[n] = np.datetime64(since)
+        self._value_N[n] += weight * revised * self._nav
+        self._open_N[n] += left * revised * self._nav
+
+    def _keep_absent(self, ticker: str, firm: Absent) -> None:
+        """Keep a firm without data at its last value, or pay it out if a delisting is recorded."""
+        if firm.weight == 0.0:
+            return
+        if ticker in self._delistings:
+            at = max(self._session(firm.since), 0)
+            traded_TN = np.zeros((len(self._day_T) - at, 1), dtype=np.bool_)
+            traded_TN[0] = True
+            listed = self._delistings[ticker]
+            found = find_delistings(traded_TN, self._day_T[at:], (ticker,), listed, self._rule)
+            if found.delisted_TN[-1, 0]:
+                value = firm.weight * float(found.value_ratio_TN[-1, 0])
+                self._paid += value * self._nav
+                self._events.append(f"{ticker} was delisted and paid {value:.2%} of NAV.")
+                return
+        before = self._absent.get(ticker)
+        weight = firm.weight + (0.0 if before is None else before.weight)
+        self._absent[ticker] = Absent(weight, firm.since, firm.growth)
+
+    def _orders(self) -> Iterator[tuple[int, FloatArray]]:
+        """Session -> target weights of the recorded orders that the last night left to be traded.
+
+        A later decision replaces the orders that it overtakes.
+        """
+        overtaken = len(self._day_T) + int(self._recorded.accounts["delay"].max())  # type: ignore[arg-type]
+        for night in self._recorded.made.sort("session", descending=True).iter_rows(named=True):
+            at = self._session(night["session"]) + night["delay"]
+            if at <= self._start:
+                return
+            if at >= overtaken:
+                continue
+            overtaken = at
+            yield at, self._target(night["session"])
+
+    def _target(self, session: dt.date) -> FloatArray:
+        return place(self._recorded.of(session), "weight", self._panel, self._recorded.renames)
+
+    def _continued(
+        self, account: Account, first: int, last: int, orders: Mapping[int, FloatArray]
+    ) -> Account:
+        """Continue an account; sessions after tonight have tonight's prices."""
+        if first == last:
+            return account
+        rows = np.minimum(np.arange(first, last + 1), self._panel.n_sessions - 1)
+        target_TN = np.full((len(rows), self._panel.n_firms), np.nan)
+        for at, target_N in orders.items():
+            if first < at <= last:
+                target_TN[at - first - 1] = target_N
+        market = BookMarket(self._market.value_TN[rows], self._market.state_TN[rows])
+        terms, span = self._terms(), slice(first, last + 1)
+        costs = book_costs(terms, self._panel, span)
+        return roll_forward(account, target_TN, market, costs, book_execution(terms, self._panel, span, 1))
+
+    def _terms(self) -> BacktestConfig:
+        """Costs and execution that the last order is traded under, as they were recorded with it."""
+        try:
+            return BacktestConfig.model_validate(json.loads(self._account["terms"]))
+        except ValueError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(
+                f"The terms of the order of {self._last} in the table accounts cannot be read ({reason}); "
+                "restore the table, or start again from cash under another name."
+            ) from None
+
+    def _anchors(self, start: Account, now: Account) -> tuple[DateArray, FloatArray]:
+        """Session at which each position was last traded, and the total return factor since."""
+        value_TN, tonight = self._market.value_TN, self._panel.n_sessions - 1
+        before_N, after_N = value_TN[self._start], value_TN[tonight]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            units_N, units_after_N = start.value_N / before_N, now.value_N / after_N
+        same_N = np.abs(units_after_N - units_N) <= _UNCHANGED * np.abs(units_N)
+        since_N = np.where(same_N, self._since_N, self._day_T[tonight])
+        growth_N = np.ones(len(after_N))
+        for n in np.flatnonzero(same_N & (now.value_N != 0)):
+            growth_N[n] = after_N[n] / value_TN[max(self._session(since_N[n]), 0), n]
+        return since_N, growth_N
+
+    def _session(self, day: dt.date | np.datetime64) -> int:
+        """Number of the last session up to a day; -1 if there is none."""
+        return int(np.searchsorted(self._day_T, np.datetime64(day), side="right")) - 1
+
+    def _with_recorded_endings(self, market: BookMarket) -> BookMarket:
+        """Pay out only where a delisting is recorded: a firm that is silent for long is still held."""
+        recorded_N = np.isin(self._panel.tickers_N, list(self._delistings))
+        presumed_N: BoolArray = self._panel.delisted_TN.any(axis=0) & ~recorded_N
+        if not presumed_N.any():
+            return market
+        state_TN = market.state_TN.copy()
+        silent_TN = self._panel.delisted_TN & presumed_N
+        state_TN[silent_TN] &= np.uint8(255 - GONE)
+        return BookMarket(market.value_TN, state_TN)
+
+
+def place(rows: pl.DataFrame, column: str, panel: Panel, renames: pl.DataFrame) -> FloatArray:
+    """Place a column of the table ``books`` of one night on the panel, shape (N,); 0 where it has no row.
+
+    Firms that the panel does not have are left out.
+    """
+    firm = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
+    out_N = np.zeros(panel.n_firms)
+    for ticker, session, value in rows.select("ticker", "session", column).iter_rows():
+        n = firm.get(newest_ticker(ticker, session, renames))
+        if n is not None:
+            out_N[n] += value
+    return out_N
+
+
+def _delistings(securities: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
+    """Ticker -> its rows, of the firms with a recorded delisting."""
+    if securities is None:
+        return {}
+    delisted = securities.filter(pl.col("delisted_on").is_not_null())["ticker"].unique()
+    rows = securities.filter(pl.col("ticker").is_in(delisted.implode()))
+    return {str(ticker): group for (ticker,), group in rows.partition_by("ticker", as_dict=True).items()}

@@ -1,0 +1,63 @@
+"""Renamed firms: one history under the newest ticker that is known at the session."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipelines.config.load import check_config
+from pipelines.dataset.renames import newest_ticker
+from pipelines.dataset.tables import input_versions, open_lake, read_market_tables, read_tables
+from pipelines.run.fetch import ingest_config
+
+DAYS = [dt.date(2022, 6, day) for day in (6, 7, 8, 9, 10)]
+
+
+def test_a_chain_of_names_is_followed_from_the_day_of_each() -> None:
+    renames = pl.DataFrame(
+        {
+            "ticker": ["META", "FB"],
+            "from_date": [dt.date(2024, 1, 2), dt.date(2022, 6, 9)],
+            "new_ticker": ["M", "META"],
+        }
+    )
+    assert newest_ticker("FB", dt.date(2022, 6, 8), renames) == "M"
+    assert newest_ticker("FB", dt.date(2022, 6, 9), renames) == "FB", "another firm took the ticker over"
+    assert newest_ticker("META", dt.date(2023, 1, 2), renames) == "M"
+
+
+@pytest.mark.parametrize("vendor", ["new series", "whole history", "both"])
+def test_a_renamed_firm_has_one_history(tiny: dict[str, object], tmp_path: Path, vendor: str) -> None:
+    """The firm is FB up to June 8 and META from June 9 on; the ticker FB is taken over on June 10."""
+    old = {"new series": DAYS[:3], "whole history": [], "both": DAYS[:3]}[vendor]
+    new = DAYS if vendor != "new series" else DAYS[3:]
+    closes = {**{("FB", day): 100.0 + n for n, day in enumerate(old)}, ("FB", DAYS[4]): 7.0}
+    closes |= {("META", day): 100.0 + DAYS.index(day) for day in new}
+    lines = [f"{day},{ticker},{close}" for (ticker, day), close in closes.items()]
+    (tmp_path / "prices.csv").write_text("\n".join(["date,ticker,close", *lines]) + "\n")
+    (tmp_path / "renames.csv").write_text("ticker,from_date,new_ticker\nFB,2022-06-09,META\n")
+    source = {
+        "kind": "files",
+        "prices": str(tmp_path / "prices.csv"),
+        "renames": str(tmp_path / "renames.csv"),
+    }
+    config = check_config({**tiny, "source": source, "lake": str(tmp_path / "lake")}, origin="renames")
+    ingest_config(config, echo=lambda _: None)
+    lake = open_lake(config)
+    versions = input_versions(lake)
+    for read in (read_tables, read_market_tables):
+        tables = read(lake, versions)
+        assert "renames" not in tables
+        stored = {
+            (row["ticker"], row["date"]): row["close"] for row in tables["prices"].iter_rows(named=True)
+        }
+        assert stored == {
+            **{("META", day): 100.0 + n for n, day in enumerate(DAYS)},
+            ("FB", DAYS[4]): 7.0,
+        }
+        if vendor != "whole history":
+            before = read(lake, versions, through=DAYS[2])["prices"]
+            assert "FB" in set(before["ticker"]), "the new name is not known yet"

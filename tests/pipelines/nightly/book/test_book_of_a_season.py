@@ -1,0 +1,254 @@
+"""A season in which the config, the book, the vendor's tickers and the calendar change between the nights.
+
+A plain holder of shares follows the recorded orders. What every night says is held is what the holder has.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from nights import store_nights
+
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
+from pipelines.errors import DataError
+from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import schema
+from pipelines.nightly.book.next_book import NextBook, next_book
+from pipelines.nightly.book.recorded import read_recorded
+from pipelines.nightly.data import night_data
+from pipelines.nightly.table import read_nights
+from pipelines.nightly.version import ModelVersion
+from pipelines.progress import Progress
+
+SPAN = pl.date_range(dt.date(2021, 3, 1), dt.date(2021, 6, 25), eager=True).to_list()
+HOLIDAY = dt.date(2021, 5, 31)
+DAYS = [day for day in SPAN if day.weekday() < 5 and day != HOLIDAY]
+FIRMS = [f"F{n:02}" for n in range(12)]
+FIRST = dt.date(2021, 5, 10)
+SPLIT_ON, DIVIDEND_ON = dt.date(2021, 5, 18), dt.date(2021, 5, 20)
+DELISTED_ON, RETURN = dt.date(2021, 5, 26), -0.4
+RENAMED_ON, TOLD_ON = (
+    dt.date(2021, 6, 3),
+    dt.date(2021, 6, 8),
+)  # the user records the rename three nights late
+LOST_ON = dt.date(2021, 6, 10)
+SPLIT, PAYER, DELISTED, RENAMED, LOST = FIRMS[:5]
+MODEL = ModelVersion("run", "model")
+COSTS = {"half_spread_bps": 10.0, "commission_bps": 0.0, "borrow_bps_per_year": 0.0}
+
+
+@dataclass
+class World:
+    """Prices as they are, and what the vendor delivers of them."""
+
+    close: dict[str, dict[dt.date, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(8)
+        for n, firm in enumerate(FIRMS):
+            path = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.02, len(DAYS))))
+            self.close[firm] = dict(zip(DAYS, (path * (1 + 0.1 * n)).tolist(), strict=True))
+        self.close[SPLIT] |= {day: c / 2 for day, c in self.close[SPLIT].items() if day >= SPLIT_ON}
+
+    def name(self, firm: str, session: dt.date) -> str:
+        return "NEW" if firm == RENAMED and session >= RENAMED_ON else firm
+
+    def priced(self, firm: str, session: dt.date) -> bool:
+        ends = {DELISTED: DELISTED_ON, LOST: LOST_ON}
+        return session < ends.get(firm, dt.date.max)
+
+    def deliver(self, lake: Lake, session: dt.date) -> None:
+        """Deliver the whole history; the vendor gives a renamed firm's history its new ticker at once."""
+        rows = [
+            {
+                "date": day,
+                "ticker": self.name(firm, session),
+                "close": close,
+                "volume": 1e6,
+                "split_ratio": 2.0 if (firm, day) == (SPLIT, SPLIT_ON) else 1.0,
+                "dividend": 1.5 if (firm, day) == (PAYER, DIVIDEND_ON) else 0.0,
+            }
+            for firm, closes in self.close.items()
+            for day, close in closes.items()
+            if day <= session and self.priced(firm, day) and not (firm == LOST and session >= LOST_ON)
+        ]
+        store(lake, "prices", [row | {"source": "files"} for row in rows])
+        listed = {"ticker": DELISTED, "valid_from": DAYS[0]}
+        if session >= DELISTED_ON:
+            listed |= {"delisted_on": DELISTED_ON, "delisting_return": RETURN}
+        store(lake, "securities", [listed])
+        if session >= TOLD_ON:
+            store(lake, "renames", [{"ticker": RENAMED, "from_date": RENAMED_ON, "new_ticker": "NEW"}])
+
+
+def store(lake: Lake, table: str, rows: list[dict[str, Any]]) -> None:
+    columns = schema(table).columns()
+    stamp = dict.fromkeys({"ingested_at"} & set(columns), dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+    frame = pl.DataFrame(
+        [dict.fromkeys(columns) | stamp | row for row in rows],
+        schema={name: column.dtype for name, column in columns.items()},
+    )
+    lake.upsert(table, frame, scope=pl.lit(value=True))
+
+
+def config_of(tiny: Mapping[str, Any], session: dt.date) -> Config:
+    """The config is changed five times; the calendar of the data has a holiday that nobody announced."""
+    quantiles = 4 if session < dt.date(2021, 5, 14) else 2
+    half_spread = 10.0 if session < dt.date(2021, 5, 24) else 40.0
+    books = {
+        "ls": {"kind": "quantile_long_short", "quantiles": quantiles},
+        "top": {"kind": "top_k_long_only", "k": 3, "rebalance_on": "month_end"},
+        "drop": {"kind": "top_k_drop", "k": 4, "n_drop": 1, "rebalance_every": 2},
+    }
+    book = "ls" if session < dt.date(2021, 5, 28) else "top" if session < dt.date(2021, 6, 16) else "drop"
+    settings = {
+        **tiny,
+        "label": {**tiny["label"], "horizon": 1, "delay": 1},
+        "universe": {"min_history": 5 if session < dt.date(2021, 5, 21) else 10},
+        "backtest": {"books": books, "costs": {**COSTS, "half_spread_bps": half_spread}},
+        "nightly": {"book": book},
+    }
+    return check_config(settings, origin="season")
+
+
+def play(lake: Lake, config: Config, session: dt.date, signals: pl.DataFrame) -> NextBook:
+    data = night_data(config, lake, session, Progress())
+    nights = read_nights(lake, config.name)
+    recorded = read_recorded(lake, config.name, nights, session, data.versions.get("renames"))
+    made = next_book(config, data, signals, recorded)
+    lake.upsert("accounts", made.account)
+    lake.upsert("books", made.rows)
+    lake.upsert("holdings", made.holdings)
+    store_nights(lake, config, {session: MODEL})
+    return made
+
+
+class Holder:
+    """Buys and sells shares as the nights ordered; dividends buy shares at the close of their day."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.cash, self.shares = world, 1.0, dict[str, float]()
+        self.last = dict[str, float]()  # newest known close
+        self.order: tuple[dict[str, float], float] | None = None  # target weights, half-spread
+
+    def close(self, session: dt.date) -> None:
+        for firm in list(self.shares):
+            if self.world.priced(firm, session):
+                self.last[firm] = self.world.close[firm][session]
+            elif firm == DELISTED:
+                self.cash += self.shares.pop(firm) * self.last[firm] * (1.0 + RETURN)
+                continue
+            if (firm, session) == (SPLIT, SPLIT_ON):
+                self.shares[firm] *= 2.0
+            if (firm, session) == (PAYER, DIVIDEND_ON):
+                self.shares[firm] *= 1.0 + 1.5 / self.last[firm]
+        if self.order is None:
+            return
+        weights, rate = self.order
+        nav, self.order = self.nav, None
+        for firm in sorted({*weights, *self.shares}):
+            if not self.world.priced(firm, session):
+                continue
+            price = self.world.close[firm][session]
+            wanted = weights.get(firm, 0.0) * nav / price
+            traded = wanted - self.shares.get(firm, 0.0)
+            self.cash -= traded * price + rate * abs(traded) * price
+            self.shares[firm], self.last[firm] = wanted, price
+            if wanted == 0.0:
+                del self.shares[firm]
+
+    @property
+    def nav(self) -> float:
+        return self.cash + sum(shares * self.last[firm] for firm, shares in self.shares.items())
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {firm: shares * self.last[firm] / self.nav for firm, shares in self.shares.items()}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_recorded_orders_lead_from_book_to_book(
+    world: World, tiny_settings: Mapping[str, Any], tmp_path: Path
+) -> None:
+    lake, holder, rng = Lake(tmp_path), Holder(world), np.random.default_rng(3)
+    signals = pl.DataFrame(
+        schema={"session": pl.Date, "ticker": pl.String, "version": pl.String, "signal": pl.Float64}
+    )
+    told: dict[dt.date, dict[str, str]] = {}
+    decided: dict[dt.date, dt.date | None] = {}
+    for session in DAYS[DAYS.index(FIRST) :]:
+        world.deliver(lake, session)
+        config = config_of(tiny_settings, session)
+        tonight = [world.name(firm, session) for firm in FIRMS if world.priced(firm, session)]
+        new = pl.DataFrame({"session": session, "ticker": tonight, "version": str(MODEL)})
+        signals = pl.concat([signals, new.with_columns(signal=pl.Series(rng.normal(size=len(tonight))))])
+        made = play(lake, config, session, signals)
+        holder.close(session)
+        missing = RENAMED_ON <= session < TOLD_ON  # the renamed firm has its old name and its old value
+        if missing and RENAMED in holder.shares:
+            holder.last[RENAMED] = world.close[RENAMED][DAYS[DAYS.index(RENAMED_ON) - 1]]
+        rows = {row["ticker"]: row for row in made.rows.iter_rows(named=True)}
+        names = {firm: world.name(firm, session) if not missing else firm for firm in holder.shares}
+        assert set(names.values()) <= set(rows), "every held firm has a row"
+        for row in rows.values():
+            assert row["trade"] == pytest.approx(row["weight"] - row["previous"], abs=1e-12)
+        held = {names[firm]: weight for firm, weight in holder.weights.items()}
+        for ticker, row in rows.items():
+            assert row["previous"] == pytest.approx(held.get(ticker, 0.0), abs=1e-12), (session, ticker)
+        assert made.account["nav"].item() == pytest.approx(holder.nav, rel=1e-12)
+        told[session] = {one.check: one.sentence for one in made.findings if one.level == "warn"}
+        decided[session] = made.account["due"].item()
+        if made.account["decision"].item() == "made":
+            firm_of = {world.name(firm, session): firm for firm in FIRMS}
+            weights = {firm_of.get(t, t): row["weight"] for t, row in rows.items()}
+            holder.order = (weights, config.backtest.costs.half_spread_bps * 1e-4)  # type: ignore[operator]
+        if missing and RENAMED in holder.shares:
+            holder.last[RENAMED] = world.close[RENAMED][session]
+
+    late = {session: due for session, due in decided.items() if due is not None and due < session}
+    assert late == {dt.date(2021, 6, 1): dt.date(2021, 5, 28)}, "Memorial Day came between"
+    assert "decides tonight for 2021-05-28" in told[dt.date(2021, 6, 1)]["missed decision"]
+    gap = [session for session in decided if RENAMED_ON <= session < TOLD_ON]
+    assert len(gap) == 3
+    assert all(RENAMED in told[session]["no prices"] for session in gap)
+    assert all(LOST in told[session]["no prices"] for session in decided if session >= LOST_ON)
+    days = [session.day for session, due in decided.items() if due is not None]
+    assert days[-4:] == [16, 18, 22, 24], "the last book decides every two sessions, from its first night on"
+
+
+def test_a_book_without_its_records_is_not_bought_again(
+    world: World, tiny_settings: Mapping[str, Any], tmp_path: Path
+) -> None:
+    lake, sessions = Lake(tmp_path), DAYS[DAYS.index(FIRST) :][:3]
+    signals = pl.concat(
+        pl.DataFrame({"session": day, "ticker": FIRMS, "version": str(MODEL)}) for day in sessions
+    ).with_columns(signal=pl.int_range(pl.len()) % 7 * 1.0)
+    for session in sessions[:2]:
+        world.deliver(lake, session)
+        play(lake, config_of(tiny_settings, session), session, signals.filter(pl.col("session") <= session))
+    world.deliver(lake, sessions[2])
+    for table in ("books", "holdings"):
+        rows = lake.read(table)
+        one = rows.filter(pl.col("session") == sessions[1])["ticker"][0]
+        lake.upsert(table, rows.filter(pl.col("ticker") != one), scope=pl.lit(value=True))
+        with pytest.raises(
+            DataError, match=f"night of {sessions[1]}, but the table {table} does not hold it"
+        ):
+            play(lake, config_of(tiny_settings, sessions[2]), sessions[2], signals)
+        lake.upsert(table, rows)
+    accounts = lake.read("accounts")
+    lake.upsert("accounts", accounts.head(1), scope=pl.lit(value=True))
+    with pytest.raises(DataError, match=r"the table accounts does not hold it.*from one backup"):
+        play(lake, config_of(tiny_settings, sessions[2]), sessions[2], signals)

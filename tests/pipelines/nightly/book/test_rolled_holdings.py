@@ -1,0 +1,199 @@
+"""Positions rolled forward to tonight: late corrections, silence, endings, and orders on their way."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from features.panel.delistings import DelistingRule
+from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
+from pipelines.config.backtest import BacktestConfig
+from pipelines.errors import DataError
+from pipelines.lake.schemas import schema
+from pipelines.nightly.book.holdings import Holdings, hold
+from pipelines.nightly.book.recorded import Recorded
+
+DAYS = [
+    day for day in pl.date_range(dt.date(2024, 1, 1), dt.date(2024, 3, 1), eager=True) if day.weekday() < 5
+]
+FREE = {"costs": {"half_spread_bps": 0.0, "commission_bps": 0.0, "borrow_bps_per_year": 0.0}}
+LAST = 10  # session of the last night
+
+
+def panel(
+    closes: Mapping[str, Sequence[float | None]],
+    securities: pl.DataFrame | None = None,
+    **events: Mapping[tuple[str, int], float],
+) -> Panel:
+    """Prices by firm; ``split_ratio`` and ``dividend`` by firm and session."""
+    rows = [
+        {
+            "date": DAYS[t],
+            "ticker": ticker,
+            "close": close,
+            "volume": 1e6,
+            "split_ratio": events.get("split_ratio", {}).get((ticker, t), 1.0),
+            "dividend": events.get("dividend", {}).get((ticker, t), 0.0),
+        }
+        for ticker, path in closes.items()
+        for t, close in enumerate(path)
+        if close is not None
+    ]
+    frame = pl.DataFrame(rows, schema_overrides={"close": pl.Float64})
+    blank = [pl.lit(None, dtype=pl.Float64).alias(one) for one in PRICE_COLUMNS if one not in frame.columns]
+    return build_panel(frame.with_columns(blank), securities)
+
+
+def rows(table: str, *given: dict[str, Any]) -> pl.DataFrame:
+    columns = schema(table).columns()
+    return pl.DataFrame(
+        [dict.fromkeys(columns) | row for row in given],
+        schema={name: column.dtype for name, column in columns.items()},
+    )
+
+
+def account(session: int = LAST, **more: Any) -> dict[str, Any]:  # noqa: ANN401 (columns)
+    terms = BacktestConfig.model_validate(FREE).model_dump_json(include={"costs", "execution", "capital"})
+    return {"session": DAYS[session], "nav": 1.0, "delay": 1, "terms": terms, **more}
+
+
+def position(ticker: str, weight: float, since: int = LAST, growth: float = 1.0) -> dict[str, Any]:
+    return {"ticker": ticker, "weight": weight, "open": 0.0, "since": DAYS[since], "growth": growth}
+
+
+def recorded(
+    *positions: dict[str, Any],
+    accounts: list[dict[str, Any]] | None = None,
+    books: pl.DataFrame | None = None,
+    renames: pl.DataFrame | None = None,
+) -> Recorded:
+    frames = (
+        rows(table) if frame is None else frame for table, frame in (("books", books), ("renames", renames))
+    )
+    return Recorded(rows("accounts", *(accounts or [account()])), rows("holdings", *positions), *frames)
+
+
+def tonight(
+    market: Panel, book: Recorded, securities: pl.DataFrame | None = None, delay: int = 1
+) -> Holdings:
+    return hold(book, market, securities, delay, DelistingRule())
+
+
+def weights(market: Panel, held: Holdings) -> dict[str, float]:
+    return {ticker: float(w) for ticker, w in zip(market.tickers_N, held.weight_N, strict=True) if w}
+
+
+@pytest.mark.parametrize(
+    ("late", "value"),
+    [
+        ({}, 0.25),  # the price halved, and nothing explains it yet
+        ({"split_ratio": {("A", 9): 2.0}}, 0.5),  # the split of session 9 arrives with session 11
+        ({"dividend": {("A", 9): 50.0}}, 0.5),
+        ({"dividend": {("A", 4): 50.0}}, 0.25),  # before the position was bought
+    ],
+)
+def test_a_correction_that_arrives_late_counts_from_when_the_position_was_traded(
+    late: dict[str, Any], value: float
+) -> None:
+    """Bought for half of the capital in session 6, at 100; from session 9 on the price is 50."""
+    closes = {"A": [100.0] * 9 + [50.0] * 3, "B": [10.0] * 12}
+    nav = 0.75
+    book = recorded(position("A", 0.25 / nav, since=6, growth=0.5), accounts=[account(nav=nav)])
+    market = panel(closes, **late)
+    held = tonight(market, book)
+    assert held.nav == pytest.approx(0.5 + value)
+    assert weights(market, held)["A"] == pytest.approx(value / (0.5 + value))
+    assert held.since_N[0] == np.datetime64(DAYS[6])
+    again = tonight(market, recorded(position("A", 0.4, since=6, growth=float(held.growth_N[0]))))
+    assert weights(market, again) == {"A": pytest.approx(0.4)}, "it counts once"
+
+
+def test_a_corrected_price_of_the_last_session_leaves_the_shares_alone() -> None:
+    """Session 10 said 107 and is corrected to 100, the price of all other sessions."""
+    book = recorded(position("A", 0.535 / 1.035, since=6, growth=1.07), accounts=[account(nav=1.035)])
+    market = panel({"A": [100.0] * 12, "B": [10.0] * 12})
+    held = tonight(market, book)
+    assert held.nav == pytest.approx(1.0)
+    assert weights(market, held) == {"A": pytest.approx(0.5)}
+
+
+def test_a_silent_firm_is_held_until_its_ending_is_recorded() -> None:
+    closes: dict[str, list[float | None]] = {"A": [100.0] * 11 + [None] * 25, "B": [10.0] * 36}
+    market, book = panel(closes), recorded(position("A", 0.5))
+    assert market.delisted_TN[-1].tolist() == [True, False], "labels and backtests presume a delisting"
+    held = tonight(market, book)
+    assert weights(market, held) == {"A": 0.5}
+    listed = {"ticker": "A", "valid_from": DAYS[0], "delisted_on": DAYS[15], "delisting_return": -0.4}
+    securities = rows("securities", listed)
+    paid = tonight(panel(closes, securities), book, securities)
+    assert weights(market, paid) == {}
+    assert paid.nav == pytest.approx(0.8)
+    assert paid.events == ("A was delisted and paid 30.00% of NAV.",)
+
+
+def test_a_firm_that_the_source_withdrew_is_held_at_its_last_value() -> None:
+    market = panel({"B": [10.0] * 11 + [20.0], "C": [30.0] * 12})
+    book = recorded(position("A", 0.5), position("B", 0.25))
+    held = tonight(market, book)
+    assert held.nav == pytest.approx(1.25)
+    assert {ticker: one.weight for ticker, one in held.absent.items()} == {"A": pytest.approx(0.4)}
+    assert weights(market, held) == {"B": pytest.approx(0.4)}
+    listed = {
+        "ticker": "A",
+        "valid_from": DAYS[0],
+        "delisted_on": DAYS[11],
+        "delisting_reason": "performance",
+    }
+    paid = tonight(market, book, rows("securities", listed))
+    assert paid.absent == {}
+    assert paid.nav == pytest.approx(0.25 + 0.5 + 0.5 * 0.7), "Shumway's -30%"
+    renames = rows("renames", {"ticker": "A", "from_date": DAYS[11], "new_ticker": "C"})
+    renamed = tonight(market, recorded(position("A", 0.5), position("B", 0.25), renames=renames))
+    assert weights(market, renamed) == {"B": pytest.approx(0.4), "C": pytest.approx(0.4)}
+    assert renamed.events == ("A is called C now and is held on under that name.",)
+
+
+def test_an_order_on_its_way_is_traded_in_its_session_and_replaced_by_a_later_one() -> None:
+    """Decided at a delay of 3, and then one session later at a delay of 1, which overtakes it."""
+    market = panel({"A": [100.0] * 12, "B": [10.0] * 12})
+    ordered = [{"session": DAYS[t], "ticker": one, "weight": 1.0} for t, one in ((9, "A"), (10, "B"))]
+    books = rows("books", *ordered)
+    slow, fast = account(9, delay=3, decision="made"), account(10, decision="made")
+    only = tonight(market, recorded(accounts=[slow, account()], books=books))
+    assert weights(market, only) == {}
+    assert only.waiting_N is not None
+    assert only.waiting_N.tolist() == [1.0, 0.0], "it is traded in session 12, like an order of tonight"
+    later = tonight(market, recorded(accounts=[slow, account()], books=books), delay=2)
+    assert (later.weight_N.tolist(), later.previous_N.tolist()) == ([0.0, 0.0], [1.0, 0.0])
+    both = tonight(market, recorded(accounts=[slow, fast], books=books))
+    assert weights(market, both) == {"B": 1.0}
+    assert both.waiting_N is None
+
+
+def test_open_orders_go_on_under_the_cap_that_they_were_made_under() -> None:
+    """An order for 50% of NAV; the cap fills 10% of a session's 1e6 shares at 1, and the capital is 1e6."""
+    terms = {**FREE, "capital": 1e6, "costs": {**FREE["costs"], "impact_coefficient": 0.0}}
+    capped = BacktestConfig.model_validate(terms).model_dump_json(include={"costs", "execution", "capital"})
+    market = panel({"A": [1.0] * 13, "B": [10.0] * 13})
+    position_A = position("A", 0.1) | {"open": 0.4}
+    held = tonight(market, recorded(position_A, accounts=[account(terms=capped)]))
+    assert held.weight_N[0] == pytest.approx(0.3), "two sessions"
+    assert held.open_N[0] == pytest.approx(0.2)
+    assert held.rest_N[0] == pytest.approx(0.2)
+
+
+def test_a_lost_account_stays_lost_and_unknown_history_is_refused() -> None:
+    market = panel({"A": [100.0] * 12, "B": [10.0] * 12})
+    ruined = tonight(market, recorded(accounts=[account(nav=0.0)]))
+    assert (ruined.nav, bool(ruined.weight_N.any())) == (0.0, False)
+    early = recorded(accounts=[account() | {"session": dt.date(2023, 12, 1)}])
+    with pytest.raises(DataError, match="prices begin on 2024-01-01, after the last night \\(2023-12-01\\)"):
+        tonight(market, early)
+    spoilt = recorded(position("A", 0.5), accounts=[account(terms='{"costs": {"spread": 1}}')])
+    with pytest.raises(DataError, match="terms of the order of 2024-01-15"):
+        tonight(market, spoilt)
