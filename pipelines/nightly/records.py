@@ -1,4 +1,4 @@
-"""Whether the lake's tables of the nights agree: ``nights``, ``signals``, ``books`` and ``promotions``.
+"""Whether the tables of the nights agree: nights, signals, books, accounts, holdings and promotions.
 
 What is held follows from what earlier nights have recorded. If one of the tables was deleted or rolled back
 to an earlier version, a night would begin again from nothing and buy a second book. So every call compares
@@ -16,6 +16,7 @@ import polars as pl
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import schema
 from pipelines.nightly.folder import nights_folder
 from pipelines.nightly.play.journal import FILE, read_journal
 from pipelines.nightly.registry.aliases import alias_history
@@ -27,8 +28,9 @@ def require_agreement(config: Config, lake: Lake) -> None:
     """Require that the tables of a config's nights agree with each other.
 
     A night that is done has as many rows in ``signals`` and as many trades in ``books`` as it has recorded,
-    and its versions are in ``promotions``. Every session of ``books``, and every night that changed an alias,
-    is in ``nights``, except for one night that was interrupted.
+    and its versions are in ``promotions``. The last one has an account, and its positions in ``holdings``.
+    Every session of ``books``, and every night that changed an alias, is in ``nights``, except for one night
+    that was interrupted.
 
     Raises
     ------
@@ -64,10 +66,25 @@ def _problems(config: Config, lake: Lake) -> Iterator[str]:
     unknown = used.filter(~used.is_in(promotions["version"].drop_nulls().implode())).to_list()
     if unknown:
         yield f"promotions lacks {', '.join(unknown)}, which nights have used"
+    if done.height:
+        yield from _unknown_holdings(config, lake, done["session"][-1])
     traces = {*books["session"], *promotions["session"].drop_nulls()}
     lacking = pl.Series(sorted(_unrecorded(config, nights, signals, traces)), dtype=pl.Date)
     if len(lacking):
         yield f"nights lacks {_sessions(lacking)}, of which other tables have rows"
+
+
+def _unknown_holdings(config: Config, lake: Lake, last: dt.date) -> Iterator[str]:
+    """Say that the account of the last night that is done, or a position of it, is not in the lake."""
+    of_last = (pl.col("config") == config.name) & (pl.col("session") == last)
+    found = {
+        table: lake.read(table, filters=of_last) if lake.exists(table) else schema(table).create_empty()
+        for table in ("accounts", "holdings")
+    }
+    if found["accounts"].is_empty():
+        yield f"accounts lacks the night of {last}"
+    elif found["holdings"].height < found["accounts"]["positions"][0]:
+        yield f"holdings lacks positions of the night of {last}"
 
 
 def _orders(lake: Lake, config_name: str) -> pl.DataFrame:

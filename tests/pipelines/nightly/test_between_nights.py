@@ -70,6 +70,8 @@ def test_nights_whose_tables_agree_go_on(nights: Nights) -> None:
     [
         ("signals", "signals lacks rows of 3 nights"),
         ("books", "books lacks orders of 3 nights"),
+        ("accounts", "accounts lacks the night of"),
+        ("holdings", "holdings lacks positions of the night of"),
         ("promotions", "promotions lacks desk-"),
         ("nights", "nights lacks 3 nights"),
     ],
