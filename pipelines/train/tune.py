@@ -17,7 +17,7 @@ import yaml
 from models.fitted import NoTrainingSignal
 from models.fitting.fit import Diverged, fit
 from pipelines.config.load import check_config, digest, settings_of
-from pipelines.config.models import KEY, registry_name
+from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
@@ -132,7 +132,11 @@ def with_settings(config: Config, model: str, values: dict[str, Value]) -> Confi
 
 
 def describe(config: Config, model: str, done: Sequence[Trial], folds: int) -> str:
-    """Describe the best settings, their scores, and the number of trials."""
+    """Describe the best settings, their scores, and the number of trials.
+
+    The best settings are printed with the model's own ones that were not searched, so that a config with them
+    trains what was scored.
+    """
     stop_on = _stop_on(config, model)
     scored = sorted(
         (trial for trial in done if trial.score is not None), key=lambda trial: -(trial.score or 0.0)
@@ -143,9 +147,8 @@ def describe(config: Config, model: str, done: Sequence[Trial], folds: int) -> s
     for place, trial in enumerate(scored[:_SHOWN], start=1):
         cells = "  ".join(f"{name} {_plain(value)}" for name, value in trial.values.items())
         lines.append(f"  {place}. validation {stop_on} {trial.score:+.4f}   {cells}")
-    registered = {key: value for key, value in config.models[model].items() if key == KEY}
-    best_settings = {"models": {model: registered | nest(scored[0].values)}}
-    best = yaml.safe_dump(best_settings, sort_keys=False).rstrip()
+    searched = with_settings(config, model, scored[0].values).model_dump(mode="json")["models"]
+    best = yaml.safe_dump({"models": searched}, sort_keys=False).rstrip()
     lines += [
         "",
         best,
