@@ -63,7 +63,7 @@ def audit_target(
             subject = replace(subject, older=read_older(vintage, run.config, lake))
         audit = run_checks(subject, progress)
         if is_config:
-            record_run(run)  # only now: an audit that is interrupted leaves no run behind
+            record_run(run, started=False)  # only now: an interrupted audit leaves no run behind
         path = save_audit(audit, run)
         print(audit.to_json() if as_json else f"{describe(audit)}\n{path}", flush=True)
         _track(run, failed=bool(audit.failures))

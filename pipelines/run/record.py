@@ -21,7 +21,7 @@ from pipelines.lake.versions import TableVersion
 from pipelines.run.identity import Identity
 
 LATEST = "latest"
-"""As a run's name: the run that was started last."""
+"""As a run's name: the run that was started last. A config that was only audited has not been started."""
 _RECORD = "run.json"
 _LISTED = 8  # maximum number of differences in a message
 _RUN_ID = re.compile(r"^[a-z][a-z0-9_-]{0,60}$")
@@ -100,12 +100,18 @@ def name_run(config: Config, identity: Identity) -> Run:
     return Run(run_id, config, identity, Path(config.output) / run_id)
 
 
-def record_run(run: Run) -> None:
-    """Write a run's settings and identity into its folder."""
+def record_run(run: Run, *, started: bool = True) -> None:
+    """Write a run's settings and identity into its folder.
+
+    ``started`` is False for an audit: it changes no record that exists, and never becomes ``latest``.
+    """
     assert run.identity is not None, "a run without an identity is not recorded"
+    if not started and (run.folder / _RECORD).is_file():
+        return
     record = {
         "run_id": run.run_id,
         "started_at": dt.datetime.now(dt.UTC).isoformat(),
+        "only_audited": not started,
         "versions": run.versions,
         "environment": run.config.from_environment(),
         "identity": run.identity.record(),
@@ -224,10 +230,10 @@ def find_folder(name: str, output: Path) -> Path:
     elsewhere = "(--output FOLDER looks in another folder; a run's own folder is a name as well)"
     folders = sorted(path.parent for path in output.glob(f"*/{_RECORD}"))
     if name == LATEST:
-        newest = next(iter(list_records(output)), None)
-        if newest is None:
+        started = [folder for folder, record in list_records(output) if not record.get("only_audited")]
+        if not started:
             raise ConfigError(f"There is no run {where} {elsewhere}.")
-        return newest[0]
+        return started[0]
     if not _RUN_ID.match(name):
         raise ConfigError(f"{name!r} is neither a run id nor a run's folder; runs are looked for {where}.")
     matches = [path for path in folders if path.name == name]

@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 from pipelines.audit.checks.results.performance import high_scores
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.result import counts
+from pipelines.errors import ConfigError
 from pipelines.lake.lake import Lake
 from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import open_run
@@ -91,6 +92,22 @@ def test_run_is_audited_once_before_training(done: str, peerglass: Call) -> None
     assert again.code == 0
     assert "has passed its audit" in again.err
     assert '"stage": "audit"' not in again.err.replace('"stage": "audit", "message": "This config', "")
+
+
+def test_an_audited_config_never_becomes_the_latest_run(
+    done: str, peerglass: Call, only: Callable[..., None]
+) -> None:
+    only("bars")
+    before, known = open_run("latest", Path("runs")), len(list(Path("runs").glob("*/run.json")))
+    assert peerglass("audit", "tiny.yaml", "--set", "label.horizon=2").code == 0
+    assert len(list(Path("runs").glob("*/run.json"))) == known + 1
+    record = (before.folder / "run.json").read_bytes()
+    assert peerglass("audit", "tiny.yaml").code == 0
+    assert open_run("latest", Path("runs")).run_id == before.run_id
+    assert (before.folder / "run.json").read_bytes() == record, "an audit starts no run again"
+    assert peerglass("audit", "tiny.yaml", "--set", "label.horizon=2", "--set", "output=alone").code == 0
+    with pytest.raises(ConfigError, match="There is no run"):
+        open_run("latest", Path("alone"))
 
 
 def test_the_audit_is_in_mlflow(done: str) -> None:
