@@ -511,9 +511,9 @@ def test_a_constant_signal_is_refused_or_left_out(foresight: Path, peerglass: Ca
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("day,ticker,signal\n2015-01-05,AAA,1\n", "lacks the column 'date'"),
+        ("when,ticker,signal\n2015-01-05,AAA,1\n", "lacks the column 'date'"),
         ("date,ticker\n2015-01-05,AAA\n", "has no column of numbers"),
-        ("date,ticker,signal\n05/01/2015,AAA,1\n", "dates must be YYYY-MM-DD"),
+        ("date,ticker,signal\n05/01/2015,AAA,1\n", "write them as 2020-01-31"),
         ("date,ticker,signal\n2015-01-05,AAA,high\n", "has no column of numbers"),
         ("date,ticker,signal\n2015-01-05,AAA,inf\n", "is inf; use finite numbers"),
         ("date,ticker,signal\n2015-01-05,AAA,1\n2015-01-05,AAA,2\n", "appears more than once"),

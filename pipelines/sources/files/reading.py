@@ -340,9 +340,9 @@ def as_text(column: str) -> pl.Expr:
     return pl.col(column).cast(pl.String).str.strip_chars()
 
 
-def ticker_text() -> pl.Expr:
-    """Return the column of tickers in the form in which they are stored (`pipelines.sources.tickers`)."""
-    return plain_tickers(as_text("ticker")).alias("ticker")
+def ticker_text(column: str = "ticker") -> pl.Expr:
+    """Return a column of tickers in the form in which they are stored (`pipelines.sources.tickers`)."""
+    return plain_tickers(as_text(column)).alias(column)
 
 
 def null_if_not_available(column: str) -> pl.Expr:

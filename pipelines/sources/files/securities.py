@@ -1,4 +1,4 @@
-"""Firms, index membership and new tickers from a user's files."""
+"""Firms and new tickers from a user's files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ _TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
 _DATES: Final = ("valid_from", "valid_to", "listed_on", "delisted_on")
 SECURITIES: Final = (*_TEXT, *_DATES, "delisting_return", "delisting_reason")
 RENAMES: Final = ("from_date", "new_ticker")
-MEMBERSHIP: Final = ("universe", "from_date", "to_date")
 
 
 def read_securities(files: Sequence[Path], options: ReadOptions) -> tuple[pl.DataFrame, list[str], list[str]]:
@@ -100,37 +99,4 @@ def _delisting_reason(recorded: pl.Expr) -> pl.Expr:
 def read_renames(files: Sequence[Path], options: ReadOptions) -> pl.DataFrame:
     """Read new tickers: from ``from_date`` on, ``ticker`` is called ``new_ticker``."""
     frame = options.read_columns(files, ("ticker", *RENAMES), (), fall_back=True)
-    return options.dates(frame.with_columns(as_text("ticker"), as_text("new_ticker")), ["from_date"])
-
-
-def read_membership(files: Sequence[Path], options: ReadOptions) -> tuple[pl.DataFrame, list[str], list[str]]:
-    """Read spells of membership, from_date <= t < to_date; returns rows, notes and hazards.
-
-    A file without a column ``universe`` is one universe, named after the (first) file. An empty from_date
-    means a member from the start; an empty to_date means still a member.
-    """
-    frame = options.read_columns(files, ("ticker", "from_date"), ("universe", "to_date"), fall_back=True)
-    notes: list[str] = []
-    hazards: list[str] = []
-    if "universe" not in frame.columns:
-        universe = files[0].name.split(".")[0]
-        frame = frame.with_columns(pl.lit(universe).alias("universe"))
-        notes.append(
-            f"{file_label(files)} has no column universe: it is read as one universe, named {universe}."
-        )
-    dates = [c for c in ("from_date", "to_date") if c in frame.columns]
-    frame = options.dates(frame.with_columns(ticker_text(), as_text("universe")), dates)
-    without_start = frame["from_date"].null_count()
-    if without_start:
-        filled = pl.lit(STATIC_SINCE).cast(frame.schema["from_date"])
-        frame = frame.with_columns(pl.col("from_date").fill_null(filled))
-        notes.append(
-            f"{without_start:,} rows of {file_label(files)} have no from_date: these firms are members from "
-            "the start."
-        )
-    if "to_date" not in frame.columns or frame["to_date"].null_count() == frame.height:
-        hazards.append(
-            f"Membership without leavers: no firm in {file_label(files)} ever leaves, so it lists today's "
-            "members with the dates on which they joined; former members are missing."
-        )
-    return frame, notes, hazards
+    return options.dates(frame.with_columns(ticker_text(), ticker_text("new_ticker")), ["from_date"])

@@ -16,15 +16,14 @@ from pipelines.sources.base import SourceTables
 from pipelines.sources.files.hazards import detected_hazards
 from pipelines.sources.files.inputs import read_inputs
 from pipelines.sources.files.layouts import LAYOUTS, PRICE_NAMES
+from pipelines.sources.files.membership import MEMBERSHIP, read_membership
 from pipelines.sources.files.paths import resolve
 from pipelines.sources.files.prices import DELISTINGS, OPTIONAL, REQUIRED, Arrangement, read_prices
 from pipelines.sources.files.reading import ReadOptions
 from pipelines.sources.files.securities import (
-    MEMBERSHIP,
     RENAMES,
     SECURITIES,
     delisted_firms,
-    read_membership,
     read_renames,
     read_securities,
 )
@@ -199,7 +198,7 @@ class FilesSource:
             hazards += table_hazards
         if self._membership is not None:
             tables["membership"], table_notes, table_hazards = read_membership(
-                resolve(self._membership), self._options.for_table("membership")
+                resolve(self._membership), self._options
             )
             notes += table_notes
             hazards += table_hazards
