@@ -81,8 +81,9 @@ def prune(
     """Remove what is no longer needed. Without `--yes`, print what would be removed and remove nothing.
 
     Always: files that interrupted writes have left, snapshots of trainings that have ended, and evaluations
-    that a newer one with the same settings has replaced. Whole runs only by name, or
-    with `--older-than` and `--keep`.
+    that a newer one with the same settings has replaced. Whole runs and measured signal files only by name,
+    or with `--older-than` and `--keep`. Features that were not used for `--older-than` days go as well, and
+    are computed again if they are needed.
 
     A run that another process writes to is left alone, and so is a run that another one starts from
     (`init_from`), that has been a champion or challenger, or that has scored a night. The trial ledger keeps

@@ -164,7 +164,7 @@ class FeatureStore:
         for folder, _ in entries_of(self.folder):
             if shutil.disk_usage(self.folder).free >= needed + _SPARE:
                 return
-            self._remove(folder)
+            self.remove(folder)
         free = shutil.disk_usage(self.folder).free
         if free < needed + _SPARE:
             raise DataError(
@@ -180,11 +180,14 @@ class FeatureStore:
         for folder, size in entries:
             if total <= self.limit:
                 return
-            if folder.name != keep and self._remove(folder):
+            if folder.name != keep and self.remove(folder):
                 total -= size
 
-    def _remove(self, folder: Path) -> bool:
-        """Remove an entry, unless a process maps it, or makes or opens it in this moment."""
+    def remove(self, folder: Path) -> bool:
+        """Remove an entry and return whether it is gone.
+
+        An entry stays while a process maps it, or makes or opens it in this moment.
+        """
         try:
             with FileLock(self._lock(folder.name), timeout=0):
                 if is_in_use(folder / _VALUES):

@@ -1,8 +1,9 @@
 """Removing what is no longer needed from an output folder.
 
 Three kinds of files can always go: what interrupted writes have left, snapshots of trainings that have ended,
-and evaluations that a newer one with the same settings has replaced. Whole runs go by name, age or number,
-and never while another run starts from them or a night refers to them.
+and evaluations that a newer one with the same settings has replaced. Whole runs and measured signal files go
+by name, age or number, and never while another run starts from them or a night refers to them. Entries of the
+feature store beside the output folder go by age, and are computed again if they are needed.
 
 The trial ledger is a table of the output folder and not of its runs, so the number of trials, which deflated
 Sharpe ratios use, stays the same. Forecasts stay in the lake, and the lake keeps the versions that a removed
@@ -20,13 +21,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pipelines.dataset.feature_store import FeatureStore, entries_of
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.inventory.references import referred_runs
-from pipelines.inventory.summaries import RunSummary, size_of, summarise_runs
+from pipelines.inventory.signals import summarise_signals
+from pipelines.inventory.summaries import RunSummary, newest_first, size_of, summarise_runs
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
 from pipelines.lake.storage import one_line
+from pipelines.results.signals.record import RECORD, find_signals
 from pipelines.run.checkpoints import checkpoint_exists
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.locks import Locks
@@ -34,6 +38,7 @@ from pipelines.run.record import find_folder, open_run
 
 _SNAPSHOT = re.compile(r"(?P<model>.+)-fold-(?P<fold>\d+)-seed-(?P<seed>\d+)(?:-\w+)?\.safetensors")
 _PRUNED = ".pruned"
+_FEATURES = "features"  # the default folder of the store, beside that of the runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +102,10 @@ def plan_prune(
     output
         Folder of the runs.
     names
-        Runs to be removed as a whole: ids or unique prefixes.
+        Runs or measured signal files to be removed as a whole: ids or unique prefixes.
     older_than
-        Runs that were started this number of days ago or more are removed as a whole; None: age is no reason.
+        Runs that were started, and entries of the feature store that were used last, this number of days ago
+        or more are removed as a whole; None: age is no reason.
     now
         The current time.
     keep
@@ -111,8 +117,8 @@ def plan_prune(
     ConfigError
         If no run or more than one matches a name.
     """
-    runs = summarise_runs(output)
-    whole = {find_folder(name, output).absolute(): "named" for name in names}
+    runs = newest_first([*summarise_runs(output), *summarise_signals(output)])
+    whole = {_find(name, output).absolute(): "named" for name in names}
     whole = _old_runs(runs, older_than, keep, now) | whole
     bases = _warm_starts(runs, whole)
     nights = _Nights(runs) if whole else None
@@ -140,7 +146,24 @@ def plan_prune(
         Removal(path.name, path, "an interrupted removal", size_of(path))
         for path in output.glob(f".*{_PRUNED}")
     ]
+    if older_than is not None:
+        removals += _old_features(output.parent / _FEATURES, older_than, now)
     return Pruning(tuple(removals), tuple(kept), tuple(gone))
+
+
+def _find(name: str, output: Path) -> Path:
+    """Folder of a run or of a measured signal file, by its name."""
+    measured = find_signals(name, output)
+    return measured.folder if measured is not None else find_folder(name, output)
+
+
+def _old_features(store: Path, older_than: int, now: dt.datetime) -> Iterable[Removal]:
+    """Entries of the feature store that were not used for a number of days."""
+    for entry, size in entries_of(store):
+        used = max(path.stat().st_mtime for path in entry.iterdir())
+        days = (now - dt.datetime.fromtimestamp(used, dt.UTC)).days
+        if days >= older_than:
+            yield Removal(_FEATURES, entry, f"features used last {days} days ago", size)
 
 
 def _old_runs(
@@ -154,7 +177,7 @@ def _old_runs(
     for run in runs:  # the one that was started last comes first
         if run.started is None:
             continue
-        name, days = run.run_id.rpartition("-")[0], (now - run.started).days
+        name, days = f"{run.state == 'signals'}{run.run_id.rpartition('-')[0]}", (now - run.started).days
         if days >= (older_than or 0) and newer[name] >= (keep or 0):
             count = "" if keep is None else f", and {newer[name]} runs of {name} are newer"
             found[run.folder.absolute()] = f"started {days} days ago{count}"
@@ -177,6 +200,10 @@ def apply_prune(planned: Pruning, notify: Callable[[str], None]) -> Pruning:
     kept = list(planned.kept)
     for run_id in dict.fromkeys(one.run_id for one in planned.removals):
         own = [one for one in planned.removals if one.run_id == run_id]
+        if run_id == _FEATURES:
+            store = FeatureStore(own[0].path.parent, 0, "", notify)
+            removed += [one for one in own if store.remove(one.path)]
+            continue
         try:
             with Locks(wait=False, notify=notify) as locks:
                 if not run_id.endswith(_PRUNED):
@@ -252,7 +279,7 @@ def _warm_starts(runs: Sequence[RunSummary], whole: Iterable[Path]) -> dict[str,
     going = set(whole)
     found = {}
     for run in runs:
-        if run.state == "unreadable" or run.folder.absolute() in going:
+        if run.state in ("unreadable", "signals") or run.folder.absolute() in going:
             continue
         record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
         for model in record["identity"]["settings"]["models"].values():
@@ -269,8 +296,8 @@ class _Nights:
         self._unknown: dict[str, str] = {}
         read: set[str] = set()
         for run in runs:
-            if run.state == "unreadable":
-                continue  # it names no lake; those of the other runs are read
+            if run.state in ("unreadable", "signals"):
+                continue  # it names no lake, or no night refers to it
             try:
                 lake = _lake_of(run)
                 if lake.root not in read:
@@ -304,7 +331,7 @@ def _folder_of(removal: Removal) -> Path:
 
 
 def _remove(path: Path) -> None:
-    if (path / "run.json").is_file():
+    if (path / "run.json").is_file() or (path / RECORD).is_file():
         path = path.rename(path.with_name(f".{path.name}{_PRUNED}"))
     if path.is_dir():
         shutil.rmtree(path)

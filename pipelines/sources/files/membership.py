@@ -47,7 +47,7 @@ _CHANGES: Final[Names] = {
     "removed": ("removed", "removedticker", "tickerremoved", "deletion", "deletions"),
 }
 _ADDS: Final = ("add", "added", "addition", "in", "join", "joined", "1", "include", "included", "entry")
-_REMOVES: Final = tuple("remove removed deletion delete deleted drop out leave left exit -1 0".split())
+_REMOVES: Final = ("remove", "removed", "deletion", "delete", "deleted", "drop", "out", "-1", "0")
 
 
 def read_membership(files: Sequence[Path], options: ReadOptions) -> tuple[pl.DataFrame, list[str], list[str]]:

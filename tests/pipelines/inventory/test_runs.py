@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -317,6 +318,29 @@ def test_measured_signals_are_listed_and_shown(signals: str, peerglass: Call) ->
     assert (
         json.loads(peerglass("runs", "list", "--json", "--output", "runs").out)[-1]["state"] == "unreadable"
     )
+
+
+def test_a_prune_knows_measured_signals_and_the_feature_store(signals: str, peerglass: Call) -> None:
+    folder, store = OUTPUT / signals, OUTPUT.parent / "features"
+    (folder / "left.partial").write_text("x")
+    for name, days in (("old", 100), ("new", 1)):
+        entry = store / name
+        entry.mkdir(parents=True)
+        for file in ("entry.json", "values.f32"):
+            (entry / file).write_text("x")
+            used = dt.datetime.now(dt.UTC).timestamp() - 86_400 * days
+            os.utime(entry / file, (used, used))
+    answer = peerglass("runs", "prune", "--older-than", "90", "--yes", "--output", "runs")
+    assert answer.code == 0, answer.err
+    assert not (folder / "left.partial").exists()
+    assert [path.name for path in sorted(store.iterdir()) if path.is_dir()] == ["new"]
+    assert "features used last 100 days ago" in answer.out
+    assert folder.is_dir()
+
+    answer = peerglass("runs", "prune", "alpha", "--yes", "--output", "runs")
+    assert answer.code == 0, answer.err
+    assert not folder.exists()
+    assert len(list(OUTPUT.glob("*/run.json"))) == 2, "runs stay"
 
 
 def measured_ladder(folder: Path) -> pl.DataFrame:
