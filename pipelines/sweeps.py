@@ -146,8 +146,8 @@ def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
     ]
     record(output, run.run_id, tried)
     scope, delay = Scope.of(swept.config), swept.config.label.delay
-    trials = count_trials(output, scope).trials
-    measured = sweep(swept.signals, swept.market, swept.config, grid.variants, trials)
+    counted = count_trials(output, scope)
+    measured = sweep(swept.signals, swept.market, swept.config, grid.variants, counted.trials)
     assumptions = [assumptions_id(variant.backtest, delay) for variant in grid.variants] * len(swept.signals)
     returns = {
         (*trial.key, under): measured.daily.select("date", excess_net=str(row))
@@ -155,7 +155,7 @@ def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
     }
     record_returns(output, returns)
     result = measured.with_effective(read_tried(output, scope, assumptions[0]).effective)
-    said = sentences(result, grid.axes, trials)
+    said = sentences(result, grid.axes, counted)
     axes = {axis.name: axis.values for axis in grid.axes}
     shared = swept.config.backtest.model_dump(mode="json")
     made = SweepRecord(
@@ -164,7 +164,7 @@ def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
         axes=axes,
         book=grid.book,
         made_at=dt.datetime.now(dt.UTC),
-        trials=trials,
+        trials=counted.trials,
         sentences=said,
     )
     folder = store_sweep(run, made, result, render_sweep(result, grid.axes, made))

@@ -263,9 +263,11 @@ def describe_interval(
     estimate: float | None, lower: float | None, upper: float | None, *, digits: int, signed: bool = False
 ) -> str:
     """Format an estimate with its interval, as in "1.20 [0.31, 2.10]"; a dash if it is unknown."""
-    if estimate is None or lower is None or upper is None:
+    if estimate is None:
         return "-"
     style = f"{'+' if signed else ''}.{digits}f"
+    if lower is None or upper is None:
+        return f"{estimate:{style}} (no interval)"
     return f"{estimate:{style}} [{lower:{style}}, {upper:{style}}]"
 
 

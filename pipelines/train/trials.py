@@ -42,7 +42,9 @@ FOLDER: Final = "ledger"
 
 _PATHS = ("prices", "securities", "fundamentals", "membership", "inputs")
 _NOT_THE_MARKET = {"end", "renames", "hazards", "timeout_seconds", "retries", "batch_size", "identity"}
-"""Settings of a source that do not identify the market: how it is queried, and how long its history is."""
+"""Settings of a source that make no other trial: how it is queried, and how long its history is."""
+_PRICES = ("kind", "prices", "tickers", "seed", "market")
+"""Settings of a source that say whose prices it gives."""
 
 _SCHEMA: Final = pl.Schema(
     {
@@ -68,11 +70,11 @@ class Scope:
     Attributes
     ----------
     market
-        Settings of the source that identify the market.
+        Settings of the source.
     lake
         Location of the lake; None where the settings describe the whole market (simulated, sample). Trials
-        with the same settings or the same lake are on one market, so that neither another folder nor another
-        column mapping starts a new count.
+        with the same prices (kind of source and files, tickers or seed) or the same lake are on one market,
+        so that neither another folder nor another column mapping starts a new count.
     hypothesis
         Name in the config. None: the market is the hypothesis, and all of its trials count, also those of
         named hypotheses.
@@ -353,10 +355,10 @@ def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
         return pl.DataFrame(schema=_SCHEMA), None
     rows = ledger.read("trials").sort("created_at", "run_id")
     pairs = [
-        (_text(json.loads(config).get("market")), lake)
+        (_prices_of(json.loads(config).get("market")), lake)
         for config, lake in rows.select("config", "lake").rows()
     ]
-    markets = _number_markets([*pairs, *([] if scope is None else [(_text(scope.market), scope.lake)])])
+    markets = _number_markets([*pairs, *([] if scope is None else [(_prices_of(scope.market), scope.lake)])])
     trials = (
         rows.with_columns(
             pl.col("forecast").fill_null(pl.col("trial_id")),  # written before books were trials
@@ -377,7 +379,7 @@ def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
 
 
 def _number_markets(pairs: Iterable[tuple[str, str | None]]) -> list[int]:
-    """Number the markets of pairs of a source's settings and a lake, which share one if they share either."""
+    """Number the markets of pairs of prices and a lake: pairs that share either are on one market."""
     above: dict[str, str] = {}
 
     def top(node: str) -> str:
@@ -395,8 +397,9 @@ def _number_markets(pairs: Iterable[tuple[str, str | None]]) -> list[int]:
     return [number[one] for one in tops]
 
 
-def _text(market: Settings) -> str:
-    return json.dumps(market, sort_keys=True, default=str)
+def _prices_of(market: Settings) -> str:
+    """Text of the settings that say whose prices a source gives; how it reads them makes no other market."""
+    return json.dumps({key: market.get(key) for key in _PRICES}, sort_keys=True, default=str)
 
 
 def _ledger(output: Path) -> Lake:

@@ -420,8 +420,8 @@ def test_perfect_foresight_is_not_believed(foresight: Path, peerglass: Call) -> 
 
 
 def test_signals_are_stored_counted_once_and_shown_again(foresight: Path, peerglass: Call) -> None:
-    frame = pl.read_csv(foresight).with_columns(noise=pl.col("signal").shuffle(1))
-    frame.write_csv("two.csv")
+    frame = pl.read_csv(foresight).with_columns(pl.col("signal") * 2, noise=pl.col("signal").shuffle(1))
+    frame.write_csv("two.csv")  # other values than those that other tests of this module measure
     before = trial_count(Path("runs"))
     found = measured_file(peerglass, Path("two.csv"))
     assert found["trials"] == trial_count(Path("runs")) == before + 4, "every book of every signal is a trial"

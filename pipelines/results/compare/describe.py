@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from pipelines.results.compare.compare import Comparison
+from pipelines.results.describe import describe_interval
 
 _LEGEND = (
     "All figures are of the dates that all models have. Sharpe ratios are annualised and net of costs.",
@@ -28,17 +29,20 @@ def describe_comparison(comparison: Comparison) -> str:
         f"{'deflated':>8}{'trials':>8}{'effective':>11}",
     ]
     for row in rows:
-        ic = _interval(row["ic"], row["ic_lower"], row["ic_upper"], 4)
-        sharpe = _interval(row["sharpe_net"], row["sharpe_lower"], row["sharpe_upper"], 2)
+        ic = describe_interval(row["ic"], row["ic_lower"], row["ic_upper"], digits=4)
+        sharpe = describe_interval(row["sharpe_net"], row["sharpe_lower"], row["sharpe_upper"], digits=2)
         lines.append(
             f"  {row['name']:<{width}}{row['book']:<14}{row['delay']:>5}   {ic:<30}{sharpe:<26}"
             f"{_number(row['deflated_sharpe'], 2):>8}{row['trials']:>8,}"
             f"{_number(row['deflated_effective'], 2):>11}"
         )
     lines.append(f"against {rows[0]['name']}")
+    ends = ("difference", "lower", "upper")
     for row in comparison.tests.iter_rows(named=True):
-        ic = _interval(row["ic_difference"], row["ic_lower"], row["ic_upper"], 4, signed=True)
-        sharpe = _interval(row["sharpe_difference"], row["sharpe_lower"], row["sharpe_upper"], 2, signed=True)
+        ic, sharpe = (
+            describe_interval(*(row[f"{of}_{end}"] for end in ends), digits=digits, signed=True)
+            for of, digits in (("ic", 4), ("sharpe", 2))
+        )
         ics = f"IC {ic}" if row["dates"] else "IC not compared, because the labels differ"
         lines.append(f"  {row['name']:<{width}}beats: {row['beats']}; {ics}; net Sharpe {sharpe}")
         differences = comparison.differences[row["name"]]
@@ -55,15 +59,6 @@ def comparison_json(comparison: Comparison) -> str:
         "differences": {name: list(phrases) for name, phrases in comparison.differences.items()},
     }
     return json.dumps(document, indent=1, allow_nan=False)
-
-
-def _interval(
-    value: float | None, lower: float | None, upper: float | None, digits: int, *, signed: bool = False
-) -> str:
-    sign = "+" if signed else ""
-    if value is None:
-        return "unknown"
-    return f"{value:{sign}.{digits}f} [{_number(lower, digits, sign)}, {_number(upper, digits, sign)}]"
 
 
 def _number(value: float | None, digits: int, sign: str = "") -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.results.describe import describe_count, describe_deflated
+from pipelines.results.describe import describe_count, describe_deflated, describe_interval
 from pipelines.results.signals.guard import failed
 from pipelines.results.signals.placing import USED
 from pipelines.run.evaluations import StoredEvaluation
@@ -106,19 +106,13 @@ def _tests(significance: pl.DataFrame, counted: pl.DataFrame | None) -> Iterator
     width = max(len(model) for model in significance["model"]) + 2
     book_width = max(len(book) for book in significance["book"]) + 2
     for row in significance.iter_rows(named=True):
-        ic = _interval(row, "ic", "ic", 4)
-        sharpe = _interval(row, "sharpe_net", "sharpe", 2)
+        ic = describe_interval(row["ic"], row["ic_lower"], row["ic_upper"], digits=4)
+        sharpe = describe_interval(row["sharpe_net"], row["sharpe_lower"], row["sharpe_upper"], digits=2)
         yield (
             f"  {row['model']:<{width}}{row['book']:<{book_width}}IC {ic}  Sharpe net {sharpe}  "
             f"{describe_deflated(row)}"
         )
     yield from describe_count(first, counted)
-
-
-def _interval(row: dict[str, Any], estimate: str, name: str, digits: int) -> str:
-    values = (row[estimate], row[f"{name}_lower"], row[f"{name}_upper"])
-    middle, lower, upper = (_number(value, digits) for value in values)
-    return f"{middle} [{lower}, {upper}]"
 
 
 def _number(value: float | None, digits: int, scale: float = 1.0) -> str:

@@ -9,21 +9,22 @@ import polars as pl
 
 from pipelines.results.sweep.grid import Axis
 from pipelines.results.sweep.sweep import Sweep
+from pipelines.train.trials import TrialCount
 
 _MOST_BLOCKS = 24
 _MOST_SETS = 6
 
 
-def sentences(sweep: Sweep, axes: Sequence[Axis], trials: int) -> tuple[str, ...]:
+def sentences(sweep: Sweep, axes: Sequence[Axis], counted: TrialCount) -> tuple[str, ...]:
     """Say what the sweep as a whole shows: its size, its best variant, and how far that can be believed."""
     frame = sweep.table
     signals = frame["signal"].n_unique()
     assumed = [axis.name for axis in axes if axis.path[0] != "books"]
-    plural = "" if trials == 1 else "s"
+    plural = "" if counted.trials == 1 else "s"
     said = [
         f"{frame.height:,} variants of {signals} signal{'' if signals == 1 else 's'} on the same sessions; "
-        f"{trials:,} trial{plural} count by now, and the deflated Sharpe ratios count all of them. By their "
-        f"correlation they amount to {frame['effective_trials'][0]:.1f} independent trials."
+        f"the deflated Sharpe ratios count {counted.trials:,} trial{plural} in the ledger{counted.reach}. By "
+        f"their correlation these are worth {frame['effective_trials'][0]:.1f} independent ones."
     ]
     if assumed:
         said.append(f"{', '.join(assumed)}: assumptions, which make no further trials.")

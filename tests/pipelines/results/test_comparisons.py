@@ -193,3 +193,4 @@ def test_intervals_are_written_with_their_digits() -> None:
     assert describe_interval(0.0021, -0.001, 0.0052, digits=4, signed=True) == "+0.0021 [-0.0010, +0.0052]"
     assert describe_interval(1.2, 0.3, 2.1, digits=2) == "1.20 [0.30, 2.10]"
     assert describe_interval(None, None, None, digits=2) == "-"
+    assert describe_interval(0.236, None, None, digits=3) == "0.236 (no interval)"

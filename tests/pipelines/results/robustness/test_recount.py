@@ -233,6 +233,7 @@ def test_only_trials_on_the_market_count(tmp_path: Path) -> None:
     for same in (
         {"lake": "real", "source": {**FILES, "reporting_lag_days": 60, "prices": "moved.csv"}},
         {"lake": "copy"},
+        {"lake": "other", "source": {**FILES, "reporting_lag_days": 45}},
         {"lake": "copy", "source": {**FILES, "prices": "third.csv"}},
     ):
         before = count_trials(tmp_path, Scope.of(real)).trials
