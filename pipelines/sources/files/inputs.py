@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
@@ -24,13 +25,16 @@ from pipelines.sources.files.reading import (
     ticker_text,
 )
 
+_LATER: Final = re.compile(r"_lead\d+[dwmqy]?$")
+"""Ends of names of returns that are earned later, as in the data of Jensen, Kelly and Pedersen."""
+
 
 def read_inputs(
     files: Sequence[Path], options: ReadOptions, start: date | None, end: date | None
 ) -> tuple[pl.DataFrame, list[str]]:
     """Read rows of (name, date, ticker, value), as delivered; the files do not say when a value became known.
 
-    Names match ``[a-z][a-z0-9_]*``. Empty values and NaN are dropped and counted; columns that are not
+    Names match ``[a-z][a-z0-9_]*``. Returns of later periods (``ret_exc_lead1m``) are left out. Empty values and NaN are dropped and counted; columns that are not
     numeric are listed in a note.
 
     Raises
@@ -41,6 +45,7 @@ def read_inputs(
     """
     parts: list[pl.DataFrame] = []
     not_numeric: dict[str, None] = {}
+    later: dict[str, None] = {}
     for file in files:
         rows = scan(file, options.text)
         available = columns_of(rows, file)
@@ -49,6 +54,9 @@ def read_inputs(
         numeric: list[str] = []
         for name in available:
             if name in (day, ticker):
+                continue
+            if _LATER.search(name.lower()):
+                later[name] = None
                 continue
             frame = read_number(frame, name) if _may_be_number(frame.schema[name]) else frame
             if frame.schema[name] == pl.Float64:
@@ -65,6 +73,11 @@ def read_inputs(
         parts.append(frame.unpivot(index=["date", "ticker"], variable_name="name", value_name="value"))
     frame = within_dates(options.dates(concat_parts(parts), ["date"]), files, start, end)
     notes = []
+    if later:
+        notes.append(
+            f"{file_label(files)} has returns of later periods, which are left out: "
+            f"{abbreviate(list(later))}."
+        )
     if not_numeric:
         notes.append(
             f"{file_label(files)} has columns that are not numeric and are ignored: "

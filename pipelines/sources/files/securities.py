@@ -8,6 +8,7 @@ from typing import Final
 
 import polars as pl
 
+from pipelines.sources.files.layouts import PRICE_NAMES, Names
 from pipelines.sources.files.reading import (
     ReadOptions,
     as_text,
@@ -19,6 +20,25 @@ from pipelines.sources.sample import STATIC_SINCE
 
 _TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
 _DATES: Final = ("valid_from", "valid_to", "listed_on", "delisted_on")
+SECURITY_NAMES: Final[Names] = {
+    "ticker": PRICE_NAMES["ticker"],
+    "name": ("name", "comnam", "conm", "companyname", "company", "longname", "security"),
+    "sector": ("sector",),
+    "industry": ("industry",),
+    "currency": ("currency", "curcdd", "curcd"),
+    "exchange": ("exchange", "exch", "mic"),
+    "valid_from": ("validfrom", "namedt"),
+    "valid_to": ("validto",),
+    "listed_on": ("listedon", "ipodate", "listingdate"),
+    "delisted_on": ("delistedon", "dlstdt", "dldte", "delistingdate"),
+    "delisting_return": ("delistingreturn", "dlret"),
+    "delisting_reason": ("delistingreason", "dlstcd"),
+}
+"""Usual names of columns of files about firms, CRSP's and Compustat's among them."""
+_LISTED: Final = r"^100(?:\.0+)?$"
+"""CRSP's code of a firm that is still listed."""
+_NO_RETURN: Final = ("A", "S", "T", "P", "B", "C", "-55.0", "-66.0", "-77.0", "-88.0", "-99.0")
+"""CRSP's codes for a delisting return that is not known."""
 SECURITIES: Final = (*_TEXT, *_DATES, "delisting_return", "delisting_reason")
 RENAMES: Final = ("from_date", "new_ticker")
 
@@ -44,7 +64,14 @@ def read_securities(files: Sequence[Path], options: ReadOptions) -> tuple[pl.Dat
     frame = frame.with_columns(ticker_text(), *(as_text(c) for c in _TEXT if c in frame.columns))
     frame = frame.with_columns(null_if_not_available(c) for c in _TEXT if c in frame.columns)
     frame = options.dates(frame, [c for c in _DATES if c in frame.columns])
-    frame = options.numbers(frame, [c for c in ("delisting_return",) if c in frame.columns])
+    if "delisting_return" in frame.columns:
+        known = ~as_text("delisting_return").is_in(_NO_RETURN)
+        frame = frame.with_columns(pl.when(known).then("delisting_return").alias("delisting_return"))
+        frame = options.numbers(frame, ["delisting_return"])
+    if {"delisting_reason", "delisted_on"} <= {*frame.columns}:
+        listed = as_text("delisting_reason").str.contains(_LISTED).fill_null(value=False)
+        ended = ("delisted_on", "delisting_reason")
+        frame = frame.with_columns(pl.when(~listed).then(pl.col(c)).alias(c) for c in ended)
     if "delisting_reason" in frame.columns:
         frame = frame.with_columns(as_text("delisting_reason"))
         frame = frame.with_columns(null_if_not_available("delisting_reason"))
@@ -66,7 +93,7 @@ def delisted_firms(ended: pl.DataFrame) -> pl.DataFrame:
         for name, kind in (("delisting_return", pl.Float64()), ("delisting_reason", pl.String()))
         if name not in ended.columns
     ).with_columns(as_text("delisting_reason"))
-    listed = pl.col("delisting_reason").str.contains(r"^1\d\d(?:\.0+)?$").fill_null(value=False)
+    listed = pl.col("delisting_reason").str.contains(_LISTED).fill_null(value=False)
     last = rows.filter(~listed).sort("ticker", "date").group_by("ticker", maintain_order=True).last()
     return last.select(
         "ticker",

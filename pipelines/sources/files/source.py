@@ -23,6 +23,7 @@ from pipelines.sources.files.reading import ReadOptions
 from pipelines.sources.files.securities import (
     RENAMES,
     SECURITIES,
+    SECURITY_NAMES,
     delisted_firms,
     read_renames,
     read_securities,
@@ -181,7 +182,8 @@ class FilesSource:
             )
         else:
             tables["securities"], table_notes, table_hazards = read_securities(
-                resolve(self._securities), self._options.for_table("securities")
+                resolve(self._securities),
+                self._options.for_table("securities", SECURITY_NAMES | {"ticker": names["ticker"]}),
             )
             notes += table_notes
             hazards += table_hazards
@@ -206,7 +208,10 @@ class FilesSource:
             tables["renames"] = read_renames(resolve(self._renames), self._options.for_table("renames"))
         if self._inputs is not None:
             tables["inputs"], table_notes = read_inputs(
-                resolve(self._inputs), self._options.for_table("inputs"), self._start, self._end
+                resolve(self._inputs),
+                self._options.for_table("inputs", {c: names[c] for c in ("date", "ticker")}),
+                self._start,
+                self._end,
             )
             notes += table_notes
         notes += unpriced_tickers(tables)

@@ -24,6 +24,7 @@ from pipelines.sources.files.reading import (
     scan,
     ticker_text,
 )
+from pipelines.sources.files.recognise import recognise_dates
 from pipelines.sources.files.splits import ShareCountsAsOf, fill_stated_on
 from pipelines.sources.items import FLOWS, ITEMS, SPLIT_ITEMS
 
@@ -36,6 +37,43 @@ _STATED_AS_OF: Final[Mapping[ShareCountsAsOf, str]] = {
     "today": "today, so that all later splits are undone",
 }
 _KEY: Final = ["ticker", "period_end", "item"]
+_COMPUSTAT: Final[Mapping[str, tuple[str, ...]]] = {
+    item: tuple(names.split())
+    for item, names in {
+        "revenue": "revtq saleq revt sale",
+        "cost_of_revenue": "cogsq cogs",
+        "gross_profit": "gpq gp",
+        "research_and_development": "xrdq xrd",
+        "selling_general_admin": "xsgaq xsga",
+        "operating_income": "oiadpq oiadp",
+        "interest_expense": "xintq xint",
+        "income_tax": "txtq txt",
+        "net_income": "niq ibq ni ib",
+        "depreciation": "dpq dp",
+        "operating_cash_flow": "oancfy oancf",
+        "capital_expenditure": "capxy capx",
+        "dividends_paid": "dvy dv",
+        "eps": "epspxq epspx",
+        "total_assets": "atq at",
+        "current_assets": "actq act",
+        "cash": "chq ch",
+        "receivables": "rectq rect",
+        "inventory": "invtq invt",
+        "fixed_assets": "ppentq ppent",
+        "total_liabilities": "ltq lt",
+        "current_liabilities": "lctq lct",
+        "accounts_payable": "apq ap",
+        "short_term_debt": "dlcq dlc",
+        "long_term_debt": "dlttq dltt",
+        "book_equity": "ceqq ceq",
+        "retained_earnings": "req re",
+        "shares_outstanding": "cshoq csho",
+    }.items()
+}
+"""Item -> its names in Compustat's quarterly and annual files. A name that ends in y is the year to date."""
+_FILTERS: Final = {"indfmt": "INDL", "datafmt": "STD", "consol": "C"}
+"""Compustat's standard format; other rows repeat a statement in another one."""
+_MILLIONS: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +172,8 @@ def _read_one(file: Path, given: StatementFiles, options: ReadOptions) -> tuple[
     """Read one file into ticker, period_end, item, value and the optional columns, all unparsed."""
     rows = scan(file, options.text)
     available = columns_of(rows, file)
+    if {"gvkey", "datadate"} <= {name.lower() for name in available} and not given.items:
+        return _read_compustat(collect(rows, file), file)
     names = {ours: options.column_name(ours, available, file) for ours in ("ticker", "period_end")}
     for ours in ("item", "value", *_OPTIONAL):
         if ours in options.columns or ours in available:
@@ -165,6 +205,58 @@ def _read_one(file: Path, given: StatementFiles, options: ReadOptions) -> tuple[
     return frame.unpivot(
         on=list(item_columns), index=list(index), variable_name="item", value_name="value"
     ), []
+
+
+def _read_compustat(frame: pl.DataFrame, file: Path) -> tuple[pl.DataFrame, list[str]]:
+    """Read Compustat's quarterly or annual file: amounts in millions, firms by gvkey.
+
+    A quarter is known on the day after ``rdq``, the date of the announcement, which may come after the close.
+    """
+    frame = frame.rename({name: name.lower() for name in frame.columns})
+    for column, usual in _FILTERS.items():
+        if column in frame.columns:
+            frame = frame.filter((as_text(column) == usual) | pl.col(column).is_null())
+    frame = frame.with_columns(as_text("gvkey").alias("ticker"), pl.col("datadate").alias("period_end"))
+    dates = ["period_end"]
+    if "rdq" in frame.columns:
+        frame = frame.with_columns(pl.col("rdq").alias("known_at"))
+        dates.append("known_at")
+    for column in dates:
+        form = recognise_dates(frame.select(pl.col(column).unique()), file, cure="set date_format")
+        frame = ReadOptions(date_format=form).dates(frame, [column])
+    if "known_at" in dates and frame.schema["known_at"] == pl.Date:
+        frame = frame.with_columns(pl.col("known_at").dt.offset_by("1d"))
+    items = {
+        item: next(name for name in names if name in frame.columns)
+        for item, names in _COMPUSTAT.items()
+        if any(name in frame.columns for name in names)
+    }
+    if not items:
+        raise DataError(
+            f"{file} has no item of Compustat that is known; its columns are {abbreviate(frame.columns)}: "
+            "map them in source.items, as <Peerglass item>: <column in the file>"
+        )
+    quarterly = any(name.endswith(("q", "y")) for name in items.values())
+    if "fqtr" in frame.columns:
+        frame = read_number(frame, "fqtr")
+    elif quarterly:
+        frame = frame.with_columns(fqtr=pl.lit(None, dtype=pl.Float64))
+    parts = []
+    for item, name in items.items():
+        factor = 1.0 if item == "eps" else _MILLIONS
+        months = 3 * pl.col("fqtr") if name.endswith("y") else pl.lit(3.0 if quarterly else 12.0)
+        part = read_number(frame, name).select(
+            "ticker",
+            *dates,
+            pl.lit(item).alias("item"),
+            pl.col(name).cast(pl.Float64, strict=False).alias("value") * factor,
+            months.alias("months"),
+        )
+        parts.append(part)
+    kind = "quarterly" if quarterly else "annual"
+    known = "; known on the day after rdq" if "known_at" in dates else ""
+    note = f"{file.name} is read as Compustat's {kind} file: firms by gvkey, amounts in millions{known}."
+    return pl.concat(parts), [note]
 
 
 def _to_canonical_items(

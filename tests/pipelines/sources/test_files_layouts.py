@@ -540,3 +540,27 @@ def test_a_name_that_is_nearly_right_is_named(tmp_path: Path) -> None:
         FilesSource(path, columns={"clse": "PX_LAST"})
     with pytest.raises(ValueError, match=r"vendor is 'CRPS', which is not known; did you mean crsp\?"):
         FilesSourceConfig(kind="files", prices="p.csv", vendor="CRPS")
+
+
+def test_a_file_of_crsps_delistings_is_read_as_firms(tmp_path: Path) -> None:
+    text_file(tmp_path / "p.csv", MARKET.with_columns(ticker=pl.col("ticker").replace("AAA", "10001")))
+    (tmp_path / "delist.csv").write_text(
+        "PERMNO,DLSTDT,DLSTCD,DLRET,COMNAM\n10001,2021-02-12,574,-0.4,ALPHA\nBBB,2021-02-12,241,A,BETA\n"
+        "CCC,2021-02-12,100,,GAMMA\n"
+    )
+    source = FilesSource(tmp_path / "p.csv", tmp_path / "delist.csv")
+    firms = source.fetch().tables["securities"].sort("ticker")
+    ended = dt.date(2021, 2, 12)
+    assert firms.select("ticker", "name", "delisted_on", "delisting_return", "delisting_reason").rows() == [
+        ("10001", "ALPHA", ended, -0.4, "performance"),
+        ("BBB", "BETA", ended, None, "merger"),
+        ("CCC", "GAMMA", None, None, None),
+    ]
+
+
+def test_returns_of_later_months_are_no_inputs(tmp_path: Path) -> None:
+    path = jkp(tmp_path)
+    source = FilesSource(path, vendor="jkp", inputs=path)
+    fetched = source.fetch()
+    assert sorted(fetched.tables["inputs"]["name"].unique()) == ["adjfct", "prc", "ret"]
+    assert "returns of later periods, which are left out: ret_exc_lead1m" in " ".join(fetched.notes)

@@ -249,3 +249,40 @@ def test_a_count_cannot_include_a_split_after_its_publication(tmp_path: Path) ->
             statements=StatementFiles(tmp_path / "s.csv", share_counts_as_of="today"),
             end=date(2020, 3, 1),
         )
+
+
+def test_compustat_quarters_are_known_on_the_day_after_rdq(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("date,ticker,close\n2020-01-02,001001,5\n")
+    (tmp_path / "fundq.csv").write_text(
+        "gvkey,datadate,rdq,fqtr,indfmt,datafmt,consol,atq,niq,oancfy,cshoq,epspxq\n"
+        "001001,2020/03/31,2020/05/01,1,INDL,STD,C,100,5,7,2,2.5\n"
+        "001001,2020/06/30,,2,INDL,STD,C,110,6,16,2,3\n"
+        "001001,2020/03/31,2020/05/01,1,FS,STD,C,999,9,9,9,9\n"
+    )
+    source = FilesSource(tmp_path / "p.csv", statements=StatementFiles(tmp_path / "fundq.csv"))
+    rows = source.fetch().tables["fundamentals"].sort("item", "period_end")
+    march, june = date(2020, 3, 31), date(2020, 6, 30)
+    assert rows.select("period_end", "known_at", "item", "value", "months", "assumed").rows() == [
+        (march, date(2020, 5, 2), "eps", 2.5, 3, False),
+        (june, date(2020, 9, 28), "eps", 3.0, 3, True),
+        (march, date(2020, 5, 2), "net_income", 5e6, 3, False),
+        (june, date(2020, 9, 28), "net_income", 6e6, 3, True),
+        (march, date(2020, 5, 2), "operating_cash_flow", 7e6, 3, False),
+        (june, date(2020, 9, 28), "operating_cash_flow", 16e6, 6, True),
+        (march, date(2020, 5, 2), "shares_outstanding", 2e6, None, False),
+        (june, date(2020, 9, 28), "shares_outstanding", 2e6, None, True),
+        (march, date(2020, 5, 2), "total_assets", 1e8, None, False),
+        (june, date(2020, 9, 28), "total_assets", 1.1e8, None, True),
+    ]
+    assert rows["ticker"].unique().to_list() == ["001001"]
+
+
+def test_compustat_years_cover_twelve_months(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("date,ticker,close\n2020-01-02,001001,5\n")
+    (tmp_path / "funda.csv").write_text("gvkey,datadate,at,sale\n001001,31DEC2019,100,50\n")
+    source = FilesSource(tmp_path / "p.csv", statements=StatementFiles(tmp_path / "funda.csv"))
+    rows = source.fetch().tables["fundamentals"].sort("item")
+    assert rows.select("item", "value", "months", "known_at").rows() == [
+        ("revenue", 50e6, 12, date(2020, 3, 30)),
+        ("total_assets", 1e8, None, date(2020, 3, 30)),
+    ]
