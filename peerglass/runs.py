@@ -16,6 +16,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
 from pipelines.progress import Silent
 from pipelines.results.robustness.recount import RECOUNTED, recount
+from pipelines.results.signals.record import MeasuredSignals, find_signals
 from pipelines.run.evaluations import StoredEvaluation, find_evaluation, list_evaluations
 from pipelines.run.open import load_run_data
 from pipelines.run.record import Run as RecordedRun
@@ -29,16 +30,19 @@ _OUTPUT = Path("data/runs")
 class Run:
     """A recorded run: a config on one version of the data, with its forecasts and results.
 
+    The signals of a measured file are opened the same way. They have evaluations, tables and a report, but no
+    forecasts, no dataset and no peer network.
+
     Made by :func:`open_run`. Reading changes nothing on disk, except for :meth:`report` and
     :meth:`explorer`.
 
     Attributes
     ----------
     recorded
-        The run as the pipeline opens it.
+        The run, or the measured signals, as the pipeline opens them.
     """
 
-    recorded: RecordedRun
+    recorded: RecordedRun | MeasuredSignals
 
     def __repr__(self) -> str:
         return f"<peerglass run {self.id}>"
@@ -60,7 +64,9 @@ class Run:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the models, in the order of the config."""
+        """Names of the models in the order of the config, or of the signals in the order of their file."""
+        if isinstance(self.recorded, MeasuredSignals):
+            return tuple(self.recorded.record.signals)
         return tuple(self.config.models)
 
     @property
@@ -102,7 +108,7 @@ class Run:
             opened = self._evaluation(evaluation)
             found = (recount(self.recorded, opened) if name in RECOUNTED else opened).read_table(name)
         if found is None and evaluation is None:
-            found = self.recorded.read_table(name)
+            found = self.recorded.read_table(name) if isinstance(self.recorded, RecordedRun) else None
         if found is None:
             raise ConfigError(
                 f"The run {self.id} has no table {name!r}; choose among: {', '.join(self.tables) or 'none'}. "
@@ -178,17 +184,30 @@ class Run:
         """
         from pipelines.stages import explore_run
 
-        return explore_run(str(self.folder), self.folder.parent, model, None if out is None else Path(out))
+        return explore_run(
+            str(self.trained.folder), self.folder.parent, model, None if out is None else Path(out)
+        )
 
     @functools.cached_property
     def data(self) -> tuple[Dataset, Lake]:
         """Dataset that the run was made on, built from the recorded data versions, and its lake."""
-        return load_run_data(self.recorded, Silent())
+        return load_run_data(self.trained, Silent())
 
     def _lake(self) -> Lake:
-        assert self.recorded.identity is not None, "an opened run has recorded its identity"
-        place = self.recorded.identity.lake
+        identity = self.trained.identity
+        assert identity is not None, "an opened run has recorded its identity"
+        place = identity.lake
         return Lake(self.config.lake if is_url(place) else place, self.config.lake_options)
+
+    @property
+    def trained(self) -> RecordedRun:
+        """The run as the pipeline opens it; ConfigError for measured signals, which have no models."""
+        if isinstance(self.recorded, MeasuredSignals):
+            raise ConfigError(
+                f"{self.id} are measured signals, which have no forecasts and no dataset; their tables are "
+                f"{', '.join(self.tables) or 'none'}."
+            )
+        return self.recorded
 
     def _evaluation(self, name: str | None) -> StoredEvaluation:
         found = list_evaluations(self.recorded)[0] if name is None else None
@@ -200,13 +219,13 @@ class Run:
 
 
 def open_run(name: str | Path = "latest", output: str | Path = _OUTPUT) -> Run:
-    """Open a run.
+    """Open a run, or the measured signals of a file.
 
     Parameters
     ----------
     name
-        Id of the run, a unique prefix of it, ``latest`` for the run that was started last, or the path of the
-        run's folder.
+        Id that ``peerglass runs list`` shows, a unique prefix of it, ``latest`` for the run that was started
+        last, or the path of the folder.
     output
         Folder that holds the runs, relative to the current folder; not used if ``name`` is a folder.
 
@@ -217,7 +236,8 @@ def open_run(name: str | Path = "latest", output: str | Path = _OUTPUT) -> Run:
     DataError
         If the run's folder is damaged.
     """
-    return Run(open_recorded_run(str(name), Path(output)))
+    measured = find_signals(str(name), Path(output))
+    return Run(measured or open_recorded_run(str(name), Path(output)))
 
 
 def list_runs(output: str | Path = _OUTPUT) -> pl.DataFrame:

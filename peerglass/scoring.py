@@ -159,5 +159,5 @@ def load_model(run: Run | str, model: str, fold: int | None = None, seed: int | 
     found = next((one for one in folds if one.index == index), None)
     if found is None:
         raise ConfigError(f"The run {opened.id} has no fold {fold}, only 0 to {folds[-1].index}.")
-    fitted, inputs = load_checkpoint(opened.recorded.checkpoint(model, index, chosen))
+    fitted, inputs = load_checkpoint(opened.trained.checkpoint(model, index, chosen))
     return Model(opened, model, found, chosen, fitted, inputs)

@@ -56,6 +56,27 @@ def is_signal_file(target: str) -> bool:
     return path.is_file() or path.suffix.lower() in _SUFFIXES
 
 
+def file_of(name: str, output: Path) -> tuple[str, Path] | None:
+    """Return the file and the config of signals that were measured before; None if the name is not theirs.
+
+    Raises
+    ------
+    DataError
+        If the file is not where it was.
+    """
+    from pipelines.results.signals.record import find_signals
+
+    measured = find_signals(name, output)
+    if measured is None:
+        return None
+    if not Path(measured.record.file).is_file():
+        raise DataError(
+            f"{measured.run_id} was measured from {measured.record.file}, which is not there: run the "
+            "command in the folder where it was measured, or measure the file under its new path."
+        )
+    return measured.record.file, measured.folder / "config.yaml"
+
+
 def measure_file(
     target: str, config: Path | None, options: MeasureOptions, echo: Callable[[str], None]
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from pipelines.cli.options import RUNS_FOLDER, AsOfOption, OutputOption, SetOption, WaitOption
 from pipelines.errors import ConfigError
-from pipelines.measure import MeasureOptions, is_signal_file, measure_file
+from pipelines.measure import MeasureOptions, file_of, is_signal_file, measure_file
 
 
 def backtest(
@@ -17,7 +17,8 @@ def backtest(
         str,
         typer.Argument(
             metavar="RUN|FILE",
-            help="A run, or a CSV or Parquet file with a date, a ticker and one or more columns of signals.",
+            help="A run, a CSV or Parquet file with a date, a ticker and one or more columns of signals, or "
+            "the name of measured signals, as in `peerglass runs list`.",
         ),
     ],
     config: Annotated[
@@ -62,8 +63,8 @@ def backtest(
     A file of signals is measured on the lake of `--config`, all columns side by side, at a delay of at least
     one session. A signal dated t must have been known at the close of t; higher means better. Factor frames
     of alphalens work as they are. Every signal counts as a trial, and measuring it again does not. The
-    tear sheet, the tables and the settings are kept in a folder of their own, and `peerglass report ID` shows
-    them again.
+    tear sheet, the tables and the settings are kept in a folder of their own. `peerglass report ID` shows
+    them again, and `peerglass backtest ID` measures the same file again, for example with `--set`.
 
     The look-ahead guard checks whether a signal knows prices after its date. If it does, the signal is not
     believable and the exit code is 4.
@@ -77,6 +78,8 @@ def backtest(
     """
     if book is not None and sweep is None:
         raise ConfigError("--book names the book of a sweep; add --sweep GRID.")
+    if config is None and not is_signal_file(target):
+        target, config = file_of(target, output) or (target, None)
     if config is not None or is_signal_file(target):
         options = MeasureOptions(
             overrides=tuple(overrides or ()),

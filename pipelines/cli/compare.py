@@ -16,7 +16,8 @@ def compare(
         list[str],
         typer.Argument(
             metavar="A B...",
-            help="Two or more runs. RUN:MODEL names a model; RUN alone means the leader on validation. Or "
+            help="Two or more runs or measured signals, by the names that `peerglass runs list` shows. "
+            "RUN:MODEL names a model or a signal; RUN alone means the leader on validation. Or "
             "two or more model versions: RUN/MODEL, `champion` or `challenger`; aliases need --config.",
         ),
     ],

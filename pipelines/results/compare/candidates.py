@@ -1,4 +1,4 @@
-"""What ``peerglass compare`` compares: one model of a run, with the series of one of its evaluations."""
+"""What ``peerglass compare`` compares: one model of a run, or one measured signal, with its series."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.results.comparisons import tradable_delay
 from pipelines.results.evaluate import label_overlap
 from pipelines.results.robustness.recount import Tried, read_tried
+from pipelines.results.signals.record import MeasuredSignals, find_signals
 from pipelines.run.evaluations import EvaluationRecord, assumptions_id, newest_evaluation
 from pipelines.run.record import Run, open_run
 from pipelines.train.trials import Scope
@@ -21,18 +22,18 @@ from pipelines.train.trials import Scope
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """One model of a run, as an evaluation measured it.
+    """One model of a run, or one signal of a measured file, as an evaluation measured it.
 
     Attributes
     ----------
     name
         Name in tables: ``RUN:MODEL``, or ``RUN/MODEL`` for the nights of a model version.
     run
-        The run.
+        The run, or the measured signals.
     record
         Settings and code of the evaluation.
     model
-        Entry of the config's ``models``.
+        Entry of the config's ``models``, or name of the signal.
     book, delay
         Book and delay that are compared.
     tried
@@ -42,7 +43,7 @@ class Candidate:
     """
 
     name: str
-    run: Run
+    run: Run | MeasuredSignals
     record: EvaluationRecord
     model: str
     book: str
@@ -68,8 +69,9 @@ def open_candidate(name: str, output: Path, delay: int | None = None, book: str 
     Parameters
     ----------
     name
-        ``RUN`` or ``RUN:MODEL``. Without a model, the one with the highest rank IC on validation is taken, as
-        in a report's verdict; the test has no part in this choice.
+        ``RUN`` or ``RUN:MODEL``; a name that ``peerglass runs list`` shows. Without a model, the one with the
+        highest rank IC on validation is taken, as in a report's verdict; the test has no part in this choice.
+        Of measured signals, the first one is taken.
     output
         Folder that holds the runs.
     delay
@@ -85,7 +87,7 @@ def open_candidate(name: str, output: Path, delay: int | None = None, book: str 
         If the run has no evaluation.
     """
     run_name, _, model = name.partition(":") if not Path(name).is_dir() else (name, "", "")
-    run = open_run(run_name, output)
+    run = find_signals(run_name, output) or open_run(run_name, output)
     evaluation = newest_evaluation(run)
     if evaluation is None:
         raise DataError(f"Run {run.run_id} has no evaluation; make one with: peerglass backtest {run.run_id}")

@@ -19,6 +19,9 @@ from features.arrays import FloatArray
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.compare.candidates import Candidate
 from pipelines.results.comparisons import beats
+from pipelines.results.signals.record import MeasuredSignals
+from pipelines.run.identity import setting_changes
+from pipelines.run.record import Run
 
 _MIN_DATES = 20
 
@@ -169,9 +172,7 @@ def _differences(one: Candidate, first: Candidate) -> tuple[str, ...]:
     """Say what differs from the first candidate, except the model that was named."""
     phrases: list[str] = []
     if one.run.run_id != first.run.run_id:
-        assert one.run.identity is not None, "an opened run has an identity"
-        assert first.run.identity is not None, "an opened run has an identity"
-        phrases += one.run.identity.differences(first.run.identity)
+        phrases += _run_differences(one.run, first.run)
     settings, others = (side.record.backtest.model_dump(mode="json") for side in (one, first))
     for key, value in settings.items():
         if key == "books":
@@ -183,6 +184,23 @@ def _differences(one: Candidate, first: Candidate) -> tuple[str, ...]:
     if one.record.code != first.record.code:
         phrases.append("the code that measures")
     return tuple(phrases)
+
+
+def _run_differences(one: Run | MeasuredSignals, first: Run | MeasuredSignals) -> list[str]:
+    """Say what differs between two runs; of measured signals, the data, the universe and the label."""
+    if isinstance(one, Run) and isinstance(first, Run):
+        assert one.identity is not None, "an opened run has an identity"
+        assert first.identity is not None, "an opened run has an identity"
+        return one.identity.differences(first.identity)
+    return list(setting_changes(_measured_on(first), _measured_on(one)))
+
+
+def _measured_on(run: Run | MeasuredSignals) -> dict[str, Any]:
+    settings = run.config.model_dump(mode="json", include={"universe", "label"})
+    if isinstance(run, MeasuredSignals):
+        return settings | {"prices version": run.record.tables["prices"][0], "lake": run.record.lake}
+    assert run.identity is not None, "an opened run has an identity"
+    return settings | {"prices version": run.versions["prices"], "lake": run.identity.lake}
 
 
 def _short(value: object) -> str:

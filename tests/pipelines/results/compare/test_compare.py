@@ -14,8 +14,9 @@ import pytest
 import yaml
 from command import Call, command
 
+from peerglass.runs import open_run as open_python_run
 from pipelines.config.load import load_config
-from pipelines.errors import DataError
+from pipelines.errors import ConfigError, DataError
 from pipelines.results.compare.candidates import open_candidate
 from pipelines.results.compare.compare import compare
 from pipelines.results.robustness.recount import recount
@@ -132,6 +133,39 @@ def test_the_command_prints_the_comparison_and_its_json(runs: tuple[Path, str, s
     assert document["figures"][0]["name"] == chosen
     assert set(document) == {"level", "figures", "tests", "differences"}
     assert document["tests"][0]["beats"] in ("yes", "no", "unclear")
+
+
+def test_measured_signals_are_taken_by_the_name_that_is_listed(
+    runs: tuple[Path, str, str], peerglass: Call
+) -> None:
+    output, first, _ = runs
+    place = ("--output", str(output))
+    rows = open_python_run(first, output).forecasts(["ridge"]).select("date", "ticker", alpha="forecast")
+    file = output.parent / "alpha.csv"
+    rows.write_csv(file)
+    answer = peerglass("backtest", str(file), "--config", str(output.parent / "a.yaml"), "--force")
+    assert answer.code == 0, answer.err
+    listed = peerglass("runs", "list", *place).out.splitlines()
+    (name,) = [line.split()[0] for line in listed if line.startswith("alpha-")]
+
+    compared = peerglass("compare", name, f"{first}:ridge", "--json", *place)
+    assert compared.code == 0, compared.err
+    document = json.loads(compared.out)
+    assert [row["name"] for row in document["figures"]] == [f"{name}:alpha", f"{first}:ridge"]
+    assert not any("label" in phrase for phrase in document["differences"][f"{first}:ridge"])
+
+    again = peerglass("backtest", name, "--force", "--set", "backtest.costs.half_spread_bps=7", *place)
+    assert again.code == 0, again.err
+    assert f"{name}, evaluation" in again.out, "the same signals on the same data have the same name"
+    opened = open_python_run(name, output)
+    assert len(opened.evaluations) == 2
+    assert opened.models == ("alpha",)
+    assert opened.table("ladder")["model"].to_list()[:1] == ["alpha"]
+    with pytest.raises(ConfigError, match="are measured signals, which have no forecasts"):
+        opened.forecasts()
+    file.unlink()
+    gone = peerglass("backtest", name, *place)
+    assert (gone.code, "alpha.csv, which is not there" in gone.err) == (3, True)
 
 
 @pytest.mark.parametrize(
