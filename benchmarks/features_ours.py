@@ -36,6 +36,7 @@ def prepare(folder: Path) -> Panel:
         volume_TN=volume_TN,
         total_return_index_TN=close_TN,
         delisted_TN=np.zeros((T, N), dtype=np.bool_),
+        gap_TN=np.zeros((T, N), dtype=np.bool_),
         unknown_TN=np.zeros((T, N), dtype=np.bool_),
         group_TN=np.tile(industry_N, (T, 1)),
         groups_S=tuple(f"I{s}" for s in range(int(industry_N.max()) + 1)),

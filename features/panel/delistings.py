@@ -98,6 +98,8 @@ def find_delistings(
     tickers_N: tuple[str, ...],
     securities: pl.DataFrame | None,
     rule: DelistingRule,
+    *,
+    gap_TN: BoolArray,
 ) -> Delistings:
     """Value each firm without a price, at every close, with what is known at that close.
 
@@ -106,9 +108,9 @@ def find_delistings(
       counts as ``unknown``). A price after ``delisted_on`` overrules the record.
     - Without a record, a firm counts as halted for ``rule.stale_sessions`` sessions. On the next session it
       is presumed delisted for an unknown reason. If it trades again, it is worth its price again, but holders
-      that were paid out no longer own it.
-    - If at least a quarter of the listed firms, and at least ten, lack a price on one session, the data have
-      a gap. The value of the missing firms is then unknown.
+      that were paid out no longer own it. Known gaps are not among these sessions.
+    - The value is unknown in a known gap. It is unknown as well for the missing firms of a session on which
+      at least a quarter of the listed firms, and at least ten, lack a price.
 
     Parameters
     ----------
@@ -124,6 +126,8 @@ def find_delistings(
         an exchange from ``valid_from`` on.
     rule : DelistingRule
         Assumptions where nothing is recorded.
+    gap_TN : ndarray of bool, shape (T, N)
+        Whether the price of a listed firm is known to be missing from the data.
 
     Returns
     -------
@@ -142,8 +146,10 @@ def find_delistings(
         delistings = records.delistings.get(ticker, [])
         traded = np.append(np.flatnonzero(traded_TN[:, n]), T)
         silent = np.flatnonzero(np.diff(traded) > 1)
+        counted = np.append(np.flatnonzero(~gap_TN[:, n]), T)
         for last, resumes in zip(traded[silent].tolist(), traded[silent + 1].tolist(), strict=True):
-            paid_at, record = last + rule.stale_sessions + 1, None
+            after = int(np.searchsorted(counted, last)) + rule.stale_sessions + 1
+            paid_at, record = int(counted[min(after, len(counted) - 1)]), None
             later = [known for known in delistings if known.day >= dates_T[last]]
             if later:
                 at = max(int(np.searchsorted(dates_T, later[0].day)), last + 1)
@@ -159,10 +165,12 @@ def find_delistings(
                 assumed[kind] += 1
             delisted_TN[paid_at:resumes, n] = True
             value_ratio_TN[paid_at:resumes, n] = 1.0 + paid
-    gap_TN = _gaps(traded_TN, rule.stale_sessions) & ~delisted_TN
-    value_ratio_TN[gap_TN] = np.nan
-    gaps = int(gap_TN.any(axis=1).sum())
-    return Delistings(delisted_TN, unknown_TN, value_ratio_TN, tuple(_hazards(assumed, gaps, rule)))
+    missing_TN = _gaps(traded_TN, rule.stale_sessions) & ~delisted_TN & ~gap_TN
+    gap_TN = gap_TN & ~delisted_TN
+    value_ratio_TN[missing_TN | gap_TN] = np.nan
+    gaps = int(missing_TN.any(axis=1).sum())
+    hazards = [*_hazards(assumed, gaps, rule), *_known_gaps(traded_TN, gap_TN)]
+    return Delistings(delisted_TN, unknown_TN, value_ratio_TN, tuple(hazards))
 
 
 def _assumed_return(kind: str, rule: DelistingRule, *, on_nasdaq: bool) -> float:
@@ -192,6 +200,15 @@ def _hazards(assumed: Counter[str], gaps: int, rule: DelistingRule) -> Iterator[
         yield (
             f"{gaps:,} session(s) lack prices for a quarter of the market: labels that end on them are "
             "unknown for the missing firms."
+        )
+
+
+def _known_gaps(traded_TN: BoolArray, gap_TN: BoolArray) -> Iterator[str]:
+    sessions, empty = int(gap_TN.any(axis=1).sum()), int((~traded_TN.any(axis=1)).sum())
+    if sessions:
+        yield (
+            f"{int(gap_TN.sum()):,} price(s) on {sessions:,} session(s) are missing from the data or were "
+            f"rejected ({empty:,} session(s) have no price at all): labels across them are unknown."
         )
 
 

@@ -12,6 +12,8 @@ unit is the firm's total return index ("the index" below).
   the firm trades again later, the holder no longer owns it.
 - **Valuation.** A unit that cannot be sold at the valuation close counts at its value on that close. If the
   index is NaN on that close, the return is unknown.
+- **Known gaps.** The label of an order on a session whose price is known to be missing from the data, or of a
+  unit that is held over one and not paid out, is unknown.
 
 `backtest.accounts.accounting` multiplies positions by `held_return` of one session; `features.panel.labels`
 reads `bought_return` over the label's span, which equals `held_return` where the firm could be bought.
@@ -114,7 +116,7 @@ def held_return(market: HolderMarket, horizon: int) -> FloatArray:
     return _held(market, horizon)[0]
 
 
-def bought_return(market: HolderMarket, horizon: int) -> FloatArray:
+def bought_return(market: HolderMarket, horizon: int, gap_TN: BoolArray | None = None) -> FloatArray:
     """Compute the return, before costs, of an order placed at the close of s after ``horizon`` sessions.
 
     `held_return` where the firm can be bought at s, 0 where it cannot.
@@ -125,18 +127,27 @@ def bought_return(market: HolderMarket, horizon: int) -> FloatArray:
         Values, delistings and tradability.
     horizon : int
         Sessions held, at least 1.
+    gap_TN : ndarray of bool, shape (T, N), optional
+        Known gaps (`features.panel.panel.Panel.gap_TN`); none by default.
 
     Returns
     -------
     ndarray of shape (max(T - horizon, 0), N)
-        Row s is known at the close of ``s + horizon``. NaN before the first known index, and where the unit
-        is still held at ``s + horizon`` while the index is unknown.
+        Row s is known at the close of ``s + horizon``. NaN before the first known index, where the unit is
+        still held at ``s + horizon`` while the index is unknown, and across a known gap.
     """
     earned_TN, paid_TN = _held(market, horizon)
     bought_TN = market.tradable_TN[: len(paid_TN)]
     earned_TN = np.where(bought_TN, earned_TN, 0.0)
     unvalued_TN = bought_TN & ~paid_TN & ~market.known_TN[horizon:]
     earned_TN[unvalued_TN | np.isnan(market.value_TN[: len(paid_TN)])] = np.nan
+    if gap_TN is not None and len(paid_TN):
+        firms = np.flatnonzero(gap_TN.any(axis=0))
+        gap_TN = gap_TN[:, firms]
+        count_TN = np.cumsum(gap_TN, axis=0, dtype=np.int32)
+        crossed_TN = (count_TN[horizon:] > count_TN[:-horizon]) & bought_TN[:, firms] & ~paid_TN[:, firms]
+        unknown_TN = crossed_TN | gap_TN[:-horizon]
+        earned_TN[:, firms] = np.where(unknown_TN, np.nan, earned_TN[:, firms])
     return earned_TN
 
 

@@ -52,8 +52,8 @@ def forward_returns(panel: Panel, delay: int, horizon: int, first: int = 0) -> F
     -------
     ndarray of shape (T - first, N)
         A fraction, known at the close of ``t+delay+horizon``. NaN before the first price, where the span ends
-        after the panel, and where the firm is still held at the end of the span but the data have a gap there
-        (`features.panel.delistings`).
+        after the panel, across a known gap (`Panel.gap_TN`), and where the firm is still held at the end of
+        the span but the data lack its price there (`features.panel.delistings`).
 
     Raises
     ------
@@ -63,7 +63,7 @@ def forward_returns(panel: Panel, delay: int, horizon: int, first: int = 0) -> F
     if delay < 0 or horizon < 1:
         msg = f"The label has delay {delay} and horizon {horizon}; they must be at least 0 and at least 1."
         raise ValueError(msg)
-    earned_TN = bought_return(holders(panel).on(slice(first, None)), horizon)[delay:]
+    earned_TN = bought_return(holders(panel).on(slice(first, None)), horizon, panel.gap_TN[first:])[delay:]
     out_TN = np.full((panel.n_sessions - first, panel.n_firms), np.nan)
     out_TN[: len(earned_TN)] = earned_TN
     return out_TN

@@ -29,7 +29,7 @@ class Panel:
     Attributes
     ----------
     dates_T : ndarray of datetime64[D], shape (T,)
-        Sessions: the distinct dates in the prices, sorted.
+        Sessions: the distinct dates of the prices, and those of ``gaps`` between the first and the last.
     tickers_N : tuple of str
         Firms, sorted.
     close_TN, open_TN, high_TN, low_TN : ndarray of shape (T, N) or None
@@ -44,6 +44,9 @@ class Panel:
         (`features.panel.adjustment.total_return_index`).
     delisted_TN : ndarray of bool, shape (T, N)
         Whether a delisting has paid out the holders in cash (`features.panel.delistings.find_delistings`).
+    gap_TN : ndarray of bool, shape (T, N)
+        Whether the price of a listed firm is known to be missing from the data, so that labels across it are
+        unknown; without a row in ``gaps``, a missing price is a halt.
     unknown_TN : ndarray of bool, shape (T, N)
         Whether that delisting has neither a recorded return nor a known reason; see
         `total_return_index_assuming`.
@@ -68,6 +71,7 @@ class Panel:
     volume_TN: FloatArray | None
     total_return_index_TN: FloatArray
     delisted_TN: BoolArray
+    gap_TN: BoolArray
     unknown_TN: BoolArray
     group_TN: IntArray
     groups_S: tuple[str, ...]
@@ -108,6 +112,7 @@ def build_panel(
     securities: pl.DataFrame | None = None,
     fundamentals: pl.DataFrame | None = None,
     *,
+    gaps: pl.DataFrame | None = None,
     group_by: Literal["sector", "industry"] = "industry",
     delisting_rule: DelistingRule = DelistingRule(),  # noqa: B008  # frozen
 ) -> Panel:
@@ -125,6 +130,9 @@ def build_panel(
         delisting_reason, exchange.
     fundamentals : polars.DataFrame, optional
         Columns ticker, period_end, known_at, item, value.
+    gaps : polars.DataFrame, optional
+        Columns date, ticker: sessions on which the price of a firm is not known, although it may have traded.
+        Rows of other tickers, rows with a price, and dates outside the prices are ignored.
     group_by : {"sector", "industry"}
         Column of ``securities`` that defines the groups.
     delisting_rule : DelistingRule
@@ -143,10 +151,11 @@ def build_panel(
     """
     _check_prices(prices)
     tickers = prices["ticker"].unique().sort()
-    dates_T: DateArray = prices["date"].unique().sort().to_numpy().astype("datetime64[D]")
+    gaps = _within(gaps, prices)
+    dates = pl.concat([prices["date"], gaps["date"]]).unique().sort()
+    dates_T: DateArray = dates.to_numpy().astype("datetime64[D]")
     tickers_N = tuple(tickers.to_list())
-    at_R = np.searchsorted(dates_T, prices["date"].to_numpy().astype("datetime64[D]"))
-    firm_R = prices["ticker"].replace_strict(tickers, pl.int_range(len(tickers), eager=True)).to_numpy()
+    at_R, firm_R = _cells(prices, dates_T, tickers)
     _refuse_duplicates(prices, at_R * len(tickers_N) + firm_R)
 
     def grid(column: str, fill: float) -> FloatArray:
@@ -177,13 +186,7 @@ def build_panel(
         return price_TN * factor_TN
 
     open_TN, high_TN, low_TN = adjusted("open"), adjusted("high"), adjusted("low")
-    hazards: list[str] = []
-    if high_TN is not None and low_TN is not None:
-        crossed_TN = high_TN < low_TN
-        high_TN[crossed_TN] = low_TN[crossed_TN] = np.nan
-        hazards += _counted(
-            int(crossed_TN.sum()), "cell(s) have a high below the low: both are treated as unknown."
-        )
+    hazards = _clear_crossed(high_TN, low_TN)
     if open_TN is not None:
         holes = int((np.isnan(open_TN) & ~np.isnan(raw_TN)).sum())
         hazards += _counted(holes, "cell(s) with a close have no usable open: the open is unknown.")
@@ -191,7 +194,10 @@ def build_panel(
     if volume_TN is not None:
         volume_TN[np.isnan(raw_TN)] = np.nan
 
-    delistings = find_delistings(~np.isnan(raw_TN), dates_T, tickers_N, securities, delisting_rule)
+    traded_TN = ~np.isnan(raw_TN)
+    gap_TN = _gap_cells(gaps, dates_T, tickers, traded_TN)
+    delistings = find_delistings(traded_TN, dates_T, tickers_N, securities, delisting_rule, gap_TN=gap_TN)
+    gap_TN &= ~delistings.delisted_TN
     group_TN: IntArray = np.full(raw_TN.shape, -1, dtype=np.int16)
     groups_S: tuple[str, ...] = ()
     if securities is not None:
@@ -210,6 +216,7 @@ def build_panel(
         volume_TN,
         total_return_index_TN,
         delistings.delisted_TN,
+        gap_TN,
         delistings.unknown_TN,
         group_TN,
     )
@@ -227,12 +234,44 @@ def build_panel(
         volume_TN=volume_TN,
         total_return_index_TN=total_return_index_TN,
         delisted_TN=delistings.delisted_TN,
+        gap_TN=gap_TN,
         unknown_TN=delistings.unknown_TN,
         group_TN=group_TN,
         groups_S=groups_S,
         statements=statements,
         hazards=(*hazards, *delistings.hazards),
     )
+
+
+def _clear_crossed(high_TN: FloatArray | None, low_TN: FloatArray | None) -> list[str]:
+    """Set highs and lows to NaN where the high is below the low, and count them in a sentence."""
+    if high_TN is None or low_TN is None:
+        return []
+    crossed_TN = high_TN < low_TN
+    high_TN[crossed_TN] = low_TN[crossed_TN] = np.nan
+    return _counted(int(crossed_TN.sum()), "cell(s) have a high below the low: both are treated as unknown.")
+
+
+def _gap_cells(gaps: pl.DataFrame, dates_T: DateArray, tickers: pl.Series, traded_TN: BoolArray) -> BoolArray:
+    """Flag the gaps of listed firms that have no price."""
+    gap_TN = np.zeros(traded_TN.shape, np.bool_)
+    gap_TN[_cells(gaps, dates_T, tickers)] = True
+    return gap_TN & ~traded_TN & np.maximum.accumulate(traded_TN, axis=0)
+
+
+def _within(gaps: pl.DataFrame | None, prices: pl.DataFrame) -> pl.DataFrame:
+    """Keep the gaps of firms that have prices, between the first and the last price of all firms."""
+    if gaps is None:
+        return prices.select("date", "ticker").clear()
+    dates = pl.col("date").is_between(prices["date"].min(), prices["date"].max())
+    return gaps.select("date", "ticker").filter(dates).join(prices, on="ticker", how="semi")
+
+
+def _cells(rows: pl.DataFrame, dates_T: DateArray, tickers: pl.Series) -> tuple[IntArray, IntArray]:
+    """Return the session and the firm of each row as positions in the panel."""
+    at_R = np.searchsorted(dates_T, rows["date"].to_numpy().astype("datetime64[D]"))
+    firms = pl.int_range(len(tickers), eager=True)
+    return at_R, rows["ticker"].replace_strict(tickers, firms, return_dtype=pl.Int64).to_numpy()
 
 
 def _counted(count: int, sentence: str) -> list[str]:

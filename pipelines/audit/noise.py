@@ -39,6 +39,7 @@ def replace_future(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.Data
     - Securities: random groups, delistings and delisting returns.
     - Membership: random changes.
     - Inputs: random values, some missing.
+    - Gaps: a random half.
 
     Parameters
     ----------
@@ -57,6 +58,7 @@ def replace_future(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.Data
         "securities": _noisy_securities,
         "membership": _noisy_membership,
         "inputs": _noisy_inputs,
+        "gaps": _noisy_gaps,
     }
     return {
         name: make(tables[name], day, ticker, rng) for name, make in noise_functions.items() if name in tables
@@ -176,3 +178,8 @@ def _noisy_inputs(inputs: pl.DataFrame, day: dt.date, ticker: str, rng: Draw) ->
     later = pl.concat([later, new_rows])
     values = rng.normal(0.0, 1.0, later.height) * np.exp(rng.normal(0.0, 3.0, later.height))
     return pl.concat([known, later.with_columns(pl.Series("value", values))])
+
+
+def _noisy_gaps(gaps: pl.DataFrame, day: dt.date, _: str, rng: Draw) -> pl.DataFrame:
+    known, later = gaps.filter(pl.col("date") <= day), gaps.filter(pl.col("date") > day)
+    return pl.concat([known, later.filter(pl.Series(rng.random(later.height) < 0.5, dtype=pl.Boolean))])

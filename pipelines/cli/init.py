@@ -54,7 +54,7 @@ def init(
     )
     if market.rejected:
         typer.echo(
-            f"{market.rejected:,} rows break the contract of prices and will be quarantined: {market.broken}"
+            f"{market.rejected:,} rows cannot be used as prices and will be quarantined: {market.broken}"
         )
     for note in market.notes:
         typer.echo(f"note: {note}")

@@ -12,7 +12,11 @@ import yaml
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake.contracts import check
+from pipelines.ingest.delivery import refuse_mostly_broken
+from pipelines.lake.contracts import Checked, check, quarantined
+from pipelines.quality.gaps import describe_gaps, rejected_gaps
+from pipelines.quality.rules import DATE_RULES, add_neighbours, find_violations
+from pipelines.quality.settings import QualityConfig
 from pipelines.sources.files.prices import day
 from pipelines.sources.files.recognise import PriceFile, recognise_prices
 from pipelines.sources.files.source import FilesSource
@@ -32,7 +36,8 @@ class Market:
     sessions, firms, rows
         Distinct dates, distinct tickers, and rows that satisfy the contract of prices.
     rejected
-        Rows that break it, for example repeated keys and closes that are not above zero.
+        Rows that break it, for example repeated keys and closes that are not above zero, or whose date is no
+        session.
     broken
         The rules that they break, with a value each; empty if none is rejected.
     notes
@@ -44,7 +49,7 @@ class Market:
     first, last
         First and last session.
     hazards
-        Problems that the prices show, one sentence each.
+        Problems that the prices show, one sentence each, with the number of incomplete sessions.
     """
 
     sessions: int
@@ -122,12 +127,9 @@ def _look(path: Path, file: PriceFile) -> Market:
     prices = fetched.tables["prices"]
     stored = prices.with_columns(pl.lit("files").alias("source"), pl.lit(_NOW).alias("ingested_at"))
     checked = check("prices", stored)
+    refuse_mostly_broken(str(path), "prices", checked)
+    checked, gaps = _without_other_dates(checked)
     valid = checked.valid
-    if checked.rejected.height > valid.height:
-        raise DataError(
-            f"{path}: {checked.rejected.height:,} of {prices.height:,} rows cannot be used as prices, "
-            f"because they break the rules {checked.describe()}: correct the file"
-        )
     by_date = valid.group_by(day(valid).alias("date")).len().sort("date")
     step = by_date["date"].diff().dt.total_days().median()
     assert isinstance(step, float)
@@ -142,7 +144,7 @@ def _look(path: Path, file: PriceFile) -> Market:
         step_days=int(step),
         first=str(by_date["date"][0]),
         last=str(by_date["date"][-1]),
-        hazards=fetched.hazards,
+        hazards=(*fetched.hazards, *describe_gaps(gaps, valid)),
     )
     tickers = valid["ticker"].unique().sort().head(_MIN_FIRMS)
     if market.sessions < _MIN_SESSIONS:
@@ -156,6 +158,17 @@ def _look(path: Path, file: PriceFile) -> Market:
             f"cross-section needs at least {_MIN_FIRMS}: use a file with more firms"
         )
     return market
+
+
+def _without_other_dates(checked: Checked) -> tuple[Checked, pl.DataFrame]:
+    """Reject rows whose date is no session, as an ingest would, and return the gaps as well."""
+    key = ["date", "ticker"]
+    broken = find_violations(add_neighbours(checked.valid, None, None), DATE_RULES).unique(key)
+    out = checked.valid.join(broken.select(*key, "rule"), on=key)
+    valid = checked.valid.join(broken, on=key, how="anti")
+    gaps = rejected_gaps(valid, checked.rejected, None, QualityConfig())
+    rejected = pl.concat([checked.rejected, quarantined("prices", out, pl.col("rule"))])
+    return Checked(valid, rejected, checked.collapsed), gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +215,7 @@ def _write(path: Path, folder: Path, file: PriceFile, market: Market) -> str:
     quantiles = 10 if firms >= 200 else 5 if firms >= 25 else max(2, firms // 3)
     attention = firms >= 8 and market.sessions >= 400
     kind = "daily" if market.step_days <= 3 else f"one every {market.step_days} days"
-    rejected = f"; {market.rejected:,} rows break the contract of prices and will be quarantined"
+    rejected = f"; {market.rejected:,} rows cannot be used and will be quarantined"
     lines = [
         f"# Written by 'peerglass init' for {path.name}: {market.rows:,} prices of {market.firms:,} firms,",
         f"# {market.sessions:,} sessions ({kind}) from {market.first} to {market.last}"

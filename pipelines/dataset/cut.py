@@ -16,6 +16,7 @@ import polars as pl
 _DATED_BY: Final[Mapping[str, str]] = {
     "prices": "date",
     "inputs": "date",
+    "gaps": "date",
     "fundamentals": "known_at",
     "membership": "from_date",
     "renames": "from_date",

@@ -54,8 +54,8 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
     Parameters
     ----------
     tables
-        Lake table -> rows. ``prices`` is required; ``securities``, ``fundamentals`` and ``membership`` are
-        used where they exist.
+        Lake table -> rows. ``prices`` is required; ``securities``, ``fundamentals``, ``membership`` and
+        ``gaps`` are used where they exist.
     config
         Universe, and delays and horizon of the label.
 
@@ -70,6 +70,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
         tables["prices"],
         tables.get("securities"),
         tables.get("fundamentals"),
+        gaps=tables.get("gaps"),
         group_by=config.features.group_by,
         delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
     )

@@ -13,9 +13,9 @@ from pipelines.dataset.cut import cut_tables, forget_later, rows_known
 from pipelines.dataset.renames import follow_renames
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import SOURCE_TABLES
+from pipelines.lake.schemas import INPUT_TABLES
 
-_OF_MARKET = ("prices", "securities", "fundamentals", "membership", "renames")
+_OF_MARKET = ("prices", "securities", "fundamentals", "membership", "renames", "gaps")
 
 
 def open_lake(config: Config, notify: Callable[[str], None] | None = None) -> Lake:
@@ -70,7 +70,7 @@ def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
         If ``as_of`` is neither a version nor a date or time.
     """
     all_versions = lake.versions() if as_of is None else lake.versions_as_of(as_of)
-    versions = {table: version for table, version in all_versions.items() if table in SOURCE_TABLES}
+    versions = {table: version for table, version in all_versions.items() if table in INPUT_TABLES}
     if "prices" not in versions:
         raise DataError(f"The lake {lake.root} holds no prices yet; run 'peerglass ingest CONFIG' first.")
     return versions

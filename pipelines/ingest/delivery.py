@@ -14,10 +14,13 @@ import polars as pl
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.commit import Plan
+from pipelines.lake.contracts import Checked
 from pipelines.lake.lake import Lake
 
 _MIN_ROWS: Final = 100
 """Minimum number of rows for a decision; a correction may change a small table completely."""
+_MIN_READ: Final = 20
+"""Minimum number of rows for the decision that a table was misread."""
 _MAX_SHARE: Final = 0.5
 """Share of the stored rows. A correction, a removed firm or a moving window changes far less; an incomplete
 download, or a file with new sessions only, withdraws more."""
@@ -75,6 +78,29 @@ def refuse_other_returns(lake: Lake, prices: Plan) -> None:
             "same tickers and dates, so this is another market: name another folder in 'lake', or delete "
             "that one. If it corrects the same market, run 'peerglass ingest CONFIG --replace' once."
         )
+
+
+def refuse_mostly_broken(origin: str, table: str, checked: Checked) -> None:
+    """Refuse a delivery of which more than half of a table's rows break the contract.
+
+    Such a file was misread: a wrong format of its dates reads a part of them, with day and month swapped.
+
+    Raises
+    ------
+    DataError
+        If the table has at least 20 rows and more than half are rejected, or if no price is left.
+    """
+    rejected, valid = checked.rejected.height, checked.valid.height
+    broken = rejected + valid >= _MIN_READ and rejected > valid
+    if not broken and (valid or table != "prices"):
+        return
+    if not rejected:
+        raise DataError(f"{origin} delivered no price rows: check its dates and files")
+    raise DataError(
+        f"{origin}: {rejected:,} of {rejected + valid:,} rows of {table} break the rules "
+        f"{checked.describe()}: correct the file, or the columns, date format and units that the config "
+        "gives for it. Nothing was stored"
+    )
 
 
 def refuse_partial_delivery(lake: Lake, source: str, plans: Iterable[Plan]) -> None:

@@ -16,13 +16,18 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.ingest.delivery import refuse_other_returns, refuse_other_tickers, refuse_partial_delivery
+from pipelines.ingest.delivery import (
+    refuse_mostly_broken,
+    refuse_other_returns,
+    refuse_other_tickers,
+    refuse_partial_delivery,
+)
 from pipelines.ingest.lake_source import own_rows, record_source, refuse_other_market, refuse_other_source
 from pipelines.ingest.summary import IngestStoppedError, IngestSummary, TableSummary
 from pipelines.lake.commit import Plan
 from pipelines.lake.contracts import Checked, check
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import SOURCE_TABLES, SUPPLEMENTS, schema
+from pipelines.lake.schemas import INPUT_TABLES, SOURCE_TABLES, SUPPLEMENTS, schema
 from pipelines.progress import Progress
 from pipelines.quality.inspector import InspectedDelivery, Inspector
 from pipelines.quality.quarantine import quarantine_changes, released_hashes
@@ -69,13 +74,13 @@ def ingest(
         If a live source refuses after at least one batch. The batches before stay in the lake; the error's
         ``summary`` describes them.
     DataError
-        If a table lacks a required column, no price row of a `Source` satisfies the contract, the delivery
-        lacks most of the stored rows, the lake contains something that is not a Delta table, or a live source
-        refuses from the start. The lake is unchanged.
+        If a table lacks a required column, most rows of a table of a `Source` break its contract, the
+        delivery lacks most of the stored rows, the lake contains something that is not a Delta table, or a
+        live source refuses from the start. The lake is unchanged.
     ConfigError
         If the source's settings are invalid, or the lake belongs to another source or market.
     """
-    for table in ("sources", *SOURCE_TABLES, "quarantine", "flags"):
+    for table in ("sources", *INPUT_TABLES, "quarantine", "flags"):
         lake.version(table)  # raises before anything is written if there is no Delta table there
     refuse_other_source(lake, source.name)
     if not isinstance(source, LiveSource):
@@ -166,15 +171,16 @@ class _Committer:
             for table, frame in tables.items()
         }
         if self._complete:
-            _refuse_no_prices(self._source, checked["prices"])
+            for table, split in checked.items():
+                refuse_mostly_broken(f"source {self._source!r}", table, split)
             refuse_other_market(self._lake, self._source, delivered.market)
         inspected = None
         if "prices" in checked:
             listings = checked["securities"].valid if "securities" in checked else None
-            inspected = self._inspector.inspect(checked["prices"].valid, listings, now)
-            rejected = pl.concat([checked["prices"].rejected, inspected.rejected])
-            checked["prices"] = Checked(inspected.kept, rejected, checked["prices"].collapsed)
-        plans = self._plans(checked)
+            inspected = self._inspector.inspect(checked["prices"], listings, now)
+            collapsed = checked["prices"].collapsed
+            checked["prices"] = Checked(inspected.kept, inspected.rejected, collapsed)
+        plans = self._plans(checked, None if inspected is None else inspected.gaps)
         if self._complete:
             self._refuse_a_replacement(plans, delivered)
         return _Prepared(tables, checked, inspected, plans, now)
@@ -192,7 +198,7 @@ class _Committer:
         self._lake.upsert("quarantine", quarantine_changes(self._lake, checked, now, complete=self._complete))
         for table, plan in ready.plans.items():
             counts = self._lake.apply(plan)
-            if table not in checked and not counts.withdrawn:
+            if table == "gaps" or (table not in checked and not counts.withdrawn):
                 continue
             result = checked.get(table)
             summary = TableSummary(
@@ -212,12 +218,15 @@ class _Committer:
 
     def close(self) -> IngestSummary:
         """Check the coverage of the delivered dates, now that every batch is stored."""
-        flags, flagged = self._inspector.coverage(datetime.now(UTC))
-        self._lake.upsert("flags", flags)
-        if flagged:
+        coverage = self._inspector.coverage(datetime.now(UTC))
+        self._lake.upsert("flags", coverage.flags)
+        self._lake.upsert("gaps", coverage.gaps)
+        if coverage.flagged:
             prices = self._tables["prices"]
-            self._tables["prices"] = dataclasses.replace(prices, flagged={**prices.flagged, **flagged})
-        return self.summary()
+            self._tables["prices"] = dataclasses.replace(
+                prices, flagged={**prices.flagged, **coverage.flagged}
+            )
+        return dataclasses.replace(self.summary(), incomplete=tuple(coverage.incomplete))
 
     def summary(self) -> IngestSummary:
         """Return the counts so far."""
@@ -242,10 +251,12 @@ class _Committer:
             return delivered.tables
         return {table: frame for table, frame in delivered.tables.items() if frame.height}
 
-    def _plans(self, checked: Mapping[str, Checked]) -> dict[str, Plan]:
+    def _plans(self, checked: Mapping[str, Checked], gaps: pl.DataFrame | None) -> dict[str, Plan]:
         """Compare with the stored tables; for a complete delivery, also with tables that it lacks."""
         plans: dict[str, Plan] = {}
-        absent = [t for t in SOURCE_TABLES if t not in checked and self._complete and self._lake.exists(t)]
+        if gaps is not None and gaps.height:
+            checked = {"gaps": Checked(gaps, gaps.clear(), 0), **checked}
+        absent = [t for t in INPUT_TABLES if t not in checked and self._complete and self._lake.exists(t)]
         for table in (*checked, *absent):
             rows = checked[table] if table in checked else schema(table).create_empty()
             scope = own_rows(self._lake, table) if self._complete else None
@@ -258,7 +269,8 @@ class _Committer:
         if not self._replace:
             if not delivered.market:
                 refuse_other_returns(self._lake, plans["prices"])
-            refuse_partial_delivery(self._lake, self._source, plans.values())
+            of_source = [plan for table, plan in plans.items() if table in SOURCE_TABLES]
+            refuse_partial_delivery(self._lake, self._source, of_source)
 
 
 def _describe_batch(batch: SourceTables) -> str:
@@ -308,14 +320,3 @@ def _stamp(table: str, frame: pl.DataFrame, source: str, now: datetime) -> pl.Da
     if table == "fundamentals" and source in SUPPLEMENTS:
         return frame.with_columns(pl.lit(source).alias("source"))
     return frame
-
-
-def _refuse_no_prices(source: str, prices: Checked) -> None:
-    if prices.valid.height:
-        return
-    if not prices.rejected.height:
-        raise DataError(f"source {source!r} delivered no price rows: check its dates and files")
-    raise DataError(
-        f"every price row of source {source!r} breaks the contract: {prices.describe()}; check the column "
-        "mapping and the units. The lake is unchanged"
-    )

@@ -28,7 +28,7 @@ class TableSummary:
     added, updated, unchanged
         Rows with a new key, rows that replaced a different one, and rows that were already stored.
     collapsed
-        Rows dropped because an identical one was delivered with them.
+        Rows dropped because an identical one, or a later one with the same close, was delivered with them.
     quarantined
         Rule -> number of rejected rows, most frequent first; each row counts for the first rule that it
         broke.
@@ -70,6 +70,7 @@ class IngestSummary:
     """The result of an ingest per table, with notes, hazards and the last status of every ticker.
 
     ``batches`` is the number of committed deliveries; 0 if a live source had nothing to deliver.
+    ``incomplete`` says how many of the sessions are incomplete and which have no price, one sentence each.
     """
 
     source: str
@@ -78,6 +79,7 @@ class IngestSummary:
     hazards: tuple[str, ...] = field(default=())
     statuses: tuple[TickerStatus, ...] = field(default=())
     batches: int = 1
+    incomplete: tuple[str, ...] = ()
 
 
 class IngestStoppedError(DataError):
@@ -100,9 +102,12 @@ def describe_ingest(summary: IngestSummary) -> str:
         lines += [f"    quarantined {rows:,} by rule {rule}" for rule, rows in counts.quarantined.items()]
         lines += [f"    flagged {rows:,} by rule {rule}" for rule, rows in counts.flagged.items()]
         if counts.collapsed:
-            lines.append(f"    {counts.collapsed:,} exact duplicates collapsed")
+            lines.append(
+                f"    {counts.collapsed:,} duplicates with an equal close collapsed, the last one kept"
+            )
     if not summary.tables:
         lines.append("  nothing new")
+    lines += [f"  {sentence}" for sentence in summary.incomplete]
     lines += _describe_statuses(summary.statuses)
     lines += [f"  note: {note}" for note in summary.notes]
     lines += [f"  hazard: {hazard}" for hazard in summary.hazards]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,8 +33,12 @@ _ALLOWED: Final[Mapping[str, str]] = {
     "duplicate_key": "rows of one ticker and date differ",
     "_within_range": "it must be between low and high",
     "close_missing": "a row needs a close",
+    "sparse_date": "less than a tenth of the firms have a row on the date",
 }
 """End of a rule's name -> what is allowed."""
+_DECIDING: Final[Mapping[str, tuple[str, ...]]] = {"prices": ("close", "split_ratio", "dividend")}
+"""What a holder earns depends on these columns alone. Rows of one key that agree in them are one row: vendors
+deliver the last row of a day twice, with another volume."""
 _NONE_REJECTED: Final = pl.DataFrame(schema=dict.fromkeys(("table", "row_hash", "row", "rule"), pl.String))
 
 
@@ -49,7 +53,8 @@ class Checked:
     rejected
         One row per rejected row: ``table``, ``row_hash``, ``row``, ``rule`` (the first rule broken).
     collapsed
-        Number of rows dropped because an identical row is kept or rejected in their place.
+        Number of rows dropped because another one is kept or rejected in their place: an identical row, or a
+        later one with the same close, split ratio and dividend.
     """
 
     valid: pl.DataFrame
@@ -68,7 +73,7 @@ class Checked:
         sentences = []
         for rule, count in list(self.by_rule().items())[:_MOST_DESCRIBED]:
             row = rows[rule]
-            column = max((name for name in row if rule.startswith(name)), key=len, default=None)
+            column = max((name for name in row if rule.startswith(f"{name}_")), key=len, default=None)
             key = " on ".join(
                 str(row[name]) for name in ("ticker", "date") if row.get(name) and name != column
             )
@@ -87,7 +92,8 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
 
     Missing nullable columns are filled with null. A missing or null split ratio becomes 1, and a dividend 0.
     NaN in a nullable column becomes null. Columns that the contract does not know are dropped. Identical rows
-    (except for stamps) collapse to one; different rows with the same key are all rejected.
+    (except for stamps) collapse to one, and so do prices of one key with the same close, split ratio and
+    dividend: the last one is kept. Other rows with the same key are all rejected.
 
     Parameters
     ----------
@@ -108,7 +114,7 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
     conformed = _conform(table, contract, frame)
     if conformed.is_empty():
         return Checked(pl.DataFrame(contract.create_empty()), _NONE_REJECTED, 0)
-    unique, collapsed = _collapse(conformed, keys(table))
+    unique, collapsed = _collapse(conformed, keys(table), _DECIDING.get(table, ()))
     dated, undated = _read_text_dates(table, contract, unique)
     result = contract.filter(dated, cast=True)
     valid, failure = pl.DataFrame(result.result), result.failure
@@ -169,13 +175,19 @@ def _conform(table: str, contract: type[dy.Schema], frame: pl.DataFrame) -> pl.D
     return frame.select(columns)
 
 
-def _collapse(frame: pl.DataFrame, key: list[str]) -> tuple[pl.DataFrame, int]:
+def _collapse(frame: pl.DataFrame, key: list[str], deciding: Sequence[str]) -> tuple[pl.DataFrame, int]:
     repeated = frame.select(pl.struct(key).is_duplicated()).to_series()
     if not repeated.any():
         return frame, 0
     subset = [name for name in frame.columns if name not in STAMPS]
     twins = frame.filter(repeated)
     kept = twins.unique(subset=subset, keep="first", maintain_order=True)
+    if deciding:
+        number = pl.col(deciding).cast(pl.Float64, strict=False)
+        alike = pl.all_horizontal(number.is_finite() & (number.n_unique().over(key) == 1)).alias("alike")
+        agree = kept.select(alike.fill_null(value=False)).to_series()
+        last = kept.filter(agree).unique(key, keep="last", maintain_order=True)
+        kept = pl.concat([kept.filter(~agree), last])
     return pl.concat([frame.filter(~repeated), kept]), twins.height - kept.height
 
 

@@ -30,6 +30,7 @@ from pipelines.lake.pipeline_tables import (
 )
 from pipelines.lake.source_tables import (
     Fundamentals,
+    Gaps,
     Inputs,
     Membership,
     Prices,
@@ -42,6 +43,7 @@ from pipelines.lake.source_tables import (
 
 SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
     "prices": Prices,
+    "gaps": Gaps,
     "securities": Securities,
     "fundamentals": Fundamentals,
     "membership": Membership,
@@ -80,6 +82,9 @@ SOURCE_TABLES: Final = (
     "truth_days",
 )
 """The tables a source may give; the others are written by the pipeline."""
+
+INPUT_TABLES: Final = (*SOURCE_TABLES, "gaps")
+"""The tables that a run reads and records: the source's, and what ingest makes of them."""
 
 STAMPS: Final = frozenset({"ingested_at", "first_seen", "flagged_at", "released_at", "created_at"})
 """Columns that hold the time of writing. A row that differs in them only is an unchanged row."""

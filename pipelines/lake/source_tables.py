@@ -50,6 +50,17 @@ class Prices(dy.Schema):
     dividend_is_finite_and_not_negative = named_rule(finite("dividend") & (pl.col("dividend") >= 0))
 
 
+class Gaps(dy.Schema):
+    """Prices that are missing although the session is known: a row was rejected, or the session is missing.
+
+    Ingest writes this table. A firm without a row here and in ``prices`` is halted.
+    """
+
+    date = key_date()
+    ticker = key_text()
+    rule = dy.String()
+
+
 class Securities(dy.Schema):
     """A firm's name, sector, industry and listing for valid_from <= t < valid_to (null: still valid)."""
 

@@ -1,9 +1,8 @@
 """The exchange calendar of each firm's rows, and whether the exchange was open on a date.
 
-The calendar is the one named in the config; otherwise that of the firm's recorded exchange; otherwise New
-York's, for a firm quoted in US dollars without a recorded exchange. Other firms have no calendar, and neither
-have rows of the simulated market, whose dates are artificial. For dates outside a calendar's range it is
-unknown whether the exchange was open.
+The calendar is the one named in the config; otherwise that of the firm's recorded exchange. Other firms have
+no calendar, and neither have rows of the simulated market, whose dates are artificial. For dates outside a
+calendar's range it is unknown whether the exchange was open.
 
 The config's ``quality.calendar_overrides`` correct the calendar: closures that it does not know (a typhoon, a
 day of mourning), and sessions that it does not have. Sessions after its end extend it up to the last of them.
@@ -81,21 +80,21 @@ def with_sessions(
     Parameters
     ----------
     rows
-        Columns date, source, exchange and currency (the last two as recorded for the row's date).
+        Columns date, source and exchange (as recorded for the row's date).
     named
-        A calendar for every row; None to use exchange and currency.
+        A calendar for every row; None to use the exchange.
     overrides
         Closures and sessions that the calendars do not know.
     """
     if named is not None:
         rows = rows.with_columns(calendar=pl.lit(require_calendar(named)))
     else:
-        pairs = rows.select("exchange", "currency").unique()
-        names = [calendar_name(exchange, currency) for exchange, currency in pairs.iter_rows()]
-        by_listing = pairs.with_columns(calendar=pl.Series(names, dtype=pl.String))
-        rows = rows.join(
-            by_listing, on=["exchange", "currency"], how="left", nulls_equal=True, maintain_order="left"
-        ).with_columns(calendar=pl.when(~pl.col("source").is_in(_ARTIFICIAL_DATES)).then("calendar"))
+        exchanges = rows.select("exchange").drop_nulls().unique()
+        names = [calendar_name(exchange, None) for exchange in exchanges["exchange"]]
+        by_exchange = exchanges.with_columns(calendar=pl.Series(names, dtype=pl.String))
+        rows = rows.join(by_exchange, on="exchange", how="left", maintain_order="left").with_columns(
+            calendar=pl.when(~pl.col("source").is_in(_ARTIFICIAL_DATES)).then("calendar")
+        )
     spans = rows.group_by("calendar").agg(first=pl.col("date").min(), last=pl.col("date").max())
     open_ = pl.lit(None, dtype=pl.Boolean)
     for name, first, last in spans.drop_nulls("calendar").sort("calendar").iter_rows():
@@ -154,6 +153,14 @@ def is_session(name: str, day: date, overrides: CalendarOverrides = AS_PUBLISHED
     if sessions.is_empty() or not sessions[0] <= day <= sessions[-1]:
         return None
     return day in sessions
+
+
+def sessions_between(
+    name: str, first: date, last: date, overrides: CalendarOverrides = AS_PUBLISHED
+) -> pl.Series:
+    """Return a calendar's sessions from ``first`` to ``last``, both inclusive, where it has any."""
+    sessions = _sessions(name, first, last, overrides)
+    return sessions.filter(sessions.is_between(first, last))
 
 
 def _sessions(name: str, first: date, last: date, overrides: CalendarOverrides) -> pl.Series:

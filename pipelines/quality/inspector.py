@@ -3,7 +3,7 @@
 A delivery is checked together with the stored rows around it, so that one session per night gives the same
 result as a whole history at once. No rule removes a stored row: what a later session reveals about it is
 flagged, whatever the config says, because removing it would rewrite history with hindsight. A source may
-withdraw it.
+withdraw it, and a source that delivers its whole scope withdraws rows whose date is no session.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.lake.contracts import quarantined
+from pipelines.lake.contracts import Checked, quarantined
 from pipelines.lake.lake import Lake
 from pipelines.lake.pipeline_tables import Flags
 from pipelines.lake.schemas import STAMPS
+from pipelines.lake.source_tables import Gaps
+from pipelines.quality.gaps import describe_gaps, missing_sessions, rejected_gaps
 from pipelines.quality.rules import (
     BASELINE_DAYS,
+    DATE_RULES,
     INFLUENCE_DAYS,
     MAX_GAP_DAYS,
     PRICE_RULES,
@@ -49,7 +52,10 @@ class InspectedDelivery:
     kept
         Its rows that are stored in the lake.
     rejected
-        Its rows for the quarantine, with the columns of `contracts.Checked.rejected`.
+        All its rows for the quarantine, with the columns of `contracts.Checked.rejected`.
+    gaps
+        Rows of the table ``gaps``: the prices that the rejected rows leave unknown and, if the delivery is
+        complete, those of sessions that it lacks.
     flags
         Rows of the table ``flags``: new flags, and open ones that no longer apply.
     flagged
@@ -58,8 +64,31 @@ class InspectedDelivery:
 
     kept: pl.DataFrame
     rejected: pl.DataFrame
+    gaps: pl.DataFrame
     flags: pl.DataFrame
     flagged: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the stored dates lack.
+
+    Attributes
+    ----------
+    flags
+        Rows of the table ``flags``.
+    flagged
+        Rule -> number of flags on delivered dates, and of new flags on other dates.
+    gaps
+        New rows of the table ``gaps``: sessions that the deliveries of a live source lack.
+    incomplete
+        How many sessions are incomplete, and which have no price, one sentence each.
+    """
+
+    flags: pl.DataFrame
+    flagged: Mapping[str, int]
+    gaps: pl.DataFrame
+    incomplete: list[str]
 
 
 class Inspector:
@@ -96,38 +125,36 @@ class Inspector:
         self._rejecting = [rule for rule in self._rules if getattr(config, rule) == "reject"]
         self._since: date | None = None
 
-    def inspect(
-        self, delivered: pl.DataFrame, securities: pl.DataFrame | None, now: datetime
-    ) -> InspectedDelivery:
+    def inspect(self, checked: Checked, securities: pl.DataFrame | None, now: datetime) -> InspectedDelivery:
         """Check valid price rows before they are stored.
 
         Parameters
         ----------
-        delivered
-            Rows that satisfy the contract of ``prices``, each key once.
+        checked
+            Prices, split by their contract.
         securities
             Valid rows of ``securities`` that were delivered with them.
         now
             Time recorded with new flags.
         """
-        none = quarantined("prices", delivered.clear(), pl.lit(None, dtype=pl.String))
+        delivered, rejected = checked.valid, checked.rejected
         if delivered.is_empty():
-            return InspectedDelivery(delivered, none, Flags.create_empty(), {})
+            return InspectedDelivery(delivered, rejected, Gaps.create_empty(), Flags.create_empty(), {})
         first, last = _span(delivered)
         self._since = first if self._since is None else min(first, self._since)
+        listings = self._listings(securities)
         if not self._rules:
-            return InspectedDelivery(delivered, none, Flags.create_empty(), {})
+            gaps = self._gaps(delivered, rejected, listings)
+            return InspectedDelivery(delivered, rejected, gaps, Flags.create_empty(), {})
         context = delivered.clear() if self._complete else self._read_context(delivered, first, last)
         rows = pl.concat([context, delivered])
-        listings = self._listings(securities)
         violations = self._find_violations(rows, listings, first, last)
         to_reject = violations.filter(pl.col("rule").is_in(self._rejecting))
         to_reject = to_reject.join(delivered, on=_KEY, how="semi") if to_reject.height else to_reject
         to_reject = self._not_stored(to_reject.unique(_KEY, keep="first", maintain_order=True), delivered)
-        rejected = none
         if to_reject.height:
             out = delivered.join(to_reject.select(*_KEY, "rule"), on=_KEY, how="inner")
-            rejected = quarantined("prices", out, pl.col("rule"))
+            rejected = pl.concat([rejected, quarantined("prices", out, pl.col("rule"))])
             delivered = delivered.join(to_reject, on=_KEY, how="anti")
             violations = self._find_violations(
                 rows.join(to_reject, on=_KEY, how="anti"), listings, first, last
@@ -143,25 +170,33 @@ class Inspector:
         if self._stored is not None:
             self._stored.update(tickers)
         flags, flagged = _update_flags(violations, open_flags, delivered, now)
-        return InspectedDelivery(delivered, rejected, flags, flagged)
+        gaps = self._gaps(delivered, rejected, listings)
+        return InspectedDelivery(delivered, rejected, gaps, flags, flagged)
 
-    def coverage(self, now: datetime) -> tuple[pl.DataFrame, dict[str, int]]:
-        """Check how many firms have a price on each date, after all rows are stored.
+    def _gaps(
+        self, kept: pl.DataFrame, rejected: pl.DataFrame, listings: pl.DataFrame | None
+    ) -> pl.DataFrame:
+        gaps = rejected_gaps(kept, rejected, listings, self._config)
+        if self._complete:
+            gaps = pl.concat([gaps, missing_sessions(kept, listings, self._config)])
+        return gaps.unique(_KEY, keep="first", maintain_order=True)
 
-        Returns
-        -------
-        flags
-            Rows of the table ``flags``.
-        flagged
-            Rule -> number of flags on delivered dates, and of new flags on other dates.
-        """
-        if self._since is None or self._config.coverage_collapse == "off":
-            return Flags.create_empty(), {}
+    def coverage(self, now: datetime) -> Coverage:
+        """Check which firms have a price on each date, after all rows are stored."""
+        if self._since is None:
+            return Coverage(Flags.create_empty(), {}, Gaps.create_empty(), [])
         start = self._since - _RECENT
-        rows = self._lake.read(
-            "prices", columns=["date", "ticker", "source"], filters=pl.col("date") >= start - _USUAL
-        )
-        firms = ticker_calendars(rows, self._listings(None), self._config.calendar)
+        recent = pl.col("date") >= start - _USUAL
+        rows = self._lake.read("prices", columns=["date", "ticker", "source"], filters=recent)
+        listings = self._listings(None)
+        gaps: pl.DataFrame = Gaps.create_empty()
+        if not self._complete:
+            gaps = missing_sessions(rows, listings, self._config)
+        known = self._lake.read("gaps", filters=recent) if self._lake.exists("gaps") else gaps
+        incomplete = describe_gaps(pl.concat([known, gaps]).unique(_KEY), rows)
+        if self._config.coverage_collapse == "off":
+            return Coverage(Flags.create_empty(), {}, gaps, incomplete)
+        firms = ticker_calendars(rows, listings, self._config.calendar)
         counts = rows.join(firms, on="ticker", how="left").group_by("calendar", "date").agg(firms=pl.len())
         violations = find_coverage_collapses(counts).filter(pl.col("date") >= start)
         texts = violations.select(pl.format("{} {} {}", "ticker", "date", "evidence")).to_series()
@@ -173,7 +208,8 @@ class Inspector:
             within &= pl.col("date") >= start
         delivered_dates = rows.filter(pl.col("date") >= self._since).select("date").unique()
         delivered_keys = violations.select(*_KEY).join(delivered_dates, on="date", how="semi")
-        return _update_flags(violations, self._open_flags(within), delivered_keys, now)
+        flags, flagged = _update_flags(violations, self._open_flags(within), delivered_keys, now)
+        return Coverage(flags, flagged, gaps, incomplete)
 
     def _find_violations(
         self, rows: pl.DataFrame, listings: pl.DataFrame | None, first: date, last: date
@@ -192,7 +228,7 @@ class Inspector:
         return hashed.filter(~pl.col("row_hash").is_in(self._released)).sort("ticker", "date", order)
 
     def _not_stored(self, to_reject: pl.DataFrame, delivered: pl.DataFrame) -> pl.DataFrame:
-        """Drop rows that are stored with the same values, because no rule removes a stored row."""
+        """Drop rows that are stored with the same values, because hindsight removes no stored row."""
         if to_reject.is_empty() or not self._lake.exists("prices"):
             return to_reject
         first, last = _span(to_reject)
@@ -202,6 +238,8 @@ class Inspector:
         same = delivered.join(to_reject, on=_KEY, how="semi").join(
             stored, on=values, how="semi", nulls_equal=True
         )
+        if self._complete:  # a calendar is no hindsight, and the source withdraws what it delivers no more
+            same = same.join(to_reject.filter(pl.col("rule").is_in(DATE_RULES)), on=_KEY, how="anti")
         return to_reject.join(same, on=_KEY, how="anti")
 
     def _read_context(self, delivered: pl.DataFrame, first: date, last: date) -> pl.DataFrame:

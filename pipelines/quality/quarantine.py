@@ -285,6 +285,9 @@ def _store_rejected(lake: Lake, table: str, rows: pl.DataFrame, now: datetime) -
         return [], refused
     counts = lake.upsert(table, checked.valid, released=stored["row_hash"].to_list())
     _record_releases(lake, stored, now)
+    if table == "prices" and lake.exists("gaps"):
+        gaps = lake.read("gaps").join(checked.valid, on=keys("gaps"), how="anti")
+        lake.apply(lake.plan("gaps", gaps, scope=pl.lit(value=True)))
     line = (
         f"{_count(stored.height, 'row')} released into {table}: {counts.added:,} added, "
         f"{counts.updated:,} replaced, {counts.unchanged:,} already stored"

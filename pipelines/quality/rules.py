@@ -5,6 +5,9 @@ therefore stored and flagged unless the config says otherwise. Two rows of a fir
 `MAX_GAP_DAYS` calendar days lie between them; the rules do not compare rows across a longer gap. Every rule
 except ``spike_that_reverts`` uses only the row and earlier ones. A spike is known to have reverted at the
 close of the firm's next session; ``known_on`` is that date.
+
+`DATE_RULES` say that the date of a row is no session at all. They need no neighbour of the firm, but a
+calendar, or the number of rows on the dates around it.
 """
 
 from __future__ import annotations
@@ -44,13 +47,20 @@ MIN_DATES: Final = 5
 """A date with less than this share of the usual number of firms, and at least ten fewer, is a gap in the
 data. The usual number is computed only from five dates on."""
 
+SPARSE: Final = 0.1
+SPARSE_DATES: Final = 20
+"""A date with a row for less than this share of the usual number of firms is no session. The usual number is
+the median of this many dates before it, or of as many after it if that is less: markets grow and shrink. For
+the first dates it is the median of the five that follow."""
+
+DATE_RULES: Final = ("closed_session", "sparse_date")
 PRICE_RULES: Final = (
+    *DATE_RULES,
     "spike_that_reverts",
     "split_without_return",
     "return_without_split",
     "currency_jump",
     "stale_run",
-    "volume_on_closed_session",
 )
 """The order decides under which rule a row that breaks several is rejected."""
 
@@ -120,8 +130,8 @@ class PriceNeighbours(dy.Schema):
     close. ``split_without_return``: a recorded split that the price does not show, so prices are adjusted
     already. ``return_without_split``: the price moves as in a split, but none is recorded. ``currency_jump``:
     pence instead of pounds, or another recorded currency. ``stale_run``: the bar repeats the bar before it
-    for the `STALE_SESSIONS`-th session in a row, or longer. ``volume_on_closed_session``: shares were traded
-    on a date on which the exchange was closed.
+    for the `STALE_SESSIONS`-th session in a row, or longer. ``closed_session``: the exchange was closed on
+    the date. ``sparse_date``: no calendar is known, and less than a tenth of the firms have a row that day.
 
     Log returns are relative to the previous session: ``raw_log_return`` of closes as quoted, ``log_return``
     of closes after the row's own split and dividend, ``open_log_return`` of the open after the split,
@@ -130,7 +140,6 @@ class PriceNeighbours(dy.Schema):
 
     date = dy.Date()
     ticker = dy.String()
-    volume = _price()
     split_ratio = _price()
     raw_log_return = _price()
     log_return = _price()
@@ -139,6 +148,7 @@ class PriceNeighbours(dy.Schema):
     repeats = dy.Int64()  # consecutive sessions, this one included, that repeat the bar before
     after_spike = dy.Bool()  # the session before is a spike that reverts
     session = dy.Bool(nullable=True)  # the exchange was open
+    sparse = dy.Bool()  # few firms have a row on the date
     currency = dy.String(nullable=True)
     previous_currency = dy.String(nullable=True)
 
@@ -147,7 +157,8 @@ class PriceNeighbours(dy.Schema):
     return_without_split = named_rule(~(_looks_like_split() & ~_otherwise_explained()))
     currency_jump = named_rule(~_currency_changed())
     stale_run = named_rule(pl.col("repeats") < STALE_SESSIONS)
-    volume_on_closed_session = named_rule(pl.col("session") | (pl.col("volume").fill_null(0.0) <= 0.0))
+    closed_session = named_rule(pl.col("session"))
+    sparse_date = named_rule(pl.col("session").fill_null(value=False) | ~pl.col("sparse"))
 
 
 class MarketDates(dy.Schema):
@@ -168,7 +179,7 @@ class MarketDates(dy.Schema):
     )
 
 
-_FOR_EVIDENCE: Final = ("previous_close", "close", "next_close", "next_date", "calendar")
+_FOR_EVIDENCE: Final = ("previous_close", "close", "next_close", "next_date", "calendar", "firms", "usual")
 _BEFORE, _CLOSE, _NEXT, _SPLIT = (
     pl.col(c).round_sig_figs(6) for c in ("previous_close", "close", "next_close", "split_ratio")
 )
@@ -183,7 +194,8 @@ _EVIDENCE: Final[Mapping[str, pl.Expr]] = {
         pl.format("close {} -> {}", _BEFORE, _CLOSE),
     ),
     "stale_run": pl.format("{} consecutive sessions repeat the bar before, close {}", "repeats", _CLOSE),
-    "volume_on_closed_session": pl.format("volume {}, {} was closed", "volume", "calendar"),
+    "closed_session": pl.format("{} was closed", "calendar"),
+    "sparse_date": pl.format("{} firms have a row, {} usually do", "firms", pl.col("usual").cast(pl.Int64)),
 }
 
 
@@ -211,7 +223,7 @@ def add_neighbours(
     DataFrame
         By ticker and date: the columns of `PriceNeighbours`, and the columns that the evidence quotes.
     """
-    rows = with_sessions(_with_listing(prices.sort("ticker", "date"), securities), calendar, overrides)
+    rows = with_dates(prices.sort("ticker", "date"), securities, calendar, overrides)
     near = (pl.col("date") - pl.col("date").shift()).dt.total_days() <= MAX_GAP_DAYS
     has_previous = (pl.col("ticker") == pl.col("ticker").shift()) & near
     bar = ("open", "high", "low", "close")
@@ -242,6 +254,31 @@ def add_neighbours(
         )
         .select(*PriceNeighbours.column_names(), *_FOR_EVIDENCE)
     )
+
+
+def with_dates(
+    rows: pl.DataFrame,
+    securities: pl.DataFrame | None,
+    calendar: str | None,
+    overrides: CalendarOverrides = AS_PUBLISHED,
+) -> pl.DataFrame:
+    """Add to rows (date, ticker, source) what is known about their date.
+
+    These are the calendar and whether it has a session (``session``), the number of rows on the date
+    (``firms``), the usual number around it (``usual``), and whether the date has few rows (``sparse``).
+    """
+    dated = with_sessions(_with_listing(rows, securities), calendar, overrides)
+    counts = rows.group_by("date").agg(firms=pl.len()).sort("date")
+    of = pl.col("firms").cast(pl.Float64)
+    before, after = (
+        series.shift().rolling_median(SPARSE_DATES, min_samples=MIN_DATES) for series in (of, of.reverse())
+    )
+    soon = of.reverse().shift().rolling_median(MIN_DATES).reverse()  # a market that starts with few firms
+    usual = pl.when(before.is_null()).then(soon).otherwise(pl.min_horizontal(before, after.reverse()))
+    counts = counts.with_columns(usual=usual).with_columns(
+        sparse=(pl.col("firms") < SPARSE * pl.col("usual")).fill_null(value=False)
+    )
+    return dated.join(counts, on="date", how="left", maintain_order="left")
 
 
 def find_violations(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:

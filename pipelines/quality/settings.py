@@ -40,7 +40,8 @@ class QualityConfig(Section):
     """What happens to a price row that breaks a rule of :mod:`pipelines.quality.rules`.
 
     ``flag`` stores the row and lists it as suspicious. ``reject`` moves it to the quarantine, from the next
-    ingest on; a row that is already stored stays there. ``off`` disables the rule.
+    ingest on; a row that is already stored stays there, unless its date is no session. ``off`` disables the
+    rule.
     """
 
     spike_that_reverts: Action = "flag"
@@ -51,8 +52,10 @@ class QualityConfig(Section):
     """A split is recorded, but the price does not show it: the prices are probably adjusted already."""
     return_without_split: Action = "flag"
     """The price moves as in a split, but no split is recorded."""
-    volume_on_closed_session: Action = "flag"
-    """Shares were traded on a date on which the exchange was closed."""
+    closed_session: Action = "reject"
+    """The exchange was closed on the date of the row, by ``calendar`` or by the firm's recorded exchange."""
+    sparse_date: Action = "reject"
+    """Without a calendar: the date has a row for less than a tenth of the usual number of firms."""
     currency_jump: Action = "flag"
     """The price changes by a factor of about 100 (pence for pounds), or the recorded currency changes."""
     coverage_collapse: Literal["flag", "off"] = "flag"

@@ -64,7 +64,7 @@ def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list
 
 def _calendar_findings(config: Config, data: NightData, earlier: dt.date | None) -> list[Finding]:
     """Look for sessions of the exchange since the last night that the data do not have."""
-    from pipelines.quality.calendars import with_sessions
+    from pipelines.quality.calendars import sessions_between
 
     dates_T = data.market.panel.dates_T.astype("datetime64[D]")
     first = earlier if earlier is not None else dates_T[-min(len(dates_T), _MIN_DATES)].item()
@@ -74,11 +74,7 @@ def _calendar_findings(config: Config, data: NightData, earlier: dt.date | None)
     if names.is_empty():
         return []
     name = names["calendar"][0]
-    days = pl.DataFrame({"date": pl.date_range(first, data.session, eager=True)})
-    blank = pl.lit(None, dtype=pl.String)
-    blanks = days.with_columns(source=blank, exchange=blank, currency=blank)
-    open_days = with_sessions(blanks, name, config.quality.calendar_overrides)
-    expected = open_days.filter(pl.col("session").fill_null(value=False))["date"]
+    expected = sessions_between(name, first, data.session, config.quality.calendar_overrides)
     if not len(expected):
         return []  # the calendar does not reach these days (`calendar_end`)
     held = rows.join(firms.filter(pl.col("calendar") == name), on="ticker", how="semi")["date"].unique()
@@ -88,7 +84,7 @@ def _calendar_findings(config: Config, data: NightData, earlier: dt.date | None)
         return [Finding("calendar", "ok", f"The data hold all {count}.", value=0.0, limit=0.0)]
     sentence = (
         f"The data lack {len(missing)} of the {count}: {_named([str(day) for day in missing])}; ask the "
-        "source for them. Features that look back count the sessions that exist."
+        "source for them. Labels across them are unknown."
     )
     return [Finding("calendar", "warn", sentence, value=float(len(missing)), limit=0.0)]
 

@@ -111,6 +111,7 @@ def newest_values(
         data.tables["prices"].filter(pl.col("date") >= first),
         data.tables.get("securities"),
         data.tables.get("fundamentals"),
+        gaps=data.tables.get("gaps"),
         group_by=config.features.group_by,
         delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
     )

@@ -107,7 +107,7 @@ def read_prices(
     notes += [*about_values, *_note_absent_columns(frame, files)]
     frame = within_dates(frame, files, start, end)
     frame, bar_notes = _clear_invalid_bars(frame)
-    return frame.sort("date", "ticker"), delistings, notes + bar_notes
+    return frame.sort("date", "ticker", maintain_order=True), delistings, notes + bar_notes
 
 
 def _read_long(

@@ -112,8 +112,11 @@ def test_random_markets_cover_all_cases() -> None:
     assert min(counts.values()) >= 20, counts
 
 
-def panel_by_hand(*closes: list[float | None]) -> Panel:
-    """Build a panel of firms A, B, ... from their closes, and of Z, which trades on every session."""
+def panel_by_hand(*closes: list[float | None], gaps: tuple[tuple[int, str], ...] = ()) -> Panel:
+    """Build a panel of firms A, B, ... from their closes, and of Z, which trades on every session.
+
+    Gaps are sessions and tickers; a session without any price needs one, or it does not exist.
+    """
     series_by_ticker: dict[str, list[float | None]] = dict(zip("ABCDEFGHIJ", closes, strict=False))
     series_by_ticker["Z"] = [1.0] * len(closes[0])
     rows = [
@@ -128,7 +131,47 @@ def panel_by_hand(*closes: list[float | None]) -> Panel:
         split_ratio=pl.lit(1.0),
         dividend=pl.lit(0.0),
     )
-    return build_panel(prices, delisting_rule=DelistingRule(stale_sessions=2, unknown_return=-0.3))
+    known = [{"date": START + dt.timedelta(days=t), "ticker": ticker} for t, ticker in gaps]
+    missing = pl.DataFrame(known, schema={"date": pl.Date, "ticker": pl.String})
+    prices = prices.join(missing, on=["date", "ticker"], how="anti")
+    rule = DelistingRule(stale_sessions=2, unknown_return=-0.3)
+    return build_panel(prices, delisting_rule=rule, gaps=missing)
+
+
+def test_a_label_across_a_known_gap_is_unknown_and_one_across_a_halt_is_not() -> None:
+    #                                                  0     1     2     3     4     5
+    halted = [10.0, 11.0, None, 12.0, 13.0, 14.0]
+    panel = panel_by_hand(halted, halted, gaps=((2, "B"), (2, "X"), (0, "Z"), (7, "B")))
+    assert panel.n_sessions == 6
+    assert np.argwhere(panel.gap_TN).tolist() == [[2, 1]]
+    np.testing.assert_allclose(forward_returns(panel, 0, 1)[:5, 0], [0.1, 0.0, 0.0, 13 / 12 - 1, 14 / 13 - 1])
+    np.testing.assert_allclose(forward_returns(panel, 0, 1)[:5, 1], [0.1, NAN, NAN, 13 / 12 - 1, 14 / 13 - 1])
+    np.testing.assert_allclose(forward_returns(panel, 1, 1)[:4, 1], [NAN, NAN, 13 / 12 - 1, 14 / 13 - 1])
+    np.testing.assert_allclose(forward_returns(panel, 0, 2)[:4, 1], [NAN, NAN, NAN, 14 / 12 - 1])
+    np.testing.assert_allclose(forward_returns(panel, 0, 3)[:3, 0], [0.2, 13 / 11 - 1, 0.0])
+    np.testing.assert_allclose(forward_returns(panel, 0, 3)[:3, 1], [NAN, NAN, NAN])
+
+
+def test_a_session_that_every_firm_lacks_stays_a_session() -> None:
+    closes: list[float | None] = [10.0, 11.0, 12.0, 13.0, 14.0]
+    panel = panel_by_hand(closes, closes, gaps=((2, "A"), (2, "B"), (2, "Z")))
+    assert panel.n_sessions == 5
+    assert not panel.traded_TN[2].any()
+    label_TN = forward_returns(panel, 0, 1)
+    assert np.isnan(label_TN[1:3]).all(), "a return over two sessions is no return of one"
+    np.testing.assert_allclose(label_TN[3, :2], 14 / 13 - 1)
+    assert any("3 price(s) on 1 session(s)" in hazard and "(1 session(s) have no" in hazard
+               for hazard in panel.hazards)  # fmt: skip
+
+
+def test_known_gaps_do_not_make_a_firm_delisted() -> None:
+    closes: list[float | None] = [10.0, 11.0, None, None, None, None, 12.0, 13.0]
+    gone, kept = panel_by_hand(closes), panel_by_hand(closes, gaps=tuple((t, "A") for t in (2, 3, 4, 5)))
+    assert gone.delisted_TN[4:6, 0].all()
+    assert not kept.delisted_TN.any()
+    mixed = panel_by_hand([10.0, 11.0, *[None] * 6], gaps=((3, "A"), (4, "A")))
+    assert np.flatnonzero(mixed.delisted_TN[:, 0]).tolist() == [6, 7], "two halted sessions, two gaps"
+    assert np.isfinite(forward_returns(mixed, 0, 6)[1, 0]), "a delisting is paid, whatever the gaps before"
 
 
 def test_paid_out_firm_that_trades_again_is_no_longer_held() -> None:

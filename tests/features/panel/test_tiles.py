@@ -149,6 +149,7 @@ def test_unlisted_firms_do_not_affect_means(panel: Panel) -> None:
         volume_TN=None,
         total_return_index_TN=panel.total_return_index_TN[:, kept],
         delisted_TN=panel.delisted_TN[:, kept],
+        gap_TN=panel.gap_TN[:, kept],
         unknown_TN=panel.unknown_TN[:, kept],
     )
     assert market_mean(without, daily_return).tobytes() == with_TN.tobytes()

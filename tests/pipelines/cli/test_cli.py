@@ -300,7 +300,7 @@ def test_unsorted_dates_are_sorted(here: Path, tiny: dict[str, Any], peerglass: 
 def test_an_exact_duplicate_collapses(here: Path, tiny: dict[str, Any], peerglass: Call) -> None:
     answer = peerglass("ingest", files_config(here, tiny, [*GOOD_ROWS, GOOD_ROWS[3]]))
     assert answer.code == 0
-    assert "1 exact duplicates collapsed" in answer.out
+    assert "1 duplicates with an equal close collapsed" in answer.out
     assert Lake(here / "lake").read("prices").height == len(GOOD_ROWS)
 
 

@@ -39,6 +39,7 @@ def sessions_only(n_sessions: int, first: int) -> Dataset:
         volume_TN=None,
         total_return_index_TN=ones_TN,
         delisted_TN=ones_TN < 0,
+        gap_TN=ones_TN < 0,
         unknown_TN=ones_TN < 0,
         group_TN=np.zeros((n_sessions, 1), dtype=np.int16),
         groups_S=("g",),

@@ -106,7 +106,12 @@ def test_bad_rows_are_quarantined_by_rule_and_good_ones_stored(tmp_path: Path) -
     assert quarantine.height == 7
     assert quarantine["rule"].value_counts().sort("rule").rows() == sorted(prices.quarantined.items())
     assert any("<script>" in row for row in quarantine["row"])
-    assert sorted(p.name for p in (tmp_path / "lake").iterdir()) == ["prices", "quarantine", "sources"]
+    assert sorted(p.name for p in (tmp_path / "lake").iterdir()) == [
+        "gaps",
+        "prices",
+        "quarantine",
+        "sources",
+    ]
 
 
 def test_ingesting_again_changes_nothing(tmp_path: Path) -> None:
@@ -137,7 +142,7 @@ def test_a_correction_updates_the_row_and_keeps_the_rest(tmp_path: Path) -> None
         ("date,ticker\n2020-01-02,AAA\n", "no column 'close'"),
         (
             "date,ticker,close\n2020-01-02,AAA,-1\n2020-01-03,AAA,0\n",
-            r"every price row .* close_is_positive \(2 rows, such as close '-1.0' of AAA",
+            r"2 of 2 rows of prices break the rules close_is_positive \(2 rows, such as close '-1.0' of AAA",
         ),
         (
             "date,ticker,close\n02/01/2020,AAA,1\n",

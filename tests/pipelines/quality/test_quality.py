@@ -149,7 +149,7 @@ def test_the_return_from_a_bad_tick_in_pence_is_not_flagged() -> None:
 
 def test_a_new_recorded_currency_is_flagged_on_its_first_session() -> None:
     days = weekdays(4)
-    listings = securities(("A", days[0], "LSE", "GBp"), ("A", days[2], "LSE", "GBP"))
+    listings = securities(("A", days[0], None, "GBp"), ("A", days[2], None, "GBP"))
     frame = bars([5.0, 5.1, 5.0, 5.1])
     assert found(frame, listings) == [("currency_jump", 2)]
     rows = find_violations(add_neighbours(valid(frame), listings, None), ("currency_jump",))
@@ -184,7 +184,7 @@ INDEPENDENCE, FRIDAY_AFTER_THANKSGIVING = date(2023, 7, 4), date(2023, 11, 24)
     [
         (("NMS", "USD"), None, True),
         (("NYSE", None), None, True),
-        ((None, "USD"), None, True),
+        ((None, "USD"), None, False),  # dollars are no exchange: crypto trades at week-ends
         ((None, None), None, False),
         ((None, "EUR"), None, False),
         (("somewhere", "USD"), None, False),
@@ -193,14 +193,12 @@ INDEPENDENCE, FRIDAY_AFTER_THANKSGIVING = date(2023, 7, 4), date(2023, 11, 24)
         ((None, None), "NASDAQ", True),
     ],
 )
-def test_volume_on_a_holiday_is_found_where_the_calendar_is_known(
+def test_a_row_on_a_holiday_is_found_where_the_calendar_is_known(
     listing: tuple[str | None, str | None], calendar: str | None, closed: bool
 ) -> None:
-    frame = bars([10.0], volume=[100.0]).with_columns(date=pl.lit(INDEPENDENCE))
+    frame = bars([10.0], volume=[0.0]).with_columns(date=pl.lit(INDEPENDENCE))
     listings = securities(("A", date(2000, 1, 1), *listing))
-    expected = [("volume_on_closed_session", 0)] if closed else []
-    assert found(frame, listings, calendar) == expected
-    assert found(frame.with_columns(volume=pl.lit(0.0)), listings, calendar) == []
+    assert found(frame, listings, calendar) == ([("closed_session", 0)] if closed else [])
 
 
 def test_half_days_are_sessions_and_daylight_saving_moves_none() -> None:
@@ -246,6 +244,128 @@ def test_a_date_that_lacks_a_quarter_of_its_firms_is_flagged() -> None:
     assert find_coverage_collapses(small).is_empty()  # fewer than ten are missing
     first = counts.with_columns(firms=pl.when(pl.col("date") == days[3]).then(1).otherwise(100))
     assert find_coverage_collapses(first).is_empty()  # too early to know the usual number
+
+
+def market(firms: int, sessions: int, first: date = MONDAY) -> pl.DataFrame:
+    """Closes of F0, F1, ... on weekdays, all different."""
+    days = weekdays(sessions, first)
+    rows = [(day, f"F{n}", 10.0 + n + 0.01 * t) for t, day in enumerate(days) for n in range(firms)]
+    return pl.DataFrame(rows, schema=["date", "ticker", "close"], orient="row")
+
+
+def quarantined(lake: Lake) -> list[tuple[str, int]]:
+    if not lake.exists("quarantine"):
+        return []
+    rows = lake.read("quarantine").filter(pl.col("resolved_at").is_null())
+    return sorted(rows.group_by("rule").len().iter_rows())
+
+
+SATURDAY = date(2023, 5, 20)
+
+
+@pytest.mark.parametrize("day", [SATURDAY, date(2023, 4, 29), date(2023, 6, 10)])
+def test_a_date_with_a_row_for_few_firms_is_no_session(tmp_path: Path, day: date) -> None:
+    frame = market(20, 28)
+    stray = frame.head(1).with_columns(date=pl.lit(day))
+    lake = Lake(tmp_path)
+    summary = ingest_whole(lake, pl.concat([frame, stray]))
+    assert quarantined(lake) == [("sparse_date", 1)]
+    assert day not in lake.read("prices")["date"].to_list()
+    assert not lake.exists("gaps")
+    assert summary.incomplete == ()
+
+
+def test_a_stored_row_of_no_session_is_withdrawn_when_the_calendar_is_named(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    frame = market(4, 20, date(2023, 6, 20))
+    frame = frame.filter((pl.col("date") != INDEPENDENCE) | (pl.col("ticker") == "F0"))
+    ingest_whole(lake, frame)
+    assert INDEPENDENCE in lake.read("prices")["date"].to_list(), "one of four firms is no tenth"
+    named = QualityConfig(calendar="XNYS")
+    assert ingest_whole(lake, frame, named).tables["prices"].quarantined == {"closed_session": 1}
+    assert INDEPENDENCE not in lake.read("prices")["date"].to_list()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        # a market that grows, one that shrinks for good, and few firms
+        pl.concat([market(1, 12), market(80, 60, date(2023, 5, 17))]),
+        pl.concat([market(80, 30), market(2, 60, date(2023, 6, 12))]),
+        pl.concat([market(9, 30), market(1, 1, date(2023, 6, 12)), market(9, 30, date(2023, 6, 13))]),
+        # illiquid firms, of which any day has a few
+        market(200, 60).filter((pl.col("date").dt.ordinal_day() * 7 + pl.col("close").floor()) % 23 == 0),
+        # month ends
+        market(40, 900)
+        .group_by(pl.col("date").dt.truncate("1mo"), "ticker")
+        .last()
+        .with_columns(pl.col("date").dt.month_end()),
+    ],
+    ids=["grows", "shrinks", "few firms", "illiquid", "monthly"],
+)
+def test_markets_that_change_or_are_sparse_keep_all_their_sessions(
+    frame: pl.DataFrame, tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path)
+    ingest_whole(lake, frame.unique(["date", "ticker"], keep="first", maintain_order=True))
+    assert quarantined(lake) == []
+
+
+def test_missing_sessions_of_the_calendar_are_gaps_of_its_firms(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    frame = market(3, 20, date(2023, 6, 5)).filter(pl.col("date") != date(2023, 6, 14))
+    ended = (pl.col("ticker") != "F2") | (pl.col("date") < date(2023, 6, 10))
+    frame = frame.filter(ended & (pl.col("date") != date(2023, 6, 19)))  # Juneteenth
+    ingest_whole(lake, frame)
+    assert not lake.exists("gaps"), "without a calendar nothing is known to be missing"
+    summary = ingest_whole(lake, frame, QualityConfig(calendar="XNYS"))
+    assert lake.read("gaps").rows() == [
+        (date(2023, 6, 14), "F0", "missing_session"),
+        (date(2023, 6, 14), "F1", "missing_session"),
+    ]
+    assert summary.incomplete == (
+        "1 session is without any price (1 missing by the calendar): 2023-06-14. Labels across them are "
+        "unknown.",
+    )
+    weekly = frame.filter(pl.col("date").dt.weekday() == 5)
+    ingest(Given(weekly), lake, quality=QualityConfig(calendar="XNYS"), replace=True)
+    assert lake.read("gaps").is_empty()
+
+
+def test_a_live_source_knows_missing_sessions_after_all_its_batches(tmp_path: Path) -> None:
+    lake, quality = Lake(tmp_path), QualityConfig(calendar="XNYS")
+    frame = market(2, 8, date(2023, 6, 5)).filter(pl.col("date") != date(2023, 6, 8))
+    summary = ingest_given(lake, frame, quality)
+    assert lake.read("gaps")["date"].unique().to_list() == [date(2023, 6, 8)]
+    assert "2023-06-08" in describe_ingest(summary)
+
+
+def test_rejected_rows_leave_gaps_unless_their_date_is_no_session(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    frame = market(20, 30)
+    days = weekdays(30)
+    close = (
+        pl.when(pl.col("date") == days[10]).then(-1.0)  # the whole session
+        .when((pl.col("date") == days[12]) & (pl.col("ticker") == "F3")).then(0.0)
+        .otherwise("close")
+    )  # fmt: skip
+    broken = frame.with_columns(close=close)
+    stray = frame.head(1).with_columns(date=pl.lit(SATURDAY), close=pl.lit(-1.0))
+    twice = frame.filter((pl.col("date") == days[14]) & (pl.col("ticker") == "F4"))
+    delivered = pl.concat([broken, stray, twice.with_columns(pl.col("close") + 1.0)])
+    summary = ingest_whole(lake, delivered)
+    gaps = lake.read("gaps")
+    assert gaps.group_by("date").len().sort("date").rows() == [(days[10], 20), (days[12], 1), (days[14], 1)]
+    assert summary.incomplete == (
+        f"2 sessions are incomplete: 2 prices of 2 firms are unknown, first on {days[12]}. Labels across "
+        "them are unknown.",
+        f"1 session is without any price: {days[10]}. Labels across them are unknown.",
+    )
+    versions = lake.versions()
+    ingest_whole(lake, delivered)
+    assert lake.versions() == versions
+    assert ingest_whole(lake, frame).incomplete == ()
+    assert lake.read("gaps").is_empty()
 
 
 def stored_flags(lake: Lake) -> list[tuple[str, str, date]]:

@@ -74,6 +74,8 @@ def _labels(subject: Subject) -> Iterator[_Label]:
 def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[dict[str, object]]:
     found_TN = label.value_TN[:, holder.columns_N]
     expected_TN, known_TN, gone_TN = _expected(holder, label.delay, label.horizon)
+    gap_TN = subject.dataset.panel.gap_TN[:, holder.columns_N]
+    known_TN &= ~_touches(gap_TN, label.delay, label.horizon)
     off_TN = known_TN & ~_equal(found_TN, expected_TN)
     missing_TN = gone_TN & np.isnan(found_TN)
     if missing_TN.any():
@@ -119,6 +121,14 @@ def _expected(holder: HolderValues, delay: int, horizon: int) -> tuple[FloatArra
     known_TN[rows] = held_TN | halted_TN
     gone_TN[rows] = bought_TN & (end[:, None] - last_TN[end] >= GONE)
     return expected_TN, known_TN, gone_TN
+
+
+def _touches(gap_TN: BoolArray, delay: int, horizon: int) -> BoolArray:
+    """Whether the span of a label contains a known gap."""
+    touched_TN = np.zeros_like(gap_TN)
+    for k in range(delay, delay + horizon + 1):
+        touched_TN[: max(len(gap_TN) - k, 0)] |= gap_TN[k:]
+    return touched_TN
 
 
 def _equal(found_TN: FloatArray, expected_TN: FloatArray) -> BoolArray:

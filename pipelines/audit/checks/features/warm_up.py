@@ -152,6 +152,7 @@ def _panel(subject: Subject, first: int, last: int, *, statements: bool) -> Pane
         tables["prices"].filter(pl.col("date").is_between(start, end)),
         tables.get("securities"),
         None if fundamentals is None else fundamentals.filter(pl.col("known_at") <= end),
+        gaps=tables.get("gaps"),
         group_by=subject.config.features.group_by,
     )
 
