@@ -424,7 +424,8 @@ def test_a_variant_is_tuned_in_its_models_space_and_the_best_is_printed_as_an_en
     assert answer.code == 0, answer.err
     assert "tt_linear: 2 trials" in answer.out
     printed = yaml.safe_load(answer.out[answer.out.index("models:") : answer.out.index("The best of")])
-    assert printed["models"]["tt_linear"].keys() == {"model", "fit"}
+    assert printed["models"]["tt_linear"].keys() == {"model", "encoder", "fit"}
+    assert printed["models"]["tt_linear"]["encoder"]["kernel"] == "linear"
     assert printed["models"]["tt_linear"]["model"] == MODEL
     last = read_trials(Path("runs")).row(-1, named=True)
     assert json.loads(last["config"])["encoder"]["kernel"] == "linear"
