@@ -175,7 +175,7 @@ def test_a_row_of_totals_is_counted_and_quoted(bars: pl.DataFrame, peerglass: Ca
     Path("p.csv").write_text(bars.write_csv() + "Total,,,,\n2020-01-0\n")
     answer = peerglass("init", "p.csv")
     assert answer.code == 0, answer.err
-    assert "2 rows break the contract of prices and will be quarantined" in answer.out
+    assert "2 rows cannot be used as prices and will be quarantined" in answer.out
     assert "date '2020-01-0'" in answer.out or "date 'Total'" in answer.out
 
 
