@@ -122,5 +122,5 @@ def explain(
         float(part.quality.additivity_max),
         float(part.quality.monte_carlo_mean),
         model.name,
-        unit_of_run(model.run.recorded, model.name).short,
+        unit_of_run(model.run.trained, model.name).short,
     )

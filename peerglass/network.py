@@ -242,7 +242,7 @@ def peer_network(run: Run, model: str | None = None) -> PeerNetwork:
             "network needs a model that attends to peers, such as temporal_peer, in explain.models."
         )
     own = pl.col("model") == chosen
-    unit = unit_of_run(run.recorded, str(chosen))
+    unit = unit_of_run(run.trained, str(chosen))
     return PeerNetwork(
         model=str(chosen),
         unit=unit.name or unit.short,

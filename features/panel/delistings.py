@@ -99,7 +99,7 @@ def find_delistings(
     securities: pl.DataFrame | None,
     rule: DelistingRule,
     *,
-    gap_TN: BoolArray,
+    gap_TN: BoolArray | None = None,
 ) -> Delistings:
     """Value each firm without a price, at every close, with what is known at that close.
 
@@ -126,8 +126,8 @@ def find_delistings(
         an exchange from ``valid_from`` on.
     rule : DelistingRule
         Assumptions where nothing is recorded.
-    gap_TN : ndarray of bool, shape (T, N)
-        Whether the price of a listed firm is known to be missing from the data.
+    gap_TN : ndarray of bool, shape (T, N), optional
+        Whether the price of a listed firm is known to be missing from the data; nowhere by default.
 
     Returns
     -------
@@ -135,6 +135,7 @@ def find_delistings(
         Payouts, share values and the assumptions that were used.
     """
     T, N = traded_TN.shape
+    gap_TN = np.zeros((T, N), np.bool_) if gap_TN is None else gap_TN
     records = _read(securities)
     delisted_TN, unknown_TN, value_ratio_TN = (
         np.zeros((T, N), np.bool_),

@@ -13,6 +13,7 @@ from pipelines.lake.schemas import keys
 _DATED_BY: Final[Mapping[str, str]] = {
     "prices": "date",
     "inputs": "date",
+    "gaps": "date",
     "fundamentals": "known_at",
     "membership": "from_date",
     "securities": "valid_from",
