@@ -12,10 +12,12 @@ import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, add_features
+from pipelines.dataset.cut import rows_known
 from pipelines.dataset.market import Market, build_market
 from pipelines.dataset.tables import input_versions, read_tables
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import schema
 from pipelines.progress import Progress
 from pipelines.run.features import feature_store
 
@@ -58,6 +60,14 @@ class NightData:
         """
         store = feature_store(self.config, self.progress)
         return add_features(self.market, self.tables, self.config, store)
+
+    @functools.cached_property
+    def renames(self) -> pl.DataFrame:
+        """Rows of the table ``renames`` that are known at the session; the tables follow them already."""
+        version, known = self.versions.get("renames"), rows_known("renames", self.session)
+        if version is None:
+            return schema("renames").create_empty()
+        return self.lake.read("renames", version=version, filters=known)
 
     @property
     def data_versions(self) -> str:

@@ -57,7 +57,7 @@ class Recorded:
 
 
 def read_recorded(
-    lake: Lake, config_name: str, nights: pl.DataFrame, session: dt.date, renames_version: int | None
+    lake: Lake, config_name: str, nights: pl.DataFrame, session: dt.date, renames: pl.DataFrame
 ) -> Recorded:
     """Read what the finished nights before a session have recorded.
 
@@ -71,8 +71,8 @@ def read_recorded(
         Rows of the table ``nights`` of the config, newest first.
     session
         Tonight.
-    renames_version
-        Version of the table ``renames``; None if there is none.
+    renames
+        Rows of the table ``renames`` that are known tonight.
 
     Raises
     ------
@@ -80,9 +80,6 @@ def read_recorded(
         If a night is finished, but its account or a row of its book is not there: what is held is then not
         known.
     """
-    renames: pl.DataFrame = schema("renames").create_empty()
-    if renames_version is not None:
-        renames = lake.read("renames", version=renames_version, filters=pl.col("from_date") <= session)
     finished = finished_before(nights, session)["session"]
     if finished.is_empty():
         return replace(Recorded.nothing(), renames=renames)

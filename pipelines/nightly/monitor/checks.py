@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.config.schema import Config
+from pipelines.dataset.renames import newest_ticker
 from pipelines.errors import DataError
 from pipelines.nightly.data import NightData
 from pipelines.nightly.exchange import calendar_end
@@ -123,7 +124,8 @@ def _firms_before(config: Config, data: NightData, earlier: dt.date | None) -> t
             rows = pl.DataFrame(schema={"ticker": pl.String, "close": pl.Float64})
         firms = rows.filter(pl.col("close").is_not_null())["ticker"].unique().to_list()
         if firms:
-            return set(firms), f"{earlier}, in the data of that night,"
+            renamed = {newest_ticker(firm, earlier, data.renames) for firm in firms}
+            return renamed, f"{earlier}, in the data of that night,"
     panel = data.market.panel
     if panel.n_sessions < 2:
         return set(), ""
@@ -168,10 +170,11 @@ def _correction_findings(config: Config, data: NightData, earlier: dt.date | Non
         return [Finding("corrections", "warn", sentence)]
     panel, limit = data.market.panel, config.nightly.checks.max_corrections
     stored = data.lake.count("prices", then)
-    withdrawn, most = found.withdrawn.height / max(stored, 1), config.nightly.checks.max_withdrawn
-    if withdrawn > most and found.withdrawn["ticker"].n_unique() > 1:
+    lost = found.withdrawn.filter(~pl.col("ticker").is_in(data.renames["ticker"].implode()))
+    withdrawn, most = lost.height / max(stored, 1), config.nightly.checks.max_withdrawn
+    if withdrawn > most and lost["ticker"].n_unique() > 1:
         sentence = (
-            f"{found.withdrawn.height:,} of the {stored:,} price rows of the night of {earlier} were "
+            f"{lost.height:,} of the {stored:,} price rows of the night of {earlier} were "
             f"withdrawn, which is {withdrawn:.1%} (limit {most:.0%}), the earliest of {found.earliest}: "
             f"{_named(found.tickers)}. The delivery is probably truncated: deliver the rest and run the "
             "night again, or raise nightly.checks.max_withdrawn."

@@ -272,7 +272,7 @@ class Decisions:
         stored = read_signals(desk.lake, name, through=self.session)
         nights = read_nights(desk.lake, name)
         traded = champion_signals(stored, nights, self.session, best)
-        recorded = read_recorded(desk.lake, name, nights, self.session, data.versions.get("renames"))
+        recorded = read_recorded(desk.lake, name, nights, self.session, data.renames)
         made = next_book(desk.config, data, traded, recorded)
         self.findings += made.findings
         this_night = (pl.col("config") == name) & (pl.col("session") == self.session)

@@ -122,7 +122,7 @@ def config_of(tiny: Mapping[str, Any], session: dt.date) -> Config:
 def play(lake: Lake, config: Config, session: dt.date, signals: pl.DataFrame) -> NextBook:
     data = night_data(config, lake, session, Progress())
     nights = read_nights(lake, config.name)
-    recorded = read_recorded(lake, config.name, nights, session, data.versions.get("renames"))
+    recorded = read_recorded(lake, config.name, nights, session, data.renames)
     made = next_book(config, data, signals, recorded)
     lake.upsert("accounts", made.account)
     lake.upsert("books", made.rows)

@@ -87,6 +87,21 @@ def test_a_delivery_with_few_firms_fails_the_night(market: tuple[Config, Lake]) 
     assert "F30, F31, F32, F33, F34 and 5 more" in finding.sentence
 
 
+def test_firms_with_a_new_ticker_are_not_missing(market: tuple[Config, Lake]) -> None:
+    """The vendor gives the whole history of eight firms new tickers; the user has recorded them."""
+    config, lake = market
+    named = {ticker: f"NEW{ticker[1:]}" for ticker in FIRMS[:8]}
+    delivered = rows(sessions()).with_columns(pl.col("ticker").replace(named))
+    lake.upsert("prices", delivered, scope=pl.lit(value=True))
+    assert [checked(config)[check].level for check in ("coverage", "withdrawn")] == ["fail", "fail"]
+    days = [sessions()[-1]] * len(named)
+    renames = {"ticker": [*named], "from_date": days, "new_ticker": [*named.values()]}
+    lake.upsert("renames", pl.DataFrame(renames))
+    found = checked(config)
+    assert found["coverage"].value == 1.0
+    assert found["corrections"].level == "warn", "a rewritten history is still said"
+
+
 def test_a_copied_session_is_stale(market: tuple[Config, Lake]) -> None:
     """Six of forty firms repeat their bar: 15%, above 5%."""
     config, lake = market
