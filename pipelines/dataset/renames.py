@@ -41,11 +41,11 @@ def follow_renames(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame
     renames = tables.pop("renames", None)
     if renames is None:
         return tables
-    for ticker, day, new in _in_order(renames):
-        for table, dated_by in _DATED_BY.items():
-            if table in tables:
-                tables[table] = _renamed(tables[table], keys(table), dated_by, (ticker, day, new))
-    return tables
+    names = _names(renames)
+    return {
+        table: _renamed(rows, keys(table), _DATED_BY[table], names) if table in _DATED_BY else rows
+        for table, rows in tables.items()
+    }
 
 
 def newest_ticker(ticker: str, day: dt.date, renames: pl.DataFrame) -> str:
@@ -56,24 +56,39 @@ def newest_ticker(ticker: str, day: dt.date, renames: pl.DataFrame) -> str:
     >>> newest_ticker("FB", dt.date(2022, 6, 8), pl.DataFrame(names))
     'M'
     """
-    for old, since, new in _in_order(renames):
-        if ticker == old and day < since:
-            ticker = new
-    return ticker
+    if not (renames["ticker"] == ticker).any():
+        return ticker
+    later = _names(renames.filter(pl.col("from_date") > day)).filter(pl.col("ticker") == ticker)
+    return ticker if later.is_empty() else str(later["newest"][0])
 
 
-def _in_order(renames: pl.DataFrame) -> list[tuple[str, dt.date, str]]:
-    return renames.sort("from_date", "ticker").select("ticker", "from_date", "new_ticker").rows()
+def _names(renames: pl.DataFrame) -> pl.DataFrame:
+    """Return ticker, from_date and ``newest``: the last name of the firm that had the ticker until then."""
+    in_order = renames.sort("from_date", "ticker").select("ticker", "from_date", "new_ticker")
+    newest: dict[str, str] = {}  # of the firm that has the ticker after the renames that were seen
+    names = []
+    for ticker, day, new in reversed(in_order.rows()):
+        names.append((ticker, day, newest.get(new, new)))
+        newest[ticker] = names[-1][2]
+    schema = {"ticker": pl.String, "from_date": pl.Date, "newest": pl.String}
+    return pl.DataFrame(names[::-1], schema=schema, orient="row")
 
 
-def _renamed(
-    rows: pl.DataFrame, key: list[str], dated_by: str, rename: tuple[str, dt.date, str]
-) -> pl.DataFrame:
-    ticker, day, new = rename
-    moves = (pl.col("ticker") == ticker) & (pl.col(dated_by) < day)
-    moved = rows.filter(moves)
-    if moved.is_empty():
+def _renamed(rows: pl.DataFrame, key: list[str], dated_by: str, names: pl.DataFrame) -> pl.DataFrame:
+    candidates = rows.filter(pl.col("ticker").is_in(names["ticker"].implode())).sort(dated_by)
+    next_name = names.rename({"from_date": "until"})
+    found = candidates.join_asof(
+        next_name,
+        left_on=dated_by,
+        right_on="until",
+        by="ticker",
+        strategy="forward",
+        allow_exact_matches=False,
+        check_sortedness=False,  # both are sorted by their dates
+    ).filter(pl.col("newest").is_not_null())
+    if found.is_empty():
         return rows
-    stay = rows.filter(~moves)
-    moved = moved.with_columns(pl.lit(new).alias("ticker")).join(stay, on=key, how="anti")
+    stay = rows.join(found, on=key, how="anti", maintain_order="left")
+    moved = found.with_columns(pl.col("newest").alias("ticker")).select(rows.columns)
+    moved = moved.unique(key, keep="last", maintain_order=True).join(stay, on=key, how="anti")
     return pl.concat([stay, moved]).sort(key)

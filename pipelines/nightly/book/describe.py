@@ -133,13 +133,13 @@ def _without_prices(rows: pl.DataFrame) -> Iterator[Finding]:
     if held.is_empty():
         return
     names = [f"{ticker} ({weight:+.2%})" for ticker, weight in held.select("ticker", "previous").iter_rows()]
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if names[_LISTED:] else "")
+    firms = "1 held firm has" if held.height == 1 else f"{held.height} held firms have"
     yield Finding(
         "no prices",
         "warn",
-        f"{held.height} held firms have no price tonight: {', '.join(names[:_LISTED])}{more}. They stay in "
-        "the book at their last value. If this is no halt, record a new ticker (source.renames) or a "
-        "delisting (source.securities).",
+        f"{firms} no price tonight: {listed}. What is held stays at its last value. If this is no halt, "
+        "record a new ticker (source.renames) or a delisting (source.securities).",
         value=float(held.height),
     )
 
