@@ -93,7 +93,7 @@ function showModel(model) {
   state.pair = null;
   state.firm = model.number.has(ticker) ? model.number.get(ticker) : firstFirm(model);
   state.earlier = -1;
-  place("about").textContent = " \u00b7 forecasts: " + unit.sentence + (unit.name ? "; 1 bps is 0.01%" : "");
+  place("about").textContent = " \u00b7 unit of the forecasts: " + unit.sentence + (unit.name ? "; 1 bps is 0.01%" : "");
   place("date").max = model.dates.length - 1;
   place("date").disabled = model.dates.length < 2;
   fill("sector", element("option", { value: -1 }, "all sectors"), model.groups.map(function (name, at) {

@@ -94,7 +94,9 @@ def attribute(
         for seed in run.config.seeds:
             fitted, inputs = load_checkpoint(run.checkpoint(version.model, fold, seed))
             options = GroupGameConfig(
-                permutations=permutations, players=PlayerConfig(day_starts=DAY_STARTS), seed=seed
+                permutations=permutations,
+                players=PlayerConfig(day_starts=DAY_STARTS),
+                seed=run.config.explain.seed + seed,
             )
             tensors = to_tensors(arrays, inputs, "cpu")
             games.append(explain_groups(fitted, tensors, np.array([last]), families, options))
