@@ -177,8 +177,8 @@ class ExplainConfig(Section):
     """How many forecasts are used to measure whether attention can be believed. ``thorough`` uses more dates,
     firms, random draws and background firms: narrower intervals, but 10 to 40 s of processor time for each
     fold and seed of a model of the demo, instead of less than 1 s."""
-    seed: int = 0
-    """Seed of the random draws."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of every random draw: orders, replacements, firms, shuffled parameters and bootstraps."""
 
 
 class TrackingConfig(Section):

@@ -255,7 +255,7 @@ def _followers(found: PeerAttribution, count: int, seed: int) -> IntArray:
     np.fill_diagonal(known_NN, val=False)
     measured = found.firms_N[known_NN.sum(axis=1) >= MIN_UNITS]
     rng = np.random.default_rng((seed, found.session))
-    return np.sort(rng.choice(measured, min(count, len(measured)), replace=False))
+    return np.sort(rng.permutation(measured)[:count])
 
 
 def _firm_matrix(part: FittedPart, found: PeerAttribution) -> FirmMatrix:

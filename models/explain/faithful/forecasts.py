@@ -246,8 +246,8 @@ def measure_peers(
         Those of the first copy of the model with shuffled parameters (:meth:`Subject.shuffles`).
     """
     batch, targets = _targets(subject, session, firms)
-    by_attention = peer_importance(subject.module, batch, targets)
-    if not by_attention or not len(targets):
+    by_attention = peer_importance(subject.module, batch, targets) if len(targets) else {}
+    if not by_attention:
         return []
     by_copy = [peer_importance(one, batch, targets) for one in subject.shuffles(session)]
     found = []

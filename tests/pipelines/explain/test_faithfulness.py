@@ -61,7 +61,7 @@ def measured(
 ) -> list[FaithfulPart]:
     """Measure fits of one fold, each with two dates of the network."""
     parts = []
-    config = PeerGameConfig(settings.network_permutations, DRAWN, settings.seed)
+    config = PeerGameConfig(settings.network_permutations, settings.max_peers, settings.seed)
     drawn = drawn_firms(data.mask_TN[TEST].numpy(), config)
     fitted = NeuralFitted("temporal_peer", {}, data.shape, (), module)
     for place in range(fits):
@@ -90,6 +90,12 @@ def test_peers_of_every_fit_are_ranked_in_a_universe_of_which_a_part_is_drawn(bu
     assert firms is not None
     others = ~np.eye(len(firms.firms_n), dtype=bool)
     assert np.isfinite(firms.values["shap"][others]).all(), "a map of firms shows measured pairs"
+
+
+def test_no_peers_are_ranked_if_followers_have_fewer_than_three_that_were_measured() -> None:
+    data = market()
+    (part,) = measured(data, two_layers(data), 1, SETTINGS.model_copy(update={"max_peers": 2}))
+    assert part.peers == []
 
 
 @pytest.mark.parametrize("build", [one_layer, two_layers])
