@@ -9,13 +9,18 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import input_versions
 from pipelines.lake.lake import Lake
+from pipelines.nightly.book.next_book import nightly_book
+from pipelines.nightly.book.recorded import read_recorded
+from pipelines.nightly.book.schedule import decision_due, schedule_text
 from pipelines.nightly.changes import changes_since, require_accepted
 from pipelines.nightly.clock import Clock
+from pipelines.nightly.exchange import following_session
 from pipelines.nightly.folder import night_folder
 from pipelines.nightly.plan import choose_nights, finished_nights, first_book
 from pipelines.nightly.play.journal import Retraining, lost_since, read_journal
@@ -24,6 +29,8 @@ from pipelines.nightly.registry.aliases import alias_history, challenger, champi
 from pipelines.nightly.sources import foresee
 from pipelines.nightly.table import finished_before, read_nights
 from pipelines.nightly.training.due import retraining_due
+
+_LISTED = 5  # nights in a line
 
 
 def describe_plan(
@@ -52,9 +59,11 @@ def describe_plan(
     if not plan.sessions:
         lines.append(f"  nights      the night of {plan.newest} is already done")
     else:
-        listed = ", ".join(map(str, plan.sessions[:5])) + (" ..." if len(plan.sessions) > 5 else "")
+        more = " ..." if len(plan.sessions) > _LISTED else ""
+        listed = ", ".join(map(str, plan.sessions[:_LISTED])) + more
         lines.append(f"  nights      {len(plan.sessions)} to play: {listed}")
         lines += _describe_trainings(config, lake, coming.sessions, plan.sessions)
+        lines.append(_describe_book(config, lake, coming.sessions, plan.sessions))
     named = {"champion": champion(lake, config.name), "challenger": challenger(lake, config.name)}
     lines += [f"  {alias:<12}{version or 'none'}" for alias, version in named.items()]
     versions = input_versions(lake) if lake.exists("prices") else {}
@@ -73,6 +82,30 @@ def _describe_trainings(
         yield "  training    not due"
     if config.nightly.retrain.on_drift and len(pending) > 1:
         yield f"  training    also after an alarm of the nights from {pending[0]} on"
+
+
+def _describe_book(
+    config: Config, lake: Lake, sessions: Sequence[dt.date], pending: Sequence[dt.date]
+) -> str:
+    """Say on which of the nights the book decides; each counts as a decision for the nights after it."""
+    name, book = nightly_book(config)
+    nights = read_nights(lake, config.name)
+    accounts, decisions = read_recorded(lake, config.name, nights, pending[0], None).accounts, []
+    for session in pending:
+        known = [one for one in sessions if one <= session]
+        following = following_session(config, lake, known)
+        due = decision_due(book, np.array(known, dtype="datetime64[D]"), following, accounts)
+        made = {"session": session, "schedule": schedule_text(book), "due": None, "decision": None}
+        if due is not None:
+            made |= {"due": due.session, "decision": "made"}
+            late = f" (for {due.session}, which was missed)" if due.late else ""
+            decisions.append(f"{session}{late}")
+        new = pl.DataFrame([made], schema_overrides={"due": pl.Date, "decision": pl.String})
+        accounts = pl.concat([accounts, new], how="diagonal")
+    if not decisions:
+        return f"  book        {name} does not decide ({schedule_text(book)})"
+    listed = ", ".join(decisions[:_LISTED]) + (" ..." if len(decisions) > _LISTED else "")
+    return f"  book        {name} decides on {listed} ({schedule_text(book)})"
 
 
 def _trainings(

@@ -143,11 +143,14 @@ def deliver(
         sessions = sessions_of(lake)
         if isinstance(source, _Watched):
             _refuse_rejected_sessions(config, lake, source, sessions)
-            _refuse_day_off(config, sessions, day)
-        late = _late(config, lake, day, _newest(lake), clock)
+        _refuse_day_off(config, sessions, day)
+        late = _late(config, lake, day, sessions[-1] if sessions else None, clock)
         if late is None:
             break
         wait_for_source(DataError(late))
+    due = due_session(config, lake, clock.now())
+    if day is None and due is not None and sessions[-1] < due:
+        progress.note(f"The prices end on {sessions[-1]}, before the newest session, {due}: an archive.")
     if config.source.kind in _LIVE and expected is None:
         mark = _mark(config, expected_session(config, lake, clock.now()), through)
     if mark is not None:
@@ -478,9 +481,11 @@ def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> Fo
     if is_unchanged(config, lake, day, clock):
         return Foreseen(stored, "nothing can be new at the source, which is not read")
     _refuse_closed_day(config, lake, day)
+    _refuse_ended_calendar(config, lake, clock)
     expected, through = _wanted(config, lake, day, clock)
     source = _watched(config, lake, make_source(config, through=through))
     if not isinstance(source, _Watched):
+        _refuse_day_off(config, stored, day)
         coming = set() if expected is None else {expected}
         return Foreseen(sorted({*stored, *coming}), "the source is asked; its answer is not known before")
     sessions = list(prices_to_keep(source, lake, config.quality)["date"].unique().sort())

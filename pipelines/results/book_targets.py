@@ -151,7 +151,7 @@ def _decide(  # noqa: PLR0917  # the arguments of book_targets
     last_N: FloatArray | None = None,
 ) -> BookTargets:
     rule = book.rule(horizon)
-    schedule = schedule or book_schedule(book, panel, held)
+    schedule = schedule or book_schedule(book, panel.dates_T, held)
     return rule.targets(_inputs(rule, schedule, signal_TN, panel, held, last_N))
 
 
@@ -174,17 +174,20 @@ def _inputs(  # noqa: PLR0917  # the arguments of book_targets
     )
 
 
-def book_schedule(book: BookConfig, panel: Panel, held: slice, following: dt.date | None = None) -> Schedule:
+def book_schedule(
+    book: BookConfig, dates_T: DateArray, held: slice, following: dt.date | None = None
+) -> Schedule:
     """Return the sessions of ``held`` on which a configured book may decide.
 
-    ``following`` is the session after the last one of the panel, by default the next weekday. It tells a book
-    that decides at the end of a period whether the last session is one (`backtest.books.schedules.calendar`).
-    In a backtest no signal is that late, because its label must be known.
+    ``following`` is the session after the last one of ``dates_T``, by default the next weekday. It tells a
+    book that decides at the end of a period whether the last session is one
+    (`backtest.books.schedules.calendar`). In a backtest no signal is that late, because its label must be
+    known.
     """
     if book.rebalance_on is None:
         return every_session(held.stop - held.start, book.rebalance_every)
     after = None if following is None else np.datetime64(following)
-    whole = calendar(panel.dates_T, book.rebalance_on, book.rebalance_every, after)
+    whole = calendar(dates_T, book.rebalance_on, book.rebalance_every, after)
     return Schedule(whole.turn_T[held], whole.every)
 
 

@@ -130,7 +130,7 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
     if last != data.session:
         raise DataError(f"The prices end on {last}, but the night is {data.session}; cut the data there.")
     following = following_session(config, data.lake, panel.dates_T.astype("datetime64[D]").tolist())
-    due = decision_due(book, panel, following, recorded.accounts)
+    due = decision_due(book, panel.dates_T, following, recorded.accounts)
     decided = _decide(config, book, data.market, _renamed(signals, recorded), recorded, due)
     rule = DelistingRule(unknown_return=config.label.unknown_delisting_return)
     before = hold(recorded, panel, data.tables.get("securities"), delay, rule)

@@ -15,8 +15,7 @@ import numpy as np
 import polars as pl
 
 from backtest.books.schedules import periods
-from features.arrays import IntArray
-from features.panel.panel import Panel
+from features.arrays import DateArray, IntArray
 from pipelines.config.books import BookConfig
 from pipelines.results.book_targets import book_schedule
 
@@ -50,7 +49,9 @@ def schedule_text(book: BookConfig) -> str:
     return f"{book.rebalance_on.replace('_', ' ')}{every}"
 
 
-def decision_due(book: BookConfig, panel: Panel, following: dt.date, accounts: pl.DataFrame) -> Due | None:
+def decision_due(
+    book: BookConfig, dates_T: DateArray, following: dt.date, accounts: pl.DataFrame
+) -> Due | None:
     """Return the decision that tonight has to make; None if there is none.
 
     Sessions count from the first night that followed this schedule, and every ``rebalance_every``-th of them
@@ -62,18 +63,18 @@ def decision_due(book: BookConfig, panel: Panel, following: dt.date, accounts: p
     ----------
     book
         Settings of the book.
-    panel
-        Prices up to tonight.
+    dates_T
+        Sessions of the data up to tonight.
     following
         The session that is expected after tonight.
     accounts
         Rows of the table ``accounts`` of the earlier nights, the newest last.
     """
-    day_T = panel.dates_T.astype("datetime64[D]")
+    day_T = dates_T.astype("datetime64[D]")
     accounts = _under(schedule_text(book), accounts)
     first = day_T[-1] if accounts.is_empty() else np.datetime64(accounts["session"][0])
     start = int(np.searchsorted(day_T, first))
-    turn_T = book_schedule(book, panel, slice(0, len(day_T)), following).turn_T
+    turn_T = book_schedule(book, dates_T, slice(0, len(day_T)), following).turn_T
     turns = start + np.flatnonzero(turn_T[start:])
     if not len(turns):
         return None

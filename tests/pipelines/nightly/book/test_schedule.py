@@ -53,7 +53,7 @@ def decide(
         if session < day(first):
             continue
         following = day(expected.get(str(session), str(sessions[n + 1])))
-        due = decision_due(settings, panel(sessions[: n + 1]), following, accounts)
+        due = decision_due(settings, panel(sessions[: n + 1]).dates_T, following, accounts)
         if due is not None:
             assert due.late == (due.session < session)
             if str(session) not in refused:
@@ -125,7 +125,7 @@ def test_a_night_that_was_not_played_is_made_up_for_by_the_next_one() -> None:
         }
     )
     on_monday = [one for one in sessions if one <= day("2021-05-17")]
-    due = decision_due(book(rebalance_on="friday"), panel(on_monday), day("2021-05-18"), accounts)
+    due = decision_due(book(rebalance_on="friday"), panel(on_monday).dates_T, day("2021-05-18"), accounts)
     assert due is not None
     assert (due.session, due.late) == (day("2021-05-14"), True)
 
@@ -141,8 +141,8 @@ def test_another_schedule_counts_from_its_own_first_night() -> None:
         }
     )
     monthly = book(rebalance_on="month_end")
-    before = decision_due(monthly, panel(sessions[:19]), sessions[19], accounts)
+    before = decision_due(monthly, panel(sessions[:19]).dates_T, sessions[19], accounts)
     assert before is None
-    due = decision_due(monthly, panel(sessions), day("2021-06-01"), accounts)
+    due = decision_due(monthly, panel(sessions).dates_T, day("2021-06-01"), accounts)
     assert due is not None
     assert due.session == day("2021-05-31"), "decisions of the other schedule in this month do not count"
