@@ -85,7 +85,7 @@ def measure_file(
     Parameters
     ----------
     target
-        CSV or Parquet file.
+        CSV, Excel or Parquet file.
     config
         Config whose lake, universe, label, books and costs are used.
     options

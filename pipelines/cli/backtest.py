@@ -17,7 +17,7 @@ def backtest(
         str,
         typer.Argument(
             metavar="RUN|FILE",
-            help="A run, a CSV or Parquet file with a date, a ticker and one or more columns of signals, or "
+            help="A run, a file (CSV, Excel or Parquet) with a date, a ticker and columns of signals, or "
             "the name of measured signals, as in `peerglass runs list`.",
         ),
     ],

@@ -147,5 +147,5 @@ def _network_sources() -> Finding:
         sec = f"sec downloads from EDGAR with edgartools {version('edgartools')}"
     except PackageNotFoundError:
         sec = "for sec, run: pip install 'edgartools>=5.62'"
-    offline = "simulated and sample work offline; files reads your CSV or Parquet"
+    offline = "simulated and sample work offline; files reads your CSV, Excel or Parquet"
     return Finding("sources", "ok", f"{offline}; {sec}")

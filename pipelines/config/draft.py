@@ -79,7 +79,7 @@ def draft_config(path: Path, folder: Path, date_format: str | None = None) -> Dr
     Parameters
     ----------
     path
-        CSV or Parquet file, or a pattern.
+        CSV, Excel or Parquet file, a pattern, or a folder.
     folder
         Folder that the config will be in; a path below it is written relative to it.
     date_format
@@ -88,7 +88,7 @@ def draft_config(path: Path, folder: Path, date_format: str | None = None) -> Dr
     Raises
     ------
     ConfigError
-        If the file is neither CSV nor Parquet, or holds signals.
+        If the extension of the file is not known, or it holds signals.
     DataError
         If the file cannot be read, or has too few sessions or firms for a walk-forward.
     """

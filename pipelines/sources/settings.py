@@ -7,7 +7,7 @@ import datetime as dt
 import difflib
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from pipelines.settings import PathSetting, Section, Settings
 from pipelines.sources.files.layouts import LAYOUTS
@@ -123,15 +123,6 @@ class FilesSourceConfig(Section):
                 f"encoding is {encoding!r}, which is no encoding; use one such as utf-8, latin-1 or cp1252"
             ) from None
         return encoding
-
-    @model_validator(mode="after")
-    def _check_marks(self) -> FilesSourceConfig:
-        if self.separator == self.decimal:
-            raise ValueError(
-                f"separator and decimal are both {self.separator!r}; a decimal comma needs another "
-                "separator, such as ;"
-            )
-        return self
 
 
 class YFinanceSourceConfig(Section):

@@ -1,1 +1,1 @@
-"""A user's own CSV or Parquet files."""
+"""A user's own CSV, Excel or Parquet files."""

@@ -34,8 +34,8 @@ def read_inputs(
 ) -> tuple[pl.DataFrame, list[str]]:
     """Read rows of (name, date, ticker, value), as delivered; the files do not say when a value became known.
 
-    Names match ``[a-z][a-z0-9_]*``. Returns of later periods (``ret_exc_lead1m``) are left out. Empty values and NaN are dropped and counted; columns that are not
-    numeric are listed in a note.
+    Names match ``[a-z][a-z0-9_]*``. Returns of later periods (``ret_exc_lead1m``) are left out. Empty values
+    and NaN are dropped and counted; columns that are not numeric are listed in a note.
 
     Raises
     ------

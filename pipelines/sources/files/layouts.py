@@ -26,12 +26,13 @@ PRICE_NAMES: Final[Names] = {
     for ours, theirs in {
         "date": (
             "date datetime day timestamp time tradedate tradingdate pricedate datadate caldt asof "
-            "asofdate businessdate dates datum fecha data dt 日期 交易日期 时间 日付 날짜 일자 기준일"
+            "asofdate businessdate dates opentime windowstart datum fecha data dt 日期 交易日期 "
+            "时间 日付 날짜 일자 기준일"
         ),
         "ticker": (
             "ticker tickers symbol tic asset sid permno permid isin cusip sedol ric figi gvkey "
             "instrument security securityid tscode code stock stockcode firm id 股票代码 证券代码 "
-            "代码 コード 銘柄コード 종목코드 단축코드"
+            "代码 コード 銘柄コード 종목코드 단축코드 name 名称 銘柄名 종목명"
         ),
         "close": (
             "close closeprice closingprice last lastprice pxlast closelast prc price settle prccd "
@@ -47,7 +48,8 @@ PRICE_NAMES: Final[Names] = {
         ),
         "low": "low lowprice bidlo pxlow prcld 3low tief najnizszy minimo plusbas 最低 最低价 安値 저가",
         "volume": (
-            "volume vol pxvolume cshtrd sharevolume 5volume 6volume volumen wolumen 成交量 出来高 거래량"
+            "volume vol pxvolume cshtrd sharevolume tottrdqty 5volume 6volume volumen wolumen "
+            "成交量 出来高 거래량"
         ),
         "split_ratio": "splitratio stocksplits split splitfactor splitcoefficient 8splitcoefficient",
         "dividend": (
@@ -198,6 +200,12 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         _tells("close adjustedclose"),
         {**_NEITHER, "adjusted_close": ("adjustedclose",)},
         note="Splits and dividends come from the ratio of the adjusted close to the close.",
+    ),
+    "adjusted_only": Layout(
+        "closes after adjustment alone",
+        _tells("adjclose", "adjustedclose", "adjcloseprice"),
+        {**_NEITHER, "close": ("adjclose", "adjustedclose", "adjcloseprice")},
+        note="Its closes contain splits and dividends, so neither is counted again.",
     ),
     "nasdaq": Layout("Nasdaq.com", _tells("date closelast")),
     "investing": Layout("Investing.com", _tells("date price change"), {"close": ("price",)}),

@@ -36,7 +36,7 @@ DELISTINGS: Final = ("delisting_return", "delisting_reason")
 _STORED: Final = tuple(name for name in OPTIONAL if name not in VENDOR)
 _DECORATION: Final = re.compile(
     r"^(?:(?:time_series_)?(?:daily|weekly|monthly)_(?:adjusted_)?)"
-    r"|[ _-](?:historical[ _]data|stock[ _]price[ _]history|daily|1d|prices?|history)$",
+    r"|[ _-](?:historical[ _]data|historische daten|stock[ _]price[ _]history|daily|1d|prices?|history)$",
     re.IGNORECASE,
 )
 """What vendors write around the ticker in the name of a file."""

@@ -183,7 +183,7 @@ class FilesSource:
         else:
             tables["securities"], table_notes, table_hazards = read_securities(
                 resolve(self._securities),
-                self._options.for_table("securities", SECURITY_NAMES | {"ticker": names["ticker"]}),
+                self._options.for_table("securities", {**SECURITY_NAMES, "ticker": names["ticker"]}),
             )
             notes += table_notes
             hazards += table_hazards

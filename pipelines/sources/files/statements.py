@@ -83,7 +83,7 @@ class StatementFiles:
     Attributes
     ----------
     path
-        CSV or Parquet, wildcards allowed. Wide: ticker, period_end and one column per item. Long: ticker,
+        CSV, Excel or Parquet, wildcards allowed. Wide: ticker, period_end, one column per item. Long: ticker,
         period_end, item, value. Both may have known_at (the date by whose close it was public), unit,
         filing_id, months (the span of a flow) and stated_on (the last date whose splits a share count or
         per-share amount includes).

@@ -39,9 +39,13 @@ _DATE: Final = re.compile(
 """A cell with a date. A few wrong ones do no harm, because a column needs several."""
 _DECIMAL: Final = re.compile(r"[+-]?\d+[.,]\d+")
 _KNOWN: Final = frozenset(plain(name) for names in PRICE_NAMES.values() for name in names)
-_COMMA_NUMBER: Final = r"^[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+(?:[eE][+-]?\d+)?$"
-_POINT_NUMBER: Final = r"^[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)\.\d+(?:[eE][+-]?\d+)?$"
-_GROUPED_WHOLE: Final = {",": r"^[+-]?\d{1,3}(?:\.\d{3})+$", ".": r"^[+-]?\d{1,3}(?:,\d{3})+$"}
+_UNIT: Final = r" ?[KMBT%€$£]?"
+_COMMA_NUMBER: Final = rf"^[+-]?[€$£]? ?(?:\d+|\d{{1,3}}(?:\.\d{{3}})+),\d+(?:[eE][+-]?\d+)?{_UNIT}$"
+_POINT_NUMBER: Final = rf"^[+-]?[€$£]? ?(?:\d+|\d{{1,3}}(?:,\d{{3}})+)\.\d+(?:[eE][+-]?\d+)?{_UNIT}$"
+_GROUPED_WHOLE: Final = {
+    ",": rf"^[+-]?[€$£]? ?\d{{1,3}}(?:\.\d{{3}})+{_UNIT}$",
+    ".": rf"^[+-]?[€$£]? ?\d{{1,3}}(?:,\d{{3}})+{_UNIT}$",
+}
 _EASTERN: Final = ("gb18030", "cp949", "cp932", "big5")
 _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 

@@ -204,7 +204,11 @@ def _few_days(frame: pl.DataFrame) -> bytes:
 REFUSED: Mapping[str, tuple[Callable[[pl.DataFrame], bytes], int, str]] = {
     "signals": (lambda f: f.select("date", "ticker", alpha="volume").write_csv().encode(), 2, "are signals"),
     "no dates": (lambda f: f.select("ticker", "close").write_csv().encode(), 3, "looks like a date"),
-    "no tickers": (lambda f: f.rename({"ticker": "x"}).write_csv().encode(), 3, "tickers to ticker"),
+    "no tickers": (
+        lambda f: f.rename({"ticker": "x"}).drop("name").write_csv().encode(),
+        3,
+        "tickers to ticker",
+    ),
     "two orders": (_few_days, 3, "give one with --date-format"),
     "constant NaN": (
         lambda f: f.with_columns(close=pl.lit("NaN")).write_csv().encode(),

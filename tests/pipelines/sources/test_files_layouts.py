@@ -151,9 +151,18 @@ def yahoo_page(folder: Path) -> Path:
     return per_ticker(folder / "firms", named(frame, ticker="ticker", date="Date", **OHLC, **names))
 
 
-def _two_lines(frame: pl.DataFrame, tickers: list[str], *, third: bool, by_ticker: bool) -> str:
+FIELDS = {"Close": "adjusted", "High": "high", "Open": "open", "Volume": "volume"}
+
+
+def _two_lines(
+    frame: pl.DataFrame,
+    tickers: list[str],
+    *,
+    third: bool,
+    by_ticker: bool,
+    fields: Mapping[str, str] = FIELDS,
+) -> str:
     """The columns of yf.download as pandas writes them."""
-    fields = {"Close": "adjusted", "High": "high", "Open": "open", "Volume": "volume"}
     pairs = [(field, ticker) for field in fields for ticker in tickers]
     pairs = sorted(pairs, key=lambda pair: pair[1]) if by_ticker else pairs
     lines = [["Price", *(field for field, _ in pairs)], ["Ticker", *(ticker for _, ticker in pairs)]]
@@ -169,6 +178,19 @@ def yahoo_download(folder: Path) -> Path:
     text = _two_lines(adjusted(MARKET).sort("date"), ["AAA", "BBB", "CCC"], third=True, by_ticker=False)
     (folder / "p.csv").write_text(text)
     return folder / "p.csv"
+
+
+def yahoo_download_unadjusted(folder: Path) -> Path:
+    frame = adjusted(SPLIT_ADJUSTED.with_columns(split_ratio=1.0)).sort("date")
+    fields = {"Adj Close": "adjusted", "Close": "close", "Volume": "volume"}
+    text = _two_lines(frame, ["AAA", "BBB", "CCC"], third=True, by_ticker=False, fields=fields)
+    (folder / "p.csv").write_text(text)
+    return folder / "p.csv"
+
+
+def adjusted_with_dividends(folder: Path) -> Path:
+    names = {"date": "date", "ticker": "Name", "adjusted": "adj_close", "dividend": "dividend"}
+    return text_file(folder / "p.csv", named(adjusted(MARKET), **names))
 
 
 def yahoo_download_by_ticker(folder: Path) -> Path:
@@ -242,6 +264,19 @@ def investing(folder: Path) -> Path:
     )
     names = {"date": "Date", "close": "Price", "volume": "Vol.", "change": "Change %"}
     return per_ticker(folder / "inv", named(frame, ticker="ticker", **names), "{} Historical Data.csv")
+
+
+def investing_in_german(folder: Path) -> Path:
+    """Separated by commas, with decimal commas in quotes."""
+    comma = str.maketrans(",.", ".,")
+    frame = SPLIT_ADJUSTED.with_columns(
+        pl.col("date").dt.to_string("%d.%m.%Y"),
+        pl.col("close").map_elements(lambda x: f"{x:,.3f}".translate(comma), return_dtype=pl.String),
+        pl.col("volume").map_elements(lambda x: f"{x / 1e6:.6f}M".translate(comma), return_dtype=pl.String),
+        change=pl.lit("0,10%"),
+    )
+    names = {"date": "Datum", "close": "Zuletzt", "volume": "Vol.", "change": "+/- %"}
+    return per_ticker(folder / "inv", named(frame, ticker="ticker", **names), "{} Historische Daten.csv")
 
 
 def eod(folder: Path) -> Path:
@@ -331,10 +366,9 @@ def sharadar(folder: Path) -> Path:
 
 
 def workbook(folder: Path) -> Path:
-    rows = [
-        list(row) for row in MARKET.select("date", "ticker", "close", "split_ratio", "dividend").iter_rows()
-    ]
+    columns = MARKET.select("date", "ticker", "close", "split_ratio", "dividend")
     header = ["Date", "Ticker", "Last Price", "Split", "Dividend"]
+    rows = [list(row) for row in columns.iter_rows()]
     return write_workbook(folder / "p.xlsx", [["Prices of the desk"], [], header, *rows])
 
 
@@ -383,6 +417,8 @@ VENDORS: Mapping[Callable[[Path], Path], tuple[str | None, str]] = {
     yahoo_unadjusted: ("yahoo", "long"),
     yahoo_page: ("yahoo", "file_per_ticker"),
     yahoo_download: (None, "wide"),
+    yahoo_download_unadjusted: ("yahoo", "wide"),
+    adjusted_with_dividends: ("adjusted_only", "long"),
     yahoo_download_by_ticker: (None, "wide"),
     yahoo_download_one_each: (None, "wide"),
     yahoo_parquet: (None, "wide"),
@@ -390,6 +426,7 @@ VENDORS: Mapping[Callable[[Path], Path], tuple[str | None, str]] = {
     alpha_vantage: ("alpha_vantage", "file_per_ticker"),
     nasdaq: ("nasdaq", "file_per_ticker"),
     investing: ("investing", "file_per_ticker"),
+    investing_in_german: (None, "file_per_ticker"),
     eod: ("adjusted", "file_per_ticker"),
     bloomberg: (None, "wide"),
     crsp: ("crsp", "long"),
@@ -411,7 +448,7 @@ TICKERS: Mapping[Callable[[Path], Path], list[str]] = {
     chinese: ["000001", "300750", "600519"],
     korean: ["000660", "005930", "035420"],
 }
-WITHOUT_DIVIDENDS = (nasdaq, investing, bloomberg)
+WITHOUT_DIVIDENDS = (nasdaq, investing, investing_in_german, bloomberg)
 
 
 @pytest.mark.parametrize("write", VENDORS)

@@ -77,9 +77,9 @@ def test_an_action_that_is_neither_is_quoted_and_other_files_are_refused(tmp_pat
     path.write_text("date,ticker,action\n2020-03-01,CCC,perhaps\n")
     with pytest.raises(DataError, match="the action 'perhaps' of CCC, which is neither"):
         spells(path)
-    path.write_text("date,name,remark\n2020-03-01,a,b\n")
+    path.write_text("date,text,remark\n2020-03-01,a,b\n")
     with pytest.raises(
-        DataError, match="has no layout of index membership; its columns are date, name, remark"
+        DataError, match="has no layout of index membership; its columns are date, text, remark"
     ):
         spells(path)
 

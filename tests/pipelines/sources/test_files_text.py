@@ -174,10 +174,16 @@ def test_the_order_of_day_and_month_is_one_for_all_rows(tmp_path: Path, days: li
         FilesSource(path, date_format="%d/%m/%Y").fetch()
 
 
-def test_one_mark_for_two_purposes_is_refused() -> None:
+def test_decimal_commas_in_quotes_may_be_separated_by_commas(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('date,ticker,close,volume\n2020-01-02,A,"1.234,5","1,2M"\n')
+    found = recognise_text(path)
+    assert (found.separator, found.decimal) == (",", ",")
+    assert prices(path, found) == [(date(2020, 1, 2), "A", 1234.5, 1.2e6)]
+
+
+def test_an_unknown_encoding_is_refused() -> None:
     from pipelines.sources.settings import FilesSourceConfig
 
-    with pytest.raises(ValueError, match="separator and decimal are both ','"):
-        FilesSourceConfig(kind="files", prices="a.csv", decimal=",")
     with pytest.raises(ValueError, match="which is no encoding"):
         FilesSourceConfig(kind="files", prices="a.csv", encoding="klingon")
