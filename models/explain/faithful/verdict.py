@@ -135,12 +135,14 @@ class Criterion:
     def words(self) -> str:
         """The figure, its interval, the limit that decides, and the distance to it."""
         found = self.estimate
+        if found.dates < MIN_DATES:
+            return f"{self.name} measured on fewer than {MIN_DATES} dates"
         if math.isnan(self.margin):
-            return f"{self.name} not measured on {MIN_DATES} dates"
+            return f"{self.name} unknown"
         limit = self.limits.fails if self.to_fail >= self.to_pass else self.limits.passes
         return (
             f"{self.name} {found.value:.2f} ({found.low:.2f} to {found.high:.2f}), limit {limit:.2f}, "
-            f"margin {self.margin:.2f}"
+            f"margin {self.margin:.2f} of half the interval"
         )
 
 

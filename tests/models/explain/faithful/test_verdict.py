@@ -187,7 +187,7 @@ def test_a_clear_verdict_has_no_other_answer() -> None:
         assert "margin" in verdict.sentence
     few = verdict_of(found(0.61, 0.1, dates=3))
     assert (few.answer, few.near) == ("inconclusive", ())
-    assert "agreement not measured" in few.sentence
+    assert "agreement measured on fewer than 5 dates" in few.sentence
     # a failure that is certain is not made uncertain by a criterion near its limit
     assert verdict_of(found(0.61, 0.1), learned=1.0).near == ()
 
