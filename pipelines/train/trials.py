@@ -205,11 +205,15 @@ def record(output: Path, run_id: str, trials: Iterable[Trial]) -> None:
             "hypothesis": trial.scope.hypothesis,
             "lake": trial.scope.lake,
         }
-    if rows:
-        frame = pl.DataFrame(
-            list(rows.values()), schema_overrides=dict.fromkeys(("book", "hypothesis", "lake"), pl.String)
-        )
-        _ledger(output).upsert("trials", frame)
+    if not rows:
+        return
+    ledger, row_id = _ledger(output), keys("trials")
+    texts = dict.fromkeys(("book", "hypothesis", "lake"), pl.String)
+    new = pl.DataFrame(list(rows.values()), schema_overrides=texts)
+    if ledger.exists("trials"):  # a row is never replaced, for example by another name of the book
+        new = new.join(ledger.read("trials", columns=row_id), on=row_id, how="anti")
+    if new.height:
+        ledger.upsert("trials", new)
 
 
 def read_trials(output: Path) -> pl.DataFrame:

@@ -49,17 +49,18 @@ def _overfitting(found: pl.DataFrame, assumed: Sequence[str]) -> Iterator[str]:
         return
     for (name,), part in found.partition_by(["signal"], as_dict=True, maintain_order=True).items():
         shares = [
-            f"{row['pbo']:.0%}" + "".join(f", {axis} {_value(row[axis])}" for axis in assumed)
+            f"{row['pbo']:.0%}"
+            + (f" ({', '.join(f'{axis} {_value(row[axis])}' for axis in assumed)})" if assumed else "")
             for row in part.iter_rows(named=True)
         ]
-        said = "; ".join(shares)
+        said = f"{'; '.join(shares)} of the splits"
         if part.height > _MOST_SETS:
             low, *_, high = sorted(part["pbo"].to_list())
-            said = f"{low:.0%} to {high:.0%}, by set of assumptions"
+            said = f"{low:.0%} to {high:.0%} of the splits (by set of assumptions)"
         worst = max(part["loss_probability"].to_list())
         yield (
             f"The book of {name} that is best on one half of the sessions is at or below the median on the "
-            f"other half in this share of the splits: {said}. It loses there in up to {worst:.0%} "
+            f"other half in {said}, and loses there in up to {worst:.0%} "
             "(probability of overfitting by CSCV among the books of one set of assumptions; books without "
             "skill give about 50%)."
         )

@@ -91,6 +91,7 @@ def test_the_same_book_is_one_trial_whatever_its_name_its_costs_and_its_delay(tm
     plain = with_books(2)
     result = noise_of(plain)
     first = measured(tmp_path, result, plain)["significance"]
+    tried = read_trials(tmp_path)["first_tried"]
     again = (
         changed(plain, backtest={"costs": {"half_spread_bps": 50}}),
         changed(plain, backtest={"delay": 3, "capital": 1e6, "execution": {"price": "open"}}),
@@ -104,6 +105,8 @@ def test_the_same_book_is_one_trial_whatever_its_name_its_costs_and_its_delay(tm
     other_names = changed(plain, backtest={"books": renamed})
     measured(tmp_path, noise_of(other_names, model="renamed"), other_names, {"renamed": SIGNAL["noise"]})
     assert count_trials(tmp_path, Scope.of(plain)).trials == 2
+    assert read_trials(tmp_path)["book"].to_list() == list(plain.backtest.books), "the first name stays"
+    assert read_trials(tmp_path)["first_tried"].equals(tried), "and so does the time"
     assert shown(tmp_path, result, plain)["significance"].equals(first), (
         "an unchanged signal keeps its figures"
     )
