@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from features.arithmetic.rolling import carry
+from features.panel.panel import Panel
+
 START = dt.date(2021, 3, 1)
 STALE = 4
 REASONS = ("merger", "performance", "unknown", None)
@@ -77,7 +80,7 @@ def raw_market(seed: int, sessions: int = 36, firms: int = 13) -> RawMarket:
         if rng.random() < 0.4:
             gone_after = int(rng.integers(first, sessions))
         if rng.random() < 0.5:
-            delisted_at = min(max(gone_after + int(rng.integers(-2, 7)), 0), sessions - 1)
+            delisted_at = min(max(gone_after + int(rng.integers(-2, 3 * STALE)), 0), sessions - 1)
             paid = float(rng.choice([-1.0, -0.6, 0.15])) if rng.random() < 0.5 else None
             records[ticker] = {
                 "valid_from": days[0],
@@ -100,3 +103,15 @@ def raw_market(seed: int, sessions: int = 36, firms: int = 13) -> RawMarket:
                 close[t, ticker] = price
     present = {ticker for _, ticker in (*close, *split, *dividend)}
     return RawMarket(sessions, tuple(x for x in tickers if x in present), close, split, dividend, records)
+
+
+def holders_paid(panel: Panel) -> np.ndarray:
+    """Whether holders have their money: the firm is worthless, or delisted and no later record changes it."""
+    value_TN = carry(panel.total_return_index_TN)
+    gone_TN = value_TN == 0
+    for n in range(panel.n_firms):
+        for t in np.flatnonzero(panel.delisted_TN[:, n]):
+            ends = np.flatnonzero(~panel.delisted_TN[t:, n])
+            spell = value_TN[t : t + int(ends[0]) if len(ends) else None, n]
+            gone_TN[t, n] |= bool((spell == spell[0]).all())
+    return gone_TN

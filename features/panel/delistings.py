@@ -107,8 +107,10 @@ def find_delistings(
       the recorded return or, without one, the return that `DelistingRule` gives for its reason (no reason
       counts as ``unknown``). A price after ``delisted_on`` overrules the record.
     - Without a record, a firm counts as halted for ``rule.stale_sessions`` sessions. On the next session it
-      is presumed delisted for an unknown reason. If it trades again, it is worth its price again, but holders
-      that were paid out no longer own it. Known gaps are not among these sessions.
+      is presumed delisted for an unknown reason. A record that comes later replaces the presumption from its
+      own date on: holders then earn its return (`features.panel.holder_returns`). If the firm trades again,
+      it is worth its price again, but holders that were paid out no longer own it. Known gaps are
+      not among these sessions.
     - The value is unknown in a known gap. It is unknown as well for the missing firms of a session on which
       at least a quarter of the listed firms, and at least ten, lack a price.
 
@@ -150,22 +152,26 @@ def find_delistings(
         counted = np.append(np.flatnonzero(~gap_TN[:, n]), T)
         for last, resumes in zip(traded[silent].tolist(), traded[silent + 1].tolist(), strict=True):
             after = int(np.searchsorted(counted, last)) + rule.stale_sessions + 1
-            paid_at, record = int(counted[min(after, len(counted) - 1)]), None
+            presumed = int(counted[min(after, len(counted) - 1)])
+            endings: list[tuple[int, _Delisting | None]] = [(presumed, None)]
             later = [known for known in delistings if known.day >= dates_T[last]]
             if later:
                 at = max(int(np.searchsorted(dates_T, later[0].day)), last + 1)
-                if at <= paid_at:
-                    paid_at, record = at, later[0]
-            if paid_at >= resumes:
-                continue
-            paid = None if record is None else record.paid
-            if paid is None:
-                kind = "silence" if record is None else record.reason or "unknown"
-                paid = _assumed_return(kind, rule, on_nasdaq=records.on_nasdaq(ticker, dates_T[paid_at]))
+                endings = [ending for ending in endings if ending[0] < at] + [(at, later[0])]
+            kind = None
+            for paid_at, record in endings:  # a presumption, then the record that replaces it
+                if paid_at >= resumes:
+                    continue
+                paid, kind = None if record is None else record.paid, None
+                if paid is None:
+                    kind = "silence" if record is None else record.reason or "unknown"
+                    nasdaq = records.on_nasdaq(ticker, dates_T[paid_at])
+                    paid = _assumed_return(kind, rule, on_nasdaq=nasdaq)
+                delisted_TN[paid_at:resumes, n] = True
                 unknown_TN[paid_at:resumes, n] = kind in {"silence", "unknown"}
+                value_ratio_TN[paid_at:resumes, n] = 1.0 + paid
+            if kind is not None:
                 assumed[kind] += 1
-            delisted_TN[paid_at:resumes, n] = True
-            value_ratio_TN[paid_at:resumes, n] = 1.0 + paid
     missing_TN = _gaps(traded_TN, rule.stale_sessions) & ~delisted_TN & ~gap_TN
     gap_TN = gap_TN & ~delisted_TN
     value_ratio_TN[missing_TN | gap_TN] = np.nan

@@ -21,7 +21,10 @@ def hold(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     tradable_TN: BoolArray,
     gone_TN: BoolArray,
 ) -> None:
-    """Fill the four arrays of a `HolderMarket`; arguments in the order of its function and its fields."""
+    """Fill the four arrays of a `HolderMarket`; arguments in the order of its function and its fields.
+
+    A firm is gone only once its index no longer changes while it is delisted: before that, holders wait.
+    """
     T, N = index_TN.shape
     last_N = np.full(N, np.nan)
     for t in range(T):
@@ -35,3 +38,10 @@ def hold(  # noqa: PLR0917  # a compiled loop takes its arrays by position
             known[i] = is_known
             gone[i] = is_gone
             tradable[i] = traded[i] & is_known & (not is_gone)
+    waits_N = np.zeros(N, dtype=np.bool_)
+    for t in range(T - 2, -1, -1):
+        value, after, gone = value_TN[t], value_TN[t + 1], gone_TN[t]
+        for i in range(N):
+            both = delisted_TN[t, i] & delisted_TN[t + 1, i]
+            waits_N[i] = both & (waits_N[i] | (value[i] != after[i]))
+            gone[i] &= not waits_N[i]

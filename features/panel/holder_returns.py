@@ -9,7 +9,8 @@ unit is the firm's total return index ("the index" below).
   unit keeps its last known value; when the index is known again, the unit earns the whole move.
 - **Delisting.** On the first session after the purchase on which the firm is delisted (or worth nothing), the
   unit is paid out at that session's index, which includes the delisting return. From then on it is cash. If
-  the firm trades again later, the holder no longer owns it.
+  the firm trades again later, the holder no longer owns it. If a delisting is presumed after a long silence
+  and its return is recorded later, the holder waits for the record and is paid out then.
 - **Valuation.** A unit that cannot be sold at the valuation close counts at its value on that close. If the
   index is NaN on that close, the return is unknown.
 - **Known gaps.** The label of an order on a session whose price is known to be missing from the data, or of a
@@ -32,7 +33,10 @@ from features.arrays import BoolArray, FloatArray, frozen
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HolderMarket:
-    """Value and tradability of each firm for a holder. Row t depends only on rows <= t of the inputs.
+    """Value and tradability of each firm for a holder.
+
+    Row t depends only on rows <= t of the inputs, except that `delisted_TN` is False while a later row of the
+    same delisting changes what it pays. Values do not depend on that.
 
     Attributes
     ----------

@@ -51,6 +51,7 @@ class Bookkeeper:
     )  # dividend per share that has not been reinvested yet
     last: dict[str, int] = field(default_factory=dict)  # session of the last close
     paid_out: set[str] = field(default_factory=set)  # holders have been paid out
+    presumed: dict[str, float] = field(default_factory=dict)  # what holders who wait for a record may expect
     borrowed: float = 0.0  # value of short positions after the last trades
     nav: float = 1.0
 
@@ -64,7 +65,10 @@ class Bookkeeper:
                 self.reinvest(t, ticker)
             elif ticker in self.last and ticker not in self.paid_out:
                 paid = self.ending(t, ticker)
-                if paid is not None:
+                if paid is not None and self.waits(t, ticker, paid):
+                    self.presumed[ticker] = 1.0 + paid
+                elif paid is not None:
+                    self.presumed.pop(ticker, None)
                     self.paid_out.add(ticker)
                     paid_out[ticker] = self.shares.get(ticker, 0.0) * self.price[ticker] * (1.0 + paid)
                     self.shares[ticker] = 0.0
@@ -74,7 +78,7 @@ class Bookkeeper:
         traded = unfilled = 0.0
         for ticker in market.tickers if order is not None else ():
             assert order is not None
-            held = self.shares.get(ticker, 0.0) * self.price.get(ticker, 0.0)
+            held = self.worth(ticker)
             trade = order[ticker] * before - held
             if (t, ticker) in market.close:
                 self.shares[ticker] = self.shares.get(ticker, 0.0) + trade / self.price[ticker]
@@ -84,7 +88,7 @@ class Bookkeeper:
                 unfilled += abs(trade)
         self.cash -= (HALF_SPREAD + COMMISSION) * traded
         start, self.nav = self.nav, self.cash + self.value()
-        values = {ticker: self.shares.get(ticker, 0.0) * self.price[ticker] for ticker in self.price}
+        values = {ticker: self.worth(ticker) for ticker in self.price}
         self.borrowed = -sum(value for value in values.values() if value < 0)
         gap = self.missing_in_a_gap(t)
         return {
@@ -114,6 +118,7 @@ class Bookkeeper:
         self.waiting[ticker] = 0.0
         self.price[ticker], self.last[ticker] = close, t
         self.paid_out.discard(ticker)
+        self.presumed.pop(ticker, None)
 
     def ending(self, t: int, ticker: str) -> float | None:
         """Return the payout of a firm without a close at t; None while it is halted."""
@@ -125,6 +130,15 @@ class Bookkeeper:
                     return float(record["delisting_return"])  # type: ignore[arg-type]
                 return self.assumed(record)
         return self.assumed(None) if t - self.last[ticker] > STALE else None
+
+    def waits(self, t: int, ticker: str, paid: float) -> bool:
+        """Whether a record that comes later, and before any price, changes what is paid."""
+        record = self.market.records.get(ticker)
+        if record is None:
+            return False
+        day = (record["delisted_on"] - START).days  # type: ignore[operator]
+        priced = any((s, ticker) in self.market.close for s in range(t + 1, day + 1))
+        return t < day < self.market.sessions and not priced and self.ending(day, ticker) != paid
 
     @staticmethod
     def assumed(record: dict[str, object] | None) -> float:
@@ -140,7 +154,11 @@ class Bookkeeper:
         return [x for x in silent if x not in self.paid_out] if len(silent) >= max(10, listed / 4) else []
 
     def value(self) -> float:
-        return sum(self.shares.get(ticker, 0.0) * price for ticker, price in self.price.items())
+        return sum(self.worth(ticker) for ticker in self.price)
+
+    def worth(self, ticker: str) -> float:
+        price = self.price.get(ticker, 0.0) * self.presumed.get(ticker, 1.0)
+        return self.shares.get(ticker, 0.0) * price
 
 
 def random_weights(rng: np.random.Generator, T: int, N: int, *, long_only: bool) -> np.ndarray:

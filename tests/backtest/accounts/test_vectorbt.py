@@ -13,7 +13,7 @@ import warnings
 import numpy as np
 import polars as pl
 import pytest
-from ending_markets import STALE, raw_market
+from ending_markets import STALE, holders_paid, raw_market
 
 from backtest.accounts.accounting import run_book
 from backtest.accounts.result import BookResult
@@ -55,7 +55,7 @@ def orders(panel: Panel, target_TN: np.ndarray, delay: int) -> np.ndarray:
     """Target weights on the sessions and firms where they can be traded; 0 where holders are paid out."""
     order_TN = np.full(target_TN.shape, np.nan)
     order_TN[delay:] = target_TN[: len(target_TN) - delay]
-    gone_TN = panel.delisted_TN | (carry(panel.total_return_index_TN) == 0)
+    gone_TN = holders_paid(panel)
     known_TN = np.isfinite(panel.total_return_index_TN)
     order_TN[~(panel.traded_TN & known_TN & ~gone_TN)] = np.nan
     order_TN[gone_TN] = 0.0
@@ -66,7 +66,7 @@ def plain_loop(panel: Panel, target_TN: np.ndarray, delay: int) -> list[float]:
     """NAV of each session from units and cash, firm by firm in plain Python."""
     order_TN = orders(panel, target_TN, delay)
     index_TN = np.nan_to_num(carry(panel.total_return_index_TN))
-    gone_TN = panel.delisted_TN | (carry(panel.total_return_index_TN) == 0)
+    gone_TN = holders_paid(panel)
     T, N = order_TN.shape
     cash, units, navs = 1.0, [0.0] * N, []
     for t in range(T):
@@ -108,7 +108,7 @@ def test_nav_equals_that_of_vectorbt() -> None:
             traded = book.ledger.filter(pl.col("trade") != 0)
             at = (traded["session"].to_numpy(), traded["firm"].to_numpy())
             fee_TN[at] /= 1 + SPREAD * np.sign(traded["trade"].to_numpy())
-            gone_TN = panel.delisted_TN | (carry(panel.total_return_index_TN) == 0)
+            gone_TN = holders_paid(panel)
             slip_TN[gone_TN] = fee_TN[gone_TN] = 0.0
             index_TN = carry(panel.total_return_index_TN)
             if (index_TN == 0).any():

@@ -97,7 +97,7 @@ def test_index_and_labels_for_every_kind_of_delisting() -> None:
         "H": [10.0] * (n - 2) + [None] * 2,  # delisting recorded after the panel's end: halted
         "I": [10.0, *[None] * 24, 9.0, *[9.0] * (n - 26)],  # presumed delisted, then trades again
         "J": [10.0, 11.0, 12.0, None, 13.0, *[13.0] * (n - 5)],  # prices after a recorded delisting
-        "K": [10.0, 11.0, *no_price],  # recorded too late, after it was presumed delisted
+        "K": [10.0, 11.0, *no_price],  # recorded after it was presumed delisted
         "L": [10.0, 11.0, *no_price],  # for performance, off Nasdaq
         "M": [10.0, 11.0, *no_price],  # for performance, on Nasdaq
         "N": [10.0, 11.0, *no_price],  # a merger on Nasdaq
@@ -130,7 +130,7 @@ def test_index_and_labels_for_every_kind_of_delisting() -> None:
     np.testing.assert_allclose(index["H"], [10.0] * n)
     np.testing.assert_allclose(index["I"], [10.0] * 25 + [9.0] * (n - 25))
     np.testing.assert_allclose(index["J"][:5], [10.0, 11.0, 12.0, 12.0, 13.0])
-    np.testing.assert_allclose(index["K"], [10.0, *[11.0] * (n - 1)])
+    np.testing.assert_allclose(index["K"], [10.0, *[11.0] * 29, *[1.1] * (n - 30)])
     for ticker, worth in {"L": 7.7, "M": 4.95, "N": 11.0, "O": 11.55, "P": 11.0}.items():
         np.testing.assert_allclose(index[ticker], [10.0, 11.0, *[worth] * (n - 2)])
     first_paid = dict(zip(panel.tickers_N, np.argmax(panel.delisted_TN, axis=0).tolist(), strict=True))
@@ -146,7 +146,7 @@ def test_index_and_labels_for_every_kind_of_delisting() -> None:
         "2 delisting(s) for performance have no recorded return: -30% is paid, on Nasdaq -55%.",
         "1 merger(s) have no recorded return: the last price is paid.",
         "2 delisting(s) have neither a recorded return nor a reason: the last price is paid.",
-        "3 time(s) a firm had no price for more than 20 sessions and no recorded delisting: presumed "
+        "2 time(s) a firm had no price for more than 20 sessions and no recorded delisting: presumed "
         "delisted for an unknown reason, the last price is paid.",
     )
     harsh = build_panel(prices_of(closes, {}), securities, delisting_rule=DelistingRule(unknown_return=-0.55))
@@ -164,6 +164,9 @@ def test_index_and_labels_for_every_kind_of_delisting() -> None:
     np.testing.assert_allclose(forward_returns(panel, 0, 3)[0, panel.tickers_N.index("F")], 0.2)
     assert np.isnan(label["A"][-2:]).all()
     assert np.isfinite(label["A"][:-2]).all()
+    # bought at the last price: nothing until the record of session 30, and its return from then on
+    late_H = [forward_returns(panel, 0, horizon)[1, panel.tickers_N.index("K")] for horizon in (10, 28, 29, 35)]
+    np.testing.assert_allclose(late_H, [0.0, 0.0, -0.9, -0.9], atol=1e-15)
 
 
 def test_firm_without_any_price_is_nan_everywhere() -> None:
