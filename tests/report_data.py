@@ -511,6 +511,8 @@ def make_books(firms: int = 60) -> BookTables:
                     "net_exposure": 0.004,
                     "turnover": 0.31,
                     "unfilled": 0.0021,
+                    "signal_dates": 756,
+                    "decisions": 152,
                 }
             )
         for power in range(5, 11):

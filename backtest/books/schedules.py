@@ -1,4 +1,4 @@
-"""When a book decides: every m-th session, or every m-th of the sessions that a calendar names.
+"""When a book decides: every m-th date with signals, or every m-th of the sessions that a calendar names.
 
 Shape suffix: T sessions.
 """
@@ -21,15 +21,17 @@ Turn = Literal[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Every m-th of the sessions on which a book may decide.
+    """Every m-th of the dates on which a book may decide and has signals.
 
     Attributes
     ----------
     turn_T : ndarray of bool, shape (T,)
-        Sessions on which the book may decide, known at the close of t.
+        Sessions on which the book may decide, known at the close of t. A turn without enough signals waits
+        for the next session that has them, so weekly signals and a book that turns at the end of a month
+        meet once a month.
     every : int
-        The book decides on every ``every``-th of these sessions, counted from the first one that has enough
-        signals. If such a session has too few signals, the book holds until the next one.
+        The book decides on every ``every``-th of these dates with signals. Sessions without signals do not
+        count: weekly signals and 2 give a decision every two weeks, whatever holidays lie between.
 
     Raises
     ------
@@ -58,28 +60,29 @@ class Schedule:
         Returns
         -------
         ndarray of bool, shape (T,)
-            Apart from the count of turns, element t depends only on session t.
+            Element t depends only on sessions up to t.
 
         Raises
         ------
         ValueError
             If no session on which the book may decide has enough signals.
         """
-        possible_T: BoolArray = self.turn_T & (count_T >= needed)
+        enough_T = count_T >= needed
+        turn_T = np.cumsum(self.turn_T)
+        served_T = np.concatenate([[0], np.maximum.accumulate(np.where(enough_T, turn_T, 0))[:-1]])
+        possible_T: BoolArray = enough_T & (turn_T > served_T)
         if not possible_T.any():
-            most = int(count_T[self.turn_T].max(initial=0))
+            most = int(count_T[np.maximum.accumulate(self.turn_T)].max(initial=0))
             msg = (
                 f"The book needs {needed} signals per date, but no date on which it may decide has more than "
                 f"{most}: lower its size, or let it decide on dates with signals."
             )
             raise ValueError(msg)
-        turn_T = np.cumsum(self.turn_T)
-        on_T: BoolArray = (turn_T - turn_T[int(np.argmax(possible_T))]) % self.every == 0
-        return possible_T & on_T
+        return possible_T & ((np.cumsum(possible_T) - 1) % self.every == 0)
 
 
 def every_session(sessions: int, every: int = 1) -> Schedule:
-    """Return the schedule of a book that decides every ``every`` sessions, out of a number of sessions."""
+    """Return the schedule of a book that may decide on every session and does so every ``every`` signals."""
     return Schedule(np.ones(sessions, dtype=np.bool_), every)
 
 

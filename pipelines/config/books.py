@@ -30,10 +30,11 @@ class BookSection(Section):
     kind: str
     """Selects the kind of book."""
     rebalance_every: int = Field(default=1, ge=1)
-    """Sessions from one rebalancing to the next. With ``rebalance_on``: 2 is every second of its sessions."""
+    """Dates with signals from one rebalancing to the next: 5 is a week of daily signals. Sessions without
+    signals do not count. With ``rebalance_on``: 2 is every second of its sessions."""
     rebalance_on: Turn | None = None
     """Sessions on which the book may rebalance: the first one from a weekday on, or the first or last of a
-    period. Null: all."""
+    period. If such a session has no signals, the next one that has them takes its place. Null: all."""
 
     @model_validator(mode="after")
     def _check_rule(self) -> BookSection:
@@ -157,7 +158,8 @@ class OptimisedBookConfig(BookSection):
     kind: Literal["optimised"]
     """Selects this kind of book."""
     rebalance_every: int = Field(default=5, ge=1)
-    """Sessions from one rebalancing to the next. With ``rebalance_on``: 2 is every second of its sessions."""
+    """Dates with signals from one rebalancing to the next: 5 is a week of daily signals. Sessions without
+    signals do not count. With ``rebalance_on``: 2 is every second of its sessions."""
     limits: LimitsConfig = LimitsConfig()
     """Limits on risk, exposures and turnover."""
     covariance_sessions: int = Field(default=252, ge=20)

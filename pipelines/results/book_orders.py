@@ -48,6 +48,8 @@ class BookOrders:
         Terms of the costs on the sessions of ``held``.
     execution
         Price of execution and participation cap on the sessions of ``held``.
+    signal_dates
+        Number of dates with signals.
     notes
         Decisions that could not be made as configured; their sessions are rows of ``target_TN``.
     """
@@ -59,7 +61,13 @@ class BookOrders:
     delay: int
     costs: CostModel
     execution: Execution
+    signal_dates: int
     notes: tuple[BookNote, ...] = ()
+
+    @property
+    def decisions(self) -> int:
+        """Number of dates on which the book decided."""
+        return int(np.count_nonzero(~np.isnan(self.target_TN[:, 0])))
 
     def run(
         self,
@@ -169,4 +177,5 @@ def book_orders(
         except ValueError as error:
             raise ConfigError(f"backtest.books.{name}: {error}") from None
         long_only = book.rule(config.label.horizon).long_only
-        yield BookOrders(name, long_only, targets.target_TN, held, delay, costs, execution, targets.notes)
+        decided = (name, long_only, targets.target_TN, held, delay)
+        yield BookOrders(*decided, costs, execution, len(rows_T), targets.notes)

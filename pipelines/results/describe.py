@@ -33,6 +33,9 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
     record = evaluation.record
     settings = f"evaluation {record.evaluation}: {record.assumptions}"
     parts = [settings, *filter(None, [record.tested]), describe_ladder(evaluation.table("ladder"), config)]
+    figures = evaluation.read_table("figures")
+    if figures is not None:
+        parts.append(describe_decisions(figures))
     significance = evaluation.read_table("significance")
     if significance is not None:
         counted = evaluation.read_table("trials")
@@ -103,9 +106,22 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
     return "\n".join(lines)
 
 
+<<<<<<< HEAD
 def describe_tests(
     significance: pl.DataFrame, comparisons: pl.DataFrame | None, counted: pl.DataFrame | None = None
 ) -> str:
+=======
+def describe_decisions(figures: pl.DataFrame) -> str:
+    """Format how many of the dates with signals each book used, the fewest of all signals in one line."""
+    parts = []
+    for (book,), part in figures.group_by(["book"], maintain_order=True):
+        row = part.sort("decisions").row(0, named=True)
+        parts.append(f"{book} {row['decisions']:,} of {row['signal_dates']:,}")
+    return f"dates with signals on which a book decided: {', '.join(parts)}"
+
+
+def describe_tests(significance: pl.DataFrame, comparisons: pl.DataFrame | None) -> str:
+>>>>>>> bc07170 (rebalance_every counts the dates with signals, and results say how many of them a book used)
     """Format the tests: one line per model with the main book's Sharpe ratio and the answers on baselines.
 
     Parameters

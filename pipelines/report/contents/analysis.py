@@ -33,6 +33,8 @@ FIGURE_COLUMNS = (
     "net_exposure",
     "turnover",
     "unfilled",
+    "signal_dates",
+    "decisions",
 )
 CAPACITY_COLUMNS = (
     "model",

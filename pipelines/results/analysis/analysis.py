@@ -15,6 +15,7 @@ from backtest.analysis.rows import ledger_rows
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.results.analysis.book_rows import (
+    COUNTS,
     FIGURES,
     BookView,
     Row,
@@ -33,9 +34,11 @@ from pipelines.results.comparisons import tradable_delay
 
 Columns = dict[str, type[pl.DataType] | pl.DataType]
 _KEYS: Columns = {"model": pl.String, "book": pl.String, "delay": pl.Int64}
-_COUNTS = ("n_sessions",)
 _COLUMNS: dict[str, Columns] = {
-    "figures": {column: pl.Int64 if column in _COUNTS else pl.Float64 for column in FIGURES},
+    "figures": {
+        **{column: pl.Int64 if column == "n_sessions" else pl.Float64 for column in FIGURES},
+        **dict.fromkeys(COUNTS, pl.Int64),
+    },
     "capacity": {
         "capital": pl.Float64,
         "sharpe_net": pl.Float64,
@@ -138,7 +141,7 @@ class BookAnalysis:
         excess_TJ[:, 0] -= book.rate_T  # the market is held with capital, the styles finance themselves
         regression = factor_regression(book.excess_T, FactorReturns(traded.names, excess_TJ))
         found = {
-            "figures": [figure_row(book.metrics)],
+            "figures": [figure_row(book)],
             "factor_alpha": [] if regression is None else alpha_rows(regression),
             "contributions": contribution_rows(view),
             "exposures": exposure_rows(view),

@@ -38,6 +38,8 @@ FIGURES = (
     *("max_drawdown_net", "leverage", "net_exposure", "turnover", "unfilled"),
 )
 """Metrics of a book that are columns of the table ``figures``."""
+COUNTS = ("signal_dates", "decisions")
+"""Columns of the table ``figures`` after the metrics: dates with signals, and those that the book used."""
 
 assert set(FIGURES) <= {field.name for field in fields(BookMetrics)}
 
@@ -85,9 +87,10 @@ class BookView:
         return float(self.nav_T[t - 1]) if t else 1.0
 
 
-def figure_row(metrics: BookMetrics) -> Row:
-    """Return the usual column of figures."""
-    return {name: getattr(metrics, name) for name in FIGURES}
+def figure_row(book: MeasuredBook) -> Row:
+    """Return the usual column of figures, and how many of the dates with signals the book used."""
+    figures = {name: getattr(book.metrics, name) for name in FIGURES}
+    return figures | {name: getattr(book.orders, name) for name in COUNTS}
 
 
 def alpha_rows(regression: FactorRegression) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.results.describe import describe_count, describe_deflated, describe_interval
+from pipelines.results.describe import describe_count, describe_decisions, describe_deflated, describe_interval
 from pipelines.results.signals.guard import failed
 from pipelines.results.signals.placing import USED
 from pipelines.run.evaluations import StoredEvaluation
@@ -40,6 +40,7 @@ def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
         *_rows(evaluation.table("rows")),
         *_guard(evaluation.table("guard")),
         *_results(evaluation, config),
+        describe_decisions(evaluation.table("figures")),
         *_tests(evaluation.table("significance"), evaluation.read_table("trials")),
     ]
     return "\n".join(parts)

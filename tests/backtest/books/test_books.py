@@ -75,9 +75,9 @@ def test_books_by_hand() -> None:
 def test_rebalancing_counts_from_the_first_possible_decision() -> None:
     signal_TN = np.arange(32.0).reshape(8, 4)
     signal_TN[0] = NAN
-    signal_TN[4] = NAN  # a rebalancing session without signals: hold until session 7
+    signal_TN[4] = NAN  # a session without signals does not count
     target_TN = top_k_long_only(signal_TN, 2, rebalance_every=3)
-    assert np.flatnonzero(~np.isnan(target_TN).any(axis=1)).tolist() == [1, 7]
+    assert np.flatnonzero(~np.isnan(target_TN).any(axis=1)).tolist() == [1, 5]
 
 
 def test_decisions_do_not_depend_on_later_signals() -> None:

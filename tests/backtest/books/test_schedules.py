@@ -79,15 +79,49 @@ def test_a_holiday_at_the_end_of_a_month_is_known_from_the_calendar_alone() -> N
     assert calendar(dates_T, "month_end", following=np.datetime64("2013-04-01")).turn_T[-1]
 
 
-def test_every_counts_from_the_first_turn_with_enough_signals() -> None:
-    schedule = Schedule(np.array([1, 0, 1, 1, 0, 1, 1, 1], dtype=bool), every=2)
-    count_T = np.array([3, 9, 5, 5, 9, 5, 3, 5])
-    assert np.flatnonzero(schedule.decisions(count_T, 5)).tolist() == [2, 5, 7]
-    assert np.flatnonzero(every_session(8, 3).decisions(count_T, 4)).tolist() == [1, 4, 7]
+def test_every_counts_the_dates_with_enough_signals() -> None:
+    schedule = Schedule(np.array([1, 0, 1, 1, 0, 1, 0, 1], dtype=bool), every=2)
+    count_T = np.array([3, 3, 5, 5, 9, 3, 5, 5])
+    # turns 0 and 2 meet at 2, turn 3 at 3, turn 5 at 6, turn 7 at 7
+    assert np.flatnonzero(schedule.decisions(count_T, 5)).tolist() == [2, 6]
+    assert np.flatnonzero(every_session(8, 3).decisions(count_T, 5)).tolist() == [2, 6]
+
+
+def test_weekly_signals_are_all_used_whatever_holidays_lie_between() -> None:
+    weekly_T = calendar(DATES_T, "week_end").turn_T  # Fridays, or Thursdays before a holiday
+    count_T = np.where(weekly_T, 30, 0)
+    signals = np.flatnonzero(weekly_T)
+    assert len(signals) > 250
+    for every in (1, 2, 5):
+        chosen_T = every_session(len(DATES_T), every).decisions(count_T, 20)
+        assert np.flatnonzero(chosen_T).tolist() == signals[::every].tolist()
+    monthly_T = calendar(DATES_T, "month_end").decisions(
+        count_T, 20
+    )  # the first Friday from a month's end on
+    friday_S, last_S = DATES_T[signals], DATES_T[calendar(DATES_T, "month_end").turn_T]
+    first_S = friday_S[np.searchsorted(friday_S, last_S[last_S <= friday_S[-1]])]
+    assert len(first_S) == 59
+    np.testing.assert_array_equal(DATES_T[monthly_T], first_S)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000), every=st.integers(1, 4))
+def test_decisions_equal_a_loop_over_sessions(seed: int, every: int) -> None:
+    rng = np.random.default_rng(seed)
+    turn_T, count_T = rng.random(40) < rng.uniform(0.1, 1), rng.integers(0, 6, 40)
+    waits, seen, expected = False, 0, []
+    for t in range(40):
+        waits |= bool(turn_T[t])
+        if waits and count_T[t] >= 3:
+            if seen % every == 0:
+                expected.append(t)
+            seen, waits = seen + 1, False
+    if expected:
+        assert np.flatnonzero(Schedule(turn_T, every).decisions(count_T, 3)).tolist() == expected
 
 
 def test_a_schedule_without_signals_raises() -> None:
     with pytest.raises(ValueError, match="no date on which it may decide has more than 3"):
-        Schedule(np.array([True, False])).decisions(np.array([3, 9]), 5)
+        Schedule(np.array([False, True])).decisions(np.array([9, 3]), 5)
     with pytest.raises(ValueError, match="rebalance_every is 0"):
         every_session(3, 0)

@@ -165,7 +165,9 @@ def test_index_and_labels_for_every_kind_of_delisting() -> None:
     assert np.isnan(label["A"][-2:]).all()
     assert np.isfinite(label["A"][:-2]).all()
     # bought at the last price: nothing until the record of session 30, and its return from then on
-    late_H = [forward_returns(panel, 0, horizon)[1, panel.tickers_N.index("K")] for horizon in (10, 28, 29, 35)]
+    late_H = [
+        forward_returns(panel, 0, horizon)[1, panel.tickers_N.index("K")] for horizon in (10, 28, 29, 35)
+    ]
     np.testing.assert_allclose(late_H, [0.0, 0.0, -0.9, -0.9], atol=1e-15)
 
 

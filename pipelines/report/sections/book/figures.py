@@ -46,6 +46,8 @@ _ROWS = (
     Column("turnover", "turnover, % / session", percent(1), hint="one-way, of NAV"),
     Column("unfilled", "unfilled, % / session", percent(2), hint="one-way, of NAV"),
     Column("n_sessions", "sessions", number(0)),
+    Column("signal_dates", "dates with signals", number(0)),
+    Column("decisions", "dates with decisions", number(0), hint="dates with signals that the book used"),
 )
 
 

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from audit_markets import market as simulated_market
 
+from backtest.books.schedules import calendar
 from features.arrays import FloatArray
 from features.library.characteristics import CHARACTERISTICS
 from pipelines.config.load import check_config
@@ -18,7 +19,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.results.analysis.analysis import SCHEMAS, BookAnalysis
 from pipelines.results.analysis.measured import MeasuredBook
-from pipelines.results.describe import describe_factors
+from pipelines.results.describe import describe_decisions, describe_factors
 from pipelines.results.evaluate import Evaluation, evaluate
 
 NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
@@ -110,6 +111,20 @@ def test_every_book_is_in_every_table(analysed: Analysed) -> None:
         in_table = {key for key in expected if key[2] == 1} if name == "capacity" else expected
         assert set(frame.select(KEYS).unique().iter_rows()) == in_table, name
         assert not frame.select(pl.col(pl.Float64).is_nan().any()).to_numpy().any(), name
+
+
+def test_every_second_of_the_weekly_dates_with_signals_is_used(analysed: Analysed) -> None:
+    market, weekly_T = analysed.market, calendar(analysed.market.panel.dates_T, "week_end").turn_T
+    signal_TN = known(market, np.where(weekly_T[:, None], market.panel.raw_close_TN, np.nan))
+    dates = int(np.isfinite(signal_TN).any(axis=1).sum())
+    books = {"kind": "top_k_long_only", "k": 5, "rebalance_every": 2}
+    backtest = analysed.config.backtest.model_dump() | {"books": {"long_only": books}}
+    config = check_config(analysed.config.model_dump() | {"backtest": backtest}, origin="tiny")
+    figures = analyse(market, config, {"weekly": signal_TN}).tables["figures"]
+    assert dates > 100
+    assert figures["signal_dates"].to_list() == [dates, dates]
+    assert figures["decisions"].to_list() == [(dates + 1) // 2] * 2
+    assert describe_decisions(figures).endswith(f"decided: long_only {(dates + 1) // 2} of {dates}")
 
 
 def test_figures_are_those_of_the_ladder(analysed: Analysed) -> None:
