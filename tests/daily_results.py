@@ -49,7 +49,9 @@ def evaluation(
         )
         for (model, book, delay), return_T in returns.items()
     ]
-    return cast("Evaluation", SimpleNamespace(ic_series=pl.concat(ic), equity=pl.concat(equity)))
+    return cast(
+        "Evaluation", SimpleNamespace(ic_series=pl.concat(ic), equity=pl.concat(equity), periods_per_year=252)
+    )
 
 
 def simulated(

@@ -166,4 +166,5 @@ def account_book(
         first_trade=int(trades[0]) if len(trades) else None,
         ruined_at=ruined if ruined < market.n_sessions else None,
         shortfall=float(books.shortfall_V[0]),
+        periods_per_year=costs.periods_per_year,
     )

@@ -15,7 +15,7 @@ import numpy as np
 from backtest.accounts.decisions import Decisions
 from backtest.accounts.execution import AT_CLOSE, Execution
 from backtest.accounts.market import BookMarket
-from backtest.costs.model import SESSIONS_PER_YEAR, CostModel
+from backtest.costs.model import CostModel
 from backtest.costs.rates import Rate
 from features.arrays import FloatArray, frozen, require_shape
 
@@ -120,13 +120,12 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
     costs = [variant.costs for variant in variants]
     impacts = [one.impact for one in costs]
     caps = [variant.execution.cap for variant in variants]
-    per_session = _BPS / SESSIONS_PER_YEAR
     rates = Rates(
         spread_V=_lanes(_scale(one.half_spread.bps) * _BPS for one in costs),
         commission_V=_lanes(one.commission.bps * _BPS for one in costs),
         impact_V=_lanes(one.coefficient * math.sqrt(one.capital) if one else 0.0 for one in impacts),
-        borrow_V=_lanes(_scale(one.borrow.bps_per_year) * per_session for one in costs),
-        financing_V=_lanes(one.financing.bps_per_year * per_session for one in costs),
+        borrow_V=_lanes(_scale(one.borrow.bps_per_year) * (_BPS / one.periods_per_year) for one in costs),
+        financing_V=_lanes(one.financing.bps_per_year * (_BPS / one.periods_per_year) for one in costs),
         limit_V=_lanes(one.fraction / one.capital if one else 0.0 for one in caps),
     )
     decisions = first.decisions

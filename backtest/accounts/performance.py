@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from backtest.accounts.result import BookResult
-from backtest.costs.model import SESSIONS_PER_YEAR
 from features.arrays import FloatArray, require_shape
 from features.information_coefficient import mean_known
+from features.panel.periods import SESSIONS_PER_YEAR
 
 ROUNDING = 1e-12
 
@@ -30,6 +30,9 @@ ROUNDING = 1e-12
 class BookMetrics:
     """Performance of a book from its first trade to its last session, or to its ruin.
 
+    A mean per session is multiplied by `BookResult.periods_per_year` to be annual, and a standard deviation
+    or a ratio of the two by its root.
+
     Attributes
     ----------
     n_sessions : int
@@ -37,13 +40,13 @@ class BookMetrics:
     total_return_gross, total_return_net : float
         Last NAV - 1.
     annual_return_gross, annual_return_net : float
-        Geometric: ``(1 + total return) ** (252 / n) - 1``.
+        Geometric: ``(1 + total return) ** (periods per year / n) - 1``.
     annual_volatility_gross, annual_volatility_net : float
-        Sample standard deviation of the session returns times sqrt(252).
+        Sample standard deviation of the session returns times the root of the periods per year.
     sharpe_gross, sharpe_net : float
-        Mean over sample standard deviation times sqrt(252), of excess returns over the risk-free rate.
+        Mean over sample standard deviation, of excess returns over the risk-free rate; annual.
     sortino_net : float
-        Mean over ``sqrt(mean(min(r, 0)^2))`` times sqrt(252), of excess returns.
+        Mean over ``sqrt(mean(min(r, 0)^2))`` of excess returns; annual.
     calmar_net : float
         Annual return over the largest drawdown, both net.
     skew_net : float
@@ -106,11 +109,11 @@ class ActiveMetrics:
     Attributes
     ----------
     tracking_error : float
-        Sample standard deviation of the active return times sqrt(252). The active return is the book's net
-        return minus the benchmark's gross return.
+        Annual sample standard deviation of the active return, the book's net return minus the benchmark's
+        gross return.
     information_ratio : float
-        Mean over sample standard deviation of the active return, times sqrt(252); NaN if the two returns
-        differ only by rounding.
+        Mean over sample standard deviation of the active return, annual; NaN if the two returns differ only
+        by rounding.
     """
 
     tracking_error: float
@@ -137,7 +140,7 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
     ValueError
         If the shapes of rates and accounts differ, or a rate is NaN on a session with positions.
     """
-    span = counted_sessions(result)
+    span, year = counted_sessions(result), result.periods_per_year
     last = span.stop
     free_T = _free(result, rate_T)[span]
     net_T, gross_T = result.return_net_T[span], result.return_gross_T[span]
@@ -145,14 +148,14 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
         n_sessions=len(net_T),
         total_return_gross=float(result.nav_gross_T[last - 1]) - 1.0,
         total_return_net=float(result.nav_net_T[last - 1]) - 1.0,
-        annual_return_gross=annual_return(gross_T),
-        annual_return_net=annual_return(net_T),
-        annual_volatility_gross=annual_volatility(gross_T),
-        annual_volatility_net=annual_volatility(net_T),
-        sharpe_gross=sharpe(gross_T - free_T),
-        sharpe_net=sharpe(net_T - free_T),
-        sortino_net=sortino(net_T - free_T),
-        calmar_net=calmar(net_T),
+        annual_return_gross=annual_return(gross_T, year),
+        annual_return_net=annual_return(net_T, year),
+        annual_volatility_gross=annual_volatility(gross_T, year),
+        annual_volatility_net=annual_volatility(net_T, year),
+        sharpe_gross=sharpe(gross_T - free_T, year),
+        sharpe_net=sharpe(net_T - free_T, year),
+        sortino_net=sortino(net_T - free_T, year),
+        calmar_net=calmar(net_T, year),
         skew_net=skewness(net_T),
         worst_day_net=float(net_T.min()),
         best_day_net=float(net_T.max()),
@@ -165,8 +168,7 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
         unfilled=float(result.unfilled_T[span].mean()),
         max_unpriced=float(result.unpriced_T[span].max()),
         costs_bps_per_year={
-            kind: float(cost_T[span].mean()) * 1e4 * SESSIONS_PER_YEAR
-            for kind, cost_T in result.costs_T.items()
+            kind: float(cost_T[span].mean()) * 1e4 * year for kind, cost_T in result.costs_T.items()
         },
         ruined_at=result.ruined_at,
         identity_gap=result.identity_gap,
@@ -208,8 +210,9 @@ def active_metrics(result: BookResult, benchmark: BookResult) -> ActiveMetrics:
     require_shape("the benchmark's return", benchmark.return_gross_T, result.return_net_T.shape)
     span = counted_sessions(result)
     active_T = result.return_net_T[span] - benchmark.return_gross_T[span]
-    error = annual_volatility(active_T)
-    return ActiveMetrics(error, sharpe(active_T) if error > ROUNDING else math.nan)
+    year = result.periods_per_year
+    error = annual_volatility(active_T, year)
+    return ActiveMetrics(error, sharpe(active_T, year) if error > ROUNDING else math.nan)
 
 
 def counted_sessions(result: BookResult) -> slice:
@@ -244,28 +247,29 @@ def risk_free_cost(cash_T: FloatArray, rate_T: FloatArray) -> FloatArray:
     return np.where(exposure_T == 0.0, 0.0, exposure_T * rate_T)
 
 
-def annual_return(return_T: FloatArray) -> float:
+def annual_return(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_YEAR) -> float:
     """Geometric annual return of session returns; infinite if it overflows for a short series."""
     if not len(return_T):
         return math.nan
     with np.errstate(over="ignore"):
-        return float(np.prod(np.maximum(1.0 + return_T, 0.0)) ** (SESSIONS_PER_YEAR / len(return_T))) - 1.0
+        return float(np.prod(np.maximum(1.0 + return_T, 0.0)) ** (periods_per_year / len(return_T))) - 1.0
 
 
-def annual_volatility(return_T: FloatArray) -> float:
-    """Sample standard deviation of session returns times sqrt(252); NaN with fewer than 2."""
-    return float(return_T.std(ddof=1)) * math.sqrt(SESSIONS_PER_YEAR) if len(return_T) > 1 else math.nan
+def annual_volatility(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_YEAR) -> float:
+    """Sample standard deviation of session returns times the root of the periods; NaN with fewer than 2."""
+    return float(return_T.std(ddof=1)) * math.sqrt(periods_per_year) if len(return_T) > 1 else math.nan
 
 
-def sharpe(return_T: FloatArray) -> float:
+def sharpe(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_YEAR) -> float:
     """Annualised mean over volatility of session returns; NaN without variation."""
-    return ratio(mean_known(return_T) * SESSIONS_PER_YEAR, annual_volatility(return_T))
+    volatility = annual_volatility(return_T, periods_per_year)
+    return ratio(mean_known(return_T) * periods_per_year, volatility)
 
 
-def sortino(return_T: FloatArray) -> float:
-    """Mean of session returns over ``sqrt(mean(min(r, 0)^2))``, times sqrt(252); NaN without a loss."""
+def sortino(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_YEAR) -> float:
+    """Annualised mean of session returns over ``sqrt(mean(min(r, 0)^2))``; NaN without a loss."""
     downside = math.sqrt(mean_known(np.minimum(return_T, 0.0) ** 2))
-    return ratio(mean_known(return_T), downside) * math.sqrt(SESSIONS_PER_YEAR)
+    return ratio(mean_known(return_T), downside) * math.sqrt(periods_per_year)
 
 
 def max_drawdown(return_T: FloatArray) -> float:
@@ -274,9 +278,9 @@ def max_drawdown(return_T: FloatArray) -> float:
     return float(np.max(1.0 - nav_T / np.maximum.accumulate(nav_T)))
 
 
-def calmar(return_T: FloatArray) -> float:
+def calmar(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_YEAR) -> float:
     """Geometric annual return over the largest drawdown (Young 1991); NaN without a drawdown."""
-    return ratio(annual_return(return_T), max_drawdown(return_T))
+    return ratio(annual_return(return_T, periods_per_year), max_drawdown(return_T))
 
 
 def skewness(return_T: FloatArray) -> float:

@@ -13,6 +13,7 @@ import polars as pl
 
 from backtest.costs.model import COST_KINDS
 from features.arrays import FloatArray
+from features.panel.periods import SESSIONS_PER_YEAR
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +59,8 @@ class BookResult:
         Session at which NAV reached zero or less.
     shortfall : float
         Amount owed beyond the capital at ruin; 0 otherwise.
+    periods_per_year : float
+        Sessions in a year, which annual figures use.
     """
 
     nav_net_T: FloatArray
@@ -79,6 +82,7 @@ class BookResult:
     first_trade: int | None
     ruined_at: int | None
     shortfall: float
+    periods_per_year: float = SESSIONS_PER_YEAR
 
     @property
     def costs_T(self) -> Mapping[str, FloatArray]:  # noqa: N802  # a shape suffix

@@ -16,7 +16,6 @@ from backtest.accounts.lanes import Variant
 from backtest.accounts.market import BookMarket
 from backtest.accounts.performance import annual_return, risk_free_cost, sharpe
 from backtest.analysis.rows import LedgerRows
-from backtest.costs.model import SESSIONS_PER_YEAR
 from features.arrays import FloatArray
 
 POINTS = 9
@@ -84,7 +83,7 @@ def capacity(
         return []
     capitals = capital_grid(share)
     batch = run_books([at_capital(variant, capital) for capital in capitals], market)
-    points = []
+    points, year = [], variant.costs.periods_per_year
     for v, capital in enumerate(capitals):
         span = slice(int(batch.first_trade_V[v]), int(batch.ruined_V[v]) + 1)
         return_T, free_T = batch.return_net_VT[v], risk_free_cost(batch.cash_VT[v], rate_T)
@@ -94,9 +93,9 @@ def capacity(
         points.append(
             CapacityPoint(
                 capital=capital,
-                sharpe_net=sharpe((return_T - free_T)[span]),
-                annual_return_net=annual_return(return_T[span]),
-                impact_bps_per_year=impact * 1e4 * SESSIONS_PER_YEAR,
+                sharpe_net=sharpe((return_T - free_T)[span], year),
+                annual_return_net=annual_return(return_T[span], year),
+                impact_bps_per_year=impact * 1e4 * year,
                 participation_p95=share * capital,
                 unfilled=float(batch.unfilled_VT[v][span].mean()),
             )

@@ -15,9 +15,9 @@ import numpy as np
 
 from backtest.analysis.factors import FactorReturns
 from backtest.analysis.styles import FAMILIES
-from backtest.costs.model import SESSIONS_PER_YEAR
 from backtest.inference.means import LEVEL, fixed_b_p_value, mean_test_lags
 from features.arrays import FloatArray, require_shape
+from features.panel.periods import SESSIONS_PER_YEAR
 
 ALPHA = "alpha"
 EXPLAINED = 0.5
@@ -36,7 +36,7 @@ class Term:
     name : str
         ``alpha`` or a factor.
     coefficient : float
-        Alpha per year (252 sessions), or a beta.
+        Alpha per year, or a beta.
     error : float
         Newey-West standard error, in the unit of the coefficient.
     t, p_value : float
@@ -44,7 +44,8 @@ class Term:
     variance_share : float
         ``beta cov(f, y) / var(y)``; these add up to R2. NaN for alpha.
     per_year : float
-        ``beta mean(f)`` times 252: what the factor earned. With alpha these add up to the book's mean return
+        ``beta mean(f)`` times the periods per year: what the factor earned. With alpha these add up to the
+        book's mean return
         per year.
     """
 
@@ -72,7 +73,7 @@ class FactorRegression:
     lags : int
         Newey-West lags.
     mean_per_year : float
-        Mean return of the book on these sessions, times 252.
+        Mean return of the book on these sessions, times the periods per year.
     """
 
     terms: tuple[Term, ...]
@@ -87,7 +88,9 @@ class FactorRegression:
         return self.terms[0]
 
 
-def factor_regression(return_T: FloatArray, factors: FactorReturns) -> FactorRegression | None:
+def factor_regression(
+    return_T: FloatArray, factors: FactorReturns, periods_per_year: float = SESSIONS_PER_YEAR
+) -> FactorRegression | None:
     """Regress a book's excess returns on factor returns, with Newey-West errors.
 
     The covariance of the estimates is ``(X'X)^-1 S (X'X)^-1`` with
@@ -102,6 +105,8 @@ def factor_regression(return_T: FloatArray, factors: FactorReturns) -> FactorReg
     factors : FactorReturns
         Returns of factors on the same sessions. A factor that is unknown on more than a fifth of the book's
         sessions is left out; sessions on which another one is unknown are dropped.
+    periods_per_year : float
+        Sessions in a year.
 
     Returns
     -------
@@ -132,19 +137,17 @@ def factor_regression(return_T: FloatArray, factors: FactorReturns) -> FactorReg
         np.diag(inverse_PP @ _long_run(x_TP * (y_T - x_TP @ beta_P)[:, None], lags) @ inverse_PP)
     )
     share_J = beta_P[1:] * ((f_TJ - f_TJ.mean(axis=0)).T @ (y_T - y_T.mean())) / (n * deviation**2)
-    per_year_P = beta_P * x_TP.mean(axis=0) * SESSIONS_PER_YEAR
+    per_year_P = beta_P * x_TP.mean(axis=0) * periods_per_year
     exact_P = 1e-10 * deviation * np.sqrt(np.diag(inverse_PP))  # errors of a book without a residual
     terms = []
     for p, name in enumerate((ALPHA, *names)):
-        unit = SESSIONS_PER_YEAR if p == 0 else 1.0
+        unit = periods_per_year if p == 0 else 1.0
         t = float(beta_P[p] / error_P[p]) if exact_P[p] < error_P[p] else math.nan
         share = float(share_J[p - 1]) if p else math.nan
         coefficient, error = float(beta_P[p]) * unit, float(error_P[p]) * unit
         p_value = fixed_b_p_value(t, n, lags)
         terms.append(Term(name, coefficient, error, t, p_value, share, float(per_year_P[p])))
-    return FactorRegression(
-        tuple(terms), float(share_J.sum()), n, lags, float(y_T.mean()) * SESSIONS_PER_YEAR
-    )
+    return FactorRegression(tuple(terms), float(share_J.sum()), n, lags, float(y_T.mean()) * periods_per_year)
 
 
 def _long_run(score_TP: FloatArray, lags: int) -> FloatArray:

@@ -12,6 +12,7 @@ import numpy as np
 
 from backtest.books.schedules import Schedule
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
+from features.panel.periods import SESSIONS_PER_YEAR
 
 Need = Literal["groups", "beta", "volatility", "returns"]
 """An input beyond the signal that a book may ask for; it is computed only for books that do."""
@@ -27,10 +28,13 @@ class PastReturns:
         Return of the session as a fraction; NaN where unknown.
     before : int
         Number of rows before the first row of the signal.
+    periods_per_year : float
+        Sessions in a year, which annual volatilities use.
     """
 
     return_SN: FloatArray
     before: int
+    periods_per_year: float = SESSIONS_PER_YEAR
 
     def window(self, t: int, length: int) -> FloatArray:
         """Return the last ``length`` sessions up to and including row t of the signal; fewer at the start."""

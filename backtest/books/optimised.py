@@ -154,6 +154,7 @@ class Optimised:
             beta_M=None if inputs.beta_TN is None else inputs.beta_TN[t, may_N],
             last_M=None if last_N is None else last_N[may_N],
             forced_sales=0.0 if last_N is None else float(np.abs(last_N[~may_N]).sum()),
+            periods_per_year=inputs.past.periods_per_year,
         )
 
 

@@ -141,7 +141,7 @@ class RankedBook(ABC):
         if self.target_volatility is not None:
             assert inputs.past is not None
             window_LN = inputs.past.window(len(target_TN) - 1, WINDOW)
-            volatility = expected_volatility(weight_N[held], window_LN[:, held])
+            volatility = expected_volatility(weight_N[held], window_LN[:, held], inputs.past.periods_per_year)
             uses.append(LimitUse("target_volatility", volatility, self.target_volatility, "a year"))
             uses.append(LimitUse("max_leverage", float(np.abs(weight_N).sum()), self.max_leverage))
         return tuple(uses)

@@ -12,7 +12,7 @@ from backtest.costs.rates import Rate, require_rate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Borrow:
-    """Cost of a session: ``bps_per_year * 1e-4 / 252 * short market value``.
+    """Cost of a session: ``bps_per_year * 1e-4 / periods_per_year * short market value``.
 
     The market value is that after the trades of the previous close.
 

@@ -9,7 +9,7 @@ from backtest.costs.rates import require_rate
 
 @dataclass(frozen=True, slots=True)
 class Financing:
-    """Cost of a session: ``bps_per_year * 1e-4 / 252 * max(long market value - NAV, 0)``.
+    """Cost of a session: ``bps_per_year * 1e-4 / periods_per_year * max(long value - NAV, 0)``.
 
     Both values are those after the trades of the previous close. The proceeds of short sales do not pay for
     long positions, because the lender of the shares keeps them as collateral. So a book with 100% long and

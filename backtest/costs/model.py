@@ -12,8 +12,8 @@ from backtest.costs.commission import Commission
 from backtest.costs.financing import Financing
 from backtest.costs.half_spread import HalfSpread
 from backtest.costs.impact import SquareRootImpact
+from features.panel.periods import SESSIONS_PER_YEAR
 
-SESSIONS_PER_YEAR = 252
 COST_KINDS = ("half_spread", "commission", "impact", "borrow", "financing")
 """Kinds of cost in the order of tables. The first three are paid by trades, the last two by positions."""
 
@@ -34,6 +34,8 @@ class CostModel:
         Paid on short positions.
     financing : Financing
         Paid on borrowed money.
+    periods_per_year : float
+        Sessions in a year: what fees and interest per year are divided by.
     """
 
     half_spread: HalfSpread = HalfSpread()  # noqa: RUF009  # frozen
@@ -41,6 +43,7 @@ class CostModel:
     impact: SquareRootImpact | None = None
     borrow: Borrow = Borrow()  # noqa: RUF009  # frozen
     financing: Financing = Financing()  # noqa: RUF009  # frozen
+    periods_per_year: float = SESSIONS_PER_YEAR
 
     @classmethod
     def flat(

@@ -22,10 +22,10 @@ from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics
 from backtest.inference.means import newey_west_lags, newey_west_t
 from features.arrays import AnyFloatArray, BoolArray, FloatArray
 from features.information_coefficient import MIN_FIRMS, mean_known
+from features.panel.periods import SESSIONS_PER_YEAR
 
 ROUNDING = 1e-12
 _QUANTILES = 5
-LITERATURE_YEAR = 15.87  # square root of 252, as rounded in published tables
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,8 @@ class ForecastMetrics:
         Share of the 10 highest forecasts whose label is at least zero, averaged over dates.
     literature_sr : float
         Sharpe ratio of the literature: mean over population standard deviation of the equal-weight label of
-        the 5 highest forecasts, times 15.87, before costs. Intended for labels over one session.
+        the 5 highest forecasts, times the root of the periods per year to two decimals (15.87, as in
+        published tables), before costs. Intended for labels over one session.
     r2_oos : float
         Out-of-sample R2 against a zero forecast.
     quantile_returns : tuple of float
@@ -86,7 +87,11 @@ class ForecastMetrics:
 
 
 def forecast_metrics(
-    forecast: AnyFloatArray | SortedPanel, label: AnyFloatArray | SortedPanel, *, horizon: int = 1
+    forecast: AnyFloatArray | SortedPanel,
+    label: AnyFloatArray | SortedPanel,
+    *,
+    horizon: int = 1,
+    periods_per_year: float = SESSIONS_PER_YEAR,
 ) -> ForecastMetrics:
     """Compute all metrics of forecasts against labels.
 
@@ -98,6 +103,8 @@ def forecast_metrics(
         (`backtest.forecasts.daily.SortedPanel`).
     horizon : int
         Sessions that a label spans. Overlapping labels need at least ``horizon - 1`` Newey-West lags.
+    periods_per_year : float
+        Sessions in a year.
 
     Returns
     -------
@@ -133,7 +140,7 @@ def forecast_metrics(
         rank_ic_t=newey_west_t(daily.rank_ic_T, lags),
         lags=lags,
         precision_at_10=mean_known(daily.hits_T),
-        literature_sr=icir(daily.top_T) * LITERATURE_YEAR,
+        literature_sr=icir(daily.top_T) * round(math.sqrt(periods_per_year), 2),
         r2_oos=_r2(daily),
         quantile_returns=tuple(quantile_Q.tolist()),
         monotonicity=monotonicity(quantile_Q),

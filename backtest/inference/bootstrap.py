@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.costs.model import SESSIONS_PER_YEAR
 from backtest.inference.means import LEVEL, known_values, require_level
 from features.arrays import FloatArray, require_shape
+from features.panel.periods import SESSIONS_PER_YEAR
 
 REPETITIONS = 2000
 
@@ -175,6 +175,7 @@ def sharpe_interval(
     counts_RT: FloatArray | None = None,
     block: float | None = None,
     level: float = LEVEL,
+    periods_per_year: float = SESSIONS_PER_YEAR,
 ) -> BootstrapInterval:
     """Annualised Sharpe ratio of daily returns with a stationary-bootstrap interval.
 
@@ -194,6 +195,8 @@ def sharpe_interval(
         Mean block length in sessions, also of ``counts_RT``; None: `bootstrap_block`.
     level : float
         Two-sided error rate.
+    periods_per_year : float
+        Sessions in a year.
 
     Returns
     -------
@@ -208,7 +211,7 @@ def sharpe_interval(
     """
     require_level(level)
     known_T = known_values("the returns", return_T)
-    return _interval(known_T[:, None], np.array([1.0]), counts_RT, block, level)
+    return _interval(known_T[:, None], np.array([1.0]), counts_RT, block, level, periods_per_year)
 
 
 def sharpe_difference(
@@ -218,6 +221,7 @@ def sharpe_difference(
     counts_RT: FloatArray | None = None,
     block: float | None = None,
     level: float = LEVEL,
+    periods_per_year: float = SESSIONS_PER_YEAR,
 ) -> BootstrapInterval:
     """Annualised Sharpe ratio of a less that of b, with a stationary-bootstrap interval.
 
@@ -227,7 +231,7 @@ def sharpe_difference(
     ----------
     a_T, b_T : ndarray of shape (T,)
         Excess returns of the two books per session. Sessions with a NaN in either are dropped.
-    counts_RT, block, level
+    counts_RT, block, level, periods_per_year
         As in `sharpe_interval`.
 
     Returns
@@ -245,15 +249,16 @@ def sharpe_difference(
     require_shape("the second book's returns", b_T, a_T.shape)
     both_T = ~(np.isnan(a_T) | np.isnan(b_T))
     returns_T2 = np.column_stack([known_values("the returns", x_T[both_T]) for x_T in (a_T, b_T)])
-    return _interval(returns_T2, np.array([1.0, -1.0]), counts_RT, block, level)
+    return _interval(returns_T2, np.array([1.0, -1.0]), counts_RT, block, level, periods_per_year)
 
 
-def _interval(
+def _interval(  # noqa: PLR0917
     returns_TK: FloatArray,
     sign_K: FloatArray,
     counts_RT: FloatArray | None,
     block: float | None,
     level: float,
+    periods_per_year: float,
 ) -> BootstrapInterval:
     """Interval of the signed sum of the Sharpe ratios of K books."""
     n = len(returns_TK)
@@ -262,7 +267,7 @@ def _interval(
         return BootstrapInterval(n, block, math.nan, math.nan, math.nan, math.nan)
     mean_K = returns_TK.mean(axis=0)
     centred_TK = returns_TK - mean_K
-    annual = math.sqrt(SESSIONS_PER_YEAR)
+    annual = math.sqrt(periods_per_year)
     estimate = float((mean_K / returns_TK.std(axis=0, ddof=1) * sign_K).sum()) * annual
     if n < MIN_SESSIONS:
         return BootstrapInterval(n, block, estimate, math.nan, math.nan, math.nan)

@@ -18,9 +18,9 @@ from itertools import combinations
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from backtest.costs.model import SESSIONS_PER_YEAR
 from backtest.inference.means import LEVEL, bartlett_bias, mean_test_lags, newey_west_error, require_level
 from features.arrays import FloatArray
+from features.panel.periods import SESSIONS_PER_YEAR
 
 DRAWS = 1000
 """Draws of random signs. The mean of the best of them is known to about 0.01 standard deviations."""

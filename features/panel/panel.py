@@ -16,6 +16,7 @@ from features.arrays import BoolArray, DateArray, FloatArray, IntArray
 from features.panel.adjustment import forward_factor, total_return_index
 from features.panel.asof import Statements, groups_as_of, statements_as_of
 from features.panel.delistings import DelistingRule, find_delistings
+from features.panel.periods import SESSIONS_PER_YEAR, periods_per_year
 
 PRICE_COLUMNS = ("date", "ticker", "open", "high", "low", "close", "volume", "split_ratio", "dividend")
 
@@ -59,6 +60,8 @@ class Panel:
         ``<item>@1y``. Arrays of shape (T, N); see `features.panel.asof.statements_as_of`.
     hazards : tuple of str
         Warnings about the data that affect how far results can be trusted, one sentence each.
+    periods_per_year : float
+        Sessions in a year, which annual figures use (`periods_per_year`).
     """
 
     dates_T: DateArray
@@ -77,6 +80,7 @@ class Panel:
     groups_S: tuple[str, ...]
     statements: Statements
     hazards: tuple[str, ...]
+    periods_per_year: float = SESSIONS_PER_YEAR
 
     @property
     def n_sessions(self) -> int:
@@ -115,6 +119,7 @@ def build_panel(
     gaps: pl.DataFrame | None = None,
     group_by: Literal["sector", "industry"] = "industry",
     delisting_rule: DelistingRule = DelistingRule(),  # noqa: B008  # frozen
+    per_year: float | None = None,
 ) -> Panel:
     """Build the panel from validated tables.
 
@@ -137,6 +142,8 @@ def build_panel(
         Column of ``securities`` that defines the groups.
     delisting_rule : DelistingRule
         Assumptions where no delisting, or no delisting return, is recorded.
+    per_year : float, optional
+        Sessions in a year. None: what the dates say (`periods_per_year`).
 
     Returns
     -------
@@ -240,6 +247,7 @@ def build_panel(
         groups_S=groups_S,
         statements=statements,
         hazards=(*hazards, *delistings.hazards),
+        periods_per_year=periods_per_year(dates_T) if per_year is None else per_year,
     )
 
 

@@ -101,6 +101,10 @@ class LabelConfig(Section):
     residual and evaluated on the full label."""
     unknown_delisting_return: float = Field(default=0.0, ge=-1, allow_inf_nan=False)
     """Return paid on a delisting that has neither a recorded return nor a reason; 0 pays the last price."""
+    periods_per_year: float | None = Field(default=None, gt=0, le=366)
+    """Sessions in a year, which annual figures use. Null: what the dates of the prices say
+    (`features.panel.periods.periods_per_year`): 252 for days, 365 if weekends are sessions, 52 for weeks, 12
+    for months."""
     forecast_frequency: Literal["daily", "weekly", "monthly", "quarterly"] = "daily"
     """How often forecasts are made: every session, or the first session of each week, month or quarter."""
     extra_delays: tuple[int, ...] = ()

@@ -73,6 +73,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
         gaps=tables.get("gaps"),
         group_by=config.features.group_by,
         delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
+        per_year=config.label.periods_per_year,
     )
     _require_sectors(panel, config)
     rule = UniverseRule(**config.universe.model_dump(exclude={"membership"}))

@@ -7,15 +7,17 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from backtest.costs.model import SESSIONS_PER_YEAR
 from features.arrays import DateArray, FloatArray
+from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.errors import DataError
 from pipelines.settings import RELATIVE_PATHS
 
 MAX_AGE_DAYS = 45  # a monthly rate can be used until the next one is published
 
 
-def risk_free_rates(setting: float | str, dates_T: DateArray) -> FloatArray:
+def risk_free_rates(
+    setting: float | str, dates_T: DateArray, periods_per_year: float = SESSIONS_PER_YEAR
+) -> FloatArray:
     """Return the risk-free return of each session, as known at the close of the session before.
 
     Parameters
@@ -26,11 +28,14 @@ def risk_free_rates(setting: float | str, dates_T: DateArray) -> FloatArray:
         fraction).
     dates_T : ndarray of datetime64, shape (T,)
         Sessions.
+    periods_per_year : float
+        Sessions in a year.
 
     Returns
     -------
     ndarray of shape (T,)
-        Annual rate divided by 252. Session t uses the newest rate dated at or before session t-1. NaN if
+        Annual rate divided by the periods per year. Session t uses the newest rate dated at or before
+        session t-1. NaN if
         there is none, or if it is more than 45 days older than session t-1.
 
     Raises
@@ -39,7 +44,7 @@ def risk_free_rates(setting: float | str, dates_T: DateArray) -> FloatArray:
         If the file cannot be read, lacks a column, repeats a date, or holds a rate outside (-1, 1).
     """
     if not isinstance(setting, str):
-        return np.full(len(dates_T), setting / SESSIONS_PER_YEAR)
+        return np.full(len(dates_T), setting / periods_per_year)
     frame = _read(Path(setting))
     known_R = frame["date"].to_numpy().astype("datetime64[D]")
     session_T = dates_T.astype("datetime64[D]")
@@ -47,7 +52,7 @@ def risk_free_rates(setting: float | str, dates_T: DateArray) -> FloatArray:
     row_T = np.searchsorted(known_R, session_T[:-1], side="right") - 1
     age_T = session_T[:-1] - known_R[np.maximum(row_T, 0)]
     usable_T = (row_T >= 0) & (age_T <= np.timedelta64(MAX_AGE_DAYS, "D"))
-    rate_T[1:][usable_T] = frame["rate"].to_numpy()[row_T[usable_T]] / SESSIONS_PER_YEAR
+    rate_T[1:][usable_T] = frame["rate"].to_numpy()[row_T[usable_T]] / periods_per_year
     return rate_T
 
 

@@ -165,6 +165,7 @@ def _header(
         main_book=next(iter(config.backtest.books)),
         stage_seconds=_seconds(events),
         sharpe_rate=describe_rate(config.backtest.risk_free),
+        periods_per_year=measured.periods_per_year,
         hazards=tuple(dict.fromkeys(hazard for session in trained for hazard in session.hazards))
         or _unrecorded(trained),
         notes=tuple(dict.fromkeys(note for session in trained for note in session.notes)),

@@ -53,6 +53,7 @@ def signal_report_data(measured: MeasuredSignals, evaluation: StoredEvaluation) 
         main_book=next(iter(config.backtest.books)),
         stage_seconds={},
         sharpe_rate=describe_rate(config.backtest.risk_free),
+        periods_per_year=shown.periods_per_year,
         hazards=record.hazards,
         notes=record.notes,
         evaluation=shown.evaluation,

@@ -10,8 +10,8 @@ import polars as pl
 from numpy.lib.stride_tricks import sliding_window_view
 
 from features.arrays import FloatArray
+from features.panel.periods import SESSIONS_PER_YEAR
 
-YEAR = 252  # sessions
 Z = 1.96  # half-width of a band in standard errors: 95% for a normal estimate
 _WINDOWS = (126, 63)
 
@@ -24,7 +24,7 @@ def rolling_window(sessions: int) -> int:
     return max(2, sessions // 4)
 
 
-def rolling_risk(book: pl.DataFrame, window: int) -> pl.DataFrame:
+def rolling_risk(book: pl.DataFrame, window: int, year: float = SESSIONS_PER_YEAR) -> pl.DataFrame:
     """Rolling net Sharpe ratio and volatility of one book, per year.
 
     Parameters
@@ -34,14 +34,16 @@ def rolling_risk(book: pl.DataFrame, window: int) -> pl.DataFrame:
         is 1. Without excess_net the Sharpe ratio is that of the returns.
     window
         Sessions in a window. The first row is the first full window; windows with an unknown return are null.
+    year
+        Sessions in a year, p.
 
     Returns
     -------
     polars.DataFrame
         date (the last session of the window), sharpe, sharpe_error, volatility, volatility_error. With mean
         m, standard deviation s (ddof 1), skewness g and kurtosis k of the W returns of a window:
-        ``sharpe = sqrt(252) m / s``, its error ``sqrt(252 (1 - g m/s + (k - 1)/4 (m/s)^2) / W)`` (Mertens
-        2002), ``volatility = sqrt(252) s``, and its error ``volatility sqrt((k - 1) / (4 W))``. Both errors
+        ``sharpe = sqrt(p) m / s``, its error ``sqrt(p (1 - g m/s + (k - 1)/4 (m/s)^2) / W)`` (Mertens
+        2002), ``volatility = sqrt(p) s``, and its error ``volatility sqrt((k - 1) / (4 W))``. Both errors
         assume returns without autocorrelation.
     """
     nav_T = book["nav_net"].cast(pl.Float64).fill_nan(None).to_numpy()
@@ -60,10 +62,10 @@ def rolling_risk(book: pl.DataFrame, window: int) -> pl.DataFrame:
         return pl.DataFrame(
             {
                 "date": book["date"][window - 1 :],
-                "sharpe": np.sqrt(YEAR) * ratio_K,
-                "sharpe_error": np.sqrt(YEAR * np.maximum(variance_K, 0.0) / window),
-                "volatility": np.sqrt(YEAR) * risk_K,
-                "volatility_error": np.sqrt(YEAR) * risk_K * np.sqrt((tail_K - 1.0) / (4.0 * window)),
+                "sharpe": np.sqrt(year) * ratio_K,
+                "sharpe_error": np.sqrt(year * np.maximum(variance_K, 0.0) / window),
+                "volatility": np.sqrt(year) * risk_K,
+                "volatility_error": np.sqrt(year) * risk_K * np.sqrt((tail_K - 1.0) / (4.0 * window)),
             }
         ).with_columns(pl.exclude("date").fill_nan(None))
 

@@ -108,7 +108,7 @@ def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> S
             "paths": path_table(forecasts, plan, dataset, config),
         }
         run.write_table("ensembles", ensemble_table(ordered, dataset.panel))
-        new = evaluation_record(config, dataset.panel.dates_T[dates_T], trials, now.commit).model_copy(
+        new = evaluation_record(config, dataset.panel, dates_T, trials, now.commit).model_copy(
             update={
                 "missing": missing,
                 "incomplete": describe_missing(missing, folds, config.seeds),

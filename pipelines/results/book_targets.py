@@ -205,4 +205,4 @@ def _volatility(panel: Panel) -> FloatArray:
 
 
 def _past(panel: Panel, held: slice) -> PastReturns:
-    return PastReturns(daily_return(panel)[: held.stop], before=held.start)
+    return PastReturns(daily_return(panel)[: held.stop], held.start, panel.periods_per_year)

@@ -114,7 +114,9 @@ def comparison_table(
             dm = diebold_mariano(1.0 - ic[rival], 1.0 - ic[model], horizon=series.overlap)
             one, other = series.returns(model, book), series.returns(rival, book)
             counts = _samples(int((~np.isnan(one - other)).sum()))
-            sharpe = sharpe_difference(one, other, counts_RT=counts, level=LEVEL)
+            sharpe = sharpe_difference(
+                one, other, counts_RT=counts, level=LEVEL, periods_per_year=result.periods_per_year
+            )
             rows.append(
                 {
                     "model": model,
@@ -176,7 +178,9 @@ def significance_table(
         for book in config.backtest.books:
             returns = series.returns(model, book)
             counts = _samples(int((~np.isnan(returns)).sum()))
-            sharpe = sharpe_interval(returns, counts_RT=counts, level=LEVEL)
+            sharpe = sharpe_interval(
+                returns, counts_RT=counts, level=LEVEL, periods_per_year=result.periods_per_year
+            )
             rows.append(
                 {
                     "model": model,

@@ -61,6 +61,7 @@ def document(
         "commit": record.commit,
         "dates": {"first": str(record.first), "last": str(record.last), "count": record.dates},
         "delays": list(record.delays),
+        "periods_per_year": record.periods_per_year,
         "backtest": record.backtest.model_dump(mode="json"),
         "trials": int(evaluation.table("trials")["trials"][0]),
         "incomplete": record.incomplete,

@@ -53,7 +53,7 @@ def ending_table(
         return None
     indices = {suffix: panel.total_return_index_assuming(paid) for suffix, paid in UNKNOWN_RETURNS.items()}
     dates_T = panel.dates_T.astype("datetime64[D]")
-    rate_T = risk_free_rates(config.backtest.risk_free, dates_T)
+    rate_T = risk_free_rates(config.backtest.risk_free, dates_T, panel.periods_per_year)
     rows: list[dict[str, Any]] = []
     for model, seeds in forecasts.items():
         signal_TN = ensemble(seeds)

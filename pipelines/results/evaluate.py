@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import polars as pl
 
 from backtest.accounts.performance import active_metrics, book_metrics, excess_return
-from backtest.costs.model import SESSIONS_PER_YEAR
 from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.metrics import ForecastMetrics, forecast_metrics
 from features.arrays import FloatArray, IntArray
 from features.panel.panel import Panel
+from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, to_panel
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
@@ -48,6 +49,8 @@ class Evaluation:
         commission on twice the turnover.
     book_notes
         model, book, date, note: decisions that a book could not make as configured.
+    periods_per_year
+        Sessions in a year, which annual figures use.
     """
 
     ladder: pl.DataFrame
@@ -56,6 +59,7 @@ class Evaluation:
     equity: pl.DataFrame
     costs: pl.DataFrame
     book_notes: pl.DataFrame
+    periods_per_year: float = SESSIONS_PER_YEAR
 
 
 def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int, FloatArray]]:
@@ -147,7 +151,8 @@ def evaluate(
     notes: list[pl.DataFrame] = []
     benchmarks: Benchmarks = {}
     dates_T = dataset.panel.dates_T.astype("datetime64[D]")
-    rate_T = risk_free_rates(config.backtest.risk_free, dates_T)
+    year = dataset.panel.periods_per_year
+    rate_T = risk_free_rates(config.backtest.risk_free, dates_T, year)
     means = scores.group_by("model").agg(pl.col("valid_ic", "valid_rank_ic").mean())
     valid = {row["model"]: row for row in means.iter_rows(named=True)}
     for delay, all_labels_TN in dataset.labels.items():
@@ -156,14 +161,13 @@ def evaluate(
             combined_TN = ensemble(seeds)
             rows_T = np.flatnonzero(np.isfinite(combined_TN).any(axis=1))
             overlap = label_overlap(rows_T, config.label.horizon)
-            single = [
-                forecast_metrics(seed_TN[sessions], label, horizon=overlap) for seed_TN in seeds.values()
-            ]
-            joint = forecast_metrics(combined_TN[sessions], label, horizon=overlap)
+            measure = partial(forecast_metrics, label=label, horizon=overlap, periods_per_year=year)
+            single = [measure(seed_TN[sessions]) for seed_TN in seeds.values()]
+            joint = measure(combined_TN[sessions])
             truth = None
             if truth_TN is not None:
                 same_cells_TN = np.where(np.isfinite(combined_TN), truth_TN, np.nan)
-                truth = forecast_metrics(same_cells_TN[sessions], label, horizon=overlap)
+                truth = measure(same_cells_TN[sessions])
             row: dict[str, object] = {
                 "model": model,
                 "delay": delay,
@@ -215,7 +219,7 @@ def evaluate(
                         }
                     ).with_columns(pl.lit(value).alias(key) for key, value in keys.items())
                 )
-                per_year = SESSIONS_PER_YEAR * metrics.turnover
+                per_year = year * metrics.turnover
                 costs.append({**keys, **metrics.costs_bps_per_year, "turnover_per_year": per_year})
                 if delay == next(iter(dataset.labels)):  # decisions are the same at every delay
                     notes.append(note_table(model, book, orders.notes, dates_T[held]))
@@ -238,6 +242,7 @@ def evaluate(
         equity=pl.concat(equity),
         costs=pl.DataFrame(costs),
         book_notes=pl.concat(notes),
+        periods_per_year=year,
     )
 
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import polars as pl
 
 from features.arithmetic.parallel import in_background
-from features.arrays import DateArray, FloatArray
+from features.arrays import BoolArray, FloatArray, IntArray
+from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.results.comparisons import comparison_table, significance_table
@@ -67,15 +68,19 @@ def measured_tables(
     }
 
 
-def evaluation_record(config: Config, measured: DateArray, trials: int, commit: str) -> EvaluationRecord:
+def evaluation_record(
+    config: Config, panel: Panel, measured_T: BoolArray | IntArray, trials: int, commit: str
+) -> EvaluationRecord:
     """Make the record of an evaluation of complete forecasts.
 
     Parameters
     ----------
     config
         Books, costs and delays.
-    measured
-        Dates that were measured, sorted.
+    panel
+        Prices of the market.
+    measured_T
+        Sessions that were measured: a mask, or their indices in order.
     trials
         Number of trials that count by now.
     commit
@@ -86,7 +91,7 @@ def evaluation_record(config: Config, measured: DateArray, trials: int, commit: 
     printable = redact(rate) if isinstance(rate, str) else rate  # a path can hold a secret
     if costs.borrow_file is not None:
         costs = costs.model_copy(update={"borrow_file": redact(costs.borrow_file)})
-    days = measured.astype("datetime64[D]")
+    days = panel.dates_T[measured_T].astype("datetime64[D]")
     return EvaluationRecord(
         evaluation=evaluation_id(config),
         made_at=dt.datetime.now(dt.UTC),
@@ -100,4 +105,5 @@ def evaluation_record(config: Config, measured: DateArray, trials: int, commit: 
         dates=len(days),
         first=days[0].item(),
         last=days[-1].item(),
+        periods_per_year=panel.periods_per_year,
     )

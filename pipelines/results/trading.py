@@ -63,6 +63,7 @@ def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel
         impact=impact,
         borrow=Borrow(_borrow_fees(costs, panel)),
         financing=Financing(costs.financing_bps_per_year),
+        periods_per_year=panel.periods_per_year,
     )
 
 

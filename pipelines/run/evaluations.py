@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import backtest
 import features
+from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.config.backtest import BacktestConfig
 from pipelines.config.load import digest
 from pipelines.config.schema import Config
@@ -102,6 +103,8 @@ class EvaluationRecord(BaseModel):
         Description of the missing tasks; None for a complete run.
     dates, first, last
         Number of dates that all models forecast, and the first and last of these dates.
+    periods_per_year
+        Sessions in a year, which annual figures use.
     tested
         Description of the dates that the folds test, and of those that they do not; empty without folds.
     """
@@ -122,6 +125,7 @@ class EvaluationRecord(BaseModel):
     dates: int
     first: dt.date
     last: dt.date
+    periods_per_year: float = SESSIONS_PER_YEAR
     tested: str = ""
 
     @property
@@ -130,7 +134,8 @@ class EvaluationRecord(BaseModel):
         rate = describe_rate(self.backtest.risk_free)
         rate += "" if self.rates is None else f" (SHA-256 {self.rates})"
         return (
-            f"{self.backtest.trading}, Sharpe ratios in excess of {rate}; "
+            f"{self.backtest.trading}, {self.periods_per_year:g} sessions a year, Sharpe ratios in excess of "
+            f"{rate}; "
             f"books {', '.join(self.backtest.books)}"
         )
 

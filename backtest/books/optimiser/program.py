@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from backtest.books.optimiser.covariance import FactorCovariance
 from features.arrays import FloatArray, IntArray
+from features.panel.periods import SESSIONS_PER_YEAR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,8 @@ class Limits:
     min_net, max_net : float
         ``min_net <= sum w_i <= max_net``.
     max_volatility : float or None
-        ``sqrt(252 w' S w) <= max_volatility``, with the covariance S of the returns of a session.
+        ``sqrt(p w' S w) <= max_volatility``, with the covariance S of the returns of a session and p sessions
+        in a year.
     max_turnover : float or None
         ``sum |w_i - last_i| / 2 <= max_turnover``, one-way, from the last target.
     max_sector_net : float or None
@@ -91,6 +93,8 @@ class Program:
         Last target weights of these firms. None: there is no book yet, and turnover is not limited.
     forced_sales : float
         Gross last target weight of all other firms, which are sold.
+    periods_per_year : float
+        Sessions in a year.
     """
 
     expected_M: FloatArray
@@ -99,6 +103,7 @@ class Program:
     beta_M: FloatArray | None = None
     last_M: FloatArray | None = None
     forced_sales: float = 0.0
+    periods_per_year: float = SESSIONS_PER_YEAR
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from skfolio.prior import BasePrior, FactorModel, ReturnDistribution
 
 from backtest.books.limit_use import TOLERANCE
 from backtest.books.optimiser.program import Infeasible, Limits, Program
-from backtest.books.optimiser.uses import SESSIONS_A_YEAR, limit_uses
+from backtest.books.optimiser.uses import limit_uses
 from features.arrays import FloatArray
 
 _ZERO = 1e-8  # a smaller weight is 0
@@ -65,7 +65,7 @@ def _solve(program: Program, limits: Limits) -> FloatArray | Infeasible:
     model = MeanRisk(
         objective_function=ObjectiveFunction.MAXIMIZE_RETURN,
         risk_measure=RiskMeasure.STANDARD_DEVIATION,
-        max_standard_deviation=_per_session(limits.max_volatility),
+        max_standard_deviation=_per_session(limits.max_volatility, program.periods_per_year),
         prior_estimator=_Known(_distribution(program)),
         min_weights=0.0 if limits.long_only else -limits.max_position,
         max_weights=limits.max_position,
@@ -111,8 +111,8 @@ def _exposures(program: Program, limits: Limits) -> Iterator[tuple[FloatArray, f
         yield program.beta_M, limits.max_beta
 
 
-def _per_session(annual: float | None) -> float | None:
-    return None if annual is None else annual / float(np.sqrt(SESSIONS_A_YEAR))
+def _per_session(annual: float | None, periods_per_year: float) -> float | None:
+    return None if annual is None else annual / float(np.sqrt(periods_per_year))
 
 
 def _distribution(program: Program) -> ReturnDistribution:

@@ -13,8 +13,6 @@ from backtest.books.limit_use import LimitUse
 from backtest.books.optimiser.program import Limits, Program
 from features.arrays import FloatArray
 
-SESSIONS_A_YEAR = 252
-
 
 def limit_uses(weight_M: FloatArray, program: Program, limits: Limits) -> tuple[LimitUse, ...]:
     """Measure weights by the formulas of `Limits`, one use for each limit that is set.
@@ -40,7 +38,7 @@ def _uses(weight_M: FloatArray, program: Program, limits: Limits) -> Iterator[Li
     if limits.max_volatility is not None:
         loaded_K = program.covariance.loading_MK.T @ weight_M
         variance = float(loaded_K @ loaded_K + program.covariance.specific_M @ weight_M**2)
-        volatility = float(np.sqrt(SESSIONS_A_YEAR * variance))
+        volatility = float(np.sqrt(program.periods_per_year * variance))
         yield LimitUse("max_volatility", volatility, limits.max_volatility, "a year")
     if limits.max_turnover is not None and program.last_M is not None:
         moved = float(np.abs(weight_M - program.last_M).sum()) + program.forced_sales

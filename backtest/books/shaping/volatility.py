@@ -12,7 +12,6 @@ from features.arrays import FloatArray, IntArray
 
 WINDOW = 126
 """Sessions over which the volatility of a book is measured: half a year, as in Barroso and Santa-Clara."""
-SESSIONS_A_YEAR = 252
 LEAST = 0.25
 """Least volatility of a firm in inverse weights, relative to the median of the firms held."""
 
@@ -57,8 +56,8 @@ def scale_to_volatility(
     """Scale each decision to a target volatility, as expected from the returns of the last `WINDOW` sessions.
 
     The expected volatility is the standard deviation of what today's weights would have earned over these
-    sessions, ``sqrt(252) std(R w)``, which is ``sqrt(252 w' S w)`` with the sample covariance S. An unknown
-    return counts as 0. The gross exposure is at most ``max_leverage``.
+    sessions, ``sqrt(p) std(R w)``, which is ``sqrt(p w' S w)`` with the sample covariance S and p sessions
+    in a year. An unknown return counts as 0. The gross exposure is at most ``max_leverage``.
 
     Parameters
     ----------
@@ -98,7 +97,7 @@ def scale_to_volatility(
         if not len(held):
             scaled_DN[d] = 0.0
             continue
-        volatility = expected_volatility(weight_DN[d, held], window_LN[:, held])
+        volatility = expected_volatility(weight_DN[d, held], window_LN[:, held], past.periods_per_year)
         if volatility <= 0:
             notes.append(BookNote(int(t), "no decision: the firms of the book had no returns that vary"))
             continue
@@ -106,8 +105,8 @@ def scale_to_volatility(
     return scaled_DN, tuple(notes)
 
 
-def expected_volatility(weight_M: FloatArray, return_LM: FloatArray) -> float:
-    """Return the annual volatility that weights would have had, ``sqrt(252) std(R w)``.
+def expected_volatility(weight_M: FloatArray, return_LM: FloatArray, periods_per_year: float) -> float:
+    """Return the annual volatility that weights would have had, ``sqrt(p) std(R w)``.
 
     Parameters
     ----------
@@ -115,6 +114,8 @@ def expected_volatility(weight_M: FloatArray, return_LM: FloatArray) -> float:
         Weights of the firms that are held.
     return_LM : ndarray of shape (L, M)
         Their returns on past sessions, at least 2; an unknown one (NaN) counts as 0.
+    periods_per_year : float
+        Sessions in a year p.
     """
     earned_L = np.nan_to_num(return_LM) @ weight_M
-    return float(earned_L.std(ddof=1)) * float(np.sqrt(SESSIONS_A_YEAR))
+    return float(earned_L.std(ddof=1)) * float(np.sqrt(periods_per_year))

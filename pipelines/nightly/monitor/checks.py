@@ -24,7 +24,6 @@ from pipelines.nightly.table import prices_of_night, read_nights
 from pipelines.quality.rules import ticker_calendars
 
 _NAMED: Final = 5
-_YEAR: Final = 252
 _MIN_DATES: Final = 20
 """Sessions of an exchange that the data must hold before a gap in them counts."""
 
@@ -180,7 +179,7 @@ def _correction_findings(config: Config, data: NightData, earlier: dt.date | Non
             "night again, or raise nightly.checks.max_withdrawn."
         )
         return [Finding("withdrawn", "fail", sentence, value=withdrawn, limit=most)]
-    share = found.count / max(int(panel.traded_TN[-_YEAR:].sum()), 1)
+    share = found.count / max(int(panel.traded_TN[-round(panel.periods_per_year) :].sum()), 1)
     if not found.count:
         sentence = f"No price up to {earlier} has changed since that night."
         return [Finding("corrections", "ok", sentence, value=0.0, limit=limit)]

@@ -82,7 +82,7 @@ def open_versions(
     with progress.stage("backtest"):
         covered = np.arange(sessions[0], sessions[-1] + 1)
         measured = evaluate(forecasts, market, settings, _NO_SCORES, truth_TN=None, sessions=covered)
-    record = evaluation_record(settings, market.panel.dates_T[sessions], 0, git_commit())
+    record = evaluation_record(settings, market.panel, sessions, 0, git_commit())
     tried = tried_by_now(record, settings, delay, Path(settings.output))
     return [
         Candidate(

@@ -22,6 +22,7 @@ def rolling_charts(
     *,
     window: int,
     lags: int,
+    year: float,
 ) -> Iterator[Figure]:
     """Draw the rolling measures of every model.
 
@@ -39,9 +40,11 @@ def rolling_charts(
         Sessions in a window.
     lags
         Lags of the Newey-West errors of the IC.
+    year
+        Sessions in a year.
     """
     if equity is not None:
-        risk = {model: rolling_risk(rows, window) for model, _, rows in by_model(equity, styles)}
+        risk = {model: rolling_risk(rows, window, year) for model, _, rows in by_model(equity, styles)}
         for field, title, label, form in (
             ("sharpe", "net Sharpe ratio", "Sharpe ratio (annual)", ".2f"),
             ("volatility", "volatility net of costs", "volatility (annual)", ".1%"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.report.contents.frames import require_columns
 
 VERSION_COLUMNS = ("table", "version", "rows")
@@ -68,6 +69,8 @@ class RunHeader:
         Stage -> wall-clock seconds, in order of execution.
     sharpe_rate
         Description of the risk-free rate that Sharpe ratios subtract.
+    periods_per_year
+        Sessions in a year, which annual figures use.
     hazards
         Reasons why the numbers may be wrong, one sentence each. Shown in the amber box.
     notes
@@ -115,6 +118,7 @@ class RunHeader:
     main_book: str
     stage_seconds: Mapping[str, float]
     sharpe_rate: str = "a rate of 0"
+    periods_per_year: float = SESSIONS_PER_YEAR
     hazards: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     audit: pl.DataFrame | None = None

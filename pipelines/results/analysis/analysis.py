@@ -139,7 +139,9 @@ class BookAnalysis:
         traded = self._factors.returns_on(held, book.orders.delay)
         excess_TJ = traded.return_TJ.copy()
         excess_TJ[:, 0] -= book.rate_T  # the market is held with capital, the styles finance themselves
-        regression = factor_regression(book.excess_T, FactorReturns(traded.names, excess_TJ))
+        regression = factor_regression(
+            book.excess_T, FactorReturns(traded.names, excess_TJ), result.periods_per_year
+        )
         found = {
             "figures": [figure_row(book)],
             "factor_alpha": [] if regression is None else alpha_rows(regression),

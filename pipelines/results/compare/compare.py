@@ -120,7 +120,8 @@ def _figures(one: _Series, counts_RT: FloatArray) -> dict[str, Any]:
     candidate, tried = one.candidate, one.candidate.tried
     trials, effective = max(tried.counted.trials, 1), max(tried.effective, 1.0)
     ic = mean_test(one.ic_T, overlap=candidate.overlap, level=LEVEL)
-    sharpe = sharpe_interval(one.return_T, counts_RT=counts_RT, level=LEVEL)
+    year = candidate.record.periods_per_year
+    sharpe = sharpe_interval(one.return_T, counts_RT=counts_RT, level=LEVEL, periods_per_year=year)
     return {
         "name": candidate.name,
         "book": candidate.book,
@@ -149,7 +150,13 @@ def _test(one: _Series, first: _Series, counts_RT: FloatArray) -> dict[str, Any]
     ic_T, other_T = (one.ic_T, first.ic_T) if same_label else (nothing_T, nothing_T)
     ic = paired_test(ic_T, other_T, overlap=overlap, level=LEVEL)
     dm = diebold_mariano(1.0 - other_T, 1.0 - ic_T, horizon=overlap)
-    sharpe = sharpe_difference(one.return_T, first.return_T, counts_RT=counts_RT, level=LEVEL)
+    sharpe = sharpe_difference(
+        one.return_T,
+        first.return_T,
+        counts_RT=counts_RT,
+        level=LEVEL,
+        periods_per_year=own.record.periods_per_year,
+    )
     return {
         "name": own.name,
         "reference": other.name,

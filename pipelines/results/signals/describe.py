@@ -91,7 +91,10 @@ def _results(evaluation: StoredEvaluation, config: Config) -> Iterator[str]:
         for row in rows.iter_rows(named=True):
             cells = "".join(f"{_number(row[key], digits, scale):>9}" for key, _, scale, digits in _CELLS)
             yield f"  {row['model']:<{width}}{cells}{''.join(_book(row, book) for book in books)}"
-    yield "gross, net: annual Sharpe ratio before and after costs. turnover: one-way, per session, % of NAV."
+    yield (
+        f"gross, net: annual Sharpe ratio before and after costs, {record.periods_per_year:g} sessions a "
+        "year. turnover: one-way, per session, % of NAV."
+    )
 
 
 def _book(row: dict[str, Any], book: str) -> str:

@@ -158,7 +158,7 @@ def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEval
         sessions = _sessions_to_cover(placed.signals, market.universe_TN)
         stored = store_evaluation(
             measured,
-            evaluation_record(own, market.panel.dates_T[sessions], trials, git_commit()),
+            evaluation_record(own, market.panel, sessions, trials, git_commit()),
             {**tables, "guard": prepared.guard},
         )
         return recount(measured, stored)

@@ -20,7 +20,7 @@ from backtest.accounts.decisions import Decisions
 from backtest.accounts.execution import Execution
 from backtest.accounts.lanes import Variant
 from backtest.accounts.performance import annual_return, annual_volatility, max_drawdown, sharpe
-from backtest.costs.model import COST_KINDS, SESSIONS_PER_YEAR, CostModel
+from backtest.costs.model import COST_KINDS, CostModel
 from backtest.inference.bootstrap import bootstrap_block, bootstrap_counts, sharpe_interval
 from backtest.inference.means import LEVEL
 from backtest.inference.overfitting import (
@@ -115,6 +115,7 @@ def sweep(
     rows: list[dict[str, Any]] = []
     daily: list[pl.Series] = []
     overfitting: list[dict[str, Any]] = []
+    year = market.panel.periods_per_year
     for name, signal_TN in signals.items():
         held = _held(signal_TN, market, config, variants)
         batch = _account(signal_TN, market, config, variants, held)
@@ -123,8 +124,8 @@ def sweep(
         daily.append(pl.Series("date", days))
         counts: dict[int, FloatArray] = {}  # samples that variants of the same length share
         for v, variant in enumerate(variants):
-            row = _figures(batch, v, excess_VT[v], max(trials, 1))
-            lower, upper = _interval(excess_VT[v], counts) if len(variants) <= _FEW else (None, None)
+            row = _figures(batch, v, excess_VT[v], max(trials, 1), year)
+            lower, upper = _interval(excess_VT[v], counts, year) if len(variants) <= _FEW else (None, None)
             between = {"sharpe_lower": lower, "sharpe_upper": upper}
             rows.append({"signal": name, **variant.values, **row, **between, "trials": trials})
             daily.append(pl.Series(f"{len(rows) - 1}", excess_VT[v]))
@@ -189,7 +190,7 @@ def _excess(batch: BookBatch, market: Market, variants: Sequence[VariantSettings
     """Net excess return over the risk-free rate, shape (V, T); NaN before the first trade and after ruin."""
     dates_T = market.panel.dates_T.astype("datetime64[D]")
     rate = variants[0].backtest.risk_free
-    rate_T = risk_free_rates(rate, dates_T)[held]
+    rate_T = risk_free_rates(rate, dates_T, market.panel.periods_per_year)[held]
     require_rates(rate, rate_T, dates_T[held])
     exposure_VT = np.zeros_like(batch.cash_VT)
     exposure_VT[:, 1:] = 1.0 - batch.cash_VT[:, :-1]
@@ -200,33 +201,33 @@ def _excess(batch: BookBatch, market: Market, variants: Sequence[VariantSettings
     return excess_VT
 
 
-def _figures(batch: BookBatch, v: int, excess_T: FloatArray, trials: int) -> dict[str, Any]:
+def _figures(batch: BookBatch, v: int, excess_T: FloatArray, trials: int, year: float) -> dict[str, Any]:
     span = ~np.isnan(excess_T)
     net_T, gross_T, known_T = batch.return_net_VT[v][span], batch.return_gross_VT[v][span], excess_T[span]
     costs = sum(float(batch.costs_VT[kind][v][span].mean()) for kind in COST_KINDS) if span.any() else np.nan
     return {
         "sessions": int(span.sum()),
-        "sharpe_net": sharpe(known_T),
-        "sharpe_gross": sharpe(known_T + gross_T - net_T),
-        "annual_return_net": annual_return(net_T),
-        "annual_volatility_net": annual_volatility(net_T),
+        "sharpe_net": sharpe(known_T, year),
+        "sharpe_gross": sharpe(known_T + gross_T - net_T, year),
+        "annual_return_net": annual_return(net_T, year),
+        "annual_volatility_net": annual_volatility(net_T, year),
         "max_drawdown_net": max_drawdown(net_T),
         "turnover": float(batch.turnover_VT[v][span].mean()) if span.any() else np.nan,
-        "cost_bps_per_year": 1e4 * SESSIONS_PER_YEAR * costs,
+        "cost_bps_per_year": 1e4 * year * costs,
         "unfilled": float(batch.unfilled_VT[v][span].mean()) if span.any() else np.nan,
         "probabilistic_sharpe": probabilistic_sharpe(known_T),
         "deflated_sharpe": deflated_sharpe(known_T, trials),
     }
 
 
-def _interval(excess_T: FloatArray, counts: dict[int, FloatArray]) -> tuple[float, float]:
+def _interval(excess_T: FloatArray, counts: dict[int, FloatArray], year: float) -> tuple[float, float]:
     """Interval of the net Sharpe ratio, from the stationary bootstrap."""
     n = int((~np.isnan(excess_T)).sum())
     if n < 2:
         return np.nan, np.nan
     if n not in counts:
         counts[n] = bootstrap_counts(n, block=bootstrap_block(n))
-    found = sharpe_interval(excess_T, counts_RT=counts[n], level=LEVEL)
+    found = sharpe_interval(excess_T, counts_RT=counts[n], level=LEVEL, periods_per_year=year)
     return found.lower, found.upper
 
 

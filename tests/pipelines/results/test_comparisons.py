@@ -103,7 +103,9 @@ def test_a_higher_ic_that_costs_eat_up_is_not_a_yes() -> None:
     dear = result.equity.with_columns(
         excess_net=pl.col("excess_net") - pl.when(pl.col("model") == "tcn").then(0.003).otherwise(0.0)
     )
-    slightly = cast("Evaluation", SimpleNamespace(ic_series=result.ic_series, equity=dear))
+    slightly = cast(
+        "Evaluation", SimpleNamespace(ic_series=result.ic_series, equity=dear, periods_per_year=252)
+    )
     assert answers(slightly, **two) == {("tcn", "ridge"): "unclear"}
     table = comparison_table(slightly, config(**two), DATES_T)
     assert table is not None
@@ -111,7 +113,9 @@ def test_a_higher_ic_that_costs_eat_up_is_not_a_yes() -> None:
     very = dear.with_columns(
         excess_net=pl.col("excess_net") - pl.when(pl.col("model") == "tcn").then(0.005).otherwise(0.0)
     )
-    ruined = cast("Evaluation", SimpleNamespace(ic_series=result.ic_series, equity=very))
+    ruined = cast(
+        "Evaluation", SimpleNamespace(ic_series=result.ic_series, equity=very, periods_per_year=252)
+    )
     assert answers(ruined, **two) == {("tcn", "ridge"): "no"}
     table = comparison_table(ruined, config(**two), DATES_T)
     assert table is not None
@@ -143,7 +147,9 @@ def test_identical_and_untraded_models_are_unclear() -> None:
     copied = cast(
         "Evaluation",
         SimpleNamespace(
-            ic_series=pl.concat([result.ic_series.filter(pl.col("model") == "ridge"), same]), equity=idle
+            periods_per_year=252,
+            ic_series=pl.concat([result.ic_series.filter(pl.col("model") == "ridge"), same]),
+            equity=idle,
         ),
     )
     two: dict[str, Any] = {"models": {"ridge": {}, "tcn": {}}, "delays": (1,)}

@@ -88,14 +88,14 @@ def test_each_side_under_each_return_by_hand(tiny: dict[str, Any]) -> None:
     assert counts == dict(zip(rows, (2, 1, 1, 1), strict=True))
     for suffix, paid in (("0", 0.0), ("30", -0.3), ("55", -0.55)):
         for key, earned in zip(rows, (0.0, paid / 2, -paid / 2, paid / 2), strict=True):
-            annual = (1 + earned) ** (252 / SESSIONS) - 1
+            annual = (1 + earned) ** (365 / SESSIONS) - 1
             assert rows[key][f"annual_return_net_{suffix}"] == pytest.approx(annual, rel=1e-12, abs=1e-12)
             sharpe = rows[key][f"sharpe_net_{suffix}"]
             returns_T = np.zeros(SESSIONS)
             returns_T[4] = earned
             if earned:
                 assert sharpe == pytest.approx(
-                    returns_T.mean() / returns_T.std(ddof=1) * np.sqrt(252), rel=1e-12
+                    returns_T.mean() / returns_T.std(ddof=1) * np.sqrt(365), rel=1e-12
                 )
 
 

@@ -9,7 +9,7 @@ import polars as pl
 from pipelines.report.charts import analysis, books
 from pipelines.report.charts.series import books_of
 from pipelines.report.contents.report import ReportData
-from pipelines.report.rolling import YEAR, rolling_window
+from pipelines.report.rolling import rolling_window
 from pipelines.report.sections.section import MODEL_COLUMN, Block, beside, has_values, main_model, shown_rows
 from pipelines.report.tables import Column, number, percent, plain, table, text
 from pipelines.report.theme import Style, short
@@ -63,12 +63,14 @@ def _paid(
     kinds = books.cost_kinds(costs)
     frame = costs.with_columns(total=pl.sum_horizontal(*kinds))
     traded: list[Column] = []
-    if data.equity is not None and "turnover" in data.equity.columns:
-        means = (
-            data.equity.filter(pl.col("book") == book)
-            .group_by("model")
-            .agg(pl.col("turnover", "unfilled").cast(pl.Float64).fill_nan(None).mean())
-            .with_columns(notional=2 * YEAR * pl.col("turnover"))
+    figures = data.books.figures
+    if figures is not None:
+        own = pl.col("book") == book, pl.col("delay") == data.header.verdict_delay
+        means = figures.filter(*own).select(
+            "model",
+            "turnover",
+            "unfilled",
+            notional=2 * data.header.periods_per_year * pl.col("turnover"),
         )
         frame = frame.join(means, on="model", how="left", maintain_order="left")
         traded = [column for column in _TRADED_COLUMNS if has_values(frame, column.field)]

@@ -64,7 +64,8 @@ def figure_blocks(data: ReportData, styles: Mapping[str, Style], best: str | Non
     yield paragraph(
         f"{data.header.main_book}, traded at the close {count_sessions(data.header.execution_delay)} after "
         f"the forecast. Net figures are after costs; Sharpe ratios are in excess of "
-        f"{data.header.sharpe_rate}. Turnover and unfilled orders are one-way, as shares of NAV."
+        f"{data.header.sharpe_rate}. A year has {data.header.periods_per_year:g} sessions. Turnover and "
+        "unfilled orders are one-way, as shares of NAV."
         + (f" {hidden} further models are in the tables of the evaluation." if hidden > 0 else "")
     )
     rows = [row for row in _ROWS if has_values(frame, row.field)]

@@ -34,6 +34,7 @@ def rolling_blocks(data: ReportData, styles: Mapping[str, Style], best: str | No
         shown,
         window=window,
         lags=data.header.label_horizon - 1,
+        year=data.header.periods_per_year,
     )
     yield paragraph(
         f"Each point is measured on the {window} sessions up to its date. The band is {chosen} "
@@ -51,7 +52,7 @@ def rolling_blocks(data: ReportData, styles: Mapping[str, Style], best: str | No
             figure,
             next(
                 (words for name, words in captions.items() if name in figure.title),
-                "Standard deviation of daily net returns, per year.",
+                "Standard deviation of the net returns of sessions, per year.",
             ),
         )
         for figure in figures
