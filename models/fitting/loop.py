@@ -23,7 +23,7 @@ from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_
 from models.batch import PanelTensors
 from models.fitted import Diverged, EpochRecord, OnEpoch
 from models.fitting.config import FitConfig
-from models.fitting.losses import horizons_loss, quantile
+from models.fitting.losses import counted_dates, horizons_loss, quantile
 from models.fitting.optimizer import ParameterGroup, RunningMean, make_optimizer, parameter_groups
 from models.fitting.precision import matrix_precision
 from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
@@ -271,18 +271,33 @@ class SingleSeed:
         """
         module, data, config, (dates_B,) = self.modules[0], self.data, self.config, dates_KB
         optimizer.zero_grad(set_to_none=True)
+        parts = [(part_B, self._chosen(part_B)) for part_B in torch.split(dates_B, self.dates_at_once)]
+        shares = self._shares(parts) if len(parts) > 1 else [[1.0]]
         losses = []
-        for part_B in torch.split(dates_B, self.dates_at_once):
-            batch = data.batch(part_B, self._chosen(part_B))
+        for (part_B, chosen_BN), share_K in zip(parts, shares, strict=True):
+            batch = data.batch(part_B, chosen_BN)
             known_BN = batch.m_BN & batch.y_BN.isfinite()
             with matrix_precision(config, data.device):
                 y_BNK = module.horizons(batch)
-            loss = horizons_loss(module, config.loss, y_BNK, batch, known_BN) * (len(part_B) / len(dates_B))
+            loss = horizons_loss(module, config.loss, y_BNK, batch, known_BN, share_K)
             losses.append(loss.detach())
             loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
         optimizer.step()
         return torch.stack(losses).sum()[None], norm[None]
+
+    def _shares(self, parts: Sequence[tuple[Tensor, Tensor | None]]) -> list[list[float]]:
+        """Share of the dates that count in each part, for every horizon."""
+        data, counts = self.data, []
+        for part_B, chosen_BN in parts:
+            target_BNK = data.target_TN[part_B][..., None]
+            if data.path_TNK is not None:
+                target_BNK = torch.cat((data.path_TNK[part_B], target_BNK), dim=-1)
+            known_BN = data.known_TN[part_B] if chosen_BN is None else data.known_TN[part_B] & chosen_BN
+            counts.append(counted_dates(self.config.loss, target_BNK.cpu(), known_BN))
+        count_PK = torch.stack(counts).double()
+        shares: list[list[float]] = (count_PK / count_PK.sum(dim=0).clamp(min=1)).tolist()
+        return shares
 
     def _chosen(self, dates_B: Tensor) -> Tensor | None:
         """Bool [B, N] on the host: the firms to train with; None for all, which a model with peers needs."""
@@ -316,10 +331,11 @@ class SingleSeed:
                     q_BNQ = module.quantiles_around(y_BN, batch) / scale
                     known_BN = batch.m_BN & batch.y_BN.isfinite()
                     score = quantile(q_BNQ, batch.y_BN / scale, known_BN, head.levels)
-                    scores.append(score * len(dates_B))
+                    scores.append(score * known_BN.any(dim=1).sum())
             forecasts.append(every_BN)
         forecast_VN: Float32Array = torch.cat(forecasts).cpu().numpy()
-        pinball = float(torch.stack(scores).sum()) / len(valid) if scores else math.nan
+        dates = max(int(data.known_TN[torch.as_tensor(valid)].any(dim=1).sum()), 1)
+        pinball = float(torch.stack(scores).sum()) / dates if scores else math.nan
         return forecast_VN[None], [pinball]
 
 

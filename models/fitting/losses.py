@@ -1,6 +1,7 @@
 """Losses over a batch of dates: the mean over dates of a loss within the date.
 
-Cells outside the universe and unknown (NaN) targets do not count.
+Cells outside the universe and unknown (NaN) targets do not count, nor do dates in which nothing is known. A
+step that goes through the model in parts weighs each by its dates that count (`counted_dates`).
 
 Legend: B dates, N firms, Q quantiles, K horizons.
 """
@@ -113,17 +114,47 @@ def label_loss(module: Forecaster, loss: str, y_BN: Tensor, batch: Batch, known_
     return LOSSES[loss](y_BN / scale, batch.y_BN / scale, known_BN)
 
 
-def horizons_loss(module: Forecaster, loss: str, y_BNK: Tensor, batch: Batch, known_BN: Tensor) -> Tensor:
+def counted_dates(loss: str, target_BNK: Tensor, known_BN: Tensor) -> Tensor:
+    """Number of dates that count in the loss of each horizon, int64 [K]: one with a known cell or pair.
+
+    Parameters
+    ----------
+    loss
+        A key of `LOSSES`, or `QUANTILE`.
+    target_BNK
+        Targets of the horizons, the label's last.
+    known_BN
+        bool, the cells whose label counts.
+    """
+    known_BNK = known_BN[..., None] & target_BNK.isfinite()
+    if loss != "pairwise":
+        return known_BNK.any(dim=1).sum(dim=0)
+    highest_BK = torch.where(known_BNK, target_BNK, -torch.inf).amax(dim=1)
+    return (highest_BK > torch.where(known_BNK, target_BNK, torch.inf).amin(dim=1)).sum(dim=0)
+
+
+def horizons_loss(  # noqa: PLR0917  # a loss, its inputs and its weight
+    module: Forecaster,
+    loss: str,
+    y_BNK: Tensor,
+    batch: Batch,
+    known_BN: Tensor,
+    share_K: Sequence[float] = (1.0,),
+) -> Tensor:
     """Mean of :func:`label_loss` and the losses of the shorter horizons, in units of the label's deviation.
 
     ``y_BNK`` holds the forecasts of all horizons, the label's last. Shorter horizons use the same loss as
-    the label, or ``mse`` where that is the quantile loss.
+    the label, or ``mse`` where that is the quantile loss. ``share_K`` is the share of each horizon's dates
+    that are in this part of a step; one number if it is the same for all.
     """
+    same = len(set(share_K)) == 1
     total, K = label_loss(module, loss, y_BNK[..., -1], batch, known_BN), y_BNK.shape[-1]
     if K == 1:
-        return total
+        return total * share_K[-1]
+    total = total if same else total * share_K[-1]
     assert batch.path_BNK is not None, "a model has no more horizons than its panel"
     scale, measure = module.target_scale, LOSSES.get(loss, LOSSES["mse"])
-    for y_BN, target_BN in zip(y_BNK.unbind(-1), batch.path_BNK.unbind(-1), strict=False):
-        total = total + measure(y_BN / scale, target_BN / scale, known_BN & target_BN.isfinite())
-    return total / K
+    for k, (y_BN, target_BN) in enumerate(zip(y_BNK.unbind(-1), batch.path_BNK.unbind(-1), strict=False)):
+        one = measure(y_BN / scale, target_BN / scale, known_BN & target_BN.isfinite())
+        total = total + (one if same else one * share_K[k])
+    return total / K * share_K[-1] if same else total / K

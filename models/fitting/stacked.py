@@ -117,10 +117,11 @@ class StackedSeeds:
                 y_KBP = y_KBP.masked_fill(~cells.m_BP, math.nan)
                 every_KBN = y_KBP.new_full((K, *listed_BN.shape), math.nan)
                 parts.append(every_KBN.scatter(-1, cells.firms_BP.expand_as(y_KBP), y_KBP))
-                total_K += loss_K * len(dates_B)
+                total_K += loss_K * cells.known_BP.any(dim=1).sum()
         forecast_KVN: Float32Array = torch.cat(parts, dim=1).cpu().numpy()
         without_quantiles = self.modules[0].quantile_head is None
-        return forecast_KVN, [math.nan] * K if without_quantiles else (total_K / len(valid)).tolist()
+        dates = max(int(data.known_TN[torch.as_tensor(valid)].any(dim=1).sum()), 1)
+        return forecast_KVN, [math.nan] * K if without_quantiles else (total_K / dates).tolist()
 
     def _call(self, cells: Cells, *, training: bool) -> tuple[Tensor, Tensor]:
         """Forecasts [K, B, P] and losses [K].

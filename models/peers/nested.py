@@ -44,5 +44,6 @@ def nested_attention(
     total_HNP = F.pad(ordered_HNM.cumsum(dim=-1), (1, 0)) + weight_HNK[..., -1:]
     value_HMd = v_1HKd[0].double()[:, order_M]
     moved_HNMd = ordered_HNM[..., None] * value_HMd[:, None]
+    total_HNP = total_HNP.clamp(min=torch.finfo(total_HNP.dtype).tiny)  # only the null key, far below others
     message_HNPd = F.pad(moved_HNMd.cumsum_(dim=2), (0, 0, 1, 0)) / total_HNP[..., None]
     return message_HNPd.permute(2, 0, 1, 3).to(v_1HKd.dtype)

@@ -21,6 +21,9 @@ from models.attention.core import attention
 ABSENT = -1e4
 """Logit bias of a key that no query may attend to: its weight is exactly 0 in float32 and in bf16."""
 
+VANISHED = 1e-30
+"""Weights of the null key below this have too few digits to weigh the halves by: a logit gap of 69."""
+
 FEW_FIRMS = 256
 """Up to so many firms, a CPU is faster with a matrix over pairs, which then fits its cache."""
 
@@ -46,7 +49,9 @@ def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale
 
         (o_1 w_2 + o_2 w_1) / (w_1 + w_2 - P w_1 w_2).
 
-    The weight of the null key must not underflow: its logit may be at most about 80 below the largest one.
+    If the null key's logit is so far below the largest ones of both halves that its weights vanish, they say
+    nothing about the halves. Such dates are computed with a matrix over pairs. Where tensors cannot be looked
+    at (in a captured graph, in a compiled one, and under ``vmap``), both halves count the same there.
     """
     N, e = q_BHNd.shape[2], v_BHKe.shape[-1]
     if N <= FEW_FIRMS and q_BHNd.device.type == "cpu":
@@ -70,7 +75,25 @@ def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale
     after_BHNf = after_BHNf.flip(2)
     w1_BHN1, w2_BHN1 = before_BHNf[..., e:], after_BHNf[..., e:]
     sum_BHNe = before_BHNf[..., :e] * w2_BHN1 + after_BHNf[..., :e] * w1_BHN1
-    return sum_BHNe / (w1_BHN1 + w2_BHN1 - P * w1_BHN1 * w2_BHN1)
+    total_BHN1 = w1_BHN1 + w2_BHN1 - P * w1_BHN1 * w2_BHN1
+    vanished_BHN1 = total_BHN1 < VANISHED
+    if not _can_look(total_BHN1):
+        mean_BHNe = 0.5 * (before_BHNf[..., :e] + after_BHNf[..., :e])
+        return torch.where(vanished_BHN1, mean_BHNe, sum_BHNe / total_BHN1.masked_fill(vanished_BHN1, 1.0))
+    if not vanished_BHN1.any():
+        return sum_BHNe / total_BHN1
+    out_BHNe = sum_BHNe / total_BHN1.masked_fill(vanished_BHN1, 1.0)
+    dates = vanished_BHN1.flatten(1).any(dim=1).nonzero()[:, 0]
+    return out_BHNe.index_copy(
+        0, dates, _with_pairs(q_BHNd[dates] * scale, k_BHKd[dates], v_BHKe[dates]).to(out_BHNe.dtype)
+    )
+
+
+def _can_look(x: Tensor) -> bool:
+    """Whether the values of a tensor can decide what is computed next."""
+    if torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(x):
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _with_pairs(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from backtest.accounts.performance import active_metrics, book_metrics, excess_return
+from backtest.books.rank_weighted import centred_rank
 from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.metrics import ForecastMetrics, forecast_metrics
 from features.arrays import FloatArray, IntArray
@@ -23,6 +24,9 @@ from pipelines.results.analysis.measured import MeasuredBook
 from pipelines.results.book_orders import Benchmarks, book_orders
 from pipelines.results.book_targets import note_table
 from pipelines.run.completeness import forecast_by_all
+
+_FAR = 1e6
+"""How many times larger than usual a forecast must be before its date is searched for lost differences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,25 @@ def seed_dispersion(seeds: Mapping[int, FloatArray]) -> FloatArray:
 
 
 def standardised(forecast_TN: FloatArray) -> FloatArray:
-    """Standardise forecasts within each date: ``(x - mean) / std``. NaN stays; a constant date gives 0."""
+    """Standardise forecasts within each date: ``(x - mean) / std``. NaN stays; a constant date gives 0.
+
+    The order of the firms is kept, because books trade it. Where a forecast is so far from the others that
+    rounding would make them equal, the ranks of the date are standardised instead.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        score_TN = _standardised(forecast_TN)
+        size_TN = np.abs(forecast_TN)
+        typical_T = np.exp(np.nansum(np.log(size_TN), axis=1) / (~np.isnan(size_TN)).sum(axis=1))
+        far_T = np.fmax.reduce(size_TN, axis=1, initial=0.0) > _FAR * typical_T
+    for t in np.flatnonzero(far_T):
+        value_N = forecast_TN[t, np.isfinite(forecast_TN[t])]
+        if len(np.unique(score_TN[t, np.isfinite(score_TN[t])])) < len(np.unique(value_N)):
+            rank_1N = np.where(np.isfinite(forecast_TN[t]), centred_rank(forecast_TN[t][None]), np.nan)
+            score_TN[t] = _standardised(rank_1N)[0]
+    return score_TN
+
+
+def _standardised(forecast_TN: FloatArray) -> FloatArray:
     known_TN = np.isfinite(forecast_TN)
     count_T1 = np.maximum(known_TN.sum(axis=1, keepdims=True), 1)
     mean_T1 = np.nansum(forecast_TN, axis=1, keepdims=True) / count_T1

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from small_panels import NAMES, SMALL, N, S, T, W, arrays
+from torch import Tensor
 
+from models.batch import PanelTensors
+from models.fitting.fit import FitConfig
+from models.fitting.loop import SingleSeed
 from models.fitting.losses import LOSSES
+from models.registry import MODELS
+from models.spec import parse_config
 
 
 def table(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -56,3 +65,27 @@ def test_ic_of_constant_forecasts_is_one_with_a_finite_gradient() -> None:
     assert float(loss.detach()) == pytest.approx(1.0)
     assert forecast.grad is not None
     assert forecast.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(("name", "loss"), [("mlp", "pairwise"), ("mlp", "mse"), ("seq2seq", "mse")])
+def test_a_step_in_parts_weighs_dates_by_what_is_known_in_them(name: str, loss: str) -> None:
+    given: dict[str, Any] = arrays()
+    given["target_TN"][[11, 12, 13], 2:] = np.nan  # few pairs
+    given["target_TN"][12] = given["target_TN"][12, :1]  # none
+    path_TN1 = 0.5 * given["target_TN"][:, :, None]
+    path_TN1[[10, 11, 14]] = np.nan  # the shorter horizon is unknown
+    if name == "seq2seq":
+        given["path_TNK"] = path_TN1
+    data = PanelTensors.from_arrays(**given, window=W, n_groups=S, characteristic_names=NAMES)
+    assert data.target_TN.shape == (T, N)
+    norms = []
+    for at_once in (8, 1, 3):
+        torch.manual_seed(0)
+        config = parse_config(MODELS[name].config, SMALL[name], name)
+        module = MODELS[name].build(config, data.shape).eval()
+        engine = SingleSeed(module, data, FitConfig(loss=loss, clip=1e9), 0, np.arange(8, 16))
+        engine.dates_at_once = at_once
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
+        step: tuple[Tensor, Tensor] = engine.step(torch.arange(8, 16)[None], optimizer)
+        norms.append([float(step[0][0]), float(step[1][0])])
+    np.testing.assert_allclose(norms[1:], [norms[0]] * 2, rtol=2e-5)

@@ -75,6 +75,32 @@ def test_float32_keeps_its_precision_whatever_the_weight_of_the_null_key(null_bi
     assert (got - want).abs().max() < 2e-6 * want.abs().max().clamp(min=1e-3)
 
 
+@pytest.mark.parametrize("gap", [60.0, 90.0, 450.0, 5000.0])
+@pytest.mark.parametrize("common", [1, 3])
+def test_a_null_key_far_below_the_others_is_safe(gap: float, common: int) -> None:
+    firms = 300
+    reference = inputs(firms, common, torch.float64)
+    bias = torch.zeros(firms + common)
+    bias[: firms // 2] = gap * torch.rand(firms // 2, generator=torch.Generator().manual_seed(0))
+    bias[3] = gap  # the leader itself attends to the others
+    with torch.no_grad():
+        reference[0][..., 0], reference[1][..., 0] = 1.0, bias
+        reference[1][1] *= 0.1  # the date in between has no such gap
+    ours = [x.detach().float().requires_grad_() for x in reference]
+    got, want = attention_to_others(*ours, scale=1.0), masked(*reference, 1.0)
+    rounding = 1e-6 * max(gap, 30.0)  # of logits in float32
+    torch.testing.assert_close(got.double(), want, rtol=rounding, atol=rounding)
+    for x in (got.square().sum(), want.square().sum()):
+        x.backward()
+    for mine, theirs in zip(ours, reference, strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        there = theirs.grad.clone()
+        mine.grad[:, :, firms:] = there[:, :, firms:] = 0.0
+        size = float(there.abs().max())
+        torch.testing.assert_close(mine.grad.double(), there, rtol=rounding, atol=5 * rounding * size)
+
+
 def batch_of(firms: int) -> tuple[Batch, PanelTensors]:
     """One date with all firms but one in the universe."""
     rng = np.random.default_rng(0)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import polars as pl
+import pytest
 
 from features.panel.panel import Panel
 from pipelines.dataset.build import Dataset
@@ -41,6 +42,20 @@ def test_one_seed_keeps_the_order_of_its_forecasts() -> None:
     combined = ensemble({3: forecast})
     np.testing.assert_array_equal(np.argsort(combined, axis=1), np.argsort(forecast, axis=1))
     np.testing.assert_allclose(combined.std(axis=1), 1.0)
+
+
+@pytest.mark.parametrize("far", [1e9, 1e20, -1e200, 1e308])
+@pytest.mark.parametrize("firms", [1, 7])
+def test_forecasts_far_from_the_others_do_not_make_these_equal(far: float, firms: int) -> None:
+    forecast = np.random.default_rng(1).normal(size=(3, 40))
+    forecast[1, :firms] = far * (1 + np.arange(firms) / 100) / 2
+    forecast[2, 5] = NAN
+    combined = ensemble({0: forecast})
+    np.testing.assert_array_equal(np.argsort(combined, axis=1), np.argsort(forecast, axis=1))
+    np.testing.assert_array_equal(combined[[0, 2]], ensemble({0: forecast[[0, 2]]}))
+    assert np.nanmax(np.abs(combined)) < 7
+    both = ensemble({0: forecast, 1: forecast})
+    np.testing.assert_allclose(both, combined, rtol=1e-14)
 
 
 def test_seed_dispersion_is_the_standard_deviation_of_the_seeds_scores() -> None:
