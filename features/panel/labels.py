@@ -11,20 +11,12 @@ import numpy as np
 
 from features.arithmetic.transforms import rank_normal
 from features.arrays import BoolArray, Float32Array, FloatArray, require_shape
-from features.panel.derived import cached, row_mean
-from features.panel.holder_returns import HolderMarket, bought_return, holder_market
+from features.panel.derived import row_mean
+from features.panel.holder_returns import bought_return
+from features.panel.holding import holders
 from features.panel.panel import Panel
 
 TargetKind = Literal["raw", "demean", "rank"]
-
-
-def holders(panel: Panel) -> HolderMarket:
-    """Return the `features.panel.holder_returns.holder_market` of a panel, which is computed once."""
-    return cached(
-        panel,
-        "holder_market",
-        lambda: holder_market(panel.total_return_index_TN, panel.traded_TN, panel.delisted_TN),
-    )
 
 
 def forward_returns(panel: Panel, delay: int, horizon: int, first: int = 0) -> FloatArray:
@@ -34,8 +26,9 @@ def forward_returns(panel: Panel, delay: int, horizon: int, first: int = 0) -> F
     be bought and stays listed, the label is ``index[t+delay+horizon] / index[t+delay] - 1`` with
     `Panel.total_return_index_TN` as the index. An order that cannot be filled earns 0. A delisting pays its
     delisting return, then cash. Positions are held through halts. `features.panel.holder_returns` defines
-    this convention, which `backtest.accounts.accounting` also uses. A label depends on nothing dated after
-    ``t+delay+horizon``.
+    this convention, and `features.panel.holding` which rows can be traded and earn;
+    `backtest.accounts.accounting` also uses both. A label depends on nothing dated after ``t+delay+horizon``,
+    except that a spike is known to be wrong when the price has returned.
 
     Parameters
     ----------

@@ -21,6 +21,27 @@ from features.panel.periods import SESSIONS_PER_YEAR, periods_per_year
 PRICE_COLUMNS = ("date", "ticker", "open", "high", "low", "close", "volume", "split_ratio", "dividend")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WrongRows:
+    """Rows of a panel that earn nothing, in the order of their sessions.
+
+    Attributes
+    ----------
+    session_K, firm_K : ndarray of int, shape (K,)
+        Cells of the panel.
+    price_K : ndarray of bool, shape (K,)
+        Whether the price of the row is wrong, and the next one right again. Otherwise the move into the row
+        is wrong, and later prices are in its unit: pence for pounds, or a split that prices do not show.
+    """
+
+    session_K: IntArray
+    firm_K: IntArray
+    price_K: BoolArray
+
+
+NO_ROWS = WrongRows(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.bool_))
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Panel:
     """What is known about every firm at every close. Arrays are read-only.
@@ -62,6 +83,8 @@ class Panel:
         Warnings about the data that affect how far results can be trusted, one sentence each.
     periods_per_year : float
         Sessions in a year, which annual figures use (`periods_per_year`).
+    wrong : WrongRows
+        Rows that earn nothing (`features.panel.holding`). All other fields hold their prices as delivered.
     """
 
     dates_T: DateArray
@@ -81,6 +104,7 @@ class Panel:
     statements: Statements
     hazards: tuple[str, ...]
     periods_per_year: float = SESSIONS_PER_YEAR
+    wrong: WrongRows = NO_ROWS
 
     @property
     def n_sessions(self) -> int:
@@ -120,6 +144,7 @@ def build_panel(
     group_by: Literal["sector", "industry"] = "industry",
     delisting_rule: DelistingRule = DelistingRule(),  # noqa: B008  # frozen
     per_year: float | None = None,
+    wrong: pl.DataFrame | None = None,
 ) -> Panel:
     """Build the panel from validated tables.
 
@@ -144,6 +169,9 @@ def build_panel(
         Assumptions where no delisting, or no delisting return, is recorded.
     per_year : float, optional
         Sessions in a year. None: what the dates say (`periods_per_year`).
+    wrong : polars.DataFrame, optional
+        Rows that earn nothing: date, ticker, and price, a bool as in `WrongRows`. Of several rows of a cell,
+        a wrong price counts. Rows without a price in ``prices`` are left out.
 
     Returns
     -------
@@ -248,6 +276,7 @@ def build_panel(
         statements=statements,
         hazards=(*hazards, *delistings.hazards),
         periods_per_year=periods_per_year(dates_T) if per_year is None else per_year,
+        wrong=NO_ROWS if wrong is None else _place(wrong, dates_T, tickers, raw_TN),
     )
 
 
@@ -280,6 +309,15 @@ def _cells(rows: pl.DataFrame, dates_T: DateArray, tickers: pl.Series) -> tuple[
     at_R = np.searchsorted(dates_T, rows["date"].to_numpy().astype("datetime64[D]"))
     firms = pl.int_range(len(tickers), eager=True)
     return at_R, rows["ticker"].replace_strict(tickers, firms, return_dtype=pl.Int64).to_numpy()
+
+
+def _place(rows: pl.DataFrame, dates_T: DateArray, tickers: pl.Series, raw_TN: FloatArray) -> WrongRows:
+    """Find the cells of rows that have a price."""
+    kept = rows.filter(pl.col("ticker").is_in(tickers.implode()) & pl.col("date").is_in(dates_T.tolist()))
+    kept = kept.group_by("date", "ticker").agg(pl.col("price").any()).sort("date", "ticker")
+    t_K, n_K = _cells(kept, dates_T, tickers)
+    there_K = ~np.isnan(raw_TN[t_K, n_K])
+    return WrongRows(t_K[there_K], n_K[there_K], kept["price"].to_numpy()[there_K])
 
 
 def _counted(count: int, sentence: str) -> list[str]:

@@ -40,6 +40,7 @@ def replace_future(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.Data
     - Membership: random changes.
     - Inputs: random values, some missing.
     - Gaps: a random half.
+    - Flags of quality rules: those of later rows are left out. A flag decides what an earlier row earned.
 
     Parameters
     ----------
@@ -59,6 +60,7 @@ def replace_future(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.Data
         "membership": _noisy_membership,
         "inputs": _noisy_inputs,
         "gaps": _noisy_gaps,
+        "flags": lambda flags, day, _ticker, _rng: flags.filter(pl.col("date") <= day),
     }
     return {
         name: make(tables[name], day, ticker, rng) for name, make in noise_functions.items() if name in tables

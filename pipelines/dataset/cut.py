@@ -21,6 +21,7 @@ _DATED_BY: Final[Mapping[str, str]] = {
     "membership": "from_date",
     "renames": "from_date",
     "securities": "valid_from",
+    "flags": "known_on",
     "truth_mu": "date",
     "truth_days": "date",
     "truth_edges": "valid_from",

@@ -34,6 +34,7 @@ class Market:
     labels : execution delay -> simple total return of the label's span; NaN where not known yet.
     notes : what was left out, and why.
     shorter_labels : horizon below the label's -> return at the trained delay; NaN where not known yet.
+    flags : open quality flags on price rows (`open_flags`); None if there is no table of them.
     """
 
     panel: Panel
@@ -41,6 +42,7 @@ class Market:
     labels: Mapping[int, FloatArray]
     notes: tuple[str, ...]
     shorter_labels: Mapping[int, FloatArray] = field(default_factory=dict)
+    flags: pl.DataFrame | None = None
 
     @property
     def first_session(self) -> int:
@@ -54,8 +56,8 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
     Parameters
     ----------
     tables
-        Lake table -> rows. ``prices`` is required; ``securities``, ``fundamentals``, ``membership`` and
-        ``gaps`` are used where they exist.
+        Lake table -> rows. ``prices`` is required; ``securities``, ``fundamentals``, ``membership``,
+        ``gaps`` and ``flags`` are used where they exist.
     config
         Universe, and delays and horizon of the label.
 
@@ -66,6 +68,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
     DataError
         If no firm is ever in the universe, or the lake does not hold the universe that the config names.
     """
+    flags = tables.get("flags")
     panel = build_panel(
         tables["prices"],
         tables.get("securities"),
@@ -74,6 +77,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
         group_by=config.features.group_by,
         delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
         per_year=config.label.periods_per_year,
+        wrong=None if flags is None else _wrong(flags, config),
     )
     _require_sectors(panel, config)
     rule = UniverseRule(**config.universe.model_dump(exclude={"membership"}))
@@ -94,6 +98,27 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
             horizon: forward_returns(panel, config.label.delay, horizon)
             for horizon in config.label.shorter_horizons
         },
+        flags=None if flags is None else open_flags(flags, config),
+    )
+
+
+def open_flags(flags: pl.DataFrame, config: Config) -> pl.DataFrame:
+    """Return the open flags on price rows: date, ticker, rule, evidence, earns (whether the row earns)."""
+    return flags.filter((pl.col("table") == "prices") & ~pl.col("cleared")).select(
+        "date",
+        "ticker",
+        "rule",
+        "evidence",
+        earns=~pl.col("rule").is_in(list(config.quality.earn_nothing)),
+    )
+
+
+def _wrong(flags: pl.DataFrame, config: Config) -> pl.DataFrame:
+    """Rows that earn nothing, as `features.panel.panel.build_panel` takes them."""
+    return (
+        open_flags(flags, config)
+        .filter(~pl.col("earns"))
+        .select("date", "ticker", price=pl.col("rule") == "spike_that_reverts")
     )
 
 

@@ -14,6 +14,7 @@ _DATED_BY: Final[Mapping[str, str]] = {
     "prices": "date",
     "inputs": "date",
     "gaps": "date",
+    "flags": "date",
     "fundamentals": "known_at",
     "membership": "from_date",
     "securities": "valid_from",

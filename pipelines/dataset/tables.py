@@ -15,7 +15,7 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import INPUT_TABLES
 
-_OF_MARKET = ("prices", "securities", "fundamentals", "membership", "renames", "gaps")
+_OF_MARKET = ("prices", "securities", "fundamentals", "membership", "renames", "gaps", "flags")
 
 
 def open_lake(config: Config, notify: Callable[[str], None] | None = None) -> Lake:

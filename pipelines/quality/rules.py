@@ -60,6 +60,7 @@ PRICE_RULES: Final = (
     "split_without_return",
     "return_without_split",
     "currency_jump",
+    "dividend_above_price",
     "stale_run",
 )
 """The order decides under which rule a row that breaks several is rejected."""
@@ -95,12 +96,19 @@ def _looks_like_split() -> pl.Expr:
     return close & open_log_return.fill_null(value=True)
 
 
+def _pays_more_than_its_price() -> pl.Expr:
+    """Return whether a dividend is larger than what the share was worth before it."""
+    worth = pl.coalesce(pl.col("previous_close") / pl.col("split_ratio"), pl.col("close"))
+    return (pl.col("dividend") > worth).fill_null(value=False)
+
+
 def _otherwise_explained() -> pl.Expr:
     """Return whether such a change has another cause: a spike, its reversal, or a recorded split."""
     return (
         pl.col("after_spike")
         | _reverts().fill_null(value=False)
         | _split_not_in_price().fill_null(value=False)
+        | _pays_more_than_its_price()
     )
 
 
@@ -129,8 +137,9 @@ class PriceNeighbours(dy.Schema):
     ``spike_that_reverts``: the close differs from the one before by `SPIKE` or more and is back at the next
     close. ``split_without_return``: a recorded split that the price does not show, so prices are adjusted
     already. ``return_without_split``: the price moves as in a split, but none is recorded. ``currency_jump``:
-    pence instead of pounds, or another recorded currency. ``stale_run``: the bar repeats the bar before it
-    for the `STALE_SESSIONS`-th session in a row, or longer. ``closed_session``: the exchange was closed on
+    pence instead of pounds, or another recorded currency. ``dividend_above_price``: a dividend is larger than
+    the close before it, or than the close of a firm without one. ``stale_run``: the bar repeats the bar before
+    it for the `STALE_SESSIONS`-th session in a row, or longer. ``closed_session``: the exchange was closed on
     the date. ``sparse_date``: no calendar is known, and less than a tenth of the firms have a row that day.
 
     Log returns are relative to the previous session: ``raw_log_return`` of closes as quoted, ``log_return``
@@ -141,6 +150,9 @@ class PriceNeighbours(dy.Schema):
     date = dy.Date()
     ticker = dy.String()
     split_ratio = _price()
+    dividend = _price()
+    close = _price()
+    previous_close = _price()
     raw_log_return = _price()
     log_return = _price()
     open_log_return = _price()
@@ -156,6 +168,7 @@ class PriceNeighbours(dy.Schema):
     split_without_return = named_rule(~_split_not_in_price())
     return_without_split = named_rule(~(_looks_like_split() & ~_otherwise_explained()))
     currency_jump = named_rule(~_currency_changed())
+    dividend_above_price = named_rule(~_pays_more_than_its_price())
     stale_run = named_rule(pl.col("repeats") < STALE_SESSIONS)
     closed_session = named_rule(pl.col("session"))
     sparse_date = named_rule(pl.col("session").fill_null(value=False) | ~pl.col("sparse"))
@@ -179,7 +192,7 @@ class MarketDates(dy.Schema):
     )
 
 
-_FOR_EVIDENCE: Final = ("previous_close", "close", "next_close", "next_date", "calendar", "firms", "usual")
+_FOR_EVIDENCE: Final = ("next_close", "next_date", "calendar", "firms", "usual")
 _BEFORE, _CLOSE, _NEXT, _SPLIT = (
     pl.col(c).round_sig_figs(6) for c in ("previous_close", "close", "next_close", "split_ratio")
 )
@@ -192,6 +205,9 @@ _EVIDENCE: Final[Mapping[str, pl.Expr]] = {
             pl.format("currency {} -> {}", "previous_currency", "currency")
         ),
         pl.format("close {} -> {}", _BEFORE, _CLOSE),
+    ),
+    "dividend_above_price": pl.format(
+        "dividend {}, close {} -> {}", pl.col("dividend").round_sig_figs(6), _BEFORE, _CLOSE
     ),
     "stale_run": pl.format("{} consecutive sessions repeat the bar before, close {}", "repeats", _CLOSE),
     "closed_session": pl.format("{} was closed", "calendar"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from pydantic import model_validator
 
 from pipelines.settings import Section
 
 Action = Literal["reject", "flag", "off"]
+WrongRule = Literal["spike_that_reverts", "split_without_return", "currency_jump", "dividend_above_price"]
+"""Rules that find a row to be wrong, and not only unusual."""
 
 
 class CalendarOverrides(Section):
@@ -58,9 +60,15 @@ class QualityConfig(Section):
     """Without a calendar: the date has a row for less than a tenth of the usual number of firms."""
     currency_jump: Action = "flag"
     """The price changes by a factor of about 100 (pence for pounds), or the recorded currency changes."""
+    dividend_above_price: Action = "flag"
+    """A dividend is larger than the close before it."""
     coverage_collapse: Literal["flag", "off"] = "flag"
     """A date lacks at least a quarter, and at least ten, of the firms that usually have a price. Its rows are
     never rejected, because the rows that exist are sound."""
+    earn_nothing: tuple[WrongRule | Literal["return_without_split"], ...] = get_args(WrongRule)
+    """Rules whose flagged rows earn nothing: neither a label nor a book has a return from them. A move that
+    looks like a split without a record may be a real loss, so it is not among them by default
+    (``return_without_split``). Released rows earn."""
     calendar: str | None = None
     """Exchange calendar for all firms, such as XNYS. Null: the calendar of each firm's recorded exchange."""
     calendar_overrides: CalendarOverrides = CalendarOverrides()

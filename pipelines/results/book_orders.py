@@ -17,6 +17,7 @@ from backtest.books.inputs import BookNote
 from backtest.costs.model import CostModel
 from features.arrays import FloatArray
 from features.panel.derived import cached
+from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
@@ -134,10 +135,10 @@ def book_market(panel: Panel, held: slice, total_return_index_TN: FloatArray | N
         Total-return index on all sessions to use instead of the panel's. The market of the panel's own index
         is computed once.
     """
-    traded_TN, delisted_TN = panel.traded_TN[held], panel.delisted_TN[held]
+    traded_TN, delisted_TN = tradable(panel)[held], panel.delisted_TN[held]
     if total_return_index_TN is not None:
-        return prepare_market(total_return_index_TN[held], traded_TN, delisted_TN)
-    index_TN = panel.total_return_index_TN[held]
+        return prepare_market(earned_index(panel, total_return_index_TN)[held], traded_TN, delisted_TN)
+    index_TN = cached(panel, earned_index, lambda: earned_index(panel))[held]
     key = (book_market, held.start, held.stop)
     return cached(panel, key, lambda: prepare_market(index_TN, traded_TN, delisted_TN))
 

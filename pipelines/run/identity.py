@@ -162,6 +162,7 @@ def forecasting_settings(config: Config, dataset: Dataset, warm_starts: Mapping[
         # Forecasts are measured at further delays but not trained for them; the longest delay sets the purge.
         "label": config.label.model_dump(mode="json", exclude={"extra_delays"})
         | {"max_delay": config.label.max_delay},
+        "earn_nothing": sorted(config.quality.earn_nothing),
         "folds": folds,
         "models": {model: _model(config, model, warm_starts) for model in config.models},
         "seeds": list(config.seeds),

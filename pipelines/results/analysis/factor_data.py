@@ -14,7 +14,7 @@ from backtest.analysis.factors import FactorReturns, factor_returns
 from backtest.analysis.styles import StyleScores, style_scores
 from features.arrays import FloatArray
 from features.panel.holder_returns import held_return
-from features.panel.labels import holders
+from features.panel.holding import holders
 from features.panel.panel import Panel
 from pipelines.dataset.market import Market
 

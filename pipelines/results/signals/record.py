@@ -115,6 +115,7 @@ def signals_id(path: Path, contents: Mapping[str, str], config: Config, tables: 
         "tables": {name: str(table) for name, table in tables.items()},
         "universe": measured["universe"],
         "label": label,
+        "earn_nothing": sorted(config.quality.earn_nothing),
         "group_by": measured["features"]["group_by"],
     }
     name = _NAME.sub("-", path.stem.lower()).strip("-_")[:40].rstrip("-_")
