@@ -2,8 +2,9 @@
 
 Two things differ from the panel's own prices, which features read as they were known:
 
-- **Suspended firms.** A price without volume is the last price, repeated by the source. Nothing is traded at
-  it. This needs volumes: it applies to firms that had a volume before, on sessions on which some firm has one.
+- **Suspended firms.** A price without volume is the last price, repeated by the source. Nothing is traded
+  at it. It applies to firms that had a volume before, on sessions on which some firm has one, because other
+  zeros are volumes that the source does not have.
 - **Wrong rows.** A row that a quality rule found to be wrong earns nothing, neither on its session nor when
   the price returns. What is known of it may be later than its session, so only outcomes use it.
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from features.panel.asof import Statements
-from features.panel.panel import Panel
+from features.panel.panel import NO_ROWS, Panel
 
 _origins: WeakKeyDictionary[Panel, Panel] = WeakKeyDictionary()
 
@@ -48,7 +48,7 @@ def take_firms(panel: Panel, firms: slice, needs: frozenset[str] | None = None) 
             part_Tn.setflags(write=False)
         return part_Tn
 
-    changed: dict[str, Any] = {"tickers_N": panel.tickers_N[firms]}
+    changed: dict[str, Any] = {"tickers_N": panel.tickers_N[firms], "wrong": NO_ROWS}  # no feature reads them
     for field in fields(panel):
         value = getattr(panel, field.name)
         if field.name.endswith("_TN") and value is not None:
@@ -80,7 +80,7 @@ def take_sessions(panel: Panel, first: int) -> Panel:
         Views of the panel's arrays, with all firms.
     """
     assert panel not in _origins, "a tile of firms has no sessions of its own"
-    changed: dict[str, Any] = {"dates_T": panel.dates_T[first:]}
+    changed: dict[str, Any] = {"dates_T": panel.dates_T[first:], "wrong": NO_ROWS}
     for field in fields(panel):
         value = getattr(panel, field.name)
         if field.name.endswith("_TN") and value is not None:

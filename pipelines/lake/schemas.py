@@ -83,7 +83,7 @@ SOURCE_TABLES: Final = (
 )
 """The tables a source may give; the others are written by the pipeline."""
 
-INPUT_TABLES: Final = (*SOURCE_TABLES, "gaps", "flags")
+INPUT_TABLES: Final = (*SOURCE_TABLES, "gaps")
 """The tables that a run reads and records: the source's, and what ingest makes of them."""
 
 STAMPS: Final = frozenset({"ingested_at", "first_seen", "flagged_at", "released_at", "created_at"})

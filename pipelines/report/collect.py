@@ -23,6 +23,7 @@ from pipelines.report.contents.report import ReportData
 from pipelines.report.explained import attributions, simulated_truth
 from pipelines.report.ladder import report_ladder
 from pipelines.results.comparisons import tradable_delay
+from pipelines.results.describe import describe_flagged
 from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations
 from pipelines.run.provenance import (
     AuditMade,
@@ -166,8 +167,11 @@ def _header(
         stage_seconds=_seconds(events),
         sharpe_rate=describe_rate(config.backtest.risk_free),
         periods_per_year=measured.periods_per_year,
-        hazards=tuple(dict.fromkeys(hazard for session in trained for hazard in session.hazards))
-        or _unrecorded(trained),
+        hazards=(
+            *(dict.fromkeys(hazard for session in trained for hazard in session.hazards)),
+            *_unrecorded(trained),
+            *describe_flagged(evaluation.read_table("flagged_rows")),
+        ),
         notes=tuple(dict.fromkeys(note for session in trained for note in session.notes)),
         audit=run.read_table("audit"),
         evaluation=measured.evaluation,

@@ -13,6 +13,7 @@ from pipelines.report.contents.header import RunHeader
 from pipelines.report.contents.report import ReportData
 from pipelines.report.contents.signal_file import SignalFile
 from pipelines.results.comparisons import tradable_delay
+from pipelines.results.describe import describe_flagged
 from pipelines.results.signals.record import MeasuredSignals
 from pipelines.run.evaluations import StoredEvaluation
 
@@ -54,7 +55,7 @@ def signal_report_data(measured: MeasuredSignals, evaluation: StoredEvaluation) 
         stage_seconds={},
         sharpe_rate=describe_rate(config.backtest.risk_free),
         periods_per_year=shown.periods_per_year,
-        hazards=record.hazards,
+        hazards=(*record.hazards, *describe_flagged(evaluation.read_table("flagged_rows"))),
         notes=record.notes,
         evaluation=shown.evaluation,
         evaluations=evaluation_list(measured, shown.evaluation),

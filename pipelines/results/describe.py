@@ -15,6 +15,7 @@ from pipelines.dataset.risk_free import describe_rate
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
 from pipelines.run.evaluations import StoredEvaluation
 
+_NAMED = 5
 _LADDER_CELLS = (  # column, heading, scale, digits, width
     ("valid_rank_ic", "valid rIC", 1, 4, 11),
     ("ic", "IC", 1, 4, 9),
@@ -52,6 +53,7 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
     if significance is not None and factor_alpha is not None:
         main = significance.row(0, named=True)
         parts.append(describe_factors(factor_alpha, main["book"], main["delay"]))
+    parts += describe_flagged(evaluation.read_table("flagged_rows"))
     notes = evaluation.read_table("book_notes")
     if notes is not None:
         parts.append(describe_notes(notes))
@@ -106,11 +108,40 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
     return "\n".join(lines)
 
 
-<<<<<<< HEAD
-def describe_tests(
-    significance: pl.DataFrame, comparisons: pl.DataFrame | None, counted: pl.DataFrame | None = None
-) -> str:
-=======
+def describe_flagged(rows: pl.DataFrame | None) -> tuple[str, ...]:
+    """Describe flagged price rows: those that earn nothing by name, the others by number.
+
+    Parameters
+    ----------
+    rows
+        Table ``flagged_rows`` (`pipelines.results.measured.flagged_rows`); None if there are none.
+    """
+    if rows is None:
+        return ()
+    sentences = []
+    wrong, others = rows.filter(~pl.col("earns")), rows.filter("earns")
+    if wrong.height:
+        named = [
+            f"{ticker} on {day} ({rule}: {evidence})"
+            for day, ticker, rule, evidence in wrong.head(_NAMED)
+            .select("date", "ticker", "rule", "evidence")
+            .iter_rows()
+        ]
+        more = f" and {wrong.height - _NAMED:,} more" if wrong.height > _NAMED else ""
+        cells = wrong.select("date", "ticker").n_unique()
+        sentences.append(
+            f"{cells:,} price row(s) of the measured dates are flagged as wrong and earn nothing: "
+            f"{', '.join(named)}{more}. See 'peerglass quarantine list CONFIG' and quality.earn_nothing."
+        )
+    if others.height:
+        by_rule = others.group_by("rule").len().sort("len", "rule", descending=[True, False])
+        counts = ", ".join(f"{rule} ({count:,})" for rule, count in by_rule.iter_rows())
+        sentences.append(
+            f"{others.height:,} flag(s) on price rows of the measured dates that earn as delivered: {counts}."
+        )
+    return tuple(sentences)
+
+
 def describe_decisions(figures: pl.DataFrame) -> str:
     """Format how many of the dates with signals each book used, the fewest of all signals in one line."""
     parts = []
@@ -120,8 +151,9 @@ def describe_decisions(figures: pl.DataFrame) -> str:
     return f"dates with signals on which a book decided: {', '.join(parts)}"
 
 
-def describe_tests(significance: pl.DataFrame, comparisons: pl.DataFrame | None) -> str:
->>>>>>> bc07170 (rebalance_every counts the dates with signals, and results say how many of them a book used)
+def describe_tests(
+    significance: pl.DataFrame, comparisons: pl.DataFrame | None, counted: pl.DataFrame | None = None
+) -> str:
     """Format the tests: one line per model with the main book's Sharpe ratio and the answers on baselines.
 
     Parameters

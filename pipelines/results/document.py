@@ -24,6 +24,7 @@ _TABLES: Final = {
     "factor_alpha": "factor_alpha",
     "guard": "guard",
     "rows": "rows",
+    "flagged_rows": "flagged_rows",
 }
 
 

@@ -65,7 +65,25 @@ def measured_tables(
         "significance": significance_table(result, config, sessions_T, trials),
         "multiple_tests": multiple_test_table(result, config, sessions_T),
         "endings": endings,
+        "flagged_rows": flagged_rows(market, result.equity),
     }
+
+
+def flagged_rows(market: Market, equity: pl.DataFrame) -> pl.DataFrame | None:
+    """Return the open quality flags on price rows of the sessions of the books; None if there are none.
+
+    Parameters
+    ----------
+    market
+        Its flags: date, ticker, rule, evidence, earns.
+    equity
+        ``date`` of the books' sessions.
+    """
+    if market.flags is None:
+        return None
+    first, last = equity["date"].min(), equity["date"].max()
+    rows = market.flags.filter(pl.col("date").is_between(pl.lit(first), pl.lit(last)))
+    return rows.sort("earns", "date", "ticker", "rule") if rows.height else None
 
 
 def evaluation_record(

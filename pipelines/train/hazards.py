@@ -67,6 +67,6 @@ def _flagged(lake: Lake) -> list[str]:
     by_rule = flags.group_by("rule").len().sort("len", "rule", descending=[True, False])
     counts = ", ".join(f"{rule} ({count:,})" for rule, count in by_rule.iter_rows())
     return [
-        f"The quality rules have set {flags.height:,} flag(s) on rows that are kept and used: {counts}; "
+        f"The quality rules have set {flags.height:,} flag(s) on rows that are kept: {counts}; "
         "'peerglass quarantine list CONFIG' shows them."
     ]

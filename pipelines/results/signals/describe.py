@@ -10,7 +10,13 @@ from typing import Any
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.results.describe import describe_count, describe_decisions, describe_deflated, describe_interval
+from pipelines.results.describe import (
+    describe_count,
+    describe_decisions,
+    describe_deflated,
+    describe_flagged,
+    describe_interval,
+)
 from pipelines.results.signals.guard import failed
 from pipelines.results.signals.placing import USED
 from pipelines.run.evaluations import StoredEvaluation
@@ -38,6 +44,7 @@ def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
     """
     parts = [
         *_rows(evaluation.table("rows")),
+        *(textwrap.fill(text, _WIDTH) for text in describe_flagged(evaluation.read_table("flagged_rows"))),
         *_guard(evaluation.table("guard")),
         *_results(evaluation, config),
         describe_decisions(evaluation.table("figures")),
