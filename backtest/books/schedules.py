@@ -78,7 +78,8 @@ class Schedule:
                 f"{most}: lower its size, or let it decide on dates with signals."
             )
             raise ValueError(msg)
-        return possible_T & ((np.cumsum(possible_T) - 1) % self.every == 0)
+        chosen_T: BoolArray = possible_T & ((np.cumsum(possible_T) - 1) % self.every == 0)
+        return chosen_T
 
 
 def every_session(sessions: int, every: int = 1) -> Schedule:

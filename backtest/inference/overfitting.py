@@ -273,6 +273,7 @@ def rademacher_bound(
     level: float = LEVEL,
     draws: int = DRAWS,
     seed: int = 0,
+    periods_per_year: float = SESSIONS_PER_YEAR,
 ) -> RademacherBound:
     """Bound the true Sharpe ratios of all trials at once from below: the Rademacher anti-serum.
 
@@ -292,6 +293,8 @@ def rademacher_bound(
         Probability that one of the bounds or more is above the true value.
     draws, seed
         Number and seed of the draws of signs.
+    periods_per_year : float
+        Sessions in a year.
 
     Returns
     -------
@@ -314,7 +317,7 @@ def rademacher_bound(
     deviation_V = np.sqrt((np.nan_to_num(return_TV - mean_V) ** 2).sum(axis=0) / (known_V - 1))
     deviation_V[~(deviation_V > 1e-12 * np.abs(mean_V))] = np.nan
     x_TV = np.nan_to_num(return_TV / deviation_V)
-    annual = math.sqrt(SESSIONS_PER_YEAR)
+    annual = math.sqrt(periods_per_year)
     snooping = 2.0 * _best_by_sign(x_TV, draws, seed) / length * annual
     estimation = 3.0 * math.sqrt(2.0 * math.log(2.0 / level) / length)
     estimation = (estimation + math.sqrt(2.0 * math.log(2.0 * count / level) / length)) * annual

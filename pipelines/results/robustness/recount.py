@@ -24,6 +24,7 @@ from backtest.inference.overfitting import (
     rademacher_bound,
 )
 from features.arrays import DateArray, FloatArray
+from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.config.schema import Config
 from pipelines.results.comparisons import tradable_delay
 from pipelines.results.signals.record import MeasuredSignals
@@ -161,6 +162,7 @@ def recount(owner: Run | MeasuredSignals, evaluation: StoredEvaluation) -> Store
             trials_of(replace(owner, config=config)),
             config,
             owner.folder.parent,
+            periods_per_year=evaluation.record.periods_per_year,
         ),
     )
 
@@ -171,6 +173,8 @@ def recounted_tables(
     trials: Mapping[str, Trial],
     config: Config,
     output: Path,
+    *,
+    periods_per_year: float = SESSIONS_PER_YEAR,
 ) -> dict[str, pl.DataFrame]:
     """Compute the tables of `recount`.
 
@@ -184,12 +188,14 @@ def recounted_tables(
         Books, costs and delays of the evaluation.
     output
         Folder of the runs.
+    periods_per_year
+        Sessions in a year.
     """
     delay = tradable_delay(config.label.delays)
     own = _own_returns(equity, trials, config, delay)
     tried = read_tried(output, Scope.of(config), assumptions_id(config.backtest, delay))
     number, effective = max(tried.counted.trials, len(own), 1), max(tried.effective, 1.0)
-    bounds = _bounds(own, tried, number)
+    bounds = _bounds(own, tried, number, periods_per_year)
     rows = []
     for model, book in significance.select("model", "book").rows():
         key = _key(trials[model], config, book)
@@ -288,7 +294,7 @@ def overfitting_table(
 
 
 def _bounds(
-    own: Mapping[tuple[str, str], pl.DataFrame], tried: Tried, number: int
+    own: Mapping[tuple[str, str], pl.DataFrame], tried: Tried, number: int, periods_per_year: float
 ) -> dict[tuple[str, str], float]:
     """Rademacher bounds of the evaluation's own returns, on their dates, among all trials."""
     if not own:
@@ -304,7 +310,8 @@ def _bounds(
     shared, at_T, from_T = np.intersect1d(dates_T, tried.dates_T, return_indices=True)
     if len(shared):
         return_TV[at_T, len(own) :] = tried.return_TV[from_T][:, others]
-    found = rademacher_bound(return_TV, trials=max(number, return_TV.shape[1]))
+    trials = max(number, return_TV.shape[1])
+    found = rademacher_bound(return_TV, trials=trials, periods_per_year=periods_per_year)
     return dict(zip(own, found.lower_V.tolist(), strict=False))
 
 
