@@ -21,8 +21,13 @@ complete before the session begins. The traded units earn from the price of exec
 units the whole session. A dividend of the session belongs to those who held at the previous close.
 
 **Positions that cannot be traded stay.** An order that cannot be traded is dropped and not queued; the next
-decision tries again. The other firms still move to their targets, so leverage can exceed the target's
-leverage while a position is stuck.
+decision tries again. With `Execution.carry` it stays open instead, as under a cap. The other firms still move
+to their targets, so the leverage of a book with short positions can exceed its target while a position is
+stuck. A long-only book never spends what it cannot raise: all its purchases are scaled down by one factor, so
+that they cost at most what it has and what its sales bring.
+
+**Price limits and lots.** `Execution.bar_TN` says which firms cannot be bought, or not sold, in a session.
+With `Execution.lot_TN` orders are rounded towards zero to whole lots; a position can be closed whole.
 
 **Participation cap** (`Execution.cap`). At most the cap's share of the trailing dollar volume is traded in a
 session. What is not filled, for this or any other reason, stays open: the rest of the order, in units,
@@ -130,7 +135,7 @@ def account_book(
     variant.require(market)
     inputs = kernel_inputs([variant], market)
     books = empty_books(market.n_sessions, 1)
-    lanes = lanes_with_cash(*inputs[1:])
+    lanes = lanes_with_cash(*inputs)
     rows_LC = run_lanes(*inputs, lanes, books, keep_ledger)
     ruined = int(books.ruined_V[0])
     return_net_T, return_gross_T = compound(*inputs, ruined)

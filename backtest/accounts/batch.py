@@ -109,7 +109,7 @@ def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
         chosen = [variants[at] for at in at_V]
         books = empty_books(T, len(at_V))
         inputs = kernel_inputs(chosen, market)
-        run_lanes(*inputs, lanes_with_cash(*inputs[1:]), books, False)
+        run_lanes(*inputs, lanes_with_cash(*inputs), books, False)
         start_TV = np.vstack([np.ones(len(at_V)), books.nav_TV[:-1]])
         paid = (books.spread_TV, books.commission_TV, books.impact_TV, books.borrow_TV, books.financing_TV)
         for kind, amount_TV in zip(COST_KINDS, paid, strict=True):

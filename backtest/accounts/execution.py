@@ -76,13 +76,59 @@ class Execution:
         unknown: the firm cannot be traded. None: orders are executed at the close.
     cap : ParticipationCap, optional
         None: orders of any size are filled.
+    carry : bool, optional
+        Whether the rest of an order that is not filled stays open until it is filled, a new decision replaces
+        it, or the firm is delisted. None: only with a cap.
+    bar_TN : ndarray of shape (T, N), optional
+        1 where a firm cannot be bought in session s, because its price is at its upper limit, and -1 where it
+        cannot be sold (`at_price_limit`). None: there are no limits.
+    lot_TN : ndarray of shape (T, N), optional
+        Units of the total-return index that are a lot, for a capital of 1 at the start (`lot_units`). Orders
+        are rounded towards zero to whole lots; a position can be closed whole. None: any size is traded.
     """
 
     price_over_close_TN: FloatArray | None = None
     cap: ParticipationCap | None = None
+    carry: bool | None = None
+    bar_TN: FloatArray | None = None
+    lot_TN: FloatArray | None = None
+
+    @property
+    def carries(self) -> bool:
+        """Whether the rest of an order stays open."""
+        return self.cap is not None if self.carry is None else self.carry
 
 
 AT_CLOSE = Execution()
+
+
+def at_price_limit(
+    price_TN: FloatArray, reference_TN: FloatArray, limit_TN: FloatArray, tick: float = 0.01
+) -> FloatArray:
+    """Return where a price is at the limit of the session.
+
+    An exchange rounds the limit ``reference (1 + limit)`` to its tick, so a price within half a tick of it is
+    at the limit. At the upper limit there are no sellers, at the lower one no buyers.
+
+    Parameters
+    ----------
+    price_TN : ndarray of shape (T, N)
+        Price of execution, as quoted; NaN = unknown.
+    reference_TN : ndarray of shape (T, N)
+        Previous close, without the session's dividend and in its shares; NaN = there is none.
+    limit_TN : ndarray broadcastable to (T, N)
+        Largest change as a fraction, 0.1 is 10%; NaN = no limit.
+    tick : float
+        Smallest change of a price.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        1 at the upper limit, -1 at the lower one, 0 elsewhere.
+    """
+    room_TN = limit_TN * reference_TN - 0.5 * tick - 1e-9 * reference_TN
+    move_TN = price_TN - reference_TN
+    return np.where(move_TN >= room_TN, 1.0, np.where(move_TN <= -room_TN, -1.0, 0.0))
 
 
 def price_over_close(

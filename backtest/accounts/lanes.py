@@ -72,6 +72,10 @@ class Variant:
                 raise ValueError(msg)
         if cap is not None:
             require_shape("the dollar volume", cap.dollar_volume_TN, shape)
+        own = {"the price limits": self.execution.bar_TN, "the lots": self.execution.lot_TN}
+        for name, array in own.items():
+            if array is not None:
+                require_shape(name, array, shape)
         if impact is not None:
             require_shape("the impact rate", impact.volatility_per_root_volume_TN, shape)
         for name, rate in (
@@ -85,7 +89,7 @@ class Variant:
 
     @property
     def arrays(self) -> tuple[FloatArray | None, ...]:
-        """Arrays that books must share to run side by side: spread, borrow, impact, volume, price."""
+        """Arrays of books side by side: spread, borrow, impact, volume, price limits, lots, price."""
         spread, borrow = self.costs.half_spread.bps, self.costs.borrow.bps_per_year
         impact, cap = self.costs.impact, self.execution.cap
         return (
@@ -93,13 +97,15 @@ class Variant:
             borrow if isinstance(borrow, np.ndarray) else None,
             None if impact is None else impact.volatility_per_root_volume_TN,
             None if cap is None else cap.dollar_volume_TN,
+            self.execution.bar_TN,
+            self.execution.lot_TN,
             self.execution.price_over_close_TN,
         )
 
     @property
     def key(self) -> tuple[int, ...]:
         """Variants with the same key can run side by side."""
-        return (id(self.decisions), self.delay, *(id(array) for array in self.arrays))
+        return (id(self.decisions), self.delay, self.execution.carries, *(id(array) for array in self.arrays))
 
 
 def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan, Tape, Rates]:
@@ -107,7 +113,9 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
     from backtest.accounts.kernels.positions import Plan, Rates, Tape
 
     first = variants[0]
-    spread_RN, borrow_RN, impact_RN, volume_RN, fill_RN = (_cells(x_TN) for x_TN in first.arrays)
+    spread_RN, borrow_RN, impact_RN, volume_RN, bar_RN, lot_RN, fill_RN = (
+        _cells(x_TN) for x_TN in first.arrays
+    )
     tape = Tape(
         value_TN=frozen(market.value_TN),
         state_TN=frozen(market.state_TN),
@@ -116,6 +124,8 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
         borrow_RN=borrow_RN,
         impact_RN=impact_RN,
         volume_RN=volume_RN,
+        bar_RN=bar_RN,
+        lot_RN=lot_RN,
     )
     costs = [variant.costs for variant in variants]
     impacts = [one.impact for one in costs]
@@ -126,19 +136,21 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
         impact_V=_lanes(one.coefficient * math.sqrt(one.capital) if one else 0.0 for one in impacts),
         borrow_V=_lanes(_scale(one.borrow.bps_per_year) * (_BPS / one.periods_per_year) for one in costs),
         financing_V=_lanes(one.financing.bps_per_year * (_BPS / one.periods_per_year) for one in costs),
-        limit_V=_lanes(one.fraction / one.capital if one else 0.0 for one in caps),
+        limit_V=_lanes(one.fraction / one.capital if one else 1.0 for one in caps),
+        minimum_V=_lanes(one.commission.minimum for one in costs),
     )
     decisions = first.decisions
     weights = (decisions.decided_T, decisions.start_T1, decisions.firm_K, decisions.weight_K)
-    return Plan(*weights, delay=first.delay), tape, rates
+    return Plan(*weights, delay=first.delay, carry=first.execution.carries), tape, rates
 
 
-def lanes_with_cash(tape: Tape, rates: Rates) -> Lanes:
+def lanes_with_cash(plan: Plan, tape: Tape, rates: Rates) -> Lanes:
     """Allocate the state of lanes that hold cash only."""
     from backtest.accounts.kernels.positions import Lanes
 
     n_lanes, n_firms = len(rates.spread_V), tape.value_TN.shape[1]
-    n_open = n_firms if len(tape.volume_RN) else 0
+    parts = plan.carry or len(tape.volume_RN) or len(tape.bar_RN) or len(tape.lot_RN)
+    n_open = n_firms if parts else 0
     return Lanes(
         units_NV=np.zeros((n_firms, n_lanes)),
         left_NV=np.zeros((n_open, n_lanes)),
@@ -156,6 +168,11 @@ def lanes_with_cash(tape: Tape, rates: Rates) -> Lanes:
         trade_N=np.zeros(n_firms),
         paid_out_N=np.zeros(n_firms),
         interest_per_long_V=np.zeros(n_lanes),
+        goal_1=np.zeros(1),
+        scale_V=np.ones(n_lanes),
+        buys_V=np.zeros(n_lanes),
+        blocked_V=np.zeros(n_lanes),
+        fee_V=np.zeros(n_lanes),
     )
 
 

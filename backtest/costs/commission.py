@@ -9,12 +9,14 @@ from backtest.costs.rates import require_rate
 
 @dataclass(frozen=True, slots=True)
 class Commission:
-    """Cost of a trade: ``bps * 1e-4 * notional``.
+    """Cost of a trade: ``bps * 1e-4 * notional``, and at least the minimum.
 
     Attributes
     ----------
     bps : float
         Basis points of the traded notional.
+    minimum : float
+        Least commission of a trade of one firm in one session, as a fraction of the capital at the start.
 
     Raises
     ------
@@ -23,6 +25,8 @@ class Commission:
     """
 
     bps: float = 0.0
+    minimum: float = 0.0
 
     def __post_init__(self) -> None:
         require_rate("commission_bps", self.bps)
+        require_rate("minimum commission", self.minimum)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from backtest.accounts.flags import GONE, TRADABLE
-from backtest.accounts.kernels.positions import Firms, Plan, Rates, Tape
+from backtest.accounts.kernels.positions import LOT_ROUNDING, Firms, Plan, Rates, Tape
 from features.arithmetic.kernels import ZERO, compiled
 from features.arrays import FloatArray
 
@@ -25,7 +25,7 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
     """
     T, N = tape.value_TN.shape
     net_T, gross_T = np.zeros(T), np.zeros(T)
-    at_close, capped = len(tape.fill_RN) == 0, len(tape.volume_RN) > 0
+    at_close, total = len(tape.fill_RN) == 0, 0.0
     weight_N, order_N, target_N, nav = np.zeros(N), np.zeros(N), np.zeros(N), 1.0
     growth_N, firm_N, n = np.ones(N), np.zeros(N, dtype=np.int64), ZERO
     for t in range(min(ruined + 1, T)):
@@ -33,9 +33,13 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
         decided = decision >= 0 and plan.decided_T[decision]
         if decided:
             target_N[:] = 0.0
+            total, short = 0.0, False
             for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):
                 target_N[plan.firm_K[k]] = plan.weight_K[k]
-        trading = (decided or capped) and (at_close or t > 0)
+                total += plan.weight_K[k]
+                short |= plan.weight_K[k] < 0.0
+            total = 0.0 if short else total
+        trading = (decided or plan.carry) and (at_close or t > 0)
 
         earned, charged = _hold(t, firm_N[:n], weight_N, growth_N, tape, rates)
         growth, paid = 1.0 + earned - charged, 0.0
@@ -43,7 +47,11 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
             _drift(t, growth, firm_N[:n], weight_N, order_N, growth_N, tape)
             if trading:
                 n = _order(decided, n, firm_N, target_N, weight_N, order_N, tape.value_TN[t])
-                paid, _ = _fill(t, nav * growth, firm_N[:n], tape.value_TN[t], weight_N, order_N, tape, rates)
+                listed, whole = firm_N[:n], nav * growth
+                share = _affordable(
+                    t, decided, whole, 0.0, total, listed, tape.value_TN[t], weight_N, order_N, tape, rates
+                )
+                paid, _ = _fill(t, whole, share, listed, tape.value_TN[t], weight_N, order_N, tape, rates)
             for i in firm_N[:n]:
                 weight_N[i] /= 1.0 - paid
                 order_N[i] /= 1.0 - paid
@@ -52,13 +60,17 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
             if trading:
                 price_N = tape.value_TN[t - 1]
                 n = _order(decided, n, firm_N, target_N, weight_N, order_N, price_N)
-                paid, intraday = _fill(t, nav, firm_N[:n], price_N, weight_N, order_N, tape, rates)
+                listed = firm_N[:n]
+                share = _affordable(
+                    t, decided, nav, charged, total, listed, price_N, weight_N, order_N, tape, rates
+                )
+                paid, intraday = _fill(t, nav, share, listed, price_N, weight_N, order_N, tape, rates)
                 earned += intraday
             growth = 1.0 + earned - charged - paid
             for i in firm_N[:n]:
                 growth_N[i] = tape.value_TN[t, i] / tape.value_TN[t - 1, i]
             _drift(t, growth, firm_N[:n], weight_N, order_N, growth_N, tape)
-        n = _keep(firm_N, n, weight_N, order_N, capped)
+        n = _keep(firm_N, n, weight_N, order_N, plan.carry)
         gross_T[t], net_T[t] = earned, growth - 1.0
         nav *= growth
     if ruined < T:
@@ -130,9 +142,81 @@ def _order(  # noqa: PLR0917  # a compiled loop takes its arrays by position
 
 
 @compiled
+def _part(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    t: int,
+    nav: float,
+    i: int,
+    price: float,
+    ratio: float,
+    weight_N: FloatArray,
+    order_N: FloatArray,
+    tape: Tape,
+    rates: Rates,
+    share: float,
+) -> float:
+    """Return the weight of firm i's order that session t fills; a purchase is first scaled by ``share``."""
+    order = order_N[i]
+    if not tape.state_TN[t, i] & TRADABLE or _cell(tape.bar_RN, t, i, 0.0) * order > 0.0:
+        return 0.0
+    if not (
+        ratio > 0.0 and _cell(tape.impact_RN, t, i, 0.0) >= 0.0 and _cell(tape.spread_RN, t, i, 1.0) >= 0.0
+    ):
+        return 0.0
+    fill = order
+    if len(tape.volume_RN):
+        volume = _cell(tape.volume_RN, t, i, 0.0)
+        most = rates.limit_V[0] * volume / (nav * ratio) if volume > 0.0 else 0.0
+        fill = min(max(fill, -most), most)
+    fill = fill * share if fill > 0.0 else fill
+    if len(tape.lot_RN) and not (fill == order and order + weight_N[i] == 0.0):
+        lot = _cell(tape.lot_RN, t, i, 0.0) * price / nav
+        if lot > 0.0:
+            fill = np.sign(fill) * np.floor(abs(fill) / lot + LOT_ROUNDING) * lot
+    return fill
+
+
+@compiled
+def _affordable(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    t: int,
+    decided: bool,
+    nav: float,
+    charged: float,
+    total: float,
+    firms: Firms,
+    price_N: FloatArray,
+    weight_N: FloatArray,
+    order_N: FloatArray,
+    tape: Tape,
+    rates: Rates,
+) -> float:
+    """Return the share of its purchases that a long-only book pays for; 1 at a decision without blocked sales.
+
+    ``total`` is the sum of its targets, 0 for a book with short positions.
+    """
+    if total <= 0.0:
+        return 1.0
+    cash, buys, stuck = 1.0 - charged, 0.0, 0.0
+    for i in firms:
+        cash -= weight_N[i]
+        if order_N[i] == 0.0:
+            continue
+        ratio = tape.value_TN[t, i] / price_N[i] * _cell(tape.fill_RN, t, i, 1.0)
+        fill = _part(t, nav, i, price_N[i], ratio, weight_N, order_N, tape, rates, 1.0)
+        spent = fill * ratio if fill != 0.0 else 0.0
+        cash -= spent
+        buys += max(spent, 0.0)
+        if order_N[i] < 0.0:
+            stuck += fill - order_N[i]
+    lacking = min(1.0 - total, 0.0) - cash
+    lacking = min(lacking, stuck) if decided else lacking
+    return max(1.0 - lacking / buys, 0.0) if lacking > 0.0 and buys > 0.0 else 1.0
+
+
+@compiled
 def _fill(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     t: int,
     nav: float,
+    share: float,
     firms: Firms,
     price_N: FloatArray,
     weight_N: FloatArray,
@@ -143,23 +227,20 @@ def _fill(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     """Fill orders; return their costs over NAV, and what they earn up to the close over NAV."""
     paid, intraday = 0.0, 0.0
     for i in firms:
-        if order_N[i] == 0.0 or not tape.state_TN[t, i] & TRADABLE:
+        if order_N[i] == 0.0:
             continue
         end = tape.value_TN[t, i] / price_N[i]
         ratio = end * _cell(tape.fill_RN, t, i, 1.0)
-        impact, spread = _cell(tape.impact_RN, t, i, 0.0), _cell(tape.spread_RN, t, i, 1.0)
-        if not (ratio > 0.0 and impact >= 0.0 and spread >= 0.0):
+        fill = _part(t, nav, i, price_N[i], ratio, weight_N, order_N, tape, rates, share)
+        if fill == 0.0:
             continue
-        fill = order_N[i]
-        if len(tape.volume_RN):
-            volume = _cell(tape.volume_RN, t, i, 0.0)
-            most = rates.limit_V[0] * volume / (nav * ratio) if volume > 0.0 else 0.0
-            fill = min(max(fill, -most), most)
-        size = abs(fill) * ratio
-        rate = rates.spread_V[0] * spread + rates.commission_V[0]
+        impact, size = _cell(tape.impact_RN, t, i, 0.0), abs(fill) * ratio
+        rate = rates.spread_V[0] * _cell(tape.spread_RN, t, i, 1.0) + rates.commission_V[0]
         if impact > 0.0:
             rate += rates.impact_V[0] * impact * np.sqrt(size * nav)
         paid += size * rate
+        if rates.minimum_V[0] > 0.0:
+            paid += max(rates.minimum_V[0] / nav - size * rates.commission_V[0], 0.0)
         intraday += fill * (end - ratio)
         weight_N[i] += fill
         order_N[i] -= fill
@@ -167,12 +248,12 @@ def _fill(  # noqa: PLR0917  # a compiled loop takes its arrays by position
 
 
 @compiled
-def _keep(firm_N: Firms, n: int, weight_N: FloatArray, order_N: FloatArray, capped: bool) -> int:
-    """Drop what was not traded, unless a cap keeps it open; list the firms that are left, and count them."""
+def _keep(firm_N: Firms, n: int, weight_N: FloatArray, order_N: FloatArray, carry: bool) -> int:
+    """Drop what was not traded, unless it stays open; list the firms that are left, and count them."""
     left = 0
     for k in range(n):
         i = firm_N[k]
-        order_N[i] = order_N[i] if capped else 0.0
+        order_N[i] = order_N[i] if carry else 0.0
         firm_N[left] = i
         left += (weight_N[i] != 0.0) | (order_N[i] != 0.0)
     return left

@@ -34,13 +34,17 @@ COLUMNS = 10  # of the ledger: session, firm, position, trade, released, and fiv
 
 
 class Plan(NamedTuple):
-    """Target weights: the fields of `backtest.accounts.decisions.Decisions`, and the delay of trades."""
+    """Target weights: the fields of `backtest.accounts.decisions.Decisions`, and the delay of trades.
+
+    ``carry``: what is not filled stays open in later sessions.
+    """
 
     decided_T: BoolArray
     start_T1: npt.NDArray[np.int64]
     firm_K: npt.NDArray[np.int32]
     weight_K: FloatArray
     delay: int
+    carry: bool
 
 
 class Tape(NamedTuple):
@@ -49,7 +53,8 @@ class Tape(NamedTuple):
     ``value`` and ``state`` are those of `backtest.accounts.market.BookMarket`. The others may be absent:
     ``fill`` (price of execution over the close; absent: the close), ``spread`` and ``borrow`` (rates in basis
     points; absent: the same for all firms), ``impact`` (`volatility_per_root_volume`) and ``volume``
-    (trailing dollar volume; absent: no cap).
+    (trailing dollar volume; absent: no cap), ``bar`` (1 where a firm cannot be bought, -1 where it cannot be
+    sold) and ``lot`` (units of a lot, times the capital at the start).
     """
 
     value_TN: FloatArray
@@ -59,12 +64,15 @@ class Tape(NamedTuple):
     borrow_RN: FloatArray
     impact_RN: FloatArray
     volume_RN: FloatArray
+    bar_RN: FloatArray
+    lot_RN: FloatArray
 
 
 class Rates(NamedTuple):
     """What differs between lanes: factors of notional or value, times the tape's rates where it has some.
 
-    ``impact`` is the coefficient times the root of the capital, ``limit`` the cap over the capital.
+    ``impact`` is the coefficient times the root of the capital, ``limit`` the cap over the capital, and
+    ``minimum`` the least commission of a trade.
     """
 
     spread_V: FloatArray
@@ -73,6 +81,7 @@ class Rates(NamedTuple):
     borrow_V: FloatArray
     financing_V: FloatArray
     limit_V: FloatArray
+    minimum_V: FloatArray
 
 
 class Books(NamedTuple):
@@ -102,13 +111,15 @@ class Books(NamedTuple):
 class Lanes(NamedTuple):
     """State of the lanes during the loop.
 
-    ``left`` holds units of open orders, and has no rows without a cap. ``long`` and ``short`` are values
-    after trades that interest and borrow fees are charged on in the next session; ``short`` is multiplied by
-    the firms' fees where these differ. ``bought`` (signed), ``spread`` and ``impact`` are sums over the
-    trades of a session, ``trade_V`` the trades in one firm. ``listed`` firms are held, ordered or targeted.
-    ``last`` (position of the previous session), ``trade_N``, ``paid_out`` and ``interest_per_long`` are for
-    the ledger of a single lane. Arrays over (firm, lane) are indexed with both: a view of a firm's lanes
-    would cost more than the arithmetic on them.
+    ``left`` holds units of open orders, and has no rows where every order is filled whole or not at all.
+    ``long`` and ``short`` are values after trades that interest and borrow fees are charged on in the next
+    session; ``short`` is multiplied by the firms' fees where these differ. ``bought`` (signed), ``spread``
+    and ``impact`` are sums over the trades of a session, ``trade_V`` the trades in one firm. ``listed`` firms
+    are held, ordered or targeted. ``goal`` is the sum of the newest targets of a long-only book, and 0 for
+    others; ``scale`` the share of purchases that its money pays for, from sums over its purchases and over
+    sales that are ``blocked``. ``fee`` sums commissions. ``last`` (position of the previous session),
+    ``trade_N``, ``paid_out`` and ``interest_per_long`` are for the ledger of a single lane. Arrays over
+    (firm, lane) are indexed with both: a view of a firm's lanes would cost more than the arithmetic on them.
     """
 
     units_NV: FloatArray
@@ -127,6 +138,15 @@ class Lanes(NamedTuple):
     trade_N: FloatArray
     paid_out_N: FloatArray
     interest_per_long_V: FloatArray
+    goal_1: FloatArray
+    scale_V: FloatArray
+    buys_V: FloatArray
+    blocked_V: FloatArray
+    fee_V: FloatArray
+
+
+LOT_ROUNDING = 1e-9
+"""Share of a lot below which a missing part is rounding."""
 
 
 @compiled
@@ -158,59 +178,116 @@ def _reorder(i: int, weight: float, price: float, lanes: Lanes, unfilled_V: Floa
 
 
 @compiled
-def _fill_capped(  # noqa: PLR0917  # a compiled loop takes its arrays by position
-    i: int,
-    most: float,
-    price: float,
-    ratio: float,
-    limit_V: FloatArray,
-    lanes: Lanes,
-    unfilled_V: FloatArray,
-) -> None:
-    """Fill open orders up to ``most * limit`` units each."""
-    for v in range(len(limit_V)):
-        room = most * limit_V[v]
-        units = min(max(lanes.left_NV[i, v], -room), room)
-        lanes.units_NV[i, v] += units
-        lanes.left_NV[i, v] -= units
-        lanes.trade_V[v] = units * price * ratio
-        unfilled_V[v] += abs(lanes.left_NV[i, v]) * price
+def _ratio(t: int, i: int, price: float, tape: Tape) -> float:
+    """Price of execution over the price that orders are sized at; 0 if the firm cannot be traded."""
+    at_close = len(tape.fill_RN) == 0
+    ratio = 1.0 if at_close else tape.value_TN[t, i] * tape.fill_RN[t, i] / price
+    can = (tape.state_TN[t, i] & TRADABLE) > 0 and price > 0.0 and ratio > 0.0
+    impact, half_spread = cell(tape.impact_RN, t, i, 0.0), cell(tape.spread_RN, t, i, 0.0)
+    return ratio if can and impact >= 0.0 and half_spread >= 0.0 else 0.0  # not NaN
 
 
 @compiled
-def trade(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+def _executable(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    t: int, i: int, v: int, price: float, ratio: float, scale: float, tape: Tape, rates: Rates, lanes: Lanes
+) -> float:
+    """Units of an open order that session t fills: not at a price limit, up to the cap, in whole lots."""
+    left = lanes.left_NV[i, v]
+    volume, bar = cell(tape.volume_RN, t, i, np.inf), cell(tape.bar_RN, t, i, 0.0)
+    if ratio == 0.0 or not volume > 0.0 or bar * left > 0.0:
+        return 0.0
+    room = volume / (price * ratio) * rates.limit_V[v]
+    units = min(max(left, -room), room)
+    if units > 0.0:
+        units *= scale
+    lot = cell(tape.lot_RN, t, i, 0.0)
+    if lot > 0.0 and not (units == left and left + lanes.units_NV[i, v] == 0.0):  # odd lots can be closed
+        whole = np.floor(abs(units) / lot + LOT_ROUNDING) * lot
+        units = whole if units > 0.0 else -whole
+    return units
+
+
+@compiled
+def _fund(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    t: int, firms: Firms, decided: bool, price_N: FloatArray, tape: Tape, rates: Rates, lanes: Lanes
+) -> None:
+    """Scale the purchases of a long-only book down by what sales that cannot be made would have raised.
+
+    Without a decision, open purchases spend no more than there is: what their sales raised may have fallen.
+    """
+    V = len(lanes.nav_V)
+    for v in range(V):
+        lanes.blocked_V[v] = lanes.buys_V[v] = lanes.bought_V[v] = 0.0
+    for i in firms:
+        price = price_N[i]
+        ratio = _ratio(t, i, price, tape)
+        for v in range(V):
+            if len(lanes.left_NV):
+                left = lanes.left_NV[i, v]
+                fill = _executable(t, i, v, price, ratio, 1.0, tape, rates, lanes)
+                value, lacking = fill * price * ratio, min(left - fill, 0.0) * price
+            else:
+                gap = lanes.weight_N[i] * lanes.nav_V[v] - lanes.units_NV[i, v] * price
+                value, lacking = gap * ratio, min(gap, 0.0) if ratio == 0.0 else 0.0
+            lanes.blocked_V[v] -= lacking
+            lanes.buys_V[v] += max(value, 0.0)
+            lanes.bought_V[v] += value
+    for v in range(V):
+        least = min(lanes.nav_V[v] * (1.0 - lanes.goal_1[0]), 0.0)
+        cut = least - (lanes.cash_V[v] - lanes.bought_V[v])
+        if decided:
+            cut = min(cut, lanes.blocked_V[v])
+        if cut > 0.0 and lanes.buys_V[v] > 0.0:
+            lanes.scale_V[v] = max(1.0 - cut / lanes.buys_V[v], 0.0)
+        lanes.bought_V[v] = 0.0
+
+
+@compiled
+def trade(  # noqa: PLR0912, PLR0917  # a compiled loop takes its arrays by position
     t: int,
     firms: Firms,
     decided: bool,
+    carry: bool,
     tape: Tape,
     rates: Rates,
     lanes: Lanes,
     books: Books,
 ) -> None:
     """Execute the orders of session t: sized at its close, or at the previous one if filled earlier."""
-    at_close, capped = len(tape.fill_RN) == 0, len(lanes.left_NV) > 0
+    at_close, opens = len(tape.fill_RN) == 0, len(lanes.left_NV) > 0
     V = len(lanes.nav_V)
     price_N = tape.value_TN[t] if at_close else tape.value_TN[t - 1]
-    state_N = tape.state_TN[t]
     traded_V, unfilled_V = books.traded_TV[t], books.unfilled_TV[t]
     copy(lanes.nav_V, books.base_TV[t])
+    if opens and decided:
+        for i in firms:
+            _reorder(i, lanes.weight_N[i], price_N[i], lanes, unfilled_V)
+    for v in range(V):
+        lanes.scale_V[v] = 1.0
+    if lanes.goal_1[0] > 0.0:
+        _fund(t, firms, decided, price_N, tape, rates, lanes)
     for i in firms:
         price, weight = price_N[i], lanes.weight_N[i]
-        ratio = 1.0 if at_close else tape.value_TN[t, i] * tape.fill_RN[t, i] / price
-        impact, half_spread = cell(tape.impact_RN, t, i, 0.0), cell(tape.spread_RN, t, i, 0.0)
-        can = (state_N[i] & TRADABLE) > 0 and price > 0.0 and ratio > 0.0
-        can = can and impact >= 0.0 and half_spread >= 0.0  # not NaN
-        if capped:
-            volume = cell(tape.volume_RN, t, i, 0.0)
-            if decided:
-                _reorder(i, weight, price, lanes, unfilled_V)
-            most = volume / (price * ratio) if can and volume > 0.0 else 0.0
-            _fill_capped(i, most, price, ratio if can else 0.0, rates.limit_V, lanes, unfilled_V)
-        elif can:
+        ratio = _ratio(t, i, price, tape)
+        if opens:
+            for v in range(V):
+                units = _executable(t, i, v, price, ratio, lanes.scale_V[v], tape, rates, lanes)
+                lanes.units_NV[i, v] += units
+                lanes.left_NV[i, v] -= units
+                lanes.trade_V[v] = units * price * ratio
+                unfilled_V[v] += abs(lanes.left_NV[i, v]) * price
+                if not carry:
+                    lanes.left_NV[i, v] = 0.0
+        elif ratio > 0.0:
             per_unit = 1.0 / price
             for v in range(V):
                 goal = weight * lanes.nav_V[v]
-                lanes.trade_V[v] = (goal - lanes.units_NV[i, v] * price) * ratio
+                gap = goal - lanes.units_NV[i, v] * price
+                if gap > 0.0 and lanes.scale_V[v] < 1.0:
+                    unfilled_V[v] += gap * (1.0 - lanes.scale_V[v])
+                    gap *= lanes.scale_V[v]
+                    goal = lanes.units_NV[i, v] * price + gap
+                lanes.trade_V[v] = gap * ratio
                 lanes.units_NV[i, v] = goal * per_unit
         else:
             for v in range(V):
@@ -219,7 +296,9 @@ def trade(  # noqa: PLR0917  # a compiled loop takes its arrays by position
         for v in range(V):
             lanes.bought_V[v] += lanes.trade_V[v]
             traded_V[v] += abs(lanes.trade_V[v])
+            lanes.fee_V[v] += _commission(rates, v, abs(lanes.trade_V[v]))
         lanes.trade_N[i] = lanes.trade_V[V - 1]
+        half_spread, impact = cell(tape.spread_RN, t, i, 0.0), cell(tape.impact_RN, t, i, 0.0)
         if half_spread > 0.0:
             for v in range(V):
                 lanes.spread_V[v] += half_spread * abs(lanes.trade_V[v])
@@ -231,16 +310,23 @@ def trade(  # noqa: PLR0917  # a compiled loop takes its arrays by position
 
 
 @compiled
+def _commission(rates: Rates, v: int, size: float) -> float:
+    """Commission of a trade, at least the minimum fee."""
+    return max(rates.commission_V[v] * size, rates.minimum_V[v]) if size > 0.0 else 0.0
+
+
+@compiled
 def _pay(t: int, flat: bool, rates: Rates, lanes: Lanes, books: Books) -> None:
     """Pay for the trades of session t and their costs from cash."""
     for v in range(len(lanes.cash_V)):
         traded = books.traded_TV[t, v]
         books.spread_TV[t, v] = rates.spread_V[v] * (traded if flat else lanes.spread_V[v])
-        books.commission_TV[t, v] = rates.commission_V[v] * traded
+        free = rates.minimum_V[v] == 0.0  # then a sum of products, as for the half-spread
+        books.commission_TV[t, v] = rates.commission_V[v] * traded if free else lanes.fee_V[v]
         books.impact_TV[t, v] = rates.impact_V[v] * lanes.impact_V[v]
         paid = books.spread_TV[t, v] + books.commission_TV[t, v] + books.impact_TV[t, v]
         lanes.cash_V[v] -= lanes.bought_V[v] + paid
-        lanes.bought_V[v] = lanes.spread_V[v] = lanes.impact_V[v] = 0.0
+        lanes.bought_V[v] = lanes.spread_V[v] = lanes.impact_V[v] = lanes.fee_V[v] = 0.0
 
 
 @compiled
@@ -256,7 +342,7 @@ def run_lanes(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     commission, impact, borrow and financing, shape (L, 10).
     """
     T = len(tape.value_TN)
-    at_close, capped = len(tape.fill_RN) == 0, len(tape.volume_RN) > 0
+    at_close = len(tape.fill_RN) == 0
     firms, ledger_LC, rows = _listed(lanes), np.empty((0, COLUMNS)), ZERO
     books.ruined_V[:] = T
     for t in range(T):
@@ -265,13 +351,13 @@ def run_lanes(  # noqa: PLR0917  # a compiled loop takes its arrays by position
         decided = decision >= 0 and plan.decided_T[decision]
         if decided:
             firms = _new_targets(decision, plan, lanes)
-        if (decided or capped) and not at_close and t > 0:
-            trade(t, firms, decided, tape, rates, lanes, books)
+        if (decided or plan.carry) and not at_close and t > 0:
+            trade(t, firms, decided, plan.carry, tape, rates, lanes, books)
         _value(t, firms, tape, lanes)
         copy(lanes.nav_V, books.before_TV[t])
         _close_ruined(t, firms, tape, lanes, books)
-        if (decided or capped) and at_close:
-            trade(t, firms, decided, tape, rates, lanes, books)
+        if (decided or plan.carry) and at_close:
+            trade(t, firms, decided, plan.carry, tape, rates, lanes, books)
             for v in range(len(lanes.nav_V)):
                 lanes.nav_V[v] -= books.spread_TV[t, v] + books.commission_TV[t, v] + books.impact_TV[t, v]
             _close_ruined(t, firms, tape, lanes, books)
@@ -299,9 +385,13 @@ def _charge(t: int, rates: Rates, lanes: Lanes, books: Books) -> None:
 @compiled
 def _new_targets(decision: int, plan: Plan, lanes: Lanes) -> Firms:
     """Write the targets of a decision, and return the firms that are held or targeted, ascending."""
+    total, lowest = 0.0, 0.0
     for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):
         lanes.weight_N[plan.firm_K[k]] = plan.weight_K[k]
         lanes.listed_N[plan.firm_K[k]] = True
+        total += plan.weight_K[k]
+        lowest = min(lowest, plan.weight_K[k])
+    lanes.goal_1[0] = total if lowest >= 0.0 else 0.0
     return _listed(lanes)
 
 
@@ -406,7 +496,7 @@ def _write_rows(  # noqa: PLR0917  # a compiled loop takes its arrays by positio
             row[0], row[1] = t, i
             row[2], row[3], row[4] = position, traded, lanes.paid_out_N[i]
             row[5] = rates.spread_V[0] * cell(tape.spread_RN, t, i, 1.0) * size
-            row[6] = rates.commission_V[0] * size
+            row[6] = _commission(rates, 0, size)
             row[7] = row[8] = 0.0
             if size > 0.0:
                 row[7] = rates.impact_V[0] * cell(tape.impact_RN, t, i, 0.0) * size * np.sqrt(size)

@@ -266,16 +266,16 @@ def test_delisting_pays_minus_30_percent_then_cash(weight: float, final: float) 
     )
 
 
-def test_halted_position_stays_until_a_decision_can_trade_it() -> None:
+def test_halted_position_stays_until_a_decision_can_trade_it_and_its_money_is_not_spent() -> None:
     total_return_index_TN = np.array([[10.0, 5], [10, 5], [8, 5], [8, 5]])
     traded_TN = np.array([[1, 1], [0, 1], [1, 1], [1, 1]], dtype=bool)
     target_TN = np.array([[1.0, 0], [0, 1], HOLD, [0, 1]])
     book = run_book(target_TN, total_return_index_TN, traded_TN, FREE, 0, keep_ledger=True)
     positions = book.ledger.pivot("firm", index="session", values="position").fill_null(0.0)
     np.testing.assert_allclose(positions["0"], [1, 1, 0.8, 0])
-    np.testing.assert_allclose(positions["1"], [0, 1, 1, 0.8])
-    np.testing.assert_allclose(book.leverage_T[1], 2.0)
-    np.testing.assert_allclose(book.unfilled_T, [0, 0.5, 0, 0])
+    np.testing.assert_allclose(positions["1"], [0, 0, 0, 0.8])
+    np.testing.assert_allclose(book.leverage_T[1], 1.0)
+    np.testing.assert_allclose(book.unfilled_T, [0, 1.0, 0, 0])
     np.testing.assert_allclose(book.nav_net_T, [1, 1, 0.8, 0.8])
 
 
@@ -285,7 +285,7 @@ def test_unpriced_firms_are_not_bought_and_positions_keep_their_last_value() -> 
     book = run_book(target_TN, total_return_index_TN, np.ones((4, 2), bool), FREE, 0, keep_ledger=True)
     positions = book.ledger.pivot("firm", index="session", values="position").fill_null(0.0)
     np.testing.assert_allclose(positions["0"], [0.5, 0.55, 0.55, 0.55])
-    np.testing.assert_allclose(positions["1"], [0, 0, 0.525, 0.525])
+    np.testing.assert_allclose(positions["1"], [0, 0, 0.5, 0.5])  # all its cash
     np.testing.assert_allclose(book.unpriced_T, [0, 0, 0.55 / 1.05, 0.55 / 1.05])
     np.testing.assert_allclose(book.nav_net_T, [1, 1.05, 1.05, 1.05])
 

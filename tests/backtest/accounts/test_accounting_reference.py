@@ -76,10 +76,19 @@ class Bookkeeper:
         self.cash += sum(paid_out.values()) - borrow
         before = self.cash + self.value()
         traded = unfilled = 0.0
-        for ticker in market.tickers if order is not None else ():
-            assert order is not None
-            held = self.worth(ticker)
-            trade = order[ticker] * before - held
+        wanted = {} if order is None else {x: order[x] * before - self.worth(x) for x in market.tickers}
+        share = 1.0
+        if order is not None and min(order.values()) >= 0 and sum(order.values()) > 0:
+            can = {x: trade for x, trade in wanted.items() if (t, x) in market.close}
+            stuck = -sum(min(trade, 0.0) for x, trade in wanted.items() if x not in can)
+            lacking = min(sum(can.values()) - self.cash, stuck)
+            buys = sum(max(trade, 0.0) for trade in can.values())
+            if lacking > 0 and buys > 0:
+                share = max(1.0 - lacking / buys, 0.0)
+        for ticker, gap in wanted.items():
+            trade = gap
+            if gap > 0 and (t, ticker) in market.close:
+                trade, unfilled = gap * share, unfilled + gap * (1.0 - share)
             if (t, ticker) in market.close:
                 self.shares[ticker] = self.shares.get(ticker, 0.0) + trade / self.price[ticker]
                 self.cash -= trade
@@ -165,7 +174,7 @@ def random_weights(rng: np.random.Generator, T: int, N: int, *, long_only: bool)
     """Draw weights with gross exposure up to 0.9, with zero weights and sessions without a decision."""
     weight_TN = rng.normal(size=(T, N)) * (rng.random((T, N)) < 0.6)
     weight_TN = np.abs(weight_TN) if long_only else weight_TN
-    weight_TN *= rng.uniform(0.2, 0.9, (T, 1)) / np.maximum(np.abs(weight_TN).sum(axis=1, keepdims=True), 1)
+    weight_TN *= rng.uniform(0.2, 1.0, (T, 1)) / np.maximum(np.abs(weight_TN).sum(axis=1, keepdims=True), 1)
     weight_TN[rng.random(T) < 0.5] = np.nan
     return weight_TN
 

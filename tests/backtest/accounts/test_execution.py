@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import polars as pl
 import pytest
-from account_cases import CAPITAL, NAN, random_case
+from account_cases import CAPITAL, NAN, Case, random_case
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from backtest.accounts.accounting import run_book
-from backtest.accounts.execution import NEEDED, Execution, ParticipationCap, Price, price_over_close
+from backtest.accounts.execution import (
+    NEEDED,
+    Execution,
+    ParticipationCap,
+    Price,
+    at_price_limit,
+    price_over_close,
+)
 from backtest.costs.borrow import Borrow
 from backtest.costs.commission import Commission
 from backtest.costs.financing import Financing
 from backtest.costs.half_spread import HalfSpread
 from backtest.costs.impact import SquareRootImpact
 from backtest.costs.model import COST_KINDS, CostModel
+from features.arithmetic.rolling import carry
 
 FREE = CostModel()
 HOLD = [NAN, NAN]
@@ -154,14 +164,15 @@ def test_capped_orders_continue_until_filled_replaced_or_gone_by_hand() -> None:
     # A: 0.08 units: 0.03, 0.03, then 0.3 / 20 = 0.015 of the last 0.02 units; NAV 1.6 at session 2;
     # the decision of 3 wants 0.5 * 1.6 = 0.8 and holds 0.075 * 20 = 1.5: sells 0.3, 0.3, 0.1
     np.testing.assert_allclose(trades["0"], [0.3, 0.3, 0.3, -0.3, -0.3, -0.1], atol=1e-14)
-    # B: 0.3, a halt, 0.3, then the decision of 3 wants 0.8 * 1.6 = 1.28 and holds 0.6: 0.3, a halt, gone
-    np.testing.assert_allclose(trades["1"], [0.3, 0, 0.3, 0.3, 0, 0], atol=1e-14)
-    # left: 0.5 + 0.5; 0.2 + 0.5; 0.1 + 0.2; 0.4 + 0.38; 0.1 + 0.38; 0 (B is gone)
-    left_T = np.array([1.0, 0.7, 0.3, 0.78, 0.48, 0.0])
+    # B: 0.3, a halt, 0.3, then the decision of 3 wants 0.8 * 1.6 = 1.28 and holds 0.6: of 0.3 it buys 0.28,
+    # because the book may borrow 0.3 * 1.6 = 0.48, owes 0.5 and has raised 0.3; a halt, gone
+    np.testing.assert_allclose(trades["1"], [0.3, 0, 0.3, 0.28, 0, 0], atol=1e-14)
+    # left: 0.5 + 0.5; 0.2 + 0.5; 0.1 + 0.2; 0.4 + 0.4; 0.1 + 0.4; 0 (B is gone)
+    left_T = np.array([1.0, 0.7, 0.3, 0.8, 0.5, 0.0])
     np.testing.assert_allclose(
-        book.unfilled_T, left_T / 2 / np.array([1, 1, 1.6, 1.6, 1.6, 1.15]), atol=1e-14
+        book.unfilled_T, left_T / 2 / np.array([1, 1, 1.6, 1.6, 1.6, 1.16]), atol=1e-14
     )
-    np.testing.assert_allclose(book.nav_net_T, [1, 1, 1.6, 1.6, 1.6, 1.15], rtol=1e-14)
+    np.testing.assert_allclose(book.nav_net_T, [1, 1, 1.6, 1.6, 1.6, 1.16], rtol=1e-14)
 
 
 def test_impact_borrow_and_financing_by_hand() -> None:
@@ -256,3 +267,144 @@ def test_execution_before_the_close_needs_a_delay_and_arrays_must_fit() -> None:
     for fraction in (0.0, NAN):
         with pytest.raises(ValueError, match="participation cap is"):
             ParticipationCap(fraction, 1.0, short_TN)
+
+
+def loop(  # noqa: PLR0917
+    case: Case,
+    target_TN: np.ndarray,
+    execution: Execution,
+    minimum: float,
+    room: float,
+    fill_TN: np.ndarray | None,
+) -> list[float]:
+    """NAV from units and cash in plain Python: orders of delay 1, 10 bps of commission, and no other cost."""
+    T, N = target_TN.shape
+    value_TN = np.nan_to_num(carry(case.index_TN))
+    gone_TN = (case.delisted_TN & (value_TN == value_TN[-1])) | (carry(case.index_TN) == 0)  # paid out
+    cash, units, left, goal, navs = 1.0, np.zeros(N), np.zeros(N), None, []
+    for t in range(T):
+        row = target_TN[t - 1] if t else np.full(N, NAN)
+        decided = not np.isnan(row).any()
+        goal = row if decided else goal
+        early = fill_TN is not None
+
+        def trade(
+            price: np.ndarray, t: int = t, decided: bool = decided, goal: np.ndarray | None = goal
+        ) -> None:
+            nonlocal cash, units, left
+            if not decided and not execution.carries:
+                return
+            nav = nav_before if early else cash + float(units @ price)  # noqa: B023  # called at once
+            if decided:
+                assert goal is not None
+                left = np.where(price > 0, goal * nav / np.where(price > 0, price, 1) - units, 0.0)
+            ratio = (
+                np.ones(N) if fill_TN is None else value_TN[t] * fill_TN[t] / np.where(price > 0, price, NAN)
+            )
+            can = case.traded_TN[t] & ~np.isnan(case.index_TN[t]) & ~gone_TN[t] & (price > 0) & (ratio > 0)
+            if execution.bar_TN is not None:
+                can &= ~(execution.bar_TN[t] * left > 0)
+
+            def part(share: float) -> np.ndarray:
+                fill = np.zeros(N)
+                for n in np.flatnonzero(can):
+                    most = room * case.volume_TN[t, n] / (price[n] * ratio[n]) if room else np.inf
+                    size = min(max(left[n], -most), most) if most > 0 else 0.0
+                    size *= share if size > 0 else 1.0
+                    if execution.lot_TN is not None and not (size == left[n] == -units[n]):
+                        size = math.copysign(math.floor(abs(size) / execution.lot_TN[t, n] + 1e-9), size)
+                        size *= execution.lot_TN[t, n]
+                    fill[n] = size
+                return fill
+
+            fill = part(1.0)
+            if goal is not None and goal.min() >= 0 and goal.sum() > 0:
+                spent = np.nan_to_num(fill * price * ratio)
+                stuck = float((np.maximum(fill - left, 0) * (left < 0) * price).sum())
+                lacking = min(nav * (1 - goal.sum()), 0.0) - (cash - spent.sum())
+                lacking = min(lacking, stuck) if decided else lacking
+                if lacking > 0 and np.maximum(spent, 0).sum() > 0:
+                    fill = part(max(1 - lacking / np.maximum(spent, 0).sum(), 0.0))
+            paid = np.nan_to_num(fill * price * ratio)
+            fees = [max(0.001 * abs(x), minimum) for x in paid if x != 0]
+            cash, units, left = cash - paid.sum() - sum(fees), units + fill, left - fill
+
+        nav_before = navs[-1] if navs else 1.0
+        if early and t:
+            trade(value_TN[t - 1])
+        for n in np.flatnonzero(gone_TN[t]):
+            cash, units[n], left[n] = cash + units[n] * value_TN[t, n], 0.0, 0.0
+        if not early:
+            trade(value_TN[t])
+        navs.append(cash + float(units @ value_TN[t]))
+    return navs
+
+
+@pytest.mark.parametrize("carries", [True, False])
+@pytest.mark.parametrize("early", [True, False])
+def test_limits_lots_minimum_fees_and_open_orders_equal_a_plain_loop(carries: bool, early: bool) -> None:
+    cut = trades = 0
+    for seed in range(60):
+        case = random_case(seed)
+        shape = case.index_TN.shape
+        target_TN = np.abs(case.target_TN) if seed % 2 else case.target_TN
+        gross_T1 = np.abs(target_TN).sum(axis=1, keepdims=True)
+        target_TN = target_TN / np.maximum(gross_T1, 1.0)
+        bar_TN = case.rng.choice([-1.0, 0.0, 0.0, 0.0, 1.0], shape) if seed % 3 else None
+        lot_TN = 0.013 / np.maximum(carry(case.index_TN), 1e-3) if seed % 4 > 1 else None
+        room = 0.05 / CAPITAL * (seed % 5 == 0)
+        cap = ParticipationCap(0.05, CAPITAL, case.volume_TN) if room else None
+        minimum = 0.0004 * (seed % 2)
+        fill_TN = case.fill_TN if early else None
+        execution = Execution(fill_TN, cap, carries, bar_TN, lot_TN)
+        costs = CostModel(commission=Commission(10.0, minimum))
+        book = run_book(
+            target_TN,
+            case.index_TN,
+            case.traded_TN,
+            costs,
+            1,
+            delisted_TN=case.delisted_TN,
+            execution=execution,
+            keep_ledger=True,
+        )
+        nav_T = loop(case, target_TN, execution, minimum, room, fill_TN)
+        np.testing.assert_allclose(book.nav_ledger_T, nav_T, rtol=1e-10, err_msg=f"seed {seed}")
+        np.testing.assert_allclose(book.nav_net_T, nav_T, rtol=1e-10, err_msg=f"seed {seed}")
+        ledger = book.ledger
+        assert ledger["pnl"].sum() - ledger["cost"].sum() == pytest.approx(nav_T[-1] - 1, abs=1e-10)
+        if seed % 2:
+            assert book.cash_T.min() > -0.05  # costs alone make it negative
+        cut += int((book.unfilled_T > 0).sum())
+        trades += int((ledger["trade"] != 0).sum())
+    assert cut > 300
+    assert trades > 3000
+
+
+def test_price_limits_by_hand() -> None:
+    reference_TN = np.array([[10.0, 10.0, 3.33, 10.0, NAN]])
+    # 3.33 * 1.1 = 3.663 is rounded to 3.66; a firm without a limit; one without a reference
+    limit_TN = np.array([[0.1, 0.1, 0.1, NAN, 0.1]])
+    for price, expected in (
+        ([11.0, 9.0, 3.66, 20.0, 9.0], [1, -1, 1, 0, 0]),
+        ([10.99, 9.01, 3.65, 5.0, 9.0], [0, 0, 0, 0, 0]),
+        ([10.5, 9.5, 3.0, 10.0, NAN], [0, 0, -1, 0, 0]),
+    ):
+        assert at_price_limit(np.array([price]), reference_TN, limit_TN)[0].tolist() == expected
+
+
+def test_a_firm_at_its_upper_limit_can_be_sold_and_not_bought() -> None:
+    index_TN, traded_TN = np.array([[10.0, 10], [11, 9], [11, 9]]), np.ones((3, 2), bool)
+    target_TN = np.array([[0.5, 0.5], [0.2, 0.2], HOLD])
+    bar_TN = np.array([[1.0, 0], [0, -1], [0, 0]])
+    for keep, expected in (
+        (False, ([0, 0, 0], [0.5, 0.45, 0.45])),
+        (True, ([0, 0.19, 0.19], [0.5, 0.45, 0.19])),
+    ):
+        execution = Execution(carry=keep, bar_TN=bar_TN)
+        targets = target_TN if keep else np.array([target_TN[0], [0.0, 0.2], HOLD])
+        book = run_book(targets, index_TN, traded_TN, FREE, 0, execution=execution, keep_ledger=True)
+        positions = book.ledger.pivot("firm", index="session", values="position").fill_null(0.0)
+        held = positions["0"].to_list() if "0" in positions.columns else [0.0] * 3
+        np.testing.assert_allclose(held, expected[0], atol=1e-14)
+        np.testing.assert_allclose(positions["1"], expected[1], atol=1e-14)
