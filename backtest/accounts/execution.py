@@ -108,7 +108,8 @@ def at_price_limit(
     """Return where a price is at the limit of the session.
 
     An exchange rounds the limit ``reference (1 + limit)`` to its tick, so a price within half a tick of it is
-    at the limit. At the upper limit there are no sellers, at the lower one no buyers.
+    at the limit, unless half a tick is more than half of the limit. At the upper limit there are no sellers,
+    at the lower one no buyers.
 
     Parameters
     ----------
@@ -126,7 +127,8 @@ def at_price_limit(
     ndarray of shape (T, N)
         1 at the upper limit, -1 at the lower one, 0 elsewhere.
     """
-    room_TN = limit_TN * reference_TN - 0.5 * tick - 1e-9 * reference_TN
+    whole_TN = limit_TN * reference_TN
+    room_TN = np.maximum(whole_TN - 0.5 * tick, 0.5 * whole_TN) - 1e-9 * reference_TN
     move_TN = price_TN - reference_TN
     return np.where(move_TN >= room_TN, 1.0, np.where(move_TN <= -room_TN, -1.0, 0.0))
 

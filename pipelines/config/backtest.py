@@ -25,6 +25,9 @@ class CostsConfig(Section):
     """Sessions that a half-spread is estimated from. Null: 21 for ``corwin_schultz``, 63 for ``roll``."""
     commission_bps: float = Field(default=0.5, ge=0)
     """Commission, per traded amount."""
+    commission_min: float = Field(default=0.0, ge=0)
+    """Least commission of a trade of one firm in one session, in the currency of the prices. Needs
+    ``backtest.capital``."""
     impact_coefficient: float = Field(default=1.0, ge=0)
     """Market impact of a trade, per traded amount: this times daily volatility times the square root of the
     trade's share of daily dollar volume. Applies if ``backtest.capital`` is set; 0: no impact."""
@@ -46,6 +49,20 @@ class ExecutionConfig(Section):
     participation_cap: float | None = Field(default=0.1, gt=0)
     """Largest share of a firm's daily dollar volume that is traded in a session. The rest of an order
     continues in later sessions. Applies if ``backtest.capital`` is set. Null: no cap."""
+    unfilled: Literal["carry", "drop"] | None = None
+    """What happens to an order, or the rest of it, that cannot be filled: ``carry`` keeps it open until it is
+    filled or a new decision replaces it, ``drop`` drops it. Null: ``carry`` under a participation cap, and
+    else ``drop``."""
+    price_limit: float | None = Field(default=None, gt=0)
+    """Largest change of a price in a session, 0.1 for 10%. At the upper limit nothing is bought, and at the
+    lower one nothing is sold. Null: no limit."""
+    price_limit_file: PathSetting | None = None
+    """CSV or Parquet file with columns ticker and limit, and from_date if limits change: limits of single
+    firms, such as 0.05 for A-shares under special treatment and 0.2 for other boards. The others have
+    ``price_limit``."""
+    lot: int | None = Field(default=None, ge=1)
+    """Shares of a lot. Orders are rounded towards zero to whole lots; a position can be closed whole. Needs
+    ``backtest.capital``. Null: any number of shares."""
     window: int = Field(default=21, ge=2)
     """Sessions over which the daily dollar volume (mean) and the daily volatility of market impact are
     measured. They end before the session of the trade."""
@@ -78,7 +95,8 @@ class BacktestConfig(Section):
             f"half-spread {spread:g} bps"
             if isinstance(spread, float)
             else f"half-spread estimated ({spread})",
-            f"commission {costs.commission_bps:g} bps",
+            f"commission {costs.commission_bps:g} bps"
+            + (f", at least {costs.commission_min:g}" if costs.commission_min else ""),
         ]
         if self.capital is not None:
             parts.append(f"impact {costs.impact_coefficient:g} x volatility x root of participation")
@@ -90,9 +108,25 @@ class BacktestConfig(Section):
             cap = execution.participation_cap
             limit = "no cap" if cap is None else f"at most {cap:.0%} of daily volume"
             parts.append(f"capital {self.capital:,.0f} ({limit})")
+        if execution.price_limit is not None:
+            parts.append(f"no trade at a price limit of {execution.price_limit:.0%}")
+        elif execution.price_limit_file is not None:
+            parts.append("no trade at the price limits of single firms")
+        if execution.lot is not None:
+            parts.append(f"lots of {execution.lot:,} shares")
+        if execution.unfilled is not None:
+            parts.append(f"unfilled orders {'stay open' if execution.unfilled == 'carry' else 'are dropped'}")
         delay = "the label's delay" if self.delay is None else f"delay {self.delay}"
         price = "" if execution.price == "close" else f" and the {execution.price} price"
         return ", ".join([*parts, f"executed at {delay}{price}"])
+
+    @model_validator(mode="after")
+    def _check_capital(self) -> BacktestConfig:
+        amounts = {"costs.commission_min": self.costs.commission_min, "execution.lot": self.execution.lot}
+        for name, value in amounts.items():
+            if value and self.capital is None:
+                raise ValueError(f"{name} is {value:g}, an amount that needs a capital; set backtest.capital")
+        return self
 
     @model_validator(mode="after")
     def _check_risk_free(self) -> BacktestConfig:

@@ -109,11 +109,16 @@ def evaluation_record(
     printable = redact(rate) if isinstance(rate, str) else rate  # a path can hold a secret
     if costs.borrow_file is not None:
         costs = costs.model_copy(update={"borrow_file": redact(costs.borrow_file)})
+    execution = config.backtest.execution
+    if execution.price_limit_file is not None:
+        execution = execution.model_copy(update={"price_limit_file": redact(execution.price_limit_file)})
     days = panel.dates_T[measured_T].astype("datetime64[D]")
     return EvaluationRecord(
         evaluation=evaluation_id(config),
         made_at=dt.datetime.now(dt.UTC),
-        backtest=config.backtest.model_copy(update={"risk_free": printable, "costs": costs}),
+        backtest=config.backtest.model_copy(
+            update={"risk_free": printable, "costs": costs, "execution": execution}
+        ),
         rates=file_digest(rate),
         borrow_fees=file_digest(config.backtest.costs.borrow_file),
         delays=config.label.delays,

@@ -13,7 +13,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from backtest.accounts.execution import NEEDED, Execution, ParticipationCap, price_over_close
+from backtest.accounts.execution import (
+    NEEDED,
+    Execution,
+    ParticipationCap,
+    at_price_limit,
+    price_over_close,
+)
 from backtest.costs.borrow import Borrow
 from backtest.costs.commission import Commission
 from backtest.costs.financing import Financing
@@ -22,11 +28,12 @@ from backtest.costs.impact import SquareRootImpact, volatility_per_root_volume
 from backtest.costs.model import CostModel
 from backtest.costs.rates import Rate
 from backtest.costs.spreads import corwin_schultz, roll
-from features.arithmetic.rolling import rolling_mean, rolling_std
+from features.arithmetic.rolling import carry, rolling_mean, rolling_std
 from features.arrays import FloatArray
 from features.panel.derived import cached
+from features.panel.holding import earned_index
 from features.panel.panel import Panel
-from pipelines.config.backtest import BacktestConfig, CostsConfig, SpreadEstimator
+from pipelines.config.backtest import BacktestConfig, CostsConfig, ExecutionConfig, SpreadEstimator
 from pipelines.errors import ConfigError, DataError
 
 SPREAD_WINDOWS: dict[SpreadEstimator, int] = {"corwin_schultz": 21, "roll": 63}
@@ -59,7 +66,7 @@ def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel
         half_spread = rows_of(half_spread, panel, held)
     return CostModel(
         half_spread=HalfSpread(half_spread),
-        commission=Commission(costs.commission_bps),
+        commission=Commission(costs.commission_bps, costs.commission_min / (settings.capital or 1.0)),
         impact=impact,
         borrow=Borrow(_borrow_fees(costs, panel)),
         financing=Financing(costs.financing_bps_per_year),
@@ -98,7 +105,58 @@ def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: i
     if settings.capital is not None and execution.participation_cap is not None:
         volume_TN = rows_of(dollar_volumes(panel, execution.window), panel, held)
         cap = ParticipationCap(execution.participation_cap, settings.capital, volume_TN)
-    return Execution(None if execution.price == "close" else rows_of(fill_TN, panel, held), cap)
+    at_close = execution.price == "close"
+    return Execution(
+        None if at_close else rows_of(fill_TN, panel, held),
+        cap,
+        None if execution.unfilled is None else execution.unfilled == "carry",
+        _price_limits(execution, panel, None if at_close else fill_TN, held),
+        _lots(settings, panel, held),
+    )
+
+
+def _price_limits(
+    execution: ExecutionConfig, panel: Panel, fill_TN: FloatArray | None, held: slice
+) -> FloatArray | None:
+    """Where the price of execution is at a limit (`at_price_limit`); nowhere after the data.
+
+    The reference is the last close in the shares of the session. On the ex-date of a dividend it is the close
+    over one plus the dividend's yield, which differs from the exchange's by less than the yield times the
+    limit.
+    """
+    if execution.price_limit is None and execution.price_limit_file is None:
+        return None
+    limit_TN = np.full(panel.close_TN.shape, execution.price_limit or np.nan)
+    if execution.price_limit_file is not None:
+        _read_limits(Path(execution.price_limit_file), panel, limit_TN)
+    raw_TN = panel.raw_close_TN
+    reference_TN = np.full_like(raw_TN, np.nan)
+    reference_TN[1:] = carry(panel.close_TN)[:-1] * (raw_TN / panel.close_TN)[1:]
+    price_TN = raw_TN if fill_TN is None else raw_TN * fill_TN[:-1]
+    bar_TN = at_price_limit(price_TN, reference_TN, limit_TN)
+    return rows_of(np.concatenate([bar_TN, np.zeros_like(bar_TN[:1])]), panel, held)
+
+
+def _read_limits(path: Path, panel: Panel, limit_TN: FloatArray) -> None:
+    """Write the price limits of single firms, each from its date on."""
+    frame = _read_of_firms(path, "limit", "backtest.execution.price_limit_file", "limit")
+    if "from_date" in frame.columns:
+        frame = frame.sort("from_date", nulls_last=False)
+    column = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
+    for row in frame.iter_rows(named=True):
+        n, since = column.get(row["ticker"]), row.get("from_date")
+        if n is not None:
+            first = 0 if since is None else int(np.searchsorted(panel.dates_T, np.datetime64(since, "D")))
+            limit_TN[first:, n] = row["limit"]
+
+
+def _lots(settings: BacktestConfig, panel: Panel, held: slice) -> FloatArray | None:
+    """Units of the holders' index that are a lot, over the capital; the last known one after the data."""
+    if settings.execution.lot is None or settings.capital is None:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unit_TN = carry(panel.raw_close_TN / earned_index(panel))
+    return rows_of(settings.execution.lot / settings.capital * unit_TN, panel, held)
 
 
 def rows_of(x_SN: FloatArray, panel: Panel, held: slice) -> FloatArray:
@@ -199,28 +257,36 @@ def _borrow_fees(costs: CostsConfig, panel: Panel) -> Rate:
     if costs.borrow_file is None:
         return costs.borrow_bps_per_year
     path = Path(costs.borrow_file)
+    fees = _read_of_firms(path, "borrow fee", "backtest.costs.borrow_file", "bps_per_year")
+    if fees["ticker"].is_duplicated().any():
+        twice = fees.filter(fees["ticker"].is_duplicated())["ticker"][0]
+        raise DataError(f"{path} has several fees for {twice}; keep one row per ticker.")
+    by_ticker = dict(fees.select("ticker", "bps_per_year").iter_rows())
+    return np.array([[by_ticker.get(ticker, costs.borrow_bps_per_year) for ticker in panel.tickers_N]])
+
+
+def _read_of_firms(path: Path, what: str, setting: str, value: str) -> pl.DataFrame:
+    """Read a CSV or Parquet file with columns ticker and a number of at least 0, and perhaps from_date."""
     if not path.is_file():
-        raise DataError(f"There is no file of borrow fees at {path}; check backtest.costs.borrow_file.")
+        raise DataError(f"There is no file of {what}s at {path}; check {setting}.")
     try:
-        frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path)
-        fees = frame.select(
-            pl.col("ticker").cast(pl.String), pl.col("bps_per_year").cast(pl.Float64, strict=True)
+        frame = (
+            pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, try_parse_dates=True)
+        )
+        dates = [pl.col("from_date").cast(pl.Date)] if "from_date" in frame.columns else []
+        frame = frame.select(
+            pl.col("ticker").cast(pl.String), pl.col(value).cast(pl.Float64, strict=True), *dates
         )
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(
-            f"{path} is not a CSV or Parquet file with columns ticker and bps_per_year ({reason})."
+            f"{path} is not a CSV or Parquet file with columns ticker and {value} ({reason})."
         ) from None
-    wrong = fees.filter(
-        pl.col("ticker").is_null()
-        | ~(pl.col("bps_per_year").is_finite() & (pl.col("bps_per_year") >= 0))
-        | pl.col("bps_per_year").is_null()
-    )
+    known = pl.col(value).is_finite() & (pl.col(value) >= 0)
+    wrong = frame.filter(pl.col("ticker").is_null() | ~known.fill_null(value=False))
     if not wrong.is_empty():
-        ticker, fee = wrong.row(0)
-        raise DataError(f"{path} gives {ticker} a fee of {fee}; fees are basis points per year, at least 0.")
-    if fees["ticker"].is_duplicated().any():
-        twice = fees.filter(fees["ticker"].is_duplicated())["ticker"][0]
-        raise DataError(f"{path} has several fees for {twice}; keep one row per ticker.")
-    by_ticker = dict(fees.iter_rows())
-    return np.array([[by_ticker.get(ticker, costs.borrow_bps_per_year) for ticker in panel.tickers_N]])
+        ticker, number = wrong.row(0)[:2]
+        raise DataError(
+            f"{path} gives {ticker} a {what} of {number} ({value}); it must be a number of at least 0."
+        )
+    return frame

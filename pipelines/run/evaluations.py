@@ -194,7 +194,13 @@ def _assumptions(backtest: BacktestConfig) -> Settings:
     parts: Settings = backtest.model_dump(mode="json", exclude={"books"})
     rates, fees = file_digest(backtest.risk_free), file_digest(backtest.costs.borrow_file)
     risk_free = parts["risk_free"] if rates is None else rates
-    return {**parts, "risk_free": risk_free, "costs": {**parts["costs"], "borrow_file": fees}}
+    limits = file_digest(backtest.execution.price_limit_file)
+    return {
+        **parts,
+        "risk_free": risk_free,
+        "costs": {**parts["costs"], "borrow_file": fees},
+        "execution": {**parts["execution"], "price_limit_file": limits},
+    }
 
 
 def file_digest(setting: float | str | None) -> str | None:

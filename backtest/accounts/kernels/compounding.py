@@ -189,7 +189,7 @@ def _affordable(  # noqa: PLR0917  # a compiled loop takes its arrays by positio
     tape: Tape,
     rates: Rates,
 ) -> float:
-    """Return the share of its purchases that a long-only book pays for; 1 at a decision without blocked sales.
+    """Share of its purchases that a long-only book pays for; 1 at a decision without blocked sales.
 
     ``total`` is the sum of its targets, 0 for a book with short positions.
     """

@@ -115,7 +115,13 @@ def capacity_rows(
     """Yield the book's net figures at growing amounts of capital; the prices must have volumes."""
     held, orders = book.orders.held, book.orders
     market = book_market(panel, held)
-    with_capital = settings.model_copy(update={"capital": 1.0})
+    with_capital = settings.model_copy(
+        update={
+            "capital": 1.0,  # amounts of money, which would be of another capital, are left out
+            "costs": settings.costs.model_copy(update={"commission_min": 0.0}),
+            "execution": settings.execution.model_copy(update={"lot": None}),
+        }
+    )
     variant = Variant(
         Decisions.from_targets(orders.target_TN),
         book_costs(with_capital, panel, held),

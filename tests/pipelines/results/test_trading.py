@@ -135,8 +135,8 @@ def test_fees_of_single_firms_come_from_a_file(panel: Panel, tmp_path: Path) -> 
     [
         ("ticker,fee\nF0,3\n", "with columns ticker and bps_per_year"),
         ("ticker,bps_per_year\nF0,dear\n", "with columns ticker and bps_per_year"),
-        ("ticker,bps_per_year\nF0,-3\n", "gives F0 a fee of -3"),
-        ("ticker,bps_per_year\nF0,\n", "gives F0 a fee of None"),
+        ("ticker,bps_per_year\nF0,-3\n", "gives F0 a borrow fee of -3"),
+        ("ticker,bps_per_year\nF0,\n", "gives F0 a borrow fee of None"),
         ("ticker,bps_per_year\nF0,3\nF0,4\n", "several fees for F0"),
         (None, "no file of borrow fees"),
     ],
@@ -192,3 +192,55 @@ def test_the_terms_are_described_in_one_line() -> None:
         "borrow 50 bps per year or by firm, financing 600 bps per year, capital 20,000,000 (at most 10% of "
         "daily volume), executed at delay 1 and the open price"
     )
+
+
+def test_price_limits_lots_and_fees_of_a_config(panel: Panel, tmp_path: Path) -> None:
+    raw_TN = panel.raw_close_TN
+    file = tmp_path / "limits.csv"
+    day = panel.dates_T[300].astype("datetime64[D]")
+    file.write_text(f"ticker,limit,from_date\n{panel.tickers_N[0]},0.01,\n{panel.tickers_N[0]},0.05,{day}\n")
+    settings = {
+        "capital": 1e6,
+        "costs": {"commission_min": 5.0},
+        "execution": {
+            "participation_cap": None,
+            "unfilled": "carry",
+            "price_limit": 0.02,
+            "price_limit_file": str(file),
+            "lot": 100,
+        },
+    }
+    config = BacktestConfig.model_validate(settings)
+    T = panel.n_sessions
+    execution = book_execution(config, panel, slice(0, T + 1), 1)
+    assert execution.carries
+    assert execution.bar_TN is not None
+    assert execution.lot_TN is not None
+    counts = {-1.0: 0, 1.0: 0}
+    for n in range(panel.n_firms):
+        for t in range(1, T):
+            if np.isnan(panel.close_TN[t - 1 : t + 1, n]).any():
+                continue
+            limit = (0.01 if t < 300 else 0.05) if n == 0 else 0.02
+            reference = panel.close_TN[t - 1, n] * raw_TN[t, n] / panel.close_TN[t, n]
+            move = raw_TN[t, n] - reference
+            room = max(limit * reference - 0.005, 0.5 * limit * reference)
+            near = abs(abs(move) - room) < 1e-6 * reference
+            expected = float(np.sign(move)) * (abs(move) >= room)
+            assert near or execution.bar_TN[t, n] == expected
+            if expected:
+                counts[expected] += 1
+            units = 1e6 * execution.lot_TN[t, n] * panel.total_return_index_TN[t, n] / raw_TN[t, n]
+            assert units == pytest.approx(100)
+    assert min(counts.values()) > 20
+    assert not execution.bar_TN[T].any()
+    assert book_costs(config, panel, slice(None)).commission.minimum == 5e-6
+    assert config.trading.endswith(
+        "no trade at a price limit of 2%, lots of 100 shares, unfilled orders stay open, executed at the "
+        "label's delay"
+    )
+    with pytest.raises(ValueError, match="commission_min is 5, an amount that needs a capital"):
+        BacktestConfig.model_validate({"costs": {"commission_min": 5.0}})
+    file.write_text("ticker,limit\nF0,-0.1\n")
+    with pytest.raises(DataError, match="gives F0 a limit of -0"):
+        book_execution(config, panel, slice(None), 1)
