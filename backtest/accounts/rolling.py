@@ -8,16 +8,17 @@ Shape suffixes: T sessions, N firms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from backtest.accounts.decisions import Decisions
 from backtest.accounts.execution import Execution
+from backtest.accounts.flags import TRADABLE
 from backtest.accounts.lanes import Variant, empty_books, kernel_inputs, lanes_with_cash
 from backtest.accounts.market import BookMarket
 from backtest.costs.model import CostModel
-from features.arrays import FloatArray
+from features.arrays import FloatArray, frozen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,8 +30,8 @@ class Account:
     value_N : ndarray of shape (N,)
         Value of each position.
     open_N : ndarray of shape (N,)
-        Value of what is still to be bought of earlier orders; negative for sales. Orders stay open only under
-        a participation cap.
+        Value of what is still to be bought of earlier orders; negative for sales
+        (`backtest.accounts.execution.Execution.carry`).
     cash : float
         Cash; negative if money is borrowed.
     """
@@ -63,7 +64,8 @@ def roll_forward(
     market : BookMarket
         Values and states of the T sessions.
     costs, execution : CostModel, Execution
-        Of the same sessions. A participation cap does not fill open orders in row 0.
+        Of the same sessions. Open orders are not filled in row 0. In later rows, those of a long-only book
+        spend no more than its cash, until its next decision.
 
     Returns
     -------
@@ -82,20 +84,20 @@ def roll_forward(
     if len(lost):
         msg = f"Firm {lost[0]} is held or ordered, but it has no price at the start of the account."
         raise ValueError(msg)
-    if execution.cap is not None:
-        volume_TN = execution.cap.dollar_volume_TN.copy()
-        volume_TN[0] = 0.0
-        execution = replace(execution, cap=replace(execution.cap, dollar_volume_TN=volume_TN))
+    state_TN = market.state_TN.copy()
+    state_TN[0] &= ~np.uint8(TRADABLE)  # open orders are not filled again in row 0
+    market = BookMarket(market.value_TN, frozen(state_TN))
     variant = Variant(Decisions.from_targets(target_TN), costs, 1, execution)
     variant.require(market)
     inputs = kernel_inputs([variant], market)
-    lanes = lanes_with_cash(*inputs[1:])
+    lanes = lanes_with_cash(*inputs)
     held_N = price_N > 0
     np.divide(account.value_N, price_N, out=lanes.units_NV[:, 0], where=held_N)
     lanes.listed_N[:] = account.value_N != 0
     if len(lanes.left_NV):
         np.divide(account.open_N, price_N, out=lanes.left_NV[:, 0], where=held_N)
         lanes.listed_N[:] |= account.open_N != 0
+        lanes.goal_1[0] = float((account.value_N + account.open_N).min() >= 0)  # long-only, without leverage
     lanes.cash_V[0], lanes.nav_V[0] = account.cash, account.nav
     run_lanes(*inputs, lanes, empty_books(market.n_sessions, 1), False)
     value_N = market.value_TN[-1]

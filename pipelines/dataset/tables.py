@@ -70,7 +70,9 @@ def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
         If ``as_of`` is neither a version nor a date or time.
     """
     all_versions = lake.versions() if as_of is None else lake.versions_as_of(as_of)
-    versions = {table: version for table, version in all_versions.items() if table in (*INPUT_TABLES, "flags")}
+    versions = {
+        table: version for table, version in all_versions.items() if table in (*INPUT_TABLES, "flags")
+    }
     if "prices" not in versions:
         raise DataError(f"The lake {lake.root} holds no prices yet; run 'peerglass ingest CONFIG' first.")
     return versions

@@ -65,8 +65,8 @@ def estimate_orders(
     """Estimate what orders cost and how long they take.
 
     A session fills at most ``cap * dollar volume``. A fill of size s, in units of the capital before the
-    first night, costs ``(half-spread + commission) * s + coefficient * rate * sqrt(capital) * s^1.5``: the
-    terms of `backtest.costs`. Volume, volatility and half-spread of all sessions are those that are known
+    first night, costs ``(half-spread + commission) * s``, the commission at least its minimum, and
+    ``coefficient * rate * sqrt(capital) * s^1.5``: the terms of `backtest.costs`. Volume, volatility and half-spread of all sessions are those that are known
     tonight, and prices are tonight's.
 
     Parameters
@@ -106,7 +106,8 @@ def estimate_orders(
     whole_N = np.maximum(sessions_N - 1, 0)
     last_N = np.maximum(size_N - whole_N * fill_N, 0.0)
     impact_N = rate_N * (whole_N * fill_N**1.5 + last_N**1.5)
-    cost_N = (spread_N + costs.commission.bps * _BPS) * size_N + impact_N
+    commission_N = np.maximum(costs.commission.bps * _BPS * size_N, costs.commission.minimum * sessions_N)
+    cost_N = spread_N * size_N + commission_N + impact_N
     cost_N = cost_N / nav if nav > 0 else np.zeros_like(cost_N)
     return OrderEstimates(np.where(can_N, cost_N, np.nan), np.where(can_N, sessions_N, -1), obstacle_N)
 
@@ -121,6 +122,7 @@ def _obstacles(
     for reason, unknown_N in unknown.items():
         obstacle_N[unknown_N] = reason
     obstacle_N[~tradable_N] = NO_PRICE
+    obstacle_N[~tradable_N & panel.traded_TN[-1]] = "suspended"
     obstacle_N[~tradable_N & ((state_N & KNOWN) == 0)] = "price unknown"
     obstacle_N[~tradable_N & np.isin(panel.tickers_N, list(quarantined))] = "price in quarantine"
     obstacle_N[(state_N & GONE) > 0] = DELISTED
