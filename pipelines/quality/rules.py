@@ -138,9 +138,10 @@ class PriceNeighbours(dy.Schema):
     close. ``split_without_return``: a recorded split that the price does not show, so prices are adjusted
     already. ``return_without_split``: the price moves as in a split, but none is recorded. ``currency_jump``:
     pence instead of pounds, or another recorded currency. ``dividend_above_price``: a dividend is larger than
-    the close before it, or than the close of a firm without one. ``stale_run``: the bar repeats the one before
-    it for the `STALE_SESSIONS`-th session in a row, or longer. ``closed_session``: the exchange was closed on
-    the date. ``sparse_date``: no calendar is known, and less than a tenth of the firms have a row that day.
+    the close before it, or than the close of a firm without one. ``stale_run``: the bar repeats the one
+    before it for the `STALE_SESSIONS`-th session in a row, or longer. ``closed_session``: the exchange was
+    closed on the date. ``sparse_date``: no calendar is known, and less than a tenth of the firms have a row
+    that day.
 
     Log returns are relative to the previous session: ``raw_log_return`` of closes as quoted, ``log_return``
     of closes after the row's own split and dividend, ``open_log_return`` of the open after the split,

@@ -66,8 +66,8 @@ def estimate_orders(
 
     A session fills at most ``cap * dollar volume``. A fill of size s, in units of the capital before the
     first night, costs ``(half-spread + commission) * s``, the commission at least its minimum, and
-    ``coefficient * rate * sqrt(capital) * s^1.5``: the terms of `backtest.costs`. Volume, volatility and half-spread of all sessions are those that are known
-    tonight, and prices are tonight's.
+    ``coefficient * rate * sqrt(capital) * s^1.5``: the terms of `backtest.costs`. Volume, volatility and
+    half-spread of all sessions are those that are known tonight, and prices are tonight's.
 
     Parameters
     ----------
