@@ -155,7 +155,7 @@ def _part(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     share: float,
 ) -> float:
     """Return the weight of firm i's order that session t fills; a purchase is first scaled by ``share``."""
-    order = order_N[i]
+    order: float = order_N[i]
     if not tape.state_TN[t, i] & TRADABLE or _cell(tape.bar_RN, t, i, 0.0) * order > 0.0:
         return 0.0
     if not (

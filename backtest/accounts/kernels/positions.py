@@ -197,12 +197,12 @@ def _executable(  # noqa: PLR0917  # a compiled loop takes its arrays by positio
     if ratio == 0.0 or not volume > 0.0 or bar * left > 0.0:
         return 0.0
     room = volume / (price * ratio) * rates.limit_V[v]
-    units = min(max(left, -room), room)
+    units: float = min(max(left, -room), room)
     if units > 0.0:
         units *= scale
     lot = cell(tape.lot_RN, t, i, 0.0)
     if lot > 0.0 and not (units == left and left + lanes.units_NV[i, v] == 0.0):  # odd lots can be closed
-        whole = np.floor(abs(units) / lot + LOT_ROUNDING) * lot
+        whole: float = np.floor(abs(units) / lot + LOT_ROUNDING) * lot
         units = whole if units > 0.0 else -whole
     return units
 
