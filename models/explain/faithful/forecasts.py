@@ -85,6 +85,11 @@ class FaithfulConfig:
     flow: bool = False
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Check the number of shuffles."""
+        if self.shuffles < 1:
+            raise ValueError(f"shuffles is {self.shuffles}; it must be at least 1.")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForecastMeasures:
@@ -156,7 +161,7 @@ class Subject:
         in every interval over dates.
         """
         rng = np.random.default_rng((self.config.seed, 2, session))
-        return [shuffled(self.module, int(rng.integers(2**32))) for _ in range(max(1, self.config.shuffles))]
+        return [shuffled(self.module, int(rng.integers(2**32))) for _ in range(self.config.shuffles)]
 
 
 def measure_days(subject: Subject, session: int, firms: IntArray) -> list[ForecastMeasures]:
