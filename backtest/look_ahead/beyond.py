@@ -197,7 +197,7 @@ def _later_ics(
 ) -> Iterator[tuple[float, float, str]]:
     for lag in range(1, LAGS.stop):
         ic_D = correlations(residual, returns.at(rows_D + lag))
-        yield judged(ic_D, 1, f"the return of session t+{lag}")
+        yield judged(ic_D, 1, f"the return of session t+{lag}", rows_D)
     for sessions in sorted({*HORIZONS, horizon} - {1}):
         ic_D = correlations(residual, cumulated(returns, sessions).at(rows_D))
-        yield judged(ic_D, sessions, f"the return over the next {sessions} sessions")
+        yield judged(ic_D, sessions, f"the return over the next {sessions} sessions", rows_D)

@@ -36,6 +36,10 @@ _ANNOUNCED: Final = 0.8
 """The same of rows before announcements, whose dates are known. The chance must be above it for certain."""
 _LASTING: Final = 0.2  # by how much that chance must differ from the one of later sessions
 _MANY, _FIRMS = 20_000, 300  # chosen rows from which so many firms are enough
+_LONGEST, _MOST_GAPS = 21, 3000  # sessions of a gap in prices, and gaps that are looked at
+_ONE_SIDED, _EXTREME, _MIN_EXTREME = 0.35, 0.95, 30
+"""Mean place of the move across a gap among the other firms' moves, from 1/2, that no honest gap has; mean
+place of its size, with the fewest gaps. A halt ends with news of either sign, which is often large."""
 _REFERENCE: Final = 200_000  # cells that sizes are ranked among
 _USUAL, _FEWEST_USUAL = 60, 20  # sessions of a firm's usual move
 
@@ -107,6 +111,70 @@ def only_survivors(
     if stays >= 0.5 and gone < 0.1 * stays:
         return Finding(name, "warn", f"{words}: the firms may have been chosen at the end.", stays - gone)
     return Finding(name, "pass", f"{words}.", stays - gone)
+
+
+def gaps_in_prices(index_TN: FloatArray, traded_TN: BoolArray, return_TN: FloatArray) -> Finding:
+    """Check that prices are not missing where the price falls, or where it moves most.
+
+    The move across a gap, from the last price before it to the first one after it, has a place among the
+    moves of the other firms between the same sessions, in units of each firm's usual move: 0 the lowest, 1
+    the highest, 1/2 on average. Gaps of up to 21 sessions, on sessions that most firms have prices for.
+
+    Parameters
+    ----------
+    index_TN : total return index.
+    traded_TN : True where a firm has a price.
+    return_TN : returns of single sessions; row t is the return from t-1 to t.
+    """
+    name = "choice of price rows"
+    usual_TN = rolling_mean(np.abs(return_TN), _USUAL, _FEWEST_USUAL)
+    sparse_T = traded_TN.mean(axis=1) < 1.0 - _GAP_SHARE
+    gaps = [
+        (int(known[k]), int(known[k + 1]), n)
+        for n, known in enumerate(np.flatnonzero(column) for column in traded_TN.T)
+        for k in np.flatnonzero((np.diff(known) > 1) & (np.diff(known) <= _LONGEST + 1))
+    ]
+    if len(gaps) > _MOST_GAPS:
+        drawn = np.random.default_rng(0).choice(len(gaps), _MOST_GAPS, replace=False)
+        gaps = [gaps[k] for k in np.sort(drawn)]
+    found: list[tuple[int, float, float]] = []
+    for first, last, n in gaps:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            move_N = np.log(index_TN[last] / index_TN[first])
+            move_N = (move_N - np.nanmedian(move_N)) / usual_TN[first]
+        other_N = traded_TN[first] & traded_TN[last] & np.isfinite(move_N)
+        if not other_N[n] or other_N.sum() < _FEWEST or sparse_T[first + 1 : last].any():
+            continue
+        places = [
+            float(((x_N[other_N] < x_N[n]).sum() + 0.5 * (x_N[other_N] == x_N[n]).sum()) / other_N.sum())
+            for x_N in (move_N, np.abs(move_N))
+        ]
+        found.append((first, places[0], places[1]))
+    if len(found) < _FEWEST:
+        return Finding(name, "skipped", f"Only {len(found)} gaps of single firms' prices can be judged.")
+    t_M = np.array([one[0] for one in found])
+    (sign, error), (size, size_error) = (
+        _clustered(np.array([one[k] for one in found]), t_M, 1, 12.0**-0.5) for k in (1, 2)
+    )
+    moved = f"across {len(found):,} gaps of single firms' prices"
+    if abs(sign - 0.5) >= _ONE_SIDED and abs(sign - 0.5) > _ERRORS * error:
+        where = "fell" if sign < 0.5 else "rose"
+        return Finding(
+            name,
+            "fail",
+            f"Prices {where} {moved}, more than {max(sign, 1.0 - sign):.0%} of the other firms' did between "
+            "the same sessions: rows were left out for the returns after them.",
+            sign,
+        )
+    if size >= _EXTREME and len(found) >= _MIN_EXTREME and size - _ERRORS * size_error > _SHARP - 0.1:
+        return Finding(
+            name,
+            "fail",
+            f"Prices moved more {moved} than {size:.0%} of the other firms' did between the same sessions: "
+            "rows were left out for the size of the moves after them.",
+            size,
+        )
+    return Finding(name, "pass", f"Moves {moved} are like those of the other firms.", sign)
 
 
 @dataclass(frozen=True, slots=True)

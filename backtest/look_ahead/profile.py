@@ -51,6 +51,21 @@ class Standardised:
         return Standardised(self.value_DN[rows_D] * keep_D1, self.known_DN[rows_D] * keep_D1)
 
 
+def session_returns(index_TN: FloatArray, traded_TN: BoolArray) -> FloatArray:
+    """Returns of single sessions: row t from the close of t-1 to that of t; NaN: unknown.
+
+    Parameters
+    ----------
+    index_TN : total return index.
+    traded_TN : True where a firm has a price.
+    """
+    out_TN = np.full(index_TN.shape, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        out_TN[1:] = np.where(traded_TN[1:] & traded_TN[:-1], index_TN[1:] / index_TN[:-1] - 1.0, np.nan)
+    out_TN[~np.isfinite(out_TN)] = np.nan
+    return out_TN
+
+
 def sample_dates(signal_TN: FloatArray) -> IntArray:
     """Choose the dates of a signal that its profile is computed from, ascending.
 

@@ -5,6 +5,7 @@ Shape suffixes: T sessions, N firms, D sampled dates of the signal, K lags.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -152,9 +153,14 @@ def highest(ics: Iterable[tuple[float, float, str]]) -> Highest | None:
     return Highest(verdict, value, words)
 
 
-def judged(ic_D: FloatArray, sessions: int, words: str) -> tuple[float, float, str]:
-    """Return the lower bound of a mean IC relative to its ceiling (above 0: too high), the mean and words."""
-    return lower_bound(ic_D, sessions) / ceiling(sessions) - 1.0, mean_of(ic_D), words
+def judged(ic_D: FloatArray, sessions: int, words: str, rows_D: IntArray) -> tuple[float, float, str]:
+    """Return the lower bound of a mean IC relative to its ceiling (above 0: too high), the mean and words.
+
+    The returns of dates ``rows_D`` overlap if they are nearer to each other than ``sessions``.
+    """
+    spacing = float(np.median(np.diff(rows_D))) if len(rows_D) > 1 else 1.0
+    bound = lower_bound(ic_D, math.ceil(sessions / spacing))
+    return bound / ceiling(sessions) - 1.0, mean_of(ic_D), words
 
 
 def _later_ics(found: Profiles, dates_T: DateArray, horizon: int) -> Iterator[tuple[float, float, str]]:
@@ -162,24 +168,26 @@ def _later_ics(found: Profiles, dates_T: DateArray, horizon: int) -> Iterator[tu
     for lag in LAGS:
         if lag >= 1:
             at = f"the return of session t+{lag}"
-            yield judged(found.level_KD[LAGS.index(lag)], 1, f"IC with {at}")
-            yield judged(found.change_KD[LAGS.index(lag)], 1, f"IC of the signal's change with {at}")
+            yield judged(found.level_KD[LAGS.index(lag)], 1, f"IC with {at}", found.rows_D)
+            words = f"IC of the signal's change with {at}"
+            yield judged(found.change_KD[LAGS.index(lag)], 1, words, found.rows_D)
     for sessions in sorted({*HORIZONS, horizon} - {1}):
         later = cumulated(found.returns, sessions).at(found.rows_D)
         ic_D = correlations(found.level, later)
-        yield judged(ic_D, sessions, f"IC with the return over the next {sessions} sessions")
+        words = f"IC with the return over the next {sessions} sessions"
+        yield judged(ic_D, sessions, words, found.rows_D)
     weekday_D = (dates_T[found.rows_D].astype("datetime64[D]").astype(np.int64) + 3) % 7
     part_D = np.arange(len(found.rows_D)) // max(40, -(-len(found.rows_D) // 20))
     for lag in _GROUP_LAGS:
         for name, ic_D in (("", found.level_KD), ("of the signal's change ", found.change_KD)):
             for day in np.unique(weekday_D):
                 words = f"IC {name}with the return of session t+{lag} on {_WEEKDAYS[day]}"
-                yield judged(ic_D[LAGS.index(lag)][weekday_D == day], 1, words)
+                yield judged(ic_D[LAGS.index(lag)][weekday_D == day], 1, words, found.rows_D)
             for part in np.unique(part_D):
                 inside_D = part_D == part
                 since, until = dates_T[found.rows_D[inside_D][[0, -1]]].astype("datetime64[D]")
                 words = f"IC {name}with the return of session t+{lag} from {since} to {until}"
-                yield judged(ic_D[LAGS.index(lag)][inside_D], 1, words)
+                yield judged(ic_D[LAGS.index(lag)][inside_D], 1, words, found.rows_D)
 
 
 def sudden_end(found: Profiles) -> Finding:
@@ -188,7 +196,7 @@ def sudden_end(found: Profiles) -> Finding:
     What was known at t fades after t. An IC that is level up to session t+b, b >= 1, and gone in the session
     after it comes from a window that ends at t+b.
     """
-    ic_KD = found.level_KD
+    ic_KD, examined = found.level_KD, False
     for b in range(1, LAGS[-1] - 3):
         at = LAGS.index(b)
         plateau_D, after_D = ic_KD[at - 2 : at + 1], ic_KD[at + 1 : at + 4]
@@ -197,6 +205,7 @@ def sudden_end(found: Profiles) -> Finding:
         later_K = np.array([mean_of(row) for row in after_D]) * sign
         if np.isnan(level_K).any() or np.isnan(later_K).any():
             continue
+        examined = True
         if level_K.min() < _MIN_PLATEAU or level_K.min() < _PLATEAU * level_K.max():
             continue
         if max(later_K[0], later_K.mean()) > _GONE * level_K.mean():
@@ -213,6 +222,8 @@ def sudden_end(found: Profiles) -> Finding:
                 f"ends {b} session{'s' if b > 1 else ''} after t ends like this.",
                 float(before),
             )
+    if not examined:
+        return Finding("sudden end of the IC", "skipped", "Too few sessions after t have an IC.")
     return Finding("sudden end of the IC", "pass", "The ICs with single sessions after t have no sudden end.")
 
 

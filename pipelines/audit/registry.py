@@ -8,7 +8,9 @@ from typing import Final
 from pipelines.audit.checks.data import (
     backfill,
     bars,
+    beyond_prices,
     codes,
+    coverage,
     fingerprints,
     full_sample,
     horizons,
@@ -35,6 +37,8 @@ DATA_MODULES: Final = (
     full_sample,
     leads,
     horizons,
+    beyond_prices,
+    coverage,
     timing,
     backfill,
     bars,

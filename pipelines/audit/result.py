@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import polars as pl
 
-Verdict = Literal["pass", "fail", "warn", "skipped"]
-VERDICTS: Final[tuple[Verdict, ...]] = ("fail", "warn", "pass", "skipped")
-"""Worst first."""
+from backtest.look_ahead.finding import VERDICTS, Finding, Verdict
 
 _COUNTED: Final = {
     "fail": ("failure", "failures"),
@@ -105,6 +104,45 @@ class Audit:
             },
             indent=1,
         )
+
+
+def of_findings(check: str, findings: Mapping[str, Finding], passed: str) -> Result:
+    """Return the result of a check that examined several columns, each with a finding.
+
+    Parameters
+    ----------
+    check
+        Name of the check.
+    findings
+        Column -> what was found. The sentence of a failure or warning names the column.
+    passed
+        Beginning of the sentence if nothing was found.
+    """
+    evidence = pl.DataFrame(
+        [(column, one.verdict, one.sentence, one.value) for column, one in findings.items()],
+        schema={"column": pl.String, "verdict": pl.String, "sentence": pl.String, "value": pl.Float64},
+        orient="row",
+    )
+    skipped = {column: one.sentence for column, one in findings.items() if one.verdict == "skipped"}
+    for verdict in ("fail", "warn"):
+        bad = {column: one.sentence for column, one in findings.items() if one.verdict == verdict}
+        if bad:
+            also = f" Also: {', '.join(list(bad)[1:])}." if len(bad) > 1 else ""
+            return Result(check, verdict, f"{next(iter(bad.values()))}{also}", evidence)
+    left_out = not_examined(skipped)
+    if len(skipped) == len(findings):
+        return Result(check, "skipped", left_out, evidence)
+    examined = ", ".join(column for column in findings if column not in skipped)
+    return Result(check, "pass", f"{passed} (examined: {examined}).{left_out and ' ' + left_out}", evidence)
+
+
+def not_examined(reasons: Mapping[str, str]) -> str:
+    """Say which columns were not examined, by the reason of each; an empty text if there are none."""
+    by_reason: dict[str, list[str]] = {}
+    for column, reason in reasons.items():
+        by_reason.setdefault(reason.rstrip("."), []).append(column)
+    parts = [f"{', '.join(columns)} ({reason})" for reason, columns in by_reason.items()]
+    return f"Not examined: {'; '.join(parts)}." if parts else ""
 
 
 def counts(table: pl.DataFrame) -> dict[str, int]:

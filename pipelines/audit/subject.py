@@ -168,6 +168,7 @@ class Subject:
         data = self.dataset
         windows = [CHANNELS[name].window for name in data.channel_names]
         windows += [CHARACTERISTICS[n].window for n in data.characteristic_names if n in CHARACTERISTICS]
+        windows.append(self.config.features.hold_inputs + 2)
         rule = self.config.universe
         return max(*windows, rule.min_history, rule.dollar_volume_window) + self.config.features.window + 5
 

@@ -78,6 +78,10 @@ class FeaturesConfig(Section):
     inputs: tuple[str, ...] | None = None
     """Names of your own numbers (the lake's table ``inputs``) to use as characteristics. Null: all
     of them."""
+    hold_inputs: int = Field(default=0, ge=0)
+    """Number of sessions for which the last known value of your own numbers is held. A value that is dated on
+    a day without a session is then known from the next session on. 0: a value is used on its own session
+    alone, so that monthly numbers are known on one session a month."""
     group_by: Literal["sector", "industry"] = "industry"
     """Groups for neutralisation, group medians and models of peers by group."""
     transform: TransformConfig = TransformConfig()

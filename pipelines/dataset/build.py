@@ -20,6 +20,7 @@ from pipelines.config.sections import LabelConfig
 from pipelines.dataset.characteristics import (
     INPUT_PREFIX,
     Allocate,
+    input_notes,
     make_characteristics,
     rule_of,
     user_inputs,
@@ -121,7 +122,10 @@ def add_features(
         characteristics_TNF = make(lambda shape: np.empty(shape, dtype=np.float32))
         channels_TNC = compute_channels(panel, channels)
     else:
-        size, settings = universe_TN.shape, (names, repr(rule), tuple(channels))
+        size, settings = (
+            universe_TN.shape,
+            (names, repr(rule), tuple(channels), config.features.hold_inputs),
+        )
         key = store.key(panel, universe_TN, inputs, settings)
         characteristics_TNF = store.get(f"{key}-characteristics", (*size, len(rule.names(names))), make)
         channels_TNC = store.get(f"{key}-channels", (*size, len(channels)), make_channels)
@@ -143,6 +147,7 @@ def add_features(
             *market.notes,
             *channel_notes,
             *characteristic_notes,
+            *input_notes(inputs, panel, universe_TN, config.features.hold_inputs),
             *_target_notes(config.label),
         ),
     )

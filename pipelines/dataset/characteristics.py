@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from features.arrays import BoolArray, Float32Array
+from features.arithmetic.rolling import carry
+from features.arrays import BoolArray, Float32Array, FloatArray
 from features.library.characteristics import CHARACTERISTICS
 from features.library.standardise import TransformRule, transform_characteristics
 from features.panel.panel import Panel
@@ -154,10 +155,50 @@ def user_inputs(tables: Mapping[str, pl.DataFrame], config: Config) -> dict[str,
     return {name: parts[name] for name in names}
 
 
+def own_values(frame: pl.DataFrame, panel: Panel, hold: int) -> FloatArray:
+    """Values [T, N] of one of the user's inputs; NaN = not known.
+
+    Parameters
+    ----------
+    frame
+        date, ticker, value: a value is known at the close of its date.
+    panel
+        Sessions and firms.
+    hold
+        Further sessions for which a value is held (`features.hold_inputs`). If it is 0, values that are dated
+        on a day without a session are left out.
+    """
+    if not hold:
+        return to_panel(frame, "value", panel)
+    dates_T = panel.dates_T.astype("datetime64[D]")
+    inside = frame.filter(pl.col("date").is_between(dates_T[0].item(), dates_T[-1].item())).sort("date")
+    sessions = dates_T[np.searchsorted(dates_T, inside["date"].to_numpy().astype("datetime64[D]"))]
+    known = inside.with_columns(pl.Series("date", sessions)).unique(["date", "ticker"], keep="last")
+    return carry(to_panel(known, "value", panel), hold)
+
+
+def input_notes(
+    inputs: Mapping[str, pl.DataFrame], panel: Panel, universe_TN: BoolArray, hold: int
+) -> tuple[str, ...]:
+    """Say which of the user's inputs are known on less than half of the forecast dates."""
+    decides_T = universe_TN.any(axis=1)
+    dates = int(decides_T.sum())
+    notes = []
+    for name, frame in inputs.items():
+        known = int((np.isfinite(own_values(frame, panel, hold)) & universe_TN).any(axis=1).sum())
+        if 2 * known < dates:
+            cure = "a larger features.hold_inputs holds" if hold else "features.hold_inputs: 25 would hold"
+            notes.append(
+                f"The input {name} is known on {known} of {dates} forecast dates and unused on the others; "
+                f"{cure} its last value for so many sessions."
+            )
+    return tuple(notes)
+
+
 def _split(
     panel: Panel, names: Sequence[str], tables: Mapping[str, pl.DataFrame], config: Config
 ) -> tuple[list[str], list[Float32Array]]:
     """Names of the characteristics to compute, and the values of the user's inputs [T, N]."""
     computed = [name for name in names if not name.startswith(INPUT_PREFIX)]
-    frames = user_inputs(tables, config).values()
-    return computed, [to_panel(frame, "value", panel).astype(np.float32) for frame in frames]
+    frames, hold = user_inputs(tables, config).values(), config.features.hold_inputs
+    return computed, [own_values(frame, panel, hold).astype(np.float32) for frame in frames]

@@ -113,8 +113,10 @@ def session_features(
     window, T = config.features.window, market.panel.n_sessions
     depends_on = [window - 1 + CHANNELS[name].window for name in names.channels]
     depends_on += [CHARACTERISTICS[name].window for name in computed]
-    panel = take_sessions(market.panel, max(T - max(depends_on, default=window), 0))
     own = tuple(name.removeprefix(INPUT_PREFIX) for name in raw_names if name.startswith(INPUT_PREFIX))
+    if own:  # a value that is held may be dated on a day before its session
+        depends_on.append(config.features.hold_inputs + 2)
+    panel = take_sessions(market.panel, max(T - max(depends_on, default=window), 0))
     features = config.features.model_copy(update={"inputs": own})
     with_inputs = config.model_copy(update={"features": features})
     raw_1NF = raw_characteristics(panel, raw_names, tables, with_inputs)[-1:]

@@ -21,8 +21,7 @@ from features.library.registry import Registry
 from features.panel.delistings import DelistingRule
 from features.panel.panel import Panel, build_panel
 from pipelines.config.schema import Config
-from pipelines.dataset.characteristics import INPUT_PREFIX
-from pipelines.dataset.market import to_panel
+from pipelines.dataset.characteristics import INPUT_PREFIX, own_values
 from pipelines.nightly.data import NightData
 from pipelines.run.record import Run
 
@@ -55,11 +54,12 @@ def features_of(run: Run) -> list[RawFeature]:
 
 
 def raw_values(
-    panel: Panel, tables: Mapping[str, pl.DataFrame], features: Sequence[RawFeature]
+    panel: Panel, tables: Mapping[str, pl.DataFrame], features: Sequence[RawFeature], hold_inputs: int
 ) -> Iterator[tuple[RawFeature, Float32Array]]:
     """Compute features of a panel one after the other, as float32 of shape (T, N); NaN means unknown.
 
-    Features whose inputs the panel lacks are unknown everywhere.
+    Features whose inputs the panel lacks are unknown everywhere. ``hold_inputs`` is the config's setting
+    (`pipelines.dataset.characteristics.own_values`).
     """
     registries: tuple[tuple[str, Registry], ...] = (
         ("characteristic", CHARACTERISTICS),
@@ -86,7 +86,7 @@ def raw_values(
                 feature,
                 np.full((panel.n_sessions, panel.n_firms), np.nan, dtype=np.float32)
                 if own is None
-                else to_panel(own, "value", panel).astype(np.float32),
+                else own_values(own, panel, hold_inputs).astype(np.float32),
             )
 
 
@@ -105,7 +105,8 @@ def newest_values(
         One per firm in the universe and session.
     """
     dates_T = data.market.panel.dates_T
-    look_back = max((_window(feature) for feature in features), default=1)
+    hold = config.features.hold_inputs
+    look_back = max((_window(feature, hold) for feature in features), default=1)
     first = dates_T[max(len(dates_T) - sessions - look_back, 0)].astype("datetime64[D]").item()
     panel = build_panel(
         data.tables["prices"].filter(pl.col("date") >= first),
@@ -118,13 +119,13 @@ def newest_values(
     column = {ticker: n for n, ticker in enumerate(data.market.panel.tickers_N)}
     firms = np.array([column[ticker] for ticker in panel.tickers_N], dtype=np.intp)
     inside_RN: BoolArray = data.market.universe_TN[-sessions:][:, firms]
-    for feature, values_TN in raw_values(panel, data.tables, features):
+    for feature, values_TN in raw_values(panel, data.tables, features, hold):
         yield feature, values_TN[-len(inside_RN) :][inside_RN]
 
 
-def _window(feature: RawFeature) -> int:
+def _window(feature: RawFeature, hold_inputs: int) -> int:
     """Sessions that a feature looks back on, the session itself included."""
     if feature.kind == "input":
-        return 1
+        return hold_inputs + 2 if hold_inputs else 1
     registry = CHARACTERISTICS if feature.kind == "characteristic" else CHANNELS
     return registry[feature.name].window

@@ -90,7 +90,9 @@ def _measure(run: Run, data: NightData, block: int) -> pl.DataFrame:
         {"feature": feature.name, "kind": feature.kind, "train_from": fold["train_from"]}
         | {"train_to": fold["train_to"]}
         | _distribution(values_TN, universe_TN, sessions, length)
-        for feature, values_TN in raw_values(panel, data.tables, features_of(run))
+        for feature, values_TN in raw_values(
+            panel, data.tables, features_of(run), run.config.features.hold_inputs
+        )
     ]
     return pl.DataFrame(rows, schema=_SCHEMA)
 

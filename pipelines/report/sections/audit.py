@@ -6,7 +6,8 @@ import html
 
 import polars as pl
 
-from pipelines.audit.result import VERDICTS, summary_line
+from backtest.look_ahead.finding import VERDICTS
+from pipelines.audit.result import summary_line
 
 _WORDS = {
     "fail": "\N{MULTIPLICATION X} fail",

@@ -20,7 +20,7 @@ from backtest.look_ahead.levels import (
     static_signal,
     whole_sample_statistics,
 )
-from backtest.look_ahead.profile import sample_dates, standardise
+from backtest.look_ahead.profile import sample_dates, session_returns, standardise
 from backtest.look_ahead.returns import check_returns, make_profiles
 from features.arrays import FloatArray
 from features.panel.panel import Panel
@@ -57,7 +57,7 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
         signal, check, verdict (`backtest.look_ahead.finding.VERDICTS`), sentence, value: the worst findings
         of each signal first.
     """
-    past = _Past(market, session_returns(market.panel), horizon)
+    past = _Past(market, horizon)
     rows = []
     for signal, signal_TN in placed.signals.items():
         findings = [_off_sessions(table, signal, placed), whole_sample_statistics(table.rows, signal)]
@@ -75,22 +75,13 @@ def failed(guard: pl.DataFrame) -> dict[str, list[str]]:
     return bad
 
 
-def session_returns(panel: Panel) -> FloatArray:
-    """Returns of single sessions, shape (T, N): row t from the close of t-1 to that of t; NaN: unknown."""
-    index_TN, traded_TN = panel.total_return_index_TN, panel.traded_TN
-    out_TN = np.full(index_TN.shape, np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        out_TN[1:] = np.where(traded_TN[1:] & traded_TN[:-1], index_TN[1:] / index_TN[:-1] - 1.0, np.nan)
-    out_TN[~np.isfinite(out_TN)] = np.nan
-    return out_TN
-
-
 class _Past:
     """The market that signals are checked against, prepared once for all of them."""
 
-    def __init__(self, market: Market, return_TN: FloatArray, horizon: int) -> None:
-        self.market, self.return_TN, self.horizon = market, return_TN, horizon
-        self.returns = standardise(return_TN)
+    def __init__(self, market: Market, horizon: int) -> None:
+        self.market, self.horizon = market, horizon
+        self.return_TN = session_returns(market.panel.total_return_index_TN, market.panel.traded_TN)
+        self.returns = standardise(self.return_TN)
         self.prices = PastPrices(market.panel.total_return_index_TN)
 
     def check(self, signal_TN: FloatArray) -> Iterator[Finding]:

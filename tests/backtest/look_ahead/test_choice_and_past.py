@@ -15,7 +15,7 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 from backtest.look_ahead.beyond import PastPrices, beyond_past
-from backtest.look_ahead.coverage import choice_of_rows
+from backtest.look_ahead.coverage import choice_of_rows, gaps_in_prices
 from backtest.look_ahead.profile import standardise
 
 Array = npt.NDArray[np.float64]
@@ -106,6 +106,27 @@ def test_rows_chosen_by_what_was_known_pass(left_out: str, return_TN: Array) -> 
 
 def test_complete_rows_are_skipped(return_TN: Array) -> None:
     assert verdict(np.ones((T, N), np.bool_), return_TN) == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [
+        (lambda r: lowest(later(r), 0.02), "fail"),
+        (lambda r: lowest(-later(r), 0.003), "fail"),
+        (lambda r: lowest(-np.abs(later(r)) / r.std(axis=0), 0.005), "fail"),
+        (lambda _: drawn(0.02), "pass"),
+        (lambda r: lowest(-np.abs(r), 0.02), "pass"),
+        (lambda r: lowest(-usual(r), 0.02) & drawn(0.5), "pass"),
+        (lambda _: drawn(0.0001), "skipped"),
+    ],
+)
+def test_prices_that_are_missing_where_they_fall_or_move_fail(
+    missing: Callable[[Array], Rows], expected: str, return_TN: Array
+) -> None:
+    index_TN, traded_TN = np.exp(np.cumsum(return_TN, axis=0)), ~missing(return_TN)
+    known_TN = traded_TN & np.vstack([np.zeros((1, N), np.bool_), traded_TN[:-1]])
+    found = gaps_in_prices(index_TN, traded_TN, np.where(known_TN, return_TN, np.nan))
+    assert found.verdict == expected, found.sentence
 
 
 def windows(return_TN: Array, before: int, after: int) -> Array:

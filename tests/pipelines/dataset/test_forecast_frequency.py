@@ -16,7 +16,9 @@ from features.panel.universe import Schedule, decision_sessions
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import build_dataset
+from pipelines.dataset.characteristics import own_values
 from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.session import FeatureNames, session_features
 from pipelines.errors import DataError
 from pipelines.explain.games import families_of
 from pipelines.results.evaluate import evaluate
@@ -172,3 +174,56 @@ def test_a_config_chooses_the_transform_within_a_date(tiny_tables: Tables, tiny_
     assert not np.allclose(dataset.characteristics_TNF[t, :, column], plain.characteristics_TNF[t, :, column])
     families = families_of(dataset.characteristic_names)
     assert sorted(k for columns in families.values() for k in columns) == list(range(2 * half))
+
+
+def monthly_inputs(prices: pl.DataFrame) -> pl.DataFrame:
+    """The number of the month for every firm that trades in it, dated on the month's last day."""
+    month = pl.col("date").dt.month_end()
+    months = (pl.col("date").dt.year() - 1970) * 12.0 + pl.col("date").dt.month() - 1
+    value = months + pl.col("ticker").rank("dense") / 1e3
+    return (
+        prices.select(month.alias("date"), "ticker", value.alias("value"))
+        .unique(["date", "ticker"])
+        .select(pl.lit("month").alias("name"), "date", "ticker", "value")
+        .sort("date", "ticker")
+    )
+
+
+def test_monthly_inputs_are_said_to_be_unused_and_can_be_held(
+    tiny_config: Config, tiny_tables: Tables
+) -> None:
+    """At the first session of a month, the number of the month before is the newest one."""
+    tables = {**tiny_tables, "inputs": monthly_inputs(tiny_tables["prices"])}
+    models = {"models": {"ridge": {}}, "label": {"forecast_frequency": "monthly", "horizon": 5}}
+    unused = build_dataset(tables, changed(tiny_config, **models))
+    said = [note for note in unused.notes if note.startswith("The input month is known on 0 of ")]
+    assert len(said) == 1
+    assert "features.hold_inputs: 25" in said[0]
+
+    config = changed(tiny_config, **models, features={"hold_inputs": 5})
+    held = build_dataset(tables, config)
+    assert not [note for note in held.notes if "input month" in note]
+    value_TN = own_values(tables["inputs"], held.panel, 5)
+    day_T = held.panel.dates_T.astype("datetime64[D]")
+    before_T = day_T.astype("datetime64[M]").astype(np.int64) - 1  # months since 1970, of the month before
+    decides = np.flatnonzero(held.universe_TN.any(axis=1))
+    inside_DN = held.universe_TN[decides] & held.panel.traded_TN[decides - 1]
+    assert inside_DN.sum() > 20
+    np.testing.assert_array_equal(
+        np.floor(value_TN[decides])[inside_DN],
+        np.broadcast_to(before_T[decides, None], inside_DN.shape)[inside_DN],
+    )
+    assert np.isnan(value_TN[decides[0] + 6 : decides[0] + 9]).all(), "held for longer than it should be"
+
+
+def test_held_inputs_of_a_night_are_those_of_the_whole_history(
+    tiny_config: Config, tiny_tables: Tables
+) -> None:
+    tables = {**tiny_tables, "inputs": monthly_inputs(tiny_tables["prices"])}
+    config = changed(tiny_config, models={"ridge": {}}, features={"hold_inputs": 30, "window": 2})
+    whole = build_dataset(tables, config)
+    names = FeatureNames(channels=whole.channel_names, characteristics=whole.characteristic_names)
+    last = session_features(whole, tables, config, names)
+    own = whole.characteristic_names.index("input_month")
+    np.testing.assert_array_equal(last.characteristics_NF[:, own], whole.characteristics_TNF[-1, :, own])
+    assert np.unique(last.characteristics_NF[:, own]).size > 5

@@ -17,10 +17,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from backtest.look_ahead.finding import Verdict
 from features.arrays import BoolArray, FloatArray
 from features.panel.derived import carried_close
 from pipelines.audit.lead_sums import lead_correlations, pooled_correlations
-from pipelines.audit.result import Result, Verdict
+from pipelines.audit.result import Result
 from pipelines.audit.series import clipped, demeaned, news, residual_returns
 from pipelines.audit.subject import Subject
 

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from backtest.look_ahead.finding import Verdict
 from features.arrays import FloatArray
-from pipelines.audit.result import Result, Verdict
+from pipelines.audit.result import Result
 from pipelines.audit.series import residual_returns
 from pipelines.audit.subject import Subject
 

@@ -20,7 +20,7 @@ import polars as pl
 from features.arithmetic.rolling import carry, lag
 from features.arrays import BoolArray, FloatArray
 from features.panel.derived import daily_return
-from pipelines.audit.result import Result
+from pipelines.audit.result import Result, not_examined
 from pipelines.audit.series import input_values, is_common
 from pipelines.audit.subject import Subject
 from pipelines.dataset.market import to_panel
@@ -85,13 +85,18 @@ def check(subject: Subject) -> Result:
     """Look for exact moments, quantiles and orthogonality over the whole sample and over calendar years."""
     if not subject.inputs:
         return Result(NAME, "skipped", "The config has no inputs.")
+    few = f"fewer than {_FEWEST_FIRMS} firms have {_FEWEST_OF_YEAR} values of their own"
+    unknown = {name: few for name in subject.inputs if not _has_values(subject, name)}
     found = [(name, mark) for name in subject.inputs for mark in _marks(subject, name)]
     if not found:
+        left_out, examined = not_examined(unknown), len(subject.inputs) - len(unknown)
+        if not examined:
+            return Result(NAME, "skipped", left_out)
         return Result(
             NAME,
             "pass",
-            f"None of {len(subject.inputs)} inputs has the exact moments, quantiles or residuals of a fit on "
-            "the whole sample or on a calendar year.",
+            f"None of {examined} inputs has the exact moments, quantiles or residuals of a fit on the whole "
+            f"sample or on a calendar year.{left_out and ' ' + left_out}",
         )
     name, mark = found[0]
     others = list(dict.fromkeys(one for one, _ in found if one != name))
@@ -105,6 +110,14 @@ def check(subject: Subject) -> Result:
         f"{mark.sentence(name)}. It was fitted on that span, so early values know late ones: fit it on the "
         f"past of each date.{also}",
         pl.DataFrame(evidence),
+    )
+
+
+def _has_values(subject: Subject, name: str) -> bool:
+    """Whether enough firms have enough values for a mark to be seen."""
+    x_TN = input_values(subject, name)[:, subject.columns]
+    return not is_common(x_TN) and bool(
+        (np.isfinite(x_TN).sum(axis=0) >= _FEWEST_OF_YEAR).sum() >= _FEWEST_FIRMS
     )
 
 

@@ -20,6 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from backtest.look_ahead.finding import Verdict
+from backtest.look_ahead.profile import MIN_FIRMS, sample_dates, session_returns, standardise
+from backtest.look_ahead.returns import LAGS, make_profiles, too_high
 from features.arrays import BoolArray, Float32Array, FloatArray
 from features.panel.derived import daily_return
 from pipelines.audit.lead_sums import (
@@ -30,7 +33,7 @@ from pipelines.audit.lead_sums import (
     sums_by_part,
     sums_by_session,
 )
-from pipelines.audit.result import Result, Verdict
+from pipelines.audit.result import Result, not_examined
 from pipelines.audit.series import demeaned, input_values, is_common, kinks, news, residual_returns, steps
 from pipelines.audit.subject import Subject
 
@@ -95,36 +98,52 @@ class _Alarm:
     correlation: float
     where: str
 
+    @property
+    def link(self) -> str:
+        """What the news are linked to, and where; a lead of 0 stands for the dates of the input itself."""
+        return f"{self.what} of t+{self.lead} {self.where}" if self.lead else f"{self.what} {self.where}"
+
 
 def check(subject: Subject) -> Result:
     """Correlate the news of each input with the news of returns, their size and volume at later sessions."""
     if not subject.inputs:
         return Result(NAME, "skipped", "The config has no inputs.")
     later = _later_series(subject)
-    found = []
+    found: list[tuple[str, _Alarm]] = []
+    unknown: dict[str, str] = {}
     for name in subject.inputs:
         x_TN = input_values(subject, name)[:, subject.columns]
-        alarms = _for_the_market(subject, x_TN) if is_common(x_TN) else _alarms(subject, x_TN, later)
+        common = is_common(x_TN)
+        if _spacing(x_TN) > 1 and not common:
+            alarms, unknown[name] = _on_own_dates(subject, x_TN)
+        else:
+            alarms = list(_for_the_market(subject, x_TN) if common else _alarms(subject, x_TN, later))
+            has_news = _news_of_input(_mean(x_TN) if common else x_TN).any()
+            unknown[name] = "" if has_news else "it has no news: too few values, or a line"
         found += [(name, alarm) for alarm in alarms]
+    unknown = {name: reason for name, reason in unknown.items() if reason}
     evidence = pl.DataFrame(
         [{"input": name, **{key: getattr(alarm, key) for key in _Alarm.__slots__}} for name, alarm in found],
         infer_schema_length=None,
     )
     if not found:
+        left_out, examined = not_examined(unknown), len(subject.inputs) - len(unknown)
+        if not examined:
+            return Result(NAME, "skipped", left_out)
         return Result(
             NAME,
             "pass",
-            f"The news of none of {len(subject.inputs)} inputs match returns, their size or volume at a "
-            "later session, for all firms, single firms, single dates or parts of the sample.",
+            f"The news of none of {examined} inputs match returns, their size or volume at a later session, "
+            f"for all firms, single firms, single dates or parts of the sample.{left_out and ' ' + left_out}",
         )
     name, alarm = min(found, key=lambda one: (one[1].verdict != "fail", -abs(one[1].correlation)))
     other = list(dict.fromkeys(one for one, _ in found if one != name))
     also = f" Also: {', '.join(other)}." if other else ""
-    sessions = "session" if alarm.lead == 1 else f"{alarm.lead} sessions"
+    sessions = {0: "some sessions", 1: "session"}.get(alarm.lead, f"{alarm.lead} sessions")
     if alarm.verdict == "warn":
         sentence = (
             f"Input {name} may know the next session: its news at t correlate by {alarm.correlation:+.2f} "
-            f"with {alarm.what} of t+{alarm.lead} {alarm.where}. Few honest signals are as strong: compare "
+            f"with {alarm.link}. Few honest signals are as strong: compare "
             f"it with an earlier delivery (audit --vintage).{also}"
         )
         return Result(NAME, "warn", sentence, evidence)
@@ -132,10 +151,41 @@ def check(subject: Subject) -> Result:
         NAME,
         "fail",
         f"Input {name} knows later sessions: its news at t correlate by {alarm.correlation:+.2f} with "
-        f"{alarm.what} of t+{alarm.lead} {alarm.where}. It is probably dated {sessions} too early, or its "
+        f"{alarm.link}. It is probably dated {sessions} too early, or its "
         f"window reaches ahead: compare its dates there with when each value was published.{also}",
         evidence,
     )
+
+
+def _spacing(x_TN: FloatArray) -> float:
+    """Median number of sessions between two dates of an input; 1 with fewer than two."""
+    dates = np.flatnonzero(np.isfinite(x_TN).any(axis=1))
+    return float(np.median(np.diff(dates))) if len(dates) > 1 else 1.0
+
+
+def _on_own_dates(subject: Subject, x_TN: FloatArray) -> tuple[list[_Alarm], str]:
+    """Compare an input that is known on some dates only with the returns after these dates.
+
+    Returns
+    -------
+    list of _Alarm
+        The IC that no honest signal reaches (`backtest.look_ahead.returns.too_high`).
+    str
+        Why it could not be examined; else empty.
+    """
+    panel, chosen = subject.dataset.panel, subject.columns
+    return_TN = session_returns(panel.total_return_index_TN[:, chosen], panel.traded_TN[:, chosen])
+    if not len(sample_dates(x_TN)):
+        return [], f"no date has {MIN_FIRMS} firms"
+    spacing = round(_spacing(x_TN))
+    profiles = make_profiles(x_TN, standardise(return_TN))
+    finding = too_high(profiles, panel.dates_T, min(spacing, LAGS[-1]))
+    if finding.verdict == "skipped" or finding.value is None:
+        return [], finding.sentence
+    if finding.verdict == "pass":
+        return [], ""
+    where = f"on its own dates, every {spacing} sessions ({finding.sentence.rstrip('.')})"
+    return [_Alarm(finding.verdict, "later returns", 0, finding.value, where)], ""
 
 
 def _later_series(subject: Subject) -> dict[str, Float32Array]:

@@ -49,11 +49,22 @@ def check(subject: Subject) -> Result:
     panel = subject.dataset.panel
     if panel.open_TN is None and (panel.high_TN is None or panel.low_TN is None):
         return Result(NAME, "skipped", "The prices have no opens, highs and lows.")
+    if not _has_moves(subject):
+        reason = f"fewer than {_FEWEST} bars have a range, or an open that is not their close"
+        return Result(NAME, "skipped", f"Not examined, because {reason}.")
     findings = [*_ranges(subject), *_next_opens(subject)]
     if findings:
         evidence = pl.DataFrame({"finding": findings})
         return Result(NAME, "fail", findings[0], evidence)
     return Result(NAME, "pass", "No range holds the close of the next session, and no close is a later open.")
+
+
+def _has_moves(subject: Subject) -> bool:
+    panel = subject.dataset.panel
+    with np.errstate(invalid="ignore"):
+        ranges = 0 if panel.high_TN is None or panel.low_TN is None else (panel.high_TN > panel.low_TN).sum()
+        opens = 0 if panel.open_TN is None else (np.abs(panel.open_TN - panel.close_TN) > 0).sum()
+    return int(max(ranges, opens)) >= _FEWEST
 
 
 def _ranges(subject: Subject) -> Iterator[str]:

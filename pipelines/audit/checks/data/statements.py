@@ -12,7 +12,8 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.audit.result import Result, Verdict
+from backtest.look_ahead.finding import Verdict
+from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 
 NAME = "statements"

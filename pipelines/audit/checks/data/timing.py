@@ -13,7 +13,7 @@ import polars as pl
 
 from features.arithmetic.transforms import rank_normal
 from features.arrays import FloatArray
-from pipelines.audit.result import Result
+from pipelines.audit.result import Result, not_examined
 from pipelines.audit.subject import Subject
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.dataset.market import to_panel
@@ -43,8 +43,11 @@ def check(subject: Subject) -> Result:
     daily, looking_back = _series(subject)
     names = list(daily)
     dates = _dates(subject)
-    rows = []
+    rows, unknown = [], {}
     for name, input_TN in zip(subject.inputs, own_ITN, strict=True):
+        if not input_TN[dates].any():
+            unknown[name] = f"its values differ between firms on none of {len(dates)} forecast dates"
+            continue
         now = max(_rank_correlation(input_TN, one_TN, dates, 0) for one_TN in (daily | looking_back).values())
         later_AK = np.array(
             [
@@ -64,11 +67,17 @@ def check(subject: Subject) -> Result:
                 "failed": later >= MIN_CORRELATION and 1.0 - later < NEARER * (1.0 - now),
             }
         )
+    left_out = not_examined(unknown)
+    if not rows:
+        return Result(NAME, "skipped", left_out)
     evidence = pl.DataFrame(rows)
     early = evidence.filter(pl.col("failed"))
     if early.is_empty():
         return Result(
-            NAME, "pass", f"None of {len(rows)} inputs matches a series of a later session.", evidence
+            NAME,
+            "pass",
+            f"None of {len(rows)} inputs matches a series of a later session.{left_out and ' ' + left_out}",
+            evidence,
         )
     one = early.row(0, named=True)
     more = f" ({early.height - 1} more)" if early.height > 1 else ""

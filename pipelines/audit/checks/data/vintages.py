@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from pipelines.audit.result import Result, Verdict
+from backtest.look_ahead.finding import Verdict
+from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 
 NAME = "vintages"

@@ -22,7 +22,7 @@ from features.arithmetic.transforms import rank_normal
 from features.arrays import FloatArray
 from features.information_coefficient import ic_by_date, is_constant
 from features.library.characteristics import CHARACTERISTICS
-from pipelines.audit.result import Result
+from pipelines.audit.result import Result, not_examined
 from pipelines.audit.subject import Subject
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.dataset.market import to_panel
@@ -112,8 +112,15 @@ def check(subject: Subject) -> Result:
             f"the nearest to its limit is {best['feature']} with an IC of {best['ic']:+.3f} "
             f"(t {best['t']:.1f}) and a limit of {best['limit']:.2f}"
         )
+        inputs = evidence.filter(pl.col("family").is_in(["input", "input change"]) & pl.col("ic").is_null())
+        left_out = not_examined(
+            dict.fromkeys(inputs["feature"], f"known on fewer than {FEWEST} training dates with a label")
+        )
         return Result(
-            NAME, "pass", f"No single feature's IC exceeds the limit of its family; {nearest}.", evidence
+            NAME,
+            "pass",
+            f"No single feature's IC exceeds the limit of its family; {nearest}. {left_out}".rstrip(),
+            evidence,
         )
     one = failed.row(0, named=True)
     more = (

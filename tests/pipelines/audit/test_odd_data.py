@@ -1,4 +1,4 @@
-"""Honest data that look odd are not accused: net asset values, illiquid bars, few firms.
+"""Honest data that look odd are not accused, and sparse or incomplete data that know the future are.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pytest
-from audit_markets import make_subject
+from audit_markets import as_input, make_subject
 
+from features.panel.panel import build_panel
 from pipelines.audit.registry import CHECKS
+from pipelines.audit.result import Result
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 
@@ -139,3 +141,88 @@ def test_levels_of_few_firms_are_skipped_with_the_reason(config: Config) -> None
     result = CHECKS["horizons"](make_subject(config, prices(few)))
     assert result.verdict == "skipped"
     assert result.sentence.startswith("Not examined, because fewer than 8 disjoint spans of 21 sessions")
+
+
+def traded(seed: int = 4) -> Bars:
+    return one_price(walk(np.random.default_rng(seed), 0.02))
+
+
+def later(close_TN: Array, sessions: int) -> Array:
+    """Return over the next sessions; NaN where it is not known yet."""
+    out_TN = np.full(close_TN.shape, np.nan)
+    out_TN[:-sessions] = close_TN[sessions:] / close_TN[:-sessions] - 1.0
+    return out_TN
+
+
+def with_input(check: str, value_TN: Array, config: Config, kept_TN: Array | None = None) -> Result:
+    """Result of a check of the traded market with an input, and only with the prices that are kept."""
+    tables = prices(traded())
+    added = as_input("signal", value_TN, build_panel(tables["prices"]))
+    if kept_TN is not None:
+        tables = {"prices": tables["prices"].filter(pl.Series(kept_TN.ravel()))}
+    return CHECKS[check](make_subject(config, {**tables, "inputs": added}))
+
+
+CHOSEN: dict[str, Callable[[Array], Array]] = {
+    "losers": lambda later_TN: later_TN < np.nanquantile(later_TN, 0.02),
+    "moves": lambda later_TN: np.abs(later_TN) > np.nanquantile(np.abs(later_TN), 0.98),
+    "random": lambda later_TN: np.random.default_rng(1).random(later_TN.shape) < 0.02,
+}
+
+
+@pytest.mark.parametrize(
+    ("rows", "chosen", "verdict"),
+    [
+        ("input", "losers", "fail"),
+        ("input", "moves", "fail"),
+        ("input", "random", "pass"),
+        ("prices", "losers", "fail"),
+        ("prices", "random", "pass"),
+    ],
+)
+def test_rows_that_are_missing_for_later_returns_fail(
+    rows: str, chosen: str, verdict: str, config: Config
+) -> None:
+    kept_TN = ~CHOSEN[chosen](later(traded()["close"], 1))
+    noise_TN = np.random.default_rng(2).normal(size=(T, N))
+    if rows == "prices":
+        result = with_input("coverage", noise_TN, config, kept_TN)
+    else:
+        result = with_input("coverage", np.where(kept_TN, noise_TN, np.nan), config)
+    assert result.verdict == verdict, result.sentence
+
+
+@pytest.mark.parametrize(("after", "verdict"), [(10, "fail"), (0, "pass")])
+def test_an_input_whose_scale_holds_the_horizon_fails(after: int, verdict: str, config: Config) -> None:
+    close_TN = traded()["close"]
+    score_TN = np.full((T, N), np.nan)
+    for t in range(50, T - after):
+        held = close_TN[t - 50 : t + after + 1]
+        score_TN[t] = (close_TN[t] - held.mean(axis=0)) / held.std(axis=0)
+    result = with_input("beyond_prices", score_TN, config)
+    assert result.verdict == verdict, result.sentence
+    assert "signal" in result.sentence
+
+
+def monthly(value_TN: Array) -> Array:
+    return np.where(np.arange(T)[:, None] % 21 == 20, value_TN, np.nan)
+
+
+@pytest.mark.parametrize("check", ["leads", "horizons"])
+def test_a_monthly_input_is_examined_on_its_own_dates(check: str, config: Config) -> None:
+    close_TN = traded()["close"]
+    known = with_input(check, monthly(later(close_TN, 21)), config)
+    assert known.verdict == "fail", known.sentence
+    assert "signal" in known.sentence
+    past_TN = np.vstack([np.full((21, N), np.nan), later(close_TN, 21)[:-21]])
+    honest = with_input(check, monthly(past_TN), config)
+    assert honest.verdict == "pass", honest.sentence
+
+
+@pytest.mark.parametrize("check", ["leads", "full_sample", "beyond_prices", "coverage", "timing"])
+def test_what_could_not_be_examined_is_skipped_with_the_reason(check: str, config: Config) -> None:
+    value_TN = np.full((T, N), np.nan)
+    value_TN[[30, 60]] = 1.0
+    result = with_input(check, value_TN, config)
+    assert result.verdict == "skipped", result.sentence
+    assert result.sentence.startswith("Not examined: ")
