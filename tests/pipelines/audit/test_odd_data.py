@@ -154,7 +154,9 @@ def later(close_TN: Array, sessions: int) -> Array:
     return out_TN
 
 
-def with_input(check: str, value_TN: Array, config: Config, kept_TN: Array | None = None) -> Result:
+def with_input(
+    check: str, value_TN: Array, config: Config, kept_TN: npt.NDArray[np.bool_] | None = None
+) -> Result:
     """Result of a check of the traded market with an input, and only with the prices that are kept."""
     tables = prices(traded())
     added = as_input("signal", value_TN, build_panel(tables["prices"]))
@@ -163,7 +165,7 @@ def with_input(check: str, value_TN: Array, config: Config, kept_TN: Array | Non
     return CHECKS[check](make_subject(config, {**tables, "inputs": added}))
 
 
-CHOSEN: dict[str, Callable[[Array], Array]] = {
+CHOSEN: dict[str, Callable[[Array], npt.NDArray[np.bool_]]] = {
     "losers": lambda later_TN: later_TN < np.nanquantile(later_TN, 0.02),
     "moves": lambda later_TN: np.abs(later_TN) > np.nanquantile(np.abs(later_TN), 0.98),
     "random": lambda later_TN: np.random.default_rng(1).random(later_TN.shape) < 0.02,
