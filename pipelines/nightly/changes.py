@@ -1,10 +1,15 @@
-"""A config that changed between nights: the settings that decide the orders, compared with earlier ones."""
+"""A config that changed between nights: the settings that decide the orders, compared with earlier ones.
+
+A change that a person has accepted is kept in ``accepted.json`` until a night has recorded it, so that a
+config may be changed at noon and the scheduled call of the evening goes on.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
@@ -15,6 +20,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.book.next_book import nightly_book
 from pipelines.nightly.finding import Finding
+from pipelines.nightly.folder import nights_folder, write_text
 from pipelines.nightly.registry.aliases import champion
 from pipelines.nightly.registry.versions import open_version
 from pipelines.nightly.table import read_nights
@@ -23,7 +29,8 @@ from pipelines.nightly.version import ModelVersion
 from pipelines.run.identity import setting_changes
 from pipelines.settings import Settings, masked_settings
 
-_SHOWN = 8  # maximum number of changes in a sentence
+_SHOWN: Final = 8  # maximum number of changes in a sentence
+_ACCEPTED: Final = "accepted.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +130,29 @@ def _since_training(version: ModelVersion, config: Config) -> Changes:
     return Changes(since, tuple(setting_changes(before, now)))
 
 
-def require_accepted(changes: Changes, *, accepted: bool) -> None:
-    """Refuse changes that nobody has accepted.
+def require_accepted(config: Config, changes: Changes, *, accept: bool) -> None:
+    """Refuse changes that nobody has accepted; ``accept`` accepts them.
 
     Raises
     ------
     ConfigError
-        If there are changes and ``--accept-changes`` was not given.
+        If there are changes, and neither this call nor an earlier one since the same night has accepted them.
     """
-    if changes.phrases and not accepted:
+    path, text = nights_folder(config) / _ACCEPTED, _acceptance(config, changes)
+    if changes.phrases and not accept and not (path.is_file() and path.read_bytes() == text.encode()):
         raise ConfigError(
             f"{changes} This changes what is traded: run the night with --accept-changes, which records the "
             "change, or give the config another name, which starts with an empty book."
         )
+
+
+def keep_acceptance(config: Config, changes: Changes) -> None:
+    """Keep that changes are accepted, for the calls up to the next night."""
+    write_text(nights_folder(config) / _ACCEPTED, _acceptance(config, changes))
+
+
+def _acceptance(config: Config, changes: Changes) -> str:
+    return json.dumps({"since": changes.since, "settings": traded_settings(config)}, indent=1, sort_keys=True)
 
 
 def change_finding(changes: Changes) -> Finding:

@@ -15,6 +15,7 @@ import polars as pl
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import input_versions
 from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import schema
 from pipelines.nightly.book.next_book import nightly_book
 from pipelines.nightly.book.recorded import read_recorded
 from pipelines.nightly.book.schedule import decision_due, schedule_text
@@ -48,7 +49,7 @@ def describe_plan(
     """
     require_agreement(config, lake)
     changes = changes_since(config, lake)
-    require_accepted(changes, accepted=accept_changes)
+    require_accepted(config, changes, accept=accept_changes)
     coming = foresee(config, lake, day, clock)
     nights = read_nights(lake, config.name)
     plan = choose_nights(coming.sessions, finished_nights(nights), day, first_book(lake, config.name))
@@ -90,7 +91,8 @@ def _describe_book(
     """Say on which of the nights the book decides; each counts as a decision for the nights after it."""
     name, book = nightly_book(config)
     nights = read_nights(lake, config.name)
-    accounts, decisions = read_recorded(lake, config.name, nights, pending[0], None).accounts, []
+    no_renames, decisions = schema("renames").create_empty(), list[str]()
+    accounts = read_recorded(lake, config.name, nights, pending[0], no_renames).accounts
     for session in pending:
         known = [one for one in sessions if one <= session]
         following = following_session(config, lake, known)

@@ -9,7 +9,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, PeerglassError, TrackingError, full_disk
 from pipelines.nightly.already_done import done_sentence
-from pipelines.nightly.changes import change_finding, changes_since, require_accepted
+from pipelines.nightly.changes import change_finding, changes_since, keep_acceptance, require_accepted
 from pipelines.nightly.clock import SYSTEM, Clock
 from pipelines.nightly.exchange import expected_session
 from pipelines.nightly.finding import Finding
@@ -98,14 +98,16 @@ def _require_records(desk: Desk, day: dt.date | None, *, accept_changes: bool) -
     try:
         require_agreement(desk.config, desk.lake)
         changes = changes_since(desk.config, desk.lake)
-        require_accepted(changes, accepted=accept_changes)
+        require_accepted(desk.config, changes, accept=accept_changes)
     except PeerglassError as error:
         tell_no_delivery(desk, day, None, error)
         raise
     if not changes.phrases:
         return []
-    desk.progress.note(str(changes))
-    return [change_finding(changes)]
+    keep_acceptance(desk.config, changes)
+    finding = change_finding(changes)
+    desk.progress.note(finding.sentence)
+    return [finding]
 
 
 def _deliver(

@@ -496,4 +496,4 @@ def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> Fo
         minutes = config.nightly.checks.retry_minutes
         raise DataError(f"{late} The source would be asked again for at most {minutes:g} minutes.")
     new = len(set(sessions) - set(stored))
-    return Foreseen(sessions, f"the source is read; {new:,} of its sessions are not in the lake yet")
+    return Foreseen(sessions, f"the source is read; new sessions: {new:,}")

@@ -57,7 +57,8 @@ def nightly(
     from pipelines.nightly.already_done import already_done
 
     day = None if date is None else date.date()
-    done = None if dry_run else already_done(load_config(config, overrides or [], models=False), day)
+    quick = not (dry_run or accept_changes)
+    done = already_done(load_config(config, overrides or [], models=False), day) if quick else None
     if done is not None:
         print(done)
         return

@@ -188,6 +188,19 @@ def test_an_accepted_change_is_recorded_once(nights: Nights) -> None:
     assert "half_spread_bps (20.0 -> 5.0)" in nights.peerglass("nightly", "desk.yaml").err
 
 
+def test_a_change_may_be_accepted_before_the_night(nights: Nights) -> None:
+    setting = ("--set", "backtest.costs.half_spread_bps=20")
+    noon = nights.peerglass("nightly", "desk.yaml", *setting, "--accept-changes")
+    assert (noon.code, noon.out) == (0, f"desk: the night of {nights.played[-1]} is already done.\n")
+    other = nights.night("--set", "backtest.costs.half_spread_bps=30")
+    assert other.code == 2, "another change was not accepted"
+    evening = nights.night(*setting)
+    assert evening.code == 0, evening.err
+    assert "half_spread_bps (5.0 -> 20.0). The change was accepted." in evening.out
+    nights.deliver(desk_nights.days()[desk_nights.FIRST + 4])
+    assert nights.peerglass("nightly", "desk.yaml").code == 2, "the way back is another change"
+
+
 def test_settings_that_trade_nothing_may_change(nights: Nights) -> None:
     settings = ("nightly.checks.max_stale=0.5", "nightly.retrain.when=monthly", "seeds=[0]")
     assert nights.night(*(part for one in settings for part in ("--set", one))).code == 0
