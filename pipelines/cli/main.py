@@ -97,10 +97,17 @@ app.command(rich_help_panel=_START)(notebook)
 
 @app.command(rich_help_panel=_START)
 def validate(config: ConfigArgument, overrides: SetOption = None) -> None:
-    """Check a config and print it with every default filled in. The lake is neither read nor written."""
-    from pipelines.config.load import load_config, to_yaml
+    """Check a config and the files that its source names, and print it with every default filled in.
 
-    print(to_yaml(load_config(config, overrides or [])), end="")
+    Files are read as an ingest would read them: missing ones, missing columns and files that were mostly
+    misread end with exit code 3. The lake is neither read nor written.
+    """
+    from pipelines.config.load import load_config, to_yaml
+    from pipelines.run.fetch import check_source
+
+    checked = load_config(config, overrides or [])
+    check_source(checked)
+    print(to_yaml(checked), end="")
 
 
 @app.command(name="run", rich_help_panel=_PIPELINE)

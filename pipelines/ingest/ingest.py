@@ -166,13 +166,8 @@ class _Committer:
         """Check a delivery, compare it with the stored rows, and return what is to be written."""
         tables = self._expected(delivered)
         now = datetime.now(UTC)
-        checked = {
-            table: check(table, _stamp(table, frame, self._source, now), self._released.get(table, ()))
-            for table, frame in tables.items()
-        }
+        checked = check_tables(self._source, tables, now, self._released, complete=self._complete)
         if self._complete:
-            for table, split in checked.items():
-                refuse_mostly_broken(f"source {self._source!r}", table, split)
             refuse_other_market(self._lake, self._source, delivered.market)
         inspected = None
         if "prices" in checked:
@@ -271,6 +266,44 @@ class _Committer:
                 refuse_other_returns(self._lake, plans["prices"])
             of_source = [plan for table, plan in plans.items() if table in SOURCE_TABLES]
             refuse_partial_delivery(self._lake, self._source, of_source)
+
+
+def check_tables(
+    source: str,
+    tables: Mapping[str, pl.DataFrame],
+    now: datetime,
+    released: Mapping[str, Collection[str]],
+    *,
+    complete: bool = True,
+) -> dict[str, Checked]:
+    """Split the tables of a source by their contracts.
+
+    Parameters
+    ----------
+    source
+        Name of the source.
+    tables
+        Table -> delivered rows.
+    now
+        Time recorded with prices.
+    released
+        Table -> hashes of rows that a user accepted.
+    complete
+        Whether the source delivers its whole scope.
+
+    Raises
+    ------
+    DataError
+        If a table lacks a required column, or most rows of a complete delivery break a contract.
+    """
+    checked = {
+        table: check(table, _stamp(table, frame, source, now), released.get(table, ()))
+        for table, frame in tables.items()
+    }
+    if complete:
+        for table, split in checked.items():
+            refuse_mostly_broken(f"source {source!r}", table, split)
+    return checked
 
 
 def _describe_batch(batch: SourceTables) -> str:

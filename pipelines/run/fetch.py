@@ -12,7 +12,7 @@ from pipelines.config.load import build_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError
-from pipelines.ingest.ingest import ingest
+from pipelines.ingest.ingest import check_tables, ingest
 from pipelines.ingest.summary import IngestStoppedError, describe_ingest
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
@@ -61,6 +61,21 @@ def _whole_source(config: Config) -> Source:
     from pipelines.sources.sample import SampleSource
 
     return SampleSource()
+
+
+def check_source(config: Config) -> None:
+    """Read the files of a config's source as an ingest would, and store nothing. Other sources are not asked.
+
+    Raises
+    ------
+    ConfigError
+        If a setting of the source is wrong.
+    DataError
+        If a file is missing or lacks a column, or most rows of a table break their contract.
+    """
+    if config.source.kind == "files":
+        source = _files_source(config.source)
+        check_tables(source.name, source.fetch().tables, dt.datetime.now(dt.UTC), {})
 
 
 def _ending(settings: YFinanceSourceConfig, through: dt.date | None) -> YFinanceSourceConfig:

@@ -100,6 +100,24 @@ def test_a_config_is_written_that_ingests_every_price_of_the_file(
         np.testing.assert_array_equal(stored["volume"].to_numpy(), expected["volume"].to_numpy())
 
 
+def test_validate_opens_the_files_and_checks_their_columns(bars: pl.DataFrame, peerglass: Call) -> None:
+    Path("prices.csv").write_text(bars.write_csv())
+    assert peerglass("init", "prices.csv").code == 0
+    assert "prices.csv" in peerglass("validate", "prices.yaml").out
+    pl.DataFrame({"ticker": ["F1"], "branch": ["x"]}).write_csv("firms.csv")
+    firms = ("--set", "source.securities=firms.csv")
+    assert peerglass("validate", "prices.yaml", *firms).code == 0
+    for arguments, words in (
+        ((*firms, "--set", "source.columns.sector=gics"), "for sector; its columns are ticker, branch"),
+        (("--set", "source.membership=index.csv"), "there is no file"),
+        (("--set", "source.columns.volume=shares"), "prices.csv has no column 'shares' for volume"),
+        (("--set", "source.units.close=-1"), "close_is_positive"),
+    ):
+        answer = peerglass("validate", "prices.yaml", *arguments)
+        assert (answer.code, words in answer.err, answer.out) == (3, True, ""), (arguments, answer)
+    assert not Path("data").exists(), "nothing is stored"
+
+
 def test_the_config_runs_from_ingest_to_report(bars: pl.DataFrame, peerglass: Call) -> None:
     Path("kurse.csv").write_bytes(german(bars))
     assert peerglass("init", "kurse.csv", "--config", "mine.yaml").code == 0
