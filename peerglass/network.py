@@ -102,9 +102,11 @@ class PeerNetwork:
     def month_before(self, date: dt.date, ticker: str | None = None) -> dt.date:
         """Return the last explained date at least four weeks before ``date``, or else the first one.
 
-        With ``ticker``, only dates count on which this firm's forecast was explained.
+        Only dates count that the same seed explains, and with ``ticker``, on which this firm's forecast was
+        explained.
         """
         rows = self.dated if ticker is None else self.dated.filter(pl.col("follower") == ticker)
+        rows = rows.filter(pl.col("seed") == self._seed(date))
         earlier = [day for day in rows["date"].unique().sort().to_list() if day <= date]
         month = [day for day in earlier if day <= date - _MONTH]
         return month[-1] if month else earlier[0] if earlier else date
@@ -165,7 +167,11 @@ class PeerNetwork:
         )
 
     def changes(self, date: dt.date, since: dt.date, ticker: str | None = None) -> pl.DataFrame:
-        """Compare what peers contributed on two dates.
+        """Compare what peers contributed on two dates, which the same seed explains.
+
+        The seeds of a run take turns over the explained dates. Two seeds weigh other peers on the same date,
+        so a change from one to another is none of the market. Dates of two folds are explained by two fitted
+        models of one seed.
 
         Parameters
         ----------
@@ -184,7 +190,8 @@ class PeerNetwork:
         Raises
         ------
         ConfigError
-            If a firm is named whose forecast of one of the dates was not explained.
+            If a firm is named whose forecast of one of the dates was not explained, or two seeds explain the
+            dates.
         """
         keys, one = ["follower", "leader"], pl.col("rank") <= STORED
         if ticker is not None:
@@ -192,6 +199,12 @@ class PeerNetwork:
             for day in (date, since):
                 if ticker not in self.followers(day):
                     raise ConfigError(self._not_explained(ticker, day))
+        seeds = self._seed(date), self._seed(since)
+        if None not in seeds and seeds[0] != seeds[1]:
+            raise ConfigError(
+                f"Seed {seeds[0]} explains {date}, and seed {seeds[1]} explains {since}: the change would be "
+                f"one between seeds. Compare with a date of the same seed, such as {self.month_before(date)}."
+            )
         rows = self.dated.filter(one)
         now = rows.filter(pl.col("date") == date).select(*keys, now="value", now_error="error")
         before = rows.filter(pl.col("date") == since).select(*keys, before="value", before_error="error")
@@ -205,6 +218,11 @@ class PeerNetwork:
             )
             .select(*keys, "before", "now", "change", "error", "z")
         )
+
+    def _seed(self, date: dt.date) -> int | None:
+        """Seed of the model that explains a date; None if the date was not explained."""
+        seeds = self.dated.filter(pl.col("date") == date)["seed"]
+        return None if seeds.is_empty() else int(seeds[0])
 
     def _not_explained(self, ticker: str, date: dt.date) -> str:
         if date not in self.dates:

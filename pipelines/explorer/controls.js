@@ -50,20 +50,25 @@ function setDate(date) {
   place("shown").textContent = dates[date] + " (" + (date + 1) + " of " + dates.length + ")";
   place("before").disabled = date === 0;
   place("after").disabled = date === dates.length - 1;
-  const kept = state.earlier >= 0 && state.earlier < date ? state.earlier : lastMonth(dates, date);
-  const options = dates.slice(0, date).map(function (one, at) { return element("option", { value: at }, one); }).reverse();
+  const alike = earlierDates(state.model, date);
+  const kept = alike.includes(state.earlier) ? state.earlier : lastMonth(dates, date, alike);
+  const options = alike.map(function (at) { return element("option", { value: at }, dates[at]); });
   fill("earlier", element("option", { value: -1 }, options.length ? "no other date" : "no earlier date"), options);
   state.earlier = kept;
   place("earlier").value = String(kept);
 }
 
-// The last date at least 30 days before, or the first one; -1 without an earlier date.
-function lastMonth(dates, date) {
+// Earlier dates that the same seed explains, newest first: a change from seed to seed is none of the market.
+function earlierDates(model, date) {
+  const all = model.dates.map(function (_, at) { return at; });
+  return all.filter(function (at) { return at < date && model.seeds[at] === model.seeds[date]; }).reverse();
+}
+
+// Of these dates the last one at least 30 days before, or the first one; -1 without an earlier date.
+function lastMonth(dates, date, alike) {
   const limit = Date.parse(dates[date]) - about30Days;
-  for (let at = date - 1; at >= 0; at -= 1) {
-    if (Date.parse(dates[at]) <= limit) { return at; }
-  }
-  return date > 0 ? 0 : -1;
+  const month = alike.find(function (at) { return Date.parse(dates[at]) <= limit; });
+  return month !== undefined ? month : alike.length ? alike[alike.length - 1] : -1;
 }
 
 function refreshFirm() { showFirm(state.model, state, choose); }

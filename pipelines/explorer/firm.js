@@ -214,7 +214,7 @@ function changeCard(model, state, leaders, choose) {
       row.now && row.then ? inUnit(row.change, true) + " \u00b1 " + inUnit(row.error) : element("span", { class: "unclear" }, "about " + inUnit(row.change, true)),
       element("span", { class: "unclear" }, words)] };
   });
-  const models = model.folds[state.date] !== model.folds[state.earlier] || model.seeds[state.date] !== model.seeds[state.earlier];
+  const models = model.folds[state.date] !== model.folds[state.earlier];
   const box = card(title, body.length ? table(title, columns, body) : note("No leader passes the filters."),
     note((models ? "The two dates are explained by two fitted models (" + fitOf(model, state.earlier) + "; " + fitOf(model, state.date)
       + "), so a change is also one between models. " : "") + "New and gone mean: stored on one of the dates only."));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,7 +112,7 @@ def test_the_verdict_is_one_short_row_per_criterion(tmp_path: Path, tiny: dict[s
         id="made",
         tables=tables,
         table=lambda name: tables.get(name, other),
-        recorded=SimpleNamespace(folder=tmp_path, config=config),
+        trained=SimpleNamespace(folder=tmp_path, config=config),
     )
     verdict = peerglass.peer_network(run).verdict  # type: ignore[arg-type]  # what is read of a run
     assert verdict.rows() == [
@@ -147,6 +148,20 @@ def test_a_change_is_null_where_a_value_was_not_stored(network: PeerNetwork) -> 
         peerglass.PeerglassError, match="The forecast of <b>C</b> on 2020-01-02 was not explained"
     ):
         network.changes(MAR, JAN, "<b>C</b>")
+
+
+def test_a_change_compares_one_seed_with_itself(network: PeerNetwork) -> None:
+    turns = replace(
+        network, dated=network.dated.with_columns(seed=pl.col("date").is_in([FEB]).cast(pl.Int64))
+    )
+    assert turns.month_before(MAR) == JAN
+    with pytest.raises(
+        peerglass.PeerglassError, match=r"Seed 0 explains 2020-02-24, and seed 1 .*as 2020-01-02"
+    ):
+        turns.changes(MAR, FEB)
+    assert turns.changes(MAR, JAN).height == 4
+    alone = replace(network, dated=network.dated.with_columns(seed=(pl.col("date") == MAR).cast(pl.Int64)))
+    assert alone.month_before(MAR) == MAR, "no other date of this seed"
 
 
 def test_charts_show_the_values_with_errors_and_escape_names(network: PeerNetwork) -> None:
