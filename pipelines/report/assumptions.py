@@ -7,12 +7,14 @@ import polars as pl
 from pipelines.config.backtest import BacktestConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
+from pipelines.results.comparisons import tradable_delay
 
 
 def assumptions(config: Config) -> pl.DataFrame:
     """Return the rows of the report: assumption, value (null where it is not a number) and unit."""
-    costs, label = config.backtest.costs, config.label
-    delay = config.backtest.delay if config.backtest.delay is not None else label.delay
+    costs, delay = config.backtest.costs, config.backtest.delay
+    if delay is None:
+        delay = tradable_delay(config.label.delays)  # the delay of the verdict and of the key figures
     price = config.backtest.execution.price
     at = "the close" if price == "close" else f"the {price} price"
     rows = [

@@ -66,7 +66,7 @@ def _tiles(data: ReportData, best: dict[str, Any] | None) -> str:
         ("net Sharpe", _figure(best["sharpe_net"], 2), _sharpe_detail(best)),
         ("deflated Sharpe", _figure(best["deflated_sharpe"], 2), "probability of skill"),
         ("net return", _figure(best["annual_return_net"], 1, 100, "%"), "per year"),
-        ("turnover", _figure(best["turnover"], 1, 100, "%"), "of NAV per session"),
+        ("turnover", _figure(best["turnover"], 1, 100, "%"), "one-way, of NAV per session"),
     ]
     compared = deciding_comparisons(data, best["model"])
     for baseline, title in BASELINES.items():

@@ -115,11 +115,18 @@ def judge(data: ReportData) -> Verdict:
         f"IC {_number(best['ic'], 3)} ({ensemble}t {_number(best['ic_t'], 1)},"
         f"{_interval(best, 'ic', 3) or ' no interval'}), "
         f"Sharpe {_number(best['sharpe_net'], 2)}{_interval(best, 'sharpe', 2)} net and "
-        f"{_number(best['sharpe_gross'], 2)} before costs ({header.main_book}), deflated Sharpe "
+        f"{_number(best['sharpe_gross'], 2)} before costs ({_book(data)}), deflated Sharpe "
         f"{_number(best['deflated_sharpe'], 2)}. {_compared(data, model)}{_counted(data, model)}"
         f"{trials}: the more trials, the more likely a good result is luck."
     )
     return Verdict("bad" if loses else "caution" if doubts else "good", headline, evidence, best)
+
+
+def _book(data: ReportData) -> str:
+    """The main book, and its delay where it does not trade at the delay of the IC."""
+    header = data.header
+    other = header.execution_delay != header.verdict_delay
+    return f"{header.main_book}{f', traded at delay {header.execution_delay}' if other else ''}"
 
 
 def _compared(data: ReportData, model: str) -> str:

@@ -75,7 +75,9 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
         trained = (
             "as in training" if delay == config.label.delay else "same forecasts, not trained for this delay"
         )
-        lines.append(f"test results, {label} ({trained})")
+        traded = config.backtest.delay
+        books = "" if traded in (None, delay) else f"; books trade at delay {traded}"
+        lines.append(f"test results, {label} ({trained}{books})")
         columns = [(f"{book}.sharpe_net", f"{book} net") for book in config.backtest.books]
         ratios = ((f"{book}.information_ratio", f"{book} IR") for book in config.backtest.books)
         columns += [(column, heading) for column, heading in ratios if rows[column].drop_nulls().len()]

@@ -127,7 +127,7 @@ class ReportData:
           forecast; tied: fraction of forecasts that equal another forecast of the same date;
         - precision_at_10 (fraction); literature_sr (annualised Sharpe ratio without costs);
         - valid_rank_ic (validation); share_of_truth (fraction of the ceiling, null on real data);
-        - sharpe_gross, sharpe_net (annualised); turnover (fraction of NAV traded per session);
+        - sharpe_gross, sharpe_net (annualised); turnover (one-way, a fraction of NAV per session);
           annual_return_net (fraction); max_drawdown_net (fraction, negative or positive);
         - ic_lower, ic_upper (interval of the IC); sharpe_lower, sharpe_upper (interval of sharpe_net);
           deflated_sharpe (probability); null at other delays than that of the verdict;

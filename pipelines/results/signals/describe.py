@@ -93,7 +93,8 @@ def _results(evaluation: StoredEvaluation, config: Config) -> Iterator[str]:
     for delay in config.label.delays:
         rows = ladder.filter(pl.col("delay") == delay)
         note = "" if delay >= 1 else " (cannot be traded)"
-        yield f"delay {delay}{note}"
+        traded = config.backtest.delay
+        yield f"delay {delay}{note}{'' if traded in (None, delay) else f'; books trade at delay {traded}'}"
         yield f"  {'signal':<{width}}{heading}{of_books}"
         for row in rows.iter_rows(named=True):
             cells = "".join(f"{_number(row[key], digits, scale):>9}" for key, _, scale, digits in _CELLS)

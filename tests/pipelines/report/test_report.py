@@ -28,7 +28,9 @@ from report_data import (
     make_truth,
 )
 
+from pipelines.config.load import check_config
 from pipelines.report import theme
+from pipelines.report.assumptions import assumptions
 from pipelines.report.charts.figure import Figure
 from pipelines.report.contents.analysis import BookTables, SignalTables, TrialTables
 from pipelines.report.contents.attribution import ExampleForecast
@@ -461,6 +463,20 @@ def test_the_verdict_is_about_the_first_delay_that_can_be_traded() -> None:
     assert "On the test sessions at delay 0: IC 0.055 (seed ensemble: t 8.9, no interval)" in verdict.evidence
     at_once = judge(make_report(header=make_header(execution_delay=0)))
     assert at_once.headline.endswith("but no delay that can be traded was measured.")
+
+
+def test_one_delay_and_one_turnover_have_one_name_each(tiny: dict[str, Any]) -> None:
+    label = {"horizon": 1, "delay": 0, "extra_delays": [1]}
+    untradable = check_config({**tiny, "label": label, "models": {"ridge": {}}}, origin="c")
+    rows = dict(assumptions(untradable).select("assumption", "value").iter_rows())
+    assert rows["execution delay"] == 1.0, "the delay of the verdict, the key figures and the tests"
+
+    report = make_report(header=make_header(execution_delay=3))
+    assert f"before costs ({report.header.main_book}, traded at delay 3)" in judge(report).evidence
+    page = Page(render(report)).text
+    assert "Books trade 3 sessions after it, as backtest.delay sets." in page
+    assert "Books trade then." in Page(render(make_report())).text
+    assert "traded value in per cent" not in page, "a turnover is one-way everywhere"
 
 
 def test_the_report_says_how_it_decides_and_shows_the_tests(page: Page) -> None:

@@ -108,7 +108,7 @@ _BOOK_COLUMNS = (
     ),
     Column("annual_return_net", "return % / year", percent(1), group="net of costs"),
     Column("max_drawdown_net", "max drawdown %", percent(1), group="net of costs"),
-    Column("turnover", "turnover % / session", percent(1), hint="traded value in per cent of NAV"),
+    Column("turnover", "turnover % / session", percent(1), hint="one-way, of NAV"),
     Column("beats_ridge", "ridge", answer, numeric=False, group="beats"),
     Column("beats_lightgbm", "LightGBM", answer, numeric=False, group="beats"),
 )
@@ -162,8 +162,8 @@ def model_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None
     )
     label = _TRANSFORMS.get(header.label_transform, f" ({header.label_transform})")
     yield paragraph(
-        f"The label is the return over {count_sessions(header.label_horizon)}{label}. Trades execute at the "
-        f"close {count_sessions(delay)} after the forecast.{compared}{chosen}"
+        f"The label is the return over {count_sessions(header.label_horizon)}{label}, from the close "
+        f"{count_sessions(delay)} after the forecast. Books trade {_traded(data, delay)}.{compared}{chosen}"
     )
     yield paragraph(
         "The IC of a date is 0 if all its forecasts are equal. Firms with tied forecasts share their ranks. "
@@ -208,9 +208,17 @@ def model_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None
             "Delay 0 trades at the close from which the forecast was computed. Published benchmarks use "
             "it, but it cannot be traded."
             if other == 0
-            else f"Evaluated on labels with delay {other}. No model was trained or chosen on these labels."
+            else f"Evaluated on labels with delay {other}; books trade {_traded(data, other)}. No model was "
+            "trained or chosen on these labels."
         )
         yield from _ladder_tables(data, other, styles, best)
+
+
+def _traded(data: ReportData, delay: int) -> str:
+    """When books trade in the rows of a delay: then, unless the evaluation sets another delay for all."""
+    header = data.header
+    trades = delay if header.execution_delay == header.verdict_delay else header.execution_delay
+    return "then" if trades == delay else f"{count_sessions(trades)} after it, as backtest.delay sets"
 
 
 def _ladder_tables(
