@@ -94,22 +94,6 @@ def test_run_is_audited_once_before_training(done: str, peerglass: Call) -> None
     assert '"stage": "audit"' not in again.err.replace('"stage": "audit", "message": "This config', "")
 
 
-def test_an_audited_config_never_becomes_the_latest_run(
-    done: str, peerglass: Call, only: Callable[..., None]
-) -> None:
-    only("bars")
-    before, known = open_run("latest", Path("runs")), len(list(Path("runs").glob("*/run.json")))
-    assert peerglass("audit", "tiny.yaml", "--set", "label.horizon=2").code == 0
-    assert len(list(Path("runs").glob("*/run.json"))) == known + 1
-    record = (before.folder / "run.json").read_bytes()
-    assert peerglass("audit", "tiny.yaml").code == 0
-    assert open_run("latest", Path("runs")).run_id == before.run_id
-    assert (before.folder / "run.json").read_bytes() == record, "an audit starts no run again"
-    assert peerglass("audit", "tiny.yaml", "--set", "label.horizon=2", "--set", "output=alone").code == 0
-    with pytest.raises(ConfigError, match="There is no run"):
-        open_run("latest", Path("alone"))
-
-
 def test_the_audit_is_in_mlflow(done: str) -> None:
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{Path.cwd()}/mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
@@ -285,3 +269,19 @@ def test_the_stored_forecasts_of_shorter_horizons_are_compared_with_the_checkpoi
     )
     named = {row["what"] for row in results["forecasts"]["evidence"]}
     assert named == {"the stored forecasts of horizon 3 differ from those of the checkpoint"}
+
+
+def test_an_audited_config_never_becomes_the_latest_run(
+    done: str, peerglass: Call, only: Callable[..., None]
+) -> None:
+    only("bars")
+    before, known = open_run("latest", Path("runs")), len(list(Path("runs").glob("*/run.json")))
+    assert peerglass("audit", "tiny.yaml", "--set", "label.horizon=2").code == 0
+    assert len(list(Path("runs").glob("*/run.json"))) == known + 1
+    record = (before.folder / "run.json").read_bytes()
+    assert peerglass("audit", "tiny.yaml").code == 0
+    assert open_run("latest", Path("runs")).run_id == before.run_id
+    assert (before.folder / "run.json").read_bytes() == record, "an audit starts no run again"
+    assert peerglass("audit", "tiny.yaml", "--set", "label.horizon=2", "--set", "output=alone").code == 0
+    with pytest.raises(ConfigError, match="There is no run"):
+        open_run("latest", Path("alone"))
