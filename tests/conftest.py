@@ -75,6 +75,7 @@ LONG = (
     "test_stacks",
     "test_stores",
     "test_nightly",
+    "test_between_nights",
     "test_training_edges",
     "test_own_packages",
     "test_cli",
