@@ -162,7 +162,11 @@ def test_a_file_with_only_bad_rows(
     here: Path, tiny: dict[str, Any], peerglass: Call, lake: dict[str, tuple[int, int]]
 ) -> None:
     config = files_config(here, tiny, ["2020-01-02,AAA,10,11,9,-1,100", "2020-01-03,AAA,10,11,12,11,100"])
-    refused(peerglass("ingest", config), 3, "close_is_positive (1)", "high_not_below_low (1)")
+    wrong = (
+        "close_is_positive (1 rows, such as close '-1.0' of AAA",
+        "high_not_below_low (1 rows, such as high",
+    )
+    refused(peerglass("ingest", config), 3, *wrong)
     config = files_config(here, tiny, [])
     refused(peerglass("ingest", config), 3, "no rows")
     assert listing(here / "lake") == lake
