@@ -117,7 +117,14 @@ def backtest(
     own = checked.model_copy(update={"models": {}})  # so that no signal is taken for a model
     tables = signal_tables(placed, market, own, trials)
     keep_returns(output, tables["equity"], tried, own)
-    tables |= recounted_tables(tables["equity"], tables["significance"], tried, own, output)
+    tables |= recounted_tables(
+        tables["equity"],
+        tables["significance"],
+        tried,
+        own,
+        output,
+        periods_per_year=market.panel.periods_per_year,
+    )
     tables["guard"] = guard_table(table, placed, market, checked.label.horizon)
     return Backtest(
         config=checked,

@@ -11,6 +11,7 @@ import polars as pl
 import yaml
 
 from backtest.accounts.performance import sharpe
+from features.panel.periods import periods_per_year
 from pipelines.errors import ConfigError
 from pipelines.results.signals.record import find_signals
 from pipelines.run.record import open_run
@@ -124,7 +125,10 @@ def trial_details(output: Path, trial: str) -> Mapping[str, Any]:
             "first": min(one["dates"]),
             "last": max(one["dates"]),
             "sessions": len(one["dates"]),
-            "sharpe_net": sharpe(pl.Series(one["returns"], dtype=pl.Float64).to_numpy()),
+            "sharpe_net": sharpe(
+                pl.Series(one["returns"], dtype=pl.Float64).to_numpy(),
+                periods_per_year(pl.Series(one["dates"]).to_numpy()),
+            ),
         }
         for one in read_returns(output, own).iter_rows(named=True)
         if one["dates"]
