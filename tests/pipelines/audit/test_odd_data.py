@@ -206,6 +206,19 @@ def test_an_input_whose_scale_holds_the_horizon_fails(after: int, verdict: str, 
     assert "signal" in result.sentence
 
 
+def test_suspensions_of_equal_length_are_no_knowledge_of_later_volume(config: Config) -> None:
+    """Volume is 0 for three sessions, and back after them: the start tells the end, and nothing else."""
+    rng = np.random.default_rng(6)
+    volume_TN = np.round(np.exp(10.0 + 0.3 * rng.normal(size=(T, N))))
+    for n in range(4):
+        for start in range(30 + n, T - 3, 25):
+            volume_TN[start : start + 3, n] = 0.0
+    tables = prices({**traded(), "volume": volume_TN})
+    added = as_input("signal", np.log1p(volume_TN), build_panel(tables["prices"]))
+    result = CHECKS["leads"](make_subject(config, {**tables, "inputs": added}))
+    assert result.verdict == "pass", result.sentence
+
+
 def monthly(value_TN: Array) -> Array:
     return np.where(np.arange(T)[:, None] % 21 == 20, value_TN, np.nan)
 

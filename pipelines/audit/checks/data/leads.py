@@ -198,7 +198,9 @@ def _later_series(subject: Subject) -> dict[str, Float32Array]:
     }
     volume_TN = subject.dataset.panel.volume_TN
     if volume_TN is not None:
-        series["the volume"] = news(demeaned(np.log1p(volume_TN))[:, chosen], 5)
+        # a session without a trade has no volume: the ends of suspensions would echo each other
+        traded_TN = np.where(volume_TN > 0, np.log1p(np.maximum(volume_TN, 0.0)), np.nan)
+        series["the volume"] = news(demeaned(traded_TN)[:, chosen], 5)
     return {what: series_TN.astype(np.float32) for what, series_TN in series.items()}
 
 
