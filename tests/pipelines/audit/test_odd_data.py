@@ -209,7 +209,7 @@ def test_an_input_whose_scale_holds_the_horizon_fails(after: int, verdict: str, 
 def test_suspensions_of_equal_length_are_no_knowledge_of_later_volume(config: Config) -> None:
     """Volume is 0 for three sessions, and back after them: the start tells the end, and nothing else."""
     rng = np.random.default_rng(6)
-    volume_TN = np.round(np.exp(10.0 + 0.3 * rng.normal(size=(T, N))))
+    volume_TN = np.exp(10.0 + 0.3 * rng.normal(size=(T, N))).round()
     for n in range(4):
         for start in range(30 + n, T - 3, 25):
             volume_TN[start : start + 3, n] = 0.0
