@@ -196,5 +196,5 @@ class News:
             model, fold, seed = content.key
             self._progress.note(
                 f"{model} fold {fold} seed {seed}: epoch {content.record.epoch}, "
-                f"validation rank IC {content.record.valid_rank_ic:+.4f}"
+                f"validation rank IC {content.record.valid_rank_ic:+.4f} of the target"
             )

@@ -75,4 +75,4 @@ def test_only_long_trainings_are_noted() -> None:
     news = News(cast("Any", [SimpleNamespace()]), Notes())
     for seconds, model in ((0.2, "zero"), (11.0, "temporal_peer")):
         news(0, Epoch((model, 0, 0), replace(record, seconds=seconds)))
-    assert notes == ["temporal_peer fold 0 seed 0: epoch 0, validation rank IC +0.0100"]
+    assert notes == ["temporal_peer fold 0 seed 0: epoch 0, validation rank IC +0.0100 of the target"]

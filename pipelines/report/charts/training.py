@@ -15,7 +15,7 @@ from pipelines.report.theme import Style, axis, short
 
 SEGMENTS = {"train": "train", "valid": "validation", "test": "test"}  # prefix of the columns -> title
 _SEGMENT_COLOURS = {"train": "#9fb3c8", "valid": "#E69F00", "test": "#0072B2"}
-_CURVES = (("train_loss", "Training loss"), ("valid_rank_ic", "Validation rank IC"))
+_CURVES = (("train_loss", "Training loss"), ("valid_rank_ic", "Validation rank IC of the target"))
 
 
 def fold_timeline(folds: pl.DataFrame) -> Figure:
