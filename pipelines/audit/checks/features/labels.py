@@ -13,6 +13,8 @@ import numpy as np
 import polars as pl
 
 from features.arrays import BoolArray, FloatArray
+from features.panel.holding import tradable
+from features.panel.panel import Panel
 from pipelines.audit.holder import HolderValues, holder_values, sample_firms
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
@@ -74,8 +76,8 @@ def _labels(subject: Subject) -> Iterator[_Label]:
 def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[dict[str, object]]:
     found_TN = label.value_TN[:, holder.columns_N]
     expected_TN, known_TN, gone_TN = _expected(holder, label.delay, label.horizon)
-    gap_TN = subject.dataset.panel.gap_TN[:, holder.columns_N]
-    known_TN &= ~_touches(gap_TN, label.delay, label.horizon)
+    odd_TN = _not_as_delivered(subject.dataset.panel)[:, holder.columns_N]
+    known_TN &= ~_touches(odd_TN, label.delay, label.horizon)
     off_TN = known_TN & ~_equal(found_TN, expected_TN)
     missing_TN = gone_TN & np.isnan(found_TN)
     if missing_TN.any():
@@ -123,11 +125,18 @@ def _expected(holder: HolderValues, delay: int, horizon: int) -> tuple[FloatArra
     return expected_TN, known_TN, gone_TN
 
 
-def _touches(gap_TN: BoolArray, delay: int, horizon: int) -> BoolArray:
-    """Whether the span of a label contains a known gap."""
-    touched_TN = np.zeros_like(gap_TN)
+def _not_as_delivered(panel: Panel) -> BoolArray:
+    """Cells whose price is no holder's: known gaps, prices without volume, and rows that earn nothing."""
+    odd_TN = panel.gap_TN | (panel.traded_TN & ~tradable(panel))
+    odd_TN[panel.wrong.session_K, panel.wrong.firm_K] = True
+    return odd_TN
+
+
+def _touches(odd_TN: BoolArray, delay: int, horizon: int) -> BoolArray:
+    """Whether the span of a label contains such a cell."""
+    touched_TN = np.zeros_like(odd_TN)
     for k in range(delay, delay + horizon + 1):
-        touched_TN[: max(len(gap_TN) - k, 0)] |= gap_TN[k:]
+        touched_TN[: max(len(odd_TN) - k, 0)] |= odd_TN[k:]
     return touched_TN
 
 
