@@ -24,7 +24,10 @@ from backtest.accounts.performance import (
 )
 from backtest.accounts.result import BookResult
 from backtest.books.benchmark import equal_weighted
+from backtest.costs.borrow import Borrow
+from backtest.costs.financing import Financing
 from backtest.costs.model import CostModel
+from backtest.inference.bootstrap import sharpe_interval
 from features.arrays import FloatArray
 
 COSTS = CostModel.flat(half_spread_bps=4, commission_bps=1, borrow_bps_per_year=100)
@@ -211,3 +214,27 @@ def test_sharpe_and_information_ratio_equal_skfolio_and_statsmodels() -> None:
     assert math.isnan(active_metrics(benchmark, benchmark).information_ratio)
     with pytest.raises(ValueError, match="shape of the benchmark's return is"):
         active_metrics(book, run_book(target_TN[1:], total_return_index_TN[1:], traded_TN[1:], COSTS, 1))
+
+
+def test_annual_figures_of_weekly_returns_by_hand() -> None:
+    rng = np.random.default_rng(9)
+    index_TN = np.exp(np.cumsum(rng.normal(0.001, 0.03, (160, 6)), axis=0))
+    target_TN = np.full((160, 6), np.nan)
+    target_TN[0] = [0.5, 0.5, 0.5, -0.5, 0.0, 0.0]
+    costs = CostModel(borrow=Borrow(520.0), financing=Financing(260.0), periods_per_year=52.0)
+    book = run_book(target_TN, index_TN, np.ones((160, 6), bool), costs, 0)
+    # a year's fee of 5.2% is 0.1% a week, and of 2.6% on half of the capital 0.05% a week
+    assert book.borrow_T[1] == pytest.approx(0.5 * 0.001)
+    assert book.financing_T[1] == pytest.approx(0.5 * 0.0005)
+    m, net_T = book_metrics(book, np.full(160, 0.0001)), book.return_net_T
+    excess_T = np.array(excess_by_hand(book, np.full(160, 0.0001)))
+    assert m.sharpe_net == pytest.approx(excess_T.mean() / excess_T.std(ddof=1) * math.sqrt(52))
+    assert m.annual_volatility_net == pytest.approx(net_T.std(ddof=1) * math.sqrt(52))
+    assert m.annual_return_net == pytest.approx(book.nav_net_T[-1] ** (52 / 160) - 1)
+    assert m.costs_bps_per_year["borrow"] == pytest.approx(book.borrow_T.mean() * 52e4)
+    active = active_metrics(book, book)
+    gap_T = book.return_net_T - book.return_gross_T
+    assert active.tracking_error == pytest.approx(gap_T.std(ddof=1) * math.sqrt(52))
+    interval = sharpe_interval(net_T, periods_per_year=52)
+    assert interval.estimate == pytest.approx(sharpe_interval(net_T).estimate * math.sqrt(52 / 252))
+    assert interval.lower == pytest.approx(sharpe_interval(net_T).lower * math.sqrt(52 / 252))
