@@ -64,8 +64,7 @@ def roll_forward(
     market : BookMarket
         Values and states of the T sessions.
     costs, execution : CostModel, Execution
-        Of the same sessions. Open orders are not filled in row 0. In later rows, those of a long-only book
-        spend no more than its cash, until its next decision.
+        Of the same sessions. Open orders are not filled in row 0.
 
     Returns
     -------

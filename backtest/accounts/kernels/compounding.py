@@ -49,7 +49,7 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
                 n = _order(decided, n, firm_N, target_N, weight_N, order_N, tape.value_TN[t])
                 listed, whole = firm_N[:n], nav * growth
                 share = _affordable(
-                    t, decided, whole, 0.0, total, listed, tape.value_TN[t], weight_N, order_N, tape, rates
+                    t, whole, 0.0, total, listed, tape.value_TN[t], weight_N, order_N, tape, rates
                 )
                 paid, _ = _fill(t, whole, share, listed, tape.value_TN[t], weight_N, order_N, tape, rates)
             for i in firm_N[:n]:
@@ -61,9 +61,7 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
                 price_N = tape.value_TN[t - 1]
                 n = _order(decided, n, firm_N, target_N, weight_N, order_N, price_N)
                 listed = firm_N[:n]
-                share = _affordable(
-                    t, decided, nav, charged, total, listed, price_N, weight_N, order_N, tape, rates
-                )
+                share = _affordable(t, nav, charged, total, listed, price_N, weight_N, order_N, tape, rates)
                 paid, intraday = _fill(t, nav, share, listed, price_N, weight_N, order_N, tape, rates)
                 earned += intraday
             growth = 1.0 + earned - charged - paid
@@ -178,7 +176,6 @@ def _part(  # noqa: PLR0917  # a compiled loop takes its arrays by position
 @compiled
 def _affordable(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     t: int,
-    decided: bool,
     nav: float,
     charged: float,
     total: float,
@@ -189,7 +186,7 @@ def _affordable(  # noqa: PLR0917  # a compiled loop takes its arrays by positio
     tape: Tape,
     rates: Rates,
 ) -> float:
-    """Share of its purchases that a long-only book pays for; 1 at a decision without blocked sales.
+    """Share of its purchases that a long-only book pays for; 1 unless a sale is blocked.
 
     ``total`` is the sum of its targets, 0 for a book with short positions.
     """
@@ -205,10 +202,9 @@ def _affordable(  # noqa: PLR0917  # a compiled loop takes its arrays by positio
         spent = fill * ratio if fill != 0.0 else 0.0
         cash -= spent
         buys += max(spent, 0.0)
-        if order_N[i] < 0.0:
-            stuck += fill - order_N[i]
-    lacking = min(1.0 - total, 0.0) - cash
-    lacking = min(lacking, stuck) if decided else lacking
+        if order_N[i] < 0.0 and fill == 0.0:
+            stuck -= order_N[i]
+    lacking = min(min(1.0 - total, 0.0) - cash, stuck)
     return max(1.0 - lacking / buys, 0.0) if lacking > 0.0 and buys > 0.0 else 1.0
 
 

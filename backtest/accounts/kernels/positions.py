@@ -209,11 +209,11 @@ def _executable(  # noqa: PLR0917  # a compiled loop takes its arrays by positio
 
 @compiled
 def _fund(  # noqa: PLR0917  # a compiled loop takes its arrays by position
-    t: int, firms: Firms, decided: bool, price_N: FloatArray, tape: Tape, rates: Rates, lanes: Lanes
+    t: int, firms: Firms, price_N: FloatArray, tape: Tape, rates: Rates, lanes: Lanes
 ) -> None:
     """Scale the purchases of a long-only book down by what sales that cannot be made would have raised.
 
-    Without a decision, open purchases spend no more than there is: what their sales raised may have fallen.
+    A sale that the cap spreads over sessions does not count: its purchases are spread as well.
     """
     V = len(lanes.nav_V)
     for v in range(V):
@@ -225,7 +225,7 @@ def _fund(  # noqa: PLR0917  # a compiled loop takes its arrays by position
             if len(lanes.left_NV):
                 left = lanes.left_NV[i, v]
                 fill = _executable(t, i, v, price, ratio, 1.0, tape, rates, lanes)
-                value, lacking = fill * price * ratio, min(left - fill, 0.0) * price
+                value, lacking = fill * price * ratio, min(left, 0.0) * price if fill == 0.0 else 0.0
             else:
                 gap = lanes.weight_N[i] * lanes.nav_V[v] - lanes.units_NV[i, v] * price
                 value, lacking = gap * ratio, min(gap, 0.0) if ratio == 0.0 else 0.0
@@ -234,9 +234,7 @@ def _fund(  # noqa: PLR0917  # a compiled loop takes its arrays by position
             lanes.bought_V[v] += value
     for v in range(V):
         least = min(lanes.nav_V[v] * (1.0 - lanes.goal_1[0]), 0.0)
-        cut = least - (lanes.cash_V[v] - lanes.bought_V[v])
-        if decided:
-            cut = min(cut, lanes.blocked_V[v])
+        cut = min(least - (lanes.cash_V[v] - lanes.bought_V[v]), lanes.blocked_V[v])
         if cut > 0.0 and lanes.buys_V[v] > 0.0:
             lanes.scale_V[v] = max(1.0 - cut / lanes.buys_V[v], 0.0)
         lanes.bought_V[v] = 0.0
@@ -265,7 +263,7 @@ def trade(  # noqa: PLR0912, PLR0917  # a compiled loop takes its arrays by posi
     for v in range(V):
         lanes.scale_V[v] = 1.0
     if lanes.goal_1[0] > 0.0:
-        _fund(t, firms, decided, price_N, tape, rates, lanes)
+        _fund(t, firms, price_N, tape, rates, lanes)
     for i in firms:
         price, weight = price_N[i], lanes.weight_N[i]
         ratio = _ratio(t, i, price, tape)

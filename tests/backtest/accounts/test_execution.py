@@ -164,15 +164,14 @@ def test_capped_orders_continue_until_filled_replaced_or_gone_by_hand() -> None:
     # A: 0.08 units: 0.03, 0.03, then 0.3 / 20 = 0.015 of the last 0.02 units; NAV 1.6 at session 2;
     # the decision of 3 wants 0.5 * 1.6 = 0.8 and holds 0.075 * 20 = 1.5: sells 0.3, 0.3, 0.1
     np.testing.assert_allclose(trades["0"], [0.3, 0.3, 0.3, -0.3, -0.3, -0.1], atol=1e-14)
-    # B: 0.3, a halt, 0.3, then the decision of 3 wants 0.8 * 1.6 = 1.28 and holds 0.6: of 0.3 it buys 0.28,
-    # because the book may borrow 0.3 * 1.6 = 0.48, owes 0.5 and has raised 0.3; a halt, gone
-    np.testing.assert_allclose(trades["1"], [0.3, 0, 0.3, 0.28, 0, 0], atol=1e-14)
-    # left: 0.5 + 0.5; 0.2 + 0.5; 0.1 + 0.2; 0.4 + 0.4; 0.1 + 0.4; 0 (B is gone)
-    left_T = np.array([1.0, 0.7, 0.3, 0.8, 0.5, 0.0])
+    # B: 0.3, a halt, 0.3, then the decision of 3 wants 0.8 * 1.6 = 1.28 and holds 0.6: 0.3, a halt, gone
+    np.testing.assert_allclose(trades["1"], [0.3, 0, 0.3, 0.3, 0, 0], atol=1e-14)
+    # left: 0.5 + 0.5; 0.2 + 0.5; 0.1 + 0.2; 0.4 + 0.38; 0.1 + 0.38; 0 (B is gone)
+    left_T = np.array([1.0, 0.7, 0.3, 0.78, 0.48, 0.0])
     np.testing.assert_allclose(
-        book.unfilled_T, left_T / 2 / np.array([1, 1, 1.6, 1.6, 1.6, 1.16]), atol=1e-14
+        book.unfilled_T, left_T / 2 / np.array([1, 1, 1.6, 1.6, 1.6, 1.15]), atol=1e-14
     )
-    np.testing.assert_allclose(book.nav_net_T, [1, 1, 1.6, 1.6, 1.6, 1.16], rtol=1e-14)
+    np.testing.assert_allclose(book.nav_net_T, [1, 1, 1.6, 1.6, 1.6, 1.15], rtol=1e-14)
 
 
 def test_impact_borrow_and_financing_by_hand() -> None:
@@ -320,9 +319,8 @@ def loop(  # noqa: PLR0917
             fill = part(1.0)
             if goal is not None and goal.min() >= 0 and goal.sum() > 0:
                 spent = np.nan_to_num(fill * price * ratio)
-                stuck = float((np.maximum(fill - left, 0) * (left < 0) * price).sum())
-                lacking = min(nav * (1 - goal.sum()), 0.0) - (cash - spent.sum())
-                lacking = min(lacking, stuck) if decided else lacking
+                stuck = float((np.maximum(-left, 0) * (fill == 0) * price).sum())
+                lacking = min(min(nav * (1 - goal.sum()), 0.0) - (cash - spent.sum()), stuck)
                 if lacking > 0 and np.maximum(spent, 0).sum() > 0:
                     fill = part(max(1 - lacking / np.maximum(spent, 0).sum(), 0.0))
             paid = np.nan_to_num(fill * price * ratio)
@@ -373,8 +371,8 @@ def test_limits_lots_minimum_fees_and_open_orders_equal_a_plain_loop(carries: bo
         np.testing.assert_allclose(book.nav_net_T, nav_T, rtol=1e-10, err_msg=f"seed {seed}")
         ledger = book.ledger
         assert ledger["pnl"].sum() - ledger["cost"].sum() == pytest.approx(nav_T[-1] - 1, abs=1e-10)
-        if seed % 2:
-            assert book.cash_T.min() > -0.05  # costs alone make it negative
+        if seed % 2 and not room:  # costs make it negative, and sales that were open at a delisting
+            assert book.cash_T.min() > -0.15
         cut += int((book.unfilled_T > 0).sum())
         trades += int((ledger["trade"] != 0).sum())
     assert cut > 300
