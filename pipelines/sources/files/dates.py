@@ -166,8 +166,9 @@ def counted_as_iso(value: pl.Expr, kind: str) -> pl.Expr:
     """
     number = value.cast(pl.Float64, strict=False)
     if kind == "excel":
-        day = pl.lit(_EXCEL_EPOCH) + pl.duration(days=number.floor().cast(pl.Int64))
-        iso = pl.when(number.is_between(1, _LAST_SERIAL)).then(day.dt.to_string("%Y-%m-%d"))
+        since = pl.duration(seconds=(number * 86_400).round().cast(pl.Int64, strict=False))
+        moment = pl.lit(_EXCEL_EPOCH).cast(pl.Datetime("us")) + since
+        iso = pl.when(number.is_between(1, _LAST_SERIAL)).then(moment.dt.to_string("%Y-%m-%dT%H:%M:%S"))
     else:
         size = number.abs()
         unit = (

@@ -144,6 +144,22 @@ def test_one_time_of_day_for_all_rows_is_refused_unless_it_is_midnight(
             prices(path)
 
 
+@pytest.mark.parametrize(
+    ("form", "first", "step"), [("excel", 44_200.6666667, 1), ("epoch", 1_609_689_600, 86_400)]
+)
+def test_counted_dates_with_a_time_of_day_are_refused(
+    tmp_path: Path, form: str, first: float, step: int
+) -> None:
+    path = tmp_path / "a.csv"
+    days = [str(first + step * day) for day in range(5)]
+    path.write_text("\n".join(["date,ticker,close", *(f"{day},A,1" for day in days)]))
+    with pytest.raises(DataError, match=r"midnight of 2021-01-0\d in Asia/Shanghai"):
+        FilesSource(path, date_format=form).fetch()
+    path.write_text("date,ticker,close\n44200,A,1\n")
+    if form == "excel":
+        assert FilesSource(path, date_format=form).fetch().tables["prices"]["date"][0] == date(2021, 1, 4)
+
+
 def test_times_of_day_that_vary_are_days(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     rows = [f"2020-01-{day:02}T{day:02}:{day:02}:00Z,A,1" for day in range(2, 20)]
