@@ -176,10 +176,15 @@ def _trade(market: Market, signals: dict[str, FloatArray], config: Config) -> _P
 def _ledger(
     book: MeasuredBook, tickers_N: tuple[str, ...], until: int
 ) -> dict[tuple[int, str], tuple[float, ...]]:
-    """Rows of the ledger up to a session of the panel: (session, ticker) -> position, trade and profit."""
+    """Trades and profits up to a session of the panel: (session, ticker) -> both.
+
+    Positions follow from them. When a delisted one becomes cash may depend on a record that comes later.
+    """
     first = book.orders.held.start
     rows = book.result.ledger.filter(pl.col("session") + first <= until)
-    rows = rows.select("session", "firm", "position", "trade", "pnl")
+    rows = rows.filter((pl.col("trade") != 0) | (pl.col("pnl") != 0)).select(
+        "session", "firm", "trade", "pnl"
+    )
     return {(s + first, tickers_N[n]): tuple(amounts) for s, n, *amounts in rows.iter_rows()}
 
 
@@ -231,8 +236,10 @@ def _knew_prices(  # noqa: PLR0917 (two books on two markets)
 
 def _not_decided(book: MeasuredBook, due: int, market: Market, config: Config, name: str) -> Iterator[str]:
     """Trades without a decision that is due, and trades that do not lead to the weights decided."""
-    if config.backtest.capital is not None and config.backtest.execution.participation_cap is not None:
-        return  # what is not filled is traded later
+    execution = config.backtest.execution
+    capped = config.backtest.capital is not None and execution.participation_cap is not None
+    if capped or execution.unfilled == "carry" or execution.lot is not None:
+        return  # what is not filled is traded later, or left
     target_TN = book.orders.target_TN
     trades = book.result.ledger.filter(pl.col("trade").abs() > 0)
     for (session,), rows in trades.group_by("session", maintain_order=True):
@@ -242,8 +249,8 @@ def _not_decided(book: MeasuredBook, due: int, market: Market, config: Config, n
         if not decided:
             yield f"Book {name} trades on {on}, although no decision was made {due} session(s) earlier."
             return
-        if config.backtest.execution.price != "close":
-            continue
+        if execution.price != "close" or book.result.unfilled_T[s] > 1e-9:
+            continue  # purchases wait for sales that cannot be made
         wanted = target_TN[s - due][rows["firm"].to_numpy()]
         held = rows["position"].to_numpy()
         scale = float(held @ wanted) / max(float(wanted @ wanted), 1e-300)
