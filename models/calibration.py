@@ -18,6 +18,8 @@ import numpy as np
 
 from features.arrays import AnyFloatArray, FloatArray
 
+_ROUNDING = 1e-7
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -29,7 +31,7 @@ class Line:
         What is applied; the slope is positive, so that the order of the firms stays.
     measured, error
         Slope by least squares, and its standard error with whole dates as the sampled units; NaN with a
-        single date.
+        single date. Both are 0 for outputs that are all the same.
     """
 
     intercept: float
@@ -48,7 +50,7 @@ class Line:
     @property
     def uncertain(self) -> bool:
         """Whether the slope is not two standard errors above 0: validation hardly knows the size."""
-        return not self.measured >= 2.0 * self.error
+        return not (self.measured > 0.0 and self.measured >= 2.0 * self.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def calibrate(output_DNK: AnyFloatArray, target_DNK: AnyFloatArray) -> Calibrati
     Raises
     ------
     ValueError
-        If a horizon has no known target, or constant outputs.
+        If a horizon has no known target.
 
     Examples
     --------
@@ -115,7 +117,8 @@ def carry_over(chosen: Calibration, forecast_DNK: AnyFloatArray, output_DNK: Any
         chosen.lines, np.moveaxis(forecast_DNK, 2, 0), np.moveaxis(output_DNK, 2, 0), strict=True
     ):
         (mean, spread), (own_mean, own_spread) = (_moments(one_DN) for one_DN in (forecast_DN, output_DN))
-        slope = spread / own_spread
+        both = _varies(mean, spread) and _varies(own_mean, own_spread)
+        slope = spread / own_spread if both else line.slope
         ratio = slope / line.slope
         lines.append(Line(mean - slope * own_mean, slope, line.measured * ratio, line.error * ratio))
     return Calibration(tuple(lines))
@@ -139,14 +142,19 @@ def _line(output_DN: AnyFloatArray, target_DN: AnyFloatArray) -> Line:
     y_mean, t_mean = float((weight_DN * y_DN).sum()), float((weight_DN * t_DN).sum())
     y_DN, t_DN = y_DN - y_mean, t_DN - t_mean
     variance = float((weight_DN * y_DN**2).sum())
-    if not variance > 0.0:
-        raise ValueError("The outputs on the validation sessions are all the same.")
+    if not _varies(y_mean, math.sqrt(variance)):
+        return Line(t_mean - y_mean, 1.0, 0.0, 0.0)
     measured = float((weight_DN * y_DN * t_DN).sum()) / variance
     dates = len(known_DN)
     score_D = (weight_DN * y_DN * (t_DN - measured * y_DN)).sum(axis=1)
     error = math.sqrt(dates / (dates - 1) * float((score_D**2).sum())) / variance if dates > 1 else math.nan
     slope = abs(measured) if math.isnan(error) else max(measured, error)
     return Line(t_mean - slope * y_mean, slope, measured, error)
+
+
+def _varies(mean: float, spread: float) -> bool:
+    """Whether outputs differ by more than float32 rounds them."""
+    return spread > _ROUNDING * abs(mean)
 
 
 def _moments(one_DN: AnyFloatArray) -> tuple[float, float]:

@@ -298,7 +298,7 @@ def _by_return(
     value_TN = span.ahead(np.where(later.known_DN > 0, later.value_DN, np.nan).astype(np.float64))
     known_TN = inside_TN & np.isfinite(value_TN)
     t_M, n_M = np.nonzero(chosen_TN & known_TN)
-    if len(t_M) < _FEWEST:
+    if len(t_M) < _FEWEST or len(t_M) == known_TN.sum():
         return
     value_TN = np.where(known_TN, value_TN, 0.0)
     if value_TN.shape[1] > 1:

@@ -270,9 +270,14 @@ def _read_of_firms(path: Path, what: str, setting: str, value: str) -> pl.DataFr
     if not path.is_file():
         raise DataError(f"There is no file of {what}s at {path}; check {setting}.")
     try:
-        frame = (
-            pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, try_parse_dates=True)
-        )
+        if path.suffix == ".parquet":
+            frame = pl.read_parquet(path)
+        else:
+            # Type inference would read 000001 as a number.
+            as_text = {"ticker": pl.String}
+            frame = pl.read_csv(
+                path, schema_overrides=as_text, try_parse_dates=True, infer_schema_length=None
+            )
         dates = [pl.col("from_date").cast(pl.Date)] if "from_date" in frame.columns else []
         frame = frame.select(
             pl.col("ticker").cast(pl.String), pl.col(value).cast(pl.Float64, strict=True), *dates

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from backtest.forecasts.metrics import r2_oos
 from models.batch import Ablation
-from models.calibration import Line, calibrate
+from models.calibration import Line, calibrate, carry_over
 from models.explain.groups import explain_groups
 from models.explain.walks import PeerGame
 from models.fitted import FittedState
@@ -70,6 +70,16 @@ def test_a_slope_that_validation_cannot_tell_from_0_keeps_the_order_and_is_said_
         assert mean == pytest.approx(target_DN.mean()), "the mean is right in any case"
     with pytest.raises(ValueError, match=r"the slope -0\.1; both must be finite, and the slope positive"):
         Line(0.0, -0.1, -0.1, 0.2)
+
+
+def test_outputs_that_are_all_the_same_become_the_mean_target() -> None:
+    target_DNK = np.random.default_rng(2).normal(0.3, 1.0, (6, 5, 1))
+    same = calibrate(np.full((6, 5, 1), 0.7), target_DNK)
+    (line,) = same.lines
+    assert line.intercept + line.slope * 0.7 == pytest.approx(target_DNK.mean())
+    assert line.uncertain
+    (again,) = carry_over(same, np.full((6, 5, 1), 0.3), np.full((6, 5, 1), -2.0)).lines
+    assert again.intercept + again.slope * -2.0 == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("loss", ["ic", "pairwise"])

@@ -108,6 +108,16 @@ def test_complete_rows_are_skipped(return_TN: Array) -> None:
     assert verdict(np.ones((T, N), np.bool_), return_TN) == "skipped"
 
 
+def test_rows_that_are_missing_wherever_a_later_return_is_known_are_not_compared(return_TN: Array) -> None:
+    """Of a short file and a long horizon, every row with a known later return can be missing."""
+    horizon, present_TN, inside_TN = T - 10, np.ones((T, N), np.bool_), np.ones((T, N), np.bool_)
+    present_TN[:10, 1:] = False
+    inside_TN[:10, 0] = False
+    inside_TN[0, 0], return_TN = True, return_TN.copy()
+    return_TN[1:, 0] = np.nan
+    assert choice_of_rows(present_TN, inside_TN, return_TN, horizon).verdict in ("pass", "skipped")
+
+
 @pytest.mark.parametrize(
     ("missing", "expected"),
     [

@@ -194,6 +194,23 @@ def test_the_terms_are_described_in_one_line() -> None:
     )
 
 
+def test_tickers_with_leading_zeros_find_their_fees_and_limits(panel: Panel, tmp_path: Path) -> None:
+    numbered = dataclasses.replace(panel, tickers_N=tuple(f"{n:06d}" for n in range(panel.n_firms)))
+    fees, limits = tmp_path / "fees.csv", tmp_path / "limits.csv"
+    fees.write_text("ticker,bps_per_year\n000001,500\n")
+    limits.write_text("ticker,limit\n000001,0.0001\n")
+    config = BacktestConfig.model_validate(
+        {"costs": {"borrow_file": str(fees)}, "execution": {"price_limit_file": str(limits)}}
+    )
+    held = slice(0, panel.n_sessions)
+    fee = book_costs(config, numbered, held).borrow.bps_per_year
+    assert isinstance(fee, np.ndarray)
+    assert fee[0, 1] == 500
+    bar_TN = book_execution(config, numbered, held, 1).bar_TN
+    assert bar_TN is not None
+    assert np.flatnonzero(bar_TN.any(axis=0)).tolist() == [1]
+
+
 def test_price_limits_lots_and_fees_of_a_config(panel: Panel, tmp_path: Path) -> None:
     raw_TN = panel.raw_close_TN
     file = tmp_path / "limits.csv"
