@@ -23,8 +23,9 @@ units the whole session. A dividend of the session belongs to those who held at 
 **Positions that cannot be traded stay.** An order that cannot be traded is dropped and not queued; the next
 decision tries again. With `Execution.carry` it stays open instead, as under a cap. The other firms still move
 to their targets, so the leverage of a book with short positions can exceed its target while a position is
-stuck. A long-only book never spends what it cannot raise: all its purchases are scaled down by one factor, so
-that they cost at most what it has and what its sales bring.
+stuck. A long-only book does not spend what blocked sales would have raised: all its purchases are scaled down
+by one factor. Moves between the price that sizes orders and that of execution, costs, and sales that the cap
+spreads over sessions can still leave it with a little borrowed money.
 
 **Price limits and lots.** `Execution.bar_TN` says which firms cannot be bought, or not sold, in a session.
 With `Execution.lot_TN` orders are rounded towards zero to whole lots; a position can be closed whole.

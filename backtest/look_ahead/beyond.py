@@ -73,7 +73,7 @@ def _functions(index_TN: FloatArray) -> Iterator[FloatArray]:
     def ago(k: int) -> FloatArray:
         """Log index k sessions ago, or at the listing if that is later."""
         ago_TN = np.zeros_like(log_TN)
-        ago_TN[k:] = log_TN[: len(log_TN) - k]
+        ago_TN[k:] = log_TN[: max(len(log_TN) - k, 0)]
         return np.where(np.isfinite(log_TN), np.nan_to_num(ago_TN, nan=0.0), np.nan)
 
     for k in range(_RECENT):

@@ -33,8 +33,6 @@ FIGURE_COLUMNS = (
     "net_exposure",
     "turnover",
     "unfilled",
-    "signal_dates",
-    "decisions",
 )
 CAPACITY_COLUMNS = (
     "model",

@@ -208,6 +208,14 @@ def test_honest_skill_inside_a_function_of_past_prices_passes(ic: float, return_
     assert found.value is not None
 
 
+@pytest.mark.parametrize("sessions", [40, 130])
+def test_markets_shorter_than_the_longest_window_are_examined(sessions: int, return_TN: Array) -> None:
+    return_TN = return_TN[:sessions]
+    past = PastPrices(np.exp(np.cumsum(return_TN, axis=0)))
+    signal_TN = np.random.default_rng(0).normal(size=return_TN.shape)
+    assert beyond_past(signal_TN, past, standardise(return_TN), 5).verdict == "pass"
+
+
 def test_few_values_are_skipped(return_TN: Array) -> None:
     signal_TN = np.where(np.arange(T)[:, None] < 10, 1.0, np.nan) * return_TN
     past = PastPrices(np.exp(np.cumsum(return_TN, axis=0)))

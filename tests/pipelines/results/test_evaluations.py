@@ -15,6 +15,7 @@ from command import Call, command
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
+from pipelines.results.robustness.recount import recount
 from pipelines.run.evaluations import (
     EvaluationRecord,
     StoredEvaluation,
@@ -190,6 +191,8 @@ def test_changed_rates_in_the_same_file_give_a_new_evaluation(done: str, peergla
     assert elsewhere.record.evaluation == none.record.evaluation, (
         "the id depends on the content and not on the path"
     )
+    rates.unlink()
+    assert recount(run, kept).table("trials")["trials"][0] >= 1, "is shown after its file is gone"
 
 
 def run_of(folder: Path, tiny: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN401 (settings)
