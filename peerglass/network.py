@@ -102,11 +102,12 @@ class PeerNetwork:
     def month_before(self, date: dt.date, ticker: str | None = None) -> dt.date:
         """Return the last explained date at least four weeks before ``date``, or else the first one.
 
-        Only dates count that the same seed explains, and with ``ticker``, on which this firm's forecast was
-        explained.
+        Only dates count that the same seed explains, if ``date`` was explained, and with ``ticker``, on which
+        this firm's forecast was explained.
         """
         rows = self.dated if ticker is None else self.dated.filter(pl.col("follower") == ticker)
-        rows = rows.filter(pl.col("seed") == self._seed(date))
+        seed = self._seed(date)
+        rows = rows if seed is None else rows.filter(pl.col("seed") == seed)
         earlier = [day for day in rows["date"].unique().sort().to_list() if day <= date]
         month = [day for day in earlier if day <= date - _MONTH]
         return month[-1] if month else earlier[0] if earlier else date

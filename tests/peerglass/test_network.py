@@ -60,6 +60,7 @@ def test_dates_are_found_by_the_calendar(network: PeerNetwork) -> None:
     assert network.latest("2020-02-23") == FEB
     assert network.month_before(MAR) == JAN, "FEB is only three weeks earlier"
     assert network.month_before(JAN) == JAN
+    assert network.month_before(MAR + dt.timedelta(days=30)) == MAR, "not explained itself"
     assert network.month_before(MAR, "<b>C</b>") == MAR
     with pytest.raises(peerglass.PeerglassError, match="No date up to 2019-12-31 was explained; the first"):
         network.latest("2019-12-31")
