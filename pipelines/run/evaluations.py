@@ -206,8 +206,8 @@ def _assumptions(backtest: BacktestConfig) -> Settings:
 def file_digest(setting: float | str | None) -> str | None:
     """First ten hexadecimal digits of the SHA-256 of the file that a setting names; None if it names none.
 
-    The digest depends on the content and not on the path, because the content of a file can change. It is empty
-    if the file is gone, as that of an old evaluation can be.
+    The digest depends on the content and not on the path, because the content of a file can change. It is
+    empty if the file is gone, as that of an old evaluation can be.
     """
     if not isinstance(setting, str):
         return None

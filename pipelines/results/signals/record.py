@@ -20,6 +20,7 @@ from pipelines.config.load import digest, load_config, to_yaml
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.run.fingerprint import installed
+from pipelines.run.record import LATEST, list_records
 
 RECORD: Final = "signals.json"
 """Name of the record in the folder."""
@@ -130,22 +131,29 @@ def library_versions() -> dict[str, str]:
 def find_signals(name: str, output: Path) -> MeasuredSignals | None:
     """Find measured signals by id, by a unique prefix of the id, or by folder; None if there are none.
 
+    ``latest`` is the run that was started last, and never the signals of a file of that name.
+
     Raises
     ------
     ConfigError
-        If several folders begin with the name.
+        If several folders begin with the name, those of runs included.
     DataError
         If the record is damaged.
     """
     if (Path(name) / RECORD).is_file():
         return _open(Path(name))
-    if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
+    if name == LATEST or not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         return None
     folders = sorted(path.parent for path in output.glob(f"{name}*/{RECORD}"))
     exact = [folder for folder in folders if folder.name == name]
+    if folders and not exact:
+        folders += [folder for folder, _ in list_records(output) if folder.name.startswith(name)]
     if len(exact or folders) > 1:
         listed = ", ".join(folder.name for folder in folders)
-        raise ConfigError(f"More than one measured file begins with {name!r} under {output}: {listed}.")
+        raise ConfigError(
+            f"More than one run or measured file begins with {name!r} under {output}: {listed}; give one of "
+            "them."
+        )
     return _open((exact or folders)[0]) if folders else None
 
 
