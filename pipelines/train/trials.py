@@ -359,7 +359,7 @@ def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
         return pl.DataFrame(schema=_SCHEMA), None
     rows = ledger.read("trials").sort("created_at", "run_id")
     pairs = [
-        (_prices_of(json.loads(config).get("market")), lake)
+        (_prices_of(json.loads(config).get("market") or {}), lake)
         for config, lake in rows.select("config", "lake").rows()
     ]
     markets = _number_markets([*pairs, *([] if scope is None else [(_prices_of(scope.market), scope.lake)])])
