@@ -23,7 +23,7 @@ from pipelines.nightly.finding import Finding
 from pipelines.nightly.folder import nights_folder, write_text
 from pipelines.nightly.registry.aliases import champion
 from pipelines.nightly.registry.versions import open_version
-from pipelines.nightly.table import read_nights
+from pipelines.nightly.table import FINISHED, read_nights
 from pipelines.nightly.training.live import nightly_model
 from pipelines.nightly.version import ModelVersion
 from pipelines.run.identity import setting_changes
@@ -88,7 +88,9 @@ def trained_settings(config: Config, model: str) -> Settings:
 
 
 def changes_since(config: Config, lake: Lake) -> Changes:
-    """Compare a config with the last night that has recorded its settings; without one, with the champion.
+    """Compare a config with the last finished night that has its settings; without one, with the champion.
+
+    A night that failed has traded nothing: its row is replaced, so the change is recorded by the next one.
 
     Parameters
     ----------
@@ -97,7 +99,8 @@ def changes_since(config: Config, lake: Lake) -> Changes:
     lake
         Lake with the tables ``nights`` and ``promotions``.
     """
-    recorded = read_nights(lake, config.name).filter(pl.col("settings").is_not_null())
+    settings_known = pl.col("settings").is_not_null() & pl.col("state").is_in(FINISHED)
+    recorded = read_nights(lake, config.name).filter(settings_known)
     if recorded.height:
         before: Settings = json.loads(recorded["settings"][0])
         since, now = f"the night of {recorded['session'][0]}", traded_settings(config)

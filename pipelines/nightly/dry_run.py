@@ -23,7 +23,7 @@ from pipelines.nightly.changes import changes_since, require_accepted
 from pipelines.nightly.clock import Clock
 from pipelines.nightly.exchange import following_session
 from pipelines.nightly.folder import night_folder
-from pipelines.nightly.plan import choose_nights, finished_nights, first_book
+from pipelines.nightly.plan import choose_nights, finished_nights, first_begun
 from pipelines.nightly.play.journal import Retraining, lost_since, read_journal
 from pipelines.nightly.records import require_agreement
 from pipelines.nightly.registry.aliases import alias_history, challenger, champion
@@ -52,7 +52,7 @@ def describe_plan(
     require_accepted(config, changes, accept=accept_changes)
     coming = foresee(config, lake, day, clock)
     nights = read_nights(lake, config.name)
-    plan = choose_nights(coming.sessions, finished_nights(nights), day, first_book(lake, config.name))
+    plan = choose_nights(coming.sessions, finished_nights(nights), day, first_begun(lake, config.name))
     lines = [f"{config.name}: dry run, nothing is written"]
     if changes.phrases:
         lines.append(f"  changes     {changes} They are accepted.")

@@ -12,6 +12,7 @@ import polars as pl
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
+from pipelines.nightly.registry.aliases import alias_history
 from pipelines.nightly.table import FINISHED, read_nights
 
 
@@ -66,7 +67,7 @@ def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> Plan:
     """Return the nights to be played: all sessions after the last finished night.
 
     A config without a finished night begins with the newest session, or with the one asked for, or before it
-    with a night that has recorded a book and was interrupted.
+    with a night that has recorded a version or a book and was interrupted.
 
     Parameters
     ----------
@@ -85,16 +86,21 @@ def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> Plan:
         If there are no prices, none of that day yet, or none of the last night any more.
     """
     finished = finished_nights(read_nights(lake, config_name))
-    return choose_nights(sessions_of(lake), finished, day, first_book(lake, config_name))
+    return choose_nights(sessions_of(lake), finished, day, first_begun(lake, config_name))
 
 
-def first_book(lake: Lake, config_name: str) -> dt.date | None:
-    """Return the first session with a book of a config; None if there is none."""
-    if not lake.exists("books"):
-        return None
-    rows = lake.read("books", columns=["session"], filters=pl.col("config") == config_name)
-    first = rows["session"].min()
-    return first if isinstance(first, dt.date) else None
+def first_begun(lake: Lake, config_name: str) -> dt.date | None:
+    """Return the first session with a book, or with a version of a night without a row; None without one.
+
+    A first night that was killed between its training and its book has entered a version and nothing else.
+    """
+    begun = set[dt.date]()
+    if lake.exists("books"):
+        begun |= set(
+            lake.read("books", columns=["session"], filters=pl.col("config") == config_name)["session"]
+        )
+    entered = alias_history(lake, config_name)["session"].drop_nulls()
+    return min(begun | (set(entered) - set(read_nights(lake, config_name)["session"])), default=None)
 
 
 def choose_nights(

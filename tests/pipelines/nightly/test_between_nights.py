@@ -141,6 +141,16 @@ def test_a_first_night_that_lost_its_row_alone_is_noticed(nights: Nights) -> Non
     assert nights.rows("books").select("session", "ticker").is_unique().all()
 
 
+def test_a_first_night_that_was_killed_before_its_book_is_played_first(nights: Nights) -> None:
+    """It has entered a version; without its night, the tables would disagree for ever."""
+    nights.remove("nights", "signals", "books", "accounts", "holdings")
+    shutil.rmtree(nights.folder / "runs" / "nights")
+    assert nights.night().code == 0
+    assert list(nights.states()) == [*nights.played, nights.next]
+    again = nights.peerglass("nightly", "desk.yaml")
+    assert (again.code, again.out.count("already done")) == (0, 1), again.err
+
+
 def change(nights: Nights, **sections: Mapping[str, Any]) -> None:
     """Change sections of the config."""
     settings = yaml.safe_load(Path("desk.yaml").read_text())
@@ -186,6 +196,19 @@ def test_an_accepted_change_is_recorded_once(nights: Nights) -> None:
     assert (back.code, back.out.count("already done")) == (0, 1)
     nights.deliver(desk_nights.days()[desk_nights.FIRST + 5])
     assert "half_spread_bps (20.0 -> 5.0)" in nights.peerglass("nightly", "desk.yaml").err
+
+
+def test_a_change_is_recorded_by_a_night_that_is_finished(nights: Nights) -> None:
+    """The row of a failed night is replaced, and with it its warning of the change."""
+    setting = ("--set", "backtest.costs.half_spread_bps=20")
+    few = (pl.col("date") < nights.next) | pl.col("ticker").is_in(desk_nights.TICKERS[:5])
+    desk_nights.prices(nights.next).filter(few).write_csv("prices.csv")
+    failed = nights.peerglass("nightly", "desk.yaml", *setting, "--accept-changes")
+    assert (failed.code, nights.states()[nights.next]) == (3, "failed")
+    assert nights.night(*setting).code == 0, "it was accepted"
+    row = nights.rows("nights").filter(session=nights.next)
+    assert row["state"].item() == "warned"
+    assert "half_spread_bps (5.0 -> 20.0). The change was accepted." in row["warnings"].item()
 
 
 def test_a_change_may_be_accepted_before_the_night(nights: Nights) -> None:
