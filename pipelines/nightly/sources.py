@@ -43,6 +43,7 @@ from pipelines.nightly.plan import finished_nights, older_than_the_nights, sessi
 from pipelines.nightly.table import prices_of_night, read_nights
 from pipelines.progress import Progress
 from pipelines.quality.calendars import is_session
+from pipelines.quality.rules import SPARSE, SPARSE_DATES
 from pipelines.run.fetch import make_source
 from pipelines.run.locks import Locks
 from pipelines.secrets import masked
@@ -57,8 +58,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0  # seconds
 _ONE_DAY: Final = dt.timedelta(days=1)  # the exchange may be ahead of the clock's zone
 _LIVE_DAYS: Final = dt.timedelta(days=15)
 """Age from which prices are an archive, for which nobody waits: longer than any holiday of an exchange."""
-_SESSION_SHARE: Final = 0.1
-"""Share of the usual number of rows from which the rows of a date are meant to be a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +282,13 @@ def _refuse_rejected_sessions(
 ) -> None:
     """Refuse a delivery of which every row of a new session was rejected.
 
-    A few rows make no session, and neither does a day on which the exchange is closed.
+    A few rows (`pipelines.quality.rules.SPARSE`) make no session, and neither does a day on which the
+    exchange is closed.
     """
     calendar, overrides = exchange_calendar(config, lake), config.quality.calendar_overrides
-    usual = source.rows["rows"].median()
+    usual = source.rows["rows"].tail(SPARSE_DATES).median()  # markets grow
     new = source.rows.tail(1) if source.last is None else source.rows.filter(pl.col("date") > source.last)
-    whole = new.filter(pl.col("rows") >= _SESSION_SHARE * pl.lit(usual))
+    whole = new.filter(pl.col("rows") >= SPARSE * pl.lit(usual))
     for day, rows in whole.iter_rows():
         if day not in sessions and not (
             calendar is not None and is_session(calendar, day, overrides) is False

@@ -18,8 +18,9 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.clock import Clock
 from pipelines.nightly.exchange import expected_session
-from pipelines.nightly.sources import Delivery, deliver
+from pipelines.nightly.sources import Delivery, _refuse_rejected_sessions, _Watched, deliver
 from pipelines.progress import Silent
+from pipelines.sources.sample import SampleSource
 from pipelines.sources.yfinance import session as yfinance_session
 
 DAYS = business_days(dt.date(2024, 1, 2), 8)
@@ -240,3 +241,18 @@ def test_a_live_source_whose_calendar_has_ended_is_an_error(tiny: dict[str, Any]
     with pytest.raises(DataError, match=r"XSHG ended on 2026-12-31.*quality\.calendar_overrides\.sessions"):
         take(config, time=Time(dt.datetime(2027, 1, 5, tzinfo=dt.UTC)))
     assert yahoo.requests == []
+
+
+def test_a_few_rows_are_no_session_of_a_market_that_has_grown(tiny: dict[str, Any]) -> None:
+    """The usual number of rows is that of recent dates, as for the rule that rejects them."""
+    days, counts = business_days(dt.date(2022, 1, 3), 301), [10] * 200 + [1000] * 100
+    config, lake = files_config(tiny), Lake("lake")
+
+    def refuse(newest: int) -> None:
+        rows = pl.DataFrame({"date": days, "rows": [*counts, newest]})
+        source = _Watched(SampleSource(), days[-2], 0, 0.1, rows)
+        _refuse_rejected_sessions(config, lake, source, days[:-1])
+
+    refuse(50)
+    with pytest.raises(DataError, match="All 500 rows"):
+        refuse(500)
