@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.accounts.flags import GONE
+from backtest.accounts.flags import GONE, TRADABLE
 from backtest.accounts.market import BookMarket
 from backtest.accounts.rolling import Account, roll_forward
 from features.arrays import BoolArray, DateArray, FloatArray
@@ -206,7 +206,7 @@ class _Rolling:
     def _place(self, row: Mapping[str, Any]) -> None:
         """Place one recorded position on the panel, or keep it aside if the data do not have its firm."""
         weight, left, ticker, since, growth = (row[name] for name in _POSITION)
-        name = newest_ticker(ticker, since, self._recorded.renames)
+        name = self._recorded.name_tonight(ticker, since)
         if name != ticker:
             self._events.append(f"{ticker} is called {name} now and is held on under that name.")
         n, value_TN = self._firm.get(name), self._market.value_TN
@@ -243,11 +243,14 @@ class _Rolling:
     def _orders(self) -> Iterator[tuple[int, FloatArray]]:
         """Session -> target weights of the recorded orders that the last night left to be traded.
 
-        A later decision replaces the orders that it overtakes.
+        A later decision replaces the orders that it overtakes. An order for a session of which the data have
+        no price at all is traded in the next one: it was sent, and would be lost.
         """
+        priced_T = (self._market.state_TN & TRADABLE).any(axis=1)
         overtaken = len(self._day_T) + int(self._recorded.accounts["delay"].max())  # type: ignore[arg-type]
         for night in self._recorded.made.sort("session", descending=True).iter_rows(named=True):
             at = self._session(night["session"]) + night["delay"]
+            at += int(np.argmax([*priced_T[at:], True]))
             if at <= self._start:
                 return
             if at >= overtaken:

@@ -344,7 +344,10 @@ def _signals(signals: pl.DataFrame, market: Market) -> FloatArray:
 
 
 def _renamed(signals: pl.DataFrame, recorded: Recorded) -> pl.DataFrame:
-    """Give the signals of firms that were renamed since the newest ticker."""
+    """Give the signals of firms that were renamed since the newest ticker.
+
+    Where a night had the firm under both names, the signal under the new name counts, as for the tables.
+    """
     old = recorded.renames["ticker"].unique()
     moved = signals.filter(pl.col("ticker").is_in(old.implode()))
     if moved.is_empty():
@@ -353,8 +356,12 @@ def _renamed(signals: pl.DataFrame, recorded: Recorded) -> pl.DataFrame:
         newest_ticker(ticker, session, recorded.renames)
         for ticker, session in moved.select("ticker", "session").iter_rows()
     ]
-    moved = moved.with_columns(pl.Series("ticker", names, dtype=pl.String))
-    return pl.concat([signals.filter(~pl.col("ticker").is_in(old.implode())), moved])
+    moved = moved.with_columns(pl.Series("renamed", names, dtype=pl.String))
+    kept = moved.filter(pl.col("renamed") == pl.col("ticker")).drop("renamed")
+    rest = pl.concat([signals.filter(~pl.col("ticker").is_in(old.implode())), kept])
+    moved = moved.filter(pl.col("renamed") != pl.col("ticker")).drop("ticker").rename({"renamed": "ticker"})
+    moved = moved.select(signals.columns).unique(["session", "ticker"], keep="last", maintain_order=True)
+    return pl.concat([rest, moved.join(rest, on=["session", "ticker"], how="anti")])
 
 
 def _notes(targets: BookTargets) -> tuple[str, ...]:

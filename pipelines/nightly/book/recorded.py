@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass, replace
+import json
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from pipelines.dataset.cut import rows_known
+from pipelines.dataset.renames import newest_ticker
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
@@ -28,12 +31,15 @@ class Recorded:
         still be traded.
     renames
         Rows of the table ``renames`` that are known tonight.
+    followed
+        Those that the last night knew already: its tickers are the new ones.
     """
 
     accounts: pl.DataFrame
     holdings: pl.DataFrame
     books: pl.DataFrame
     renames: pl.DataFrame
+    followed: pl.DataFrame = field(default_factory=lambda: schema("renames").create_empty())
 
     @classmethod
     def nothing(cls) -> Recorded:
@@ -50,6 +56,18 @@ class Recorded:
     def made(self) -> pl.DataFrame:
         """Accounts of the nights that made a decision, the newest last."""
         return self.accounts.filter(pl.col("decision") == "made")
+
+    def name_tonight(self, ticker: str, since: dt.date) -> str:
+        """Return tonight's ticker of a firm that is held since a session and was ``ticker`` last night.
+
+        A rename that the last night knew is no new one: the ticker may be that of a firm which took it over.
+        """
+        key = ["ticker", "from_date", "new_ticker"]
+        new = self.renames.join(self.followed, on=key, how="anti").sort("from_date")
+        new = new.filter((pl.col("ticker") == ticker) & (pl.col("from_date") > since))
+        if new.is_empty():
+            return ticker
+        return newest_ticker(new["new_ticker"][0], new["from_date"][0], self.renames)
 
     def of(self, session: dt.date) -> pl.DataFrame:
         """Orders of one night."""
@@ -99,7 +117,21 @@ def read_recorded(
         for night, expected in nights_of.select("session", count).sort("session").iter_rows():
             if stored.get(night, 0) != expected:
                 raise _incomplete(lake, table, night)
-    return Recorded(accounts, found["holdings"][1], found["books"][1], renames)
+    followed = _followed(lake, nights.filter(pl.col("session") == last))
+    return Recorded(accounts, found["holdings"][1], found["books"][1], renames, followed)
+
+
+def _followed(lake: Lake, night: pl.DataFrame) -> pl.DataFrame:
+    """Rows of the table ``renames`` that a night knew; none if that version is gone."""
+    version, ids = (
+        json.loads(night[name][0] or "{}").get("renames") for name in ("data_versions", "table_ids")
+    )
+    if version is None or not lake.exists("renames") or ids not in (None, lake.table_id("renames")):
+        return schema("renames").create_empty()
+    try:
+        return lake.read("renames", version=version, filters=rows_known("renames", night["session"][0]))
+    except DataError:  # removed by a vacuum
+        return schema("renames").create_empty()
 
 
 def _of_config(lake: Lake, table: str, config_name: str, sessions: pl.Series) -> pl.DataFrame:

@@ -9,6 +9,7 @@ import datetime as dt
 import itertools
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.cut import cut_tables
 from pipelines.dataset.market import Market, build_market
 from pipelines.lake.lake import Lake
-from pipelines.nightly.book.next_book import NextBook, next_book
+from pipelines.nightly.book.next_book import NextBook, _renamed, next_book
 from pipelines.nightly.book.recorded import Recorded
 from pipelines.nightly.data import NightData
 from pipelines.results.book_orders import BookOrders, book_market, book_orders
@@ -331,6 +332,17 @@ def test_a_turnover_limit_binds_from_the_second_decision_on(
     second = one_night(settings, tiny_tables, lake, nights=6)
     (row,) = second.limits.filter(pl.col("name") == "max_turnover").iter_rows(named=True)
     assert (row["value"], row["limit"], row["state"]) == (pytest.approx(0.3), 0.3, "binds")
+
+
+def test_a_night_that_had_a_firm_under_both_names_counts_the_signal_of_the_new_one() -> None:
+    first, second = dt.date(2022, 6, 7), dt.date(2022, 6, 8)
+    given = [(first, "OLD", 1.0), (second, "OLD", 2.0), (second, "NEW", 3.0)]
+    schema = {"session": pl.Date, "ticker": pl.String, "signal": pl.Float64}
+    renames = pl.DataFrame({"ticker": ["OLD"], "from_date": [dt.date(2022, 6, 9)], "new_ticker": ["NEW"]})
+    named = _renamed(
+        pl.DataFrame(given, schema=schema, orient="row"), replace(Recorded.nothing(), renames=renames)
+    )
+    assert named.sort("session").rows() == [(first, "NEW", 1.0), (second, "NEW", 3.0)]
 
 
 def test_a_firm_without_a_price_is_held_and_cannot_be_traded(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,11 @@ LAST = 10  # session of the last night
 def panel(
     closes: Mapping[str, Sequence[float | None]],
     securities: pl.DataFrame | None = None,
+    gaps: Sequence[int] = (),
     **events: Mapping[tuple[str, int], float],
 ) -> Panel:
-    """Prices by firm; ``split_ratio`` and ``dividend`` by firm and session."""
-    rows = [
+    """Prices by firm; ``split_ratio`` and ``dividend`` by firm and session; ``gaps`` are missing sessions."""
+    prices = [
         {
             "date": DAYS[t],
             "ticker": ticker,
@@ -44,9 +46,10 @@ def panel(
         for t, close in enumerate(path)
         if close is not None
     ]
-    frame = pl.DataFrame(rows, schema_overrides={"close": pl.Float64})
+    frame = pl.DataFrame(prices, schema_overrides={"close": pl.Float64})
     blank = [pl.lit(None, dtype=pl.Float64).alias(one) for one in PRICE_COLUMNS if one not in frame.columns]
-    return build_panel(frame.with_columns(blank), securities)
+    missing = rows("gaps", *({"date": DAYS[t], "ticker": one} for t in gaps for one in closes))
+    return build_panel(frame.with_columns(blank), securities, gaps=missing)
 
 
 def rows(table: str, *given: dict[str, Any]) -> pl.DataFrame:
@@ -158,6 +161,21 @@ def test_a_firm_that_the_source_withdrew_is_held_at_its_last_value() -> None:
     assert renamed.events == ("A is called C now and is held on under that name.",)
 
 
+def test_a_ticker_that_another_firm_has_taken_over_is_not_renamed_again() -> None:
+    """A was renamed to B in session 8, after the firm that had been B had become D."""
+    renames = rows(
+        "renames",
+        {"ticker": "B", "from_date": DAYS[4], "new_ticker": "D"},
+        {"ticker": "A", "from_date": DAYS[8], "new_ticker": "B"},
+    )
+    market = panel({"B": [10.0] * 12, "D": [30.0] * 12})
+    book = recorded(position("B", 0.5, since=2), renames=renames)
+    assert weights(market, tonight(market, replace(book, followed=renames))) == {"B": 0.5}
+    assert weights(market, tonight(market, book)) == {"D": 0.5}, "last night knew neither"
+    late = recorded(position("A", 0.5, since=2), renames=renames)
+    assert weights(market, tonight(market, late)) == {"B": 0.5}
+
+
 def test_an_order_on_its_way_is_traded_in_its_session_and_replaced_by_a_later_one() -> None:
     """Decided at a delay of 3, and then one session later at a delay of 1, which overtakes it."""
     market = panel({"A": [100.0] * 12, "B": [10.0] * 12})
@@ -173,6 +191,19 @@ def test_an_order_on_its_way_is_traded_in_its_session_and_replaced_by_a_later_on
     both = tonight(market, recorded(accounts=[slow, fast], books=books))
     assert weights(market, both) == {"B": 1.0}
     assert both.waiting_N is None
+
+
+def test_an_order_for_a_session_that_the_source_lacks_is_traded_in_the_next_one() -> None:
+    closes: dict[str, list[float | None]] = {
+        "A": [100.0] * 11 + [None, 100.0],
+        "B": [10.0] * 11 + [None, 10.0],
+    }
+    market = panel(closes, gaps=[11])
+    books = rows("books", {"session": DAYS[10], "ticker": "B", "weight": 1.0})
+    book = recorded(accounts=[account(decision="made")], books=books)
+    assert weights(market, tonight(market, book)) == {"B": 1.0}
+    later = [account(decision="made"), account(12)]
+    assert weights(market, tonight(market, recorded(accounts=later, books=books))) == {}, "it is traded once"
 
 
 def test_open_orders_go_on_under_the_cap_that_they_were_made_under() -> None:
