@@ -82,8 +82,8 @@ def _findings(  # noqa: PLR0917  # the arguments of describe_book
             "missed decision",
             "warn",
             f"{name} decides tonight for {due.session}, a session of its schedule "
-            f"({schedule_text(config.backtest.books[name])}) on which no night decided: either the night was "
-            "not played, or it expected another session to come first (quality.calendar_overrides).",
+            f"({schedule_text(config.backtest.books[name])}) on which no night decided: the night was not "
+            "played, had too few signals, or expected another session (quality.calendar_overrides).",
             subject=name,
         )
     for note in notes:

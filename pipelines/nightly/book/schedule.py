@@ -56,8 +56,9 @@ def decision_due(
 
     Sessions count from the first night that followed this schedule, and every ``rebalance_every``-th of them
     from the first decision, as in a backtest (`backtest.books.schedules.Schedule`). A session is served by
-    the night that decided for it, also by one that refused or kept the book, and a period by one that decided
-    in it, because an unexpected session after its end does not make a second decision.
+    the night that decided for it or kept the book. After one that refused, for lack of signals, the next
+    night decides. A period is served by a night that decided in it, because an unexpected session after
+    its end does not make a second decision.
 
     Parameters
     ----------
@@ -89,10 +90,9 @@ def decision_due(
         at = max(int(np.searchsorted(day_T, np.datetime64(due), side="right")) - 1, 0)
         return int(np.searchsorted(period_T[turns], period_T[at], side="right"))
 
-    due = accounts.filter(pl.col("due").is_not_null())
-    done = served(due["due"][-1]) if due.height else 0
-    counted = due.filter(pl.col("decision") != "refused")
-    anchor = served(counted["due"][0]) if counted.height else len(turns)
+    decided = accounts.filter(pl.col("due").is_not_null() & (pl.col("decision") != "refused"))
+    done = served(decided["due"][-1]) if decided.height else 0
+    anchor = served(decided["due"][0]) if decided.height else len(turns)
     wanted = anchor + book.rebalance_every * ((len(turns) - anchor) // book.rebalance_every)
     if wanted <= done or wanted < 1:
         return None

@@ -106,12 +106,18 @@ def test_a_decision_before_the_first_night_is_not_missed() -> None:
     assert decide(book(rebalance_on="month_end"), sessions, "2021-06-01") == []
 
 
-def test_a_refused_decision_waits_for_the_next_session_of_the_schedule() -> None:
+def test_a_refused_decision_is_made_by_the_next_night_as_in_a_backtest() -> None:
     sessions = days("2021-05-03", "2021-05-28")
     weekly = book(rebalance_on="friday", rebalance_every=2)
     assert decide(weekly, sessions, "2021-05-04") == same("2021-05-07", "2021-05-21")
-    assert decide(weekly, sessions, "2021-05-04", refused=["2021-05-07"]) == same("2021-05-14")
-    assert decide(weekly, sessions, "2021-05-04", refused=["2021-05-21"]) == same("2021-05-07")
+    assert decide(weekly, sessions, "2021-05-04", refused=["2021-05-07"]) == [
+        ("2021-05-10", "2021-05-07"),
+        *same("2021-05-21"),
+    ]
+    assert decide(weekly, sessions, "2021-05-04", refused=["2021-05-21"]) == [
+        *same("2021-05-07"),
+        ("2021-05-24", "2021-05-21"),
+    ]
 
 
 def test_a_night_that_was_not_played_is_made_up_for_by_the_next_one() -> None:
