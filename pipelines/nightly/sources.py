@@ -58,6 +58,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0  # seconds
 _ONE_DAY: Final = dt.timedelta(days=1)  # the exchange may be ahead of the clock's zone
 _LIVE_DAYS: Final = dt.timedelta(days=15)
 """Age from which prices are an archive, for which nobody waits: longer than any holiday of an exchange."""
+_DAILY_WEEKDAYS: Final = 3
+"""Daily prices have sessions on at least this number of weekdays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,8 @@ def _late(
 
     A live source must have the newest session that its exchange has finished, and any source the one that was
     asked for. Files with a calendar must have the newest session as well, once a night was played. Only an
-    archive, whose sessions lie `_LIVE_DAYS` back and more, is played as far as it goes.
+    archive, whose sessions lie `_LIVE_DAYS` back and more, is played as far as it goes, and weekly or monthly
+    prices are never late.
     """
     end = "it delivered no prices" if newest is None else f"its prices end on {newest}"
     expected = day or expected_session(config, lake, clock.now())
@@ -206,6 +209,8 @@ def _late(
     if due is None or newest is None or last is None or newest >= due:
         return None
     if newest > last and due - newest > _LIVE_DAYS:
+        return None
+    if len(learned_week(sessions_of(lake))) < _DAILY_WEEKDAYS:
         return None
     return (
         f"The source has no session {due}, which {exchange_calendar(config, lake)} has finished: {end}. "

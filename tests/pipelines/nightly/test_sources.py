@@ -16,6 +16,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
+from pipelines.nightly import sources
 from pipelines.nightly.clock import Clock
 from pipelines.nightly.exchange import expected_session
 from pipelines.nightly.sources import Delivery, _refuse_rejected_sessions, _Watched, deliver
@@ -256,3 +257,17 @@ def test_a_few_rows_are_no_session_of_a_market_that_has_grown(tiny: dict[str, An
     refuse(50)
     with pytest.raises(DataError, match="All 500 rows"):
         refuse(500)
+
+
+@pytest.mark.parametrize(("weekdays", "late"), [("01234", True), ("4", False)])
+def test_weekly_prices_are_not_late_before_the_end_of_their_week(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, weekdays: str, late: bool
+) -> None:
+    """It is Wednesday; the newest price is that of last Friday, on which a night was played."""
+    days = [day for day in business_days(dt.date(2023, 7, 3), 135) if str(day.weekday()) in weekdays]
+    days = [day for day in days if day <= dt.date(2024, 1, 5)]
+    monkeypatch.setattr(sources, "sessions_of", lambda _: days)
+    monkeypatch.setattr(sources, "_last_night", lambda *_: days[-1])
+    config = files_config({**tiny, "quality": {"calendar": "XNYS"}})
+    said = sources._late(config, Lake("lake"), None, days[-1], Time().clock)
+    assert (said is not None) == late
