@@ -24,7 +24,7 @@ import polars as pl
 from backtest.accounts.flags import GONE, TRADABLE
 from backtest.accounts.market import BookMarket
 from backtest.accounts.rolling import Account, roll_forward
-from features.arrays import BoolArray, DateArray, FloatArray
+from features.arrays import BoolArray, DateArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig
@@ -209,17 +209,25 @@ class _Rolling:
         name = self._recorded.name_tonight(ticker, since)
         if name != ticker:
             self._events.append(f"{ticker} is called {name} now and is held on under that name.")
-        n, value_TN = self._firm.get(name), self._market.value_TN
-        if n is None or not value_TN[self._start, n] > 0:
+        n = self._firm.get(name)
+        if n is None or not (self._market.value_TN[:, n] > 0).any():
             self._keep_absent(name, Absent(weight, since, growth))
             return
-        at = self._session(since)
-        revised = 1.0
-        if at >= 0 and value_TN[at, n] > 0:
-            revised = float(value_TN[self._start, n] / value_TN[at, n]) / growth
+        at, revised = self._session(since), 1.0
+        if not self._market.value_TN[self._start, n] > 0:
+            self._begin_later(n)
+        elif at >= 0 and self._market.value_TN[at, n] > 0:
+            revised = float(self._market.value_TN[self._start, n] / self._market.value_TN[at, n]) / growth
             self._since_N[n] = np.datetime64(since)
         self._value_N[n] += weight * revised * self._nav
         self._open_N[n] += left * revised * self._nav
+
+    def _begin_later(self, n: int) -> None:
+        """Let a position keep its value up to the first price of its firm, whose history was withdrawn."""
+        value_TN = self._market.value_TN.copy()
+        first = int(np.argmax(value_TN[:, n] > 0))
+        value_TN[:first, n] = value_TN[first, n]
+        self._market = BookMarket(frozen(value_TN), self._market.state_TN)
 
     def _keep_absent(self, ticker: str, firm: Absent) -> None:
         """Keep a firm without data at its last value, or pay it out if a delisting is recorded."""

@@ -176,6 +176,19 @@ def test_a_ticker_that_another_firm_has_taken_over_is_not_renamed_again() -> Non
     assert weights(market, tonight(market, late)) == {"B": 0.5}
 
 
+def test_a_firm_whose_history_begins_after_the_last_night_goes_on_from_its_first_price() -> None:
+    """The source delivers another history of A, which would be held twice: without prices and with them."""
+    closes: dict[str, list[float | None]] = {"A": [None] * 11 + [40.0, 60.0], "B": [10.0] * 13}
+    books = rows("books", {"session": DAYS[10], "ticker": "A", "weight": 1.0})
+    for ordered in ([], [account(decision="made")]):
+        held = tonight(
+            panel(closes), recorded(position("A", 0.5, since=6, growth=1.3), accounts=ordered, books=books)
+        )
+        assert held.absent == {}
+        assert held.nav == pytest.approx(1.5 if ordered else 1.25)
+        assert weights(panel(closes), held) == {"A": pytest.approx(1.0 if ordered else 0.6)}
+
+
 def test_an_order_on_its_way_is_traded_in_its_session_and_replaced_by_a_later_one() -> None:
     """Decided at a delay of 3, and then one session later at a delay of 1, which overtakes it."""
     market = panel({"A": [100.0] * 12, "B": [10.0] * 12})
