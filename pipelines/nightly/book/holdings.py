@@ -254,7 +254,7 @@ class _Rolling:
         A later decision replaces the orders that it overtakes. An order for a session of which the data have
         no price at all is traded in the next one: it was sent, and would be lost.
         """
-        priced_T = (self._market.state_TN & TRADABLE).any(axis=1)
+        priced_T: BoolArray = np.any(self._market.state_TN & TRADABLE, axis=1)
         overtaken = len(self._day_T) + int(self._recorded.accounts["delay"].max())  # type: ignore[arg-type]
         for night in self._recorded.made.sort("session", descending=True).iter_rows(named=True):
             at = self._session(night["session"]) + night["delay"]
