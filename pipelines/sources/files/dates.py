@@ -33,7 +33,7 @@ COUNTED: Final = ("excel", "epoch")
 """Date formats that are numbers: days as Excel counts them, and seconds since 1970 or fractions of them."""
 _EXCEL_EPOCH: Final = date(1899, 12, 30)
 _FIRST_EPOCH: Final = 1e8
-_LAST_SERIAL: Final = 109_575  # the year 2200
+_FIRST_SERIAL, _LAST_SERIAL = 3_000, 109_575  # 1908 and 2200; smaller numbers are years, such as 2020
 
 
 def refuse_times_of_day(stamps: pl.Series) -> None:
@@ -168,7 +168,9 @@ def counted_as_iso(value: pl.Expr, kind: str) -> pl.Expr:
     if kind == "excel":
         since = pl.duration(seconds=(number * 86_400).round().cast(pl.Int64, strict=False))
         moment = pl.lit(_EXCEL_EPOCH).cast(pl.Datetime("us")) + since
-        iso = pl.when(number.is_between(1, _LAST_SERIAL)).then(moment.dt.to_string("%Y-%m-%dT%H:%M:%S"))
+        iso = pl.when(number.is_between(_FIRST_SERIAL, _LAST_SERIAL)).then(
+            moment.dt.to_string("%Y-%m-%dT%H:%M:%S")
+        )
     else:
         size = number.abs()
         unit = (

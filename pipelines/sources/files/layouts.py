@@ -184,7 +184,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     ),
     "yahoo": Layout(
         "Yahoo, closes before and after adjustment",
-        _tells("close adjclose", "price adjclose", "closeprice adjclose"),
+        _tells("close adjclose", "price adjclose", "closeprice adjclose", "last adjclose"),
         {"split_ratio": (), "adjusted_close": ("adjclose",)},
         note="Its closes are adjusted for splits; dividends come from the column of dividends, or from the "
         "adjusted close.",
@@ -208,7 +208,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         note="Its closes contain splits and dividends, so neither is counted again.",
     ),
     "nasdaq": Layout("Nasdaq.com", _tells("date closelast")),
-    "investing": Layout("Investing.com", _tells("date price change"), {"close": ("price",)}),
+    "investing": Layout("Investing.com", _tells("date price change")),
     "stooq": Layout("Stooq", _tells("ticker per date close")),
 }
 """Layouts of known vendors by the name that ``source.format`` gives them, the most special ones first."""

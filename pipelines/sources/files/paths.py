@@ -19,7 +19,7 @@ def resolve(path: Path) -> list[Path]:
     """Expand ``~``, environment variables and the wildcards ``*?[]`` of a path into files, sorted by name.
 
     If a file has exactly the given name, the name is not treated as a pattern. A folder stands for all its
-    files that can be read.
+    files that can be read; text files (.txt) beside others are notes. Hidden files are left out.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def resolve(path: Path) -> list[Path]:
         files = sorted(path for path in given.iterdir() if path.is_file() and _is_data(path))
         if not files:
             raise DataError(f"the folder {given} has no file of prices ({', '.join(_EXTENSIONS)})")
-        return files
+        return [file for file in files if file.suffix.lower() != ".txt"] or files
     pattern = bool(re.search(r"[*?\[]", str(given))) and not given.is_file()
     files = sorted(_matches(given)) if pattern else [given]
     for file in files:
@@ -64,9 +64,17 @@ def resolve(path: Path) -> list[Path]:
 
 
 def _is_data(file: Path) -> bool:
-    return file.name.lower().endswith(_EXTENSIONS) and not file.name.startswith((".", "~$"))
+    return file.name.lower().endswith(_EXTENSIONS) and not _is_hidden(file)
+
+
+def _is_hidden(file: Path) -> bool:
+    return file.name.startswith((".", "~$"))
 
 
 def _matches(pattern: Path) -> list[Path]:
     root = Path(pattern.anchor)  # the current folder where the pattern is relative
-    return [path for path in root.glob(str(pattern.relative_to(pattern.anchor))) if path.is_file()]
+    return [
+        path
+        for path in root.glob(str(pattern.relative_to(pattern.anchor)))
+        if path.is_file() and not _is_hidden(path)
+    ]

@@ -134,9 +134,12 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
             rows, [one for one in available if one != found["date"] and one not in UNNAMED], file
         )
         found = {"date": found["date"]}
-    if vendor == "yahoo_history" and layout != "wide":
-        vendor = None if _shows_splits(rows, found, file) else vendor
-        found = found if vendor else match_names(PRICE_NAMES, available)
+    recorded = match_names(PRICE_NAMES, available)
+    with_actions = vendor == "yahoo_history" or (
+        vendor == "yahoo" and {"split_ratio", "dividend"} <= {*recorded}
+    )
+    if with_actions and layout != "wide" and _shows_splits(rows, recorded, file):
+        vendor, found = None, recorded
     if date_format is None:
         date_format = recognise_dates(collect(rows.select(found["date"]).unique(), file), file)
     else:
@@ -173,8 +176,7 @@ def _refuse_rows_of_several_firms(rows: pl.LazyFrame, day: str, available: Seque
 
 def _shows_splits(rows: pl.LazyFrame, found: Mapping[str, str], file: Path) -> bool:
     """Whether the closes fall at recorded splits, so that they are not adjusted for them."""
-    wide = match_names(PRICE_NAMES, columns_of(rows, file))
-    names = {ours: wide[ours] for ours in ("ticker", "date", "close", "split_ratio") if ours in wide}
+    names = {ours: found[ours] for ours in ("ticker", "date", "close", "split_ratio") if ours in found}
     frame = collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
     for column in ("close", "split_ratio"):
         frame = read_number(frame, column).with_columns(pl.col(column).cast(pl.Float64, strict=False))

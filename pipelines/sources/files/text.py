@@ -43,8 +43,8 @@ _UNIT: Final = r" ?[KMBT%€$£]?"
 _COMMA_NUMBER: Final = rf"^[+-]?[€$£]? ?(?:\d+|\d{{1,3}}(?:\.\d{{3}})+),\d+(?:[eE][+-]?\d+)?{_UNIT}$"
 _POINT_NUMBER: Final = rf"^[+-]?[€$£]? ?(?:\d+|\d{{1,3}}(?:,\d{{3}})+)\.\d+(?:[eE][+-]?\d+)?{_UNIT}$"
 _GROUPED_WHOLE: Final = {
-    ",": rf"^[+-]?[€$£]? ?\d{{1,3}}(?:\.\d{{3}})+{_UNIT}$",
-    ".": rf"^[+-]?[€$£]? ?\d{{1,3}}(?:,\d{{3}})+{_UNIT}$",
+    ",": rf"^[+-]?[€$£]? ?[1-9]\d{{0,2}}(?:\.\d{{3}})+{_UNIT}$",
+    ".": rf"^[+-]?[€$£]? ?[1-9]\d{{0,2}}(?:,\d{{3}})+{_UNIT}$",
 }
 _EASTERN: Final = ("gb18030", "cp949", "cp932", "big5")
 _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -179,11 +179,12 @@ def _unique(names: Sequence[str]) -> list[str]:
 def recognise_text(file: Path) -> TextFormat:
     """Recognise the separator, decimal mark and encoding of a text file from its beginning.
 
-    The separator is the one of ``, ; tab |`` that gives the header most columns and most rows as many. The
-    decimal mark is a comma if more cells look like ``1.234,5`` than like ``1,234.5``. A file that is not
-    UTF-8 (or UTF-16 with a byte order mark) is read in the first encoding that gives its header a known name
-    (`_EASTERN`), else as Korean or Chinese if its signs come in pairs, else as cp1252, the usual encoding of
-    Windows, or as latin-1 if that has no such characters.
+    The separator is the one of ``, ; tab |`` that gives the header most columns and most rows as many.
+    The decimal mark is a comma if more cells look like ``1.234,5`` than like ``1,234.5``. Cells like
+    ``1,234`` count only if there are no others, and only between semicolons, where decimal commas are
+    usual. A file that is not UTF-8 (or UTF-16 with a byte order mark) is read in the first encoding that
+    gives its header a known name (`_EASTERN`), else as Korean or Chinese if its signs come in pairs, else
+    as cp1252, the usual encoding of Windows, or as latin-1 if that has no such characters.
 
     Raises
     ------
@@ -200,12 +201,23 @@ def recognise_text(file: Path) -> TextFormat:
         raise DataError(f"{file} has no row below its header: use a file with values")
     separator = max(",;\t|", key=lambda mark: _columns_in_common(lines[:_ROWS], mark))
     cells = [cell for row in csv.reader(lines[1:_ROWS], delimiter=separator) for cell in row]
-    votes = Counter("," if re.match(_COMMA_NUMBER, cell) else "." for cell in cells if _is_decimal(cell))
-    return TextFormat(separator, "," if votes[","] > votes["."] else ".", encoding)
+    return TextFormat(separator, _decimal_mark(cells, separator), encoding)
 
 
-def _is_decimal(cell: str) -> bool:
-    return bool(re.match(_COMMA_NUMBER, cell) or re.match(_POINT_NUMBER, cell))
+def _decimal_mark(cells: Sequence[str], separator: str) -> Literal[".", ","]:
+    """Return the decimal mark that most numbers show; a number like ``1,234`` says nothing beside others."""
+    clear: Counter[str] = Counter()
+    unclear: Counter[str] = Counter()
+    for cell in cells:
+        grouped = any(re.match(pattern, cell) for pattern in _GROUPED_WHOLE.values())
+        if re.match(_COMMA_NUMBER, cell) or (grouped and cell.count(".") > 1):
+            (unclear if grouped and cell.count(",") == 1 else clear)[","] += 1
+        elif re.match(_POINT_NUMBER, cell) or (grouped and cell.count(",") > 1):
+            (unclear if grouped and cell.count(".") == 1 else clear)["."] += 1
+    votes = clear or unclear
+    if not clear and separator != ";":
+        return "."  # whole numbers with commas between thousands
+    return "," if votes[","] > votes["."] else "."
 
 
 def _columns_in_common(lines: list[str], separator: str) -> tuple[int, int]:

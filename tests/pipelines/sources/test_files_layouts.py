@@ -145,6 +145,12 @@ def yahoo_unadjusted(folder: Path) -> Path:
     return text_file(folder / "p.csv", named(frame, date="Date", ticker="Ticker", **OHLC, **names))
 
 
+def as_quoted_with_adjusted_closes(folder: Path) -> Path:
+    names = {"split_ratio": "Stock Splits", "dividend": "Dividends", "adjusted": "Adj Close"}
+    frame = named(adjusted(MARKET), date="Date", ticker="Ticker", **OHLC, volume="Volume", **names)
+    return text_file(folder / "p.csv", frame)
+
+
 def yahoo_page(folder: Path) -> Path:
     frame = adjusted(SPLIT_ADJUSTED.with_columns(split_ratio=1.0))
     names = {"adjusted": "Adj Close", "volume": "Volume"}
@@ -415,6 +421,7 @@ def english_header_of_korean_names(folder: Path) -> Path:
 VENDORS: Mapping[Callable[[Path], Path], tuple[str | None, str]] = {
     yahoo_history: ("yahoo_history", "long"),
     yahoo_unadjusted: ("yahoo", "long"),
+    as_quoted_with_adjusted_closes: (None, "long"),
     yahoo_page: ("yahoo", "file_per_ticker"),
     yahoo_download: (None, "wide"),
     yahoo_download_unadjusted: ("yahoo", "wide"),
@@ -565,6 +572,21 @@ def test_an_archive_of_several_files_and_a_folder_without_files_are_refused(tmp_
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="has no file of prices"):
         recognise_prices(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("pattern", ["", "*.csv"])
+def test_notes_and_hidden_files_beside_the_prices_are_left_out(tmp_path: Path, pattern: str) -> None:
+    for name in ("BBB", "CCC", "._BBB"):
+        (tmp_path / f"{name}.csv").write_text("date,close,volume\n2021-01-04,10.5,1\n2021-01-05,10.75,1\n")
+    (tmp_path / "A README.txt").write_text("Prices of two firms.\nClosing auction.\n")
+    fetched = read(tmp_path / pattern)[1]
+    assert sorted(fetched.tables["prices"]["ticker"].unique()) == ["BBB", "CCC"]
+
+
+def test_years_are_no_dates_of_excel(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("date,ticker,close\n2019,A,1.5\n2020,A,1.5\n2021,A,1.5\n")
+    with pytest.raises(DataError, match="such as '2019', have no usual format"):
+        recognise_prices(tmp_path / "p.csv")
 
 
 def test_a_name_that_is_nearly_right_is_named(tmp_path: Path) -> None:

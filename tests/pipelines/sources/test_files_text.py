@@ -48,6 +48,9 @@ def test_a_gzipped_file_is_recognised_and_read(tmp_path: Path) -> None:
         ("date|ticker|close\n2020-01-02|A|1,234.5\n", "|", "."),
         ('date,ticker,name,close\n2020-01-02,A,"Inc; the",1.5\n', ",", "."),
         ("date;ticker;close\n2020-01-02;A;15\n", ";", "."),
+        ("date;ticker;close;volume\n2020-01-02;A;153,83;46.149\n", ";", ","),
+        ('date,ticker,close\n2020-01-02,A,935\n2020-01-02,B,"1,068"\n', ",", "."),
+        ("date\tticker\tclose\n2020-01-02\tA\t0,125\n", "\t", ","),
     ],
 )
 def test_the_separator_and_the_decimal_mark_are_recognised(
