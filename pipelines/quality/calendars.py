@@ -2,7 +2,8 @@
 
 The calendar is the one named in the config; otherwise that of the firm's recorded exchange. Other firms have
 no calendar, and neither have rows of the simulated market, whose dates are artificial. For dates outside a
-calendar's range it is unknown whether the exchange was open.
+calendar's range it is unknown whether the exchange was open. So it is for weekly and monthly data, which are
+often dated on the last day of a week or month.
 
 The config's ``quality.calendar_overrides`` correct the calendar: closures that it does not know (a typhoon, a
 day of mourning), and sessions that it does not have. Sessions after its end extend it up to the last of them.
@@ -15,6 +16,7 @@ import functools
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import polars as pl
 
 from pipelines.errors import ConfigError
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 _NEW_YORK: Final = "XNYS"
 _ARTIFICIAL_DATES: Final = ("simulated",)
 _EARLIEST, _LATEST, _WEEK = date(1900, 1, 1), date(2100, 1, 1), timedelta(days=7)
+_DAILY_STEP: Final = 4  # calendar days, the most between usual dates of daily data
+_FEWEST_STEPS: Final = 10  # that tell weekly and monthly data from daily data
 _LONGEST_CLOSURE: Final = 60  # sessions that overrides may close in a row
 _VENDOR_CODES: Final = {
     **dict.fromkeys(
@@ -99,10 +103,16 @@ def with_sessions(
     open_ = pl.lit(None, dtype=pl.Boolean)
     for name, first, last in spans.drop_nulls("calendar").sort("calendar").iter_rows():
         sessions = _sessions(name, first, last, overrides)
-        if len(sessions):
+        if len(sessions) and _is_daily(rows.filter(pl.col("calendar") == name)["date"]):
             covered = pl.col("date").is_between(sessions[0], sessions[-1]) & (pl.col("calendar") == name)
             open_ = pl.when(covered).then(pl.col("date").is_in(sessions.implode())).otherwise(open_)
     return rows.with_columns(session=open_)
+
+
+def _is_daily(days: pl.Series) -> bool:
+    """Whether the usual step between two dates is one of daily data; true for a few dates."""
+    steps = days.unique().sort().diff().drop_nulls().dt.total_days()
+    return len(steps) < _FEWEST_STEPS or float(np.median(steps.to_numpy())) <= _DAILY_STEP
 
 
 def newest_finished_session(

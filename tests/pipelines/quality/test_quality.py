@@ -201,6 +201,14 @@ def test_a_row_on_a_holiday_is_found_where_the_calendar_is_known(
     assert found(frame, listings, calendar) == ([("closed_session", 0)] if closed else [])
 
 
+@pytest.mark.parametrize("step", ["1w", "1mo"])
+def test_weekly_and_monthly_rows_may_be_dated_on_a_closed_day(step: str) -> None:
+    ends = pl.date_range(date(2022, 12, 31), date(2023, 12, 31), step, eager=True)
+    frame = bars([10.0 + n % 3 for n in range(len(ends))]).with_columns(date=ends)
+    assert found(frame, securities(("A", date(2000, 1, 1), "NYSE", "USD"))) == []
+    assert found(frame, None, "XNYS") == []
+
+
 def test_half_days_are_sessions_and_daylight_saving_moves_none() -> None:
     days = [
         date(2023, 3, 10),
