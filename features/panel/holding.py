@@ -51,8 +51,9 @@ def tradable(panel: Panel) -> BoolArray:
 def earned_index(panel: Panel, index_TN: FloatArray | None = None) -> FloatArray:
     """Return the total-return index of a holder who earns nothing on wrong rows, shape (T, N).
 
-    At a wrong price the index keeps its last value until the next price. Into a row in another unit it keeps
-    its last value, and all later values are scaled to it.
+    At a wrong price the index keeps its last value until the next price. Into a row in another unit, and into
+    a wrong price that no other follows, it keeps its last value, and all later values are scaled to it, so
+    that a delisting still pays its return.
 
     Parameters
     ----------
@@ -70,9 +71,9 @@ def earned_index(panel: Panel, index_TN: FloatArray | None = None) -> FloatArray
         if not len(known):
             continue
         before = out_TN[known[-1], n]
-        if price:
-            later = np.flatnonzero(traded_TN[t + 1 :, n])
-            out_TN[t : t + 1 + later[0] if len(later) else None, n] = before
+        later = np.flatnonzero(traded_TN[t + 1 :, n])
+        if price and len(later):
+            out_TN[t : t + 1 + later[0], n] = before
         elif out_TN[t, n] > 0:
             out_TN[t:, n] *= before / out_TN[t, n]
     return frozen(out_TN)

@@ -100,3 +100,29 @@ def test_a_source_without_volumes_is_not_suspended() -> None:
     assert np.argwhere(~tradable(mixed)).tolist() == [
         [1, 0]
     ]  # I is an index; session 2 has no volumes at all
+
+
+def test_a_delisting_after_a_wrong_last_price_pays_its_return() -> None:
+    rows = [(day, "A", 200.0 if t == 4 else 2.0) for t, day in enumerate(DAYS[:5])]
+    rows += [(day, "Z", 1.0) for day in DAYS]
+    unknown = pl.lit(None, dtype=pl.Float64)
+    prices = pl.DataFrame(rows, ["date", "ticker", "close"], orient="row").with_columns(
+        **dict.fromkeys(("open", "high", "low", "volume"), unknown),
+        split_ratio=pl.lit(1.0),
+        dividend=pl.lit(0.0),
+    )
+    securities = pl.DataFrame(
+        {
+            "ticker": ["A"],
+            "valid_from": [DAYS[0]],
+            "valid_to": [None],
+            "delisted_on": [DAYS[5]],
+            "delisting_return": [-0.5],
+            "delisting_reason": ["liquidation"],
+            **{key: ["x"] for key in ("sector", "industry", "exchange")},
+        },
+        schema_overrides={"valid_to": pl.Date},
+    )
+    wrong = pl.DataFrame({"date": [DAYS[4]], "ticker": ["A"], "price": [True]})
+    panel = build_panel(prices, securities, wrong=wrong)
+    np.testing.assert_allclose(earned_index(panel)[:, 0], [2, 2, 2, 2, 2, 1, 1, 1], rtol=1e-14)
