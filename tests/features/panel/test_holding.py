@@ -91,12 +91,11 @@ def test_nothing_is_traded_without_volume() -> None:
 
 def test_a_source_without_volumes_is_not_suspended() -> None:
     closes: Prices = {"A": [10.0] * 8, "I": [5.0] * 8, "Z": [1.0] * 8}
-    zeros = [0.0] * 8
-    for volume in ({}, {"A": zeros, "I": zeros, "Z": zeros}):
-        assert tradable(panel_of(closes, **({"volume": volume} if volume else {}))).all()
-    mixed = panel_of(
-        closes, volume={"A": [5.0, 0, 0, 5, 5, 5, 5, 5], "I": zeros, "Z": [7, 7, 0, 7, 7, 7, 7, 7]}
-    )
+    zeros: list[float | None] = [0.0] * 8
+    assert tradable(panel_of(closes)).all()
+    assert tradable(panel_of(closes, volume={"A": zeros, "I": zeros, "Z": zeros})).all()
+    some: Prices = {"A": [5.0, 0, 0, 5, 5, 5, 5, 5], "I": zeros, "Z": [7, 7, 0, 7, 7, 7, 7, 7]}
+    mixed = panel_of(closes, volume=some)
     assert np.argwhere(~tradable(mixed)).tolist() == [
         [1, 0]
     ]  # I is an index; session 2 has no volumes at all
