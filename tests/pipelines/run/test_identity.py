@@ -322,6 +322,7 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "source.files.kind": (BY_DATA, None),
     "source.files.prices": (BY_DATA, "other.csv"),
     "source.files.layout": (BY_DATA, "wide"),
+    "source.files.vendor": (BY_DATA, "stooq"),
     "source.files.securities": (BY_DATA, "other.csv"),
     "source.files.fundamentals": (BY_DATA, "other.csv"),
     "source.files.membership": (BY_DATA, "other.csv"),
@@ -364,6 +365,8 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "quality.closed_session": (BY_DATA, "flag"),
     "quality.sparse_date": (BY_DATA, "flag"),
     "quality.currency_jump": (BY_DATA, "reject"),
+    "quality.dividend_above_price": (BY_DATA, "off"),
+    "quality.earn_nothing": (FORECAST, []),
     "quality.coverage_collapse": (BY_DATA, "off"),
     "quality.calendar": (BY_DATA, "XNYS"),
     "quality.calendar_overrides.closures": (BY_DATA, ["2020-01-03"]),
@@ -377,6 +380,7 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "features.channels": (BY_DATA, ["return"]),
     "features.characteristics": (BY_DATA, ["return_1"]),
     "features.inputs": (BY_DATA, ["signal"]),
+    "features.hold_inputs": (FORECAST, 3),
     "features.group_by": (FORECAST, "sector"),
     "features.transform.winsorise": (FORECAST, 0.01),
     "features.transform.neutralise": (FORECAST, "group"),
@@ -392,6 +396,7 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "label.forecast_frequency": (FORECAST, "weekly"),
     "label.extra_delays": (FORECAST, [3]),  # the longest one sets the purge
     "label.shorter_horizons": (FORECAST, None),  # needs a longer horizon: tested separately
+    "label.periods_per_year": (FORECAST, 52.0),  # no forecast: the year of all of a run's annual figures
     "folds.walk.scheme": (FORECAST, "rolling"),
     "folds.walk.train": (FORECAST, 121),
     "folds.walk.valid": (FORECAST, 26),
@@ -434,9 +439,14 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "backtest.costs.impact_coefficient": (APART, 0.5),
     "backtest.costs.borrow_file": (APART, "fees.csv"),
     "backtest.costs.financing_bps_per_year": (APART, 9.0),
+    "backtest.costs.commission_min": (APART, None),  # needs a capital; no setting of the section is in the id
     "backtest.execution.price": (APART, "open"),
     "backtest.execution.participation_cap": (APART, 0.2),
     "backtest.execution.window": (APART, 9),
+    "backtest.execution.unfilled": (APART, "drop"),
+    "backtest.execution.price_limit": (APART, 0.1),
+    "backtest.execution.price_limit_file": (APART, "limits.csv"),
+    "backtest.execution.lot": (APART, None),  # the same
     "backtest.capital": (APART, 1e6),
     "backtest.delay": (APART, 2),
     "backtest.risk_free": (APART, 0.03),
