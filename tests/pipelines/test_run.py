@@ -225,34 +225,6 @@ def test_the_tables_of_the_report_exist(done: str) -> None:
     assert own.height == 2 * len(MODELS), "two books of every model"
 
 
-def test_rows_flagged_before_training_are_a_hazard_in_the_report(done: str, peerglass: Call) -> None:
-    flag = {
-        "table": "prices",
-        "ticker": "AAA",
-        "date": dt.date(2015, 1, 5),
-        "rule": "spike_reverts",
-        "row_hash": "0",
-        "evidence": "a spike",
-        "known_on": dt.date(2015, 1, 6),
-        "cleared": False,
-        "flagged_at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
-    }
-    cleared = {**flag, "ticker": "BBB", "cleared": True}
-    Lake("lake").upsert("flags", pl.DataFrame([flag, cleared]))
-    assert peerglass("report", done, "--output", "runs").code == 0
-    sentence = "The quality rules have set 1 flag(s) on rows that are kept: spike_reverts (1)"
-    assert sentence not in Path("runs", done, "report.html").read_text(), (
-        "the flag was set after the training"
-    )
-    settings = yaml.safe_load(Path("tiny.yaml").read_text())
-    later = {**settings, "name": "later", "output": "later", "models": {"zero": {}}}
-    Path("later.yaml").write_text(yaml.safe_dump(later))
-    assert peerglass("train", "later.yaml").code == 0
-    assert peerglass("report", "later", "--output", "later").code == 0
-    (page,) = Path("later").glob("*/report.html")
-    assert sentence in page.read_text()
-
-
 def test_the_run_is_tracked_once_with_a_child_for_every_model(done: str) -> None:
     from mlflow import MlflowClient
 
@@ -545,3 +517,32 @@ def test_a_signal_file_without_a_config_is_a_usage_error(foresight: Path, peergl
     answer = peerglass("backtest", "tiny", "--output", "runs", "--set", "label.delay=1")
     assert answer.code == 2
     assert "only backtest.* can be set" in answer.err
+
+
+# The last test, because flags are an input: after it, the config gives a new run.
+def test_rows_flagged_before_training_are_a_hazard_in_the_report(done: str, peerglass: Call) -> None:
+    flag = {
+        "table": "prices",
+        "ticker": "AAA",
+        "date": dt.date(2015, 1, 5),
+        "rule": "spike_reverts",
+        "row_hash": "0",
+        "evidence": "a spike",
+        "known_on": dt.date(2015, 1, 6),
+        "cleared": False,
+        "flagged_at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+    }
+    cleared = {**flag, "ticker": "BBB", "cleared": True}
+    Lake("lake").upsert("flags", pl.DataFrame([flag, cleared]))
+    assert peerglass("report", done, "--output", "runs").code == 0
+    sentence = "The quality rules have set 1 flag(s) on rows that are kept: spike_reverts (1)"
+    assert sentence not in Path("runs", done, "report.html").read_text(), (
+        "the flag was set after the training"
+    )
+    settings = yaml.safe_load(Path("tiny.yaml").read_text())
+    later = {**settings, "name": "later", "output": "later", "models": {"zero": {}}}
+    Path("later.yaml").write_text(yaml.safe_dump(later))
+    assert peerglass("train", "later.yaml").code == 0
+    assert peerglass("report", "later", "--output", "later").code == 0
+    (page,) = Path("later").glob("*/report.html")
+    assert sentence in page.read_text()
