@@ -98,7 +98,7 @@ def _looks_like_split() -> pl.Expr:
 
 def _pays_more_than_its_price() -> pl.Expr:
     """Return whether a dividend is larger than what the share was worth before it."""
-    worth = pl.coalesce(pl.col("previous_close") / pl.col("split_ratio"), pl.col("close"))
+    worth = pl.coalesce(pl.col("last_close") / pl.col("split_ratio"), pl.col("close"))
     return (pl.col("dividend") > worth).fill_null(value=False)
 
 
@@ -154,6 +154,7 @@ class PriceNeighbours(dy.Schema):
     dividend = _price()
     close = _price()
     previous_close = _price()
+    last_close = _price()  # the firm's close before this one, however long ago
     raw_log_return = _price()
     log_return = _price()
     open_log_return = _price()
@@ -208,7 +209,10 @@ _EVIDENCE: Final[Mapping[str, pl.Expr]] = {
         pl.format("close {} -> {}", _BEFORE, _CLOSE),
     ),
     "dividend_above_price": pl.format(
-        "dividend {}, close {} -> {}", pl.col("dividend").round_sig_figs(6), _BEFORE, _CLOSE
+        "dividend {}, close {} -> {}",
+        pl.col("dividend").round_sig_figs(6),
+        pl.col("last_close").round_sig_figs(6).cast(pl.String).fill_null("unknown"),
+        _CLOSE,
     ),
     "stale_run": pl.format("{} consecutive sessions repeat the bar before, close {}", "repeats", _CLOSE),
     "closed_session": pl.format("{} was closed", "calendar"),
@@ -253,6 +257,7 @@ def add_neighbours(
         .with_columns(
             has_next=pl.col("has_previous").shift(-1).fill_null(value=False),
             previous_close=_where("has_previous", pl.col("close").shift()),
+            last_close=pl.col("close").shift().over("ticker"),
             previous_currency=_where("has_previous", pl.col("currency").shift()),
             new_bar=~(pl.col("has_previous") & repeats & (pl.col("split_ratio") == 1.0)),
         )

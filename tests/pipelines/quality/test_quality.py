@@ -201,6 +201,20 @@ def test_a_row_on_a_holiday_is_found_where_the_calendar_is_known(
     assert found(frame, listings, calendar) == ([("closed_session", 0)] if closed else [])
 
 
+def test_a_monthly_dividend_may_be_larger_than_the_close_after_it() -> None:
+    frame = bars([30.0, 10.0, 12.0], dividend=[0.0, 20.0, 11.0])
+    frame = frame.with_columns(date=pl.Series([date(2023, 1, 31), date(2023, 2, 28), date(2023, 3, 31)]))
+    assert found(frame) == [("dividend_above_price", 2)]  # 11 of a share worth 10
+    frame = frame.with_columns(date=pl.Series(weekdays(3)))
+    assert found(frame) == [("dividend_above_price", 2)]  # 11 of a share worth 10
+
+
+def test_a_dividend_above_the_first_price_is_flagged(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    ingest_whole(lake, bars([10.0, 10.5], dividend=[20.0, 0.0]))
+    assert lake.read("flags")["evidence"].to_list() == ["dividend 20.0, close unknown -> 10.0"]
+
+
 @pytest.mark.parametrize("step", ["1w", "1mo"])
 def test_weekly_and_monthly_rows_may_be_dated_on_a_closed_day(step: str) -> None:
     ends = pl.date_range(date(2022, 12, 31), date(2023, 12, 31), step, eager=True)
