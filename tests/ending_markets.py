@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from features.arithmetic.rolling import carry
+from features.arrays import BoolArray
 from features.panel.panel import Panel
 
 START = dt.date(2021, 3, 1)
@@ -105,10 +106,10 @@ def raw_market(seed: int, sessions: int = 36, firms: int = 13) -> RawMarket:
     return RawMarket(sessions, tuple(x for x in tickers if x in present), close, split, dividend, records)
 
 
-def holders_paid(panel: Panel) -> np.ndarray:
+def holders_paid(panel: Panel) -> BoolArray:
     """Whether holders have their money: the firm is worthless, or delisted and no later record changes it."""
     value_TN = carry(panel.total_return_index_TN)
-    gone_TN = value_TN == 0
+    gone_TN: BoolArray = value_TN == 0
     for n in range(panel.n_firms):
         for t in np.flatnonzero(panel.delisted_TN[:, n]):
             ends = np.flatnonzero(~panel.delisted_TN[t:, n])

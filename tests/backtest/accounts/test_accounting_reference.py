@@ -85,10 +85,10 @@ class Bookkeeper:
             buys = sum(max(trade, 0.0) for trade in can.values())
             if lacking > 0 and buys > 0:
                 share = max(1.0 - lacking / buys, 0.0)
-        for ticker, gap in wanted.items():
-            trade = gap
-            if gap > 0 and (t, ticker) in market.close:
-                trade, unfilled = gap * share, unfilled + gap * (1.0 - share)
+        for ticker, missing in wanted.items():
+            trade = missing
+            if missing > 0 and (t, ticker) in market.close:
+                trade, unfilled = missing * share, unfilled + missing * (1.0 - share)
             if (t, ticker) in market.close:
                 self.shares[ticker] = self.shares.get(ticker, 0.0) + trade / self.price[ticker]
                 self.cash -= trade

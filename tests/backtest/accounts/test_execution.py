@@ -280,7 +280,8 @@ def loop(  # noqa: PLR0917
     T, N = target_TN.shape
     value_TN = np.nan_to_num(carry(case.index_TN))
     gone_TN = (case.delisted_TN & (value_TN == value_TN[-1])) | (carry(case.index_TN) == 0)  # paid out
-    cash, units, left, goal, navs = 1.0, np.zeros(N), np.zeros(N), None, []
+    navs: list[float] = []
+    cash, units, left, goal = 1.0, np.zeros(N), np.zeros(N), None
     for t in range(T):
         row = target_TN[t - 1] if t else np.full(N, NAN)
         decided = not np.isnan(row).any()
@@ -370,7 +371,7 @@ def test_limits_lots_minimum_fees_and_open_orders_equal_a_plain_loop(carries: bo
         np.testing.assert_allclose(book.nav_ledger_T, nav_T, rtol=1e-10, err_msg=f"seed {seed}")
         np.testing.assert_allclose(book.nav_net_T, nav_T, rtol=1e-10, err_msg=f"seed {seed}")
         ledger = book.ledger
-        assert ledger["pnl"].sum() - ledger["cost"].sum() == pytest.approx(nav_T[-1] - 1, abs=1e-10)
+        assert (ledger["pnl"] - ledger["cost"]).sum() == pytest.approx(nav_T[-1] - 1, abs=1e-10)
         if seed % 2 and not room:  # costs make it negative, and sales that were open at a delisting
             assert book.cash_T.min() > -0.15
         cut += int((book.unfilled_T > 0).sum())

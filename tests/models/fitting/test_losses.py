@@ -14,6 +14,7 @@ from models.batch import PanelTensors
 from models.fitting.fit import FitConfig
 from models.fitting.loop import SingleSeed
 from models.fitting.losses import LOSSES
+from models.forecaster import Forecaster
 from models.registry import MODELS
 from models.spec import parse_config
 
@@ -82,7 +83,9 @@ def test_a_step_in_parts_weighs_dates_by_what_is_known_in_them(name: str, loss: 
     for at_once in (8, 1, 3):
         torch.manual_seed(0)
         config = parse_config(MODELS[name].config, SMALL[name], name)
-        module = MODELS[name].build(config, data.shape).eval()
+        module = MODELS[name].build(config, data.shape)
+        assert isinstance(module, Forecaster)
+        module.eval()
         engine = SingleSeed(module, data, FitConfig(loss=loss, clip=1e9), 0, np.arange(8, 16))
         engine.dates_at_once = at_once
         optimizer = torch.optim.SGD(module.parameters(), lr=0.0)

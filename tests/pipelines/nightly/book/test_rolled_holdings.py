@@ -208,8 +208,8 @@ def test_an_order_on_its_way_is_traded_in_its_session_and_replaced_by_a_later_on
 
 def test_an_order_for_a_session_that_the_source_lacks_is_traded_in_the_next_one() -> None:
     closes: dict[str, list[float | None]] = {
-        "A": [100.0] * 11 + [None, 100.0],
-        "B": [10.0] * 11 + [None, 10.0],
+        "A": [*[100.0] * 11, None, 100.0],
+        "B": [*[10.0] * 11, None, 10.0],
     }
     market = panel(closes, gaps=[11])
     books = rows("books", {"session": DAYS[10], "ticker": "B", "weight": 1.0})
