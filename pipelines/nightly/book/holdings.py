@@ -30,6 +30,7 @@ from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig
 from pipelines.dataset.renames import newest_ticker
 from pipelines.errors import DataError
+from pipelines.nightly.book.orders import NOT_IN_THE_DATA
 from pipelines.nightly.book.recorded import Recorded
 from pipelines.results.book_orders import book_market
 from pipelines.results.trading import book_costs, book_execution
@@ -267,7 +268,11 @@ class _Rolling:
             yield at, self._target(night["session"])
 
     def _target(self, session: dt.date) -> FloatArray:
-        return place(self._recorded.of(session), "weight", self._panel, self._recorded.renames)
+        """Target of a recorded order; firms that are absent since then cannot be sold for it."""
+        rows = self._recorded.of(session)
+        known = set(rows.filter(pl.col("bound") == NOT_IN_THE_DATA)["ticker"])
+        absent = sum(one.weight for ticker, one in self._absent.items() if ticker not in known)
+        return funded(place(rows, "weight", self._panel, self._recorded.renames), absent)
 
     def _continued(
         self, account: Account, first: int, last: int, orders: Mapping[int, FloatArray]
@@ -323,6 +328,25 @@ class _Rolling:
         silent_TN = self._panel.delisted_TN & presumed_N
         state_TN[silent_TN] &= np.uint8(255 - GONE)
         return BookMarket(market.value_TN, state_TN)
+
+
+def funded(target_N: FloatArray, absent: float) -> FloatArray:
+    """Scale a long-only target down to what can be bought while absent firms keep their value.
+
+    A target of gross weight S becomes one of at most ``max(S, 1) - absent``, so that it borrows no more than
+    it asks for. Other targets are returned as they are.
+
+    Parameters
+    ----------
+    target_N
+        Target weights, shape (N,).
+    absent
+        Weight of the held firms that the data do not have, and that therefore cannot be sold.
+    """
+    gross = float(target_N.sum())
+    if absent <= 0 or gross <= 0 or target_N.min() < 0:
+        return target_N
+    return target_N * min(1.0, max(max(gross, 1.0) - absent, 0.0) / gross)
 
 
 def place(rows: pl.DataFrame, column: str, panel: Panel, renames: pl.DataFrame) -> FloatArray:

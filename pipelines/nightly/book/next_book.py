@@ -30,7 +30,7 @@ from pipelines.lake.nightly_tables import Accounts, Books
 from pipelines.lake.nightly_tables import Holdings as HoldingRows
 from pipelines.nightly.book.bounds import bounds
 from pipelines.nightly.book.describe import describe_book
-from pipelines.nightly.book.holdings import Holdings, hold, place
+from pipelines.nightly.book.holdings import Holdings, funded, hold, place
 from pipelines.nightly.book.limits import limit_findings, limit_rows
 from pipelines.nightly.book.orders import DELISTED, NO_PRICE, NOT_IN_THE_DATA, estimate_orders
 from pipelines.nightly.book.quarantined import quarantined_tickers
@@ -231,7 +231,7 @@ _CONTINUED = ("top_k_drop", "optimised")
 def _target(decided: _Decided, before: Holdings) -> FloatArray:
     """Return the weights that the orders lead to: tonight's target, or what earlier orders leave."""
     if decided.weight_N is not None:
-        return decided.weight_N
+        return funded(decided.weight_N, sum(one.weight for one in before.absent.values()))
     if before.waiting_N is not None:
         return before.waiting_N
     return before.previous_N + before.rest_N

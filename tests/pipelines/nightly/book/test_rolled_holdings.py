@@ -161,6 +161,29 @@ def test_a_firm_that_the_source_withdrew_is_held_at_its_last_value() -> None:
     assert renamed.events == ("A is called C now and is held on under that name.",)
 
 
+@pytest.mark.parametrize(
+    ("orders", "bought"),
+    [
+        ({"B": 1.0}, 0.7),  # A was to be sold for it, and disappeared
+        ({"B": 0.6}, 0.6),
+        ({"B": 1.3}, 1.0),  # it borrows 30% anyway
+        ({"B": 1.0, "C": -1.0}, 1.0),  # short sales pay for it
+    ],
+)
+def test_a_firm_that_disappears_before_its_sale_pays_for_no_purchase(
+    orders: dict[str, float], bought: float
+) -> None:
+    market = panel({"B": [10.0] * 12, "C": [30.0] * 12})
+    books = rows("books", *({"session": DAYS[LAST], "ticker": one, "weight": w} for one, w in orders.items()))
+    book = recorded(position("A", 0.3), accounts=[account(decision="made")], books=books)
+    held = tonight(market, book)
+    assert held.nav == pytest.approx(1.0)
+    assert weights(market, held)["B"] == pytest.approx(bought)
+    known = rows("books", {"session": DAYS[LAST], "ticker": "A", "bound": "not in the data"})
+    again = tonight(market, replace(book, books=pl.concat([books, known])))
+    assert weights(market, again)["B"] == pytest.approx(orders["B"]), "the decision knew it"
+
+
 def test_a_ticker_that_another_firm_has_taken_over_is_not_renamed_again() -> None:
     """A was renamed to B in session 8, after the firm that had been B had become D."""
     renames = rows(
