@@ -13,6 +13,8 @@ from pipelines.nightly.book.schedule import Due, schedule_text
 from pipelines.nightly.finding import Finding
 
 _LISTED = 5  # names in a sentence
+_SHORT = 1e-4
+"""Smallest borrowed fraction of NAV that is said: 0.01%."""
 MAX_STUCK = 0.05
 """Largest share of the traded weight that may be in firms which cannot be traded, without a warning."""
 
@@ -52,8 +54,8 @@ def describe_book(
     Returns
     -------
     tuple of Finding
-        Checks ``book``, ``ruin``, ``holdings``, ``missed decision``, ``rebalance``, ``book limits``,
-        ``no prices``, ``untradable`` and ``participation``.
+        Checks ``book``, ``ruin``, ``holdings``, ``unfilled``, ``missed decision``, ``rebalance``,
+        ``book limits``, ``no prices``, ``untradable`` and ``participation``.
     """
     return tuple(_findings(name, config, rows, before, due, decided, refusal, notes))
 
@@ -77,6 +79,7 @@ def _findings(  # noqa: PLR0917  # the arguments of describe_book
         )
     if before.events:
         yield Finding("holdings", "ok", " ".join(before.events))
+    yield from _missed(before)
     if due is not None and due.late:
         yield Finding(
             "missed decision",
@@ -144,6 +147,22 @@ def _without_prices(rows: pl.DataFrame) -> Iterator[Finding]:
     )
 
 
+def _missed(before: Holdings) -> Iterator[Finding]:
+    """Name the orders since the last night that the account did not fill; a broker may have filled them."""
+    names = [f"{ticker} ({trade:+.2%})" for ticker, trade in before.missed.items()]
+    if not names:
+        return
+    listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if names[_LISTED:] else "")
+    orders = "1 order" if len(names) == 1 else f"{len(names)} orders"
+    yield Finding(
+        "unfilled",
+        "warn",
+        f"{orders} of earlier nights had no price in the session of the trade, so the book counts them as "
+        f"not filled: {listed}. If a broker filled them, the real account differs until the next trade.",
+        value=float(len(names)),
+    )
+
+
 def _untradable(rows: pl.DataFrame) -> Iterator[Finding]:
     stuck = rows.filter(~pl.col("tradable")).sort(pl.col("trade").abs(), descending=True)
     if stuck.is_empty():
@@ -152,14 +171,31 @@ def _untradable(rows: pl.DataFrame) -> Iterator[Finding]:
     share = total(stuck["trade"].abs()) / traded if traded > 0 else 0.0
     names = [f"{ticker} ({bound})" for ticker, bound in stuck.select("ticker", "bound").iter_rows()]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    short = _unfunded(rows)
+    credit = (
+        f" The purchases exceed what the other sales and the cash raise by {short:.2%} of NAV; the account "
+        "makes them smaller by that, so do not send them in full."
+        if short >= _SHORT
+        else ""
+    )
     yield Finding(
         "untradable",
-        "warn" if share > MAX_STUCK else "ok",
+        "warn" if share > MAX_STUCK or credit else "ok",
         f"{stuck.height} firms of the book cannot be traded as of this close: {', '.join(names[:_LISTED])}"
-        f"{more}; they are {share:.1%} of the orders.",
+        f"{more}; they are {share:.1%} of the orders.{credit}",
         value=share,
         limit=MAX_STUCK,
     )
+
+
+def _unfunded(rows: pl.DataFrame) -> float:
+    """By how much the purchases of a long-only book would borrow because sales cannot be made, over NAV."""
+    if total(rows["weight"].clip(upper_bound=0.0)) < 0:
+        return 0.0
+    can = rows.filter("tradable")["trade"]
+    blocked = -total(rows.filter(~pl.col("tradable"))["trade"].clip(upper_bound=0.0))
+    cash, allowed = 1.0 - total(rows["previous"]) - total(can), min(1.0 - total(rows["weight"]), 0.0)
+    return max(0.0, min(allowed - cash, blocked, total(can.clip(lower_bound=0.0))))
 
 
 def _trades(rows: pl.DataFrame) -> int:

@@ -84,6 +84,9 @@ class Holdings:
         Ticker -> held firm that the data do not have.
     events
         Delistings and renames of held firms since the last night, one sentence each.
+    missed
+        Ticker -> order over NAV that was to be traded since the last night, and whose firm had no price then
+        although it could be traded when it was ordered.
     """
 
     nav: float
@@ -97,6 +100,7 @@ class Holdings:
     growth_N: FloatArray
     absent: Mapping[str, Absent] = field(default_factory=dict)
     events: tuple[str, ...] = ()
+    missed: Mapping[str, float] = field(default_factory=dict)
 
 
 def hold(
@@ -157,6 +161,7 @@ class _Rolling:
         self._market = self._with_recorded_endings(book_market(panel, slice(0, panel.n_sessions)))
         self._events: list[str] = []
         self._absent: dict[str, Absent] = {}
+        self._missed: dict[str, float] = {}
         self._value_N, self._open_N = np.zeros(panel.n_firms), np.zeros(panel.n_firms)
         self._since_N = np.full(panel.n_firms, self._day_T[self._start])
         self._paid = 0.0  # for absent firms that were delisted
@@ -202,6 +207,7 @@ class _Rolling:
                 for ticker, one in self._absent.items()
             },
             events=tuple(self._events),
+            missed=self._missed,
         )
 
     def _place(self, row: Mapping[str, Any]) -> None:
@@ -265,7 +271,22 @@ class _Rolling:
             if at >= overtaken:
                 continue
             overtaken = at
+            if at < len(self._day_T):
+                self._miss(at, night["session"])
             yield at, self._target(night["session"])
+
+    def _miss(self, at: int, session: dt.date) -> None:
+        """Note the orders of a night that could be traded then, and for which session ``at`` has no price."""
+        sent = self._recorded.of(session).filter(pl.col("tradable"))
+        for ticker, trade in sent.select("ticker", "trade").iter_rows():
+            name = newest_ticker(ticker, session, self._recorded.renames)
+            n = self._firm.get(name)
+            if n is None:
+                silent = name not in self._delistings
+            else:
+                silent = not self._market.state_TN[at, n] & (TRADABLE | GONE)
+            if trade and silent:
+                self._missed[name] = trade
 
     def _target(self, session: dt.date) -> FloatArray:
         """Target of a recorded order; firms that are absent since then cannot be sold for it."""

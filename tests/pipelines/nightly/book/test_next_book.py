@@ -389,6 +389,10 @@ def test_a_firm_without_a_price_is_held_and_cannot_be_traded(
     assert finding.level == "warn"
     assert lost in finding.sentence
     assert halted in finding.sentence
+    net = sum(row["trade"] for row in rows.values() if row["tradable"])
+    cash = 1.0 - sum(row["previous"] for row in rows.values())
+    assert net - cash > 0.1
+    assert f"exceed what the other sales and the cash raise by {net - cash:.2%} of NAV" in finding.sentence
 
 
 def test_a_book_that_decides_at_the_end_of_a_week_knows_the_holidays_of_its_exchange(

@@ -16,6 +16,7 @@ from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from pipelines.config.backtest import BacktestConfig
 from pipelines.errors import DataError
 from pipelines.lake.schemas import schema
+from pipelines.nightly.book.describe import _missed
 from pipelines.nightly.book.holdings import Holdings, hold
 from pipelines.nightly.book.recorded import Recorded
 
@@ -240,6 +241,24 @@ def test_an_order_for_a_session_that_the_source_lacks_is_traded_in_the_next_one(
     assert weights(market, tonight(market, book)) == {"B": 1.0}
     later = [account(decision="made"), account(12)]
     assert weights(market, tonight(market, recorded(accounts=later, books=books))) == {}, "it is traded once"
+
+
+def test_an_order_that_finds_no_price_is_named() -> None:
+    market = panel({"A": [*[100.0] * 11, None, 100.0], "B": [10.0] * 13})
+    order = {"session": DAYS[10], "weight": 0.5, "trade": 0.5, "tradable": True}
+    gone = {**order, "ticker": "C", "weight": 0.0, "trade": -0.25}
+    books = rows("books", order | {"ticker": "A"}, order | {"ticker": "B"}, gone)
+    held = tonight(market, recorded(accounts=[account(decision="made")], books=books))
+    assert weights(market, held) == {"B": 0.5}
+    assert held.missed == {"A": 0.5, "C": -0.25}
+    (found,) = _missed(held)
+    assert (found.check, found.level) == ("unfilled", "warn")
+    assert "2 orders of earlier nights" in found.sentence
+    assert "A (+50.00%), C (-25.00%)" in found.sentence
+    told = books.with_columns(tradable=pl.lit(value=False))
+    again = tonight(market, recorded(accounts=[account(decision="made")], books=told))
+    assert again.missed == {}, "that night has said so"
+    assert list(_missed(again)) == []
 
 
 def test_open_orders_go_on_under_the_cap_that_they_were_made_under() -> None:
