@@ -155,13 +155,13 @@ def _usual_next(sessions: Sequence[dt.date]) -> dt.date:
     return next(day for day in after if day.weekday() in week)
 
 
-def calendar_end(config: Config, lake: Lake, day: dt.date) -> Finding | None:
+def calendar_end(config: Config, lake: Lake, day: dt.date, sessions: Sequence[dt.date]) -> Finding | None:
     """Warn that the exchange calendar ends soon, and fail after its end; None if it reaches far enough.
 
     Without the next session a night cannot tell whether tonight is the last session of a month. A market
-    without a calendar uses its own week.
+    without a calendar, or with a guessed one that its sessions contradict (`calendar_of`), uses its own week.
     """
-    calendar, overrides = exchange_calendar(config, lake), config.quality.calendar_overrides
+    calendar, overrides = calendar_of(config, lake, sessions), config.quality.calendar_overrides
     last = None if calendar is None else last_session(calendar, day, overrides)
     if last is None or day < last - _WARN_BEFORE:
         return None

@@ -406,7 +406,7 @@ def _ended_calendar(config: Config, lake: Lake, clock: Clock) -> Finding | None:
     expected = expected_session(config, lake, now)
     if expected is None or newest is None or newest < expected:
         return None
-    end = calendar_end(config, lake, now.date())
+    end = calendar_end(config, lake, now.date(), sessions_of(lake))
     return end if end is not None and end.level == "fail" else None
 
 

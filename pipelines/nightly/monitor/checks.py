@@ -49,7 +49,8 @@ def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list
         ``calendar_end``, ``coverage`` and ``withdrawn`` (these can fail the night), ``calendar``,
         ``stale_prices``, ``corrections``, ``vintages``, ``quality_flags`` and ``quarantine``.
     """
-    end = calendar_end(config, data.lake, data.session)
+    sessions = data.market.panel.dates_T.astype("datetime64[D]").tolist()
+    end = calendar_end(config, data.lake, data.session, sessions)
     return [
         *([] if end is None else [end]),
         *_calendar_findings(config, data, earlier),

@@ -92,6 +92,13 @@ def test_a_guessed_calendar_that_the_data_contradict_is_not_used(
         assert following_session(config(tiny, None), lake, every_day[:-1]) == day("2021-07-30")
         weekdays = days("2021-03-01", "2021-07-30", "01234")
         assert following_session(config(tiny, None), lake, weekdays) == day("2021-08-02")
+        patch.setattr("pipelines.nightly.exchange.exchange_calendar", lambda *_: "XSHG")
+        tonight = day("2027-01-04")  # after the end of that calendar
+        every_day = days("2026-10-01", "2027-01-04", "0123456")
+        assert calendar_end(config(tiny, None), lake, tonight, every_day) is None
+        ended = calendar_end(config(tiny, None), lake, tonight, days("2026-10-01", "2027-01-04", "01234"))
+        assert ended is not None
+        assert ended.level == "fail"
 
 
 @pytest.mark.parametrize(
@@ -108,13 +115,13 @@ def test_a_guessed_calendar_that_the_data_contradict_is_not_used(
 def test_a_calendar_that_ends_is_a_warning_weeks_before_and_an_error_after(
     tiny: dict[str, Any], tmp_path: Path, tonight: str, sessions: list[str], level: str | None
 ) -> None:
-    found = calendar_end(config(tiny, "XSHG", sessions=sessions), Lake(tmp_path), day(tonight))
+    found = calendar_end(config(tiny, "XSHG", sessions=sessions), Lake(tmp_path), day(tonight), [])
     assert (None if found is None else found.level) == level
     if found is not None:
         assert max(["2026-12-31", *sessions]) in found.sentence
         assert "quality.calendar_overrides.sessions" in found.sentence
-    assert calendar_end(config(tiny, "XNYS"), Lake(tmp_path), day(tonight)) is None
-    assert calendar_end(config(tiny, None), Lake(tmp_path), day(tonight)) is None
+    assert calendar_end(config(tiny, "XNYS"), Lake(tmp_path), day(tonight), []) is None
+    assert calendar_end(config(tiny, None), Lake(tmp_path), day(tonight), []) is None
 
 
 def test_overrides_change_what_the_calendar_says_of_a_day(tiny: dict[str, Any]) -> None:
