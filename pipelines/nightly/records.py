@@ -18,6 +18,7 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.folder import nights_folder
+from pipelines.nightly.plan import sessions_of
 from pipelines.nightly.play.journal import FILE, read_journal
 from pipelines.nightly.registry.aliases import alias_history
 from pipelines.nightly.signals.store import count_first_signals
@@ -69,7 +70,7 @@ def _problems(config: Config, lake: Lake) -> Iterator[str]:
     if done.height:
         yield from _unknown_holdings(config, lake, done["session"][-1])
     traces = {*books["session"], *promotions["session"].drop_nulls()}
-    lacking = pl.Series(sorted(_unrecorded(config, nights, signals, traces)), dtype=pl.Date)
+    lacking = pl.Series(sorted(_unrecorded(config, lake, nights, signals, traces)), dtype=pl.Date)
     if len(lacking):
         yield f"nights lacks {_sessions(lacking)}, of which other tables have rows"
 
@@ -96,17 +97,19 @@ def _orders(lake: Lake, config_name: str) -> pl.DataFrame:
 
 
 def _unrecorded(
-    config: Config, nights: pl.DataFrame, signals: pl.DataFrame, traces: Collection[dt.date]
+    config: Config, lake: Lake, nights: pl.DataFrame, signals: pl.DataFrame, traces: Collection[dt.date]
 ) -> set[dt.date]:
     """Return the sessions that were played but are not in ``nights``; none for one interrupted night.
 
     A journal knows whether the night's row was written. That decides about a single night, if there is none
-    before it, and finds nights that only signals are left of.
+    before it, and finds nights that only signals are left of. An interrupted night whose session the prices
+    do not have any more is never played again, so its traces do not count.
     """
     known = set(nights["session"])
     last = max(nights.filter(pl.col("state").is_in(FINISHED))["session"], default=None)
     scored = set(signals.select("session", "version").iter_rows())
     absent = {session for session in traces if session not in known}
+    priced = set(sessions_of(lake)) if absent else set()
     recorded = set()
     for path in nights_folder(config).glob(f"*/{FILE}"):
         try:
@@ -114,7 +117,11 @@ def _unrecorded(
             journal = None if session in known else read_journal(path.parent)
         except (ValueError, DataError):
             continue  # not the folder of a night, or damaged, which the night itself reports
-        if journal is None or not journal.recorded:
+        if journal is None:
+            continue
+        if not journal.recorded:
+            if priced and session not in priced:
+                absent.discard(session)
             continue
         if session in absent or (session, journal.champion) in scored:
             recorded.add(session)

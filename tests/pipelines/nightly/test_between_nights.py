@@ -22,7 +22,9 @@ from desk_nights import Nights
 from pipelines.config.load import load_config
 from pipelines.errors import DataError
 from pipelines.nightly.clock import Clock
+from pipelines.nightly.folder import nights_folder
 from pipelines.nightly.night import play_nights
+from pipelines.nightly.play.journal import FILE
 from pipelines.nightly.spool import sync
 from pipelines.tracking import store
 
@@ -149,6 +151,23 @@ def test_a_first_night_that_was_killed_before_its_book_is_played_first(nights: N
     assert list(nights.states()) == [*nights.played, nights.next]
     again = nights.peerglass("nightly", "desk.yaml")
     assert (again.code, again.out.count("already done")) == (0, 1), again.err
+
+
+def test_an_interrupted_night_whose_session_is_withdrawn_does_not_count(nights: Nights) -> None:
+    assert nights.night().code == 0
+    nights.roll_back("nights", 1)
+    journal = nights_folder(load_config(Path("desk.yaml"))) / str(nights.next) / FILE
+    recorded = journal.read_text()
+    journal.write_text(recorded.replace('"recorded": true', '"recorded": false'))
+    assert journal.read_text() != recorded
+    later = desk_nights.days()[desk_nights.FIRST + desk_nights.PLAYED + 1 :][:2]
+    for day in later:
+        desk_nights.prices(day).filter(pl.col("date") != nights.next).write_csv("prices.csv")
+        answer = nights.peerglass("nightly", "desk.yaml")
+        assert answer.code == 0, answer.err
+    assert list(nights.states()) == [*nights.played, *later]
+    journal.write_text(recorded)
+    assert nights.peerglass("nightly", "desk.yaml").code == 3, "its row was written and is lost"
 
 
 def change(nights: Nights, **sections: Mapping[str, Any]) -> None:
