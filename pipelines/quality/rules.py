@@ -35,8 +35,11 @@ SPIKE_REMAINDER: Final = 0.2
 SPLITS: Final = (1.5, 2.0, 2.5, *(float(n) for n in range(3, 11)), 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0)
 SPLIT_ROUNDING: Final = 0.04
 """Tolerance, in logarithms, between an unexplained ratio of closes (and of the open) and a split's ratio."""
-RECORDED_SPLIT: Final = 1.2
-"""Recorded splits of at least this factor, up or down, must show in the price."""
+RECORDED_SPLIT: Final = 1.3
+MISSED_SHARE: Final = 0.5
+"""Recorded splits of at least this factor, up or down, must show in the price. One does not show if the move
+without it is smaller than the move with it by this share of the split, in logarithms. A smaller split, or a
+smaller share, could be a session's true return: prices of A-shares rise by up to 20%."""
 CURRENCY_FACTOR: Final = 100.0
 CURRENCY_ROUNDING: Final = 0.15
 BASELINE_DAYS: Final = 60
@@ -80,11 +83,12 @@ def _reverts() -> pl.Expr:
 def _split_not_in_price() -> pl.Expr:
     """Return whether a recorded split does not show in the price.
 
-    The close is then nearer to the previous close than to the previous close divided by the split.
+    The close is then much nearer to the previous close than to the previous close divided by the split.
     """
     split = _log(pl.col("split_ratio"))
     recorded = split.abs() >= math.log(RECORDED_SPLIT)
-    return recorded & ((pl.col("raw_log_return") + split).abs() >= pl.col("raw_log_return").abs())
+    raw = pl.col("raw_log_return")
+    return recorded & ((raw + split).abs() - raw.abs() >= MISSED_SHARE * split.abs())
 
 
 def _looks_like_split() -> pl.Expr:

@@ -138,6 +138,11 @@ def test_a_recorded_split_that_the_price_does_not_show_is_found(ratio: float) ->
     assert rows == [("split_without_return", 1)]
 
 
+@pytest.mark.parametrize(("ratio", "rise"), [(1.2, 1.1), (1.2, 1.2), (1.3, 1.2), (1.5, 1.3), (2.0, 0.8)])
+def test_a_bonus_issue_on_a_day_of_a_large_return_is_no_error(ratio: float, rise: float) -> None:
+    assert found(bars([10.0, 10.0 / ratio * rise, 10.0 / ratio], split_ratio=[1.0, ratio, 1.0])) == []
+
+
 @pytest.mark.parametrize("factor", [100.0, 0.01, 108.0])
 def test_a_factor_of_a_hundred_is_a_currency_jump_once(factor: float) -> None:
     assert found(bars([5.0, 5.1, 5.1 * factor, 5.0 * factor])) == [("currency_jump", 2)]
