@@ -32,6 +32,9 @@ SPIKE: Final = 1.5
 """Factor, up or down, between a close and the one before that makes it a spike."""
 SPIKE_REMAINDER: Final = 0.2
 """Share of the spike, in logarithms, that may remain at the next close for the spike to count as reverted."""
+TICK: Final = 0.01
+FEW_TICKS: Final = 2
+"""A penny share moves by large factors from one price to the next: so few ticks are no error."""
 SPLITS: Final = (1.5, 2.0, 2.5, *(float(n) for n in range(3, 11)), 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0)
 SPLIT_ROUNDING: Final = 0.04
 """Tolerance, in logarithms, between an unexplained ratio of closes (and of the open) and a split's ratio."""
@@ -77,7 +80,13 @@ def _reverts() -> pl.Expr:
     """Return whether a close is a spike that the next close reverts; null if there is no next one."""
     remainder = (pl.col("log_return") + pl.col("next_log_return")).abs()
     size = pl.col("log_return").abs()
-    return (size >= math.log(SPIKE)) & (remainder <= SPIKE_REMAINDER * size)
+    return (size >= math.log(SPIKE)) & (remainder <= SPIKE_REMAINDER * size) & ~_few_ticks()
+
+
+def _few_ticks() -> pl.Expr:
+    """Return whether a close is at most `FEW_TICKS` from the one before, in the session's shares."""
+    moved = pl.col("close") - pl.col("previous_close") / pl.col("split_ratio")
+    return moved.abs() < (FEW_TICKS + 0.5) * TICK
 
 
 def _split_not_in_price() -> pl.Expr:
@@ -97,7 +106,7 @@ def _looks_like_split() -> pl.Expr:
         pl.any_horizontal(_is_near_factor(column, split, SPLIT_ROUNDING) for split in SPLITS)
         for column in ("log_return", "open_log_return")
     )
-    return close & open_log_return.fill_null(value=True)
+    return close & open_log_return.fill_null(value=True) & ~_few_ticks()
 
 
 def _pays_more_than_its_price() -> pl.Expr:
@@ -138,14 +147,14 @@ class PriceNeighbours(dy.Schema):
 
     Each rule is named after a defect and holds if the row does not have it.
 
-    ``spike_that_reverts``: the close differs from the one before by `SPIKE` or more and is back at the next
-    close. ``split_without_return``: a recorded split that the price does not show, so prices are adjusted
-    already. ``return_without_split``: the price moves as in a split, but none is recorded. ``currency_jump``:
-    pence instead of pounds, or another recorded currency. ``dividend_above_price``: a dividend is larger than
-    the close before it, or than the close of a firm without one. ``stale_run``: the bar repeats the one
-    before it for the `STALE_SESSIONS`-th session in a row, or longer. ``closed_session``: the exchange was
-    closed on the date. ``sparse_date``: no calendar is known, and less than a tenth of the firms have a row
-    that day.
+    ``spike_that_reverts``: the close differs from the one before by `SPIKE` or more, and by more than
+    `FEW_TICKS`, and is back at the next close. ``split_without_return``: a recorded split that the price does
+    not show, so prices are adjusted already. ``return_without_split``: the price moves as in a split, but
+    none is recorded. ``currency_jump``: pence instead of pounds, or another recorded currency.
+    ``dividend_above_price``: a dividend is larger than the close before it, or than the close of a firm
+    without one. ``stale_run``: the bar repeats the one before it for the `STALE_SESSIONS`-th session in a
+    row, or longer. ``closed_session``: the exchange was closed on the date. ``sparse_date``: no calendar is
+    known, and less than a tenth of the firms have a row that day.
 
     Log returns are relative to the previous session: ``raw_log_return`` of closes as quoted, ``log_return``
     of closes after the row's own split and dividend, ``open_log_return`` of the open after the split,

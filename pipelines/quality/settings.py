@@ -47,7 +47,7 @@ class QualityConfig(Section):
     """
 
     spike_that_reverts: Action = "flag"
-    """The close jumps by a factor of 1.5 or more and returns at the next session."""
+    """The close jumps by a factor of 1.5 or more, and by more than 0.02, and returns at the next session."""
     stale_run: Action = "flag"
     """The bar repeats the bar before it for the tenth session in a row, or longer."""
     split_without_return: Action = "flag"

@@ -107,6 +107,12 @@ def test_small_or_unreverted_jumps_are_not_flagged(closes: list[float]) -> None:
     assert "spike_that_reverts" not in dict(found(bars(closes)))
 
 
+@pytest.mark.parametrize("closes", [[0.01, 0.02, 0.01], [0.01, 0.03, 0.01], [0.03, 0.01, 0.03], [0.04, 0.02]])
+def test_a_penny_share_moves_by_ticks(closes: list[float]) -> None:
+    assert found(bars(closes)) == []
+    assert ("spike_that_reverts", 1) in found(bars([0.01, 0.1, 0.01]))
+
+
 def test_a_recorded_split_or_dividend_explains_a_fall() -> None:
     assert found(bars([100.0, 51.0, 50.0], split_ratio=[1.0, 2.0, 1.0])) == []
     assert found(bars([100.0, 51.0, 50.0], dividend=[0.0, 49.0, 0.0])) == []
