@@ -20,6 +20,8 @@ from pipelines.quality.settings import QualityConfig
 _KEY: Final = ["date", "ticker"]
 _DAILY: Final = 0.5
 """Daily data have prices on at least this share of a calendar's sessions, weekly data on fewer."""
+_MIN_FIRMS: Final = 5
+"""Sessions that fewer firms of one exchange among several lack are halts of these firms."""
 _NAMED: Final = 5
 
 
@@ -76,7 +78,8 @@ def missing_sessions(
     -------
     DataFrame
         Columns of ``gaps``, a row per missing session and firm of the exchange that has prices before and
-        after it. None where the data are not daily.
+        after it. None where the data are not daily, and none where less than five firms of one exchange among
+        several have such prices: these firms may be halted.
     """
     firms = ticker_calendars(rows, securities, config.calendar).drop_nulls()
     parts: list[pl.DataFrame] = [Gaps.create_empty()]
@@ -90,6 +93,8 @@ def missing_sessions(
             continue
         within = missing.alias("date").to_frame().join(spans, how="cross")
         within = within.filter(pl.col("date").is_between("first", "last", closed="none"))
+        if len(of_calendar) < rows["ticker"].n_unique():
+            within = within.filter(pl.len().over("date") >= _MIN_FIRMS)
         rule = pl.lit("missing_session").alias("rule")
         parts.append(within.select(*_KEY, rule).sort(_KEY))
     return pl.concat(parts)

@@ -365,6 +365,19 @@ def test_missing_sessions_of_the_calendar_are_gaps_of_its_firms(tmp_path: Path) 
     assert lake.read("gaps").is_empty()
 
 
+@pytest.mark.parametrize(("abroad", "missing"), [(1, 0), (4, 0), (5, 5)])
+def test_a_halt_of_the_few_firms_of_an_exchange_is_no_missing_session(
+    abroad: int, missing: int, tmp_path: Path
+) -> None:
+    lake, frame = Lake(tmp_path), market(12, 20, date(2023, 6, 5))
+    listed = [(f"F{n}", date(2023, 6, 5), "XETR" if n < abroad else "XNYS", None) for n in range(12)]
+    halted = pl.col("ticker").is_in([f"F{n}" for n in range(abroad)]) & (pl.col("date") == date(2023, 6, 14))
+    frame = frame.filter(~halted & (pl.col("date") != date(2023, 6, 19)))  # Juneteenth
+    ingest(Given(frame, securities=securities(*listed)), lake)
+    gaps = lake.read("gaps") if lake.exists("gaps") else frame.head(0)
+    assert gaps.filter(pl.col("date") == date(2023, 6, 14)).height == missing
+
+
 def test_a_live_source_knows_missing_sessions_after_all_its_batches(tmp_path: Path) -> None:
     lake, quality = Lake(tmp_path), QualityConfig(calendar="XNYS")
     frame = market(2, 8, date(2023, 6, 5)).filter(pl.col("date") != date(2023, 6, 8))
