@@ -139,6 +139,18 @@ def test_prices_that_are_missing_where_they_fall_or_move_fail(
     assert found.verdict == expected, found.sentence
 
 
+@pytest.mark.parametrize(("halts", "expected"), [(12, "warn"), (40, "fail")])
+def test_a_few_halts_that_end_badly_are_no_proof(halts: int, expected: str, return_TN: Array) -> None:
+    return_TN, traded_TN = return_TN.copy(), np.ones((T, N), np.bool_)
+    for n in range(halts):
+        traded_TN[100 + 5 * n : 103 + 5 * n, n] = False
+        return_TN[103 + 5 * n, n] = np.log(0.5)
+    known_TN = traded_TN & np.vstack([np.zeros((1, N), np.bool_), traded_TN[:-1]])
+    index_TN = np.exp(np.cumsum(return_TN, axis=0))
+    found = gaps_in_prices(index_TN, traded_TN, np.where(known_TN, return_TN, np.nan))
+    assert found.verdict == expected, found.sentence
+
+
 def windows(return_TN: Array, before: int, after: int) -> Array:
     """Prices of t-before to t+after, shape [T, N, sessions]; NaN where some are missing."""
     price_TN = np.exp(np.cumsum(return_TN, axis=0))
