@@ -53,6 +53,8 @@ def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel
 
     Raises
     ------
+    ConfigError
+        If the file of borrow fees has no ticker of the data.
     DataError
         If the data lack a field that the costs need, or the file of borrow fees cannot be used.
     """
@@ -83,9 +85,10 @@ def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: i
     Raises
     ------
     ConfigError
-        If orders of delay 0 are to be executed before the close.
+        If orders of delay 0 are to be executed before the close, or the file of price limits has no ticker
+        of the data.
     DataError
-        If the data lack a field that the execution needs.
+        If the data lack a field that the execution needs, or the file of price limits cannot be used.
     """
     execution = settings.execution
     if execution.price != "close" and delay < 1:
@@ -139,7 +142,7 @@ def _price_limits(
 
 def _read_limits(path: Path, panel: Panel, limit_TN: FloatArray) -> None:
     """Write the price limits of single firms, each from its date on."""
-    frame = _read_of_firms(path, "limit", "backtest.execution.price_limit_file", "limit")
+    frame = _read_of_firms(path, "limit", "backtest.execution.price_limit_file", "limit", panel)
     if "from_date" in frame.columns:
         frame = frame.sort("from_date", nulls_last=False)
     column = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
@@ -257,7 +260,7 @@ def _borrow_fees(costs: CostsConfig, panel: Panel) -> Rate:
     if costs.borrow_file is None:
         return costs.borrow_bps_per_year
     path = Path(costs.borrow_file)
-    fees = _read_of_firms(path, "borrow fee", "backtest.costs.borrow_file", "bps_per_year")
+    fees = _read_of_firms(path, "borrow fee", "backtest.costs.borrow_file", "bps_per_year", panel)
     if fees["ticker"].is_duplicated().any():
         twice = fees.filter(fees["ticker"].is_duplicated())["ticker"][0]
         raise DataError(f"{path} has several fees for {twice}; keep one row per ticker.")
@@ -265,8 +268,16 @@ def _borrow_fees(costs: CostsConfig, panel: Panel) -> Rate:
     return np.array([[by_ticker.get(ticker, costs.borrow_bps_per_year) for ticker in panel.tickers_N]])
 
 
-def _read_of_firms(path: Path, what: str, setting: str, value: str) -> pl.DataFrame:
-    """Read a CSV or Parquet file with columns ticker and a number of at least 0, and perhaps from_date."""
+def _read_of_firms(path: Path, what: str, setting: str, value: str, panel: Panel) -> pl.DataFrame:
+    """Read a CSV or Parquet file with columns ticker and a number of at least 0, and perhaps from_date.
+
+    Raises
+    ------
+    ConfigError
+        If none of the file's tickers is in the panel.
+    DataError
+        If there is no such file, or it has other contents.
+    """
     if not path.is_file():
         raise DataError(f"There is no file of {what}s at {path}; check {setting}.")
     try:
@@ -293,5 +304,10 @@ def _read_of_firms(path: Path, what: str, setting: str, value: str) -> pl.DataFr
         ticker, number = wrong.row(0)[:2]
         raise DataError(
             f"{path} gives {ticker} a {what} of {number} ({value}); it must be a number of at least 0."
+        )
+    if not frame.is_empty() and not set(frame["ticker"]) & set(panel.tickers_N):
+        raise ConfigError(
+            f"No ticker of {path} is in the data, which have for example {panel.tickers_N[0]!r} where the "
+            f"file has {frame['ticker'][0]!r}: correct the tickers, or check {setting}."
         )
     return frame

@@ -211,6 +211,18 @@ def test_tickers_with_leading_zeros_find_their_fees_and_limits(panel: Panel, tmp
     assert np.flatnonzero(bar_TN.any(axis=0)).tolist() == [1]
 
 
+def test_a_file_of_other_tickers_is_refused(panel: Panel, tmp_path: Path) -> None:
+    file = tmp_path / "firms.csv"
+    file.write_text("ticker,bps_per_year,limit\nAAPL.US,30,0.1\nMSFT.US,30,0.1\n")
+    costs = BacktestConfig.model_validate({"costs": {"borrow_file": str(file)}})
+    limits = BacktestConfig.model_validate({"execution": {"price_limit_file": str(file)}})
+    wrong = r"No ticker of .*firms\.csv is in the data, .*'F0' .*'AAPL\.US': .* check backtest\."
+    with pytest.raises(ConfigError, match=rf"{wrong}costs\.borrow_file"):
+        book_costs(costs, panel, slice(None))
+    with pytest.raises(ConfigError, match=rf"{wrong}execution\.price_limit_file"):
+        book_execution(limits, panel, slice(None), 1)
+
+
 def test_price_limits_lots_and_fees_of_a_config(panel: Panel, tmp_path: Path) -> None:
     raw_TN = panel.raw_close_TN
     file = tmp_path / "limits.csv"
