@@ -9,7 +9,7 @@ from models.registry import MODELS
 from pipelines.config.load import settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.run.checkpoints import checkpoint_config
+from pipelines.run.checkpoints import checkpoint_config, checkpoint_exists
 from pipelines.run.record import Run
 
 _BASIS_POINTS = 1e4
@@ -37,7 +37,7 @@ class Unit:
     sentence: str
 
 
-def unit_of(config: Config, model: str, *, calibrated: bool = True) -> Unit:
+def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Unit:
     """Unit of a model's forecasts.
 
     Parameters
@@ -47,7 +47,8 @@ def unit_of(config: Config, model: str, *, calibrated: bool = True) -> Unit:
     model
         Entry of its ``models``.
     calibrated
-        Whether a model whose loss has no scale was calibrated on validation (`models.calibration`).
+        Whether a model whose loss has no scale was calibrated on validation (`models.calibration`); None if
+        no checkpoint is left that says so.
     """
     label, sessions = config.label, "session" if config.label.horizon == 1 else "sessions"
     entry = MODELS[registry_name(config, model)]
@@ -55,13 +56,12 @@ def unit_of(config: Config, model: str, *, calibrated: bool = True) -> Unit:
         return Unit("", 1.0, "none", f"none, because {model} is a fixed rule that only ranks firms")
     loss = settings_of(config, model)[1]["loss"]
     if entry.kind == "neural" and loss in SCALE_FREE and not calibrated:
-        return Unit(
-            "",
-            1.0,
-            "none",
-            f"none, because {model} was trained with fit.loss {loss} and its forecasts were not calibrated; "
-            "train the config again",
+        why = (
+            "no checkpoint is left that says whether its forecasts were calibrated"
+            if calibrated is None
+            else "its forecasts were not calibrated; train the config again"
         )
+        return Unit("", 1.0, "none", f"none, because {model} was trained with fit.loss {loss} and {why}")
     what = "residual return" if label.residualise_factors else "return"
     over = f"{what} over {label.horizon} {sessions}"
     if label.transform == "rank":
@@ -75,6 +75,7 @@ def unit_of(config: Config, model: str, *, calibrated: bool = True) -> Unit:
 
 def unit_of_run(run: Run, model: str) -> Unit:
     """Unit of the forecasts of a run's model, after a look at its stored fits."""
-    folders = list((run.folder / "checkpoints" / model).glob("fold-*-seed-*"))
-    calibrated = bool(folders) and all("calibration" in checkpoint_config(folder) for folder in folders)
+    folders = (run.folder / "checkpoints" / model).glob("fold-*-seed-*")
+    stored = [checkpoint_config(folder) for folder in folders if checkpoint_exists(folder)]
+    calibrated = all("calibration" in one for one in stored) if stored else None
     return unit_of(run.config, model, calibrated=calibrated)

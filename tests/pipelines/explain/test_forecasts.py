@@ -484,6 +484,9 @@ def test_the_unit_is_named_where_there_is_one(explain: Call, trained: Path, test
     assert unit_of_run(run, "ridge").name == "bps"
     rules = run.config.model_copy(update={"models": {"momentum": {}, **run.config.models}})
     assert unit_of(rules, "momentum").short == "none", "a rule that ranks firms forecasts no return"
+    pruned = unit_of_run(replace(run, folder=trained / "pruned"), "temporal_peer")
+    assert "no checkpoint is left" in pruned.sentence
+    assert "not calibrated" not in pruned.sentence
     path = run.checkpoint("temporal_peer", 0, 4) / "model.json"
     kept = path.read_text()
     old = json.loads(kept)
