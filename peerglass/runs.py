@@ -77,13 +77,14 @@ class Run:
     @property
     def tables(self) -> tuple[str, ...]:
         """Names of the tables that :meth:`table` returns: those of the newest evaluation, then the run's."""
-        folders = [self._evaluation(None).folder] if self.evaluations else []
+        newest = [self._evaluation(None)] if self.evaluations else []
         stored = [
             path.stem
-            for folder in [*folders, self.folder / "tables"]
+            for folder in [*(one.folder for one in newest), self.folder / "tables"]
             for path in sorted(folder.glob("*.parquet"))
         ]
-        return tuple(dict.fromkeys([*stored, *(RECOUNTED if folders else ())]))
+        counted = [name for one in newest for name in recount(self.recorded, one).recounted]
+        return tuple(dict.fromkeys([*stored, *counted]))
 
     def table(self, name: str, evaluation: str | None = None) -> pl.DataFrame:
         """Return a table of an evaluation or of the run.

@@ -44,6 +44,15 @@ def test_tables_of_the_run_and_of_its_evaluation_are_read(run: peerglass.Run) ->
     assert run.report().read_text(encoding="utf-8").lower().startswith("<!doctype html>")
 
 
+def test_only_tables_that_can_be_read_are_listed(run: peerglass.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "overfitting" in run.tables
+    monkeypatch.setattr("pipelines.results.robustness.recount.MIN_SESSIONS", 10**6)
+    assert "overfitting" not in run.tables, "the run has too few sessions for it"
+    assert {"significance", "trials"} <= set(run.tables)
+    with pytest.raises(peerglass.PeerglassError, match="no table 'overfitting'"):
+        run.table("overfitting")
+
+
 def test_forecasts_have_one_row_per_firm_and_date(run: peerglass.Run) -> None:
     rows = run.forecasts()
     assert rows.columns == ["date", "ticker", "model", "fold", "seed", "forecast", "label"]
