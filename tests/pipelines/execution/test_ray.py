@@ -112,7 +112,7 @@ def test_a_killed_machine_and_a_killed_worker_lose_nothing(
         assert f"printed by {job}" in one.log
         assert node not in killed
     assert sorted(results) == [0, 1, 3, 4, 5]
-    assert len(started) == 3, "the tasks that waited were on three machines"
+    assert started - set(killed), "others than the killed machine computed"
     assert "attempt 1 was lost: " in results[1].log
     assert capfd.readouterr() == ("", ""), "nothing of Ray reaches the terminal"
 
