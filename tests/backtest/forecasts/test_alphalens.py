@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -18,10 +17,8 @@ from random_markets import panel_of, random_tables
 
 from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics, persistence
 from features.panel.holder_returns import bought_return, holder_market
+from features.panel.holding import tradable
 from features.panel.labels import forward_returns
-
-if importlib.util.find_spec("alphalens") is None:
-    pytest.skip("alphalens-reloaded is not installed: pip install '.[peers]'", allow_module_level=True)
 
 T, N, H = 40, 60, 3
 
@@ -134,8 +131,14 @@ def test_with_other_numbers_of_firms_an_edge_lies_one_firm_lower_at_most(firms: 
     price_TN, signal_TN = market(firms, firms)
     sizes = alphalens(price_TN, signal_TN).clean.groupby(["date", "factor_quantile"], observed=True).size()
     theirs_Q = np.cumsum(sizes.to_numpy().reshape(-1, 5)[0])
-    ours_Q = np.array([-(-i * firms // 5) for i in range(1, 6)])
-    assert set(ours_Q - theirs_Q) == {0, 1}
+    order_TN = np.where(np.isfinite(signal_TN), np.argsort(np.argsort(signal_TN, axis=1), axis=1), np.nan)
+    mean_Q = ours(order_TN, signal_TN).quantile_TQ[0]  # the firms of a quantile are neighbours in the order
+    ours_Q, edge = [], 0.0
+    for mean in mean_Q:  # (edge + (next edge - 1)) / 2
+        edge = 2 * mean + 1 - edge
+        ours_Q.append(edge)
+    np.testing.assert_allclose(ours_Q, np.round(ours_Q), rtol=0, atol=1e-9)
+    assert set(np.round(ours_Q).astype(int) - theirs_Q) == {0, 1}
 
 
 def test_their_forward_return_is_our_label_at_delay_0() -> None:
@@ -200,7 +203,7 @@ def test_a_constant_signal_has_an_ic_of_0_here_and_none_there() -> None:
 
 
 def test_gaps_halts_a_delisting_splits_and_dividends_change_no_definition() -> None:
-    """On a market with all of them, for firms that trade at t; prices there are the total return index."""
+    """On a market with all of them, for firms that can be bought at t; prices there are the index."""
     from alphalens import performance, utils
 
     panel = panel_of(random_tables(5))
@@ -208,7 +211,7 @@ def test_gaps_halts_a_delisting_splits_and_dividends_change_no_definition() -> N
     dates = slice(first, last)
     label_TN = forward_returns(panel, 0, horizon)
     signal_TN = np.cumsum(np.random.default_rng(5).normal(size=label_TN.shape), axis=0)
-    signal_TN[~panel.traded_TN | np.isnan(label_TN)] = np.nan
+    signal_TN[~tradable(panel) | np.isnan(label_TN)] = np.nan
     held_TN = np.isfinite(signal_TN[dates])
     assert (~panel.traded_TN[first + horizon : last + horizon] & held_TN).any()  # halted at the end
     assert (panel.delisted_TN[first + horizon : last + horizon] & held_TN).any()
