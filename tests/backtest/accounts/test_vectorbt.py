@@ -12,7 +12,6 @@ import warnings
 
 import numpy as np
 import polars as pl
-import pytest
 from ending_markets import STALE, holders_paid, raw_market
 
 from backtest.accounts.accounting import run_book
