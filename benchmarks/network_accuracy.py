@@ -18,10 +18,8 @@ from scipy import stats
 
 from features.arrays import FloatArray
 from models.batch import PanelTensors
-from models.explain.network.scores import shuffled_sources
-from models.explain.network.weights import NetworkSums, sum_dates
-from models.explain.peers import PeerAttribution, PeerGameConfig, explain_peers
-from models.explain.walks import PeerGame
+from models.explain.network.weights import NetworkSums, shuffled_sources, sum_dates
+from models.explain.peers import PeerAttribution, PeerGame, PeerGameConfig, explain_peers
 from models.fitting.fit import FitConfig, NeuralFitted, fit
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer, SelfPeerConfig

@@ -36,9 +36,9 @@ from backtest.forecasts.metrics import forecast_metrics
 from backtest.splits.fold import Fold
 from features.arrays import BoolArray, FloatArray, IntArray
 from models.batch import PanelTensors
-from models.explain.attention.importance import peer_importance
+from models.explain.attention import peer_importance
 from models.explain.groups import GroupGameConfig, explain_groups
-from models.explain.network.lift import edge_recovery
+from models.explain.network.recovery import edge_recovery
 from models.explain.peers import PeerGameConfig, attention_matrices, explain_peers
 from models.explain.players import PlayerConfig
 from models.fitting.fit import FitConfig, NeuralFitted, fit, untrained
@@ -47,7 +47,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.dataset.folds import plan_folds
-from pipelines.explain.recovery import planted_edges
+from pipelines.explain.tables import planted_edges
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
 from pipelines.train.task import collect_arrays, to_tensors

@@ -59,7 +59,7 @@ def import_training() -> None:
 
 def import_explaining() -> None:
     """Import what explanations need."""
-    import pipelines.explain.fold  # noqa: F401
+    import pipelines.explain.games  # noqa: F401
 
 
 def compile_loops() -> None:

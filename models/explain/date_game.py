@@ -14,9 +14,9 @@ from torch import Tensor
 
 from features.arrays import BoolArray, FloatArray, IntArray
 from models.batch import Ablation, Batch, EqualDates
-from models.explain.game import RandomGame
 from models.explain.players import Player, Unwrapped, forecast, peer_members, repeat_batch
 from models.explain.removal import Replacement
+from models.explain.shapley import RandomGame
 
 _CELLS = (
     2_000_000  # of a forward pass: per coalition and firm, the explained firms and some for its own token

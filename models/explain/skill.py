@@ -26,11 +26,10 @@ from features.arrays import BoolArray, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.batch import PanelTensors
 from models.explain.date_game import group_game
-from models.explain.engines.engine import Precision, sample
 from models.explain.engines.samplers import SAMPLERS
-from models.explain.game import FixedGame, Game
 from models.explain.players import Explainable, Player, PlayerConfig, check_families, find_players, unwrap
 from models.explain.removal import Removal, TrainingCells, replacement, training_cells
+from models.explain.shapley import FixedGame, Game, Precision, sample
 from models.spec import require_choice
 
 MIN_FIRMS = 3

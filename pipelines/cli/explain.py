@@ -154,7 +154,7 @@ def explain(
 
         print(explain_run(run, output, wait=wait))
         return
-    from pipelines.explain.forecasts.question import Question
+    from pipelines.explain.question import Question
 
     question = Question(
         date=_day(date),
@@ -172,11 +172,11 @@ def explain(
         out=out,
     )
     if skill:
-        from pipelines.explain.forecasts.skill_command import explain_skill_of_run
+        from pipelines.explain.command import explain_skill_of_run
 
         print(explain_skill_of_run(run, output, question))
         return
-    from pipelines.explain.forecasts.command import explain_forecasts
+    from pipelines.explain.command import explain_forecasts
 
     print(explain_forecasts(run, output, question))
 

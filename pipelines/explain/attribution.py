@@ -13,10 +13,8 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
 from pipelines.explain.games import explain_models, explained_models
-from pipelines.explain.network_study import NetworkStudy
-from pipelines.explain.network_tables import graphml, network_tables
-from pipelines.explain.recovery import planted_edges, recovery_table
-from pipelines.explain.tables import explanation_tables, summary_line
+from pipelines.explain.network_tables import NetworkStudy, graphml, network_tables
+from pipelines.explain.tables import explanation_tables, planted_edges, recovery_table, summary_line
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test

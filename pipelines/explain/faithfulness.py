@@ -10,9 +10,7 @@ import torch
 
 from features.arrays import FloatArray, IntArray
 from models.batch import PanelTensors
-from models.explain.attention.heads import DateAttention
-from models.explain.attention.importance import rollout_of_peers
-from models.explain.attention.record import record_attention
+from models.explain.attention import DateAttention, record_attention, rollout_of_peers
 from models.explain.design import evenly_spaced
 from models.explain.faithful.forecasts import (
     MIN_UNITS,

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from features.arrays import BoolArray
-from models.explain.network.recovery import compare_edges, edge_auc
+from features.arrays import BoolArray, IntArray
+from models.explain.design import mean_over_sample
+from models.explain.network.recovery import compare_edges, edge_auc, edge_recovery
 from models.explain.network.weights import PeerNetwork, attention_network, mean_network, peer_network
+from models.explain.skill import SkillAttribution, mean_and_error
 from pipelines.dataset.build import Dataset
 from pipelines.explain.faithful_tables import Faithfulness, faithful_tables
-from pipelines.explain.fold import ModelExplanation
-from pipelines.explain.period import period_table
-from pipelines.explain.skill import skill_table
+from pipelines.explain.games import ModelExplanation
 
 _ROC_POINTS = 200
 
@@ -205,3 +207,189 @@ def summary_line(explanation: ModelExplanation, dataset: Dataset, seed: int = 0)
     ]
     parts += [one.sentence for one in _faithfulness(explanation, dataset, seed).verdicts()]
     return "; ".join(parts)
+
+
+START = "attention before training"
+_RECOVERY_SCHEMA = {
+    "model": pl.String,
+    "method": pl.String,
+    "kind": pl.String,
+    "auc": pl.Float64,
+    "error": pl.Float64,
+    "lift": pl.Float64,
+    "lift_error": pl.Float64,
+    "n_edges": pl.Int64,
+    "n_pairs": pl.Int64,
+}
+
+
+def recovery_table(explanation: ModelExplanation, truth: pl.DataFrame, dataset: Dataset) -> pl.DataFrame:
+    """Measure how well SHAP, attention and attention before training find each kind of planted edge.
+
+    Parameters
+    ----------
+    explanation
+        Results of the games of a model with peers.
+    truth
+        Planted edges: leader, follower, valid_from, valid_to, and rule, the kind.
+    dataset
+        Dataset of the run.
+
+    Returns
+    -------
+    DataFrame
+        One row per method and kind, with the fields of :class:`models.explain.network.recovery.EdgeRecovery`.
+        Empty if no edge is among the compared pairs.
+    """
+    sessions = np.array([part.session for part in explanation.peers])
+    kinds = truth["rule"].fill_null("edge").unique().sort().to_list()
+    planted = {
+        kind: planted_edges(truth.filter(pl.col("rule").fill_null("edge") == kind), dataset, sessions)
+        for kind in kinds
+    }
+    methods = {
+        "shap": [(part.firms_N, part.square_NN) for part in explanation.peers],
+        "attention": [(part.firms_N, part.attention_NN) for part in explanation.peers],
+        START: list(explanation.untrained),
+    }
+    found = edge_recovery(methods, planted, start=START) if planted else []
+    rows = [{"model": explanation.model, **dataclasses.asdict(one)} for one in found]
+    return pl.DataFrame(rows, schema=_RECOVERY_SCHEMA)
+
+
+def planted_edges(truth: pl.DataFrame, dataset: Dataset, sessions: IntArray) -> BoolArray:
+    """Find the planted edges, direct or over two hops, that are valid on at least half of the sessions.
+
+    Parameters
+    ----------
+    truth
+        leader, follower, valid_from, valid_to: edges of a simulated market.
+    dataset
+        Panel with dates and tickers.
+    sessions
+        Indices of the explained sessions.
+
+    Returns
+    -------
+    ndarray of bool, shape (N, N)
+        Indexed by [target, source].
+    """
+    column = {ticker: n for n, ticker in enumerate(dataset.panel.tickers_N)}
+    dates = dataset.panel.dates_T[sessions].astype("datetime64[D]")
+    valid_NN = np.zeros((dataset.panel.n_firms, dataset.panel.n_firms), dtype=np.int64)
+    spells = truth.select("leader", "follower", "valid_from", "valid_to").unique()
+    for leader, follower, start, end in spells.iter_rows():
+        if leader in column and follower in column:
+            valid = dates >= np.datetime64(start)
+            if end is not None:
+                valid &= dates < np.datetime64(end)
+            valid_NN[column[follower], column[leader]] += int(valid.sum())
+    return 2 * valid_NN >= len(sessions)
+
+
+TOTAL = "rank IC"
+BASE = "without any player"
+
+
+def skill_table(model: str, parts: Sequence[SkillAttribution]) -> pl.DataFrame:
+    """Average the values of the rank IC over the dates of all folds and seeds.
+
+    Returns
+    -------
+    polars.DataFrame
+        model, kind, player, ``value`` (mean over dates), ``error`` (its standard error over dates, which
+        contains the Monte Carlo error; null with a single date), ``t`` (value / error) and ``dates``. The
+        kinds ``base`` and ``total`` are the rank IC without any player and of the complete model; the other
+        values and the base add up to the total.
+    """
+    players = parts[0].players
+    value_DP = np.concatenate([part.values_DP for part in parts])
+    base_D, skill_D = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("base_D", "skill_D")
+    )
+    if not len(value_DP):
+        return pl.DataFrame(schema=_SKILL_SCHEMA)
+    mean_X, error_X = mean_and_error(np.column_stack([value_DP, base_D, skill_D]))
+    return pl.DataFrame(
+        {
+            "model": [model] * len(mean_X),
+            "kind": [*(player.kind for player in players), "base", "total"],
+            "player": [*(player.name for player in players), BASE, TOTAL],
+            "value": mean_X,
+            "error": pl.Series(error_X, dtype=pl.Float64).fill_nan(None),
+            "dates": [len(value_DP)] * len(mean_X),
+        },
+        schema={name: kind for name, kind in _SKILL_SCHEMA.items() if name != "t"},
+    ).with_columns(pl.when(pl.col("error") > 0).then(pl.col("value") / pl.col("error")).alias("t"))
+
+
+_SKILL_SCHEMA: dict[str, type[pl.DataType]] = {
+    "model": pl.String,
+    "kind": pl.String,
+    "player": pl.String,
+    "value": pl.Float64,
+    "error": pl.Float64,
+    "dates": pl.Int64,
+    "t": pl.Float64,
+}
+
+
+def describe_skill(table: pl.DataFrame) -> str:
+    """Show the table, the largest values first."""
+    width = max(18, *(len(name) for name in table["player"])) + 2
+    lines = [f"  {'player':<{width}}{'rank IC':>10}{'error':>10}{'t':>8}"]
+    inner = table.filter(~pl.col("kind").is_in(["base", "total"])).sort("value", descending=True)
+    ends = table.filter(pl.col("kind").is_in(["base", "total"]))
+    for row in pl.concat([inner, ends]).iter_rows(named=True):
+        error = "" if row["error"] is None else f"{row['error']:.4f}"
+        t = "" if row["t"] is None else f"{row['t']:+.1f}"
+        lines.append(f"  {row['player']:<{width}}{row['value']:>+10.4f}{error:>10}{t:>8}")
+    return "\n".join(lines)
+
+
+ALL = "all"
+"""The row of all groups together."""
+
+NOISE = math.sqrt(2.0 / math.pi)
+"""Mean absolute value of a standard normal variable."""
+
+
+def period_table(values: pl.DataFrame) -> pl.DataFrame:
+    """Average the values of a sample of forecasts.
+
+    Parameters
+    ----------
+    values
+        session, group (null if unknown), kind, player, value and error (Monte Carlo standard error), one row
+        per forecast and player.
+
+    Returns
+    -------
+    polars.DataFrame
+        group (``all`` first), kind, player, ``mean_abs`` (mean absolute value) and its standard error over
+        the sample ``error`` (`models.explain.design.mean_over_sample`; null with a single date), ``noise``
+        (what ``mean_abs`` would be if all values were zero), ``mean`` (mean value), ``forecasts`` and
+        ``dates``.
+    """
+    everyone = values.with_columns(pl.lit(ALL).alias("group"))
+    of_groups = values.filter(pl.col("group").is_not_null()).sort("group", maintain_order=True)
+    rows = []
+    for (group, kind, player), part in pl.concat([everyone, of_groups]).group_by(
+        "group", "kind", "player", maintain_order=True
+    ):
+        value_E, session_E = part["value"].to_numpy(), part["session"].to_numpy()
+        mean_abs, error = mean_over_sample(np.abs(value_E), session_E)
+        rows.append(
+            {
+                "group": group,
+                "kind": kind,
+                "player": player,
+                "mean_abs": mean_abs,
+                "error": None if math.isnan(error) else error,
+                "noise": NOISE * float(part["error"].to_numpy().mean()),
+                "mean": float(value_E.mean()),
+                "forecasts": len(value_E),
+                "dates": len(np.unique(session_E)),
+            }
+        )
+    return pl.DataFrame(rows, schema_overrides={"error": pl.Float64})

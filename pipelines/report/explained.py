@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.explain.recovery import START
+from pipelines.explain.tables import START
 from pipelines.explain.unit import unit_of_run
 from pipelines.report.contents.attribution import ExampleForecast, ModelAttribution
 from pipelines.report.contents.faithfulness import ModelFaithfulness

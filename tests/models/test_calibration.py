@@ -17,7 +17,7 @@ from backtest.forecasts.metrics import r2_oos
 from models.batch import Ablation
 from models.calibration import Line, calibrate, carry_over
 from models.explain.groups import explain_groups
-from models.explain.walks import PeerGame
+from models.explain.peers import PeerGame
 from models.fitted import FittedState
 from models.fitting.fit import NeuralFitted, fit, fit_stacked, refit, restore
 

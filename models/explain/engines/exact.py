@@ -11,9 +11,7 @@ from math import comb
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray
-from models.explain.engines.engine import Arrays
-from models.explain.engines.running import add_draws, mean_values
-from models.explain.game import RandomGame, ShapleyValues
+from models.explain.shapley import Arrays, RandomGame, ShapleyValues, add_draws, mean_values
 
 MAX_PLAYERS = 12
 """Largest number of players; 4,096 coalitions."""

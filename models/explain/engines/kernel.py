@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray
-from models.explain.engines.engine import Arrays
-from models.explain.game import RandomGame, ShapleyValues
+from models.explain.shapley import Arrays, RandomGame, ShapleyValues
 
 BATCHES = 32
 """Number of batches between which the standard error is estimated."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from models.explain.engines.engine import Engine
 from models.explain.engines.exact import ExactEngine
 from models.explain.engines.kernel import KernelEngine
-from models.explain.engines.permutation import PermutationEngine
+from models.explain.shapley import Engine, PermutationEngine
 
 SAMPLERS: dict[str, Engine] = {
     engine.name: engine for engine in (PermutationEngine(), KernelEngine(), ExactEngine())

@@ -13,8 +13,7 @@ from typing import Literal
 import numpy as np
 
 from features.arrays import FloatArray, IntArray
-from models.explain.faithful.curves import Curves
-from models.explain.faithful.forecasts import RANDOM, SHAP, ForecastMeasures
+from models.explain.faithful.forecasts import RANDOM, SHAP, Curves, ForecastMeasures
 from models.explain.faithful.inference import Intervened
 from models.explain.faithful.statistics import (
     UNKNOWN,

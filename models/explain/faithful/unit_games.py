@@ -21,7 +21,7 @@ from torch import Tensor
 
 from features.arrays import BoolArray, FloatArray, IntArray
 from models.batch import Ablation, Batch
-from models.explain.engines.gradients import path_contributions
+from models.explain.gradients import path_contributions
 from models.explain.players import repeat_batch
 from models.explain.removal import Replacement
 from models.forecaster import Forecaster

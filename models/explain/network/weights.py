@@ -11,14 +11,17 @@ bias, from products of independent draws (`models.explain.peers.PeerAttribution.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray
-from models.explain.network.scores import normal_scores
 from models.explain.peers import PeerAttribution
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +61,7 @@ class EdgeTests:
     t_NN
         Sum over dates of the normal score of the square among all sources of the target, divided by
         ``sqrt(D)``. If the sources of every date were shuffled, it would be nearly a normal variable with a
-        variance slightly below 1 (`models.explain.network.scores`). NaN for pairs that were not measured.
+        variance slightly below 1 (`models.explain.network.weights`). NaN for pairs that were not measured.
     p_NN
         Probability of at least this ``t`` under the shuffled peers, by the standard normal distribution;
         one-sided and slightly conservative.
@@ -200,3 +203,135 @@ def _require_pairs(dates_NN: IntArray) -> None:
         raise ValueError(
             "No pair of firms was measured on any date; explain at least one date with two firms."
         )
+
+
+def normal_scores(size_nn: FloatArray) -> FloatArray:
+    """Standardised normal score of each source among those of its target; tied sources share their rank.
+
+    0 on the diagonal, for pairs that were not measured (NaN), and for targets whose sources are all tied.
+    """
+    from scipy import stats
+    from scipy.special import ndtri
+
+    known_nn = _measured(size_nn)
+    count_n1 = known_nn.sum(axis=1, keepdims=True)
+    # pairs that were not measured get the lowest ranks, which are then subtracted
+    rank_nn = stats.rankdata(np.where(known_nn, size_nn, -np.inf), axis=1) - (len(size_nn) - count_n1)
+    score_nn = np.where(known_nn, ndtri(np.where(known_nn, rank_nn, 1.0) / (count_n1 + 1.0)), 0.0)
+    score_nn -= np.where(known_nn, score_nn.sum(axis=1, keepdims=True) / np.maximum(count_n1, 1), 0.0)
+    spread_n1 = np.sqrt((score_nn**2).sum(axis=1, keepdims=True) / np.maximum(count_n1 - 1, 1))
+    standard_nn: FloatArray = np.where(spread_n1 > 1e-9, score_nn / np.maximum(spread_n1, 1e-9), 0.0)
+    return standard_nn
+
+
+def shuffled_sources(value_nn: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Values of a date with its measured sources in a random order, the same for all targets.
+
+    A source that would fall onto the diagonal changes places with the one that replaces the target itself, so
+    that every target keeps exactly its own values.
+    """
+    n = len(value_nn)
+    drawn = np.flatnonzero(_measured(value_nn).any(axis=0))
+    source_n = np.arange(n)
+    source_n[drawn] = rng.permutation(drawn)
+    source_nn = np.broadcast_to(source_n, (n, n)).copy()
+    own_nn = (source_nn == np.arange(n)[:, None]) & ~np.eye(n, dtype=np.bool_)
+    source_nn[own_nn] = source_n[np.nonzero(own_nn)[0]]
+    np.fill_diagonal(source_nn, np.arange(n))
+    return np.take_along_axis(value_nn, source_nn, axis=1)
+
+
+def _measured(value_nn: FloatArray) -> BoolArray:
+    measured: BoolArray = np.isfinite(value_nn) & ~np.eye(len(value_nn), dtype=np.bool_)
+    return measured
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeTable:
+    """Edges ``source -> target`` with positive weight, sorted by target and rank.
+
+    Attributes
+    ----------
+    source_E, target_E
+        Columns of the panel.
+    weight_E, signed_E
+        As in :class:`PeerNetwork`.
+    error_E, t_E, p_E, q_E
+        As in :class:`EdgeTests`.
+    share_E
+        Weight divided by the total weight of the target.
+    rank_E
+        Rank among the sources of the target; 1 is the largest weight.
+    dates_E
+        Number of dates over which the weight is averaged.
+    """
+
+    source_E: IntArray
+    target_E: IntArray
+    weight_E: FloatArray
+    signed_E: FloatArray
+    error_E: FloatArray
+    t_E: FloatArray
+    p_E: FloatArray
+    q_E: FloatArray
+    share_E: FloatArray
+    rank_E: IntArray
+    dates_E: IntArray
+
+
+def edge_table(network: PeerNetwork, tests: EdgeTests, top: int | None = None) -> EdgeTable:
+    """List the edges of a network, or the ``top`` strongest edges of each target.
+
+    Ties are broken by the source's column, so the table is deterministic.
+    """
+    weight_NN = network.weight_NN
+    row_N1 = weight_NN.sum(axis=1, keepdims=True)
+    share_NN = np.divide(weight_NN, row_N1, out=np.zeros_like(weight_NN), where=row_N1 > 0.0)
+    rank_NN = ranks_of_sources(weight_NN)
+    listed_NN = (weight_NN > 0.0) & (rank_NN <= (len(weight_NN) if top is None else top))
+    target_E, source_E = np.nonzero(listed_NN)
+    by_rank_E = np.lexsort((rank_NN[listed_NN], target_E))
+    target_E, source_E = target_E[by_rank_E], source_E[by_rank_E]
+    at = (target_E, source_E)
+    return EdgeTable(
+        source_E=source_E,
+        target_E=target_E,
+        weight_E=weight_NN[at],
+        signed_E=network.signed_NN[at],
+        error_E=tests.error_NN[at],
+        t_E=tests.t_NN[at],
+        p_E=tests.p_NN[at],
+        q_E=tests.q_NN[at],
+        share_E=share_NN[at],
+        rank_E=rank_NN[at],
+        dates_E=network.dates_NN[at],
+    )
+
+
+def ranks_of_sources(size_NN: FloatArray) -> IntArray:
+    """Rank of each source among those of its target, 1 for the largest; ties by the source's column."""
+    order_NN = np.argsort(-size_NN, axis=1, kind="stable")
+    rank_NN = np.empty_like(order_NN)
+    np.put_along_axis(rank_NN, order_NN, np.arange(1, size_NN.shape[1] + 1)[None, :], axis=1)
+    return rank_NN
+
+
+def to_digraph(network: PeerNetwork, listed_NN: BoolArray, tickers: Sequence[str]) -> nx.DiGraph[str]:
+    """Convert the listed pairs to a ``networkx.DiGraph``: edges ``source -> target``, and all firms as nodes.
+
+    The attributes ``weight``, ``signed`` and ``dates`` are plain numbers, so the graph can be written as
+    GraphML.
+    """
+    import networkx as nx
+
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(tickers)
+    for i, j in zip(*np.nonzero(listed_NN), strict=True):
+        graph.add_edge(
+            tickers[j],
+            tickers[i],
+            weight=float(network.weight_NN[i, j]),
+            signed=float(network.signed_NN[i, j]),
+            dates=int(network.dates_NN[i, j]),
+        )
+    return graph

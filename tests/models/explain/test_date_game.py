@@ -11,11 +11,10 @@ from attribution_data import small_market, small_modules
 
 from models.batch import Ablation, PanelTensors
 from models.explain.date_game import group_game
-from models.explain.date_values import DateValues, Method, date_values
-from models.explain.engines.engine import Precision, SamplerState
-from models.explain.groups import GroupGameConfig, explain_groups
+from models.explain.groups import DateValues, GroupGameConfig, Method, date_values, explain_groups
 from models.explain.players import PlayerConfig, PlayerNames, find_players, player_data
 from models.explain.removal import SameDate, draw_donors
+from models.explain.shapley import Precision, SamplerState
 from models.forecaster import Forecaster
 
 FAMILIES = {"momentum": (0, 2), "value": (1,), "size": (3,)}

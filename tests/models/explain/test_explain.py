@@ -16,16 +16,13 @@ from torch import Tensor
 from models.attention.encoder import EncoderConfig, Pooling
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.explain.date_game import group_game
-from models.explain.engines.engine import Precision, sample
-from models.explain.engines.permutation import PermutationEngine
-from models.explain.game import quality
 from models.explain.groups import GroupGameConfig, explain_groups, rank_agreement
 from models.explain.network.recovery import compare_edges
 from models.explain.network.weights import attention_network, peer_network
-from models.explain.peers import PeerGameConfig, explain_peers
+from models.explain.peers import PeerGame, PeerGameConfig, explain_peers
 from models.explain.players import PlayerConfig, day_blocks, find_players
 from models.explain.removal import SameDate, draw_donors
-from models.explain.walks import PeerGame
+from models.explain.shapley import PermutationEngine, Precision, quality, sample
 from models.fitted import Fitted
 from models.fitting.fit import FitConfig, fit
 from models.forecaster import Forecaster

@@ -17,7 +17,7 @@ from mock_device import NAME, MockDevice
 
 from pipelines.config.load import load_config
 from pipelines.explain import attribution, games
-from pipelines.explain.forecasts import values
+from pipelines.explain import forecasts as values
 from pipelines.run.record import open_run
 from pipelines.stages import explain_run, ingest_config, train_config
 from pipelines.train import walkforward

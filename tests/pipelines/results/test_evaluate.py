@@ -15,7 +15,7 @@ from features.panel.panel import Panel
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.market import to_panel
 from pipelines.explain.games import families_of
-from pipelines.explain.recovery import planted_edges
+from pipelines.explain.tables import planted_edges
 from pipelines.results.ensembles import ensemble_table
 from pipelines.results.evaluate import ensemble, forecasts_to_arrays, seed_dispersion
 

@@ -11,17 +11,21 @@ from weighted_toys import FIRMS, WeightedDays, WeightedPeers, panel
 
 from models.attention.encoder import EncoderConfig
 from models.attention.probe import Site, probing
-from models.explain.attention.heads import DateAttention, head_traits
-from models.explain.attention.importance import (
+from models.explain.attention import (
+    AttentionRecord,
+    DateAttention,
     day_importance,
+    day_profile,
     flow_of_days,
     gradient_of_days,
+    head_traits,
     peer_importance,
+    record_attention,
+    record_gradients,
+    regimes_of,
     rollout_of_days,
     rollout_of_peers,
 )
-from models.explain.attention.record import AttentionRecord, record_attention, record_gradients
-from models.explain.attention.regimes import day_profile, regimes_of
 from models.forecaster import Forecaster
 from models.forecasters.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
 

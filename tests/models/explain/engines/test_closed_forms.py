@@ -11,11 +11,11 @@ from attribution_data import small_market, small_modules
 
 from models.batch import Batch, PanelTensors
 from models.explain.engines.exact import all_coalitions, shapley_weights
-from models.explain.engines.gradients import GradientConfig, gradient_values
-from models.explain.game import student_factor
+from models.explain.gradients import GradientConfig, gradient_values
 from models.explain.groups import GroupGameConfig, explain_groups
 from models.explain.players import Player, PlayerConfig
 from models.explain.removal import Removal, SameDate, training_cells
+from models.explain.shapley import student_factor
 from models.fitted import Fitted
 from models.fitting.fit import FitConfig, fit
 from models.fitting.fitted_models import BaselineFitted

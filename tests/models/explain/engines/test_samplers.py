@@ -11,17 +11,19 @@ import numpy as np
 import pytest
 import shap
 
-from models.explain.engines.engine import (
-    Engine,
-    Precision,
-    relative_precision,
-    sample,
-)
 from models.explain.engines.exact import ExactEngine, all_coalitions
 from models.explain.engines.kernel import KernelEngine
-from models.explain.engines.permutation import PermutationEngine, permutation_coalitions
 from models.explain.engines.samplers import SAMPLERS
-from models.explain.game import FixedGame, student_factor
+from models.explain.shapley import (
+    Engine,
+    FixedGame,
+    PermutationEngine,
+    Precision,
+    permutation_coalitions,
+    relative_precision,
+    sample,
+    student_factor,
+)
 
 Play = Callable[[np.ndarray], np.ndarray]
 ENGINES = list(SAMPLERS.values())

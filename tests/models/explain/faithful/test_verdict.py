@@ -17,8 +17,14 @@ from weighted_toys import (
     verdict_on_peers,
 )
 
-from models.explain.faithful.curves import Curves
-from models.explain.faithful.forecasts import RANDOM, FaithfulConfig, ForecastMeasures, Subject, measure_days
+from models.explain.faithful.forecasts import (
+    RANDOM,
+    Curves,
+    FaithfulConfig,
+    ForecastMeasures,
+    Subject,
+    measure_days,
+)
 from models.explain.faithful.inference import intervene
 from models.explain.faithful.statistics import Estimate
 from models.explain.faithful.summary import (

@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.explain.network.comparison import rank_correlation, return_correlations, same_group
-from models.explain.network.measures import firm_measures, homophily, reciprocity
+from models.explain.network.measures import (
+    firm_measures,
+    homophily,
+    rank_correlation,
+    reciprocity,
+    return_correlations,
+    same_group,
+)
 from models.explain.network.weights import PeerNetwork
 
 RNG = np.random.default_rng(0)

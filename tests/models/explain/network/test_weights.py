@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.explain.network.edges import EdgeTable, edge_table, to_digraph
-from models.explain.network.weights import EdgeTests, NetworkSums, PeerNetwork, mean_network
+from models.explain.network.weights import (
+    EdgeTable,
+    EdgeTests,
+    NetworkSums,
+    PeerNetwork,
+    edge_table,
+    mean_network,
+    to_digraph,
+)
 
 NAN = float("nan")
 # firm 2 is absent on the first date; on the second, firm 0 is not measured as a source

@@ -6,8 +6,12 @@ Legend: P players, E explained firms, K seeds.
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import json
 import math
-from collections.abc import Callable
+import os
+import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +19,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import models.explain
 from features.arrays import FloatArray, IntArray
 from models.batch import Batch, PanelTensors
-from models.explain.date_values import DateValues, Method, date_values
 from models.explain.design import stratified_sample
-from models.explain.engines.engine import MAX_DRAWS, Precision
 from models.explain.engines.samplers import SAMPLERS
+from models.explain.groups import DateValues, Method, date_values
 from models.explain.players import (
     Player,
     PlayerConfig,
@@ -31,15 +35,15 @@ from models.explain.players import (
     unwrap,
 )
 from models.explain.removal import Removal, TrainingCells, training_cells
+from models.explain.shapley import MAX_DRAWS, Precision, SamplerState
 from models.fitted import Fitted
 from models.forecaster import Forecaster
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError
-from pipelines.explain.forecasts.draws import stored_draws
-from pipelines.explain.forecasts.question import Place, Question, choose_model
 from pipelines.explain.games import families_of
+from pipelines.explain.question import Place, Question, choose_model
 from pipelines.explain.trained import explained_panel, require_features
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
@@ -361,3 +365,57 @@ def _require_precision(
         + (f", and it needs about {needed:,} draws" if needed else "")
         + "; ask for less precision, or allow more with --draws, which continues these draws."
     )
+
+
+_FOLDER = "explanations"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDraws:
+    """The file of the draws that belong to a checkpoint, a date, players, an engine and a seed.
+
+    Attributes
+    ----------
+    path
+        ``explanations/<digest>.npz`` in the run's folder. A run reads fixed data versions, so the folder
+        stands for them.
+    """
+
+    path: Path
+
+    def read(self) -> SamplerState | None:
+        """Read the draws; None if there are none, or the file is damaged, which is drawn again."""
+        try:
+            with np.load(self.path, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files if name != "about"}
+                about = json.loads(str(stored["about"]))
+            return SamplerState(**about, arrays=arrays)
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+            return None
+
+    def write(self, state: SamplerState) -> None:
+        """Write the draws atomically."""
+        about = {name: getattr(state, name) for name in ("engine", "n_players", "seed", "draws")}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(f".{self.path.stem}.{os.getpid()}.npz")
+        np.savez(partial, about=np.array(json.dumps(about)), **state.arrays)  # type: ignore[arg-type]
+        partial.replace(self.path)
+
+
+def stored_draws(run_folder: Path, checkpoint: Path, question: Mapping[str, object]) -> StoredDraws:
+    """Name the file of some draws.
+
+    Parameters
+    ----------
+    run_folder
+        Folder of the run.
+    checkpoint
+        Folder of the fitted model. Its contents are part of the name: other weights are other draws.
+    question
+        Everything else that the draws depend on, as JSON.
+    """
+    digest = hashlib.sha256(json.dumps(question, sort_keys=True, default=str).encode())
+    code = sorted(Path(str(models.explain.__file__)).parent.rglob("*.py"))
+    for file in (*sorted(checkpoint.iterdir()), *code):
+        digest.update(file.name.encode() + file.read_bytes())
+    return StoredDraws(run_folder / _FOLDER / f"{digest.hexdigest()[:24]}.npz")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from features.arrays import FloatArray
-from models.explain.game import ShapleyValues
+from models.explain.shapley import ShapleyValues
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from features.arrays import FloatArray, IntArray
 from models.batch import Batch
-from models.explain.game import ShapleyValues
 from models.explain.players import Player, peer_members, repeat_batch
 from models.explain.removal import Replacement
+from models.explain.shapley import ShapleyValues
 
 Differentiable = Callable[[Batch], Tensor]
 """Maps a batch [B] to forecasts [B, N] through which gradients flow."""

@@ -49,7 +49,7 @@ class Question:
     model
         Model of the run; None if it has only one.
     engine
-        One of `models.explain.date_values.ENGINES`.
+        One of `models.explain.groups.ENGINES`.
     removal
         What replaces absent characteristics: one of `models.explain.removal.REMOVALS`.
     precision
@@ -87,7 +87,7 @@ class Question:
         ConfigError
             If they contradict each other or are out of range.
         """
-        from models.explain.date_values import ENGINES
+        from models.explain.groups import ENGINES
         from models.explain.removal import REMOVALS
 
         if self.engine not in ENGINES:

@@ -1,0 +1,544 @@
+"""What a model's attention looks at: weights, importance of days and peers, and traits of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor
+
+from features.arrays import FloatArray, IntArray
+from models.attention.probe import Site, probing
+from models.batch import Batch
+from models.explain.faithful.statistics import Estimate, mean_over_dates
+from models.forecaster import Forecaster
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionRecord:
+    """Weights that a model used for the forecasts of one date.
+
+    Attributes
+    ----------
+    days
+        One tensor [N, H, Q, K] per layer of the day encoder; empty without one. Keys are the days of the
+        window, oldest first, and last the [CLS] token if there is one. Where only the last state is pooled,
+        the last layer has a single query.
+    pooling_NK
+        Weights of the states in the pooled embedding; None if the last state is taken.
+    memory
+        One tensor [N, H, Q, K] per layer of a decoder over the days; its last query is the label's horizon.
+    peers
+        One tensor [H, N, N] per peer layer, as [target, source] over the firms of the date; the weight of
+        the null key is left out, so rows sum to at most 1.
+    one_way
+        Whether the sources of every peer layer are the first tokens, so that layers are not stacked.
+    window
+        W.
+    """
+
+    days: tuple[Tensor, ...]
+    pooling_NK: Tensor | None
+    memory: tuple[Tensor, ...]
+    peers: tuple[Tensor, ...]
+    one_way: bool
+    window: int
+
+    @property
+    def looks_at_days(self) -> bool:
+        """Whether the model attends over days."""
+        return bool(self.days)
+
+    @property
+    def looks_at_peers(self) -> bool:
+        """Whether the model attends over firms."""
+        return bool(self.peers)
+
+
+def record_attention(module: Forecaster, batch: Batch) -> AttentionRecord:
+    """Compute the forecasts of one date and keep all attention weights.
+
+    Raises
+    ------
+    ValueError
+        If the batch holds more than one date.
+    """
+    with torch.inference_mode():
+        _, weights = _forecast(module, batch)
+        return _arranged(module, batch, weights)
+
+
+def record_gradients(module: Forecaster, batch: Batch, target: int) -> AttentionRecord:
+    """Multiply every weight by the derivative of one firm's forecast with respect to it.
+
+    Parameters
+    ----------
+    module
+        The model, in eval mode.
+    batch
+        One date.
+    target
+        Position of the firm in the batch.
+
+    Returns
+    -------
+    AttentionRecord
+        ``A * dy/dA`` in the place of the weights ``A``; in the unit of the forecast. A weight that the
+        forecast does not depend on has 0.
+    """
+    with torch.enable_grad():
+        y_N, weights = _forecast(module, batch)
+        tensors = [weight for _, weight in weights]
+        if not tensors or not y_N.requires_grad:
+            return _arranged(module, batch, [(site, torch.zeros_like(weight)) for site, weight in weights])
+        slopes = torch.autograd.grad(y_N[target], tensors, allow_unused=True)
+    products = [
+        (site, torch.zeros_like(weight) if slope is None else (weight * slope).detach())
+        for (site, weight), slope in zip(weights, slopes, strict=True)
+    ]
+    return _arranged(module, batch, products)
+
+
+def _forecast(module: Forecaster, batch: Batch) -> tuple[Tensor, list[tuple[Site, Tensor]]]:
+    if len(batch.m_BN) != 1:
+        raise ValueError(f"The batch holds {len(batch.m_BN)} dates; attention is recorded date by date.")
+    seen: dict[str, tuple[Site, Tensor]] = {}
+
+    def keep(site: Site, weights: Tensor, _: Tensor | None) -> Tensor:
+        if torch.is_grad_enabled() and not weights.requires_grad:
+            weights = weights.detach().requires_grad_()
+        seen.pop(site.name, None)  # a decoder calls its layers once per horizon; the label's is the last
+        seen[site.name] = (site, weights)
+        return weights
+
+    with probing(module, keep):
+        y_N = module(batch)[0]
+    return y_N, list(seen.values())
+
+
+def _arranged(module: Forecaster, batch: Batch, weights: list[tuple[Site, Tensor]]) -> AttentionRecord:
+    pooling = [weight[:, 0, 0] for site, weight in weights if site.over == "pooling"]
+    position_BM = module.peer_positions(batch)
+    peers = []
+    for site, weight in weights:
+        if site.over == "peers":
+            weight_HNK = weight[0, ..., :-1] if site.null_key else weight[0]
+            peers.append(_every_firm(weight_HNK, position_BM))
+    return AttentionRecord(
+        days=tuple(weight for site, weight in weights if site.over == "days"),
+        pooling_NK=pooling[0] if pooling else None,
+        memory=tuple(weight for site, weight in weights if site.over == "memory"),
+        peers=tuple(peers),
+        one_way=position_BM is not None,
+        window=batch.x_BNWC.shape[2],
+    )
+
+
+def _every_firm(weight_HNM: Tensor, position_BM: Tensor | None) -> Tensor:
+    """Spread the weights of reference firms over all firms of the date."""
+    if position_BM is None:
+        return weight_HNM
+    every_HNN = F.pad(torch.zeros_like(weight_HNM[..., :1]), (0, weight_HNM.shape[1] - 1))
+    return every_HNN.scatter(-1, position_BM[0].expand_as(weight_HNM), weight_HNM)
+
+
+MAX_FLOW_WINDOW = 32
+"""Longest window for which flow is computed: it solves one flow problem per firm and day."""
+
+_CAPACITY = 1_000_000  # flows are computed with whole numbers
+
+
+def rollout_of_days(record: AttentionRecord) -> FloatArray:
+    """Attention rollout over the day encoder, [N, W]; rows sum to 1.
+
+    ``A~_l = (A_l + I) / 2``, averaged over heads, where ``I`` stands for the residual connection. The weights
+    of the days are the row of the pooled state in ``A~_L ... A~_1``. Abnar and Zuidema (2020), "Quantifying
+    attention flow in transformers".
+    """
+    row_NK, layers = _output_row(record)
+    for layer_NQK in reversed(layers):
+        row_NK = _back(row_NK, layer_NQK)
+    return _days_alone(row_NK, record.window)
+
+
+def flow_of_days(record: AttentionRecord) -> FloatArray:
+    """Attention flow over the day encoder, [N, W]: the largest flow from the pooled state to each day.
+
+    The states of every layer are nodes, and ``A~_l`` (see :func:`rollout_of_days`) are the capacities of the
+    edges from a layer to the layer below. Rows are scaled to sum to 1. Abnar and Zuidema (2020).
+
+    Raises
+    ------
+    ValueError
+        If the window is longer than :data:`MAX_FLOW_WINDOW`.
+    """
+    if record.window > MAX_FLOW_WINDOW:
+        raise ValueError(
+            f"The window has {record.window} days; flow is computed for at most {MAX_FLOW_WINDOW}. "
+            "Use rollout."
+        )
+    start_NK, layers = _output_row(record)
+    flow_NK = np.stack(
+        [
+            _max_flows(
+                start_NK[n].double().cpu().numpy(),
+                [_square(layer_NQK[n].double().cpu().numpy()) for layer_NQK in reversed(layers)],
+            )
+            for n in range(len(start_NK))
+        ]
+    )
+    return _days_alone(torch.from_numpy(flow_NK), record.window)
+
+
+def gradient_of_days(record: AttentionRecord, target: int) -> FloatArray:
+    """Importance [W] of a firm's days from the products ``G_l = A_l * dy/dA_l`` of :func:`record_gradients`.
+
+    One layer: ``|sum_h G|`` of the pooled state's query. Several layers: the row of the output in ``(I +
+    |G_L|) ... (I + |G_1|) - I``, averaged over heads, after Chefer, Gur and Wolf (2021), "Generic
+    attention-model explainability". They keep positive products only, because they explain the score of one
+    class; a return has no class, so the size is kept.
+    """
+    layers = [layer[target].mean(dim=0).abs() for layer in record.days]
+    if record.memory:
+        row_K = torch.stack([layer[target].mean(dim=0)[-1] for layer in record.memory]).mean(dim=0).abs()
+    elif record.pooling_NK is not None:
+        row_K = record.pooling_NK[target].abs()
+    else:
+        row_K = torch.zeros_like(layers[-1][-1])
+        row_K[-1] = 1.0
+    through_K = row_K.clone()
+    for layer_QK in reversed(layers):
+        reached_K = through_K[-layer_QK.shape[0] :] @ layer_QK
+        through_K = through_K + reached_K
+    reached_K = through_K if record.memory or record.pooling_NK is not None else through_K - row_K
+    return reached_K[: record.window].double().cpu().numpy()
+
+
+def attention_to_peers(record: AttentionRecord) -> FloatArray:
+    """Attention to firms [N, N] as [target, source], averaged over layers and heads."""
+    return torch.stack(record.peers).double().mean(dim=(0, 1)).cpu().numpy()
+
+
+def rollout_of_peers(record: AttentionRecord) -> FloatArray:
+    """Attention rollout over the peer layers, [N, N] as [target, source]; the diagonal is the own part.
+
+    As :func:`rollout_of_days`. The weight of the null key is left out before rows are scaled to sum to 1. In
+    a model whose sources are the first tokens in every layer, only the target's own state is passed on.
+    """
+    own_NN = torch.eye(record.peers[0].shape[-1], dtype=torch.float64, device=record.peers[0].device)
+    total_NN = own_NN
+    for layer_HNN in record.peers:
+        mean_NN = layer_HNN.double().mean(dim=0)
+        mean_NN = mean_NN / mean_NN.sum(dim=1, keepdim=True).clamp(min=1e-12)
+        total_NN = 0.5 * (mean_NN if record.one_way else mean_NN @ total_NN) + 0.5 * total_NN
+    return total_NN.cpu().numpy()
+
+
+def gradient_of_peers(record: AttentionRecord, target: int) -> FloatArray:
+    """Importance [N] of the sources of one target from the products of :func:`record_gradients`."""
+    own_NN = torch.eye(record.peers[0].shape[-1], dtype=torch.float64, device=record.peers[0].device)
+    total_NN = own_NN
+    for layer_HNN in record.peers:
+        size_NN = layer_HNN.double().mean(dim=0).abs()
+        total_NN = total_NN + size_NN @ (own_NN if record.one_way else total_NN)
+    return (total_NN - own_NN)[target].cpu().numpy()
+
+
+def day_importance(
+    module: Forecaster, batch: Batch, targets_E: IntArray, *, flow: bool = False
+) -> dict[str, FloatArray]:
+    """Compute the importance [E, W] of days by attention, rollout, gradient and, if asked, flow.
+
+    Empty for a model without attention over days. A model whose attention is computed outside
+    :class:`models.attention.probe.Probed` parts has ``attention`` alone.
+    """
+    with torch.inference_mode():
+        days_BNW = module.attention(batch).days_BNW
+    if days_BNW is None:
+        return {}
+    found = {"attention": days_BNW[0].double().cpu().numpy()[targets_E]}
+    record = record_attention(module, batch)
+    if record.looks_at_days:
+        found["rollout"] = rollout_of_days(record)[targets_E]
+        if flow:
+            found["flow"] = flow_of_days(record)[targets_E]
+        found["gradient"] = np.stack(
+            [gradient_of_days(record_gradients(module, batch, int(e)), int(e)) for e in targets_E]
+        )
+    return found
+
+
+def peer_importance(module: Forecaster, batch: Batch, targets_E: IntArray) -> dict[str, FloatArray]:
+    """Compute the importance [E, N] of peers by attention, rollout and gradient; 0 for the firm itself.
+
+    Empty for a model without attention over firms.
+    """
+    with torch.inference_mode():
+        peers_BLHNN = module.attention(batch).peers_BLHNN
+    if peers_BLHNN is None:
+        return {}
+    found = {"attention": peers_BLHNN[0].double().mean(dim=(0, 1)).cpu().numpy()[targets_E]}
+    record = record_attention(module, batch)
+    if record.looks_at_peers:
+        found["rollout"] = rollout_of_peers(record)[targets_E]
+        found["gradient"] = np.stack(
+            [gradient_of_peers(record_gradients(module, batch, int(e)), int(e)) for e in targets_E]
+        )
+    for importance_EN in found.values():
+        importance_EN[np.arange(len(targets_E)), targets_E] = 0.0
+    return found
+
+
+def _output_row(record: AttentionRecord) -> tuple[Tensor, Sequence[Tensor]]:
+    """Weights [N, K] of the last states in the output, and the layers' weights averaged over heads."""
+    layers = [layer_NHQK.double().mean(dim=1) for layer_NHQK in record.days]
+    if record.memory:
+        row_NK = torch.stack([layer.double().mean(dim=1)[:, -1] for layer in record.memory]).mean(dim=0)
+    elif record.pooling_NK is not None:
+        row_NK = record.pooling_NK.double()
+    else:
+        row_NK = torch.zeros_like(layers[-1][:, -1])
+        row_NK[:, -1] = 1.0
+    return row_NK, layers
+
+
+def _back(row_NK: Tensor, layer_NQK: Tensor) -> Tensor:
+    """Pass the weights of a layer's outputs on to its inputs; a single query is the last position."""
+    return 0.5 * row_NK + 0.5 * (row_NK[:, None, -layer_NQK.shape[1] :] @ layer_NQK)[:, 0]
+
+
+def _days_alone(row_NK: Tensor, window: int) -> FloatArray:
+    """Leave out the [CLS] token, and scale the days to sum to 1."""
+    days_NW = row_NK[:, :window].double()
+    return (days_NW / days_NW.sum(dim=1, keepdim=True).clamp(min=1e-12)).cpu().numpy()
+
+
+def _square(layer_QK: FloatArray) -> FloatArray:
+    """``(A + I) / 2`` with a row for every position; a position without a query passes on itself alone."""
+    full_KK = np.eye(layer_QK.shape[1])
+    full_KK[-len(layer_QK) :] = 0.5 * layer_QK + 0.5 * full_KK[-len(layer_QK) :]
+    return full_KK
+
+
+def _max_flows(start_K: FloatArray, layers: Sequence[FloatArray]) -> FloatArray:
+    """Largest flow from the output to each input; ``layers`` from the last to the first, [K, K]."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    size = len(start_K)
+    nodes = 1 + size * (len(layers) + 1)
+    capacity = np.zeros((nodes, nodes), dtype=np.int32)
+    capacity[0, 1 : 1 + size] = np.round(_CAPACITY * start_K)
+    for depth, layer_KK in enumerate(layers):
+        at = 1 + depth * size
+        capacity[at : at + size, at + size : at + 2 * size] = np.round(_CAPACITY * layer_KK)
+    graph = csr_array(capacity)
+    inputs = range(nodes - size, nodes)
+    return np.array([maximum_flow(graph, 0, sink).flow_value for sink in inputs]) / _CAPACITY
+
+
+Trait = Literal["own_group", "large_firms", "no_peer", "effective_firms", "recent_days", "effective_days"]
+
+RECENT = 3
+"""Number of newest days of the trait ``recent_days``."""
+
+_DRAWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTrait:
+    """One figure about one head.
+
+    Attributes
+    ----------
+    over
+        ``days`` or ``peers``.
+    layer, head
+        Counted from 1.
+    trait
+        ``own_group``: share of the weight of peers on the target's group. ``large_firms``: mean size rank of
+        the peers, weighted; 1 is the largest firm and 0 the smallest. ``no_peer``: weight of the null key.
+        ``recent_days``: weight of the newest three days. ``effective_firms``, ``effective_days``:
+        ``exp(entropy)`` of the weights, the number of equal weights that would be as concentrated.
+    estimate
+        Mean over dates.
+    null
+        The figure if the weights of every query were permuted among its keys; NaN if there is no such null.
+    """
+
+    over: Literal["days", "peers"]
+    layer: int
+    head: int
+    trait: Trait
+    estimate: Estimate
+    null: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DateAttention:
+    """The attention of one date with what firms are.
+
+    Attributes
+    ----------
+    session
+        Session index.
+    record
+        The weights.
+    group_N
+        Group codes of the firms; 0 means unknown.
+    size_N
+        A characteristic that grows with size; None if the panel has none.
+    """
+
+    session: int
+    record: AttentionRecord
+    group_N: IntArray
+    size_N: FloatArray | None
+
+
+def head_traits(dates: Iterable[DateAttention], seed: int = 0) -> list[HeadTrait]:
+    """Describe every head of every layer by its traits, averaged over dates; a seed for all draws."""
+    found: dict[tuple[Literal["days", "peers"], int, int, Trait], list[tuple[int, float, float]]] = {}
+    for date in dates:
+        rng = np.random.default_rng((seed, date.session))
+        for layer, weights_NHQK in enumerate(date.record.days):
+            newest_NHW = weights_NHQK[:, :, -1, : date.record.window].double().cpu().numpy()
+            for head in range(newest_NHW.shape[1]):
+                for trait, value, null in _of_days(newest_NHW[:, head]):
+                    found.setdefault(("days", layer, head, trait), []).append((date.session, value, null))
+        for layer, weights_HNN in enumerate(date.record.peers):
+            for head, weights_NN in enumerate(weights_HNN.double().cpu().numpy()):
+                for trait, value, null in _of_peers(weights_NN, date, rng):
+                    found.setdefault(("peers", layer, head, trait), []).append((date.session, value, null))
+    traits = []
+    for (over, layer, head, trait), rows in found.items():
+        session_D, value_D, null_D = (np.array(column) for column in zip(*rows, strict=True))
+        estimate = mean_over_dates(value_D, session_D, seed)
+        traits.append(HeadTrait(over, layer + 1, head + 1, trait, estimate, float(null_D.mean())))
+    return traits
+
+
+def _of_days(weights_NW: FloatArray) -> list[tuple[Trait, float, float]]:
+    window = weights_NW.shape[1]
+    share_NW = weights_NW / np.maximum(weights_NW.sum(axis=1, keepdims=True), 1e-12)
+    return [
+        ("recent_days", float(share_NW[:, -RECENT:].sum(axis=1).mean()), min(RECENT, window) / window),
+        ("effective_days", float(_effective(share_NW).mean()), float("nan")),
+    ]
+
+
+def _of_peers(
+    weights_NN: FloatArray, date: DateAttention, rng: np.random.Generator
+) -> list[tuple[Trait, float, float]]:
+    n_firms = len(weights_NN)
+    total_N = weights_NN.sum(axis=1)
+    share_NN = weights_NN / np.maximum(total_N[:, None], 1e-12)
+    used_N = total_N > 0.0
+    rows: list[tuple[Trait, float, float]] = [
+        ("no_peer", float(1.0 - total_N.mean()), float("nan")),
+        ("effective_firms", float(_effective(share_NN[used_N]).mean()), float("nan")),
+    ]
+    if not used_N.any() or n_firms < 3:
+        return rows
+    mixed_RNN = [_permuted_rows(share_NN, rng) for _ in range(_DRAWS)]
+    known_N = (date.group_N > 0) & used_N
+    if known_N.any():
+        same_NN = date.group_N[:, None] == date.group_N[None, :]
+
+        def own(share: FloatArray) -> float:
+            return float((share * same_NN).sum(axis=1)[known_N].mean())
+
+        rows.append(("own_group", own(share_NN), float(np.mean([own(one) for one in mixed_RNN]))))
+    if date.size_N is not None:
+        rank_N = date.size_N.argsort().argsort() / (n_firms - 1.0)
+
+        def size(share: FloatArray) -> float:
+            return float((share @ rank_N)[used_N].mean())
+
+        rows.append(("large_firms", size(share_NN), float(np.mean([size(one) for one in mixed_RNN]))))
+    return rows
+
+
+def _effective(share_NK: FloatArray) -> FloatArray:
+    logs_NK = np.log(np.where(share_NK > 0.0, share_NK, 1.0))
+    effective_N: FloatArray = np.exp(-(share_NK * logs_NK).sum(axis=1))
+    return effective_N
+
+
+def _permuted_rows(share_NN: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Permute the weights of every target among the other firms."""
+    n_firms = len(share_NN)
+    other_NM = share_NN[~np.eye(n_firms, dtype=np.bool_)].reshape(n_firms, n_firms - 1)
+    mixed_NN = np.zeros_like(share_NN)
+    mixed_NN[~np.eye(n_firms, dtype=np.bool_)] = rng.permuted(other_NM, axis=1).reshape(-1)
+    return mixed_NN
+
+
+Regime = Literal["all", "calm", "normal", "turbulent"]
+REGIMES: tuple[Regime, ...] = ("calm", "normal", "turbulent")
+
+
+@dataclass(frozen=True, slots=True)
+class DayWeight:
+    """Mean weight of one past day on the dates on which it was of a regime.
+
+    Attributes
+    ----------
+    day
+        1 is the decision session, 2 the session before it.
+    regime
+        Regime of the past day itself, not of the decision date; ``all``: every date.
+    estimate
+        Mean weight. The null is ``1 / W``, equal weights.
+    """
+
+    day: int
+    regime: Regime
+    estimate: Estimate
+
+
+def regimes_of(volatility_T: FloatArray) -> IntArray:
+    """Divide sessions into terciles of volatility: 0 calm, 1 normal, 2 turbulent; -1 where it is unknown.
+
+    The bounds are those of all given sessions. This describes a sample afterwards; it is not a signal.
+    """
+    known_T = np.isfinite(volatility_T)
+    regime_T = np.full(len(volatility_T), -1, dtype=np.int64)
+    if known_T.any():
+        bounds = np.quantile(volatility_T[known_T], (1 / 3, 2 / 3))
+        regime_T[known_T] = np.searchsorted(bounds, volatility_T[known_T], side="right")
+    return regime_T
+
+
+def day_profile(
+    weights_EW: FloatArray, session_E: IntArray, regime_T: IntArray, seed: int = 0
+) -> list[DayWeight]:
+    """Average the weight of each past day, over all dates and by the regime of that day.
+
+    Parameters
+    ----------
+    weights_EW
+        Weights of the days, oldest first.
+    session_E
+        Session of each forecast.
+    regime_T
+        Regime of each session, from :func:`regimes_of`.
+    seed
+        Seed of the bootstrap.
+    """
+    window = weights_EW.shape[1]
+    found = []
+    for day in range(1, window + 1):
+        weight_E = weights_EW[:, window - day]
+        past_E = session_E - day + 1
+        regime_E = np.where(past_E >= 0, regime_T[np.maximum(past_E, 0)], -1)
+        found.append(DayWeight(day, "all", mean_over_dates(weight_E, session_E, seed)))
+        for code, regime in enumerate(REGIMES):
+            if (regime_E == code).any():
+                own_E = np.where(regime_E == code, weight_E, np.nan)
+                found.append(DayWeight(day, regime, mean_over_dates(own_E, session_E, seed)))
+    return found

@@ -1,1 +1,0 @@
-"""Attention weights of a fitted model, layer by layer, for exploration."""
