@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.lake.nightly_tables import BookLimits, Books, Nights, Promotions, Signals
+from pipelines.lake.pipeline_tables import BookLimits, Books, Nights, Promotions, Signals
 from pipelines.nightly.finding import Finding
 from pipelines.nightly.result import NightResult
 from pipelines.nightly.table import warnings_json

@@ -15,9 +15,9 @@ from pipelines.audit.result import Audit, Result, counts, summary_line
 from pipelines.audit.subject import Subject, budget
 from pipelines.dataset.build import Dataset
 from pipelines.errors import AuditError, ConfigError
+from pipelines.ingest.quarantine import open_rejections
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.quality.quarantine import open_rejections
 from pipelines.results.horizons import stored_forecasts
 from pipelines.run.provenance import AuditMade, environment, record
 from pipelines.run.record import Run

@@ -12,7 +12,7 @@ from pipelines.cli.options import ConfigArgument, SetOption, WaitOption
 if TYPE_CHECKING:
     from pipelines.config.schema import Config
     from pipelines.lake.lake import Lake
-    from pipelines.lake.readers import RecordedVersions
+    from pipelines.lake.upkeep import RecordedVersions
 
 lake_app = typer.Typer(
     name="lake",
@@ -29,8 +29,13 @@ def status(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Print the version, rows, files and size of each table, and how much only old versions use."""
     from pipelines.config.load import load_config
     from pipelines.dataset.tables import open_lake
-    from pipelines.lake.readers import flatten_versions, group_by_version, recorded_in_lake
-    from pipelines.lake.upkeep import describe_status, recorded_by_runs
+    from pipelines.lake.upkeep import (
+        describe_status,
+        flatten_versions,
+        group_by_version,
+        recorded_by_runs,
+        recorded_in_lake,
+    )
 
     checked = load_config(config, overrides or [])
     lake = open_lake(checked)
@@ -141,7 +146,7 @@ def vacuum(
 def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]) -> RecordedVersions:
     """Collect the versions that runs and nights need, without those of runs to forget."""
     from pipelines.errors import ConfigError
-    from pipelines.lake.readers import flatten_versions, group_by_version
+    from pipelines.lake.upkeep import flatten_versions, group_by_version
     from pipelines.tracking.versions import versions_in_use
 
     recorded = flatten_versions(versions_in_use(config, lake, folders))

@@ -55,7 +55,7 @@ def list_(
     """
     from pipelines.config.load import load_config
     from pipelines.dataset.tables import open_lake
-    from pipelines.quality.quarantine import Selection, describe_listing, listing
+    from pipelines.ingest.quarantine import Selection, describe_listing, listing
 
     lake = open_lake(load_config(config, overrides or []))
     print(describe_listing(listing(lake, Selection(rule, ticker, table)), limit))
@@ -86,9 +86,9 @@ def release(
     """
     from pipelines.config.load import load_config
     from pipelines.dataset.tables import open_lake
+    from pipelines.ingest.quarantine import Selection
+    from pipelines.ingest.quarantine import release as accept
     from pipelines.progress import Progress
-    from pipelines.quality.quarantine import Selection
-    from pipelines.quality.quarantine import release as accept
     from pipelines.run.locks import Locks
 
     progress = Progress()

@@ -12,15 +12,15 @@ import yaml
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest.delivery import refuse_mostly_broken
+from pipelines.ingest.guards import refuse_mostly_broken
+from pipelines.ingest.inspector import describe_gaps, rejected_gaps
+from pipelines.ingest.rules import DATE_RULES, add_neighbours, find_violations
+from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.contracts import Checked, check, quarantined
-from pipelines.quality.gaps import describe_gaps, rejected_gaps
-from pipelines.quality.rules import DATE_RULES, add_neighbours, find_violations
-from pipelines.quality.settings import QualityConfig
+from pipelines.sources.files.opening import COMMAS
 from pipelines.sources.files.prices import day
 from pipelines.sources.files.recognise import PriceFile, recognise_prices
 from pipelines.sources.files.source import FilesSource
-from pipelines.sources.files.text import COMMAS
 
 _MIN_SESSIONS, _MIN_FIRMS = 160, 4
 _DELAY = 1

@@ -227,7 +227,7 @@ def _check_settings(config: Config, origin: str) -> None:
             f"{origin}: label.extra_delays is {list(config.label.extra_delays)}; delays must be at least 0."
         )
     if config.quality.calendar is not None:
-        from pipelines.quality.calendars import require_calendar
+        from pipelines.ingest.calendars import require_calendar
 
         require_calendar(config.quality.calendar)
     if config.source.kind == "simulated":

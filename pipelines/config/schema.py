@@ -28,7 +28,7 @@ from pipelines.config.sections import (
     TrackingConfig,
     UniverseConfig,
 )
-from pipelines.quality.settings import QualityConfig
+from pipelines.ingest.settings import QualityConfig
 from pipelines.secrets import REFERENCE, is_secret_name
 from pipelines.settings import PathSetting, RunSetting, Section, Settings, masked_settings
 from pipelines.sources.settings import SourceConfig

@@ -1,1 +1,1 @@
-"""Source to lake: every row is stored or quarantined, and the summary counts both."""
+"""Source to lake: every row is stored or quarantined, and suspicious ones are flagged."""

@@ -23,8 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines.errors import DataError
-from pipelines.lake.commit import Plan, UpsertCounts, commit, compare_with_table
-from pipelines.lake.compare import in_order
+from pipelines.lake.commit import Plan, UpsertCounts, commit, compare_with_table, in_order
 from pipelines.lake.contracts import Checked, require
 from pipelines.lake.schemas import SCHEMAS, keys, schema
 from pipelines.lake.storage import Storage

@@ -7,28 +7,26 @@ from typing import Final
 
 import dataframely as dy
 
-from pipelines.lake.columns import ADDED_LATER
-from pipelines.lake.nightly_tables import (
+from pipelines.lake.pipeline_tables import (
     Accounts,
     BookLimits,
     Books,
-    Holdings,
-    Nights,
-    Promotions,
-    Signals,
-)
-from pipelines.lake.pipeline_tables import (
     Flags,
     ForecastPaths,
     Forecasts,
+    Holdings,
+    Nights,
+    Promotions,
     Quarantine,
     Readers,
     Releases,
+    Signals,
     Sources,
     TrialReturns,
     Trials,
 )
 from pipelines.lake.source_tables import (
+    ADDED_LATER,
     Fundamentals,
     Gaps,
     Inputs,

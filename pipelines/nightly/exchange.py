@@ -11,15 +11,15 @@ from typing import Final
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.lake.lake import Lake
-from pipelines.nightly.finding import Finding
-from pipelines.quality.calendars import (
+from pipelines.ingest.calendars import (
     calendar_name,
     is_session,
     last_session,
     newest_finished_session,
     next_session,
 )
+from pipelines.lake.lake import Lake
+from pipelines.nightly.finding import Finding
 
 _FINAL_AFTER: Final = dt.timedelta(minutes=30)
 """Time from the close of a session until a live source's prices of it are final: quotes are delayed."""

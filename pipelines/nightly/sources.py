@@ -25,8 +25,9 @@ import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError, full_disk
-from pipelines.ingest.ingest import ingest, prices_to_keep
-from pipelines.ingest.summary import IngestStoppedError, IngestSummary
+from pipelines.ingest.calendars import is_session
+from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest, prices_to_keep
+from pipelines.ingest.rules import SPARSE, SPARSE_DATES
 from pipelines.lake.lake import Lake
 from pipelines.nightly.clock import Clock
 from pipelines.nightly.exchange import (
@@ -42,13 +43,11 @@ from pipelines.nightly.folder import nights_folder, write_text
 from pipelines.nightly.plan import finished_nights, older_than_the_nights, sessions_of
 from pipelines.nightly.table import prices_of_night, read_nights
 from pipelines.progress import Progress
-from pipelines.quality.calendars import is_session
-from pipelines.quality.rules import SPARSE, SPARSE_DATES
 from pipelines.run.fetch import make_source
 from pipelines.run.locks import Locks
 from pipelines.secrets import masked
 from pipelines.sources.base import LiveSource, Source, SourceTables
-from pipelines.sources.files.paths import resolve
+from pipelines.sources.files.opening import resolve
 from pipelines.sources.settings import FilesSourceConfig
 
 FILE: Final = "delivery.json"
@@ -287,7 +286,7 @@ def _refuse_rejected_sessions(
 ) -> None:
     """Refuse a delivery of which every row of a new session was rejected.
 
-    A few rows (`pipelines.quality.rules.SPARSE`) make no session, and neither does a day on which the
+    A few rows (`pipelines.ingest.rules.SPARSE`) make no session, and neither does a day on which the
     exchange is closed.
     """
     calendar, overrides = exchange_calendar(config, lake), config.quality.calendar_overrides

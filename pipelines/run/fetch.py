@@ -12,15 +12,13 @@ from pipelines.config.load import build_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError
-from pipelines.ingest.ingest import check_tables, ingest
-from pipelines.ingest.summary import IngestStoppedError, describe_ingest
+from pipelines.ingest.ingest import IngestStoppedError, check_tables, describe_ingest, ingest
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
 from pipelines.secrets import masked
-from pipelines.sources.base import LiveSource, Source
+from pipelines.sources.base import LiveSource, Source, SourceThrough
 from pipelines.sources.settings import FilesSourceConfig, YFinanceSourceConfig
-from pipelines.sources.through import SourceThrough
 
 
 def make_source(config: Config, *, through: dt.date | None = None) -> Source | LiveSource:
@@ -32,7 +30,7 @@ def make_source(config: Config, *, through: dt.date | None = None) -> Source | L
         Names the source.
     through
         The last session that is delivered; None for everything. A source that delivers its whole scope then
-        delivers what it knew at the close of that session (`pipelines.sources.known`). Yahoo's prices end
+        delivers what it knew at the close of that session (`pipelines.sources.base`). Yahoo's prices end
         there; its other tables, and the SEC's statements, say themselves since when each row is known.
     """
     settings = config.source
@@ -86,9 +84,9 @@ def _ending(settings: YFinanceSourceConfig, through: dt.date | None) -> YFinance
 
 
 def _files_source(settings: FilesSourceConfig) -> Source:
+    from pipelines.sources.files.opening import TextFormat
     from pipelines.sources.files.source import FilesSource
     from pipelines.sources.files.statements import StatementFiles
-    from pipelines.sources.files.text import TextFormat
 
     statements = None
     if settings.fundamentals:

@@ -21,7 +21,7 @@ from pipelines.dataset.tables import (
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location, is_url
-from pipelines.lake.readers import record_reader
+from pipelines.lake.upkeep import record_reader
 from pipelines.machine import this_machine
 from pipelines.progress import Progress
 from pipelines.run.features import feature_store

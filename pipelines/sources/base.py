@@ -1,13 +1,20 @@
-"""The interface of a source: the tables that it delivers, and what it could not deliver."""
+"""What all sources share: the interface, statuses, tickers, and what was known at an earlier close."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import polars as pl
+
+from pipelines.errors import ConfigError, DataError
+from pipelines.lake.source_tables import TICKER_PATTERN
+from pipelines.settings import RELATIVE_PATHS
 
 Setting = str | int | float
 
@@ -127,3 +134,155 @@ class LiveSource(Protocol):
             the lake, and repeating the command continues from there.
         """
         ...
+
+
+_KNOWN_FROM: Final[Mapping[str, str]] = {
+    "prices": "date",
+    "securities": "valid_from",
+    "fundamentals": "known_at",
+    "membership": "from_date",
+    "renames": "from_date",
+    "inputs": "date",
+    "truth_mu": "date",
+    "truth_edges": "valid_from",
+    "truth_days": "date",
+}
+"""Table -> date from which a row is known."""
+
+_LEARNT_LATER: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "securities": {
+        "valid_to": ("valid_to",),
+        "delisted_on": ("delisted_on", "delisting_return", "delisting_reason"),
+    },
+    "membership": {"to_date": ("to_date",)},
+    "truth_edges": {"valid_to": ("valid_to",)},
+}
+"""Table -> date in a row -> columns that are unknown before that date."""
+
+
+def known_by(table: str, frame: pl.DataFrame, session: dt.date) -> pl.DataFrame:
+    """Return what a table contained at the close of a session.
+
+    Rows whose date is later are left out: prices, inputs and truth by ``date``, statements by ``known_at``,
+    firms by ``valid_from``, index members by ``from_date``. An end that is later (``valid_to``, ``to_date``,
+    ``delisted_on`` with its return and reason) is null. A delisting is known on the last listed session.
+    Cutting twice is the same as cutting once at the earlier session.
+
+    Parameters
+    ----------
+    table
+        Name of a source table (`pipelines.lake.schemas.SOURCE_TABLES`).
+    frame
+        Its rows; optional columns may be missing.
+    session
+        The session.
+
+    Raises
+    ------
+    KeyError
+        If sources have no table of this name.
+    """
+    frame = frame.filter(pl.col(_KNOWN_FROM[table]) <= session)
+    return frame.with_columns(
+        pl.when(pl.col(day) <= session).then(pl.col(column)).alias(column)
+        for day, columns in _LEARNT_LATER.get(table, {}).items()
+        if day in frame.columns
+        for column in columns
+        if column in frame.columns
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceThrough:
+    """A source that delivers what it knew at the close of a session, and nothing later.
+
+    A delivery is a prefix of the delivery of the next session: rows are added, and the ends of listings,
+    memberships and edges appear on their day.
+
+    Attributes
+    ----------
+    source
+        The source; it delivers its whole scope.
+    session
+        The last session that is delivered.
+    """
+
+    source: Source
+    session: dt.date
+
+    @property
+    def name(self) -> str:
+        """Name of the origin, recorded with every price."""
+        return self.source.name
+
+    def fetch(self) -> SourceTables:
+        """Deliver the tables up to the session; errors as in the source's own ``fetch``."""
+        delivered = self.source.fetch()
+        tables = {table: known_by(table, frame, self.session) for table, frame in delivered.tables.items()}
+        return replace(delivered, tables=tables)
+
+
+_ISIN = re.compile(r"[A-Z]{2}[A-Z0-9]{9}[0-9]")
+
+
+def read_tickers(given: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the tickers in the given order, without duplicates.
+
+    Parameters
+    ----------
+    given
+        Tickers, or the path of a CSV file with a ``ticker`` column; ``~`` and environment variables are
+        expanded.
+
+    Raises
+    ------
+    ConfigError
+        If there is no ticker, or one is invalid.
+    DataError
+        If the file is missing, unreadable or has no ``ticker`` column.
+    """
+    tickers = _read(given) if isinstance(given, str) else [str(ticker).strip() for ticker in given]
+    where = f"source.tickers ({given})" if isinstance(given, str) else "source.tickers"
+    if not tickers:
+        raise ConfigError(f"{where} is empty; give at least one ticker, or a CSV file with a ticker column.")
+    for ticker in tickers:
+        if not re.fullmatch(TICKER_PATTERN, ticker) or ".." in ticker:
+            raise ConfigError(
+                f"{where} holds {ticker!r}, which is not a ticker; use letters, digits and . - _ ^ = only."
+            )
+        if _ISIN.fullmatch(ticker):
+            raise ConfigError(f"{where} holds {ticker!r}, which is an ISIN; give the ticker instead.")
+    return tuple(dict.fromkeys(tickers))
+
+
+def plain_tickers(ticker: pl.Expr) -> pl.Expr:
+    """Write tickers with letters, digits and ``. - _ ^ =`` alone.
+
+    ``AAPL US Equity`` is AAPL.US, ``BTC/USDT`` is BTC-USDT, ``'600519`` is 600519, and any other sign becomes
+    ``_``, as in M&M.NS, which is M_M.NS. What looks like a path is unchanged, so that the contract of the
+    prices rejects it.
+    """
+    bloomberg = r"^([A-Za-z0-9./-]+) ([A-Z]{2}) (?i:equity)$"
+    looks_odd = ~ticker.str.contains(TICKER_PATTERN)
+    is_path = ticker.str.contains(r"^[/~]|/.*/|[/\\]$|\\|\.\.|[\x00-\x1f<>\"]")
+    plain = (
+        ticker.str.replace(r"^['$]", "")
+        .str.replace(bloomberg, "${1}.${2}")
+        .str.replace_all("/", "-", literal=True)
+        .str.replace_all(r"[ &:+,'()$#@!*|;]+", "_")
+    )
+    return pl.when(looks_odd & ~is_path).then(plain).otherwise(ticker)
+
+
+def _read(path: str) -> list[str]:
+    file = Path(os.path.expandvars(path)).expanduser()
+    if not file.is_file():
+        raise DataError(f"there is no file {file}: correct source.tickers ({RELATIVE_PATHS})")
+    try:
+        rows = pl.read_csv(file, infer_schema=False)
+    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{file} cannot be read as CSV ({reason}): repair or replace it") from error
+    if "ticker" not in rows.columns:
+        raise DataError(f"{file} has no column 'ticker', but {', '.join(rows.columns)}: rename one of them")
+    return [ticker.strip() for ticker in rows["ticker"].drop_nulls() if ticker.strip()]

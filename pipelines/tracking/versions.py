@@ -11,13 +11,13 @@ from pipelines.config.schema import Config
 from pipelines.errors import TrackingError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location
-from pipelines.lake.readers import (
+from pipelines.lake.upkeep import (
     RecordedVersions,
     flatten_versions,
     group_by_version,
+    recorded_by_runs,
     recorded_in_lake,
 )
-from pipelines.lake.upkeep import recorded_by_runs
 from pipelines.tracking.store import LAKE_TAG, RUN_TAG, VERSIONS_TAG, store
 
 if TYPE_CHECKING:

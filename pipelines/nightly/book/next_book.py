@@ -26,8 +26,8 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, to_panel
 from pipelines.dataset.renames import newest_ticker
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake.nightly_tables import Accounts, Books
-from pipelines.lake.nightly_tables import Holdings as HoldingRows
+from pipelines.lake.pipeline_tables import Accounts, Books
+from pipelines.lake.pipeline_tables import Holdings as HoldingRows
 from pipelines.nightly.book.bounds import bounds
 from pipelines.nightly.book.describe import describe_book
 from pipelines.nightly.book.holdings import Holdings, funded, hold, place

@@ -15,13 +15,13 @@ import polars as pl
 from pipelines.config.schema import Config
 from pipelines.dataset.renames import newest_ticker
 from pipelines.errors import DataError
+from pipelines.ingest.rules import ticker_calendars
 from pipelines.nightly.data import NightData
 from pipelines.nightly.exchange import calendar_end
 from pipelines.nightly.finding import Finding
 from pipelines.nightly.monitor.corrections import price_corrections
 from pipelines.nightly.monitor.vintages import vintage_findings
 from pipelines.nightly.table import prices_of_night, read_nights
-from pipelines.quality.rules import ticker_calendars
 
 _NAMED: Final = 5
 _MIN_DATES: Final = 20
@@ -65,7 +65,7 @@ def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list
 
 def _calendar_findings(config: Config, data: NightData, earlier: dt.date | None) -> list[Finding]:
     """Look for sessions of the exchange since the last night that the data do not have."""
-    from pipelines.quality.calendars import sessions_between
+    from pipelines.ingest.calendars import sessions_between
 
     dates_T = data.market.panel.dates_T.astype("datetime64[D]")
     first = earlier if earlier is not None else dates_T[-min(len(dates_T), _MIN_DATES)].item()

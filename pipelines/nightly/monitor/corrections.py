@@ -10,7 +10,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from pipelines.errors import DataError
-from pipelines.lake.compare import compare
+from pipelines.lake.commit import compare
 from pipelines.lake.lake import Lake
 
 _KEY: Final = ["date", "ticker"]

@@ -8,7 +8,7 @@ from typing import Literal
 import polars as pl
 
 from pipelines.lake.lake import Lake
-from pipelines.lake.nightly_tables import Signals
+from pipelines.lake.pipeline_tables import Signals
 from pipelines.nightly.version import ModelVersion
 from pipelines.run.locks import Locks
 

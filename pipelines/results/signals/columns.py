@@ -15,8 +15,16 @@ import polars as pl
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.files.layouts import PRICE_NAMES, match_names
-from pipelines.sources.files.reading import collect, columns_of, read_number, scan
-from pipelines.sources.files.text import COMMAS, TextFormat, is_text, recognise_text
+from pipelines.sources.files.opening import (
+    COMMAS,
+    TextFormat,
+    collect,
+    columns_of,
+    is_text,
+    recognise_text,
+    scan,
+)
+from pipelines.sources.files.reading import read_number
 
 _DATE = ("date", "__index_level_0__")
 _TICKER = ("ticker", "asset", "__index_level_1__")

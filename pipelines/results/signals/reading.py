@@ -11,14 +11,8 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.results.signals.columns import Columns
-from pipelines.sources.files.reading import (
-    ReadOptions,
-    collect,
-    read_number,
-    read_numbers,
-    scan,
-    ticker_text,
-)
+from pipelines.sources.files.opening import collect, scan
+from pipelines.sources.files.reading import ReadOptions, read_number, read_numbers, ticker_text
 from pipelines.sources.files.recognise import recognise_dates
 
 

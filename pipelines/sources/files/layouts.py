@@ -18,7 +18,7 @@ Names = Mapping[str, tuple[str, ...]]
 
 BAR: Final = ("open", "high", "low")
 VENDOR: Final = ("price_factor", "adjusted_close", "total_return", "price_return")
-"""Columns from which splits and dividends are computed (`pipelines.sources.files.adjusted`)."""
+"""Columns from which splits and dividends are computed (`pipelines.sources.files.prices`)."""
 PRICES: Final = ("date", "ticker", "close", *BAR, "volume", "split_ratio", "dividend", *VENDOR)
 
 PRICE_NAMES: Final[Names] = {

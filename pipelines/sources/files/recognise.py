@@ -11,7 +11,6 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.files.dates import COUNTED, counted_as_iso
 from pipelines.sources.files.layouts import (
     LAYOUTS,
     PRICE_NAMES,
@@ -20,20 +19,27 @@ from pipelines.sources.files.layouts import (
     plain,
     recognise_layout,
 )
-from pipelines.sources.files.paths import resolve
-from pipelines.sources.files.prices import Arrangement, ticker_of
-from pipelines.sources.files.reading import (
+from pipelines.sources.files.opening import (
+    COMMAS,
     UNNAMED,
-    ReadOptions,
+    TextFormat,
     abbreviate,
-    as_text,
     collect,
     columns_of,
-    null_if_not_available,
-    read_number,
+    is_text,
+    recognise_text,
+    resolve,
     scan,
 )
-from pipelines.sources.files.text import COMMAS, TextFormat, is_text, recognise_text
+from pipelines.sources.files.prices import Arrangement, ticker_of
+from pipelines.sources.files.reading import (
+    COUNTED,
+    ReadOptions,
+    as_text,
+    counted_as_iso,
+    null_if_not_available,
+    read_number,
+)
 
 _FORMATS: Final = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y",
                    "%d %b %Y", "%b %d, %Y", "%Y.%m.%d", "%d%b%Y", "%B %d, %Y", "%d-%b-%y", "%Y年%m月%d日",

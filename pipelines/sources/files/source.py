@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -13,23 +13,22 @@ import polars as pl
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.base import SourceTables
-from pipelines.sources.files.hazards import detected_hazards
-from pipelines.sources.files.inputs import read_inputs
 from pipelines.sources.files.layouts import LAYOUTS, PRICE_NAMES
-from pipelines.sources.files.membership import MEMBERSHIP, read_membership
-from pipelines.sources.files.paths import resolve
-from pipelines.sources.files.prices import DELISTINGS, OPTIONAL, REQUIRED, Arrangement, read_prices
+from pipelines.sources.files.opening import COMMAS, TextFormat, resolve
+from pipelines.sources.files.prices import DELISTINGS, OPTIONAL, REQUIRED, Arrangement, day, read_prices
 from pipelines.sources.files.reading import ReadOptions
-from pipelines.sources.files.securities import (
+from pipelines.sources.files.statements import STATEMENTS, StatementFiles, read_statements
+from pipelines.sources.files.tables import (
+    MEMBERSHIP,
     RENAMES,
     SECURITIES,
     SECURITY_NAMES,
     delisted_firms,
+    read_inputs,
+    read_membership,
     read_renames,
     read_securities,
 )
-from pipelines.sources.files.statements import STATEMENTS, StatementFiles, read_statements
-from pipelines.sources.files.text import COMMAS, TextFormat
 from pipelines.sources.items import ITEMS
 
 _COLUMNS_BY_TABLE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -251,3 +250,66 @@ def unpriced_tickers(tables: Mapping[str, pl.DataFrame]) -> list[str]:
         if unpriced:
             notes.append(f"{unpriced:,} of the tickers in the {table} have no prices.")
     return notes
+
+
+_MIN_YEARS: Final = 2.0
+_MIN_FIRMS: Final = 10
+_MIN_INDEX_FIRMS: Final = 50
+_STILL_TRADING: Final = timedelta(days=30)
+_FEW_LEAVE_PER_YEAR: Final = 0.005
+"""Share of firms; about 5% to 10% of US listed firms leave their exchange each year, by merger or failure."""
+_LATE_START: Final = timedelta(days=365)
+
+
+def detected_hazards(tables: Mapping[str, pl.DataFrame], known_hazards: tuple[str, ...]) -> list[str]:
+    """Detect survivorship, missing membership dates, and an incomplete last session.
+
+    Parameters
+    ----------
+    tables
+        The tables that the source delivers, including ``prices``.
+    known_hazards
+        Hazards that the user has already stated.
+    """
+    prices = tables["prices"]
+    dated = prices.select(day(prices), "ticker").drop_nulls()
+    hazards: list[str] = []
+    spans = dated.group_by("ticker").agg(
+        pl.col("date").min().alias("first"), pl.col("date").max().alias("last")
+    )
+    first, last = dated["date"].min(), dated["date"].max()
+    if not isinstance(first, date) or not isinstance(last, date):
+        return hazards
+    years = (last - first).days / 365.25
+    leavers = spans.filter(pl.col("last") < last - _STILL_TRADING).height
+    few_leave = (
+        years >= _MIN_YEARS
+        and spans.height >= _MIN_FIRMS
+        and leavers < _FEW_LEAVE_PER_YEAR * years * spans.height
+        and not _records_delistings(tables.get("securities"))
+    )
+    if few_leave and not any("surviv" in hazard.lower() for hazard in known_hazards):
+        hazards.append(
+            f"Survivorship is likely: {leavers or 'none'} of {spans.height:,} firms stop trading in "
+            f"{years:.1f} years, so the list was probably compiled with hindsight."
+        )
+    if few_leave and spans.height >= _MIN_INDEX_FIRMS and "membership" not in tables:
+        late_starters = spans.filter(pl.col("first") > first + _LATE_START).height
+        hazards.append(
+            f"No membership was given for what looks like an index: each of {spans.height:,} firms is used "
+            f"from its first price, even before it joined; {late_starters:,} of them start more than a year "
+            "after the first session."
+        )
+    sessions = dated.group_by("date").len().sort("date").tail(2)["len"].to_list()
+    if len(sessions) == 2 and sessions[1] < 0.8 * sessions[0]:
+        hazards.append(
+            f"The last session, {last}, has {sessions[1]:,} firms and the one before has {sessions[0]:,}: "
+            "it may be incomplete."
+        )
+    return hazards
+
+
+def _records_delistings(securities: pl.DataFrame | None) -> bool:
+    if securities is None or "delisted_on" not in securities.columns:
+        return False
+    return securities["delisted_on"].drop_nulls().len() > 0

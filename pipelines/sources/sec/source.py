@@ -17,9 +17,8 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.base import SourceTables, StoredData, TickerStatus
+from pipelines.sources.base import SourceTables, StoredData, TickerStatus, read_tickers
 from pipelines.sources.sec.statements import FORMS, Statements, known_on, statement_rows
-from pipelines.sources.tickers import read_tickers
 
 _BATCH: Final = 20
 _FORBIDDEN: Final = 403

@@ -2,7 +2,7 @@
 
 Every filing with a fact for an item and period is one version of it: a 10-Q or 10-K, the comparison column of
 next year's filing, an amendment. Within a filing, the best tag of an item is used
-(`pipelines.sources.sec.items`), with the span of a year in annual reports and of a quarter in quarterly ones.
+(`TAGS`), with the span of a year in annual reports and of a quarter in quarterly ones.
 Cash flows are reported only from the beginning of the year: the quarter is the difference to the months up to
 the previous quarter, as known by then.
 
@@ -14,15 +14,136 @@ amounts are therefore stated as of the filing date. The count on the cover page 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final, Protocol
 
 import polars as pl
 
-from pipelines.sources.items import FLOWS, SHARE_COUNT, SPLIT_ITEMS
-from pipelines.sources.sec.counts import Candidate, Period, resolve_share_counts
-from pipelines.sources.sec.items import AVERAGES, COVER, ranked_tags
+from pipelines.sources.items import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS
+
+TAGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "revenue": (
+        "Revenues",
+        "RevenueFromContractWithCustomerExcludingAssessedTax",
+        "SalesRevenueNet",
+        "RevenueFromContractWithCustomerIncludingAssessedTax",
+        "RevenuesNetOfInterestExpense",
+        "SalesRevenueGoodsNet",
+    ),
+    "cost_of_revenue": (
+        "CostOfRevenue",
+        "CostOfGoodsAndServicesSold",
+        "CostOfGoodsSold",
+        "CostOfServices",
+    ),
+    "gross_profit": ("GrossProfit",),
+    "research_and_development": (
+        "ResearchAndDevelopmentExpense",
+        "ResearchAndDevelopmentExpenseExcludingAcquiredInProcessCost",
+        "ResearchAndDevelopmentExpenseSoftwareExcludingAcquiredInProcessCost",
+    ),
+    "selling_general_admin": ("SellingGeneralAndAdministrativeExpense",),
+    "operating_income": ("OperatingIncomeLoss",),
+    "interest_expense": (
+        "InterestExpense",
+        "InterestExpenseNonoperating",
+        "InterestAndDebtExpense",
+        "InterestExpenseDebt",
+    ),
+    "income_tax": ("IncomeTaxExpenseBenefit",),
+    # the parent's share; ProfitLoss includes the minority interest
+    "net_income": ("NetIncomeLoss", "NetIncomeLossAvailableToCommonStockholdersBasic", "ProfitLoss"),
+    "depreciation": (
+        "DepreciationDepletionAndAmortization",
+        "DepreciationAmortizationAndAccretionNet",
+        "DepreciationAndAmortization",
+        "Depreciation",
+    ),
+    "operating_cash_flow": (
+        "NetCashProvidedByUsedInOperatingActivities",
+        "NetCashProvidedByUsedInOperatingActivitiesContinuingOperations",
+    ),
+    "capital_expenditure": (  # payments: positive means cash spent, as in the canonical item
+        "PaymentsToAcquirePropertyPlantAndEquipment",
+        "PaymentsToAcquireProductiveAssets",
+    ),
+    "dividends_paid": ("PaymentsOfDividends", "PaymentsOfDividendsCommonStock"),
+    "eps": ("EarningsPerShareDiluted", "EarningsPerShareBasicAndDiluted", "EarningsPerShareBasic"),
+    "total_assets": ("Assets",),
+    "current_assets": ("AssetsCurrent",),
+    "cash": (
+        "CashAndCashEquivalentsAtCarryingValue",
+        "CashCashEquivalentsRestrictedCashAndRestrictedCashEquivalents",
+        "CashAndDueFromBanks",
+        "Cash",
+    ),
+    "short_term_investments": (
+        "ShortTermInvestments",
+        "MarketableSecuritiesCurrent",
+        "AvailableForSaleSecuritiesDebtSecuritiesCurrent",
+        "AvailableForSaleSecuritiesCurrent",
+    ),
+    "receivables": (
+        "ReceivablesNetCurrent",
+        "AccountsReceivableNetCurrent",
+        "AccountsNotesAndLoansReceivableNetCurrent",
+    ),
+    "inventory": ("InventoryNet",),
+    "fixed_assets": (
+        "PropertyPlantAndEquipmentNet",
+        "PropertyPlantAndEquipmentAndFinanceLeaseRightOfUseAssetAfterAccumulatedDepreciationAndAmortization",
+    ),
+    "total_liabilities": ("Liabilities",),
+    "current_liabilities": ("LiabilitiesCurrent",),
+    "accounts_payable": (
+        "AccountsPayableCurrent",
+        "AccountsPayableTradeCurrent",
+        "AccountsPayableAndAccruedLiabilitiesCurrent",
+    ),
+    "short_term_debt": (
+        "DebtCurrent",
+        "LongTermDebtAndCapitalLeaseObligationsCurrent",
+        "LongTermDebtCurrent",
+        "ShortTermBorrowings",
+        "CommercialPaper",
+    ),
+    "long_term_debt": (
+        "LongTermDebtNoncurrent",
+        "LongTermDebtAndCapitalLeaseObligations",
+        "LongTermDebt",
+    ),
+    "book_equity": (
+        "StockholdersEquity",
+        "StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest",
+    ),
+    "retained_earnings": ("RetainedEarningsAccumulatedDeficit",),
+    # the cover page's count as of the cover page's date, which firms with several classes may give only per
+    # class (`pipelines.sources.sec.statements`); the mean over the period comes last
+    "shares_outstanding": (
+        "dei:EntityCommonStockSharesOutstanding",
+        "CommonStockSharesOutstanding",
+        "WeightedAverageNumberOfSharesOutstandingBasic",
+    ),
+}
+assert set(TAGS) == set(ITEMS), "every canonical item needs tags"
+
+COVER: Final = "dei:EntityCommonStockSharesOutstanding"
+"""The count on the cover page, which is stated as of its own date."""
+
+AVERAGES: Final = frozenset({"us-gaap:WeightedAverageNumberOfSharesOutstandingBasic"})
+"""Tags that cover a span and are used as a count at its end."""
+
+
+def ranked_tags() -> dict[str, tuple[str, int]]:
+    """Return qualified tag -> (item, rank); rank 0 is the best."""
+    return {
+        tag if ":" in tag else f"us-gaap:{tag}": (item, rank)
+        for item, tags in TAGS.items()
+        for rank, tag in enumerate(tags)
+    }
+
 
 FORMS: Final = ("10-K", "10-Q", "10-KT", "10-QT", "20-F", "40-F")
 _ANNUAL: Final = frozenset({"10-K", "10-KT", "20-F", "40-F"})
@@ -292,3 +413,83 @@ def _last_quarter(fact: Candidate, spans: Mapping[_Span, float]) -> float | None
         return None
     before = spans.get((fact.tag, fact.unit, fact.start, fact.months - 3))
     return None if before is None else fact.value - before
+
+
+LEAST_OF_MEAN: Final = 0.5
+"""A count below this fraction of the mean over the period covers a single class, or is in another unit: no
+firm buys back half of its shares before the date of the cover page, and a split in between changes the mean
+too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A fact that may become the value of an item; ``months`` is None for an instant."""
+
+    tag: str
+    rank: int
+    unit: str
+    start: dt.date | None
+    months: int | None
+    value: float
+    member: str = ""  # the class of stock, if the count covers a single class
+
+
+Period = tuple[str, dt.date]  # item, period's end
+
+
+def resolve_share_counts(candidates: dict[Period, list[Candidate]]) -> tuple[int, int]:
+    """Replace a filing's share counts by counts of the whole firm.
+
+    Among facts of one tag and instant, a count without a class is the firm's. If there is none, the counts of
+    two or more classes are added up. Several different counts without a class, a single class, and a count
+    below `LEAST_OF_MEAN` times the newest mean of the filing up to that date are dropped, so that the next
+    best tag is used.
+
+    Parameters
+    ----------
+    candidates
+        The filing's candidates by item and end of period; changed in place.
+
+    Returns
+    -------
+    summed, partial : int
+        Number of counts that were added up over classes, and number of counts that were dropped.
+    """
+    periods = sorted(period for period in candidates if period[0] == SHARE_COUNT)
+    by_period = {period: candidates.pop(period) for period in periods}
+    of_firm = {period: list(_whole_firm_counts(counts)) for period, counts in by_period.items()}
+    summed = sum(bool(one.member) for counts in of_firm.values() for one in counts)
+    partial = sum(len(_by_tag(by_period[period])) - len(of_firm[period]) for period in periods)
+    mean: float | None = None
+    for period in periods:  # ascending by end date
+        means = [one for one in of_firm[period] if one.tag in AVERAGES]
+        mean = max(means, key=_start).value if means else mean
+        kept = [one for one in of_firm[period] if mean is None or one.value >= LEAST_OF_MEAN * mean]
+        kept = [replace(one, member="") for one in kept]
+        partial += len(of_firm[period]) - len(kept)
+        if kept:
+            candidates[period] = kept
+    return summed, partial
+
+
+def _whole_firm_counts(candidates: list[Candidate]) -> Iterator[Candidate]:
+    """Yield the firm's count for each tag, unit and span; a sum over classes keeps the name of a class."""
+    for facts in _by_tag(candidates):
+        classes = {fact.member: fact.value for fact in facts if fact.member}
+        firm = {fact.value for fact in facts if not fact.member}
+        values = {(fact.member, fact.value) for fact in facts if fact.member}
+        if len(firm) == 1:
+            yield next(fact for fact in facts if not fact.member)
+        elif not firm and len(classes) > 1 and len(values) == len(classes):
+            yield replace(facts[0], value=sum(classes.values()))
+
+
+def _by_tag(candidates: list[Candidate]) -> list[list[Candidate]]:
+    def key(fact: Candidate) -> tuple[str, str, int]:
+        return fact.tag, fact.unit, _start(fact)
+
+    return [list(facts) for _, facts in groupby(sorted(candidates, key=key), key=key)]
+
+
+def _start(fact: Candidate) -> int:
+    return 0 if fact.start is None else fact.start.toordinal()

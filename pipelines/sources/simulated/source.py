@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 import polars as pl
 
+from features.arrays import BoolArray, FloatArray
 from pipelines.sources.base import Setting, SourceTables
-from pipelines.sources.simulated.config import MarketConfig
-from pipelines.sources.simulated.edges import edges_frame
-from pipelines.sources.simulated.firms import securities_frame
-from pipelines.sources.simulated.market import PARTS, Market, simulate
-from pipelines.sources.simulated.quotes import prices_frame, quote, shares_at
-from pipelines.sources.simulated.statements import fundamentals_frame
+from pipelines.sources.simulated.config import REVIEW_SESSIONS, SESSIONS_PER_YEAR, MarketConfig
+from pipelines.sources.simulated.firms import Index, fundamentals_frame, securities_frame
+from pipelines.sources.simulated.market import PARTS, Market, edges_frame, simulate
 
 __all__ = ["MarketConfig", "SimulatedSource"]
 
@@ -124,3 +122,159 @@ def _truth_frames(market: Market, delay: int) -> tuple[pl.DataFrame, pl.DataFram
         | {f"day_{age}": days_RK[:, age] for age in range(days_RK.shape[1])}
     )
     return truth_mu, truth_days
+
+
+_OVERNIGHT_SHARE = 0.25  # of a day's variance
+_SPLIT_ABOVE, _REVERSE_SPLIT_BELOW = 150.0, 3.0  # USD
+_DAILY_TURNOVER = 0.004  # shares traded over shares outstanding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quotes:
+    """The columns of ``prices`` as arrays [T, N]; NaN where not listed.
+
+    ``quoted_TN`` is False where there is no row because the firm is not listed or halted.
+    """
+
+    open_TN: FloatArray
+    high_TN: FloatArray
+    low_TN: FloatArray
+    close_TN: FloatArray
+    volume_TN: FloatArray
+    split_ratio_TN: FloatArray
+    dividend_TN: FloatArray
+    shares_TN: FloatArray
+    quoted_TN: BoolArray
+
+
+def quote(config: MarketConfig, market: Market, seed_sequence: np.random.SeedSequence) -> Quotes:
+    """Quote a market.
+
+    The closes are such that ``close[t] * split[t] * (1 + dividend[t] / close[t]) / close[t-1] - 1`` is the
+    market's total return, to rounding. Given a day's return R (log, from the adjusted previous close), its
+    overnight part is normal(f R, f (1 - f) v) with f = 0.25 and v the day's variance. High and low are the
+    extremes of Brownian bridges from open to close, ``(x + sqrt(x^2 - 2 v' ln U)) / 2``, so that the range
+    reflects the day's volatility. Volume increases with the regime and with the size of the day's own return.
+    """
+    split_rng, path_rng, volume_rng, halt_rng = (
+        np.random.Generator(np.random.PCG64(child)) for child in seed_sequence.spawn(4)
+    )
+    firms, live_TN = market.firms, market.live_TN
+    n_sessions, n_firms = live_TN.shape
+    unsplit_TN = firms.price_N * np.exp(market.log_size_TN - firms.log_size_N)
+    split_TN = _splits(unsplit_TN, firms.last_N, split_rng)
+    multiple_TN = np.cumprod(split_TN, axis=0)
+    close_TN = unsplit_TN / multiple_TN
+    yield_TN = market.dividend_yield_TN
+    dividend_TN = np.where(live_TN, close_TN * yield_TN / (1.0 - yield_TN), np.nan)
+
+    previous_TN = np.vstack([close_TN[:1], close_TN[:-1]]) / split_TN - np.nan_to_num(dividend_TN)
+    previous_TN = np.where(np.isnan(previous_TN), close_TN, previous_TN)  # a firm's first session opens flat
+    day_TN = np.log(close_TN / previous_TN)
+    variance_TN = market.shocks.volatility_TN**2
+    overnight_sd_TN = np.sqrt(_OVERNIGHT_SHARE * (1.0 - _OVERNIGHT_SHARE) * variance_TN)
+    overnight_TN = _OVERNIGHT_SHARE * day_TN + overnight_sd_TN * path_rng.standard_normal(
+        (n_sessions, n_firms)
+    )
+    open_TN = previous_TN * np.exp(overnight_TN)
+    intraday_TN = day_TN - overnight_TN
+    bridge_TN = -2.0 * (1.0 - _OVERNIGHT_SHARE) * variance_TN
+    up_TN = np.log(path_rng.uniform(1e-12, 1.0, (n_sessions, n_firms)))
+    down_TN = np.log(path_rng.uniform(1e-12, 1.0, (n_sessions, n_firms)))
+    top_TN = open_TN * np.exp((intraday_TN + np.sqrt(intraday_TN**2 + bridge_TN * up_TN)) / 2.0)
+    bottom_TN = open_TN * np.exp((intraday_TN - np.sqrt(intraday_TN**2 + bridge_TN * down_TN)) / 2.0)
+
+    shares_TN = np.exp(firms.log_size_N) / firms.price_N * multiple_TN
+    log_turnover_TN = (
+        0.3 * volume_rng.standard_normal((n_sessions, n_firms))
+        + 0.1 * volume_rng.standard_normal(n_firms)
+        + 0.5 * market.shocks.turbulent_TN
+        + 0.1 * np.abs(market.shock_TN)
+    )
+    event_TN = (split_TN != 1.0) | (yield_TN > 0)
+    return Quotes(
+        open_TN=open_TN,
+        high_TN=np.maximum(top_TN, np.maximum(open_TN, close_TN)),
+        low_TN=np.minimum(bottom_TN, np.minimum(open_TN, close_TN)),
+        close_TN=close_TN,
+        volume_TN=np.where(live_TN, np.ceil(_DAILY_TURNOVER * shares_TN * np.exp(log_turnover_TN)), np.nan),
+        split_ratio_TN=split_TN,
+        dividend_TN=dividend_TN,
+        shares_TN=np.where(live_TN, shares_TN, np.nan),
+        quoted_TN=live_TN
+        & ~(
+            _may_be_missing(live_TN, event_TN)
+            & (halt_rng.random((n_sessions, n_firms)) < config.halts_per_year / SESSIONS_PER_YEAR)
+        ),
+    )
+
+
+def prices_frame(
+    config: MarketConfig, market: Market, quotes: Quotes, rng: np.random.Generator
+) -> pl.DataFrame:
+    """Return the quotes as the ``prices`` table, with ``config.bad_ticks`` invalid rows.
+
+    An invalid row has a negative close, or its high and low exchanged; never on a day with a split or
+    dividend, so that quarantining it costs only one day's price.
+    """
+    event_TN = (quotes.split_ratio_TN != 1.0) | (quotes.dividend_TN > 0)
+    columns = {
+        "open": quotes.open_TN,
+        "high": quotes.high_TN,
+        "low": quotes.low_TN,
+        "close": quotes.close_TN,
+        "volume": quotes.volume_TN,
+        "split_ratio": quotes.split_ratio_TN,
+        "dividend": quotes.dividend_TN,
+    }
+    t_R, n_R = np.nonzero(quotes.quoted_TN)
+    values = {name: array_TN[t_R, n_R] for name, array_TN in columns.items()}
+    eligible = np.flatnonzero(_may_be_missing(market.live_TN, event_TN)[t_R, n_R])
+    broken = rng.permutation(eligible)[: config.bad_ticks]
+    values["close"][broken[::2]] *= -1.0
+    values["high"][broken[1::2]], values["low"][broken[1::2]] = (
+        values["low"][broken[1::2]],
+        values["high"][broken[1::2]],
+    )
+    tickers = np.asarray(market.firms.ticker_N)
+    return pl.DataFrame({"date": market.dates_T[t_R], "ticker": tickers[n_R], **values})
+
+
+def shares_at(market: Market, quotes: Quotes) -> FloatArray:
+    """Return shares outstanding at the end of each quarter [N, Q]; before listing, those at listing."""
+    session_Q = np.searchsorted(market.dates_T, market.statements.period_end_Q, side="right") - 1
+    at_NQ = np.clip(session_Q, market.firms.first_N[:, None], market.firms.last_N[:, None])
+    shares_NQ: FloatArray = quotes.shares_TN[at_NQ, np.arange(len(at_NQ))[:, None]]
+    return shares_NQ
+
+
+def _may_be_missing(live_TN: BoolArray, event_TN: BoolArray) -> BoolArray:
+    """Return where a price may be missing.
+
+    The firm must be listed yesterday, today and tomorrow, without a split or dividend today.
+    """
+    missing_ok_TN = live_TN & ~event_TN
+    missing_ok_TN[1:] &= live_TN[:-1]
+    missing_ok_TN[:-1] &= live_TN[1:]
+    missing_ok_TN[[0, -1]] = False
+    return missing_ok_TN
+
+
+def _splits(unsplit_TN: FloatArray, last_N: Index, rng: np.random.Generator) -> FloatArray:
+    """Decide at each review which firms split (2 or 4 for 1) or reverse-split (1 for 10) before the next."""
+    n_sessions, n_firms = unsplit_TN.shape
+    split_TN = np.ones((n_sessions, n_firms))
+    multiple_N = np.ones(n_firms)
+    for start in range(0, n_sessions, REVIEW_SESSIONS):
+        day_N = rng.integers(start + 1, start + REVIEW_SESSIONS, size=(n_firms,), dtype=np.int64)
+        price_N = unsplit_TN[start] / multiple_N  # NaN where not listed: no comparison holds
+        ratio_N = np.select(
+            [price_N > 2 * _SPLIT_ABOVE, price_N > _SPLIT_ABOVE, price_N < _REVERSE_SPLIT_BELOW],
+            [4.0, 2.0, 0.1],
+            1.0,
+        )
+        ratio_N = np.where(day_N <= last_N, ratio_N, 1.0)
+        (firm_R,) = np.nonzero(ratio_N != 1.0)
+        split_TN[day_N[firm_R], firm_R] = ratio_N[firm_R]
+        multiple_N *= ratio_N
+    return split_TN

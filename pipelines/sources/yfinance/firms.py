@@ -9,16 +9,20 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
+from zoneinfo import ZoneInfo
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
+from yfinance.exceptions import YFException, YFTickerMissingError
 
 from pipelines.lake.source_tables import Fundamentals, Securities
 from pipelines.sources.items import FLOWS, SHARE_COUNT, SPLIT_ITEMS
 from pipelines.sources.sample import STATIC_SINCE
-from pipelines.sources.yfinance.prices import Chart, call_yfinance, main_unit
-from pipelines.sources.yfinance.session import NoDataError, YahooSession
+from pipelines.sources.yfinance.session import NoAnswerError, NoDataError, YahooError, YahooSession
 
 if TYPE_CHECKING:
     import yfinance
@@ -249,3 +253,287 @@ def _rows_of(stored: pl.DataFrame | None, ours: str) -> pl.DataFrame:
 
 def _columns(table: type[Securities | Fundamentals]) -> dict[str, pl.DataType]:
     return {name: column.dtype for name, column in table.columns().items()}
+
+
+Floats = npt.NDArray[np.float64]
+
+_MINOR: Final = {
+    "GBp": ("GBP", 0.01),
+    "GBX": ("GBP", 0.01),
+    "ZAc": ("ZAR", 0.01),
+    "ILA": ("ILS", 0.01),
+    "KWF": ("KWD", 0.001),
+}
+"""Yahoo's code of a currency's minor unit -> currency, and value of one unit in it."""
+
+_BAR: Final = ("open", "high", "low", "close")
+_SINGLE: Final = 2.0**-23
+"""Relative error of Yahoo's prices, which are single-precision numbers: 24.96 arrives as
+24.959999084472656."""
+
+_CENTS: Final = 1e-6
+"""Absolute error of its dividends, which are rounded to six decimals."""
+
+_DELAY: Final = dt.timedelta(minutes=30)
+"""Yahoo's quotes are delayed by up to 20 minutes, so a session's row is final only some time after
+the close."""
+
+_PLAIN_SPLIT: Final = 1.5
+"""Minimum ratio of a split that can be distinguished from a day's return."""
+
+_DISAGREES: Final = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Yahoo's prices of one symbol.
+
+    Attributes
+    ----------
+    rows
+        Quoted prices in the main unit of ``currency``: date, open, high, low, close, volume, split_ratio and
+        dividend. ``unadjusted`` marks a split that Yahoo lists but does not show in its prices. ``disagrees``
+        marks a session whose return differs from that of Yahoo's own adjusted closes.
+    currency, exchange, name
+        As given by Yahoo; None if missing.
+    first_trade
+        Yahoo's first date of the symbol; None if missing.
+    since
+        First requested date.
+    splits
+        Ex-date -> new shares per old share; all splits since then, including those after the last row.
+    remarks
+        What was left out, one clause each.
+    """
+
+    rows: pl.DataFrame
+    currency: str | None
+    exchange: str | None
+    name: str | None
+    first_trade: dt.date | None
+    since: dt.date
+    splits: Mapping[dt.date, float]
+    remarks: tuple[str, ...]
+
+
+def read_chart(
+    ticker: yfinance.Ticker, session: YahooSession, start: dt.date, end: dt.date | None, now: dt.datetime
+) -> Chart:
+    """Request a symbol's prices from a date on.
+
+    Rows without a close are dropped; a split or dividend on such a row moves to the next row that has a
+    close. A session that is not over at ``now``, in the exchange's time, has no row yet.
+
+    Parameters
+    ----------
+    ticker, session
+        yfinance's handle, and the session that it was created with.
+    start, end
+        First and last date to return, both inclusive; None for no end. The request always extends to ``now``,
+        because a later split changes the prices before ``end``.
+    now
+        Time of the request, with a time zone.
+
+    Raises
+    ------
+    YahooError
+        If there is no answer, or an answer without data.
+    """
+    frame = call_yfinance(
+        ticker.history,
+        start=start,
+        end=now.date() + dt.timedelta(days=2),  # exclusive; the exchange may be a day ahead
+        interval="1d",
+        auto_adjust=False,
+        actions=True,
+        keepna=True,
+    )
+    answer: Mapping[str, Any] = session.answer("chart", ticker.ticker)["result"][0]
+    meta, zone = answer["meta"], ZoneInfo(answer["meta"]["exchangeTimezoneName"])
+    quotes = pl.DataFrame(
+        {
+            "date": list(frame.index.date),
+            **{name.lower(): frame[name].to_numpy(dtype=float) for name in ("Open", "High", "Low", "Close")},
+            "volume": frame["Volume"].to_numpy(dtype=float),
+            "adjusted": frame["Adj Close"].to_numpy(dtype=float),
+        },
+        schema_overrides={"date": pl.Date},
+    ).filter(pl.col("date") <= _last_finished(meta, zone, now))
+    currency, scale = main_unit(meta.get("currency"))
+    remarks: list[str] = []
+    events: Mapping[str, Any] = answer.get("events") or {}
+    splits = _splits(events.get("splits") or {}, zone, remarks)
+    dividends = _dividends(events.get("dividends") or {}, zone, meta.get("currency"), remarks)
+    empty = quotes.filter(pl.col("close").is_nan()).height
+    if empty:
+        remarks.append(f"sessions without a close, left out: {empty:,}")
+    rows = unadjust_quotes(quotes.filter(pl.col("close").is_not_nan()), splits, dividends)
+    rows = rows.with_columns(
+        *(pl.when(pl.col(c) != 0).then(pl.col(c) * scale) for c in _BAR[:3]),
+        pl.col("close", "dividend") * scale,
+    )
+    first = meta.get("firstTradeDate")
+    return Chart(
+        rows=rows if end is None else rows.filter(pl.col("date") <= end),
+        currency=currency,
+        exchange=meta.get("fullExchangeName") or meta.get("exchangeName"),
+        name=meta.get("longName") or meta.get("shortName"),
+        first_trade=None if first is None else _day(first, zone),
+        since=start,
+        splits=splits,
+        remarks=tuple(remarks),
+    )
+
+
+def call_yfinance(method: Any, **arguments: Any) -> Any:  # noqa: ANN401 (yfinance is not typed)
+    """Call a method of yfinance and raise a `YahooError` for whatever goes wrong.
+
+    Raises
+    ------
+    YahooError
+        The session's own error, or one that says what yfinance could not process.
+    """
+    try:
+        return method(**arguments)
+    except YahooError:
+        raise
+    except YFTickerMissingError as error:
+        raise NoDataError(error.rationale, unknown=False) from error
+    except Exception as error:  # it does not check answers: a missing field may raise anything
+        if isinstance(error, YFException) and str(error).startswith("Empty"):
+            raise NoDataError(str(error), unknown=False) from error
+        raise NoAnswerError(
+            f"yfinance could not process the answer ({type(error).__name__}: {error})"
+        ) from error
+
+
+def unadjust_quotes(
+    quotes: pl.DataFrame, splits: Mapping[dt.date, float], dividends: Mapping[dt.date, float]
+) -> pl.DataFrame:
+    """Undo the adjustment for later splits, and assign splits and dividends to their ex-dates.
+
+    Parameters
+    ----------
+    quotes
+        Yahoo's rows by ascending date, all with a close: date, open, high, low, close, volume, adjusted.
+    splits
+        Ex-date -> new shares per old share; all splits since the first row, including those after the last.
+    dividends
+        Ex-date -> cash per share of today.
+
+    Returns
+    -------
+    DataFrame
+        The rows as quoted on their day, with split_ratio, dividend, unadjusted and disagrees (see `Chart`).
+        An event on a date without a row is assigned to the next row; an event after the last row is dropped.
+        Among the numbers within Yahoo's rounding error, the one with the fewest decimals is returned: it is
+        the quoted one, and therefore the same before and after a later split. A volume that is not a multiple
+        of a reverse split's ratio is rounded to a share of the new kind.
+    """
+    days = quotes["date"].to_numpy().astype("datetime64[D]")
+    ex_dates, ratios = _arrays(splits)
+    later = np.append(np.cumprod(ratios[::-1])[::-1], 1.0)[np.searchsorted(ex_dates, days, side="right")]
+    split, dividend = np.ones(len(days)), np.zeros(len(days))
+    place = np.searchsorted(days, ex_dates)
+    np.multiply.at(split, place[place < len(days)], ratios[place < len(days)])
+    paid_on, amounts = _arrays(dividends)
+    place = np.searchsorted(days, paid_on)
+    here = place < len(days)
+    np.add.at(dividend, place[here], amounts[here] * later[place[here]])
+    quoted = {c: quotes[c].to_numpy() * later for c in _BAR}
+    rows = quotes.with_columns(
+        *(
+            pl.Series(c, _fewest_decimals(price, np.abs(price) * _SINGLE)).fill_nan(None)
+            for c, price in quoted.items()
+        ),
+        (pl.col("volume") / later).round(),
+        pl.Series("split_ratio", split),
+        pl.Series("dividend", _fewest_decimals(dividend, later * _CENTS)),
+    )
+    before, close = pl.col("close").shift(1) / pl.col("split_ratio"), pl.col("close")
+    move, ratio = (close / before).log(), pl.col("split_ratio").log()
+    plain = ratio.abs() >= np.log(_PLAIN_SPLIT)
+    # Yahoo multiplies all prices before a dividend by 1 - dividend / close of the session before
+    total = close / (before - pl.col("dividend"))
+    yahoo_return = (pl.col("adjusted") / pl.col("adjusted").shift(1)).fill_nan(None)
+    return rows.select(
+        "date",
+        *_BAR,
+        "volume",
+        "split_ratio",
+        "dividend",
+        (plain & ((move + ratio).abs() < move.abs())).fill_null(value=False).alias("unadjusted"),
+        ((total / yahoo_return - 1.0).abs() > _DISAGREES).fill_null(value=False).alias("disagrees"),
+    )
+
+
+def _fewest_decimals(value_T: Floats, error_T: Floats) -> Floats:
+    """Round each value to the fewest decimals, from two to six, that stay within its error."""
+    short_T, done_T = value_T.copy(), np.zeros(len(value_T), dtype=bool)
+    for decimals in range(2, 7):
+        rounded_T = value_T.round(decimals)
+        here_T = ~done_T & (np.abs(rounded_T - value_T) <= error_T)
+        short_T[here_T] = rounded_T[here_T]
+        done_T |= here_T
+    return short_T
+
+
+def main_unit(code: str | None) -> tuple[str | None, float]:
+    """Return the currency of one of Yahoo's currency codes, and the value of one unit in it."""
+    return _MINOR.get(code or "", (code, 1.0))
+
+
+def _arrays(events: Mapping[dt.date, float]) -> tuple[npt.NDArray[np.datetime64], Floats]:
+    days = np.array(sorted(events), dtype="datetime64[D]")
+    return days, np.array([events[day] for day in sorted(events)], dtype=float)
+
+
+def _day(seconds: float, zone: ZoneInfo) -> dt.date:
+    """Return a time stamp's date at the exchange.
+
+    In some time zones Yahoo's midnight is an hour or two early around a change to or from daylight saving
+    time. A full hour just before midnight therefore means the following date, as in yfinance's own treatment
+    of prices.
+    """
+    moment = dt.datetime.fromtimestamp(seconds, tz=zone)
+    late = moment.hour in {22, 23} and moment.minute == 0
+    return moment.date() + dt.timedelta(days=1) if late else moment.date()
+
+
+def _last_finished(meta: Mapping[str, Any], zone: ZoneInfo, now: dt.datetime) -> dt.date:
+    """Return today's date at the exchange if its session is over, otherwise yesterday's."""
+    today = now.astimezone(zone).date()
+    regular = (meta.get("currentTradingPeriod") or {}).get("regular") or {}
+    if "end" in regular:
+        end = dt.datetime.fromtimestamp(regular["end"], tz=zone)
+        if end.date() == today and now >= end + _DELAY:
+            return today
+    return today - dt.timedelta(days=1)
+
+
+def _splits(given: Mapping[str, Any], zone: ZoneInfo, remarks: list[str]) -> dict[dt.date, float]:
+    parsed: dict[dt.date, float] = {}
+    for event in given.values():
+        new, old = event.get("numerator") or 0.0, event.get("denominator") or 0.0
+        day = _day(event["date"], zone)
+        if new > 0 and old > 0:
+            parsed[day] = parsed.get(day, 1.0) * new / old
+        else:
+            remarks.append(f"a split of {new:g}:{old:g} on {day} left out")
+    return parsed
+
+
+def _dividends(
+    given: Mapping[str, Any], zone: ZoneInfo, quoted: str | None, remarks: list[str]
+) -> dict[dt.date, float]:
+    """Read the dividends in the unit of the prices; dividends in London may be in pence or in pounds."""
+    currency, scale = main_unit(quoted)
+    parsed: dict[dt.date, float] = {}
+    for event in given.values():
+        day, amount = _day(event["date"], zone), event.get("amount") or 0.0
+        paid_in, unit = main_unit(event.get("currency") or quoted)
+        if paid_in == currency:
+            parsed[day] = parsed.get(day, 0.0) + amount * unit / scale
+        else:
+            remarks.append(f"a dividend of {amount:g} {paid_in} on {day} left out: prices are in {currency}")
+    return parsed

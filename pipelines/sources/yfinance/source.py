@@ -1,7 +1,7 @@
 """Yahoo Finance through yfinance: prices, splits, dividends, classifications and statements, in batches.
 
 yfinance's bulk ``download`` is a thread pool over ``Ticker.history`` that discards the currency, the time
-zone and the errors; the pool here keeps them. `pipelines.sources.yfinance.prices` and `.firms` interpret
+zone and the errors; the pool here keeps them. `pipelines.sources.yfinance.firms` and `.firms` interpret
 Yahoo's numbers; `.session` decides what counts as an answer.
 """
 
@@ -21,14 +21,18 @@ import polars as pl
 import yfinance
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.base import SourceTables, StoredData, TickerStatus
-from pipelines.sources.files.paths import resolve
+from pipelines.sources.base import SourceTables, StoredData, TickerStatus, read_tickers
+from pipelines.sources.files.opening import resolve
 from pipelines.sources.files.reading import ReadOptions
-from pipelines.sources.files.securities import read_renames
+from pipelines.sources.files.tables import read_renames
 from pipelines.sources.settings import YFinanceSourceConfig
-from pipelines.sources.tickers import read_tickers
-from pipelines.sources.yfinance.firms import read_classification, read_statements, statements_due
-from pipelines.sources.yfinance.prices import Chart, read_chart
+from pipelines.sources.yfinance.firms import (
+    Chart,
+    read_chart,
+    read_classification,
+    read_statements,
+    statements_due,
+)
 from pipelines.sources.yfinance.session import (
     NoAnswerError,
     NoDataError,

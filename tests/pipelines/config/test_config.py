@@ -10,7 +10,7 @@ import yaml
 
 from pipelines.config.load import load_config, to_yaml
 from pipelines.errors import ConfigError
-from pipelines.quality.calendars import require_calendar
+from pipelines.ingest.calendars import require_calendar
 from pipelines.sources.settings import YFinanceSourceConfig
 
 MINIMAL = {

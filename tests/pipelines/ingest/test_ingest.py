@@ -15,8 +15,7 @@ from places import DATA
 
 from pipelines.cli.main import main
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest.ingest import ingest
-from pipelines.ingest.summary import IngestStoppedError, TableSummary, describe_ingest
+from pipelines.ingest.ingest import IngestStoppedError, TableSummary, describe_ingest, ingest
 from pipelines.lake.lake import Lake
 from pipelines.sources.base import SourceTables, StoredData, TickerStatus
 from pipelines.sources.files.source import FilesSource

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest.ingest import ingest
+from pipelines.ingest.quarantine import open_rejections
+from pipelines.ingest.rules import PRICE_RULES
+from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import keys
-from pipelines.quality.quarantine import open_rejections
-from pipelines.quality.rules import PRICE_RULES
-from pipelines.quality.settings import QualityConfig
 from pipelines.sources.base import SourceTables
 
 AWKWARD = (0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 1e308, 5e-324, 1e-300, 100.0, 1e18)

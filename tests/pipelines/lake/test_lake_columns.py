@@ -21,13 +21,12 @@ from pipelines.config.load import load_config
 from pipelines.dataset.tables import read_tables
 from pipelines.errors import DataError
 from pipelines.ingest.ingest import ingest
+from pipelines.ingest.quarantine import Selection, release
 from pipelines.lake.contracts import check, quarantined
 from pipelines.lake.lake import Lake, UpsertCounts
-from pipelines.lake.readers import record_reader, recorded_in_lake
 from pipelines.lake.schemas import SCHEMAS, STAMPS, schema
-from pipelines.lake.upkeep import compact
+from pipelines.lake.upkeep import compact, record_reader, recorded_in_lake
 from pipelines.progress import Progress
-from pipelines.quality.quarantine import Selection, release
 from pipelines.run.fetch import ingest_config, make_source
 from pipelines.run.open import reopen_run
 from pipelines.sources.files.source import FilesSource

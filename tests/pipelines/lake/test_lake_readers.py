@@ -17,7 +17,7 @@ from mlflow import MlflowClient
 from pipelines.config.load import check_config
 from pipelines.errors import DataError, TrackingError
 from pipelines.lake.lake import Lake
-from pipelines.lake.readers import record_reader, recorded_in_lake
+from pipelines.lake.upkeep import record_reader, recorded_in_lake
 from pipelines.progress import Progress
 from pipelines.run.open import reopen_run
 from pipelines.tracking.versions import recorded_in_store

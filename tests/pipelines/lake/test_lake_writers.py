@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from warm import PEERGLASS, Process
 
 import pipelines.lake.commit
-import pipelines.lake.compare
 import pipelines.lake.lake
 from pipelines.errors import DataError
-from pipelines.lake.compare import match_predicate
+from pipelines.lake.commit import match_predicate
 from pipelines.lake.lake import Lake, UpsertCounts
 
 START = date(2020, 1, 1)
@@ -52,7 +51,7 @@ def test_upserts_agree_with_a_dictionary(
 ) -> None:
     lake, model = Lake(tmp_path_factory.mktemp("lake")), dict[tuple[int, str], float]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipelines.lake.compare, "_PIECE_ROWS", 5)
+        patch.setattr(pipelines.lake.commit, "_PIECE_ROWS", 5)
         for batch in batches:
             added = sum(key not in model for key in batch)
             updated = sum(key in model and model[key] != value for key, value in batch.items())
@@ -109,11 +108,11 @@ class Intruder:
     """Lets another writer commit while a batch is compared, a given number of times."""
 
     def __init__(self, lake: Lake, times: int) -> None:
-        self._lake, self._left, self._compare = lake, times, pipelines.lake.compare.compare
+        self._lake, self._left, self._compare = lake, times, pipelines.lake.commit.compare
 
     def __call__(
         self, table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr | None
-    ) -> pipelines.lake.compare.Changes:
+    ) -> pipelines.lake.commit.Changes:
         answer = self._compare(table, rows, stored, scope)
         if self._left:
             self._left -= 1

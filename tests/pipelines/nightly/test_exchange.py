@@ -13,9 +13,9 @@ import pytest
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
+from pipelines.ingest.calendars import is_session, newest_finished_session, with_sessions
 from pipelines.lake.lake import Lake
 from pipelines.nightly.exchange import calendar_end, following_session
-from pipelines.quality.calendars import is_session, newest_finished_session, with_sessions
 
 
 def config(tiny: Mapping[str, Any], calendar: str | None, **overrides: Sequence[str]) -> Config:

@@ -18,7 +18,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.readers import record_reader, recorded_in_lake
+from pipelines.lake.upkeep import record_reader, recorded_in_lake
 from pipelines.nightly.housekeeping import keep_house
 from pipelines.run.locks import Locks
 

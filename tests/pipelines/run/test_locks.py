@@ -17,9 +17,9 @@ from warm import PEERGLASS, Process
 
 from pipelines.config.load import load_config
 from pipelines.errors import DataError
+from pipelines.ingest.quarantine import Selection, listing
 from pipelines.lake.lake import Lake
-from pipelines.lake.readers import record_reader
-from pipelines.quality.quarantine import Selection, listing
+from pipelines.lake.upkeep import record_reader
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
 from pipelines.run.record import open_run

@@ -13,12 +13,11 @@ import pytest
 from workbooks import write_workbook
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.base import SourceTables
+from pipelines.sources.base import SourceTables, plain_tickers
 from pipelines.sources.files.reading import read_number
 from pipelines.sources.files.recognise import PriceFile, recognise_prices
 from pipelines.sources.files.source import FilesSource
 from pipelines.sources.settings import FilesSourceConfig
-from pipelines.sources.tickers import plain_tickers
 
 SPLIT, PAID = 2.0, 0.5
 

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from pipelines.errors import DataError
-from pipelines.sources.files.membership import read_membership
 from pipelines.sources.files.reading import ReadOptions
+from pipelines.sources.files.tables import read_membership
 from pipelines.sources.sample import STATIC_SINCE
 
 SPELLS = [

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.contracts import check
-from pipelines.sources.files.paths import resolve
+from pipelines.sources.files.opening import resolve
 from pipelines.sources.files.source import FilesSource
 
 

@@ -15,8 +15,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.contracts import check
 from pipelines.sources.base import SourceTables
 from pipelines.sources.files.source import FilesSource
-from pipelines.sources.files.splits import ShareCountsAsOf
-from pipelines.sources.files.statements import StatementFiles
+from pipelines.sources.files.statements import ShareCountsAsOf, StatementFiles
 
 WIDE = (
     "Symbol,period_end,Total Revenue,Capital Expenditures,Total Assets,Current\n"

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from pipelines.errors import DataError
+from pipelines.sources.files.opening import TextFormat, recognise_text
 from pipelines.sources.files.source import FilesSource
-from pipelines.sources.files.text import TextFormat, recognise_text
 
 GERMAN = "date;ticker;close;volume\n2020-01-02;Süd;1.234,5;1.000\n2020-01-03;Süd;1.235,25;2.000.000\n"
 EXPECTED = [(date(2020, 1, 2), "Süd", 1234.5, 1000.0), (date(2020, 1, 3), "Süd", 1235.25, 2_000_000.0)]

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from features.panel.asof import statements_as_of
 from pipelines.lake.contracts import check
 from pipelines.sources.items import FLOWS, ITEMS
-from pipelines.sources.sec.items import TAGS, ranked_tags
-from pipelines.sources.sec.statements import Statements, known_on, statement_rows
+from pipelines.sources.sec.statements import TAGS, Statements, known_on, ranked_tags, statement_rows
 
 START = dt.date(2010, 1, 1)
 

@@ -15,8 +15,7 @@ from sec_server import Edgar, Filing, Firm, serve
 from features.panel.asof import statements_as_of
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest.ingest import ingest
-from pipelines.ingest.summary import IngestStoppedError, IngestSummary
+from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest
 from pipelines.lake.lake import Lake
 from pipelines.run.fetch import make_source
 from pipelines.sources.base import LiveSource

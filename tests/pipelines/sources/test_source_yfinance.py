@@ -23,11 +23,10 @@ from yahoo_server import Day, Firm, YahooServer, adjusted_closes, business_days,
 from features.panel.adjustment import forward_factor
 from features.panel.asof import statements_as_of
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest.ingest import ingest
-from pipelines.ingest.summary import IngestSummary
+from pipelines.ingest.ingest import IngestSummary, ingest
 from pipelines.lake.lake import Lake
+from pipelines.sources.base import read_tickers
 from pipelines.sources.settings import YFinanceSourceConfig
-from pipelines.sources.tickers import read_tickers
 from pipelines.sources.yfinance import session as yfinance_session
 from pipelines.sources.yfinance.source import YFinanceSource
 

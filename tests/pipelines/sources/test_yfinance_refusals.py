@@ -18,8 +18,7 @@ from yahoo_server import FaultKind, YahooServer, business_days, make_firm
 
 from pipelines.cli import main as cli
 from pipelines.errors import DataError
-from pipelines.ingest.ingest import ingest
-from pipelines.ingest.summary import IngestStoppedError, IngestSummary
+from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest
 from pipelines.lake.lake import Lake
 from pipelines.sources.settings import YFinanceSourceConfig
 from pipelines.sources.yfinance import session as yfinance_session

@@ -16,9 +16,9 @@ from pipelines.cli.main import main
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest.ingest import ingest
+from pipelines.ingest.quarantine import Selection, describe_listing, listing, open_rejections, release
 from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
-from pipelines.quality.quarantine import Selection, describe_listing, listing, open_rejections, release
 from pipelines.run.fetch import make_source
 from pipelines.sources.base import SourceTables, StoredData
 from pipelines.sources.files.source import FilesSource

@@ -19,9 +19,9 @@ from typing import Final
 import dataframely as dy
 import polars as pl
 
-from pipelines.lake.columns import named_rule
-from pipelines.quality.calendars import with_sessions
-from pipelines.quality.settings import AS_PUBLISHED, CalendarOverrides
+from pipelines.ingest.calendars import with_sessions
+from pipelines.ingest.settings import AS_PUBLISHED, CalendarOverrides
+from pipelines.lake.source_tables import named_rule
 
 MAX_GAP_DAYS: Final = 10
 STALE_SESSIONS: Final = 10

@@ -16,12 +16,11 @@ from places import DATA
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError
-from pipelines.ingest.ingest import ingest
-from pipelines.ingest.summary import IngestSummary, describe_ingest
+from pipelines.ingest.ingest import IngestSummary, describe_ingest, ingest
+from pipelines.ingest.rules import PRICE_RULES, add_neighbours, find_coverage_collapses, find_violations
+from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
-from pipelines.quality.rules import PRICE_RULES, add_neighbours, find_coverage_collapses, find_violations
-from pipelines.quality.settings import QualityConfig
 from pipelines.sources.base import SourceTables, StoredData
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
 

@@ -39,7 +39,7 @@ AS_PUBLISHED: Final = CalendarOverrides()
 
 
 class QualityConfig(Section):
-    """What happens to a price row that breaks a rule of :mod:`pipelines.quality.rules`.
+    """What happens to a price row that breaks a rule of :mod:`pipelines.ingest.rules`.
 
     ``flag`` stores the row and lists it as suspicious. ``reject`` moves it to the quarantine, from the next
     ingest on; a row that is already stored stays there, unless its date is no session. ``off`` disables the

@@ -1,9 +1,4 @@
-"""The format of text files: separator, decimal mark and encoding; and recognising it from a file's beginning.
-
-CSV is read as text. Numbers with a decimal comma are rewritten with a point, so that the code that interprets
-values knows one form only. Lines above the header are skipped, and the lines of a header of several lines are
-joined (`header_of`).
-"""
+"""Find and open a user's files: paths, encodings, separators, headers; every cell of a text file is text."""
 
 from __future__ import annotations
 
@@ -12,6 +7,7 @@ import csv
 import gzip
 import io
 import itertools
+import os
 import re
 import zipfile
 from collections import Counter
@@ -22,7 +18,8 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from pipelines.errors import DataError
+from pipelines.errors import ConfigError, DataError
+from pipelines.settings import RELATIVE_PATHS
 from pipelines.sources.files.layouts import PRICE_NAMES, plain
 
 EXCEL: Final = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods")
@@ -312,3 +309,143 @@ def _only_member(archive: zipfile.ZipFile, file: Path) -> zipfile.ZipInfo:
             f"{file} contains {len(members):,} files, and only archives of one are read: unpack it"
         )
     return members[0]
+
+
+_TEXT: Final = (".csv", ".txt", ".tsv")
+_EXTENSIONS: Final = (*_TEXT, *(f"{one}.gz" for one in _TEXT), ".zip", *EXCEL, ".parquet", ".pq")
+
+
+def resolve(path: Path) -> list[Path]:
+    """Expand ``~``, environment variables and the wildcards ``*?[]`` of a path into files, sorted by name.
+
+    If a file has exactly the given name, the name is not treated as a pattern. A folder stands for all its
+    files that can be read; text files (.txt) beside others are notes. Hidden files are left out.
+
+    Raises
+    ------
+    ConfigError
+        If the path contains an environment variable that is not set, or the extension of a file is not known.
+    DataError
+        If no such file exists.
+    """
+    expanded = os.path.expandvars(str(path))
+    if unset := re.search(r"\$\{?\w+\}?", expanded):
+        raise ConfigError(
+            f"path {path} contains the environment variable {unset.group()}, which is not set: set it"
+        )
+    try:
+        given = Path(expanded).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"path {path} contains a home folder that cannot be found: write the full path"
+        ) from error
+    if given.is_dir():
+        files = sorted(path for path in given.iterdir() if path.is_file() and _is_data(path))
+        if not files:
+            raise DataError(f"the folder {given} has no file of prices ({', '.join(_EXTENSIONS)})")
+        return [file for file in files if file.suffix.lower() != ".txt"] or files
+    pattern = bool(re.search(r"[*?\[]", str(given))) and not given.is_file()
+    files = sorted(_matches(given)) if pattern else [given]
+    for file in files:
+        if not _is_data(file):
+            raise ConfigError(
+                f"{file} is neither CSV, Excel nor Parquet by its name; the extensions that are read are "
+                f"{', '.join(_EXTENSIONS)}: {'narrow the pattern' if pattern else 'convert or rename it'}"
+            )
+    if pattern and not files:
+        raise DataError(
+            f"no file matches {given}: correct the path in the config's source ({RELATIVE_PATHS})"
+        )
+    if not pattern and not given.is_file():
+        raise DataError(
+            f"there is no file {given}: correct the path in the config's source ({RELATIVE_PATHS})"
+        )
+    return files
+
+
+def _is_data(file: Path) -> bool:
+    return file.name.lower().endswith(_EXTENSIONS) and not _is_hidden(file)
+
+
+def _is_hidden(file: Path) -> bool:
+    return file.name.startswith((".", "~$"))
+
+
+def _matches(pattern: Path) -> list[Path]:
+    root = Path(pattern.anchor)  # the current folder where the pattern is relative
+    return [
+        path
+        for path in root.glob(str(pattern.relative_to(pattern.anchor)))
+        if path.is_file() and not _is_hidden(path)
+    ]
+
+
+_MAX_LISTED: Final = 12
+
+
+UNNAMED: Final = ("", "__index_level_0__")
+"""Names of an index without a name, in CSV and in Parquet, as pandas writes it."""
+
+
+def file_label(files: Sequence[Path]) -> str:
+    """Return a name for files in messages."""
+    return files[0].name if len(files) == 1 else f"{files[0].name} to {files[-1].name} ({len(files)} files)"
+
+
+def scan(file: Path, text: TextFormat) -> pl.LazyFrame:
+    """Open a file lazily: text files and workbooks as text, Parquet with its own types."""
+    try:
+        if file.name.lower().endswith(EXCEL):
+            return _read_sheet(file).lazy()
+        return scan_text(file, text) if is_text(file) else pl.scan_parquet(file, glob=False)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _read_sheet(file: Path) -> pl.DataFrame:
+    """Read the first sheet of a workbook as text."""
+    from fastexcel import FastExcelError
+
+    try:
+        cells = pl.read_excel(file, has_header=False, infer_schema_length=0, raise_if_empty=False)
+    except FastExcelError as error:
+        raise _unreadable(file, error) from error
+    lines = [[cell or "" for cell in row] for row in cells.head(HEADER_LINES).iter_rows()]
+    if not lines:
+        raise DataError(f"the first sheet of {file} is empty: use a sheet with values")
+    skipped, names = header_of(lines) or (1, [cell.strip() for cell in lines[0]])
+    return cells.slice(skipped).rename(dict(zip(cells.columns, names, strict=True)))
+
+
+def columns_of(rows: pl.LazyFrame, file: Path) -> list[str]:
+    """Return a file's column names; DataError if it is unreadable, or a CSV header repeats a name."""
+    try:
+        names = rows.collect_schema().names()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _unreadable(file, error) from error
+    for name in names:  # polars renames the second of two columns with the same name
+        twin = re.fullmatch(r"(.*)_duplicated_\d+", name)
+        if twin and twin[1] and twin[1] in names:  # columns without a name may repeat
+            raise DataError(f"{file} has several columns named {twin[1]!r}: rename or remove all but one")
+    return names
+
+
+def collect(rows: pl.LazyFrame, file: Path) -> pl.DataFrame:
+    """Read the rows of a file; DataError if it is unreadable."""
+    try:
+        return rows.collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> DataError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "utf-8" in reason:
+        return DataError(f"{file} is not encoded as UTF-8: set its encoding, for example encoding: latin-1")
+    return DataError(f"{file} cannot be read as {file.suffix.lstrip('.')} ({reason}): repair or replace it")
+
+
+def abbreviate(names: Sequence[str]) -> str:
+    """Join names for a message, at most twelve of them."""
+    more = len(names) - _MAX_LISTED
+    return ", ".join(names[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")

@@ -16,13 +16,8 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.lake.contracts import Checked, quarantined
-from pipelines.lake.lake import Lake
-from pipelines.lake.pipeline_tables import Flags
-from pipelines.lake.schemas import STAMPS
-from pipelines.lake.source_tables import Gaps
-from pipelines.quality.gaps import describe_gaps, missing_sessions, rejected_gaps
-from pipelines.quality.rules import (
+from pipelines.ingest.calendars import sessions_between
+from pipelines.ingest.rules import (
     BASELINE_DAYS,
     DATE_RULES,
     INFLUENCE_DAYS,
@@ -32,8 +27,14 @@ from pipelines.quality.rules import (
     find_coverage_collapses,
     find_violations,
     ticker_calendars,
+    with_dates,
 )
-from pipelines.quality.settings import QualityConfig
+from pipelines.ingest.settings import QualityConfig
+from pipelines.lake.contracts import Checked, quarantined
+from pipelines.lake.lake import Lake
+from pipelines.lake.pipeline_tables import Flags
+from pipelines.lake.schemas import STAMPS
+from pipelines.lake.source_tables import Gaps
 
 _KEY: Final = ["date", "ticker"]
 _GAP, _INFLUENCE = timedelta(days=MAX_GAP_DAYS), timedelta(days=INFLUENCE_DAYS)
@@ -298,3 +299,121 @@ def _span(rows: pl.DataFrame) -> tuple[date, date]:
     assert isinstance(first, date)
     assert isinstance(last, date)
     return first, last
+
+
+_DAILY: Final = 0.5
+"""Daily data have prices on at least this share of a calendar's sessions, weekly data on fewer."""
+_MIN_FIRMS: Final = 5
+"""Sessions that fewer firms of one exchange among several lack are halts of these firms."""
+_NAMED_DAYS: Final = 5
+
+
+def rejected_gaps(
+    kept: pl.DataFrame, rejected: pl.DataFrame, securities: pl.DataFrame | None, config: QualityConfig
+) -> pl.DataFrame:
+    """Return the gaps that rejected price rows leave.
+
+    A row whose date is no session (`pipelines.ingest.rules.DATE_RULES`) leaves none, and neither does a row
+    whose key has a valid price, or whose firm has none at all.
+
+    Parameters
+    ----------
+    kept
+        Valid price rows of the delivery.
+    rejected
+        Its rejected price rows, with the columns of `pipelines.lake.contracts.Checked.rejected`.
+    securities
+        Rows of ``securities`` with the firms' exchanges; None if unknown.
+    config
+        The calendar.
+    """
+    lost = rejected.filter(~pl.col("rule").is_in(DATE_RULES)).select(
+        pl.col("row").str.json_path_match("$.date").str.to_date("%Y-%m-%d", strict=False).alias("date"),
+        pl.col("row").str.json_path_match("$.ticker").alias("ticker"),
+        "rule",
+    )
+    lost = lost.drop_nulls().unique(_KEY, keep="first", maintain_order=True)
+    lost = lost.join(kept, on=_KEY, how="anti").join(kept, on="ticker", how="semi")
+    if lost.is_empty():
+        return Gaps.create_empty()
+    source = pl.lit(kept["source"][0]).alias("source")
+    rows = pl.concat([kept.select(*_KEY, "source"), lost.select(*_KEY, source)])
+    dated = with_dates(rows, securities, config.calendar, config.calendar_overrides)
+    session = pl.col("session").fill_null(~pl.col("sparse"))
+    return lost.join(dated.filter(session), on=_KEY, how="semi").select(Gaps.column_names())
+
+
+def missing_sessions(
+    rows: pl.DataFrame, securities: pl.DataFrame | None, config: QualityConfig
+) -> pl.DataFrame:
+    """Return the gaps of sessions on which no firm of an exchange has a row.
+
+    Parameters
+    ----------
+    rows
+        Prices of whole dates: date, ticker, source.
+    securities
+        Rows of ``securities`` with the firms' exchanges; None if unknown.
+    config
+        The calendar.
+
+    Returns
+    -------
+    DataFrame
+        Columns of ``gaps``, a row per missing session and firm of the exchange that has prices before and
+        after it. None where the data are not daily, and none where less than five firms of one exchange among
+        several have such prices: these firms may be halted.
+    """
+    firms = ticker_calendars(rows, securities, config.calendar).drop_nulls()
+    parts: list[pl.DataFrame] = [Gaps.create_empty()]
+    for (name,), of_calendar in firms.group_by("calendar", maintain_order=True):
+        held = rows.join(of_calendar, on="ticker", how="semi")
+        spans = held.group_by("ticker").agg(first=pl.col("date").min(), last=pl.col("date").max())
+        first, last = spans["first"].min(), spans["last"].max()
+        expected = sessions_between(str(name), first, last, config.calendar_overrides)  # type: ignore[arg-type]  # dates
+        missing = expected.filter(~expected.is_in(held["date"].unique().implode()))
+        if len(missing) > (1 - _DAILY) * len(expected):
+            continue
+        within = missing.alias("date").to_frame().join(spans, how="cross")
+        within = within.filter(pl.col("date").is_between("first", "last", closed="none"))
+        if len(of_calendar) < rows["ticker"].n_unique():
+            within = within.filter(pl.len().over("date") >= _MIN_FIRMS)
+        rule = pl.lit("missing_session").alias("rule")
+        parts.append(within.select(*_KEY, rule).sort(_KEY))
+    return pl.concat(parts)
+
+
+def describe_gaps(gaps: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
+    """Say in up to two sentences how many sessions are incomplete, and which have no price at all.
+
+    Parameters
+    ----------
+    gaps
+        Rows of ``gaps``.
+    rows
+        All prices of their dates: date, ticker.
+    """
+    gaps = gaps.join(rows, on=_KEY, how="anti")
+    held = gaps.join(rows, on="date", how="semi")
+    lost = gaps.join(rows, on="date", how="anti").group_by("date").agg("rule").sort("date")
+    sentences = []
+    if held.height:
+        sentences.append(
+            f"{_count_of_sessions(held['date'].n_unique())} incomplete: {held.height:,} prices of "
+            f"{held['ticker'].n_unique():,} firms are unknown, first on {held['date'].min()!s}. Labels "
+            "across them are unknown."
+        )
+    if lost.height:
+        days = ", ".join(str(day) for day in lost["date"].head(_NAMED_DAYS))
+        more = f" and {lost.height - _NAMED_DAYS:,} more" if lost.height > _NAMED_DAYS else ""
+        calendar = lost.filter(pl.col("rule").list.contains("missing_session")).height
+        why = f" ({calendar:,} missing by the calendar)" if calendar else ""
+        sentences.append(
+            f"{_count_of_sessions(lost.height)} without any price{why}: {days}{more}. Labels across them are "
+            "unknown."
+        )
+    return sentences
+
+
+def _count_of_sessions(count: int) -> str:
+    return f"{count:,} session is" if count == 1 else f"{count:,} sessions are"

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.errors import ConfigError
-from pipelines.quality.settings import AS_PUBLISHED, CalendarOverrides
+from pipelines.ingest.settings import AS_PUBLISHED, CalendarOverrides
 
 if TYPE_CHECKING:
     from exchange_calendars import ExchangeCalendar

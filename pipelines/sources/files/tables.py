@@ -1,48 +1,160 @@
-"""Index membership from a user's files, in five layouts: spells, dated rows, lists, flags and changes."""
+"""Firms, new tickers, index membership and the user's own numbers from a user's files."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
 from pipelines.errors import DataError
+from pipelines.lake.source_tables import INPUT_PATTERN
 from pipelines.sources.files.layouts import PRICE_NAMES, Names, match_names, plain
+from pipelines.sources.files.opening import UNNAMED, abbreviate, collect, columns_of, file_label, scan
+from pipelines.sources.files.prices import within_dates
 from pipelines.sources.files.reading import (
-    UNNAMED,
     ReadOptions,
-    abbreviate,
     as_text,
-    collect,
-    columns_of,
-    file_label,
+    concat_parts,
+    null_if_not_available,
     read_number,
-    scan,
     ticker_text,
 )
 from pipelines.sources.files.recognise import recognise_dates
 from pipelines.sources.sample import STATIC_SINCE
 
+_SECURITY_TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
+_SECURITY_DATES: Final = ("valid_from", "valid_to", "listed_on", "delisted_on")
+SECURITY_NAMES: Final[Names] = {
+    "ticker": PRICE_NAMES["ticker"],
+    "name": ("name", "comnam", "conm", "companyname", "company", "longname", "security"),
+    "sector": ("sector",),
+    "industry": ("industry",),
+    "currency": ("currency", "curcdd", "curcd"),
+    "exchange": ("exchange", "exch", "mic"),
+    "valid_from": ("validfrom", "namedt"),
+    "valid_to": ("validto",),
+    "listed_on": ("listedon", "ipodate", "listingdate"),
+    "delisted_on": ("delistedon", "dlstdt", "dldte", "delistingdate"),
+    "delisting_return": ("delistingreturn", "dlret"),
+    "delisting_reason": ("delistingreason", "dlstcd"),
+}
+"""Usual names of columns of files about firms, CRSP's and Compustat's among them."""
+_LISTED: Final = r"^100(?:\.0+)?$"
+"""CRSP's code of a firm that is still listed."""
+_NO_RETURN: Final = ("A", "S", "T", "P", "B", "C", "-55.0", "-66.0", "-77.0", "-88.0", "-99.0")
+"""CRSP's codes for a delisting return that is not known."""
+SECURITIES: Final = (*_SECURITY_TEXT, *_SECURITY_DATES, "delisting_return", "delisting_reason")
+RENAMES: Final = ("from_date", "new_ticker")
+
+
+def read_securities(files: Sequence[Path], options: ReadOptions) -> tuple[pl.DataFrame, list[str], list[str]]:
+    """Read names and classifications of firms; returns rows, notes and hazards.
+
+    Without ``valid_from``, the file is assumed to be valid on all dates, which is a hazard if it contains
+    sectors or industries.
+    """
+    frame = options.read_columns(files, ("ticker",), SECURITIES, fall_back=True)
+    notes: list[str] = []
+    hazards: list[str] = []
+    if "valid_from" not in frame.columns:
+        frame = frame.with_columns(pl.lit(STATIC_SINCE).alias("valid_from"))
+        notes.append(f"{file_label(files)} has no valid_from: its data are assumed to be valid on all dates.")
+        groups = [c for c in ("sector", "industry") if c in frame.columns]
+        if groups:
+            hazards.append(
+                f"Static groups: {' and '.join(groups)} as of the date of {file_label(files)} are applied to "
+                "all dates, so a firm that changed its business is grouped with hindsight."
+            )
+    frame = frame.with_columns(ticker_text(), *(as_text(c) for c in _SECURITY_TEXT if c in frame.columns))
+    frame = frame.with_columns(null_if_not_available(c) for c in _SECURITY_TEXT if c in frame.columns)
+    frame = options.dates(frame, [c for c in _SECURITY_DATES if c in frame.columns])
+    if "delisting_return" in frame.columns:
+        known = ~as_text("delisting_return").is_in(_NO_RETURN)
+        frame = frame.with_columns(pl.when(known).then("delisting_return").alias("delisting_return"))
+        frame = options.numbers(frame, ["delisting_return"])
+    if {"delisting_reason", "delisted_on"} <= {*frame.columns}:
+        listed = as_text("delisting_reason").str.contains(_LISTED).fill_null(value=False)
+        ended = ("delisted_on", "delisting_reason")
+        frame = frame.with_columns(pl.when(~listed).then(pl.col(c)).alias(c) for c in ended)
+    if "delisting_reason" in frame.columns:
+        frame = frame.with_columns(as_text("delisting_reason"))
+        frame = frame.with_columns(null_if_not_available("delisting_reason"))
+        frame = frame.with_columns(_delisting_reason(pl.col("delisting_reason")).alias("delisting_reason"))
+    return frame, notes, hazards
+
+
+def delisted_firms(ended: pl.DataFrame) -> pl.DataFrame:
+    """Return the firms whose prices say on which day their listing ended, and with which return and reason.
+
+    Parameters
+    ----------
+    ended
+        ticker, date, and delisting_return or delisting_reason as in the files. A code of 100 is a firm that
+        is still listed.
+    """
+    rows = ended.with_columns(
+        pl.lit(None, dtype=kind).alias(name)
+        for name, kind in (("delisting_return", pl.Float64()), ("delisting_reason", pl.String()))
+        if name not in ended.columns
+    ).with_columns(as_text("delisting_reason"))
+    listed = pl.col("delisting_reason").str.contains(_LISTED).fill_null(value=False)
+    last = rows.filter(~listed).sort("ticker", "date").group_by("ticker", maintain_order=True).last()
+    return last.select(
+        "ticker",
+        pl.lit(STATIC_SINCE).alias("valid_from"),
+        pl.col("date").alias("delisted_on"),
+        "delisting_return",
+        _delisting_reason(pl.col("delisting_reason")).alias("delisting_reason"),
+    )
+
+
+def _delisting_reason(recorded: pl.Expr) -> pl.Expr:
+    """Map CRSP's delisting codes to merger, performance or unknown; other text is kept, in lower case.
+
+    Codes 200 to 399 are mergers and exchanges of shares; 500 and 520 to 584 are delistings for performance
+    (Shumway and Warther 1999). All other codes are unknown: liquidations (4xx), which pay a liquidation
+    value, and moves to another exchange (501 to 519).
+    """
+    code = recorded.str.extract(r"^(\d{3})(?:\.0+)?$").cast(pl.Int64)
+    return (
+        pl.when(code.is_between(200, 399))
+        .then(pl.lit("merger"))
+        .when((code == 500) | code.is_between(520, 584))
+        .then(pl.lit("performance"))
+        .when(code.is_not_null())
+        .then(pl.lit("unknown"))
+        .otherwise(recorded.str.to_lowercase())
+    )
+
+
+def read_renames(files: Sequence[Path], options: ReadOptions) -> pl.DataFrame:
+    """Read new tickers: from ``from_date`` on, ``ticker`` is called ``new_ticker``."""
+    frame = options.read_columns(files, ("ticker", *RENAMES), (), fall_back=True)
+    return options.dates(frame.with_columns(ticker_text(), ticker_text("new_ticker")), ["from_date"])
+
+
 MEMBERSHIP: Final = ("universe", "from_date", "to_date")
 _LAST_DAYS: Final = ("thru", "ending", "mbrenddt", "through", "lastday", "until")
 """Names of ends that are the last day as a member. Other ends are the first day as none."""
-_DATE, _TICKER = PRICE_NAMES["date"], PRICE_NAMES["ticker"]
+_DAY_NAMES, _TICKER = PRICE_NAMES["date"], PRICE_NAMES["ticker"]
 _UNIVERSE: Final = ("universe", "index", "indexname", "gvkeyx", "conm")
 _STARTS: Final = "fromdate from start startdate dateadded validfrom begin entry mbrstartdt"
 _ENDS: Final = "todate to end enddate dateremoved validto exit"
-_NAMES: Final[Names] = {
+_SPELLS: Final[Names] = {
     "ticker": _TICKER,
     "universe": _UNIVERSE,
     "from_date": tuple(_STARTS.split()),
     "to_date": (*_ENDS.split(), *_LAST_DAYS),
 }
-_ON: Final[Names] = {"date": _DATE, "ticker": _TICKER, "universe": _UNIVERSE}
-_LISTS: Final[Names] = {"date": _DATE, "tickers": ("tickers", "members", "constituents", "symbols")}
+_ON: Final[Names] = {"date": _DAY_NAMES, "ticker": _TICKER, "universe": _UNIVERSE}
+_LISTS: Final[Names] = {"date": _DAY_NAMES, "tickers": ("tickers", "members", "constituents", "symbols")}
 _ACTIONS: Final[Names] = {**_ON, "action": ("action", "change", "event", "type", "status")}
 _CHANGES: Final[Names] = {
-    "date": _DATE,
+    "date": _DAY_NAMES,
     "added": ("added", "addedticker", "tickeradded", "addition", "additions"),
     "removed": ("removed", "removedticker", "tickerremoved", "deletion", "deletions"),
 }
@@ -65,7 +177,7 @@ def read_membership(files: Sequence[Path], options: ReadOptions) -> tuple[pl.Dat
     DataError
         If a file is unreadable or has none of the layouts.
     """
-    options = options.for_table("membership", _NAMES)
+    options = options.for_table("membership", _SPELLS)
     notes: list[str] = []
     hazards: list[str] = []
     available = columns_of(scan(files[0], options.text), files[0])
@@ -224,3 +336,94 @@ def _from_changes(rows: pl.DataFrame, files: Sequence[Path]) -> pl.DataFrame:
             first.select(*key, pl.lit(STATIC_SINCE).alias("from_date"), pl.col("date").alias("to_date")),
         ]
     ).sort(*key, "from_date")
+
+
+_LATER: Final = re.compile(r"_lead\d+[dwmqy]?$")
+"""Ends of names of returns that are earned later, as in the data of Jensen, Kelly and Pedersen."""
+
+
+def read_inputs(
+    files: Sequence[Path], options: ReadOptions, start: date | None, end: date | None
+) -> tuple[pl.DataFrame, list[str]]:
+    """Read rows of (name, date, ticker, value), as delivered; the files do not say when a value became known.
+
+    Names match ``[a-z][a-z0-9_]*``. Returns of later periods (``ret_exc_lead1m``) are left out. Empty values
+    and NaN are dropped and counted; columns that are not numeric are listed in a note.
+
+    Raises
+    ------
+    DataError
+        If a file is unreadable or lacks a date, a ticker or a numeric column, two columns would get the same
+        name, or no row is within the dates.
+    """
+    parts: list[pl.DataFrame] = []
+    not_numeric: dict[str, None] = {}
+    later: dict[str, None] = {}
+    for file in files:
+        rows = scan(file, options.text)
+        available = columns_of(rows, file)
+        day, ticker = (options.column_name(ours, available, file) for ours in ("date", "ticker"))
+        frame = collect(rows, file)
+        numeric: list[str] = []
+        for name in available:
+            if name in (day, ticker):
+                continue
+            if _LATER.search(name.lower()):
+                later[name] = None
+                continue
+            frame = read_number(frame, name) if _may_be_number(frame.schema[name]) else frame
+            if frame.schema[name] == pl.Float64:
+                numeric.append(name)
+            else:
+                not_numeric[name] = None
+        if not numeric:
+            raise DataError(
+                f"{file} has no numeric column besides {day} and {ticker}; its columns are "
+                f"{abbreviate(available)}"
+            )
+        frame = frame.select(pl.col(day).alias("date"), pl.col(ticker).alias("ticker"), *numeric)
+        frame = frame.with_columns(ticker_text()).rename(_input_names(numeric, file))
+        parts.append(frame.unpivot(index=["date", "ticker"], variable_name="name", value_name="value"))
+    frame = within_dates(options.dates(concat_parts(parts), ["date"]), files, start, end)
+    notes = []
+    if later:
+        notes.append(
+            f"{file_label(files)} has returns of later periods, which are left out: "
+            f"{abbreviate(list(later))}."
+        )
+    if not_numeric:
+        notes.append(
+            f"{file_label(files)} has columns that are not numeric and are ignored: "
+            f"{abbreviate(list(not_numeric))}."
+        )
+    empty = frame["value"].null_count()
+    if empty:
+        notes.append(f"{empty:,} empty values of {file_label(files)} are ignored.")
+    return frame.drop_nulls("value").select("name", "date", "ticker", "value").sort(
+        "name", "date", "ticker"
+    ), notes
+
+
+def _may_be_number(dtype: pl.DataType) -> bool:
+    return dtype.is_numeric() or dtype == pl.String
+
+
+def _input_names(columns: Sequence[str], file: Path) -> dict[str, str]:
+    """Convert a file's column names to names of inputs."""
+    names: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    for column in columns:
+        name = re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+        name = f"x_{name}" if name[:1].isdigit() else name
+        if not re.fullmatch(INPUT_PATTERN, name):
+            raise DataError(
+                f"{file} has a column {column!r}, which cannot be the name of an input: rename it to at most "
+                "41 letters, digits and underscores"
+            )
+        if name in taken:
+            raise DataError(
+                f"{file} has the columns {taken[name]!r} and {column!r}, which would both be named {name}: "
+                "rename one"
+            )
+        names[column], taken[name] = name, column
+    return names
