@@ -24,7 +24,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from features.arrays import IntArray
 from pipelines.config.load import load_config
-from pipelines.explorer.write import write_explorer
+from pipelines.pages.explorer import write_explorer
 from pipelines.run.record import Run
 
 ROOT = Path(__file__).resolve().parents[1]

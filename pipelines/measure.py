@@ -149,8 +149,8 @@ def prepared_file(
 
 def write_signal_report(measured: MeasuredSignals, evaluation: StoredEvaluation, progress: Progress) -> Path:
     """Write the tear sheet of measured signals and return its path."""
-    from pipelines.report.collect_signals import signal_report_data
-    from pipelines.report.html import render
+    from pipelines.pages.collect_signals import signal_report_data
+    from pipelines.pages.html import render
 
     with progress.stage("report"):
         return measured.write_report(render(signal_report_data(measured, evaluation)))
@@ -203,8 +203,8 @@ def echo_result(
     echo: Callable[[str], None],
 ) -> None:
     """Print the summary or the JSON document of measured signals."""
-    from pipelines.report.collect_signals import signal_report_data
-    from pipelines.report.signal_verdict import judge_report
+    from pipelines.pages.collect_signals import signal_report_data
+    from pipelines.pages.signal_verdict import judge_report
     from pipelines.results.document import document
     from pipelines.results.signals.describe import describe_signals
 

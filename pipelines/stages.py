@@ -141,8 +141,8 @@ def backtest_run(
         dataset, lake = load_run_market(run, progress)
         evaluation = evaluate_run(run, dataset, lake, progress)
         if as_json:
-            from pipelines.report.collect import report_data
-            from pipelines.report.verdict import judge
+            from pipelines.pages.collect import report_data
+            from pipelines.pages.verdict import judge
 
             verdict = judge(report_data(run, evaluation, dataset, lake))
             found = {"tone": verdict.tone, "headline": verdict.headline, "evidence": verdict.evidence}
@@ -171,7 +171,7 @@ def explore_run(name: str, output: Path, model: str | None, out: Path | None, *,
 
     ``model`` is the only one to show, or None; ``out`` is the file, or None for one in the run's folder.
     """
-    from pipelines.explorer.write import write_explorer
+    from pipelines.pages.explorer import write_explorer
 
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
@@ -230,10 +230,9 @@ def write_report(
     If the run has peer networks, their explorer is written as well, so that the report's link to it is never
     dead or older than the report. It is made from stored tables within a second or two.
     """
-    from pipelines.explorer.contents import has_networks
-    from pipelines.explorer.write import write_explorer
-    from pipelines.report.collect import report_data
-    from pipelines.report.html import render
+    from pipelines.pages.collect import report_data
+    from pipelines.pages.explorer import has_networks, write_explorer
+    from pipelines.pages.html import render
 
     with progress.stage("report"):
         if evaluation.record.incomplete is not None:

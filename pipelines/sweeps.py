@@ -135,7 +135,7 @@ class Swept:
 
 def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
     """Record the books as trials, measure all variants, store table and page, and return what is printed."""
-    from pipelines.report.sweep import render_sweep
+    from pipelines.pages.sweep import render_sweep
 
     run, output = swept.run, swept.run.folder.parent
     tried = [

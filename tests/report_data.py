@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines.report.contents.analysis import BookTables, SignalTables, TrialTables
-from pipelines.report.contents.attribution import ExampleForecast, ModelAttribution
-from pipelines.report.contents.faithfulness import ModelFaithfulness
-from pipelines.report.contents.header import RunHeader
-from pipelines.report.contents.report import ReportData
-from pipelines.report.contents.truth import SimulatedTruth
+from pipelines.pages.contents.analysis import BookTables, SignalTables, TrialTables
+from pipelines.pages.contents.attribution import ExampleForecast, ModelAttribution
+from pipelines.pages.contents.faithfulness import ModelFaithfulness
+from pipelines.pages.contents.header import RunHeader
+from pipelines.pages.contents.report import ReportData
+from pipelines.pages.contents.truth import SimulatedTruth
 
 MODELS = (
     "zero",

@@ -10,9 +10,9 @@ from plotly.subplots import make_subplots
 from peerglass.charts.notebook import decorate, to_plotly
 from peerglass.runs import Run
 from pipelines.errors import ConfigError
-from pipelines.report.charts import faithfulness
-from pipelines.report.charts.faithfulness import METHODS
-from pipelines.report.theme import MUTED, axis, safe, short
+from pipelines.pages.charts import faithfulness
+from pipelines.pages.charts.faithfulness import METHODS
+from pipelines.pages.theme import MUTED, axis, safe, short
 
 _BLUES = [[0.0, "#ffffff"], [0.5, "#7fb3d8"], [1.0, "#08306b"]]
 _RECOVERY = {"shap": ("SHAP", "#0072B2"), "attention": ("attention", "#D55E00")}

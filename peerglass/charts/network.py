@@ -14,10 +14,10 @@ import polars as pl
 from peerglass.charts.notebook import decorate, to_plotly
 from peerglass.network import STORED, PeerNetwork
 from pipelines.errors import ConfigError
-from pipelines.report.charts.attribution import one_forecast
-from pipelines.report.charts.network import peer_network as draw_network
-from pipelines.report.contents.attribution import ExampleForecast
-from pipelines.report.theme import BLUE, INK, MUTED, PALETTE, VERMILION, axis, safe, short
+from pipelines.pages.charts.attribution import one_forecast
+from pipelines.pages.charts.network import peer_network as draw_network
+from pipelines.pages.contents.attribution import ExampleForecast
+from pipelines.pages.theme import BLUE, INK, MUTED, PALETTE, VERMILION, axis, safe, short
 
 if TYPE_CHECKING:
     from peerglass.attribution import Attribution

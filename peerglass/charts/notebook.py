@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 import plotly.io as pio
 from plotly.io._base_renderers import NotebookRenderer
 
-from pipelines.report.charts.figure import Figure
-from pipelines.report.theme import FONT, INK
+from pipelines.pages.charts.figure import Figure
+from pipelines.pages.theme import FONT, INK
 
 _NAME = "peerglass"
 _BUTTONS = {"x": 1.0, "xanchor": "right", "y": 1.0, "yanchor": "bottom", "pad": {"b": 26}}

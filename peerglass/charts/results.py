@@ -10,8 +10,8 @@ import polars as pl
 from peerglass.charts.notebook import decorate, to_plotly
 from peerglass.runs import Run
 from pipelines.errors import ConfigError
-from pipelines.report.charts import books, signal
-from pipelines.report.theme import INK, MUTED, Style, axis, model_styles, short
+from pipelines.pages.charts import books, signal
+from pipelines.pages.theme import INK, MUTED, Style, axis, model_styles, short
 
 if TYPE_CHECKING:
     from peerglass.signals import Backtest

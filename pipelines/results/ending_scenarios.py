@@ -45,7 +45,7 @@ def ending_table(
     Returns
     -------
     polars.DataFrame or None
-        Columns as in `pipelines.report.contents.report.ReportData.endings`; None if no such delisting falls
+        Columns as in `pipelines.pages.contents.report.ReportData.endings`; None if no such delisting falls
         into the sessions of the books.
     """
     panel = dataset.panel

@@ -71,7 +71,7 @@ def label_share_table(
     Returns
     -------
     polars.DataFrame or None
-        Columns as in `pipelines.report.contents.report.ReportData.label_shares`; None if no model has two
+        Columns as in `pipelines.pages.contents.report.ReportData.label_shares`; None if no model has two
         such variants.
     """
     variants = [_variant(config, model) for model in forecasts]

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
+from backtest.analysis.rolling import Z, rolling_mean_ic
 from features.arrays import FloatArray
 from pipelines.nightly.page.svg import Line, chart
 from pipelines.nightly.result import NightResult
-from pipelines.report.rolling import Z, rolling_mean_ic
-from pipelines.report.tables import Column, number, percent, signed, table, text
-from pipelines.report.theme import BLUE, INK, UNSKILLED, VERMILION
+from pipelines.pages.tables import Column, number, percent, signed, table, text
+from pipelines.pages.theme import BLUE, INK, UNSKILLED, VERMILION
 
 WINDOW = 20
 """Sessions of the rolling mean of the realised rank IC."""

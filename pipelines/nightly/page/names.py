@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from pipelines.nightly.result import NightResult
-from pipelines.report.tables import Column, number, signed, table, text
+from pipelines.pages.tables import Column, number, signed, table, text
 
 SHOWN = 10
 """Names shown at each end."""

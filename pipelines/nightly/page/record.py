@@ -11,7 +11,7 @@ import polars as pl
 from pipelines.nightly.page.names import champion_signals
 from pipelines.nightly.result import NightResult
 from pipelines.nightly.table import read_warnings
-from pipelines.report.tables import DASH, Column, neutral_yes_no, number, pairs, table, text
+from pipelines.pages.tables import DASH, Column, neutral_yes_no, number, pairs, table, text
 
 NIGHTS = 20
 """Nights shown."""

@@ -63,5 +63,5 @@ def render_page(result: NightResult) -> str:
 
 def _css() -> str:
     """The style of the report, and what differs here."""
-    report = files("pipelines.report").joinpath("report.css").read_text(encoding="utf-8")
+    report = files("pipelines.pages").joinpath("templates/report.css").read_text(encoding="utf-8")
     return report + files("pipelines.nightly.page").joinpath("page.css").read_text(encoding="utf-8")

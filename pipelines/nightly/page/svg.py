@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.arrays import FloatArray, IntArray
-from pipelines.report.theme import GRID, MUTED, ZERO
+from pipelines.pages.theme import GRID, MUTED, ZERO
 
 _WIDTH, _HEIGHT = 400, 180  # about the width of a phone, so that its text can be read there
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 8, 8, 22

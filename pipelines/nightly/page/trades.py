@@ -9,7 +9,7 @@ import polars as pl
 from pipelines.nightly.book.describe import total
 from pipelines.nightly.book.limits import amount
 from pipelines.nightly.result import NightResult
-from pipelines.report.tables import Column, number, percent, signed, table, text
+from pipelines.pages.tables import Column, number, percent, signed, table, text
 
 SHOWN = 60
 """Trades in the page; the file book.csv has all of them."""

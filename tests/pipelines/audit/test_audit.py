@@ -32,8 +32,8 @@ from pipelines.audit.result import Audit, Result, counts, describe, summary_line
 from pipelines.config.schema import Config
 from pipelines.dataset import folds as dataset_folds
 from pipelines.errors import ConfigError
+from pipelines.pages.sections.audit import audit_block
 from pipelines.progress import Progress
-from pipelines.report.sections.audit import audit_block
 from pipelines.train import task as tasks
 
 SEEDS = range(int(os.environ.get("PEERGLASS_AUDIT_SEEDS", "2")))

@@ -26,8 +26,8 @@ from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError
 from pipelines.explain.games import explained_models
 from pipelines.lake.lake import Lake
+from pipelines.pages.sections.model.label_shares import label_share_blocks
 from pipelines.progress import Progress
-from pipelines.report.sections.model.label_shares import label_share_blocks
 from pipelines.results.describe import describe_ladder
 from pipelines.results.label_shares import label_share_table
 from pipelines.run.checkpoints import load_checkpoint

@@ -16,8 +16,8 @@ from features.panel.panel import Panel, build_panel
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
+from pipelines.pages.contents.report import ENDING_COLUMNS
 from pipelines.progress import Progress
-from pipelines.report.contents.report import ENDING_COLUMNS
 from pipelines.results.backtest import evaluate_run
 from pipelines.results.ending_scenarios import ending_table
 from pipelines.run.fetch import ingest_config

@@ -1,1 +1,0 @@
-"""The explorer of peer networks: one self-contained HTML page for the networks of a run."""

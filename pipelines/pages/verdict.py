@@ -1,0 +1,226 @@
+"""The verdict at the top of the report: which model was chosen, the evidence, and the doubts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import polars as pl
+
+from backtest.inference.means import LEVEL
+from pipelines.pages.contents.frames import is_missing
+from pipelines.pages.contents.report import ReportData
+from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE, deciding_rows
+
+Tone = Literal["good", "caution", "bad"]
+
+_INTERVAL = f"{1 - LEVEL:.0%} interval"
+_PROFIT = f"the net Sharpe ratio is above 0, its deflated value is at least {MIN_DEFLATED_SHARPE:.2f}"
+_DELAY = "How this is decided: by the results at the first delay of at least 1 session that was measured."
+_RULE = (
+    f"{_DELAY} Confirmed on the test: the run is complete, {_PROFIT}, the {_INTERVAL} of the seed ensemble's "
+    f"test IC lies above 0, and the model beats both baselines. It beats a baseline if the {_INTERVAL} of "
+    "the daily IC difference lies above 0 and its net Sharpe ratio is higher. The answer is no if the "
+    "interval of the IC difference or of the net Sharpe difference lies below 0, and unclear otherwise. Do "
+    "not trade: the book loses money net of costs, or no model could be chosen. Doubtful: everything else."
+)
+_SIGNAL_RULE = (
+    f"{_DELAY} Confirmed on the test: {_PROFIT}, and the {_INTERVAL} of the test IC lies above 0. Do not "
+    "trade: the book loses money net of costs. Doubtful: everything else. With several signals, the first "
+    "that passes the look-ahead guard is judged; one that fails it is not believable, whatever it earns. "
+    "There is no validation and no baseline: whether a signal was fitted to these dates cannot be seen here."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A headline and the evidence for it, as plain text that is not escaped.
+
+    ``best`` is the row of the chosen model in the ladder; None if no model could be chosen.
+    """
+
+    tone: Tone
+    headline: str
+    evidence: str
+    best: dict[str, Any] | None
+
+
+def rule(data: ReportData) -> str:
+    """The thresholds of the verdict in words."""
+    return _RULE if data.header.trained else _SIGNAL_RULE
+
+
+def baseline_of(row: dict[str, Any]) -> str | None:
+    """The baseline that a row of the ladder is, or is a variant of; None for other models."""
+    named: str | None = row.get("baseline") or (row["model"] if row["model"] in BASELINES else None)
+    return named
+
+
+def deciding_comparisons(data: ReportData, model: str) -> dict[str, dict[str, Any]]:
+    """Baseline -> the row of ``data.comparisons`` that decides whether a model beats it."""
+    if data.comparisons is None:
+        return {}
+    own = data.comparisons.filter(pl.col("model") == model)
+    return {row["baseline"]: row for row in deciding_rows(own)}
+
+
+def judge(data: ReportData) -> Verdict:
+    """Choose the model by validation rank IC alone and judge it by its test at the delay of the verdict.
+
+    Signals of a file have no validation. The first one is judged then, because choosing by the test would
+    make the test optimistic.
+
+    Returns
+    -------
+    Verdict
+        ``good``, ``bad`` or ``caution``, as `rule` says.
+    """
+    header = data.header
+    plural = "s" if header.trial_count != 1 else ""
+    trials = f"{header.trial_count:,} trial{plural} in the ledger{header.trial_reach}"
+    candidates = data.verdict_ladder
+    if header.trained:
+        score = pl.col("valid_rank_ic").cast(pl.Float64).fill_nan(None)
+        candidates = candidates.with_columns(score).drop_nulls("valid_rank_ic")
+        candidates = candidates.sort("valid_rank_ic", descending=True, maintain_order=True)
+    if candidates.is_empty():
+        return Verdict(
+            "bad",
+            "No model has a validation rank IC, so no model was chosen.",
+            f"{_incomplete(data)}{trials}.",
+            None,
+        )
+    best = candidates.row(0, named=True)
+    doubts = _doubts(best) + (_doubts_on_baselines(best) if header.trained else [])
+    if header.execution_delay < 1:
+        doubts.append("no delay that can be traded was measured")
+    if header.incomplete is not None:
+        doubts.append("the run is incomplete")
+    model = best["model"]
+    loses = not is_missing(best["sharpe_net"]) and best["sharpe_net"] <= 0
+    if header.trained:
+        leads = f"{model} leads on validation"
+        praise = f"{leads} and beats ridge and LightGBM on the test."
+        chosen = f"Validation rank IC {_number(best['valid_rank_ic'], 3)}. "
+        ensemble = "seed ensemble: "
+    else:
+        leads = f"The signal {model} was tested"
+        praise = f"The signal {model} earns money net of costs, and its IC is significantly above zero."
+        others = len(data.models) - 1
+        chosen = f"The first of {others + 1} signals; the others are beside it. " if others else ""
+        ensemble = ""
+    headline = praise if not doubts else f"{leads}, but {_join(doubts)}."
+    evidence = (
+        f"{_incomplete(data)}{chosen}On the test sessions at delay {header.verdict_delay}: "
+        f"IC {_number(best['ic'], 3)} ({ensemble}t {_number(best['ic_t'], 1)},"
+        f"{_interval(best, 'ic', 3) or ' no interval'}), "
+        f"Sharpe {_number(best['sharpe_net'], 2)}{_interval(best, 'sharpe', 2)} net and "
+        f"{_number(best['sharpe_gross'], 2)} before costs ({_book(data)}), deflated Sharpe "
+        f"{_number(best['deflated_sharpe'], 2)}. {_compared(data, model)}{_counted(data, model)}"
+        f"{trials}: the more trials, the more likely a good result is luck."
+    )
+    return Verdict("bad" if loses else "caution" if doubts else "good", headline, evidence, best)
+
+
+def _book(data: ReportData) -> str:
+    """The main book, and its delay where it does not trade at the delay of the IC."""
+    header = data.header
+    other = header.execution_delay != header.verdict_delay
+    return f"{header.main_book}{f', traded at delay {header.execution_delay}' if other else ''}"
+
+
+def _compared(data: ReportData, model: str) -> str:
+    """One sentence per baseline with both differences; empty if there is no comparison."""
+    sentences = []
+    for row in deciding_comparisons(data, model).values():
+        ic = f"IC difference {_number(row['ic_difference'], 4)}{_interval(row, 'ic', 4)}"
+        sharpe = f"net Sharpe difference {_number(row['sharpe_difference'], 2)}{_interval(row, 'sharpe', 2)}"
+        sentences.append(f"Beats {row['rival']}: {row['beats']} ({ic}, {sharpe}). ")
+    return "".join(sentences)
+
+
+def _counted(data: ReportData, model: str) -> str:
+    """The tests that count all models, and the probability of overfitting; empty where they do not exist."""
+    sentences = []
+    tests = data.trials.multiple_tests
+    if tests is not None:
+        own = tests.filter((pl.col("model") == model) & (pl.col("book") == data.header.main_book))
+        for row in own.drop_nulls("spa_p").head(1).iter_rows(named=True):
+            counted = "counts" if row["in_stepm"] else "does not count"
+            sentences.append(
+                f"All models at once against earning nothing: p {_number(row['spa_p'], 3)} (SPA); StepM "
+                f"{counted} {model} as better. "
+            )
+    if data.trials.overfitting is not None:
+        for row in data.trials.overfitting.tail(1).iter_rows(named=True):
+            sentences.append(
+                f"Probability of overfitting {row['pbo']:.0%} ({row['variants']} candidates: "
+                f"{row['candidates']}). "
+            )
+    return "".join(sentences)
+
+
+def _incomplete(data: ReportData) -> str:
+    """Name missing forecasts and the dates compared; empty for a complete run."""
+    if data.header.incomplete is None:
+        return ""
+    return (
+        f"Missing: {data.header.incomplete}. Models are compared on the {data.header.measured_on} that all "
+        "of them forecast. "
+    )
+
+
+def _doubts(best: dict[str, Any]) -> list[str]:
+    doubts = []
+    if is_missing(best["sharpe_net"]):
+        doubts.append("it has no net Sharpe ratio")
+    elif best["sharpe_net"] <= 0:
+        doubts.append("it loses money net of costs")
+    elif is_missing(best["deflated_sharpe"]):
+        doubts.append("it has no deflated Sharpe ratio")
+    elif best["deflated_sharpe"] < MIN_DEFLATED_SHARPE:
+        deflated = _number(best["deflated_sharpe"], 2)
+        doubts.append(f"its deflated Sharpe ratio of {deflated} is below {MIN_DEFLATED_SHARPE}")
+    if is_missing(best["ic_lower"]):
+        doubts.append("its test IC has no interval")
+    elif best["ic_lower"] <= 0:
+        doubts.append("its test IC is not significantly above zero")
+    return doubts
+
+
+def _doubts_on_baselines(best: dict[str, Any]) -> list[str]:
+    doubts, worse, unclear = [], [], []
+    for baseline, title in BASELINES.items():
+        if baseline_of(best) == baseline:
+            doubts.append("it is itself a baseline")
+        elif best[f"beats_{baseline}"] is None:
+            doubts.append(f"it was not compared with {title}")
+        elif best[f"beats_{baseline}"] == "no":
+            worse.append(title)
+        elif best[f"beats_{baseline}"] == "unclear":
+            unclear.append(title)
+    if worse:
+        doubts.append(f"it does not beat {' or '.join(worse)}")
+    if unclear:
+        doubts.append(f"it is unclear whether it beats {' or '.join(unclear)}")
+    return doubts
+
+
+def _join(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _interval(row: dict[str, Any], name: str, digits: int) -> str:
+    """Write an interval after its estimate, as in " [0.31, 2.10]"; empty if it is unknown."""
+    bounds = (row[f"{name}_lower"], row[f"{name}_upper"])
+    if any(is_missing(bound) for bound in bounds):
+        return ""
+    return f" [{', '.join(_number(bound, digits) for bound in bounds)}]"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return (
+        f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
+        if value is not None and not is_missing(value)
+        else "unknown"
+    )

@@ -1,0 +1,87 @@
+"""The positions that a report keeps, and their encoding for the picker."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from report_data import make_header, make_positions, make_report
+
+from pipelines.pages.holdings import MAX_NAMES, MIN_NAMES, select_holdings, to_json
+from pipelines.pages.html import render
+
+
+def decode(text: str) -> pl.DataFrame:
+    """Do what the page's script does."""
+    content = json.loads(text)
+    days = np.cumsum(content["days"]).astype("datetime64[D]")
+    return pl.DataFrame(
+        {
+            "date": np.repeat(days, content["kept"]),
+            "ticker": [content["tickers"][place] for place in content["firm"]],
+            **{name: np.array(content[name]) / 1e5 for name in ("weight", "trade", "pnl", "cost")},
+        }
+    )
+
+
+def test_few_positions_are_all_kept_and_survive_the_encoding() -> None:
+    positions = make_positions(firms=20, sessions=30)
+    kept = select_holdings(positions)
+    assert kept.complete
+    got = decode(to_json(kept)).sort("date", "ticker")
+    expected = positions.drop("model", "book").sort("date", "ticker")
+    assert got.select("date", "ticker").equals(expected.select("date", "ticker"))
+    for name in ("weight", "trade", "pnl", "cost"):
+        np.testing.assert_allclose(got[name], expected[name], atol=0.51e-5)
+
+
+def test_the_largest_positions_and_trades_of_every_session_are_kept() -> None:
+    positions = make_positions(firms=60, sessions=200)
+    kept = select_holdings(positions, max_rows=3_000)
+    assert kept.names_per_date == 10
+    assert not kept.complete
+    assert kept.rows.height <= 3_000
+    assert kept.rows["date"].n_unique() == kept.totals.height == 200
+    for date in (kept.totals["date"][0], kept.totals["date"][117]):
+        day = positions.filter(pl.col("date") == date)
+        shown = set(kept.rows.filter(pl.col("date") == date)["ticker"])
+        held = day.sort(pl.col("weight").abs(), descending=True)["ticker"].head(10)
+        traded = (
+            day.sort(pl.col("trade").abs(), descending=True).head(5).filter(pl.col("trade") != 0)["ticker"]
+        )
+        assert shown == {*held, *traded}
+    assert select_holdings(positions, max_rows=1).names_per_date == MIN_NAMES
+    assert select_holdings(make_positions(10, 5), max_rows=10**6).names_per_date == MAX_NAMES
+
+
+def test_the_totals_are_those_of_all_positions() -> None:
+    positions = make_positions(firms=60, sessions=50)
+    kept = select_holdings(positions, max_rows=400)
+    expected = positions.group_by("date", maintain_order=True).agg(
+        gross=pl.col("weight").abs().sum(), net=pl.col("weight").sum(), pnl=pl.col("pnl").sum()
+    )
+    for name in ("gross", "net", "pnl"):
+        assert kept.totals[name].to_list() == pytest.approx(expected[name].to_list(), abs=1e-12)
+    content = json.loads(to_json(kept))
+    first = content["totals"][0]
+    assert first[0] == 60
+    assert first[1] / 1e5 == pytest.approx(expected["gross"][0], abs=1e-5)
+    assert sum(content["kept"]) == len(content["firm"]) == kept.rows.height
+
+
+def test_the_page_shows_the_newest_session_and_says_what_is_left_out() -> None:
+    page = render(make_report(header=make_header(tables="evaluations/ab12")))
+    part = page[page.index('<section id="holdings">') : page.index('<section id="models">')]
+    assert "all of them are in positions.parquet in evaluations/ab12" in part
+    newest = make_positions()["date"].to_list()[-1]
+    assert f'max="{newest}" value="{newest}"' in part
+    assert f"{newest}: 60 names, gross" in part
+    rows = part[part.index("<tbody>") : part.index("</tbody>")]
+    assert rows.count("<tr>") >= 20
+
+
+def test_hostile_names_stay_data() -> None:
+    positions = make_positions(5, 5).with_columns(ticker=pl.lit("</script><b>") + pl.col("ticker"))
+    text = to_json(select_holdings(positions))
+    assert "<" not in text
+    assert decode(text)["ticker"][0].startswith("</script><b>S000")

@@ -1,0 +1,690 @@
+"""The report: its contents, that it loads nothing, and that names which look like HTML are escaped.
+
+This file is long because it checks every part of the page and the verdict.
+"""
+
+import base64
+import dataclasses
+import datetime as dt
+import functools
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import polars as pl
+import pytest
+from plotly.offline import get_plotlyjs
+from report_data import (
+    BOOKS,
+    make_attribution,
+    make_edges,
+    make_header,
+    make_ladder,
+    make_positions,
+    make_report,
+    make_series,
+    make_truth,
+)
+
+from pipelines.config.load import check_config
+from pipelines.pages import theme
+from pipelines.pages.assumptions import assumptions
+from pipelines.pages.charts.figure import Figure
+from pipelines.pages.contents.analysis import BookTables, SignalTables, TrialTables
+from pipelines.pages.contents.attribution import ExampleForecast
+from pipelines.pages.contents.report import ReportData
+from pipelines.pages.embed import DatePool, to_json
+from pipelines.pages.html import render
+from pipelines.pages.sections.assemble import sections
+from pipelines.pages.verdict import judge
+
+
+class Page(HTMLParser):
+    """Parses a page into elements with attributes, text, scripts and style."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.style = ""
+        self.text = ""
+        self._inside: str | None = None
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in {"script", "style"}:
+            self._inside = tag
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._inside:
+            self._inside = None
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            attrs, code = self.scripts[-1]
+            self.scripts[-1] = (attrs, code + data)
+        elif self._inside == "style":
+            self.style += data
+        else:
+            self.text += data
+
+
+@functools.cache
+def standard_page() -> str:
+    return render(make_report())
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(standard_page())
+
+
+def figures_of(data: ReportData, best: str = "temporal_peer") -> list[Figure]:
+    styles = theme.model_styles(data.models)
+    blocks = (block for part in sections(data, styles, best) for block in part.blocks)
+    return [block[0] for block in blocks if not isinstance(block, str)]
+
+
+def section_titles(page: str) -> list[str]:
+    return re.findall(r"<section id=\"([a-z]+)\">", page)
+
+
+def test_the_page_loads_nothing(page: Page) -> None:
+    ours = [code for attrs, code in page.scripts if code != get_plotlyjs()]
+    assert len(ours) == len(page.scripts) - 1, "plotly.js is inlined exactly once"
+    for tag, attrs in page.elements:
+        assert tag not in {"iframe", "object", "embed", "img", "base", "form", "video", "audio"}
+        assert "src" not in attrs
+        assert "srcset" not in attrs
+        assert (attrs.get("href") or "#").startswith(("#", "data:,"))
+        assert not any(name.startswith("on") for name in attrs)
+    everything = page.style + "".join(ours)
+    banned = r"https?://|//cdn|url\(|@import|@font-face|fetch\(|XMLHttpRequest|topojson|mapbox|maplibre|MathJax|\$\$"
+    assert re.search(banned, everything) is None
+    assert '"scattergeo"' not in everything
+    assert '"choropleth"' not in everything
+    assert "showSendToCloud: false" in everything, "plotly.js 7 shows an upload button by default"
+    assert 'plotlyServerURL: ""' in everything
+
+
+def test_the_content_security_policy_allows_only_the_two_scripts(page: Page) -> None:
+    metas = [
+        a for tag, a in page.elements if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    policy = metas[0]["content"] or ""
+    assert "default-src 'none'" in policy
+    assert "unsafe-eval" not in policy
+    script_rule = next(rule for rule in policy.split("; ") if rule.startswith("script-src"))
+    assert "unsafe-inline" not in script_rule
+    executed = [code for attrs, code in page.scripts if attrs.get("type") is None]
+    hashes = {base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in executed}
+    assert set(re.findall(r"'sha256-([^']+)'", script_rule)) == hashes
+    assert len(executed) == 2
+    assert not any("\r" in code for code in executed), "browsers normalise line ends before they hash"
+
+
+def test_every_figure_has_its_titles_and_a_caption(page: Page) -> None:
+    figures = figures_of(make_report())
+    assert len(figures) == 42
+    for figure in figures:
+        assert figure.title.strip()
+        axes = {name: value for name, value in figure.layout.items() if name.startswith(("xaxis", "yaxis"))}
+        assert axes
+        for name, value in axes.items():
+            dates = any(getattr(trace["x"], "dtype", None) == "datetime64[D]" for trace in figure.traces)
+            speaks = value.get("type") == "category" or (name == "xaxis" and dates)
+            hidden = value.get("showticklabels") is False
+            assert value.get("title", {}).get("text") or speaks or hidden, (
+                f"{figure.title}: {name} has no title"
+            )
+    assert sum(tag == "figcaption" for tag, _ in page.elements) == len(figures)
+    assert sum(tag == "figure" for tag, _ in page.elements) == len(figures)
+
+
+def test_every_figure_is_in_the_page_as_valid_json(page: Page) -> None:
+    places = [a["id"] for tag, a in page.elements if tag == "div" and a.get("class") == "plot"]
+    drawn = {a["data-figure"]: json.loads(code) for a, code in page.scripts if "data-figure" in a}
+    assert list(drawn) == places
+    assert all(figure["data"] for figure in drawn.values())
+
+
+def test_the_page_has_less_than_2_mb_beside_plotly_for_15_years_of_8_models() -> None:
+    def three_times(frame: pl.DataFrame) -> pl.DataFrame:
+        return pl.concat([frame.with_columns(pl.col("date").dt.offset_by(f"{5 * k}y")) for k in range(3)])
+
+    long, full = make_series(1_300), make_report()
+    series = full.signals.quantile_series
+    assert series is not None
+    data = make_report(
+        equity=three_times(long["equity"]),
+        ic_series=three_times(long["ic_series"]),
+        signals=dataclasses.replace(full.signals, quantile_series=three_times(series)),
+        books=dataclasses.replace(full.books, positions=three_times(make_positions(100, 1_300))),
+    )
+    size = len(render(data).encode()) - len(get_plotlyjs().encode())
+    assert 500_000 < size < 2_000_000
+
+
+def test_names_from_data_are_escaped() -> None:
+    evil = "<script>alert(1)</script>"
+    image = "\"><img src=x onerror=alert(2)> <a href='http://x.invalid'>y</a>"
+    edges = make_edges().with_columns(leader=pl.lit(evil))
+    attribution = dataclasses.replace(
+        make_attribution("temporal_peer"),
+        model=image,
+        edges=edges,
+        players=make_attribution("x").players.with_columns(player=pl.lit(evil) + pl.col("player")),
+        example=ExampleForecast(
+            evil,
+            image,
+            0.0,
+            1.0,
+            pl.DataFrame({"player": [evil, image], "value": [0.5, 0.5], "error": [0.1, 0.1]}),
+        ),
+    )
+    rename = pl.col("model").replace("temporal_peer", image)
+    clean = make_report()
+    frames: dict[str, Any] = {
+        name: getattr(clean, name).with_columns(rename)
+        for name in ("ladder", "equity", "ic_series", "quantiles", "cost_breakdown", "learning")
+    }
+    frames["equity"] = frames["equity"].with_columns(book=pl.lit(evil))
+    frames["cost_breakdown"] = frames["cost_breakdown"].with_columns(book=pl.lit(image))
+    header = make_header(
+        name=evil,
+        run_id=image,
+        config_yaml=f"a: {evil}",
+        hazards=(evil, image),
+        notes=(image,),
+        libraries={evil: image},
+        stage_seconds={evil: 1.0},
+        main_book=evil,
+        universe=image,
+        data_versions=pl.DataFrame({"table": [evil], "version": [1], "rows": [2]}),
+    )
+    truth = make_truth()
+    assert truth.top_edges is not None
+    evil_edges = truth.top_edges.with_columns(leader=pl.lit(image))
+    truth = dataclasses.replace(truth, edge_model=evil, top_edges=evil_edges)
+    rooms = {
+        room: dataclasses.replace(
+            getattr(clean, room),
+            **{
+                name: frame.with_columns(
+                    *([rename] if "model" in frame.columns else []),
+                    *(pl.lit(evil).alias(column) for column in ("book",) if column in frame.columns),
+                    *(pl.lit(image) + pl.col(c) for c in ("key", "term", "ticker") if c in frame.columns),
+                    *(pl.lit([evil]).alias(c) for c in ("names",) if c in frame.columns),
+                )
+                for name in getattr(clean, room).__dataclass_fields__
+                if (frame := getattr(getattr(clean, room), name)) is not None
+            },
+        )
+        for room in ("books", "signals", "trials")
+    }
+    hostile = dataclasses.replace(
+        clean, header=header, attribution=(attribution,), truth=truth, **frames, **rooms
+    )
+    page = Page(render(hostile))
+    assert evil in page.text
+    assert image in page.text
+    assert len([a for a, _ in page.scripts if a.get("type") is None]) == 2
+    assert not any(tag == "img" for tag, _ in page.elements)
+    assert not any("onerror" in attrs for _, attrs in page.elements)
+    for figure in figures_of(hostile, image):  # plotly.js interprets chart texts as HTML: all must be escaped
+        written = json.dumps(json.loads(to_json(figure, DatePool())), ensure_ascii=False)
+        visible = re.sub(r'"(legendgroup)": ?"(?:[^"\\]|\\.)*"', "", written)
+        assert not re.search(r"<(script|img|a |/(?!extra>))", visible)
+
+
+def test_sections_without_data_are_omitted() -> None:
+    everything = [
+        "figures",
+        "books",
+        "costs",
+        "rolling",
+        "months",
+        "signal",
+        "quantiles",
+        "exposures",
+        "factors",
+        "contributions",
+        "capacity",
+        "trials",
+        "drawdowns",
+        "holdings",
+        "models",
+        "folds",
+        "learning",
+        "truth",
+        "attribution",
+        "provenance",
+        "config",
+    ]
+    assert section_titles(standard_page()) == everything
+    bare = ReportData(
+        header=make_header(hazards=(), notes=(), git_commit=None), ladder=make_ladder().drop_nulls("ic")
+    )
+    page = render(bare)
+    assert section_titles(page) == ["trials", "models", "provenance", "config"]
+    assert 'class="hazards"' not in page
+    assert 'class="notes"' not in page
+    assert re.findall(r'href="#([a-z]+)"', page) == ["top", "trials", "models", "provenance", "config"]
+
+
+@pytest.mark.parametrize(
+    ("field", "anchors"),
+    [
+        ("equity", {"books", "months"}),
+        ("folds", {"folds"}),
+        ("learning", {"learning"}),
+        ("truth", {"truth"}),
+        ("cost_breakdown", set()),
+    ],
+)
+def test_a_missing_part_removes_only_its_section(field: str, anchors: set[str]) -> None:
+    assert complete_anchors() - all_anchors(make_report(**{field: None})) == anchors
+
+
+@pytest.mark.parametrize(
+    ("room", "table", "anchors"),
+    [
+        (BookTables, "figures", {"figures"}),
+        (BookTables, "capacity", {"capacity"}),
+        (BookTables, "factor_alpha", {"factors"}),
+        (BookTables, "contributions", {"contributions"}),
+        (BookTables, "exposures", {"exposures"}),
+        (BookTables, "positions", {"holdings"}),
+        (BookTables, "worst_days", set()),
+        (SignalTables, "ic_decay", set()),
+        (TrialTables, "overfitting", set()),
+    ],
+)
+def test_a_missing_table_of_the_analysis_removes_only_its_section(
+    room: type, table: str, anchors: set[str]
+) -> None:
+    full = make_report()
+    field = {BookTables: "books", SignalTables: "signals", TrialTables: "trials"}[room]
+    for nothing in (None, getattr(getattr(full, field), table).clear()):
+        less = dataclasses.replace(getattr(full, field), **{table: nothing})
+        data = make_report(**{field: less})
+        shown = set(re.findall(r'<section id="([^"]+)">', render(data)))
+        assert complete_anchors() - shown == anchors
+
+
+@functools.cache
+def complete_anchors() -> frozenset[str]:
+    """Anchors of a report that lacks nothing."""
+    return frozenset(all_anchors(make_report()))
+
+
+def all_anchors(data: ReportData) -> set[str]:
+    return {part.anchor for part in sections(data, theme.model_styles(data.models), "temporal_peer")}
+
+
+def test_unknown_delistings_are_shown_by_book_and_only_if_there_were_any() -> None:
+    sides = {"side": ["book", "long", "short"], "paid_out": [5, 3, 2]}
+    sharpes = {
+        "sharpe_net_0": [1.5, 1.2, 0.4],
+        "sharpe_net_30": [0.9, 0.2, 0.8],
+        "sharpe_net_55": [0.3, -0.7, 1.1],
+    }
+    returns = {
+        "annual_return_net_0": [0.15, 0.12, 0.04],
+        "annual_return_net_30": [0.09, 0.02, 0.08],
+        "annual_return_net_55": [0.03, -0.07, 0.11],
+    }
+    endings = pl.DataFrame({**sides, **sharpes, **returns}).with_columns(
+        model=pl.lit("ridge"), book=pl.lit("long_short")
+    )
+    page = render(make_report(endings=endings))
+    part = page[page.index('id="delistings"') : page.index('id="folds"')]
+    rows = [
+        [re.sub("<.*?>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+        for row in re.findall(r"<tr>.*?</tr>", part)
+    ]
+    minus = "\N{MINUS SIGN}"
+    long_side = [
+        "ridge",
+        "long_short",
+        "long",
+        "3",
+        "1.20",
+        "0.20",
+        f"{minus}0.70",
+        "12.0",
+        "2.0",
+        f"{minus}7.0",
+    ]
+    assert len(rows) == 5  # two rows of headers
+    assert rows[3] == long_side
+    assert "delistings" not in section_titles(render(make_report(endings=None)))
+    assert "delistings" not in section_titles(render(make_report(endings=endings.clear())))
+
+
+def test_empty_frames_count_as_no_data() -> None:
+    full = make_report()
+    empty = {
+        name: getattr(full, name).clear()
+        for name in (
+            "equity",
+            "ic_series",
+            "quantiles",
+            "cost_breakdown",
+            "cost_assumptions",
+            "folds",
+            "learning",
+        )
+    }
+    nothing = {"books": BookTables(), "signals": SignalTables(), "trials": TrialTables()}
+    ladder = make_ladder().with_columns(deflated_sharpe=pl.lit(None, dtype=pl.Float64))
+    data = make_report(**empty, **nothing, ladder=ladder, truth=None, attribution=())
+    left = [part.anchor for part in sections(data, theme.model_styles(data.models), None)]
+    assert left == ["models", "provenance", "config"]
+
+
+def ladder_with(model: str, **values: object) -> pl.DataFrame:
+    chosen = (pl.col("model") == model) & (pl.col("delay") == 1)
+    return make_ladder().with_columns(
+        pl.when(chosen).then(pl.lit(value)).otherwise(pl.col(name)).alias(name)
+        for name, value in values.items()
+    )
+
+
+def test_the_verdict_chooses_by_validation_not_by_test() -> None:
+    ladder = ladder_with(
+        "self_peer", valid_rank_ic=0.09, ic=-0.01, ic_lower=-0.02, sharpe_net=-0.4, beats_ridge="no"
+    )
+    verdict = judge(make_report(ladder=ladder))
+    assert verdict.best is not None
+    assert verdict.best["model"] == "self_peer"
+    assert verdict.tone == "bad"
+    assert "loses money net of costs" in verdict.headline
+    assert "not significantly above zero" in verdict.headline
+    assert "does not beat ridge" in verdict.headline
+    assert "unclear whether it beats LightGBM" in verdict.headline
+
+
+def test_the_verdict_gives_the_evidence() -> None:
+    verdict = judge(make_report())
+    assert verdict.tone == "good"
+    assert verdict.headline == "temporal_peer leads on validation and beats ridge and LightGBM on the test."
+    assert "Validation rank IC 0.045" in verdict.evidence
+    assert "sessions at delay 1: IC 0.041 (seed ensemble: t 6.6, [0.029, 0.053])" in verdict.evidence
+    assert "Sharpe 1.35 [0.45, 2.25] net and 2.87 before costs" in verdict.evidence
+    assert "deflated Sharpe 0.97" in verdict.evidence
+    assert (
+        "Beats ridge: yes (IC difference 0.0200 [0.0099, 0.0299], net Sharpe difference 1.10 [0.40, 1.80])"
+        in verdict.evidence
+    )
+    assert "Beats lightgbm: yes" in verdict.evidence
+    assert "42 trials" in verdict.evidence
+    counted = "against earning nothing: p 0.090 (SPA); StepM counts temporal_peer as better. "
+    assert counted in verdict.evidence
+    assert "Probability of overfitting 13% (8 candidates: results of this evaluation). " in verdict.evidence
+    alone = judge(make_report(trials=TrialTables())).evidence
+    assert alone == re.sub("All models at once.*(?=42 trials)", "", verdict.evidence)
+
+
+@pytest.mark.parametrize(
+    ("values", "doubt"),
+    [
+        ({"deflated_sharpe": 0.94}, "its deflated Sharpe ratio of 0.94 is below 0.95"),
+        ({"deflated_sharpe": None}, "it has no deflated Sharpe ratio"),
+        ({"ic_lower": 0.0}, "its test IC is not significantly above zero"),
+        ({"ic_lower": None}, "its test IC has no interval"),
+        (
+            {"beats_ridge": "unclear", "beats_lightgbm": "unclear"},
+            "it is unclear whether it beats ridge or LightGBM",
+        ),
+        ({"beats_lightgbm": "no"}, "it does not beat LightGBM"),
+    ],
+)
+def test_each_threshold_of_the_verdict_is_a_doubt(values: dict[str, object], doubt: str) -> None:
+    verdict = judge(make_report(ladder=ladder_with("temporal_peer", **values)))
+    assert verdict.tone == "caution"
+    assert verdict.headline == f"temporal_peer leads on validation, but {doubt}."
+
+
+def test_the_verdict_is_about_the_first_delay_that_can_be_traded() -> None:
+    trained_at_0 = make_report(header=make_header(label_delay=0, verdict_delay=1))
+    assert judge(trained_at_0) == judge(make_report())
+    page = Page(render(trained_at_0)).text
+    assert "1.35" in page[: page.index("Hazards")]
+    untradable = make_report(header=make_header(label_delay=0, verdict_delay=0, execution_delay=0))
+    verdict = judge(untradable)
+    assert verdict.tone == "caution"
+    assert "no delay that can be traded was measured" in verdict.headline
+    assert "On the test sessions at delay 0: IC 0.055 (seed ensemble: t 8.9, no interval)" in verdict.evidence
+    at_once = judge(make_report(header=make_header(execution_delay=0)))
+    assert at_once.headline.endswith("but no delay that can be traded was measured.")
+
+
+def test_one_delay_and_one_turnover_have_one_name_each(tiny: dict[str, Any]) -> None:
+    label = {"horizon": 1, "delay": 0, "extra_delays": [1]}
+    untradable = check_config({**tiny, "label": label, "models": {"ridge": {}}}, origin="c")
+    rows = dict(assumptions(untradable).select("assumption", "value").iter_rows())
+    assert rows["execution delay"] == 1.0, "the delay of the verdict, the key figures and the tests"
+
+    report = make_report(header=make_header(execution_delay=3))
+    assert f"before costs ({report.header.main_book}, traded at delay 3)" in judge(report).evidence
+    page = Page(render(report)).text
+    assert "Books trade 3 sessions after it, as backtest.delay sets." in page
+    assert "Books trade then." in Page(render(make_report())).text
+    assert "traded value in per cent" not in page, "a turnover is one-way everywhere"
+
+
+def test_the_report_says_how_it_decides_and_shows_the_tests(page: Page) -> None:
+    head = page.text[: page.text.index("Hazards")]
+    assert "How this is decided" in head
+    assert "deflated value is at least 0.95" in head
+    assert "the 95% interval of the daily IC difference lies above 0" in head
+    assert "IC difference +0.0200 [+0.0099, +0.0299]" in head, "in the tile"
+    text = standard_page()
+    found = re.search(r'aria-label="Tests against the baselines">.*?</table>', text, re.DOTALL)
+    assert found is not None
+    rows = [
+        [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+        for row in re.findall(r"<tr>.*?</tr>", found[0])
+    ]
+    peer = next(row for row in rows if row[:2] == ["self_peer", "lightgbm"])
+    minus = "\N{MINUS SIGN}"
+    assert peer[2:7] == ["+0.0080", f"{minus}0.0021", "+0.0179", "0.032", "0.043"]
+    assert peer[7:] == ["+0.44", f"{minus}0.26", "+1.14", "0.076", "? unclear"]
+    assert '<td class="unclear">? unclear</td>' in text
+    untested = render(make_report(comparisons=None))
+    assert "Tests against the baselines" not in untested
+    assert "not tested" in untested
+
+
+def test_the_verdict_names_missing_comparisons_and_winning_baselines() -> None:
+    alone = (
+        make_ladder()
+        .filter(pl.col("model") == "temporal_peer")
+        .with_columns(beats_ridge=pl.lit(None, dtype=pl.String), beats_lightgbm=pl.lit(None, dtype=pl.String))
+    )
+    verdict = judge(make_report(ladder=alone, comparisons=None))
+    assert verdict.tone == "caution"
+    assert "was not compared with ridge" in verdict.headline
+    wins = judge(make_report(ladder=ladder_with("ridge", valid_rank_ic=0.2)))
+    assert wins.tone == "caution"
+    assert "it is itself a baseline" in wins.headline
+    unscored = judge(make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(float("nan")))))
+    assert unscored.tone == "bad"
+    assert unscored.best is None
+    render(make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(None, dtype=pl.Float64))))
+
+
+def test_long_only_books_are_compared_with_the_universe_and_the_rate_is_named() -> None:
+    book = BOOKS[1]
+    numbers = {
+        "sharpe_gross": 0.913,
+        "sharpe_net": 0.711,
+        "annual_return_net": 0.123,
+        "information_ratio": -0.456,
+        "tracking_error": 0.0789,
+    }
+    columns = [pl.lit(value).alias(f"{book}.{name}") for name, value in numbers.items()]
+    ladder = make_ladder().with_columns(columns)
+    text = render(make_report(ladder=ladder, header=make_header(sharpe_rate="the rates in tbill.csv")))
+    found = re.search(rf'aria-label="{book} against the universe">.*?</table>', text, re.DOTALL)
+    assert found is not None
+    row = re.search(r"<tbody>(<tr>.*?</tr>)", found[0], re.DOTALL)
+    assert row is not None
+    cells = [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row[1])]
+    assert cells[1:] == ["0.91", "0.71", "12.3", "\N{MINUS SIGN}0.46", "7.9"]
+    assert text.count("against the universe</th>") == 1
+    assert text.count("in excess of the rates in tbill.csv") == 3
+    plain = standard_page()
+    assert "against the universe" not in plain
+    assert "Sharpe ratios are in excess of a rate of 0, charged on net exposure" in plain
+
+
+def test_dates_on_which_a_book_could_not_decide_are_named() -> None:
+    notes = {
+        "model": ["ridge", "ridge", "<b>"],
+        "book": [BOOKS[0]] * 3,
+        "date": [dt.date(2024, 3, 1), dt.date(2024, 3, 8), dt.date(2024, 3, 8)],
+        "note": ["no weights satisfy all limits; the last book is kept"] * 3,
+    }
+    tables = dataclasses.replace(make_report().books, book_notes=pl.DataFrame(notes))
+    text = render(make_report(books=tables))
+    reason = "2024-03-08: no weights satisfy all limits; the last book is kept."
+    assert f"<p>{BOOKS[0]} of ridge: notes on 2 dates; the newest, {reason}</p>" in text
+    assert f"<p>{BOOKS[0]} of &lt;b&gt;: notes on 1 date; the newest, {reason}</p>" in text
+    assert "notes on" not in standard_page()
+
+
+def test_numbers_have_units_and_missing_ones_are_dashes(page: Page) -> None:
+    text = standard_page()
+    models = text[text.index('<section id="models">') : text.index('<section id="folds">')]
+    rows = [
+        [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+        for row in re.findall(r'<tr class="chosen">.*?</tr>', models)
+    ]
+    forecast = ["3", "0.045", "0.041", "6.6", "0.29", "0.038", "0.27", "54.1", "2.46", "51"]
+    forecast += ["100.0", "97.5", "0.0"]
+    book = [
+        "2.87",
+        "1.35",
+        "0.45",
+        "2.25",
+        "0.97",
+        "12.2",
+        "\N{MINUS SIGN}9.9",
+        "62.0",
+        "\N{CHECK MARK} yes",
+        "\N{CHECK MARK} yes",
+    ]
+    assert rows[:2] == [["temporal_peer", *forecast], ["temporal_peer", *book]]
+    assert len(rows) == 4, "the chosen model is highlighted at both delays"
+    assert "\N{EN DASH}</td>" in text
+    assert "max drawdown %" in page.text
+    assert "turnover % / session" in page.text
+    assert "return % / year" in page.text
+
+
+def test_other_delays_have_their_own_tables(page: Page) -> None:
+    assert "The same forecasts with a delay of 0 sessions" in page.text
+    assert "it cannot be traded" in page.text
+    only = make_ladder().filter(pl.col("delay") == 1)
+    data = make_report(ladder=only)
+    blocks = next(sections(data, theme.model_styles(data.models), None)).blocks
+    assert not any(isinstance(block, str) and "The same forecasts" in block for block in blocks)
+
+
+def test_missing_columns_and_delays_are_refused() -> None:
+    equity = make_report().equity
+    assert equity is not None
+    with pytest.raises(ValueError, match="equity frame lacks nav_net"):
+        make_report(equity=equity.drop("nav_net"))
+    with pytest.raises(ValueError, match="no row with delay 5"):
+        make_report(header=make_header(label_delay=5))
+
+
+def test_rendering_twice_gives_the_same_page() -> None:
+    assert render(make_report()) == standard_page()
+
+
+def signal_report(**values: object) -> ReportData:
+    """A report of a file with two signals: no training, no baseline, no validation."""
+    chosen = pl.col("model").is_in(["momentum", "reversal"])
+    nothing = dict.fromkeys(("beats_ridge", "beats_lightgbm"), pl.lit(None, dtype=pl.String))
+    ladder = (
+        make_ladder().filter(chosen).with_columns(valid_rank_ic=pl.lit(None, dtype=pl.Float64), **nothing)
+    )
+    first = (pl.col("model") == "reversal") & (pl.col("delay") == 1)
+    ladder = ladder.with_columns(
+        pl.when(first).then(pl.lit(value)).otherwise(pl.col(name)).alias(name)
+        for name, value in values.items()
+    )
+    full = make_report()
+
+    def only(frame: pl.DataFrame | None) -> pl.DataFrame | None:
+        return frame if frame is None or "model" not in frame.columns else frame.filter(chosen)
+
+    rooms = {
+        room: dataclasses.replace(
+            getattr(full, room),
+            **{
+                name: only(getattr(getattr(full, room), name))
+                for name in getattr(full, room).__dataclass_fields__
+            },
+        )
+        for room in ("books", "signals", "trials")
+    }
+    frames = {
+        name: only(getattr(full, name)) for name in ("equity", "ic_series", "quantiles", "cost_breakdown")
+    }
+    header = make_header(trained=False, libraries={}, stage_seconds={}, seeds=(), git_commit=None)
+    without = dict.fromkeys(("folds", "learning", "truth", "comparisons"))
+    return make_report(header=header, ladder=ladder, attribution=(), **without, **frames, **rooms)
+
+
+def test_a_signal_file_has_a_report_without_training_and_the_first_signal_is_judged() -> None:
+    good = {"sharpe_net": 1.5, "deflated_sharpe": 0.96, "ic_lower": 0.001}
+    verdict = judge(signal_report(**good))
+    assert verdict.tone == "good"
+    assert verdict.headline == (
+        "The signal reversal earns money net of costs, and its IC is significantly above zero."
+    )
+    assert verdict.best is not None
+    assert verdict.best["model"] == "reversal", "the first, although momentum may be better"
+    assert "The first of 2 signals" in verdict.evidence
+    assert "42 trials" in verdict.evidence
+    page = render(signal_report(**good))
+    assert "There is no validation and no baseline" in page
+    assert "beats" not in Page(page).text[: Page(page).text.index("Hazards")].replace("It beats", "")
+    titles = section_titles(page)
+    assert not {"folds", "learning", "truth", "attribution"} & set(titles)
+    assert {"figures", "books", "rolling", "months", "signal", "quantiles", "capacity", "trials"} <= set(
+        titles
+    )
+    assert "<h2>Signals</h2>" in page
+    assert "was chosen by validation" not in page
+
+
+@pytest.mark.parametrize(
+    ("values", "tone", "words"),
+    [
+        ({"sharpe_net": -0.5}, "bad", "it loses money net of costs"),
+        ({"sharpe_net": 1.5, "deflated_sharpe": 0.9, "ic_lower": 0.001}, "caution", "0.90 is below 0.95"),
+        (
+            {"sharpe_net": 1.5, "deflated_sharpe": 0.96, "ic_lower": -0.001},
+            "caution",
+            "not significantly above",
+        ),
+    ],
+)
+def test_the_thresholds_of_a_signal_are_those_of_a_model(
+    values: dict[str, object], tone: str, words: str
+) -> None:
+    verdict = judge(signal_report(**values))
+    assert verdict.tone == tone
+    assert words in verdict.headline
+    assert "ridge" not in verdict.headline
