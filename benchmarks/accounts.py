@@ -42,7 +42,7 @@ def market(n_sessions: int, n_firms: int) -> tuple[FloatArray, FloatArray, BoolA
 
 def weights(signal_TN: FloatArray, quantiles: int = QUANTILES) -> FloatArray:
     """Target weights of the long-short book, gross 1: vectorbt does not lend money."""
-    from backtest.books.inputs import BookInputs
+    from backtest.books.book import BookInputs
     from backtest.books.quantile_long_short import QuantileLongShort
     from backtest.books.schedules import Schedule
 
@@ -55,7 +55,7 @@ def weights(signal_TN: FloatArray, quantiles: int = QUANTILES) -> FloatArray:
 def ours(n_sessions: int, n_firms: int) -> Callable[[], float]:
     """One book, from the signal to its last NAV."""
     from backtest.accounts.accounting import run_book
-    from backtest.costs.model import CostModel
+    from backtest.costs import CostModel
 
     index_TN, signal_TN, traded_TN = market(n_sessions, n_firms)
     costs = CostModel.flat(HALF_SPREAD_BPS, COMMISSION_BPS)
@@ -104,11 +104,10 @@ def vectorbt_unsorted(n_sessions: int, n_firms: int) -> Callable[[], float]:
 
 def sweep(n_sessions: int, n_firms: int, n_variants: int = 1000) -> Callable[[], float]:
     """Variants of 5 books, 4 delays and 50 half-spreads, from the signal to the returns of each."""
-    from backtest.accounts.batch import run_books
-    from backtest.accounts.decisions import Decisions
-    from backtest.accounts.lanes import Variant
+    from backtest.accounts.accounting import run_books
     from backtest.accounts.market import prepare_market
-    from backtest.costs.model import CostModel
+    from backtest.accounts.variants import Decisions, Variant
+    from backtest.costs import CostModel
 
     index_TN, signal_TN, traded_TN = market(n_sessions, n_firms)
 

@@ -19,10 +19,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from backtest.books.book import Book
-from backtest.books.inputs import BookInputs, PastReturns
-from backtest.books.optimised import Optimised
-from backtest.books.optimiser.program import Limits
+from backtest.books.book import Book, BookInputs, PastReturns
+from backtest.books.optimised import Limits, Optimised
 from backtest.books.quantile_long_short import QuantileLongShort
 from backtest.books.rank_weighted import RankWeighted
 from backtest.books.schedules import every_session

@@ -33,7 +33,7 @@ from planted_oracle import PAIR, POOLED, linear_days, linear_recovery
 from scipy.stats import spearmanr
 
 from backtest.forecasts.metrics import forecast_metrics
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import BoolArray, FloatArray, IntArray
 from models.batch import PanelTensors
 from models.explain.attention import peer_importance

@@ -41,7 +41,7 @@ from scaling_report import nasdaq_table, plot, predicted, report
 from torch.utils.flop_counter import FlopCounterMode
 
 from backtest.forecasts.metrics import forecast_metrics
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import FloatArray, IntArray
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, NeuralFitted, fit

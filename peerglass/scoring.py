@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import IntArray
 from models.batch import PanelTensors
 from models.fitted import Fitted

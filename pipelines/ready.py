@@ -45,7 +45,7 @@ def _has_pool(config: Config) -> bool:
 
 def _accounts_are_compiled() -> bool:
     """Whether numba's cache has the loops of the accounts; those of another version of them count as well."""
-    from backtest.accounts.kernels import positions
+    from backtest.accounts import positions
 
     loop = cast("Any", positions.run_lanes)
     cache = getattr(getattr(loop, "stats", None), "cache_path", None)  # None if nothing can be cached
@@ -73,7 +73,7 @@ def compile_loops() -> None:
 
     from backtest.accounts.accounting import run_book
     from backtest.books.quantile_long_short import QuantileLongShort
-    from backtest.costs.model import CostModel
+    from backtest.costs import CostModel
     from backtest.forecasts.daily import SortedPanel, persistence
     from backtest.forecasts.metrics import forecast_metrics
     from features.arithmetic import rolling, transforms

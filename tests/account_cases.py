@@ -9,12 +9,15 @@ import numpy as np
 from backtest.accounts.accounting import run_book
 from backtest.accounts.execution import Execution, ParticipationCap
 from backtest.accounts.result import BookResult
-from backtest.costs.borrow import Borrow
-from backtest.costs.commission import Commission
-from backtest.costs.financing import Financing
-from backtest.costs.half_spread import HalfSpread
-from backtest.costs.impact import SquareRootImpact, volatility_per_root_volume
-from backtest.costs.model import CostModel
+from backtest.costs import (
+    Borrow,
+    Commission,
+    CostModel,
+    Financing,
+    HalfSpread,
+    SquareRootImpact,
+    volatility_per_root_volume,
+)
 
 NAN = np.nan
 CAPITAL = 1e6

@@ -8,10 +8,9 @@ import numpy as np
 
 from backtest.accounts.accounting import run_book
 from backtest.accounts.result import BookResult
-from backtest.analysis.factors import FactorReturns, factor_returns
-from backtest.analysis.rows import LedgerRows, ledger_rows
-from backtest.analysis.styles import StyleScores
-from backtest.costs.model import CostModel
+from backtest.analysis.ledger import LedgerRows, ledger_rows
+from backtest.analysis.styles import FactorReturns, StyleScores, factor_returns
+from backtest.costs import CostModel
 from features.arrays import FloatArray, IntArray
 
 T, N = 120, 24

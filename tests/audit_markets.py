@@ -13,15 +13,14 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 
-from backtest.splits.walk_forward import make_folds
+from backtest.splits.folds import make_folds
 from features.arithmetic.rolling import rolling_mean
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from features.panel import panel as panels
-from features.panel.adjustment import forward_factor
 from features.panel.asof import statements_as_of
 from features.panel.derived import daily_return
-from features.panel.panel import Panel
+from features.panel.panel import Panel, forward_factor
 from features.panel.universe import universe
 from pipelines.audit.subject import Subject, budget
 from pipelines.config.load import check_config
@@ -387,7 +386,7 @@ def ranks_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple[C
 
 
 def targets_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    from features.panel.labels import target as original
+    from features.panel.holding import target as original
 
     def carried(label_TN: Array, universe_TN: Array, kind: Any) -> Array:  # noqa: ANN401 (passed on)
         target_TN = original(label_TN, universe_TN, kind)
@@ -401,7 +400,7 @@ def targets_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple
 
 def too_long_shorter_label(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
     """The label of horizon 1 covers four sessions, so it extends beyond the purge."""
-    from features.panel.labels import forward_returns as original
+    from features.panel.holding import forward_returns as original
 
     def longer(panel: Panel, delay: int, horizon: int) -> Array:
         return original(panel, delay, 4 if horizon == 1 else horizon)

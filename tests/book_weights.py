@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from backtest.books.book import Book
-from backtest.books.inputs import BookInputs
+from backtest.books.book import Book, BookInputs
 from backtest.books.quantile_long_short import QuantileLongShort
 from backtest.books.schedules import every_session
 from backtest.books.top_k_long_only import TopKLongOnly

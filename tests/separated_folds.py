@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 
 
 def assert_separated(fold: Fold, delay: int, horizon: int, embargo: int) -> None:

@@ -31,11 +31,11 @@ _CONTEXT.set_forkserver_preload(
         "mlflow.cli",
         "mlflow.store.model_registry.sqlalchemy_store",
         "mlflow.store.tracking.sqlalchemy_workspace_store",
-        "features.arithmetic.kernels_by_date",
-        "features.panel.filings",
-        "features.panel.holder_kernels",
-        "backtest.forecasts.date_kernels",
-        "backtest.forecasts.order_kernels",
+        "features.arithmetic.kernels",
+        "features.panel.kernels",
+        "features.panel.kernels",
+        "backtest.forecasts.kernels",
+        "backtest.forecasts.kernels",
     ]
 )
 

@@ -2,7 +2,7 @@
 
 At each close t, in this order:
 
-1. Positions earn the session's return, `features.panel.holder_returns.held_return`. Shorts pay the borrow
+1. Positions earn the session's return, `features.panel.holding.held_return`. Shorts pay the borrow
    fee, and borrowed money pays interest, on the values that they had after the trades of ``t-1``.
 2. A position whose firm has ``delisted_TN`` has earned the delisting return by then. It turns into cash
    without costs, and does not count as turnover.
@@ -11,7 +11,7 @@ At each close t, in this order:
 4. Half-spread, commission and impact on the traded notional are paid from cash. Cash may be negative; it
    earns nothing.
 
-`features.panel.holder_returns` defines which firms can be traded at t, what a position earns in halts, gaps
+`features.panel.holding` defines which firms can be traded at t, what a position earns in halts, gaps
 and delistings, and when it is paid out. Labels use the same functions: before costs a book earns the labels
 of its delay.
 
@@ -45,21 +45,34 @@ check ``unpriced_T`` before relying on the last sessions.
 Positions and NAV are zero from then on, and the net return of that session is -1. ``ruined_at`` is the
 session, and ``shortfall`` the amount owed beyond the capital. The capital at the start is 1.
 
+**Many books.** `run_books` accounts for many variants on one market in one pass. Variants with the same
+targets, delay and arrays of costs are lanes of one call of the compiled loop
+(`backtest.accounts.positions`): up to `LANES` of them read each price once and are updated side by side.
+Calls run in threads. The numbers of a variant do not depend on the others: they equal, to the bit, those of
+the variant alone. Build the targets of one book at a time and run all its delays, costs and capitals in one
+call; then drop the targets, which hold twelve bytes per position and decision. Costs that are given per firm
+should be the same array in all variants, because only such variants run side by side. Time grows with
+``variants x sessions x positions`` and not with the number of firms; `benchmarks/accounts.py` measures it.
+
 Shape suffixes: T sessions, N firms, V books.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
-from backtest.accounts.decisions import Decisions
+import numpy as np
+import numpy.typing as npt
+
 from backtest.accounts.execution import AT_CLOSE, Execution
-from backtest.accounts.lanes import Variant, empty_books, kernel_inputs, lanes_with_cash
-from backtest.accounts.ledger import ledger_frame
-from backtest.accounts.market import BookMarket, prepare_market
-from backtest.accounts.result import BookResult
-from backtest.costs.model import CostModel
-from features.arrays import BoolArray, FloatArray
+from backtest.accounts.market import TRADABLE, BookMarket, prepare_market
+from backtest.accounts.result import BookResult, ledger_frame
+from backtest.accounts.variants import Decisions, Variant, empty_books, kernel_inputs, lanes_with_cash
+from backtest.costs import COST_KINDS, CostModel
+from features.arithmetic.parallel import n_threads
+from features.arrays import BoolArray, FloatArray, frozen
 
 
 def run_book(
@@ -77,7 +90,7 @@ def run_book(
 
     The module's docstring lists the steps of a session in their order. Before costs, a book that decides
     every ``horizon`` sessions and trades at the close earns the labels of that horizon and the same delay.
-    `backtest.accounts.batch.run_books` accounts for many variants on the same market.
+    `run_books` accounts for many variants on the same market.
 
     Parameters
     ----------
@@ -126,8 +139,8 @@ def account_book(
     keep_ledger: bool = False,
 ) -> BookResult:
     """Compute the accounts of one book on a prepared market, which many books can share; see `run_book`."""
-    from backtest.accounts.kernels.compounding import compound
-    from backtest.accounts.kernels.positions import run_lanes
+    from backtest.accounts.compounding import compound
+    from backtest.accounts.positions import run_lanes
 
     if target_TN.ndim != 2:
         msg = f"The target has shape {target_TN.shape}: it needs a row per session and a column per firm."
@@ -174,3 +187,200 @@ def account_book(
         shortfall=float(books.shortfall_V[0]),
         periods_per_year=costs.periods_per_year,
     )
+
+
+LANES = 16
+"""Variants per call of the kernel: their units of 3,000 firms take 375 KiB, which a core's cache holds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BookBatch:
+    """Accounts of many variants: row v of each array is that of variant v; definitions as in `BookResult`.
+
+    Attributes
+    ----------
+    return_net_VT, return_gross_VT : ndarray of shape (V, T)
+        Returns after and before costs.
+    turnover_VT, unfilled_VT : ndarray of shape (V, T)
+        One-way turnover, and orders that were not traded.
+    leverage_VT, cash_VT : ndarray of shape (V, T)
+        Gross value of positions and cash over NAV, after trades.
+    costs_VT : Mapping
+        Kind of cost (`backtest.costs.COST_KINDS`) -> costs over the previous NAV, shape (V, T).
+    first_trade_V : ndarray of int64, shape (V,)
+        First session with a trade; T if there was none.
+    ruined_V : ndarray of int64, shape (V,)
+        Session of ruin; T for a book that survived.
+    """
+
+    return_net_VT: FloatArray
+    return_gross_VT: FloatArray
+    turnover_VT: FloatArray
+    unfilled_VT: FloatArray
+    leverage_VT: FloatArray
+    cash_VT: FloatArray
+    costs_VT: Mapping[str, FloatArray]
+    first_trade_V: npt.NDArray[np.int64]
+    ruined_V: npt.NDArray[np.int64]
+
+
+def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
+    """Account for many variants on one market; see the module's docstring for how to use it in a sweep.
+
+    Parameters
+    ----------
+    variants : sequence of Variant
+        Targets, costs, delay and execution of each book, in any order.
+    market : BookMarket
+        `backtest.accounts.market.prepare_market` of the panel, once for all variants.
+
+    Returns
+    -------
+    BookBatch
+        In the order of the variants: 88 bytes per variant and session.
+
+    Raises
+    ------
+    ValueError
+        If there is no variant, or one does not fit the market.
+    """
+    if not variants:
+        msg = "There is no variant: pass at least one."
+        raise ValueError(msg)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for at, variant in enumerate(variants):
+        variant.require(market)
+        groups.setdefault(variant.key, []).append(at)
+    calls = [at_V[i : i + LANES] for at_V in groups.values() for i in range(0, len(at_V), LANES)]
+
+    V, T = len(variants), market.n_sessions
+    net_VT, gross_VT, turnover_VT = np.empty((V, T)), np.empty((V, T)), np.empty((V, T))
+    unfilled_VT, leverage_VT, cash_VT = np.empty((V, T)), np.empty((V, T)), np.empty((V, T))
+    costs_VT = {kind: np.empty((V, T)) for kind in COST_KINDS}
+    first_V, ruined_V = np.full(V, T, dtype=np.int64), np.empty(V, dtype=np.int64)
+
+    def run(at_V: list[int]) -> None:
+        from backtest.accounts.positions import run_lanes
+
+        chosen = [variants[at] for at in at_V]
+        books = empty_books(T, len(at_V))
+        inputs = kernel_inputs(chosen, market)
+        run_lanes(*inputs, lanes_with_cash(*inputs), books, False)
+        start_TV = np.vstack([np.ones(len(at_V)), books.nav_TV[:-1]])
+        paid = (books.spread_TV, books.commission_TV, books.impact_TV, books.borrow_TV, books.financing_TV)
+        for kind, amount_TV in zip(COST_KINDS, paid, strict=True):
+            costs_VT[kind][at_V] = _over(amount_TV, start_TV)
+        before_close = 0.0 if chosen[0].execution.price_over_close_TN is None else sum(paid[:3])
+        profit_TV = books.before_TV + books.borrow_TV + books.financing_TV + before_close - start_TV
+        gross_VT[at_V] = _over(profit_TV, start_TV)
+        net_VT[at_V] = _over(books.nav_TV - start_TV, start_TV)
+        turnover_VT[at_V] = _over(0.5 * books.traded_TV, books.base_TV)
+        unfilled_VT[at_V] = _over(0.5 * books.unfilled_TV, books.base_TV)
+        leverage_VT[at_V] = _over(books.gross_TV, books.nav_TV)
+        cash_VT[at_V] = _over(books.cash_TV, books.nav_TV)
+        traded_TV = books.traded_TV > 0
+        first_V[at_V] = np.where(traded_TV.any(axis=0), traded_TV.argmax(axis=0), T)
+        ruined_V[at_V] = books.ruined_V
+
+    with ThreadPoolExecutor(min(n_threads(), len(calls))) as pool:
+        for _ in pool.map(run, calls):
+            pass
+    return BookBatch(
+        return_net_VT=net_VT,
+        return_gross_VT=gross_VT,
+        turnover_VT=turnover_VT,
+        unfilled_VT=unfilled_VT,
+        leverage_VT=leverage_VT,
+        cash_VT=cash_VT,
+        costs_VT=costs_VT,
+        first_trade_V=first_V,
+        ruined_V=ruined_V,
+    )
+
+
+def _over(amount_TV: FloatArray, base_TV: FloatArray) -> FloatArray:
+    """Quotient with the variants first; 0 where the base is not above zero."""
+    return np.divide(amount_TV, base_TV, out=np.zeros_like(amount_TV), where=base_TV > 0).T
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Account:
+    """Positions, open orders and cash at a close, in units of the capital before the first session.
+
+    Attributes
+    ----------
+    value_N : ndarray of shape (N,)
+        Value of each position.
+    open_N : ndarray of shape (N,)
+        Value of what is still to be bought of earlier orders; negative for sales
+        (`backtest.accounts.execution.Execution.carry`).
+    cash : float
+        Cash; negative if money is borrowed.
+    """
+
+    value_N: FloatArray
+    open_N: FloatArray
+    cash: float
+
+    @property
+    def nav(self) -> float:
+        """Value of the account; 0 once it was ruined."""
+        return self.cash + float(self.value_N.sum())
+
+
+def roll_forward(
+    account: Account, target_TN: FloatArray, market: BookMarket, costs: CostModel, execution: Execution
+) -> Account:
+    """Continue an account from the close of row 0 to the close of the last row.
+
+    The steps of a session are those of `backtest.accounts.accounting`; nothing happens in row 0. A rolled
+    account equals the account of one run over all sessions up to rounding.
+
+    Parameters
+    ----------
+    account : Account
+        The account at the close of row 0, after its trades.
+    target_TN : ndarray of shape (T, N)
+        Row t: target weights that are traded in row ``t + 1``, as fractions of the NAV before the trades; a
+        row of NaN means no decision. The last row is not traded.
+    market : BookMarket
+        Values and states of the T sessions.
+    costs, execution : CostModel, Execution
+        Of the same sessions. Open orders are not filled in row 0.
+
+    Returns
+    -------
+    Account
+        At the close of the last row, after its trades.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, or a position or an open order has no value in row 0.
+    """
+    from backtest.accounts.positions import run_lanes
+
+    price_N = market.value_TN[0]
+    lost = np.flatnonzero(((account.value_N != 0) | (account.open_N != 0)) & ~(price_N > 0))
+    if len(lost):
+        msg = f"Firm {lost[0]} is held or ordered, but it has no price at the start of the account."
+        raise ValueError(msg)
+    state_TN = market.state_TN.copy()
+    state_TN[0] &= ~np.uint8(TRADABLE)  # open orders are not filled again in row 0
+    market = BookMarket(market.value_TN, frozen(state_TN))
+    variant = Variant(Decisions.from_targets(target_TN), costs, 1, execution)
+    variant.require(market)
+    inputs = kernel_inputs([variant], market)
+    lanes = lanes_with_cash(*inputs)
+    held_N = price_N > 0
+    np.divide(account.value_N, price_N, out=lanes.units_NV[:, 0], where=held_N)
+    lanes.listed_N[:] = account.value_N != 0
+    if len(lanes.left_NV):
+        np.divide(account.open_N, price_N, out=lanes.left_NV[:, 0], where=held_N)
+        lanes.listed_N[:] |= account.open_N != 0
+        lanes.goal_1[0] = float((account.value_N + account.open_N).min() >= 0)  # long-only, without leverage
+    lanes.cash_V[0], lanes.nav_V[0] = account.cash, account.nav
+    run_lanes(*inputs, lanes, empty_books(market.n_sessions, 1), False)
+    value_N = market.value_TN[-1]
+    open_N = lanes.left_NV[:, 0] * value_N if len(lanes.left_NV) else np.zeros_like(value_N)
+    return Account(lanes.units_NV[:, 0] * value_N, open_N, float(lanes.cash_V[0]))

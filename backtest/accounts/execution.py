@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from backtest.costs.impact import require_capital
+from backtest.costs import require_capital
 from features.arrays import FloatArray
 
 Price = Literal["close", "open", "typical", "ohlc"]

@@ -1,4 +1,4 @@
-"""The market that books trade in: values of units, who can be traded, and prices of execution.
+"""The market that books trade in: values of units, and who can be traded.
 
 It is prepared once and shared by all books on the same panel. Shape suffixes: T sessions, N firms.
 """
@@ -11,7 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from features.arrays import BoolArray, FloatArray, frozen, require_shape
-from features.panel.holder_returns import holder_market
+from features.panel.holding import holder_market
+
+KNOWN, TRADABLE, GONE = 1, 2, 4
+"""Flags of a firm in a session. `KNOWN`: the total-return index is known at t. `TRADABLE`: a unit can be
+bought or sold in session t. `GONE`: holders have been paid out by the close of t."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +27,7 @@ class BookMarket:
     value_TN : ndarray of shape (T, N)
         Last known total-return index; 0 before the first known value.
     state_TN : ndarray of uint8, shape (T, N)
-        Sum of `backtest.accounts.flags`. See `features.panel.holder_returns`.
+        Sum of `KNOWN`, `TRADABLE` and `GONE`. See `features.panel.holding`.
     """
 
     value_TN: FloatArray
@@ -77,12 +81,13 @@ def prepare_market(
     if delisted_TN is None:
         delisted_TN = np.zeros(shape, dtype=np.bool_)
     require_shape("delisted", delisted_TN, shape)
-    from backtest.accounts.kernels.states import pack
-
     holder = holder_market(total_return_index_TN, traded_TN, delisted_TN)
-    value_TN, state_TN = holder.value_TN, np.empty(shape, dtype=np.uint8)
-    # values before the first price become 0: there is no position
-    if not pack(value_TN, holder.known_TN, holder.tradable_TN, holder.delisted_TN, state_TN):
+    value_TN = holder.value_TN
+    value_TN[np.isnan(value_TN)] = 0.0  # before the first price: there is no position
+    if value_TN.min(initial=0.0) < 0.0 or value_TN.max(initial=0.0) == np.inf:
         msg = "The total-return index has a negative or infinite value; use NaN where it is unknown."
         raise ValueError(msg)
+    state_TN = KNOWN * holder.known_TN.astype(np.uint8)
+    state_TN += TRADABLE * holder.tradable_TN.astype(np.uint8)
+    state_TN += GONE * holder.delisted_TN.astype(np.uint8)
     return BookMarket(frozen(value_TN), frozen(state_TN))

@@ -68,7 +68,7 @@ class BookMetrics:
     max_unpriced : float
         Largest share of NAV in positions without a known price.
     costs_bps_per_year : Mapping
-        Mean cost by kind (`backtest.costs.model.COST_KINDS`), in basis points of NAV per year.
+        Mean cost by kind (`backtest.costs.COST_KINDS`), in basis points of NAV per year.
     ruined_at : int or None
         Session on which the book was ruined; None if it was not.
     identity_gap : float

@@ -1,6 +1,6 @@
-"""The result of a book: its NAV, returns, costs and turnover.
+"""The result of a book: its NAV, returns, costs and turnover, and its ledger.
 
-Shape suffix: T sessions.
+Shape suffixes: T sessions, L rows of the ledger, C columns.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from backtest.costs.model import COST_KINDS
+from backtest.costs import COST_KINDS
 from features.arrays import FloatArray
 from features.panel.periods import SESSIONS_PER_YEAR
 
@@ -51,7 +51,7 @@ class BookResult:
     cash_T : ndarray
         Cash over NAV, after trades and costs.
     kept_ledger : polars.DataFrame or None
-        The rows of `backtest.accounts.ledger.SCHEMA`; None unless `run_book` was called with
+        The rows of `backtest.accounts.result.SCHEMA`; None unless `run_book` was called with
         ``keep_ledger=True``.
     first_trade : int or None
         First session with a trade; None if there was none.
@@ -86,7 +86,7 @@ class BookResult:
 
     @property
     def costs_T(self) -> Mapping[str, FloatArray]:  # noqa: N802  # a shape suffix
-        """Costs by kind (`backtest.costs.model.COST_KINDS`) over ``nav_net[t-1]``."""
+        """Costs by kind (`backtest.costs.COST_KINDS`) over ``nav_net[t-1]``."""
         return {kind: getattr(self, f"{kind}_T") for kind in COST_KINDS}
 
     @property
@@ -108,3 +108,47 @@ class BookResult:
             msg = "The ledger of this book was not kept; run it with keep_ledger=True."
             raise ValueError(msg)
         return self.kept_ledger
+
+
+SCHEMA = {
+    "session": pl.Int32,
+    "firm": pl.Int32,
+    "position": pl.Float64,
+    "trade": pl.Float64,
+    "released": pl.Float64,
+    **dict.fromkeys(COST_KINDS, pl.Float64),
+    "cost": pl.Float64,
+    "pnl": pl.Float64,
+}
+"""Columns of a ledger; amounts are in units of the starting capital.
+
+session, firm
+    Indices.
+position
+    Value at the close, after trades.
+trade
+    Value that was bought, at the price of execution; negative for a sale.
+released
+    Value that was paid out after a delisting, or at the ruin of the account.
+half_spread, commission, impact, borrow, financing
+    Costs by kind. Interest on borrowed money is shared by the long positions of the previous close, in
+    proportion to their values.
+cost
+    Their sum.
+pnl
+    Profit before costs.
+
+There is a row for every firm with a position before or after trades, and
+``position[t] = position[t-1] + pnl + trade - released``. Over all rows, ``pnl - cost`` adds up to NAV - 1.
+"""
+
+
+def ledger_frame(rows_LC: FloatArray) -> pl.DataFrame:
+    """Build the ledger from the rows of `backtest.accounts.positions.run_lanes`."""
+    names = ("session", "firm", "position", "trade", "released", *COST_KINDS)
+    frame = pl.DataFrame({name: rows_LC[:, at] for at, name in enumerate(names)})
+    before = pl.col("position").shift(1).over("firm", order_by="session").fill_null(0.0)
+    return frame.with_columns(
+        cost=pl.sum_horizontal(COST_KINDS),
+        pnl=pl.col("position") - before - pl.col("trade") + pl.col("released"),
+    ).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())

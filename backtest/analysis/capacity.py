@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from backtest.accounts.batch import run_books
-from backtest.accounts.lanes import Variant
+from backtest.accounts.accounting import run_books
 from backtest.accounts.market import BookMarket
 from backtest.accounts.performance import annual_return, risk_free_cost, sharpe
-from backtest.analysis.rows import LedgerRows
+from backtest.accounts.variants import Variant
+from backtest.analysis.ledger import LedgerRows
 from features.arrays import FloatArray
 
 POINTS = 9

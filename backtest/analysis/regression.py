@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.analysis.factors import FactorReturns
-from backtest.analysis.styles import FAMILIES
+from backtest.analysis.styles import FAMILIES, FactorReturns
 from backtest.inference.means import LEVEL, fixed_b_p_value, mean_test_lags
 from features.arrays import FloatArray, require_shape
 from features.panel.periods import SESSIONS_PER_YEAR

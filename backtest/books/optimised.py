@@ -5,32 +5,174 @@ Shape suffixes: T sessions, N firms, M firms that may be held at a decision.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from backtest.books.inputs import BookInputs, BookNote, BookTargets, Need, last_decision
-from backtest.books.limit_use import LimitUse
-from backtest.books.optimiser.covariance import factor_covariance
-from backtest.books.optimiser.program import Infeasible, Limits, Program
-from backtest.books.optimiser.uses import limit_uses
+from backtest.books.book import (
+    TOLERANCE,
+    BookInputs,
+    BookNote,
+    BookTargets,
+    LimitUse,
+    Need,
+    last_decision,
+)
 from backtest.books.rank_weighted import centred_rank
-from backtest.forecasts.ranking import as_signal
-from features.arrays import BoolArray, FloatArray
+from backtest.forecasts.daily import as_signal
+from features.arrays import BoolArray, FloatArray, IntArray
+from features.panel.periods import SESSIONS_PER_YEAR
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+_ZERO = 1e-8  # a smaller weight is 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits on the weights w of a book, as fractions of NAV. None is no limit.
+
+    Attributes
+    ----------
+    long_only : bool
+        ``w_i >= 0``.
+    max_position : float
+        ``|w_i| <= max_position``.
+    max_leverage : float
+        ``sum |w_i| <= max_leverage``.
+    min_net, max_net : float
+        ``min_net <= sum w_i <= max_net``.
+    max_volatility : float or None
+        ``sqrt(p w' S w) <= max_volatility``, with the covariance S of the returns of a session and p sessions
+        in a year.
+    max_turnover : float or None
+        ``sum |w_i - last_i| / 2 <= max_turnover``, one-way, from the last target.
+    max_sector_net : float or None
+        ``|sum of w_i in a sector| <= max_sector_net``, for each sector.
+    max_beta : float or None
+        ``|sum beta_i w_i| <= max_beta``.
+
+    Raises
+    ------
+    ValueError
+        If a limit is out of range.
+    """
+
+    long_only: bool = False
+    max_position: float = 0.05
+    max_leverage: float = 2.0
+    min_net: float = 0.0
+    max_net: float = 0.0
+    max_volatility: float | None = 0.1
+    max_turnover: float | None = None
+    max_sector_net: float | None = None
+    max_beta: float | None = None
+
+    def __post_init__(self) -> None:
+        above = {
+            "max_position": self.max_position,
+            "max_leverage": self.max_leverage,
+            "max_volatility": self.max_volatility,
+            "max_turnover": self.max_turnover,
+        }
+        for name, value in above.items():
+            if value is not None and value <= 0:
+                msg = f"{name} is {value}; it must be above 0."
+                raise ValueError(msg)
+        for name, value in {"max_sector_net": self.max_sector_net, "max_beta": self.max_beta}.items():
+            if value is not None and value < 0:
+                msg = f"{name} is {value}; it must be at least 0."
+                raise ValueError(msg)
+        if self.min_net > self.max_net:
+            msg = f"min_net is {self.min_net} and max_net is {self.max_net}; min_net must not be larger."
+            raise ValueError(msg)
+        if self.long_only and self.max_net <= 0:
+            msg = f"max_net is {self.max_net}; a long_only book needs a net exposure above 0, such as 1."
+            raise ValueError(msg)
+
+
+class FactorCovariance(NamedTuple):
+    """A covariance ``B B' + diag(s)`` of the returns of a session.
+
+    Attributes
+    ----------
+    loading_MK : ndarray of shape (M, K)
+        B: loadings on factors of variance 1.
+    specific_M : ndarray of shape (M,)
+        s: variance that the factors do not explain, above 0.
+    volatility_M : ndarray of shape (M,)
+        Standard deviation of each firm's returns.
+    """
+
+    loading_MK: FloatArray
+    specific_M: FloatArray
+    volatility_M: FloatArray
+
+    @property
+    def matrix(self) -> FloatArray:
+        """The covariance, shape (M, M)."""
+        covariance_MM: FloatArray = self.loading_MK @ self.loading_MK.T + np.diag(self.specific_M)
+        return covariance_MM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Program:
+    """The numbers of one decision.
+
+    Attributes
+    ----------
+    expected_M : ndarray of shape (M,)
+        Expected returns, in any unit.
+    covariance : FactorCovariance
+        Covariance of the returns of a session.
+    group_M : ndarray of int, shape (M,), or None
+        Sectors; needed for ``max_sector_net``.
+    beta_M : ndarray of shape (M,) or None
+        Betas; needed for ``max_beta``.
+    last_M : ndarray of shape (M,) or None
+        Last target weights of these firms. None: there is no book yet, and turnover is not limited.
+    forced_sales : float
+        Gross last target weight of all other firms, which are sold.
+    periods_per_year : float
+        Sessions in a year.
+    """
+
+    expected_M: FloatArray
+    covariance: FactorCovariance
+    group_M: IntArray | None = None
+    beta_M: FloatArray | None = None
+    last_M: FloatArray | None = None
+    forced_sales: float = 0.0
+    periods_per_year: float = SESSIONS_PER_YEAR
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """No weights could be found.
+
+    Attributes
+    ----------
+    reason : str
+        Which limits cannot be met, or how the solver failed.
+    """
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Optimised:
     """Maximise the expected return of the signal within limits on risk, exposures and turnover.
 
-    ``max a'w`` over the weights w that satisfy all of `backtest.books.optimiser.program.Limits`.
+    ``max a'w`` over the weights w that satisfy all of `backtest.books.optimised.Limits`.
 
     The expected returns are ``a_i = volatility_i z_i`` with the normal scores ``z_i = Phi^-1((r_i - 0.5) /
     n)`` of the ranks r of the signal (ties share). This is the rule of Grinold (1994), alpha = IC x
     volatility x score; a constant IC changes nothing, because risk is limited and not priced. Only ranks of
     the signal enter. Risk is that of a statistical factor model, estimated on the last
-    ``covariance_sessions`` sessions (`backtest.books.optimiser.covariance`).
+    ``covariance_sessions`` sessions (`backtest.books.optimised`).
 
     A firm may be held if it has a signal, returns on at least half of these sessions that vary, and, where
     they are limited, a sector and a beta.
@@ -61,7 +203,7 @@ class Optimised:
 
     kind: ClassVar[str] = "optimised"
     formula: ClassVar[str] = "maximises volatility x normal score of the signal, within the limits"
-    limits: Limits = Limits()  # noqa: RUF009  # frozen
+    limits: Limits = Limits()  # frozen
     covariance_sessions: int = 252
     risk_factors: int = 20
 
@@ -125,8 +267,6 @@ class Optimised:
     def _decide(
         self, t: int, signal_N: FloatArray, last_N: FloatArray | None, inputs: BookInputs
     ) -> FloatArray | Infeasible:
-        from backtest.books.optimiser.solver import best_weights  # imports skfolio
-
         may_N, program = self._program(t, signal_N, last_N, inputs)
         if isinstance(program, Infeasible):
             return program
@@ -173,3 +313,205 @@ def _normal_scores(signal_M: FloatArray) -> FloatArray:
     rank_M = centred_rank(signal_M[None])[0]
     score_M: FloatArray = ndtri(0.5 + rank_M / len(signal_M))
     return score_M
+
+
+def factor_covariance(return_LM: FloatArray, factors: int) -> FactorCovariance:
+    """Estimate a covariance from the principal components of standardised returns.
+
+    Returns are divided by each firm's standard deviation. The first K principal components are the factors,
+    with K the smaller of ``factors`` and a tenth of the firms. What they leave of a firm's variance is
+    specific to the firm: residual correlations, which 252 sessions cannot tell from noise for hundreds of
+    firms, are shrunk to 0. Every variance is the sample's. At least 1% of it counts as specific.
+
+    Parameters
+    ----------
+    return_LM : ndarray of shape (L, M)
+        Returns of past sessions; NaN where unknown, for at most half of them. An unknown return counts as the
+        firm's mean in the components.
+    factors : int
+        Largest number of factors, at least 1.
+
+    Returns
+    -------
+    FactorCovariance
+        Known at the close of the last session.
+
+    Notes
+    -----
+    Connor and Korajczyk 1988 (factors from principal components); Fan, Fan and Lv 2008 (covariances from
+    factor models when firms outnumber sessions).
+    """
+    mean_M = np.nanmean(return_LM, axis=0)
+    volatility_M = np.nanstd(return_LM, axis=0, ddof=1)
+    score_LM = np.nan_to_num((return_LM - mean_M) / volatility_M)
+    score_LM /= np.sqrt((score_LM**2).sum(axis=0))  # so that score' score is a correlation matrix
+    count = max(1, min(factors, score_LM.shape[1] // 10))
+    _, size, vector = np.linalg.svd(score_LM, full_matrices=False)
+    loading_MK = vector[:count].T * size[:count]
+    specific_M = np.maximum(1.0 - (loading_MK**2).sum(axis=1), 0.01)
+    loading_MK *= np.sqrt((1.0 - specific_M) / (loading_MK**2).sum(axis=1))[:, None]
+    return FactorCovariance(loading_MK * volatility_M[:, None], specific_M * volatility_M**2, volatility_M)
+
+
+def limit_uses(weight_M: FloatArray, program: Program, limits: Limits) -> tuple[LimitUse, ...]:
+    """Measure weights by the formulas of `Limits`, one use for each limit that is set.
+
+    Parameters
+    ----------
+    weight_M : ndarray of shape (M,)
+        Weights of the decision.
+    program : Program
+        Risk, exposures and the last target of the decision. Without a last target there is no turnover.
+    limits : Limits
+        Limits on the weights.
+    """
+    return tuple(_uses(weight_M, program, limits))
+
+
+def _uses(weight_M: FloatArray, program: Program, limits: Limits) -> Iterator[LimitUse]:
+    net = float(weight_M.sum())
+    yield LimitUse("max_position", float(np.abs(weight_M).max()), limits.max_position)
+    yield LimitUse("max_leverage", float(np.abs(weight_M).sum()), limits.max_leverage)
+    yield LimitUse("min_net", net, limits.min_net, least=True)
+    yield LimitUse("max_net", net, limits.max_net)
+    if limits.max_volatility is not None:
+        loaded_K = program.covariance.loading_MK.T @ weight_M
+        variance = float(loaded_K @ loaded_K + program.covariance.specific_M @ weight_M**2)
+        volatility = float(np.sqrt(program.periods_per_year * variance))
+        yield LimitUse("max_volatility", volatility, limits.max_volatility, "a year")
+    if limits.max_turnover is not None and program.last_M is not None:
+        moved = float(np.abs(weight_M - program.last_M).sum()) + program.forced_sales
+        yield LimitUse("max_turnover", 0.5 * moved, limits.max_turnover)
+    if limits.max_sector_net is not None:
+        assert program.group_M is not None
+        net_S = np.bincount(program.group_M, weights=weight_M)
+        yield LimitUse("max_sector_net", float(np.abs(net_S).max()), limits.max_sector_net)
+    if limits.max_beta is not None:
+        assert program.beta_M is not None
+        yield LimitUse("max_beta", abs(float(program.beta_M @ weight_M)), limits.max_beta, "beta")
+
+
+def best_weights(program: Program, limits: Limits) -> FloatArray | Infeasible:
+    """Maximise the expected return within the limits.
+
+    Parameters
+    ----------
+    program : Program
+        Expected returns, risk, exposures and the last target.
+    limits : Limits
+        Limits on the weights.
+
+    Returns
+    -------
+    ndarray of shape (M,) or Infeasible
+        Weights that satisfy every limit up to `TOLERANCE`. Otherwise the reason why there are none.
+    """
+    answer = _solve(program, limits)
+    if not isinstance(answer, Infeasible):
+        return answer
+    limited = program.last_M is not None and limits.max_turnover is not None
+    if limited and not isinstance(_solve(program, replace(limits, max_turnover=None)), Infeasible):
+        return Infeasible(
+            f"a turnover of {limits.max_turnover} is not enough to come within the other limits (sales of "
+            f"firms that may no longer be held take {0.5 * program.forced_sales:.3f})"
+        )
+    return answer
+
+
+def _solve(program: Program, limits: Limits) -> FloatArray | Infeasible:
+    """Solve the program by skfolio, whose import takes seconds."""
+    from cvxpy.atoms.norm1 import norm1
+    from skfolio import RiskMeasure
+    from skfolio.exceptions import OptimizationError
+    from skfolio.optimization import MeanRisk, ObjectiveFunction
+
+    def further_limits(weights: cp.Variable) -> list[cp.Constraint]:
+        constraints = [norm1(weights) <= limits.max_leverage]
+        if limits.max_turnover is not None and program.last_M is not None:
+            moved = norm1(weights - program.last_M) + program.forced_sales
+            constraints.append(moved <= 2.0 * limits.max_turnover)
+        return constraints
+
+    exposures = list(_exposures(program, limits))
+    model = MeanRisk(
+        objective_function=ObjectiveFunction.MAXIMIZE_RETURN,
+        risk_measure=RiskMeasure.STANDARD_DEVIATION,
+        max_standard_deviation=None
+        if limits.max_volatility is None
+        else limits.max_volatility / float(np.sqrt(program.periods_per_year)),
+        prior_estimator=_known_prior(program),
+        min_weights=0.0 if limits.long_only else -limits.max_position,
+        max_weights=limits.max_position,
+        budget=None,
+        min_budget=limits.min_net,
+        max_budget=limits.max_net,
+        left_inequality=np.stack([sign * row for row, _ in exposures for sign in (1, -1)])
+        if exposures
+        else None,
+        right_inequality=np.repeat([limit for _, limit in exposures], 2) if exposures else None,
+        add_constraints=further_limits,
+        save_problem=True,
+    )
+    try:
+        model.fit(np.zeros((2, len(program.expected_M))))  # not read: the prior holds all estimates
+    except OptimizationError:
+        status = model.problem_.status
+        return Infeasible(
+            "no weights satisfy all limits" if status == "infeasible" else f"the solver failed ({status})"
+        )
+    weight_M: FloatArray = np.asarray(model.weights_, dtype=np.float64)
+    weight_M[np.abs(weight_M) < _ZERO] = 0.0
+    excesses = {use.name: use.excess for use in limit_uses(weight_M, program, limits)}
+    excesses["long_only"] = -float(weight_M.min()) if limits.long_only else 0.0
+    name, excess = max(excesses.items(), key=lambda item: item[1])
+    if excess > TOLERANCE:
+        return Infeasible(f"the solver's answer exceeds {name} by {excess:.2g}")
+    return weight_M
+
+
+def _exposures(program: Program, limits: Limits) -> Iterator[tuple[FloatArray, float]]:
+    """Rows of exposures whose absolute sum is limited, with the limit."""
+    if limits.max_sector_net is not None:
+        assert program.group_M is not None
+        for code in np.unique(program.group_M):
+            yield (program.group_M == code).astype(np.float64), limits.max_sector_net
+    if limits.max_beta is not None:
+        assert program.beta_M is not None
+        yield program.beta_M, limits.max_beta
+
+
+def _known_prior(program: Program) -> object:
+    """A prior of skfolio whose expected returns and factor model of risk are given."""
+    from skfolio.prior import BasePrior, FactorModel, ReturnDistribution
+
+    class Known(BasePrior):  # type: ignore[misc]  # skfolio has no types
+        def __init__(self) -> None:
+            """Take no settings, so that skfolio can make another one of them."""
+
+        def fit(self, X: object, y: None = None) -> Known:
+            self.return_distribution_ = distribution
+            return self
+
+    firms, factors = program.covariance.loading_MK.shape
+    model = FactorModel(
+        observations=np.array([], dtype=str),
+        asset_names=np.arange(firms).astype(str),
+        factor_names=np.arange(factors).astype(str),
+        factor_families=None,
+        loading_matrix=program.covariance.loading_MK,
+        exposures=None,
+        factor_covariance=np.eye(factors),
+        factor_mu=np.zeros(factors),
+        factor_returns=None,
+        idio_covariance=program.covariance.specific_M,
+        idio_mu=None,
+        idio_returns=None,
+        idio_variances=None,
+    )
+    distribution = ReturnDistribution(
+        mu=program.expected_M,
+        covariance=program.covariance.matrix,
+        returns=np.zeros((2, firms)),
+        factor_model=model,
+    )
+    return Known()

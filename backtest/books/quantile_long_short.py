@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from backtest.books.ranked import RankedBook
-from backtest.books.shaping.neutral import Exposure
-from backtest.forecasts.ranking import RankSelector
+from backtest.books.ranked import Exposure, RankedBook
+from backtest.forecasts.daily import RankSelector
 from features.arrays import FloatArray
 
 
@@ -29,7 +28,7 @@ class QuantileLongShort(RankedBook):
     quantiles : int
         Number of quantiles, at least 2; a date needs at least as many signals.
     neutral : tuple of str
-        Exposures to remove: sector, beta (`backtest.books.shaping.neutral`).
+        Exposures to remove: sector, beta (`backtest.books.ranked.neutralise`).
 
     Raises
     ------

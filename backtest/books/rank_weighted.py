@@ -10,8 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from backtest.books.ranked import RankedBook
-from backtest.books.shaping.neutral import Exposure
+from backtest.books.ranked import Exposure, RankedBook
 from backtest.forecasts.daily import SortedPanel
 from features.arrays import FloatArray
 
@@ -29,7 +28,7 @@ class RankWeighted(RankedBook):
     gross : float
         Gross exposure, the sum of absolute weights; 2 is +1 long and -1 short.
     neutral : tuple of str
-        Exposures to remove: sector, beta (`backtest.books.shaping.neutral`).
+        Exposures to remove: sector, beta (`backtest.books.ranked.neutralise`).
 
     Raises
     ------

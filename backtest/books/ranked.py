@@ -10,32 +10,30 @@ The steps of a decision, in this order:
 5. The exposures in ``neutral`` are removed.
 6. With ``target_volatility``, the book is scaled to it.
 
-Steps 3 to 6 are in `backtest.books.shaping`.
-
 Only ranks of the signal enter: any increasing transform of the signal gives the same weights to the bit.
 
-Shape suffixes: T sessions, N firms, D decisions.
+Shape suffixes: T sessions, N firms, M firms that are held, D decisions, L sessions of a window.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from backtest.books.inputs import BookInputs, BookNote, BookTargets, Need, spread_over_sessions
-from backtest.books.limit_use import LimitUse
-from backtest.books.shaping.neutral import Exposure, neutralise
-from backtest.books.shaping.overlap import average_held
-from backtest.books.shaping.volatility import (
-    WINDOW,
-    expected_volatility,
-    scale_to_volatility,
-    weigh_by_inverse_volatility,
+from backtest.books.book import (
+    BookInputs,
+    BookNote,
+    BookTargets,
+    LimitUse,
+    Need,
+    PastReturns,
+    spread_over_sessions,
 )
-from backtest.forecasts.ranking import as_signal
-from features.arrays import FloatArray
+from backtest.forecasts.daily import as_signal
+from features.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,3 +157,213 @@ class RankedBook(ABC):
             assert inputs.volatility_TN is not None
             signal_TN[~(inputs.volatility_TN > 0)] = np.nan
         return signal_TN
+
+
+Exposure = Literal["sector", "beta"]
+"""An exposure that a book can be neutral to."""
+
+_ROUNDING = 1e-9  # a residual below this share of the gross exposure is rounding
+
+
+def neutralise(
+    weight_DN: FloatArray, group_DN: IntArray | None = None, beta_DN: FloatArray | None = None
+) -> FloatArray:
+    """Remove the exposure to sectors, to the market's beta, or to both, and keep the gross exposure.
+
+    The result is the residual of a least-squares regression of a decision's weights on a constant, on
+    indicators of the sectors and on beta, over the firms that are held (weight not 0). Of all books whose
+    weights sum to 0 in total and in each sector, and whose beta is 0, it is the closest one in squared
+    weights. Then the residual is scaled to the gross exposure of the weights. A sector that is held on one
+    side only, with equal weights, drops out. If nothing but rounding is left, the decision is to hold
+    nothing.
+
+    Parameters
+    ----------
+    weight_DN : ndarray of shape (D, N)
+        Weights of each decision.
+    group_DN : ndarray of int, shape (D, N), or None
+        Sector of each firm at the decision, at least 0 for every firm that is held. None: only the total is
+        neutral.
+    beta_DN : ndarray of shape (D, N) or None
+        Trailing beta at the decision, known for every firm that is held. None: beta is not removed.
+
+    Returns
+    -------
+    ndarray of shape (D, N)
+        Neutral weights at the decision. Weights drift away from neutrality until the next one.
+
+    Notes
+    -----
+    The regression is solved by the theorem of Frisch, Waugh and Lovell: weights and betas are demeaned within
+    sectors, and the demeaned weights are regressed on the demeaned betas.
+    """
+    out_DN = np.zeros_like(weight_DN)
+    for d, weight_N in enumerate(weight_DN):
+        held = np.flatnonzero(weight_N)
+        if not len(held):
+            continue
+        group_M = None if group_DN is None else group_DN[d, held]
+        residual_M = _demeaned(weight_N[held], group_M)
+        if beta_DN is not None:
+            beta_M = _demeaned(beta_DN[d, held], group_M)
+            spread = float(beta_M @ beta_M)
+            if spread > _ROUNDING * float(beta_DN[d, held] @ beta_DN[d, held]):
+                residual_M = residual_M - beta_M * (float(beta_M @ residual_M) / spread)
+        gross, left = np.abs(weight_N).sum(), np.abs(residual_M).sum()
+        if left > _ROUNDING * gross:
+            out_DN[d, held] = residual_M * (gross / left)
+    return out_DN
+
+
+def _demeaned(x_M: FloatArray, group_M: IntArray | None) -> FloatArray:
+    """Subtract the mean, or each group's mean."""
+    if group_M is None:
+        centred_M: FloatArray = x_M - x_M.mean()
+        return centred_M
+    total_S, count_S = np.bincount(group_M, weights=x_M), np.bincount(group_M)
+    demeaned_M: FloatArray = x_M - (total_S / np.maximum(count_S, 1))[group_M]
+    return demeaned_M
+
+
+def average_held(weight_DN: FloatArray, session_D: IntArray, holding: int) -> FloatArray:
+    """Average the decisions that are held at each decision: those of the last ``holding`` sessions.
+
+    A decision of session s is held over the sessions s to ``s + holding - 1``. With a decision every m
+    sessions, ``holding / m`` of them (rounded up) overlap, and each decision replaces the oldest one. In the
+    first ``holding`` sessions the average is of those that exist, so the book is fully invested from the
+    start. Weights are those that were decided; drift between decisions is not followed.
+
+    Parameters
+    ----------
+    weight_DN : ndarray of shape (D, N)
+        Weights of each decision.
+    session_D : ndarray of int, shape (D,)
+        Sessions of the decisions, ascending.
+    holding : int
+        Sessions for which a decision is held, at least 1.
+
+    Returns
+    -------
+    ndarray of shape (D, N)
+        Row d depends only on decisions up to d.
+
+    Notes
+    -----
+    Jegadeesh and Titman 1993, section I: overlapping portfolios with a holding period of K months.
+    """
+    first_D = np.searchsorted(session_D, session_D - holding, side="right")
+    average_DN = np.empty_like(weight_DN)
+    for d, first in enumerate(first_D):
+        weight_DN[first : d + 1].mean(axis=0, out=average_DN[d])
+    return average_DN
+
+
+WINDOW = 126
+"""Sessions over which the volatility of a book is measured: half a year, as in Barroso and Santa-Clara."""
+LEAST = 0.25
+"""Least volatility of a firm in inverse weights, relative to the median of the firms held."""
+
+
+def weigh_by_inverse_volatility(weight_DN: FloatArray, volatility_DN: FloatArray) -> FloatArray:
+    """Divide weights by the firms' volatilities, and keep the gross exposure of each side.
+
+    ``w_i = G (v_i / s_i) / sum_j (v_j / s_j)`` over the firms of a side, with the weights v before, their sum
+    G on that side and the volatilities s. Each firm of a quantile then contributes the same stand-alone
+    volatility. A volatility below a quarter of the median of the firms held counts as that quarter: the price
+    of a fund of Treasury bills or of a takeover target hardly moves, and would otherwise take half of a side.
+
+    Parameters
+    ----------
+    weight_DN : ndarray of shape (D, N)
+        Weights of each decision.
+    volatility_DN : ndarray of shape (D, N)
+        Trailing standard deviation of returns, above 0 for every firm that is held.
+
+    Returns
+    -------
+    ndarray of shape (D, N)
+        Weights at the decision.
+    """
+    held_DN = np.where(weight_DN != 0, volatility_DN, np.nan)
+    some_D = ~np.isnan(held_DN).all(axis=1)
+    median_D1 = np.zeros((len(held_DN), 1))
+    median_D1[some_D, 0] = np.nanmedian(held_DN[some_D], axis=1)
+    volatility_DN = np.maximum(held_DN, LEAST * median_D1)
+    out_DN = np.zeros_like(weight_DN)
+    for side_DN in (np.maximum(weight_DN, 0.0), np.minimum(weight_DN, 0.0)):
+        scaled_DN = np.divide(side_DN, volatility_DN, out=np.zeros_like(side_DN), where=side_DN != 0)
+        before_D1 = side_DN.sum(axis=1, keepdims=True)
+        after_D1 = scaled_DN.sum(axis=1, keepdims=True)
+        out_DN += scaled_DN * np.divide(before_D1, after_D1, out=np.zeros_like(after_D1), where=after_D1 != 0)
+    return out_DN
+
+
+def scale_to_volatility(
+    weight_DN: FloatArray, session_D: IntArray, past: PastReturns, target: float, max_leverage: float
+) -> tuple[FloatArray, tuple[BookNote, ...]]:
+    """Scale each decision to a target volatility, as expected from the returns of the last `WINDOW` sessions.
+
+    The expected volatility is the standard deviation of what today's weights would have earned over these
+    sessions, ``sqrt(p) std(R w)``, which is ``sqrt(p w' S w)`` with the sample covariance S and p sessions
+    in a year. An unknown return counts as 0. The gross exposure is at most ``max_leverage``.
+
+    Parameters
+    ----------
+    weight_DN : ndarray of shape (D, N)
+        Weights of each decision.
+    session_D : ndarray of int, shape (D,)
+        Sessions of the decisions.
+    past : PastReturns
+        Returns up to each session.
+    target : float
+        Annual volatility, a fraction.
+    max_leverage : float
+        Largest gross exposure.
+
+    Returns
+    -------
+    scaled_DN : ndarray of shape (D, N)
+        Scaled weights. A row is NaN (no decision) if fewer than half of the window's sessions exist, or if
+        the weights would have had no volatility.
+    notes : tuple of BookNote
+        Decisions that were not made for that reason.
+
+    Notes
+    -----
+    Barroso and Santa-Clara 2015, "Momentum has its moments"; here with the covariances of today's weights
+    instead of the returns of the book's own past.
+    """
+    scaled_DN = np.full_like(weight_DN, np.nan)
+    notes = []
+    for d, t in enumerate(session_D):
+        window_LN = past.window(int(t), WINDOW)
+        if len(window_LN) < WINDOW // 2:
+            text = f"no decision: {len(window_LN)} past sessions are too few for the volatility of the book"
+            notes.append(BookNote(int(t), text))
+            continue
+        held = np.flatnonzero(weight_DN[d])
+        if not len(held):
+            scaled_DN[d] = 0.0
+            continue
+        volatility = expected_volatility(weight_DN[d, held], window_LN[:, held], past.periods_per_year)
+        if volatility <= 0:
+            notes.append(BookNote(int(t), "no decision: the firms of the book had no returns that vary"))
+            continue
+        scaled_DN[d] = weight_DN[d] * min(target / volatility, max_leverage / np.abs(weight_DN[d]).sum())
+    return scaled_DN, tuple(notes)
+
+
+def expected_volatility(weight_M: FloatArray, return_LM: FloatArray, periods_per_year: float) -> float:
+    """Return the annual volatility that weights would have had, ``sqrt(p) std(R w)``.
+
+    Parameters
+    ----------
+    weight_M : ndarray of shape (M,)
+        Weights of the firms that are held.
+    return_LM : ndarray of shape (L, M)
+        Their returns on past sessions, at least 2; an unknown one (NaN) counts as 0.
+    periods_per_year : float
+        Sessions in a year p.
+    """
+    earned_L = np.nan_to_num(return_LM) @ weight_M
+    return float(earned_L.std(ddof=1)) * float(np.sqrt(periods_per_year))

@@ -10,10 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from backtest.books.inputs import BookInputs, BookTargets, Need, last_decision, spread_over_sessions
-from backtest.books.limit_use import LimitUse
-from backtest.forecasts.daily import SortedPanel
-from backtest.forecasts.ranking import as_signal
+from backtest.books.book import BookInputs, BookTargets, LimitUse, Need, last_decision, spread_over_sessions
+from backtest.forecasts.daily import SortedPanel, as_signal
 from features.arrays import FloatArray
 
 _ROUNDING = 1e-9  # of a unit

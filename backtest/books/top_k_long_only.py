@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from backtest.books.ranked import RankedBook
-from backtest.forecasts.ranking import RankSelector
+from backtest.forecasts.daily import RankSelector
 from features.arrays import FloatArray
 
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from backtest.splits.fold import Fold, label_span, require_at_least, sessions_between
+from backtest.splits.folds import Fold, label_span, require_at_least, sessions_between
 from features.arrays import DateArray, IntArray
 
 Period = Literal["year", "quarter"]

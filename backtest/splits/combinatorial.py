@@ -18,7 +18,7 @@ from itertools import combinations
 
 import numpy as np
 
-from backtest.splits.fold import Fold, label_span, read_only, require_at_least
+from backtest.splits.folds import Fold, label_span, read_only, require_at_least
 from features.arrays import BoolArray, IntArray
 
 

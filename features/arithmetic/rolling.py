@@ -4,7 +4,7 @@ Row t of every result is a fixed sequence of elementwise operations on rows t-W+
 it, not even in its last bit. Running sums (differences of ``cumsum``) are avoided: they are causal, but they
 accumulate the rounding of all past rows, and one huge value spoils every later window. Sums and maxima are
 built by doubling: the sum over 2m sessions is the sum of two adjacent sums over m. This takes about 2 log2(W)
-passes over a tile of firms that stays in the processor's cache (`features.panel.tiles`,
+passes over a tile of firms that stays in the processor's cache (`features.panel.derived`,
 `features.arithmetic.kernels`), and it rounds like a pairwise sum.
 
 Windows count sessions, not prices: a session without a price occupies its place and contributes nothing.
@@ -307,3 +307,151 @@ def rolling_median(x_TN: Floats, window: int, min_count: int) -> Floats:
         lambda x, out: kernels.rolling_median(x[0], window, least, out[0]), x_TN, dtype=x_TN.dtype
     )
     return median[0].astype(x_TN.dtype, copy=False)
+
+
+FLAT = 1e-14  # of the mean square: a variance below it is rounding
+
+
+def rolling_correlation(y_TN: FloatArray, x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
+    """Correlate two series over the sessions of the window on which both are known.
+
+    Parameters
+    ----------
+    y_TN : ndarray of shape (T, N)
+        Values with gaps; their deviations must not be small relative to their means.
+    x_TN : ndarray of shape (T, N) or (T, 1)
+        The same.
+    window : int
+        Sessions, t included.
+    min_count : int
+        Minimum number of sessions; below it the result is NaN, as for a series without variation.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        Pearson's correlation, within [-1, 1].
+    """
+    require_window(window)
+    from features.arithmetic import kernels
+
+    least = float(max(min_count, 1))
+    return map_tiles(
+        lambda x, out: kernels.rolling_correlation(x[0], x[1], window, least, out[0]),
+        y_TN,
+        np.broadcast_to(x_TN, y_TN.shape),
+    )[0]
+
+
+def residual_skewness(
+    y_TN: FloatArray, x_TN: FloatArray, window: int, min_count: int
+) -> tuple[FloatArray, FloatArray]:
+    r"""Compute the skewness and coskewness of the residuals of a regression of y on x.
+
+    With ``e`` the residuals of the regression with an intercept over the window and ``d = x - mean(x)``:
+    skewness ``E[e^3] / E[e^2]^1.5``, coskewness ``E[e d^2] / (E[e^2]^0.5 E[d^2])`` (Harvey and Siddique
+    2000).
+
+    Parameters
+    ----------
+    y_TN : ndarray of shape (T, N)
+        Returns of each firm.
+    x_TN : ndarray of shape (T, N) or (T, 1)
+        Returns of the regressor.
+    window : int
+        Sessions, t included.
+    min_count : int
+        Minimum number of sessions with both known; below it the result is NaN, as where x or the residuals
+        do not vary.
+
+    Returns
+    -------
+    skewness_TN, coskewness_TN : ndarray of shape (T, N)
+        Pure numbers.
+    """
+    both_TN = ~(np.isnan(y_TN) | np.isnan(x_TN))
+    y_TN, x_TN = np.where(both_TN, y_TN, np.nan), np.where(both_TN, x_TN, np.nan)
+
+    def mean(values_TN: FloatArray) -> FloatArray:
+        return rolling_mean(values_TN, window, min_count)
+
+    y, x, yy, yx, xx = mean(y_TN), mean(x_TN), mean(y_TN * y_TN), mean(y_TN * x_TN), mean(x_TN * x_TN)
+    var_y, cov, var_x = yy - y * y, yx - y * x, xx - x * x
+    # third central moments, from raw moments
+    yyy = mean(y_TN * y_TN * y_TN) - 3.0 * y * yy + 2.0 * y * y * y
+    yyx = mean(y_TN * y_TN * x_TN) - 2.0 * y * yx - x * yy + 2.0 * y * y * x
+    yxx = mean(y_TN * x_TN * x_TN) - 2.0 * x * yx - y * xx + 2.0 * y * x * x
+    xxx = mean(x_TN * x_TN * x_TN) - 3.0 * x * xx + 2.0 * x * x * x
+    moves = var_x > FLAT * xx
+    slope = cov / np.where(moves, var_x, 1.0)
+    var_e = var_y - slope * cov
+    known = moves & (var_y > FLAT * yy) & (var_e > 1e-9 * var_y)
+    var_e = np.where(known, var_e, 1.0)
+    third = yyy - 3.0 * slope * yyx + 3.0 * slope * slope * yxx - slope * slope * slope * xxx
+    skewness_TN = np.where(known, third / (var_e * np.sqrt(var_e)), np.nan)
+    joint = yxx - slope * xxx
+    coskewness_TN = np.where(known, joint / (np.sqrt(var_e) * np.where(known, var_x, 1.0)), np.nan)
+    return skewness_TN, coskewness_TN
+
+
+def roll_spread(return_TN: FloatArray, window: int) -> FloatArray:
+    """Compute the spread that the autocovariance of returns implies (Roll 1984).
+
+    ``2 sqrt(max(-cov(r[s], r[s-1]), 0))`` over ``s = t-window+1..t``, population covariance. Trades alternate
+    between bid and ask, so a price that bounces is followed by its reversal.
+
+    Parameters
+    ----------
+    return_TN : ndarray of shape (T, N)
+        Daily returns as fractions; NaN means unknown.
+    window : int
+        Sessions, at least 1.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        0 if the autocovariance is not negative. NaN if fewer than half of the window's pairs of neighbouring
+        returns are known.
+    """
+    before_TN = lag(return_TN, 1)
+    both_TN = return_TN * before_TN
+    known_TN, least = ~np.isnan(both_TN), (window + 1) // 2
+    mean_TN = rolling_mean(np.where(known_TN, return_TN, np.nan), window, least)
+    mean_before_TN = rolling_mean(np.where(known_TN, before_TN, np.nan), window, least)
+    covariance_TN = rolling_mean(both_TN, window, least) - mean_TN * mean_before_TN
+    return 2.0 * np.sqrt(np.maximum(-covariance_TN, 0.0))
+
+
+def corwin_schultz_spread(
+    high_TN: FloatArray, low_TN: FloatArray, close_TN: FloatArray, window: int
+) -> FloatArray:
+    """Compute the spread that high-low ranges of one day and of two days imply (Corwin and Schultz 2012).
+
+    The range of two days has twice the variance of one day but the same spread. With
+    ``b = ln(H/L)^2`` of s-1 plus that of s, ``g = ln(H/L)^2`` of both days together, ``k = 3 - 2 sqrt(2)``
+    and ``a = (sqrt(2b) - sqrt(b)) / k - sqrt(g / k)``, the spread of a pair of days is
+    ``2 (exp(a) - 1) / (1 + exp(a))``, or 0 if that is negative. High and low of s are first shifted by the
+    overnight gap: a close of s-1 outside the range of s moves the range to that close.
+
+    Parameters
+    ----------
+    high_TN, low_TN, close_TN : ndarray of shape (T, N)
+        Positive prices in one unit; NaN means unknown.
+    window : int
+        Sessions over which the spreads of neighbouring days are averaged, at least 1.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        NaN if fewer than half of the window's pairs of neighbouring days are known.
+    """
+    high_TN, low_TN = np.log(high_TN), np.log(low_TN)
+    before_high_TN, before_low_TN = lag(high_TN, 1), lag(low_TN, 1)
+    before_TN = lag(np.log(close_TN), 1)
+    gap_TN = np.maximum(before_TN - high_TN, 0.0) + np.minimum(before_TN - low_TN, 0.0)
+    one_TN = (high_TN - low_TN) ** 2 + (before_high_TN - before_low_TN) ** 2
+    high_TN, low_TN = high_TN + gap_TN, low_TN + gap_TN
+    two_TN = (np.maximum(high_TN, before_high_TN) - np.minimum(low_TN, before_low_TN)) ** 2
+    k = 3.0 - 2.0 * np.sqrt(2.0)
+    a_TN = (np.sqrt(2.0 * one_TN) - np.sqrt(one_TN)) / k - np.sqrt(two_TN / k)
+    spread_TN = np.maximum(2.0 * np.tanh(0.5 * a_TN), 0.0)
+    return rolling_mean(spread_TN, window, (window + 1) // 2)

@@ -60,7 +60,7 @@ def zscore(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
 
     Arguments, result and errors as in `rank_normal`.
     """
-    from features.arithmetic.kernels_by_date import zscore as standardise
+    from features.arithmetic.kernels import zscore as standardise
 
     return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: standardise(x_RN, out_RN))
 
@@ -117,7 +117,7 @@ def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> F
         If the shapes differ.
     """
     require_shape("the groups", group_TN, mask_TN.shape)
-    from features.arithmetic.kernels_by_date import subtract_group_means
+    from features.arithmetic.kernels import subtract_group_means
 
     n_groups = int(group_TN.max(initial=-1)) + 1
 
@@ -136,7 +136,7 @@ def _by_date(
 
     The result has the memory layout of x.
     """
-    from features.arithmetic.kernels_by_date import keep_known
+    from features.arithmetic.kernels import keep_known
 
     require_shape("the mask", mask_TN, x_TN.shape[:2])
     out_TN = np.empty_like(x_TN, dtype=np.float32)
@@ -154,7 +154,7 @@ def _by_date(
 
 
 def _rank_normal_rows(x_RN: AnyFloatArray, out_RN: Float32Array) -> None:
-    from features.arithmetic.kernels_by_date import count_places, give_scores, pack_with_column
+    from features.arithmetic.kernels import count_places, give_scores, pack_with_column
 
     if x_RN.dtype == np.float32:
         packed_RN = np.empty(x_RN.shape, dtype=np.uint64)
@@ -191,6 +191,6 @@ def _normal_scores(count: int, tied: bool) -> FloatArray:
 
 
 def _winsorise_rows(x_RN: AnyFloatArray, tail: float, out_RN: Float32Array) -> None:
-    from features.arithmetic.kernels_by_date import clip_tails
+    from features.arithmetic.kernels import clip_tails
 
     clip_tails(x_RN, np.sort(x_RN, axis=1), tail, out_RN)  # NaN last

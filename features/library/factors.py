@@ -15,9 +15,8 @@ import numpy as np
 
 from features.arithmetic.parallel import one_blas_thread
 from features.arrays import BoolArray, FloatArray, IntArray, require_shape
-from features.panel.derived import cached, daily_return
+from features.panel.derived import cached, daily_return, full_panel
 from features.panel.panel import Panel
-from features.panel.tiles import full_panel
 
 WINDOW = 252
 """Sessions in an estimation window; there is no estimate until half of them have passed."""
@@ -169,7 +168,7 @@ def factor_residual(panel: Panel, count: int) -> FloatArray:
     Parameters
     ----------
     panel : Panel
-        The data, or a tile of them (`features.panel.tiles`). The factors are always those of all firms.
+        The data, or a tile of them (`features.panel.derived`). The factors are always those of all firms.
     count : int
         As in `statistical_factors`.
 

@@ -5,7 +5,7 @@ channels (the series that form a model's window over sessions).
 
 The value of a feature at t depends only on the panel's rows ``t-window+1..t`` and on the statements known at
 t. A panel whose history starts on another session gives the same value to a relative 1e-9, not to the bit:
-forward adjustment (`features.panel.adjustment.forward_factor`) multiplies from the panel's first session on.
+forward adjustment (`features.panel.panel.forward_factor`) multiplies from the panel's first session on.
 That factor cancels in every ratio, except for rounding.
 
 Shape suffixes: T sessions, N firms, K features.
@@ -20,9 +20,8 @@ import numpy as np
 
 from features.arithmetic.parallel import firm_blocks, for_each
 from features.arrays import Float32Array, FloatArray, frozen
-from features.panel.derived import MAX_HALT, sessions_since_trade
+from features.panel.derived import MAX_HALT, sessions_since_trade, take_firms
 from features.panel.panel import Panel
-from features.panel.tiles import take_firms
 
 Compute = Callable[[Panel], FloatArray]
 

@@ -189,7 +189,7 @@ def statements_as_of(
     Statements
         Values in the statements' unit; NaN before the first one. Rows with a null value are ignored.
     """
-    from features.panel.filings import follow_filings  # compiled, so imported only where there are statements
+    from features.panel.kernels import follow_filings  # compiled, so imported only where there are statements
 
     ties = ["filing_id"] if "filing_id" in fundamentals.columns else []
     months = pl.col("months") if "months" in fundamentals.columns else pl.lit(None)

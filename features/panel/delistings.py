@@ -108,7 +108,7 @@ def find_delistings(
       counts as ``unknown``). A price after ``delisted_on`` overrules the record.
     - Without a record, a firm counts as halted for ``rule.stale_sessions`` sessions. On the next session it
       is presumed delisted for an unknown reason. A record that comes later replaces the presumption from its
-      own date on: holders then earn its return (`features.panel.holder_returns`). If the firm trades again,
+      own date on: holders then earn its return (`features.panel.holding`). If the firm trades again,
       it is worth its price again, but holders that were paid out no longer own it. Known gaps are
       not among these sessions.
     - The value is unknown in a known gap. It is unknown as well for the missing firms of a session on which

@@ -1,23 +1,30 @@
-"""Series that several features share, computed once per panel and cached while the panel lives.
+"""Tiles of a panel, and series that several features share, computed once per panel.
 
-All are causal to the bit. Shape suffixes: T sessions, N firms.
+A tile is a few of a panel's firms, or its newest sessions, as a panel of its own. Most features treat each
+firm by itself, so their functions work on all firms or on a tile that fits the processor's cache
+(`features.arithmetic.parallel`). Functions that look across firms (`market_mean`, `group_mean`) fetch the
+full panel behind the tile. Series are cached while the panel lives.
+
+All are causal to the bit. Shape suffixes: T sessions, N firms, n firms of a tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import fields, replace
 from functools import wraps
 from threading import Lock
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 from features.arithmetic.parallel import firm_blocks, for_each, map_in_order
 from features.arithmetic.rolling import carry_and_age, lag, rolling_median
 from features.arrays import Float32Array, FloatArray, IntArray, frozen
-from features.panel.panel import Panel
-from features.panel.tiles import full_panel, take_firms
+from features.panel.asof import Statements
+from features.panel.panel import NO_ROWS, Panel
 
 MAX_HALT = 20
 """Longest halt, in sessions, over which a close is carried forward. After a longer time without a price, a
@@ -183,7 +190,7 @@ def market_mean(
     Parameters
     ----------
     panel : Panel
-        The data, or a tile of them (`features.panel.tiles`). The mean is always over all firms.
+        The data, or a tile of them (`features.panel.derived`). The mean is always over all firms.
     series : callable
         Panel and settings -> (T, N), computed for each firm by itself. It must be a module-level function,
         because its identity is part of the cache key.
@@ -209,7 +216,7 @@ def group_mean(
     Parameters
     ----------
     panel : Panel
-        The data, or a tile of them (`features.panel.tiles`), with the groups.
+        The data, or a tile of them (`features.panel.derived`), with the groups.
     series, *args, **kwargs
         As in `market_mean`.
 
@@ -219,7 +226,7 @@ def group_mean(
         The mean over the group's firms with a known value, the firm itself included. NaN where the group is
         unknown or has fewer than two such firms, because a firm is not its own peer.
     """
-    from features.arithmetic.kernels_by_date import expand_groups
+    from features.arithmetic.kernels import expand_groups
 
     mean_TS = _means(panel, True, series, *args, **kwargs)
     mean_TN = np.empty(panel.group_TN.shape)
@@ -241,7 +248,7 @@ def _means(
     full = full_panel(panel)
 
     def compute() -> FloatArray:
-        from features.arithmetic.kernels_by_date import add_by_group
+        from features.arithmetic.kernels import add_by_group
 
         n_groups, least = (max(len(full.groups_S), 1), 2) if by_group else (1, 1)
         total_TS = np.zeros((full.n_sessions, n_groups))
@@ -258,3 +265,79 @@ def _means(
         return mean_TS
 
     return cached(full, (series, args, *sorted(kwargs.items()), by_group), compute)
+
+
+_origins: WeakKeyDictionary[Panel, Panel] = WeakKeyDictionary()
+
+
+def take_firms(panel: Panel, firms: slice, needs: frozenset[str] | None = None) -> Panel:
+    """Select some of a panel's firms.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data.
+    firms : slice
+        The firms.
+    needs : frozenset of str, optional
+        Panel fields (`Panel.fields`) to copy into contiguous memory, because they will be read often; all by
+        default. The other fields are views, which are slower to read.
+
+    Returns
+    -------
+    Panel
+        A panel of these firms. `full_panel` returns the panel it was taken from.
+    """
+
+    def take(name: str, array_TN: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        part_Tn = array_TN[:, firms]
+        if needs is None or name in needs or (name == "raw_close" and "volume" in needs):
+            part_Tn = np.ascontiguousarray(part_Tn)
+            part_Tn.setflags(write=False)
+        return part_Tn
+
+    changed: dict[str, Any] = {"tickers_N": panel.tickers_N[firms], "wrong": NO_ROWS}  # no feature reads them
+    for field in fields(panel):
+        value = getattr(panel, field.name)
+        if field.name.endswith("_TN") and value is not None:
+            changed[field.name] = take(field.name.removesuffix("_TN"), value)
+        elif isinstance(value, Statements):
+            changed[field.name] = value.take_firms(firms)
+    tile = replace(panel, **changed)
+    _origins[tile] = full_panel(panel)
+    return tile
+
+
+def take_sessions(panel: Panel, first: int) -> Panel:
+    """Select the sessions of a panel from index ``first`` on.
+
+    A feature has the same value as in the whole panel, to the bit, on every session with at least
+    ``window - 1`` selected sessions before it (`features.library.registry.Feature.window`). A panel built
+    from later prices only would not have this property, because adjustment starts at the first price.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data of all firms, not a tile.
+    first : int
+        Index of the first session to keep.
+
+    Returns
+    -------
+    Panel
+        Views of the panel's arrays, with all firms.
+    """
+    assert panel not in _origins, "a tile of firms has no sessions of its own"
+    changed: dict[str, Any] = {"dates_T": panel.dates_T[first:], "wrong": NO_ROWS}
+    for field in fields(panel):
+        value = getattr(panel, field.name)
+        if field.name.endswith("_TN") and value is not None:
+            changed[field.name] = value[first:]
+        elif isinstance(value, Statements):
+            changed[field.name] = value.take_sessions(first)
+    return replace(panel, **changed)
+
+
+def full_panel(panel: Panel) -> Panel:
+    """Return the panel that a tile was taken from, or the panel itself if it is not a tile."""
+    return _origins.get(panel, panel)

@@ -13,7 +13,6 @@ import polars as pl
 
 from features.arithmetic.rolling import carry
 from features.arrays import BoolArray, DateArray, FloatArray, IntArray
-from features.panel.adjustment import forward_factor, total_return_index
 from features.panel.asof import Statements, groups_as_of, statements_as_of
 from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.periods import SESSIONS_PER_YEAR, periods_per_year
@@ -55,7 +54,7 @@ class Panel:
     tickers_N : tuple of str
         Firms, sorted.
     close_TN, open_TN, high_TN, low_TN : ndarray of shape (T, N) or None
-        Forward-adjusted prices (`features.panel.adjustment.forward_factor`); NaN = no trade or unknown. None
+        Forward-adjusted prices (`features.panel.panel.forward_factor`); NaN = no trade or unknown. None
         if the source has no such column.
     raw_close_TN : ndarray of shape (T, N)
         Close as quoted.
@@ -63,7 +62,7 @@ class Panel:
         Shares traded, as quoted.
     total_return_index_TN : ndarray of shape (T, N)
         Total return index, continued through halts and delistings, for labels and accounting
-        (`features.panel.adjustment.total_return_index`).
+        (`features.panel.panel.total_return_index`).
     delisted_TN : ndarray of bool, shape (T, N)
         Whether a delisting has paid out the holders in cash (`features.panel.delistings.find_delistings`).
     gap_TN : ndarray of bool, shape (T, N)
@@ -352,3 +351,62 @@ def _refuse_duplicates(prices: pl.DataFrame, cell_R: IntArray) -> None:
     day, ticker = keys.filter(keys.is_duplicated()).row(0)
     msg = f"The prices have several rows for {ticker} on {day}: keep one row per (date, ticker)."
     raise ValueError(msg)
+
+
+def forward_factor(close_TN: FloatArray, split_TN: FloatArray, dividend_TN: FloatArray) -> FloatArray:
+    r"""Compute the forward adjustment ``F_t = prod_{s<=t} split_s (1 + dividend_s / close_s)``.
+
+    Backward adjustment rewrites past prices at every new event, so yesterday's adjusted price would depend
+    on tomorrow's dividend. Forward adjustment multiplies from the first session on: row t depends only on
+    rows <= t, to the bit, and returns are the same.
+
+    A dividend is per share after that day's split and is reinvested at the close of its ex-date. If the firm
+    does not trade on the ex-date, the dividend is reinvested at the next close, divided by any splits in
+    between.
+
+    Parameters
+    ----------
+    close_TN : ndarray of shape (T, N)
+        Raw closes; NaN = no trade.
+    split_TN : ndarray of shape (T, N)
+        New shares per old share on the ex-date, 1 otherwise.
+    dividend_TN : ndarray of shape (T, N)
+        Cash per share on the ex-date, 0 otherwise.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        The factor; 1 before the first event.
+    """
+    step_TN = split_TN.copy()
+    waiting_N = np.zeros(close_TN.shape[1])
+    for t in range(len(close_TN)):
+        waiting_N = waiting_N / split_TN[t] + dividend_TN[t]
+        if waiting_N.any():
+            traded_N = ~np.isnan(close_TN[t])
+            paid_N = traded_N & (waiting_N > 0)
+            step_TN[t, paid_N] *= 1.0 + waiting_N[paid_N] / close_TN[t, paid_N]
+            waiting_N[traded_N] = 0.0
+    factor_TN: FloatArray = np.multiply.accumulate(step_TN, axis=0)
+    return factor_TN
+
+
+def total_return_index(close_TN: FloatArray, value_ratio_TN: FloatArray) -> FloatArray:
+    """Compute the total return index: the value of one share through halts and delistings.
+
+    Parameters
+    ----------
+    close_TN : ndarray of shape (T, N)
+        Forward-adjusted closes; NaN = no trade.
+    value_ratio_TN : ndarray of shape (T, N)
+        Value of a share without a price, as a fraction of its last price
+        (`features.panel.delistings.find_delistings`).
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        The adjusted close; during a halt the last close; after a delisting the constant
+        ``last * (1 + delisting return)``. NaN before the first price and where the value is unknown. Row t
+        depends only on rows <= t.
+    """
+    return np.where(np.isnan(close_TN), carry(close_TN) * value_ratio_TN, close_TN)

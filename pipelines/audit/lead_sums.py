@@ -22,8 +22,8 @@ _FEWEST_FIRMS: Final = 15
 
 
 def sums_by_part(x_TN: Float32Array, y_TN: Float32Array, lead: int, parts: int) -> FloatArray:
-    """Sums [P, N, 5] of pairs within parts of the sample (`features.arithmetic.leads.sums_by_firm`)."""
-    from features.arithmetic.leads import sums_by_firm
+    """Sums [P, N, 5] of pairs within parts of the sample (`features.arithmetic.kernels.sums_by_firm`)."""
+    from features.arithmetic.kernels import sums_by_firm
 
     sums_PN5 = np.zeros((parts, x_TN.shape[1], 5))
     sums_by_firm(x_TN, y_TN, lead, sums_PN5)
@@ -53,7 +53,7 @@ def correlations(sums_N5: FloatArray) -> tuple[FloatArray, FloatArray]:
     Parameters
     ----------
     sums_N5
-        For each firm: pairs, x y, x^2, y^2 and x^4 (`features.arithmetic.leads.sums_by_firm`).
+        For each firm: pairs, x y, x^2, y^2 and x^4 (`features.arithmetic.kernels.sums_by_firm`).
     """
     pairs_N, product_N, x_N, y_N, fourth_N = sums_N5.T
     size_N = np.sqrt(x_N * y_N)
@@ -67,9 +67,9 @@ def correlations(sums_N5: FloatArray) -> tuple[FloatArray, FloatArray]:
 def sums_by_session(x_TN: Float32Array, y_TN: Float32Array, lead: int) -> FloatArray:
     """Sums [T, 6] over the firms of each session; zeros for the last ``lead`` sessions.
 
-    The columns are those of `features.arithmetic.leads.sums_by_date`.
+    The columns are those of `features.arithmetic.kernels.sums_by_date`.
     """
-    from features.arithmetic.leads import sums_by_date
+    from features.arithmetic.kernels import sums_by_date
 
     sums_T6 = np.zeros((len(x_TN), 6))
     sums_by_date(x_TN, y_TN, lead, sums_T6)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import IntArray
 from pipelines.audit.compare import Difference, difference
 from pipelines.audit.subject import Subject, small_fit_config, temporary_run

@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 import polars as pl
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import IntArray
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS

@@ -20,7 +20,7 @@ class CostsConfig(Section):
 
     half_spread_bps: Annotated[float, Field(ge=0)] | SpreadEstimator = 5.0
     """Half-spread, per traded amount: a number, or an estimate for each firm and session from daily prices.
-    ``corwin_schultz`` needs high and low prices; ``roll`` needs closes only (`backtest.costs.spreads`)."""
+    ``corwin_schultz`` needs high and low prices; ``roll`` needs closes only (`backtest.costs`)."""
     spread_window: int | None = Field(default=None, ge=2)
     """Sessions that a half-spread is estimated from. Null: 21 for ``corwin_schultz``, 63 for ``roll``."""
     commission_bps: float = Field(default=0.5, ge=0)

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, model_validator
 
 from backtest.books.book import Book
+from backtest.books.ranked import Exposure
 from backtest.books.registry import BOOKS
 from backtest.books.schedules import Turn
-from backtest.books.shaping.neutral import Exposure
 from pipelines.settings import Section
 
 

@@ -13,7 +13,7 @@ from features.library.channels import available_channels, compute_channels
 from features.library.characteristics import available_characteristics
 from features.library.factors import residualise_factors, statistical_factors
 from features.panel.derived import row_mean
-from features.panel.labels import target
+from features.panel.holding import target
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.config.sections import LabelConfig

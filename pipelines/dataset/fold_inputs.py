@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import BoolArray, IntArray
 from features.library.scaling import ChannelScaler, fit_channel_scaler
 from features.panel.panel import Panel

@@ -12,10 +12,7 @@ import polars as pl
 
 from backtest.splits.calendar import CalendarPlan, calendar_folds
 from backtest.splits.combinatorial import CombinatorialPlan, combinatorial_folds, path_folds
-from backtest.splits.dated import dated_fold
-from backtest.splits.fold import Fold
-from backtest.splits.live import LivePlan, live_fold
-from backtest.splits.walk_forward import FoldPlan, make_folds
+from backtest.splits.folds import Fold, FoldPlan, LivePlan, dated_fold, live_fold, make_folds
 from features.arrays import IntArray
 from features.panel.universe import decision_sessions
 from pipelines.config.schema import Config

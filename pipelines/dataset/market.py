@@ -13,7 +13,7 @@ import polars as pl
 
 from features.arrays import BoolArray, FloatArray
 from features.panel.delistings import DelistingRule
-from features.panel.labels import forward_returns
+from features.panel.holding import forward_returns
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, decision_sessions, universe, universe_messages
 from pipelines.config.schema import Config

@@ -17,7 +17,7 @@ import polars as pl
 from features.arrays import BoolArray, Float32Array, IntArray
 from features.library.channels import CHANNELS, available_channels, compute_channels
 from features.library.characteristics import CHARACTERISTICS, available_characteristics
-from features.panel.tiles import take_sessions
+from features.panel.derived import take_sessions
 from pipelines.config.schema import Config
 from pipelines.dataset.build import require_groups
 from pipelines.dataset.characteristics import INPUT_PREFIX, raw_characteristics, within_dates

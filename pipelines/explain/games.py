@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import FloatArray, IntArray
 from features.library.characteristics import CHARACTERISTICS
 from features.library.standardise import MISSING

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from backtest.splits.combinatorial import path_folds
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError, DataError
 from pipelines.run.record import Run

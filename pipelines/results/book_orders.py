@@ -12,9 +12,8 @@ from backtest.accounts.accounting import account_book
 from backtest.accounts.execution import Execution
 from backtest.accounts.market import BookMarket, prepare_market
 from backtest.accounts.result import BookResult
-from backtest.books.benchmark import equal_weighted
-from backtest.books.inputs import BookNote
-from backtest.costs.model import CostModel
+from backtest.books.book import BookNote, equal_weighted
+from backtest.costs import CostModel
 from features.arrays import FloatArray
 from features.panel.derived import cached
 from features.panel.holding import earned_index, tradable

@@ -10,9 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from backtest.books.book import Book
-from backtest.books.inputs import BookInputs, BookNote, BookTargets, PastReturns, spread_over_sessions
-from backtest.books.limit_use import LimitUse
+from backtest.books.book import (
+    Book,
+    BookInputs,
+    BookNote,
+    BookTargets,
+    LimitUse,
+    PastReturns,
+    spread_over_sessions,
+)
 from backtest.books.schedules import Schedule, calendar, every_session
 from features.arithmetic.rolling import rolling_std
 from features.arrays import DateArray, FloatArray, IntArray
@@ -56,7 +62,7 @@ def book_targets(
     schedule
         Sessions of ``held`` on which the book decides; by default those of its settings.
     last_N
-        Decision before ``held``; None if there is none (`backtest.books.inputs.BookInputs`).
+        Decision before ``held``; None if there is none (`backtest.books.book.BookInputs`).
 
     Returns
     -------

@@ -48,7 +48,7 @@ class Evaluation:
         date, model, book, delay, nav_gross, nav_net, excess_net (net return over the risk-free rate; null
         before the first trade and after ruin), turnover (one-way), unfilled, leverage, net_exposure.
     costs
-        model, book, delay, one column per kind of cost (`backtest.costs.model.COST_KINDS`) in bps of NAV per
+        model, book, delay, one column per kind of cost (`backtest.costs.COST_KINDS`) in bps of NAV per
         year, and turnover_per_year (one-way, in multiples of NAV). Trades pay the half-spread and the
         commission on twice the turnover.
     book_notes

@@ -22,13 +22,13 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from backtest.analysis.contributions import sector_names
+from backtest.analysis.ledger import sector_names
 from backtest.analysis.styles import STYLES
 from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics, persistence
 from backtest.inference.means import mean_test
 from features.arrays import DateArray, FloatArray, IntArray
 from features.information_coefficient import mean_known
-from features.panel.labels import forward_returns
+from features.panel.holding import forward_returns
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market

@@ -20,14 +20,18 @@ from backtest.accounts.execution import (
     at_price_limit,
     price_over_close,
 )
-from backtest.costs.borrow import Borrow
-from backtest.costs.commission import Commission
-from backtest.costs.financing import Financing
-from backtest.costs.half_spread import HalfSpread
-from backtest.costs.impact import SquareRootImpact, volatility_per_root_volume
-from backtest.costs.model import CostModel
-from backtest.costs.rates import Rate
-from backtest.costs.spreads import corwin_schultz, roll
+from backtest.costs import (
+    Borrow,
+    Commission,
+    CostModel,
+    Financing,
+    HalfSpread,
+    Rate,
+    SquareRootImpact,
+    corwin_schultz,
+    roll,
+    volatility_per_root_volume,
+)
 from features.arithmetic.rolling import carry, rolling_mean, rolling_std
 from features.arrays import FloatArray
 from features.panel.derived import cached

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from pipelines.config.load import init_from_of, settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config

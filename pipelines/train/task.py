@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from backtest.forecasts.metrics import forecast_metrics
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import IntArray
 from models.batch import PanelTensors
 from models.fitted import Fitted, NoTrainingSignal, OnEpoch

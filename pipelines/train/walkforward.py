@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from models.calibration import Line, calibration_from
 from models.fitting.fit import FitConfig
 from pipelines.config.load import build_settings, settings_of

@@ -26,10 +26,13 @@ SIGNATURES = """
 import numpy as np
 from random_markets import panel_of, random_tables
 from backtest.accounts.accounting import run_book
-from backtest.accounts.kernels import collect, compounding, positions
+from backtest.accounts import positions
+from backtest.accounts import compounding
+from backtest.accounts import packing as collect
 from backtest.books.quantile_long_short import QuantileLongShort
-from backtest.costs.model import CostModel
-from backtest.forecasts import date_kernels, order_kernels
+from backtest.costs import CostModel
+from backtest.forecasts import kernels as date_kernels
+from backtest.forecasts import kernels as order_kernels
 from backtest.forecasts.daily import SortedPanel, persistence
 from backtest.forecasts.metrics import forecast_metrics
 from features.arithmetic import kernels

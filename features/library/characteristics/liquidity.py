@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.arithmetic import spreads
-from features.arithmetic.regressions import rolling_correlation
-from features.arithmetic.rolling import rolling_mean, rolling_std
+from features.arithmetic import rolling as spreads
+from features.arithmetic.rolling import rolling_correlation, rolling_mean, rolling_std
 from features.arrays import FloatArray
 from features.library.characteristics.amounts import SPLIT_REACH, positive
 from features.library.characteristics.registry import characteristic

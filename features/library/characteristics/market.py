@@ -8,8 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.arithmetic.regressions import residual_skewness, rolling_correlation
-from features.arithmetic.rolling import lag, rolling_mean, rolling_regression, rolling_std
+from features.arithmetic.rolling import (
+    lag,
+    residual_skewness,
+    rolling_correlation,
+    rolling_mean,
+    rolling_regression,
+    rolling_std,
+)
 from features.arrays import FloatArray
 from features.library.characteristics.registry import characteristic
 from features.library.characteristics.volatility import half

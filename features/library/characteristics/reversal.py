@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.arithmetic.regressions import rolling_correlation
-from features.arithmetic.rolling import lag, rolling_mean
+from features.arithmetic.rolling import lag, rolling_correlation, rolling_mean
 from features.arrays import FloatArray
 from features.library.characteristics.registry import characteristic
 from features.library.characteristics.volatility import half

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.arithmetic.regressions import FLAT
-from features.arithmetic.rolling import rolling_max, rolling_mean, rolling_skewness, rolling_std
+from features.arithmetic.rolling import FLAT, rolling_max, rolling_mean, rolling_skewness, rolling_std
 from features.arrays import FloatArray
 from features.library.characteristics.registry import characteristic
 from features.library.registry import Compute

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.accounts.flags import GONE, TRADABLE
-from backtest.accounts.market import BookMarket
-from backtest.accounts.rolling import Account, roll_forward
+from backtest.accounts.accounting import Account, roll_forward
+from backtest.accounts.market import GONE, TRADABLE, BookMarket
 from features.arrays import BoolArray, DateArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.panel import Panel

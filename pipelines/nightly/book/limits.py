@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from backtest.books.limit_use import LimitUse
+from backtest.books.book import LimitUse
 from pipelines.lake.pipeline_tables import BookLimits
 from pipelines.nightly.finding import Finding
 

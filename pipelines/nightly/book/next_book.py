@@ -16,8 +16,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from backtest.books.inputs import BookTargets
-from backtest.books.limit_use import LimitUse
+from backtest.books.book import BookTargets, LimitUse
 from backtest.books.schedules import Schedule
 from features.arrays import FloatArray
 from features.panel.delistings import DelistingRule

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from backtest.accounts.flags import GONE, KNOWN, TRADABLE
-from backtest.costs.rates import Rate
+from backtest.accounts.market import GONE, KNOWN, TRADABLE
+from backtest.costs import Rate
 from features.arrays import BoolArray, FloatArray
 from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig

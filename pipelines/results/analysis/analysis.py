@@ -9,9 +9,9 @@ from functools import cached_property
 import polars as pl
 
 from backtest.accounts.performance import counted_sessions
-from backtest.analysis.factors import FactorReturns
+from backtest.analysis.ledger import ledger_rows
 from backtest.analysis.regression import factor_regression
-from backtest.analysis.rows import ledger_rows
+from backtest.analysis.styles import FactorReturns
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.results.analysis.book_rows import (

@@ -14,17 +14,24 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.accounts.decisions import Decisions
-from backtest.accounts.lanes import Variant
 from backtest.accounts.performance import BookMetrics
+from backtest.accounts.variants import Decisions, Variant
 from backtest.analysis.capacity import capacity
-from backtest.analysis.contributions import by_factor, by_name, by_sector, by_side, sector_names
-from backtest.analysis.drawdowns import largest_drawdowns, losers, worst_days
-from backtest.analysis.exposures import sector_exposures, style_exposures
-from backtest.analysis.factors import FactorReturns
+from backtest.analysis.ledger import (
+    LedgerRows,
+    by_factor,
+    by_name,
+    by_sector,
+    by_side,
+    largest_drawdowns,
+    losers,
+    sector_exposures,
+    sector_names,
+    style_exposures,
+    worst_days,
+)
 from backtest.analysis.regression import FactorRegression, describe_regression
-from backtest.analysis.rows import LedgerRows
-from backtest.analysis.styles import StyleScores
+from backtest.analysis.styles import FactorReturns, StyleScores
 from features.arrays import FloatArray
 from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig

@@ -10,11 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from backtest.analysis.factors import FactorReturns, factor_returns
-from backtest.analysis.styles import StyleScores, style_scores
+from backtest.analysis.styles import FactorReturns, StyleScores, factor_returns, style_scores
 from features.arrays import FloatArray
-from features.panel.holder_returns import held_return
-from features.panel.holding import holders
+from features.panel.holding import held_return, holders
 from features.panel.panel import Panel
 from pipelines.dataset.market import Market
 

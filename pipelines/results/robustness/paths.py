@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import n_paths, path_of_tests
 from pipelines.dataset.market import Market

@@ -1,7 +1,8 @@
 """Measure all variants of a sweep in one pass over the market.
 
 Targets are decided once per book, and the market is prepared once. Variants of a book that differ in costs
-alone read each price together (`backtest.accounts.batch`). All variants are measured on the same sessions.
+alone read each price together (`backtest.accounts.accounting`). All variants are measured on the same
+sessions.
 
 Shape suffixes: V variants, T sessions, N firms.
 """
@@ -15,12 +16,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.accounts.batch import BookBatch, run_books
-from backtest.accounts.decisions import Decisions
+from backtest.accounts.accounting import BookBatch, run_books
 from backtest.accounts.execution import Execution
-from backtest.accounts.lanes import Variant
 from backtest.accounts.performance import annual_return, annual_volatility, max_drawdown, sharpe
-from backtest.costs.model import COST_KINDS, CostModel
+from backtest.accounts.variants import Decisions, Variant
+from backtest.costs import COST_KINDS, CostModel
 from backtest.inference.bootstrap import bootstrap_block, bootstrap_counts, sharpe_interval
 from backtest.inference.means import LEVEL
 from backtest.inference.overfitting import (

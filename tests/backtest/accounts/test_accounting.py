@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from backtest.accounts.accounting import account_book, run_book
-from backtest.accounts.kernels.positions import run_lanes
-from backtest.accounts.ledger import SCHEMA
 from backtest.accounts.market import BookMarket, prepare_market
-from backtest.accounts.result import BookResult
-from backtest.costs.model import CostModel
+from backtest.accounts.positions import run_lanes
+from backtest.accounts.result import SCHEMA, BookResult
+from backtest.costs import CostModel
 
 NAN = np.nan
 FREE = CostModel()

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backtest.accounts.accounting import run_book
-from backtest.costs.model import CostModel
+from backtest.costs import CostModel
 from features.panel.delistings import DelistingRule
 from features.panel.panel import build_panel
 

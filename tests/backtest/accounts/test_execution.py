@@ -20,12 +20,7 @@ from backtest.accounts.execution import (
     at_price_limit,
     price_over_close,
 )
-from backtest.costs.borrow import Borrow
-from backtest.costs.commission import Commission
-from backtest.costs.financing import Financing
-from backtest.costs.half_spread import HalfSpread
-from backtest.costs.impact import SquareRootImpact
-from backtest.costs.model import COST_KINDS, CostModel
+from backtest.costs import COST_KINDS, Borrow, Commission, CostModel, Financing, HalfSpread, SquareRootImpact
 from features.arithmetic.rolling import carry
 
 FREE = CostModel()

@@ -23,10 +23,8 @@ from backtest.accounts.performance import (
     sortino,
 )
 from backtest.accounts.result import BookResult
-from backtest.books.benchmark import equal_weighted
-from backtest.costs.borrow import Borrow
-from backtest.costs.financing import Financing
-from backtest.costs.model import CostModel
+from backtest.books.book import equal_weighted
+from backtest.costs import Borrow, CostModel, Financing
 from backtest.inference.bootstrap import sharpe_interval
 from features.arrays import FloatArray
 

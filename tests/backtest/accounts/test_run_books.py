@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from account_cases import random_case
 
-from backtest.accounts.batch import LANES, BookBatch, run_books
-from backtest.accounts.decisions import Decisions
+from backtest.accounts.accounting import LANES, BookBatch, run_books
 from backtest.accounts.execution import Execution
-from backtest.accounts.lanes import Variant
 from backtest.accounts.market import prepare_market
 from backtest.accounts.result import BookResult
-from backtest.costs.model import CostModel
+from backtest.accounts.variants import Decisions, Variant
+from backtest.costs import CostModel
 
 
 def assert_row_is(batch: BookBatch, v: int, book: BookResult) -> None:

@@ -16,7 +16,7 @@ from ending_markets import STALE, holders_paid, raw_market
 
 from backtest.accounts.accounting import run_book
 from backtest.accounts.result import BookResult
-from backtest.costs.model import CostModel
+from backtest.costs import CostModel
 from features.arithmetic.rolling import carry
 from features.panel.delistings import DelistingRule
 from features.panel.panel import Panel, build_panel

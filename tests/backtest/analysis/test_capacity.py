@@ -9,22 +9,18 @@ import numpy as np
 import pytest
 
 from backtest.accounts.accounting import run_book
-from backtest.accounts.decisions import Decisions
 from backtest.accounts.execution import Execution, ParticipationCap
-from backtest.accounts.lanes import Variant
 from backtest.accounts.market import prepare_market
 from backtest.accounts.performance import book_metrics
+from backtest.accounts.variants import Decisions, Variant
 from backtest.analysis.capacity import (
     at_capital,
     capacity,
     capital_grid,
     participation_per_capital,
 )
-from backtest.analysis.rows import LedgerRows, ledger_rows
-from backtest.costs.borrow import Borrow
-from backtest.costs.half_spread import HalfSpread
-from backtest.costs.impact import SquareRootImpact, volatility_per_root_volume
-from backtest.costs.model import CostModel
+from backtest.analysis.ledger import LedgerRows, ledger_rows
+from backtest.costs import Borrow, CostModel, HalfSpread, SquareRootImpact, volatility_per_root_volume
 from features.arrays import FloatArray
 
 T, N = 300, 20

@@ -11,15 +11,16 @@ from analysed_books import SECTORS, TICKERS, AnalysedBook, N, T, analysed_book
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backtest.analysis.contributions import (
+from backtest.analysis.ledger import (
     Contribution,
     by_factor,
     by_name,
     by_sector,
     by_side,
+    sector_exposures,
     sector_names,
+    style_exposures,
 )
-from backtest.analysis.exposures import sector_exposures, style_exposures
 from features.arrays import FloatArray
 
 

@@ -7,7 +7,7 @@ import pytest
 from analysed_books import N, T, analysed_book
 
 from backtest.accounts.performance import max_drawdown
-from backtest.analysis.drawdowns import Drawdown, largest_drawdowns, losers, worst_days
+from backtest.analysis.ledger import Drawdown, largest_drawdowns, losers, worst_days
 
 
 def test_drawdowns_of_a_hand_computed_nav() -> None:

@@ -9,8 +9,7 @@ import statsmodels.api as sm
 from random_markets import random_tables
 from scipy.stats import norm, rankdata
 
-from backtest.analysis.factors import factor_returns
-from backtest.analysis.styles import STYLES, StyleScores, newest_universe, style_scores
+from backtest.analysis.styles import STYLES, StyleScores, factor_returns, newest_universe, style_scores
 from features.arrays import BoolArray
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel, build_panel

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
-from backtest.analysis.factors import FactorReturns
 from backtest.analysis.regression import describe_regression, factor_regression
+from backtest.analysis.styles import FactorReturns
 from features.arrays import FloatArray
 
 NAMES = ("market", "momentum", "reversal_1", "reversal_5")

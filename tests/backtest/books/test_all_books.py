@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backtest.books.book import Book
-from backtest.books.inputs import BookInputs, PastReturns
-from backtest.books.optimised import Optimised
-from backtest.books.optimiser.program import Limits
+from backtest.books.book import Book, BookInputs, PastReturns
+from backtest.books.optimised import Limits, Optimised
 from backtest.books.quantile_long_short import QuantileLongShort
 from backtest.books.rank_weighted import RankWeighted
 from backtest.books.registry import BOOKS

@@ -7,12 +7,8 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from backtest.books.book import Book
-from backtest.books.inputs import BookInputs, PastReturns
-from backtest.books.limit_use import LimitUse
-from backtest.books.optimised import Optimised
-from backtest.books.optimiser.covariance import factor_covariance
-from backtest.books.optimiser.program import Limits
+from backtest.books.book import Book, BookInputs, LimitUse, PastReturns
+from backtest.books.optimised import Limits, Optimised, factor_covariance
 from backtest.books.quantile_long_short import QuantileLongShort
 from backtest.books.rank_weighted import RankWeighted
 from backtest.books.schedules import every_session

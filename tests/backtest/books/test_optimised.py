@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, NonlinearConstraint, linprog, minimize
 from scipy.stats import norm, rankdata
 
-from backtest.books.inputs import BookInputs, BookTargets, PastReturns
-from backtest.books.optimised import Optimised
-from backtest.books.optimiser.covariance import factor_covariance
-from backtest.books.optimiser.program import Infeasible, Limits, Program
-from backtest.books.optimiser.solver import best_weights
+from backtest.books.book import BookInputs, BookTargets, PastReturns
+from backtest.books.optimised import Infeasible, Limits, Optimised, Program, best_weights, factor_covariance
 from backtest.books.schedules import every_session
 from features.arrays import FloatArray
 

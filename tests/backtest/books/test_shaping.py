@@ -8,13 +8,17 @@ import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backtest.books.inputs import BookInputs, PastReturns
+from backtest.books.book import BookInputs, PastReturns
 from backtest.books.quantile_long_short import QuantileLongShort
 from backtest.books.rank_weighted import RankWeighted
+from backtest.books.ranked import (
+    WINDOW,
+    average_held,
+    neutralise,
+    scale_to_volatility,
+    weigh_by_inverse_volatility,
+)
 from backtest.books.schedules import every_session
-from backtest.books.shaping.neutral import neutralise
-from backtest.books.shaping.overlap import average_held
-from backtest.books.shaping.volatility import WINDOW, scale_to_volatility, weigh_by_inverse_volatility
 from backtest.books.top_k_long_only import TopKLongOnly
 from features.arrays import FloatArray
 

@@ -15,10 +15,9 @@ from hypothesis.extra import numpy as hnp
 
 from backtest.accounts.accounting import run_book
 from backtest.accounts.performance import sharpe
-from backtest.costs.model import CostModel
-from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics
+from backtest.costs import CostModel
+from backtest.forecasts.daily import DailyMetrics, RankSelector, SortedPanel, daily_metrics
 from backtest.forecasts.metrics import forecast_metrics, icir, quantile_returns
-from backtest.forecasts.ranking import RankSelector
 from features.arrays import FloatArray
 
 NAN = np.nan

@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backtest.costs.borrow import Borrow
-from backtest.costs.commission import Commission
-from backtest.costs.financing import Financing
-from backtest.costs.half_spread import HalfSpread
-from backtest.costs.impact import SquareRootImpact, volatility_per_root_volume
-from backtest.costs.model import COST_KINDS, CostModel
+from backtest.costs import (
+    COST_KINDS,
+    Borrow,
+    Commission,
+    CostModel,
+    Financing,
+    HalfSpread,
+    SquareRootImpact,
+    volatility_per_root_volume,
+)
 
 
 def test_flat_costs_set_the_terms() -> None:

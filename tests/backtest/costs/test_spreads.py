@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from backtest.costs.spreads import corwin_schultz, roll
+from backtest.costs import corwin_schultz, roll
 from features.arrays import FloatArray
 
 Bars = tuple[FloatArray, FloatArray, FloatArray]

@@ -16,9 +16,7 @@ import pytest
 from random_markets import panel_of, random_tables
 
 from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics, persistence
-from features.panel.holder_returns import bought_return, holder_market
-from features.panel.holding import tradable
-from features.panel.labels import forward_returns
+from features.panel.holding import bought_return, forward_returns, holder_market, tradable
 
 T, N, H = 40, 60, 3
 

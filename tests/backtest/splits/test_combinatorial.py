@@ -12,7 +12,7 @@ from separated_folds import assert_separated
 from skfolio.model_selection import CombinatorialPurgedCV
 
 from backtest.splits.combinatorial import CombinatorialPlan, combinatorial_folds, path_folds, within
-from backtest.splits.walk_forward import FoldPlan, make_folds
+from backtest.splits.folds import FoldPlan, make_folds
 
 
 @settings(max_examples=100, deadline=None)

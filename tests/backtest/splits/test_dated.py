@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from separated_folds import assert_in_order, assert_separated
 
-from backtest.splits.dated import dated_fold
+from backtest.splits.folds import dated_fold
 
 DAYS_T = np.arange("2020-01-01", "2021-12-31", dtype="datetime64[D]")
 DAYS_T = DAYS_T[np.is_busday(DAYS_T)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backtest.splits.live import LivePlan, live_fold
+from backtest.splits.folds import LivePlan, live_fold
 
 
 def test_literal_sessions() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from separated_folds import assert_in_order, assert_separated
 from skfolio.model_selection import WalkForward
 
-from backtest.splits.walk_forward import Anchor, FoldPlan, Scheme, make_folds
+from backtest.splits.folds import Anchor, FoldPlan, Scheme, make_folds
 
 DAYS_T = np.arange("2020-01-01", "2021-12-31", dtype="datetime64[D]")
 DAYS_T = DAYS_T[np.is_busday(DAYS_T)]

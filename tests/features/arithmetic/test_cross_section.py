@@ -14,7 +14,7 @@ from scipy import stats
 
 from features.arithmetic.transforms import neutralise, rank_normal, winsorise, zscore
 from features.library.scaling import ChannelScaler, fit_channel_scaler
-from features.panel.labels import forward_returns, target
+from features.panel.holding import forward_returns, target
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, universe, universe_messages
 

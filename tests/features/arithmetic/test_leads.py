@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from features.arithmetic.leads import sums_by_date, sums_by_firm
+from features.arithmetic.kernels import sums_by_date, sums_by_firm
 from pipelines.audit.lead_sums import correlations, ics, lead_correlations, on_sessions, sums_by_session
 
 

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 
-from features.arithmetic.regressions import residual_skewness, rolling_correlation
-from features.arithmetic.rolling import rolling_regression
+from features.arithmetic.rolling import residual_skewness, rolling_correlation, rolling_regression
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel, build_panel
 

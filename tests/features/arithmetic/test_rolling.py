@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-from features.arithmetic import parallel, regressions, rolling
+from features.arithmetic import parallel, rolling
+from features.arithmetic import rolling as regressions
 
 FloatArray = npt.NDArray[np.float64]
 Rolled = Callable[[FloatArray, int, int], FloatArray]

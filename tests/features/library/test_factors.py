@@ -17,9 +17,8 @@ from features.library.factors import (
     residualise_factors,
     statistical_factors,
 )
-from features.panel.derived import daily_return
+from features.panel.derived import daily_return, take_firms
 from features.panel.panel import Panel, build_panel
-from features.panel.tiles import take_firms
 
 T, N = 420, 40
 DAYS = [dt.date(2020, 1, 1) + dt.timedelta(days=i) for i in range(T)]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from backtest.accounts.accounting import run_book
 from backtest.accounts.result import BookResult
-from backtest.costs.model import CostModel
+from backtest.costs import CostModel
 from features.panel.delistings import DelistingRule
-from features.panel.labels import forward_returns
+from features.panel.holding import forward_returns
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, universe
 from pipelines.results.analysis import factor_data

@@ -9,9 +9,8 @@ import polars as pl
 import pytest
 
 from backtest.accounts.accounting import account_book
-from backtest.costs.model import CostModel
-from features.panel.holding import earned_index, tradable
-from features.panel.labels import forward_returns
+from backtest.costs import CostModel
+from features.panel.holding import earned_index, forward_returns, tradable
 from features.panel.panel import Panel, build_panel
 from pipelines.results.book_orders import book_market
 

@@ -9,10 +9,9 @@ import polars as pl
 import pytest
 from ending_markets import securities_table
 
-from features.panel.adjustment import forward_factor
 from features.panel.delistings import DelistingRule
-from features.panel.labels import forward_returns
-from features.panel.panel import Panel, build_panel
+from features.panel.holding import forward_returns
+from features.panel.panel import Panel, build_panel, forward_factor
 
 DAYS = [dt.date(2024, 1, 1) + dt.timedelta(days=i) for i in range(61)]
 nan = float("nan")

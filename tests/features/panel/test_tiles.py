@@ -22,9 +22,18 @@ from features.library.channels import CHANNELS, compute_channels
 from features.library.characteristics import CHARACTERISTICS, compute_characteristics
 from features.library.registry import Registry
 from features.panel import derived
-from features.panel.derived import cached, daily_return, forget, group_mean, market_mean, market_return
+from features.panel.derived import (
+    cached,
+    daily_return,
+    forget,
+    full_panel,
+    group_mean,
+    market_mean,
+    market_return,
+    take_firms,
+    take_sessions,
+)
 from features.panel.panel import Panel, build_panel
-from features.panel.tiles import full_panel, take_firms, take_sessions
 from pipelines.config.load import check_config
 from pipelines.dataset.cut import cut_tables
 from pipelines.run.fetch import make_source

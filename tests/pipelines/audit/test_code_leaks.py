@@ -17,7 +17,7 @@ from audit_markets import Array, Tables, ahead, make_subject, market, with_short
 
 from features.library.channels import CHANNELS
 from features.panel.derived import daily_return
-from features.panel.labels import forward_returns
+from features.panel.holding import forward_returns
 from features.panel.panel import Panel
 from models.batch import Batch, PanelTensors
 from pipelines.audit.holder import holder_values

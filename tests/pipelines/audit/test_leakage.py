@@ -19,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS, compute_characteristics
 from features.panel.panel import Panel

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from backtest.books.optimiser.program import Limits
+from backtest.books.optimised import Limits
 from backtest.books.quantile_long_short import QuantileLongShort
 from backtest.books.registry import BOOKS
 from pipelines.config.books import (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.library.factors import statistical_factors
 from features.panel.asof import Statements
 from features.panel.panel import Panel

@@ -22,7 +22,7 @@ from polars.testing import assert_frame_equal
 from scipy.stats import spearmanr
 
 import peerglass
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import FloatArray
 from models.explain.groups import GroupGameConfig, explain_groups
 from pipelines.config.load import load_config

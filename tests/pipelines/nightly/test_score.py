@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from growing_lakes import Tables, deliver, same_bits, sessions_of
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.library.scaling import ChannelScaler
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config

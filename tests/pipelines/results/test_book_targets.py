@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from every_book import EVERY_BOOK
 
-from backtest.books.inputs import BookInputs, BookTargets
+from backtest.books.book import BookInputs, BookTargets
 from backtest.books.quantile_long_short import QuantileLongShort
 from backtest.books.registry import BOOKS
 from features.arrays import FloatArray

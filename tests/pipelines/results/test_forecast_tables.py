@@ -15,7 +15,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from backtest.inference.means import mean_test
 from features.library.characteristics import CHARACTERISTICS
-from features.panel.labels import forward_returns
+from features.panel.holding import forward_returns
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from features.panel.labels import forward_returns
+from features.panel.holding import forward_returns
 from pipelines.config.load import check_config
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from random_markets import panel_of, random_tables
 
-from backtest.costs.spreads import corwin_schultz
+from backtest.costs import corwin_schultz
 from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig
 from pipelines.errors import ConfigError, DataError

@@ -20,8 +20,8 @@ from places import ROOT
 from polars.testing import assert_frame_equal
 from yahoo_server import Day, Firm, YahooServer, adjusted_closes, business_days, make_firm
 
-from features.panel.adjustment import forward_factor
 from features.panel.asof import statements_as_of
+from features.panel.panel import forward_factor
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest.ingest import IngestSummary, ingest
 from pipelines.lake.lake import Lake

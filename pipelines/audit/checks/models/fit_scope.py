@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import BoolArray
 from pipelines.audit.compare import Difference, difference
 from pipelines.audit.refit import (

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import IntArray
 from pipelines.audit.checks.models.fit_scope import replace_outside, window_sessions
 from pipelines.audit.compare import difference

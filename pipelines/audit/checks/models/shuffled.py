@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.splits.fold import Fold
+from backtest.splits.folds import Fold
 from features.arrays import IntArray
 from features.information_coefficient import ic_by_date, is_constant
 from pipelines.audit.refit import sample_columns, select_firms

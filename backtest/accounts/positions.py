@@ -1,7 +1,7 @@
 """Compiled accounts from positions: units held and cash, for several books with the same targets at once.
 
 This file is long because numba's cache notices changes only in the file of the outermost loop: what the loops
-call is defined beside them. `backtest.accounts.kernels.compounding` takes the same tuples; save it as well
+call is defined beside them. `backtest.accounts.compounding` takes the same tuples; save it as well
 after their fields have changed.
 
 Four habits shorten compilation. Arrays are copied by `copy`, because numba takes seconds to compile an
@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from backtest.accounts.flags import GONE, KNOWN, TRADABLE
+from backtest.accounts.market import GONE, KNOWN, TRADABLE
 from features.arithmetic.kernels import ZERO, compiled
 from features.arrays import BoolArray, FloatArray
 
@@ -34,7 +34,7 @@ COLUMNS = 10  # of the ledger: session, firm, position, trade, released, and fiv
 
 
 class Plan(NamedTuple):
-    """Target weights: the fields of `backtest.accounts.decisions.Decisions`, and the delay of trades.
+    """Target weights: the fields of `backtest.accounts.variants.Decisions`, and the delay of trades.
 
     ``carry``: what is not filled stays open in later sessions.
     """
@@ -334,7 +334,7 @@ def run_lanes(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     """Process all sessions. Fills ``books``; returns the ledger, without rows unless it is kept.
 
     Changes ``lanes``. New ones hold cash and no positions; others begin with what they hold at the close of
-    the first session (`backtest.accounts.rolling`).
+    the first session (`backtest.accounts.accounting`).
 
     A ledger is kept for a single lane. Its columns are session, firm, position, trade, released, half-spread,
     commission, impact, borrow and financing, shape (L, 10).

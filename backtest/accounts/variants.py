@@ -1,6 +1,10 @@
-"""Arguments of the compiled accounts: books that share targets, delay and arrays of costs run side by side.
+"""Books to account for, with targets that are stored sparsely, and the arguments of the compiled loops.
 
-Shape suffixes: T sessions, N firms, V books, R rows.
+A book holds a few of the firms of a panel, and many variants of a sweep trade the same targets. Twelve bytes
+per weight that is not zero are less than eight per cell of the panel. Variants that share targets, delay and
+arrays of costs run side by side.
+
+Shape suffixes: T sessions, N firms, V books, R rows, K weights of all decisions.
 """
 
 from __future__ import annotations
@@ -11,18 +15,72 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from backtest.accounts.decisions import Decisions
 from backtest.accounts.execution import AT_CLOSE, Execution
 from backtest.accounts.market import BookMarket
-from backtest.costs.model import CostModel
-from backtest.costs.rates import Rate
-from features.arrays import FloatArray, frozen, require_shape
+from backtest.costs import CostModel, Rate
+from features.arrays import BoolArray, FloatArray, frozen, require_shape
 
 if TYPE_CHECKING:
-    from backtest.accounts.kernels.positions import Books, Lanes, Plan, Rates, Tape
+    from backtest.accounts.positions import Books, Lanes, Plan, Rates, Tape
 
 _BPS = 1e-4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decisions:
+    """Target weights of a book; build them with `from_targets`.
+
+    Attributes
+    ----------
+    n_firms : int
+        Number of firms of the panel.
+    decided_T : ndarray of bool, shape (T,)
+        Whether there is a decision at the close of t.
+    start_T1 : ndarray of int64, shape (T + 1,)
+        The weights of session t are those from ``start[t]`` up to ``start[t + 1]``.
+    firm_K : ndarray of int32, shape (K,)
+        Firms with a target that is not zero, ascending within a session.
+    weight_K : ndarray of shape (K,)
+        Their weights, fractions of NAV.
+    """
+
+    n_firms: int
+    decided_T: BoolArray
+    start_T1: npt.NDArray[np.int64]
+    firm_K: npt.NDArray[np.int32]
+    weight_K: FloatArray
+
+    @classmethod
+    def from_targets(cls, target_TN: FloatArray) -> Decisions:
+        """Collect the weights of a dense array.
+
+        Parameters
+        ----------
+        target_TN : ndarray of shape (T, N)
+            Fractions of NAV decided at the close of t; a row of NaN means no decision.
+
+        Raises
+        ------
+        ValueError
+            If a row is infinite or only partly NaN.
+        """
+        target_TN = np.asarray(target_TN, dtype=np.float64)
+        unknown_TN = np.isnan(target_TN)
+        decided_T: BoolArray = ~unknown_TN.any(axis=1)
+        wrong_T = np.isinf(target_TN).any(axis=1) | ~(decided_T | unknown_TN.all(axis=1))
+        if wrong_T.any():
+            msg = (
+                f"The target of session {int(np.argmax(wrong_T))} is infinite or partly NaN; use weight 0 "
+                "for a firm that is not held, and a whole row of NaN for no decision."
+            )
+            raise ValueError(msg)
+        held_TN = (target_TN != 0.0) & decided_T[:, None]
+        start_T1 = np.concatenate([[0], np.cumsum(np.count_nonzero(held_TN, axis=1))])
+        firm_K = np.nonzero(held_TN)[1].astype(np.int32)
+        arrays = (frozen(start_T1), frozen(firm_K), frozen(target_TN[held_TN]))
+        return cls(target_TN.shape[1], frozen(decided_T), *arrays)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +168,7 @@ class Variant:
 
 def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan, Tape, Rates]:
     """Build the arguments of the kernel, `run_lanes`, for variants with the same key."""
-    from backtest.accounts.kernels.positions import Plan, Rates, Tape
+    from backtest.accounts.positions import Plan, Rates, Tape
 
     first = variants[0]
     spread_RN, borrow_RN, impact_RN, volume_RN, bar_RN, lot_RN, fill_RN = (
@@ -146,7 +204,7 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
 
 def lanes_with_cash(plan: Plan, tape: Tape, rates: Rates) -> Lanes:
     """Allocate the state of lanes that hold cash only."""
-    from backtest.accounts.kernels.positions import Lanes
+    from backtest.accounts.positions import Lanes
 
     n_lanes, n_firms = len(rates.spread_V), tape.value_TN.shape[1]
     parts = plan.carry or len(tape.volume_RN) or len(tape.bar_RN) or len(tape.lot_RN)
@@ -178,7 +236,7 @@ def lanes_with_cash(plan: Plan, tape: Tape, rates: Rates) -> Lanes:
 
 def empty_books(n_sessions: int, n_lanes: int) -> Books:
     """Allocate the accounts that the kernel fills."""
-    from backtest.accounts.kernels.positions import Books
+    from backtest.accounts.positions import Books
 
     def series() -> FloatArray:
         return np.zeros((n_sessions, n_lanes))

@@ -1,7 +1,7 @@
 """Compiled returns of a book from weights only, without units or cash: the second computation of the NAV.
 
 It visits the firms with a weight or an order, in a list of its own. It shares no code with
-`backtest.accounts.kernels.positions`, so that a mistake in one of the two shows as a difference of the two
+`backtest.accounts.positions`, so that a mistake in one of the two shows as a difference of the two
 NAVs. Shape suffixes: T sessions, N firms.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from backtest.accounts.flags import GONE, TRADABLE
-from backtest.accounts.kernels.positions import LOT_ROUNDING, Firms, Plan, Rates, Tape
+from backtest.accounts.market import GONE, TRADABLE
+from backtest.accounts.positions import LOT_ROUNDING, Firms, Plan, Rates, Tape
 from features.arithmetic.kernels import ZERO, compiled
 from features.arrays import FloatArray
 

@@ -1,0 +1,329 @@
+"""What the ledger of a book says: exposures, contributions to its profit, drawdowns and who lost most.
+
+Contributions by sector, side, name and factor are four partitions of the same total, the sum of the ledger:
+profit before costs, costs, and their difference, which is the last NAV less the starting capital of 1 (less
+the shortfall of a ruined book as well).
+
+Shape suffixes: T sessions, N firms, R rows of the ledger (one for each session and position), K styles, J
+market and styles, S sectors, X any columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from backtest.analysis.styles import FactorReturns, StyleScores
+from features.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LedgerRows:
+    """Rows by session and firm; amounts are in units of the starting capital.
+
+    Attributes
+    ----------
+    session_R, firm_R : ndarray of int
+        Indices of the book's sessions and of the panel's firms.
+    before_R, position_R : ndarray
+        Value at the previous close after its trades, and at this close after trades.
+    trade_R : ndarray
+        Value that was bought; negative for a sale.
+    pnl_R : ndarray
+        Profit before costs, earned by ``before_R``, and in executions before the close by ``trade_R``.
+    cost_R : ndarray
+        Costs of all kinds.
+    holding_cost_R : ndarray
+        The part of them that ``before_R`` pays: borrow fee and interest. Trades pay the rest.
+    """
+
+    session_R: IntArray
+    firm_R: IntArray
+    before_R: FloatArray
+    position_R: FloatArray
+    trade_R: FloatArray
+    pnl_R: FloatArray
+    cost_R: FloatArray
+    holding_cost_R: FloatArray
+
+
+def ledger_rows(ledger: pl.DataFrame) -> LedgerRows:
+    """Take the arrays of a ledger (`backtest.accounts.result.SCHEMA`), and the positions before each session.
+
+    ``position[t-1] = position[t] - pnl - trade + released``; a remainder of rounding counts as no position.
+    """
+    column = {name: ledger[name].to_numpy() for name in ledger.columns}
+    before_R = column["position"] - column["pnl"] - column["trade"] + column["released"]
+    size_R = np.abs(column["position"]) + np.abs(column["trade"]) + np.abs(column["released"])
+    before_R[np.abs(before_R) <= 1e-12 * size_R] = 0.0
+    return LedgerRows(
+        session_R=column["session"].astype(np.intp),
+        firm_R=column["firm"].astype(np.intp),
+        before_R=before_R,
+        position_R=column["position"],
+        trade_R=column["trade"],
+        pnl_R=column["pnl"],
+        cost_R=column["cost"],
+        holding_cost_R=column["borrow"] + column["financing"],
+    )
+
+
+def sum_by(key_R: IntArray, amount_R: FloatArray, count: int) -> FloatArray:
+    """Sum amounts by key, shape (count,)."""
+    total: FloatArray = np.bincount(key_R, weights=amount_R, minlength=count).astype(np.float64, copy=False)
+    return total
+
+
+def keys_of(key_R: IntArray, count: int) -> list[int]:
+    """List the keys that occur, in ascending order."""
+    present: list[int] = np.flatnonzero(np.bincount(key_R, minlength=count)).tolist()
+    return present
+
+
+def style_exposures(rows: LedgerRows, scores: StyleScores, nav_T: FloatArray) -> FloatArray:
+    """Weighted style scores after the trades of each session, ``sum_i position_i x_ik / NAV``, shape (T, K).
+
+    0 in sessions without a NAV.
+    """
+    return _over_nav(scored_amounts(rows, rows.position_R, scores, sessions_ago=0), nav_T)
+
+
+def scored_amounts(
+    rows: LedgerRows, amount_R: FloatArray, scores: StyleScores, *, sessions_ago: int
+) -> FloatArray:
+    """Sum amounts times scores by session, shape (T, K).
+
+    Parameters
+    ----------
+    rows : LedgerRows
+        Sessions and firms of the amounts.
+    amount_R : ndarray of shape (R,)
+        Amount of each row.
+    scores : StyleScores
+        Scores on the book's sessions.
+    sessions_ago : int
+        Age of the scores: 1 takes those of the previous close. Sessions without such a close get 0.
+    """
+    from backtest.analysis.kernels import add_scored
+
+    total_TK = np.zeros((scores.score_KTN.shape[1], len(scores.names)))
+    add_scored(rows.session_R, rows.firm_R, amount_R, scores.score_KTN, sessions_ago, total_TK)
+    return total_TK
+
+
+def sector_exposures(rows: LedgerRows, group_TN: IntArray, n_groups: int, nav_T: FloatArray) -> FloatArray:
+    """Net weight of each sector after the trades of each session, shape (T, 1 + n_groups).
+
+    Columns are those of `backtest.analysis.ledger.sector_names`; 0 in sessions without a NAV.
+    """
+    T, S = len(nav_T), n_groups + 1
+    code_R = group_TN[rows.session_R, rows.firm_R].astype(np.intp) + 1
+    total_TS = sum_by(rows.session_R.astype(np.intp) * S + code_R, rows.position_R, T * S).reshape(T, S)
+    return _over_nav(total_TS, nav_T)
+
+
+def _over_nav(amount_TX: FloatArray, nav_T: FloatArray) -> FloatArray:
+    """Divide amounts by NAV, session by session; 0 where NAV is 0."""
+    out_TX = np.zeros_like(amount_TX)
+    np.divide(amount_TX, nav_T[:, None], out=out_TX, where=nav_T[:, None] > 0)
+    return out_TX
+
+
+UNKNOWN_SECTOR = "unknown"
+SPECIFIC = "specific"
+COSTS = "costs"
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one part of a book earned, in fractions of the starting capital.
+
+    Attributes
+    ----------
+    by : str
+        Partition: ``sector``, ``side``, ``factor`` or ``name``.
+    key : str
+        Part, such as a sector's name.
+    gross, cost : float
+        Profit before costs, and costs.
+    """
+
+    by: str
+    key: str
+    gross: float
+    cost: float
+
+    @property
+    def net(self) -> float:
+        """Profit after costs."""
+        return self.gross - self.cost
+
+
+def by_name(rows: LedgerRows, tickers_N: tuple[str, ...]) -> Iterator[Contribution]:
+    """Split the profit by firm; firms that were never held are left out."""
+    gross_N = sum_by(rows.firm_R, rows.pnl_R, len(tickers_N))
+    cost_N = sum_by(rows.firm_R, rows.cost_R, len(tickers_N))
+    for firm in keys_of(rows.firm_R, len(tickers_N)):
+        yield Contribution("name", tickers_N[firm], float(gross_N[firm]), float(cost_N[firm]))
+
+
+def by_sector(rows: LedgerRows, group_TN: IntArray, groups_S: tuple[str, ...]) -> Iterator[Contribution]:
+    """Split the profit by the sector that a firm has in the session; sectors without a position are left out.
+
+    Parameters
+    ----------
+    rows : LedgerRows
+        Of the book.
+    group_TN : ndarray of int, shape (T, N)
+        Sector codes on the book's sessions; -1 is unknown.
+    groups_S : tuple of str
+        Names of the codes.
+    """
+    code_R = group_TN[rows.session_R, rows.firm_R].astype(np.intp) + 1
+    gross_S = sum_by(code_R, rows.pnl_R, len(groups_S) + 1)
+    cost_S = sum_by(code_R, rows.cost_R, len(groups_S) + 1)
+    for code in keys_of(code_R, len(groups_S) + 1):
+        yield Contribution("sector", sector_names(groups_S)[code], float(gross_S[code]), float(cost_S[code]))
+
+
+def sector_names(groups_S: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the codes -1, 0, 1, ... in this order."""
+    return (UNKNOWN_SECTOR, *groups_S)
+
+
+def by_side(rows: LedgerRows) -> Iterator[Contribution]:
+    """Split the profit into long and short positions.
+
+    Profit belongs to the side of the position before the session's trades, or of the position after them if
+    there was none. Borrow fees and interest belong to the side of the position before the trades. Costs of
+    trades belong to the side of the position after them, or of the closed one.
+    """
+    earning_R = np.where(rows.before_R != 0, rows.before_R, rows.position_R)
+    short_R = (earning_R < 0).astype(np.intp)
+    paying_R = np.where(rows.position_R != 0, rows.position_R, rows.before_R)
+    gross_2 = sum_by(short_R, rows.pnl_R, 2)
+    cost_2 = sum_by((paying_R < 0).astype(np.intp), rows.cost_R - rows.holding_cost_R, 2)
+    cost_2 += sum_by(short_R, rows.holding_cost_R, 2)
+    for side, key in enumerate(("long", "short")):
+        yield Contribution("side", key, float(gross_2[side]), float(cost_2[side]))
+
+
+def by_factor(rows: LedgerRows, scores: StyleScores, factors: FactorReturns) -> Iterator[Contribution]:
+    """Split the profit into exposure times factor return, what is specific to the firms, and costs.
+
+    In each session factor j earns ``sum_i position_i[t-1] x_ij[t-1] f_j[t]``, with ``x = 1`` for the market.
+    The rest of the profit is specific. A factor whose return is unknown earns 0 in that session.
+
+    Parameters
+    ----------
+    rows : LedgerRows
+        Of the book.
+    scores : StyleScores
+        Scores on the book's sessions.
+    factors : FactorReturns
+        Factor returns on the book's sessions, from the scores one session before (delay 0).
+    """
+    held_TJ = np.column_stack(
+        [
+            sum_by(rows.session_R, rows.before_R, len(factors.return_TJ)),
+            scored_amounts(rows, rows.before_R, scores, sessions_ago=1),
+        ]
+    )
+    earned_J = (held_TJ * np.nan_to_num(factors.return_TJ)).sum(axis=0)
+    for name, earned in zip(factors.names, earned_J, strict=True):
+        yield Contribution("factor", name, float(earned), 0.0)
+    yield Contribution("factor", SPECIFIC, float(rows.pnl_R.sum() - earned_J.sum()), 0.0)
+    yield Contribution("factor", COSTS, 0.0, float(rows.cost_R.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Drawdown:
+    """A fall of NAV below an earlier peak.
+
+    Attributes
+    ----------
+    peak, trough : int
+        Sessions of the peak and of the lowest NAV. -1 is the starting capital, before the first session.
+    recovered : int or None
+        First session on which NAV is at the peak's level again; None if there is none.
+    depth : float
+        ``1 - NAV[trough] / NAV[peak]``.
+    sessions : int
+        From the peak to the recovery, or to the last session.
+    """
+
+    peak: int
+    trough: int
+    recovered: int | None
+    depth: float
+    sessions: int
+
+
+def largest_drawdowns(return_T: FloatArray, count: int = 5) -> list[Drawdown]:
+    """Find the deepest drawdowns of compounded returns; they do not overlap.
+
+    Parameters
+    ----------
+    return_T : ndarray of shape (T,)
+        Return of each session.
+    count : int
+        Number of drawdowns at most.
+
+    Returns
+    -------
+    list of Drawdown
+        The deepest first; of equal ones the first first. Empty if NAV never falls.
+    """
+    nav_T = np.concatenate([[1.0], np.cumprod(np.maximum(1.0 + return_T, 0.0))])
+    high_T = np.maximum.accumulate(nav_T)
+    under_T = nav_T < high_T
+    found = []
+    for start in np.flatnonzero(under_T & ~np.concatenate([[False], under_T[:-1]])).tolist():
+        above = np.flatnonzero(~under_T[start:])
+        recovered = start + int(above[0]) if len(above) else None
+        peak, last = start - 1, len(nav_T) - 1 if recovered is None else recovered
+        trough = start + int(np.argmin(nav_T[start : last + 1]))
+        depth = float(1.0 - nav_T[trough] / nav_T[peak])
+        back = None if recovered is None else recovered - 1  # nav_T begins before session 0
+        found.append(Drawdown(peak - 1, trough - 1, back, depth, last - peak))
+    return sorted(found, key=lambda one: -one.depth)[:count]
+
+
+def worst_days(return_T: FloatArray, count: int = 10) -> list[int]:
+    """Sessions with the lowest negative returns, the lowest first."""
+    order = np.argsort(return_T, kind="stable")[:count]
+    return [int(t) for t in order if return_T[t] < 0]
+
+
+def losers(
+    rows: LedgerRows, sessions: range, n_firms: int, capital: float, count: int = 5
+) -> list[tuple[int, float]]:
+    """Find the firms that lost most over some sessions.
+
+    Parameters
+    ----------
+    rows : LedgerRows
+        Of the book, by session.
+    sessions : range
+        Consecutive sessions of the book.
+    n_firms : int
+        Firms of the panel.
+    capital : float
+        NAV before the first of these sessions.
+    count : int
+        Number of firms at most.
+
+    Returns
+    -------
+    list of (int, float)
+        Firm, and its profit after costs over the capital; the largest loss first. The profits of all firms
+        add up to the book's return over these sessions.
+    """
+    first, last = np.searchsorted(rows.session_R, [sessions.start, sessions.stop])
+    span = slice(int(first), int(last))
+    net_N = sum_by(rows.firm_R[span], rows.pnl_R[span] - rows.cost_R[span], n_firms) / capital
+    worst = np.argsort(net_N, kind="stable")[:count]
+    return [(int(firm), float(net_N[firm])) for firm in worst if net_N[firm] < 0]

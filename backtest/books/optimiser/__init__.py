@@ -1,1 +1,0 @@
-"""The optimiser of the optimised book: limits, covariance and solution."""

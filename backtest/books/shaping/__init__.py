@@ -1,1 +1,0 @@
-"""Steps that books by rank share: overlapping decisions, neutrality and volatility."""

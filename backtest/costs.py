@@ -1,0 +1,340 @@
+"""Costs of trading, of short positions and of leverage, and half-spreads estimated from daily prices.
+
+Shape suffixes: T sessions, N firms; R rows: T sessions, or 1 for a rate that is constant over time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from features.arithmetic.rolling import corwin_schultz_spread, lag, roll_spread
+from features.arrays import FloatArray, require_shape
+from features.panel.periods import SESSIONS_PER_YEAR
+
+Rate = float | FloatArray
+"""A number, or an array of shape (T, N) or (1, N)."""
+
+
+def require_rate(name: str, rate: Rate, *, may_be_unknown: bool = False) -> None:
+    """Raise ValueError unless a rate, or every cell of it, is finite and at least 0.
+
+    With ``may_be_unknown``, cells may be NaN.
+    """
+    if isinstance(rate, np.ndarray):
+        if rate.ndim != 2:
+            msg = (
+                f"{name} has shape {rate.shape}; it must be a number, or have a row per session, or one row."
+            )
+            raise ValueError(msg)
+        wrong_RN = ~(np.isfinite(rate) & (rate >= 0))
+        if may_be_unknown:
+            wrong_RN &= ~np.isnan(rate)
+        if wrong_RN.any():
+            msg = (
+                f"{name} is {rate[wrong_RN][0]} in {int(wrong_RN.sum()):,} cell(s); every cell must be a "
+                "finite number of basis points, at least 0."
+            )
+            raise ValueError(msg)
+    elif not math.isfinite(rate) or rate < 0:
+        msg = f"{name} is {rate}; it must be a finite number of basis points, at least 0."
+        raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Borrow:
+    """Cost of a session: ``bps_per_year * 1e-4 / periods_per_year * short market value``.
+
+    The market value is that after the trades of the previous close.
+
+    Attributes
+    ----------
+    bps_per_year : float or ndarray of shape (T, N) or (1, N)
+        Fee in basis points per year. Row s applies to positions held after the trades of session s; their
+        fee is charged at the close of s+1. No NaN.
+
+    Raises
+    ------
+    ValueError
+        If a value is negative or not finite.
+    """
+
+    bps_per_year: Rate = 0.0
+
+    def __post_init__(self) -> None:
+        require_rate("borrow_bps_per_year", self.bps_per_year)
+
+
+@dataclass(frozen=True, slots=True)
+class Commission:
+    """Cost of a trade: ``bps * 1e-4 * notional``, and at least the minimum.
+
+    Attributes
+    ----------
+    bps : float
+        Basis points of the traded notional.
+    minimum : float
+        Least commission of a trade of one firm in one session, as a fraction of the capital at the start.
+
+    Raises
+    ------
+    ValueError
+        If it is negative or not finite.
+    """
+
+    bps: float = 0.0
+    minimum: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_rate("commission_bps", self.bps)
+        require_rate("minimum commission", self.minimum)
+
+
+@dataclass(frozen=True, slots=True)
+class Financing:
+    """Cost of a session: ``bps_per_year * 1e-4 / periods_per_year * max(long value - NAV, 0)``.
+
+    Both values are those after the trades of the previous close. The proceeds of short sales do not pay for
+    long positions, because the lender of the shares keeps them as collateral. So a book with 100% long and
+    100% short borrows no money, one with 150% long and 50% short borrows half of its NAV, and for a long-only
+    book the borrowed amount is its negative cash.
+
+    Attributes
+    ----------
+    bps_per_year : float
+        Interest in basis points per year.
+
+    Raises
+    ------
+    ValueError
+        If it is negative or not finite.
+    """
+
+    bps_per_year: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_rate("financing_bps_per_year", self.bps_per_year)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HalfSpread:
+    """Cost of a trade: ``bps * 1e-4 * notional``. A round trip pays it twice.
+
+    Attributes
+    ----------
+    bps : float or ndarray of shape (T, N) or (1, N)
+        Half of the bid-ask spread in basis points of the traded notional. Row s is used by the trades of
+        session s and must be known before them: pass an estimate of the close of s-1. NaN = unknown: the
+        firm cannot be traded, because the cost of the trade is unknown.
+
+    Raises
+    ------
+    ValueError
+        If a value is negative or not finite.
+    """
+
+    bps: Rate = 0.0
+
+    def __post_init__(self) -> None:
+        require_rate("half_spread_bps", self.bps, may_be_unknown=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SquareRootImpact:
+    """Cost of a trade: ``coefficient * volatility * sqrt(notional / dollar volume) * notional``.
+
+    The price moves against an order by a multiple of its daily volatility times the square root of its share
+    of the daily volume: Torre (1997, BARRA Market Impact Model Handbook). Almgren, Thum, Hauptmann and Li
+    (2005, "Direct estimation of equity market impact") estimate an exponent of 0.6 for US stocks and do not
+    reject the square root for large orders; Toth and others (2011, Physical Review X 1, 021006) find the
+    square root with a coefficient of order 1 over many markets.
+
+    Attributes
+    ----------
+    coefficient : float
+        Multiple of the daily volatility that an order of one day's volume costs; 1 by convention.
+    capital : float
+        Value of the book before its first session, in the currency of the dollar volume. The notional of a
+        trade is its size in units of the starting capital times this.
+    volatility_per_root_volume_TN : ndarray of shape (T, N)
+        `volatility_per_root_volume`: daily volatility (a fraction) over the square root of the daily dollar
+        volume. Row s is used by the trades of session s and must be known before them. NaN = unknown: the
+        firm cannot be traded, because the cost of the trade is unknown.
+
+    Raises
+    ------
+    ValueError
+        If the coefficient is negative, the capital is not positive, one of them is not finite, or a cell is
+        negative.
+    """
+
+    coefficient: float
+    capital: float
+    volatility_per_root_volume_TN: FloatArray
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.coefficient) or self.coefficient < 0:
+            msg = f"The impact coefficient is {self.coefficient}; it must be a finite number, at least 0."
+            raise ValueError(msg)
+        require_capital(self.capital)
+        if np.any(self.volatility_per_root_volume_TN < 0):
+            msg = "Volatility over the root of volume has a negative cell; use NaN where it is unknown."
+            raise ValueError(msg)
+
+
+def require_capital(capital: float) -> None:
+    """Raise ValueError unless the capital is finite and above 0."""
+    if not math.isfinite(capital) or capital <= 0:
+        msg = f"The capital is {capital}; it must be a finite amount of the price's currency, above 0."
+        raise ValueError(msg)
+
+
+def volatility_per_root_volume(daily_volatility_TN: FloatArray, dollar_volume_TN: FloatArray) -> FloatArray:
+    """Compute ``volatility / sqrt(dollar volume)``: impact over the square root of the notional.
+
+    Parameters
+    ----------
+    daily_volatility_TN : ndarray of shape (T, N)
+        Trailing standard deviation of daily returns, a fraction; NaN = unknown.
+    dollar_volume_TN : ndarray of shape (T, N)
+        Trailing daily dollar volume in currency; NaN = unknown.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        Known when both inputs are. NaN where one is unknown or there is no volume.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    """
+    require_shape("the dollar volume", dollar_volume_TN, daily_volatility_TN.shape)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio_TN: FloatArray = daily_volatility_TN / np.sqrt(dollar_volume_TN)
+    ratio_TN[~np.isfinite(ratio_TN)] = np.nan
+    return ratio_TN
+
+
+COST_KINDS = ("half_spread", "commission", "impact", "borrow", "financing")
+"""Kinds of cost in the order of tables. The first three are paid by trades, the last two by positions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostModel:
+    """Terms of the costs of a book. A term that is left out is free.
+
+    Attributes
+    ----------
+    half_spread : HalfSpread
+        Paid on the traded notional.
+    commission : Commission
+        Paid on the traded notional.
+    impact : SquareRootImpact or None
+        Paid on the traded notional; the only term that depends on the capital.
+    borrow : Borrow
+        Paid on short positions.
+    financing : Financing
+        Paid on borrowed money.
+    periods_per_year : float
+        Sessions in a year: what fees and interest per year are divided by.
+    """
+
+    half_spread: HalfSpread = HalfSpread()  # frozen
+    commission: Commission = Commission()  # frozen
+    impact: SquareRootImpact | None = None
+    borrow: Borrow = Borrow()  # frozen
+    financing: Financing = Financing()  # frozen
+    periods_per_year: float = SESSIONS_PER_YEAR
+
+    @classmethod
+    def flat(
+        cls,
+        half_spread_bps: float = 0.0,
+        commission_bps: float = 0.0,
+        borrow_bps_per_year: float = 0.0,
+        financing_bps_per_year: float = 0.0,
+    ) -> CostModel:
+        """Costs with the same rates for all firms and sessions, without impact."""
+        return cls(
+            half_spread=HalfSpread(half_spread_bps),
+            commission=Commission(commission_bps),
+            borrow=Borrow(borrow_bps_per_year),
+            financing=Financing(financing_bps_per_year),
+        )
+
+
+def corwin_schultz(high_TN: FloatArray, low_TN: FloatArray, close_TN: FloatArray, window: int) -> FloatArray:
+    """Estimate half-spreads from daily highs and lows (Corwin and Schultz 2012).
+
+    Half of `features.arithmetic.rolling.corwin_schultz_spread`, with the adjustment for overnight gaps. The
+    estimate of a pair of days is set to zero if it is negative. That biases the mean upwards if the spread is
+    small relative to the volatility of a day: a firm with no spread and a volatility of 1% a day gets a
+    half-spread of about 20 basis points.
+
+    Parameters
+    ----------
+    high_TN, low_TN, close_TN : ndarray of shape (T, N)
+        Prices in one unit, adjusted alike; NaN where unknown.
+    window : int
+        Sessions over which the estimates are averaged; 21 is a month, as in the paper.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        Half-spread as a fraction of the price, at least 0, known at the close of t. NaN where unknown: fewer
+        than half of the window's pairs of neighbouring sessions have prices.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, the window is below 1 session, or a price is not above zero.
+    """
+    require_shape("low", low_TN, high_TN.shape)
+    require_shape("close", close_TN, high_TN.shape)
+    for name, price_TN in (("high", high_TN), ("low", low_TN), ("close", close_TN)):
+        _require_prices(name, price_TN)
+    return 0.5 * corwin_schultz_spread(high_TN, low_TN, close_TN, window)
+
+
+def roll(close_TN: FloatArray, window: int) -> FloatArray:
+    """Estimate half-spreads from the bounce of closing prices (Roll 1984).
+
+    Half of `features.arithmetic.rolling.roll_spread` of ``close[t] / close[t-1] - 1``. Returns of a firm that
+    reverse for any other reason count as spread, and a firm whose returns continue gets 0: use windows of a
+    quarter or more.
+
+    Parameters
+    ----------
+    close_TN : ndarray of shape (T, N)
+        Closing prices, adjusted for splits and dividends; NaN where unknown.
+    window : int
+        Sessions of the autocovariance.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        Half-spread as a fraction of the price, at least 0, known at the close of t. NaN where unknown: fewer
+        than half of the window's pairs of neighbouring returns are known.
+
+    Raises
+    ------
+    ValueError
+        If the window is below 1 session, or a price is not above zero.
+    """
+    _require_prices("close", close_TN)
+    return 0.5 * roll_spread(close_TN / lag(close_TN, 1) - 1.0, window)
+
+
+def _require_prices(name: str, price_TN: FloatArray) -> None:
+    """Raise ValueError unless every known price is a positive, finite number."""
+    wrong_TN = (price_TN <= 0) | np.isinf(price_TN)
+    if wrong_TN.any():
+        t, firm = np.argwhere(wrong_TN)[0]
+        msg = (
+            f"The {name} of session {t} and firm {firm} is {price_TN[t, firm]}; prices must be above zero. "
+            "Use NaN where a price is unknown."
+        )
+        raise ValueError(msg)

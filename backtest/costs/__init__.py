@@ -1,1 +1,0 @@
-"""Costs of trading, of short positions and of leverage."""
