@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipelines.config.load import check_config
 from pipelines.dataset.market import Market, build_market
-from pipelines.results.analysis.analysis import BookAnalysis
-from pipelines.results.analysis.measured import MeasuredBook
+from pipelines.results.book_analysis import BookAnalysis
+from pipelines.results.books import MeasuredBook
 from pipelines.results.evaluate import evaluate
 
 TARGET = 2.0  # seconds

@@ -36,7 +36,7 @@ from backtest.inference.multiple import superior_books
 from backtest.inference.overfitting import deflated_sharpe
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market, to_panel
-from pipelines.results.book_orders import book_orders
+from pipelines.results.books import book_orders
 from pipelines.results.comparisons import TradableSeries, comparison_table, significance_table
 from pipelines.results.evaluate import Evaluation, evaluate
 from pipelines.sources.simulated.config import MarketConfig

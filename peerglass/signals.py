@@ -16,11 +16,9 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
 from pipelines.errors import ConfigError, DataError
-from pipelines.results.robustness.recount import keep_returns, recounted_tables
-from pipelines.results.signals.guard import guard_table
-from pipelines.results.signals.measure import signal_tables, with_tradable_delay
-from pipelines.results.signals.placing import place_signals
-from pipelines.results.signals.reading import SignalTable
+from pipelines.results.evaluate_signals import guard_table, place_signals, signal_tables, with_tradable_delay
+from pipelines.results.recount import keep_returns, recounted_tables
+from pipelines.results.signal_file import SignalTable
 from pipelines.train.trials import Scope, count_trials, record, signal_trials
 
 if TYPE_CHECKING:

@@ -127,9 +127,8 @@ def backtest_run(
     wait
         Whether to wait for another process that writes to the run.
     """
-    from pipelines.results.backtest import evaluate_run
-    from pipelines.results.describe import describe_evaluation
-    from pipelines.results.document import document
+    from pipelines.results.describe import describe_evaluation, document
+    from pipelines.results.evaluate_run import evaluate_run
 
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
@@ -197,9 +196,9 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
     wait
         Whether to wait for another process that writes to the run.
     """
-    from pipelines.measure import report_signals
-    from pipelines.results.backtest import evaluate_run, missing_tasks_of_run
-    from pipelines.results.robustness.recount import recount
+    from pipelines.evaluate_file import report_signals
+    from pipelines.results.evaluate_run import evaluate_run, missing_tasks_of_run
+    from pipelines.results.recount import recount
     from pipelines.run.evaluations import find_evaluation, newest_evaluation
 
     progress = Progress()
@@ -292,8 +291,8 @@ def run_config(
     with workers_made_ready(config) as make_ready:
         from pipelines.audit.command import audit_before_training, warn_after_training
         from pipelines.explain.attribution import explain_if_new, explanation_tasks
-        from pipelines.results.backtest import evaluate_run
         from pipelines.results.describe import describe_evaluation
+        from pipelines.results.evaluate_run import evaluate_run
         from pipelines.tracking.runs import tracked
         from pipelines.train.walkforward import tasks_left, train
 

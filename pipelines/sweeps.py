@@ -12,13 +12,11 @@ from pipelines.config.load import digest, override_backtest
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, to_panel
 from pipelines.errors import DataError
-from pipelines.measure import MeasureOptions, prepared_file
+from pipelines.evaluate_file import MeasureOptions, prepared_file
 from pipelines.progress import Progress
-from pipelines.results.robustness.recount import read_tried, trials_of
-from pipelines.results.sweep.describe import describe_sweep, sentences, sweep_json
-from pipelines.results.sweep.grid import Axis, VariantSettings, parse_axes, variants
-from pipelines.results.sweep.store import SweepRecord, store_sweep
-from pipelines.results.sweep.sweep import sweep
+from pipelines.results.recount import read_tried, trials_of
+from pipelines.results.sweep_grid import Axis, VariantSettings, parse_axes, variants
+from pipelines.results.sweeps import SweepRecord, describe_sweep, sentences, store_sweep, sweep, sweep_json
 from pipelines.run.evaluations import Evaluated, assumptions_id, evaluation_code
 from pipelines.run.locks import Locks
 from pipelines.run.open import load_run_market
@@ -92,8 +90,8 @@ def sweep_file(
 ) -> None:
     """Sweep the signals of a file on the lake of a config.
 
-    The errors are those of `pipelines.measure.measure_file`. A signal that fails the look-ahead guard is
-    swept and ends with `AuditError`.
+    The errors are those of `pipelines.evaluate_file.measure_file`. A signal that fails the look-ahead guard
+    is swept and ends with `AuditError`.
     """
     progress = Progress()
     with prepared_file(target, config, measuring, progress) as prepared:

@@ -18,7 +18,7 @@ from pipelines.lake.schemas import schema
 from pipelines.nightly.data import NightData, night_data
 from pipelines.nightly.version import ModelVersion
 from pipelines.progress import Progress
-from pipelines.results.backtest import evaluate_run
+from pipelines.results.evaluate_run import evaluate_run
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
 from pipelines.train.walkforward import train

@@ -18,9 +18,8 @@ from features.panel.delistings import DelistingRule
 from features.panel.panel import Panel, build_panel
 from pipelines.dataset.market import Market, to_panel
 from pipelines.lake.contracts import check
-from pipelines.results.signals.guard import guard_table
-from pipelines.results.signals.placing import place_signals
-from pipelines.results.signals.reading import SignalTable
+from pipelines.results.evaluate_signals import guard_table, place_signals
+from pipelines.results.signal_file import SignalTable
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
 
 Array = npt.NDArray[np.float64]

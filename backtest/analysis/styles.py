@@ -14,13 +14,14 @@ Shape suffixes: T sessions, N firms, K styles, R sessions of a block, J market a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from features.arithmetic.rolling import last_known_index
 from features.arithmetic.transforms import rank_normal
 from features.arrays import BoolArray, Float32Array, FloatArray, require_shape
+from features.panel.holding import held_return, holders
 from features.panel.panel import Panel
 
 
@@ -147,7 +148,7 @@ def newest_universe(universe_TN: BoolArray) -> BoolArray:
     return newest_TN
 
 
-_BLOCK = 64  # sessions whose regressions are set up at once
+_BLOCK = 64  # sessions at once, so that intermediate arrays stay small
 MIN_FIRMS_PER_FACTOR = 2
 
 
@@ -227,3 +228,55 @@ def _regress(
     enough_R = in_RN.sum(axis=1) >= MIN_FIRMS_PER_FACTOR * (K + 1)
     unknown_RJ = np.column_stack([~enough_R, *(~known_KR | ~enough_R)])
     return np.where(unknown_RJ, np.nan, return_RJ)
+
+
+@dataclass(slots=True, eq=False)
+class FactorData:
+    """Scores of all sessions, and factor returns by delay.
+
+    Attributes
+    ----------
+    scores
+        Known at the close of each session of the panel.
+    earned_TN
+        Return of each session, as a holder earns it; NaN where a price is unknown.
+    """
+
+    scores: StyleScores
+    earned_TN: FloatArray
+    _returns: dict[int, FactorReturns] = field(default_factory=dict)
+
+    def scores_on(self, held: slice) -> StyleScores:
+        """Scores on some sessions."""
+        every = self.scores
+        return replace(
+            every,
+            score_KTN=every.score_KTN[:, held],
+            known_KT=every.known_KT[:, held],
+            universe_TN=every.universe_TN[held],
+        )
+
+    def returns_on(self, held: slice, delay: int) -> FactorReturns:
+        """Returns on some sessions of factors that are traded ``delay`` sessions after their decision."""
+        if delay not in self._returns:
+            self._returns[delay] = factor_returns(self.scores, self.earned_TN, delay)
+        every = self._returns[delay]
+        return FactorReturns(every.names, every.return_TJ[held])
+
+
+def factor_data(panel: Panel, universe_TN: BoolArray) -> FactorData:
+    """Compute the scores and the returns of the firms of a panel, once for all books."""
+    return FactorData(style_scores(panel, universe_TN), earned_returns(panel))
+
+
+def earned_returns(panel: Panel) -> FloatArray:
+    """Return of each session for a holder, shape (T, N): halts earn 0, a delisting pays its return.
+
+    NaN in the first session, and where the total return index is unknown at either close.
+    """
+    earned_TN = np.full(panel.total_return_index_TN.shape, np.nan)
+    for start in range(0, panel.n_sessions - 1, _BLOCK):
+        block = holders(panel).on(slice(start, start + _BLOCK + 1))
+        known_BN = block.known_TN[1:] & block.known_TN[:-1]
+        earned_TN[start + 1 : start + 1 + len(known_BN)] = np.where(known_BN, held_return(block, 1), np.nan)
+    return earned_TN

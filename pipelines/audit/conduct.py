@@ -18,7 +18,7 @@ from pipelines.errors import AuditError, ConfigError
 from pipelines.ingest.quarantine import open_rejections
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.results.horizons import stored_forecasts
+from pipelines.results.forecast_tables import stored_forecasts
 from pipelines.run.provenance import AuditMade, environment, record
 from pipelines.run.record import Run
 

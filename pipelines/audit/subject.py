@@ -108,7 +108,7 @@ class Subject:
     run
         The run whose checkpoints are audited; None for a config.
     forecasts
-        Stored forecasts of the run, all horizons (`pipelines.results.horizons.stored_forecasts`).
+        Stored forecasts of the run, all horizons (`pipelines.results.forecast_tables.stored_forecasts`).
     seed
         Seed of the noise and of all draws.
     older

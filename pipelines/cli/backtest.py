@@ -9,7 +9,7 @@ import typer
 
 from pipelines.cli.options import RUNS_FOLDER, AsOfOption, OutputOption, SetOption, WaitOption
 from pipelines.errors import ConfigError
-from pipelines.measure import MeasureOptions, file_of, is_signal_file, measure_file
+from pipelines.evaluate_file import MeasureOptions, file_of, is_signal_file, measure_file
 
 
 def backtest(

@@ -50,9 +50,8 @@ def compare(
     """
     from pipelines.nightly.registry.candidates import is_version, open_versions
     from pipelines.nightly.registry.promote import config_of_option
-    from pipelines.results.compare.candidates import open_candidate
-    from pipelines.results.compare.compare import compare as compare_candidates
-    from pipelines.results.compare.describe import comparison_json, describe_comparison
+    from pipelines.results.run_comparison import compare as compare_candidates
+    from pipelines.results.run_comparison import comparison_json, describe_candidates, open_candidate
 
     of_nights = [name for name in runs if is_version(name)]
     if of_nights and len(of_nights) < len(runs):
@@ -67,4 +66,4 @@ def compare(
     else:
         candidates = [open_candidate(name, output, delay, book) for name in runs]
     comparison = compare_candidates(candidates)
-    typer.echo(comparison_json(comparison) if as_json else describe_comparison(comparison))
+    typer.echo(comparison_json(comparison) if as_json else describe_candidates(comparison))

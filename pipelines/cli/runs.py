@@ -37,7 +37,7 @@ def show(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOpti
     """Show the identity, data versions, folds, evaluations, trials and files of a run or a signal file."""
     from pipelines.inventory.details import describe_details, details_json, run_details
     from pipelines.inventory.signals import describe_signal_details, signal_details
-    from pipelines.results.signals.record import find_signals
+    from pipelines.results.signal_record import find_signals
     from pipelines.run.record import open_run
 
     measured = find_signals(run, output)

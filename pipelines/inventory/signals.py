@@ -8,7 +8,7 @@ from pathlib import Path
 from pipelines.errors import DataError
 from pipelines.inventory.details import Details, content_lines, evaluation_rows, megabytes
 from pipelines.inventory.summaries import RunSummary, newest_figures, size_of
-from pipelines.results.signals.record import RECORD, MeasuredSignals, find_signals
+from pipelines.results.signal_record import RECORD, MeasuredSignals, find_signals
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.locks import holder_of
 from pipelines.train.trials import Scope, count_trials
@@ -29,7 +29,7 @@ def signal_details(measured: MeasuredSignals) -> Details:
     -------
     mapping
         ``summary`` (`pipelines.inventory.summaries.RunSummary`), ``record``
-        (`pipelines.results.signals.record.SignalRecord`), ``evaluations`` (newest first), ``trials`` (of this
+        (`pipelines.results.signal_record.SignalRecord`), ``evaluations`` (newest first), ``trials`` (of this
         file, and all that count against it), ``files`` (entry of the folder -> bytes).
     """
     counted = count_trials(measured.folder.parent, Scope.of(measured.config))

@@ -94,7 +94,6 @@ def measured_data(
         comparisons=comparisons,
         horizons=evaluation.read_table("horizons"),
         quantile_scores=evaluation.read_table("quantile_scores"),
-        label_shares=evaluation.read_table("label_shares"),
         endings=evaluation.read_table("endings"),
         books=BookTables(**{name: evaluation.read_table(name) for name in BookTables.__dataclass_fields__}),
         signals=SignalTables(

@@ -14,7 +14,7 @@ from pipelines.pages.contents.report import ReportData
 from pipelines.pages.contents.signal_file import SignalFile
 from pipelines.results.comparisons import tradable_delay
 from pipelines.results.describe import describe_flagged
-from pipelines.results.signals.record import MeasuredSignals
+from pipelines.results.signal_record import MeasuredSignals
 from pipelines.run.evaluations import StoredEvaluation
 
 

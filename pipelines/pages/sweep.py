@@ -9,9 +9,8 @@ from importlib.resources import files
 import polars as pl
 
 from pipelines.pages.tables import DASH, Column, number, percent, plain, table, text
-from pipelines.results.sweep.grid import Axis
-from pipelines.results.sweep.store import SweepRecord
-from pipelines.results.sweep.sweep import Sweep
+from pipelines.results.sweep_grid import Axis
+from pipelines.results.sweeps import Sweep, SweepRecord
 
 _POSITIVE, _NEGATIVE = (0, 114, 178), (213, 94, 0)  # Okabe and Ito's blue and vermilion
 _DARKEST = 0.75

@@ -6,7 +6,8 @@ same sessions, so their daily differences are tested.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -25,11 +26,16 @@ from backtest.inference.bootstrap import (
     sharpe_interval,
 )
 from backtest.inference.means import LEVEL, MeanTest, diebold_mariano, mean_test, paired_test
+from backtest.inference.multiple import confidence_set, superior_books
 from backtest.inference.overfitting import deflated_sharpe, probabilistic_sharpe
+from backtest.splits.folds import Fold
 from features.arrays import FloatArray
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.results.evaluate import Evaluation, label_overlap
+from pipelines.dataset.folds import n_paths, path_of_tests
+from pipelines.dataset.market import Market
+from pipelines.results.evaluate import Evaluation, evaluate, forecasts_to_arrays, label_overlap
+from pipelines.run.completeness import common_dates, restrict_to_dates
 
 BASELINES: Final[Mapping[str, str]] = MappingProxyType({"ridge": "ridge", "lightgbm": "LightGBM"})
 """Models that every other model is compared with, and their titles."""
@@ -260,3 +266,146 @@ def _floats(series: pl.Series) -> FloatArray:
 
 def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+MIN_SESSIONS: Final = 60
+"""Fewer common sessions than about a quarter give no table."""
+
+
+def multiple_test_table(
+    result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]
+) -> pl.DataFrame | None:
+    """Test the net returns of all models or signals together, at the first delay that can be traded.
+
+    Parameters
+    ----------
+    result
+        Daily net returns of the books of the seed ensembles.
+    config
+        Models, books and label.
+    dates_T
+        Sessions of the panel.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        One row per model and book, on the sessions on which all models have a return: model; book; delay;
+        sessions; spa_p (p-value of the null hypothesis that no model earns more than the risk-free rate, the
+        same for all models of a book); in_stepm (whether StepM counts this model as better than that);
+        mcs_p and in_mcs (`backtest.inference.multiple.confidence_set`; in the set if mcs_p is at least
+        level); baseline (the baseline with the highest net Sharpe ratio), baseline_spa_p and
+        in_baseline_stepm (the same tests against this baseline, for models that are no baseline); level.
+        Null: unknown. None for a single model, or with too few sessions.
+    """
+    series = TradableSeries(result, config, dates_T)
+    kinds = {model: registry_name(config, model) for model in series.models if model in config.models}
+    frames = []
+    for book in config.backtest.books:
+        return_TV = np.column_stack([series.returns(model, book) for model in series.models])
+        return_TV = return_TV[~np.isnan(return_TV).any(axis=1)]
+        if len(series.models) < 2 or len(return_TV) < MIN_SESSIONS:
+            continue
+        against_zero, p_V = superior_books(return_TV, level=LEVEL), confidence_set(return_TV)
+        frame = pl.DataFrame(
+            {
+                "model": series.models,
+                "book": [book] * len(series.models),
+                "delay": [series.delay] * len(series.models),
+                "sessions": [len(return_TV)] * len(series.models),
+                "spa_p": [against_zero.p_value] * len(series.models),
+                "in_stepm": against_zero.superior_V,
+                "mcs_p": p_V,
+                "in_mcs": [None if np.isnan(p) else bool(p >= LEVEL) for p in p_V],
+            },
+            schema_overrides={"in_mcs": pl.Boolean},
+        )
+        ours = [v for v, model in enumerate(series.models) if kinds.get(model) not in BASELINES]
+        best = _best_baseline(return_TV, [v for v in range(len(series.models)) if v not in ours])
+        baseline: dict[str, list[object]] = {
+            name: [None] * len(series.models) for name in ("baseline", "baseline_spa_p", "in_baseline_stepm")
+        }
+        if best is not None and ours:
+            tested = superior_books(return_TV[:, ours] - return_TV[:, [best]], level=LEVEL)
+            for v, superior in zip(ours, tested.superior_V.tolist(), strict=True):
+                baseline["baseline"][v] = series.models[best]
+                baseline["baseline_spa_p"][v] = tested.p_value
+                baseline["in_baseline_stepm"][v] = superior
+        schema = {"baseline": pl.String, "baseline_spa_p": pl.Float64, "in_baseline_stepm": pl.Boolean}
+        frames.append(
+            frame.hstack(pl.DataFrame(baseline, schema=schema)).with_columns(pl.lit(LEVEL).alias("level"))
+        )
+    if not frames:
+        return None
+    return pl.concat(frames).with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+def _best_baseline(return_TV: FloatArray, baselines: list[int]) -> int | None:
+    """Return the column of the baseline with the highest Sharpe ratio; None if no baseline varies."""
+    varying = [v for v in baselines if return_TV[:, v].std() > 0]
+    if not varying:
+        return None
+    return max(varying, key=lambda v: float(return_TV[:, v].mean() / return_TV[:, v].std()))
+
+
+def path_table(
+    forecasts: pl.DataFrame, folds: Sequence[Fold], dataset: Market, config: Config
+) -> pl.DataFrame | None:
+    """Measure every model on every path of tests, at the first delay that can be traded.
+
+    Each path covers every tested date once, with forecasts of models that were trained on different groups of
+    sessions. The spread over paths shows how much a result depends on that choice. Paths share training data
+    and test dates, so it is not a standard error.
+
+    Parameters
+    ----------
+    forecasts
+        Rows of the run in the lake's table ``forecasts``.
+    folds
+        Folds of the run.
+    dataset
+        Labels, universe and panel.
+    config
+        Books, costs and the label.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        model, path (from 1), delay, book (the main one), dates (common to all models), ic and rank_ic (seed
+        ensemble), sharpe_net (annualised); None for folds with a single path.
+    """
+    paths = n_paths(dataset, folds)
+    if paths < 2:
+        return None
+    delay, book = tradable_delay(config.label.delays), next(iter(config.backtest.books))
+    one_delay = replace(dataset, labels={delay: dataset.labels[delay]})
+    books = {book: config.backtest.books[book]}
+    one_book = config.model_copy(update={"backtest": config.backtest.model_copy(update={"books": books})})
+    sessions = np.unique(np.concatenate([fold.test for fold in folds]))
+    no_scores = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
+    parts = []
+    for path in range(paths):
+        of_path = forecasts.join(path_of_tests(dataset, folds, path), on=["date", "fold"], how="semi")
+        arrays = forecasts_to_arrays(of_path, dataset.panel)
+        ordered = {model: arrays[model] for model in config.models if model in arrays}
+        dates_T = common_dates(ordered)
+        result = evaluate(
+            restrict_to_dates(ordered, dates_T),
+            one_delay,
+            one_book,
+            no_scores,
+            truth_TN=None,
+            sessions=sessions,
+        )
+        parts.append(
+            result.ladder.select(
+                "model",
+                pl.lit(path + 1, dtype=pl.Int64).alias("path"),
+                "delay",
+                pl.lit(book).alias("book"),
+                pl.lit(int(dates_T.sum()), dtype=pl.Int64).alias("dates"),
+                pl.col("ensemble_ic").alias("ic"),
+                pl.col("ensemble_rank_ic").alias("rank_ic"),
+                pl.col(f"{book}.sharpe_net").alias("sharpe_net"),
+            )
+        )
+    return pl.concat(parts).sort("model", "path", maintain_order=True)

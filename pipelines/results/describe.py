@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -116,7 +118,7 @@ def describe_flagged(rows: pl.DataFrame | None) -> tuple[str, ...]:
     Parameters
     ----------
     rows
-        Table ``flagged_rows`` (`pipelines.results.measured.flagged_rows`); None if there are none.
+        Table ``flagged_rows`` (`pipelines.results.evaluation_tables.flagged_rows`); None if there are none.
     """
     if rows is None:
         return ()
@@ -163,7 +165,7 @@ def describe_tests(
     significance, comparisons
         Tables of `pipelines.results.comparisons`; None if the run has no baseline to compare with.
     counted
-        Table ``trials`` of `pipelines.results.robustness.recount.recount`; None: ``significance`` is not
+        Table ``trials`` of `pipelines.results.recount.recount`; None: ``significance`` is not
         recounted.
     """
     first = significance.row(0, named=True)
@@ -272,7 +274,7 @@ def describe_factors(factor_alpha: pl.DataFrame, book: str, delay: int) -> str:
     Parameters
     ----------
     factor_alpha
-        Table of `pipelines.results.analysis.analysis.BookAnalysis`.
+        Table of `pipelines.results.book_analysis.BookAnalysis`.
     book, delay
         The main book, and the delay of the tests.
     """
@@ -288,7 +290,7 @@ def describe_factors(factor_alpha: pl.DataFrame, book: str, delay: int) -> str:
 
 
 def describe_notes(notes: pl.DataFrame) -> str:
-    """Format notes on books (`pipelines.results.book_targets.note_table`): one line per model and book."""
+    """Format notes on books (`pipelines.results.books.note_table`): one line per model and book."""
     lines = []
     for (model, book), part in notes.group_by(["model", "book"], maintain_order=True):
         last = part.row(-1, named=True)
@@ -326,3 +328,73 @@ def _number(value: float | None, digits: int, scale: int = 1) -> str:
         return "-"
     value *= scale
     return f"{value:.{digits}f}" if abs(value) < 1e4 else f"{value:.0e}"  # wider would run into its neighbour
+
+
+VERSION: Final = 1
+"""Version of the document. A key is never renamed or removed without a new version."""
+
+_TABLES: Final = {
+    "results": "ladder",
+    "books": "figures",
+    "tests": "significance",
+    "comparisons": "comparisons",
+    "multiple_tests": "multiple_tests",
+    "overfitting": "overfitting",
+    "factor_alpha": "factor_alpha",
+    "guard": "guard",
+    "rows": "rows",
+    "flagged_rows": "flagged_rows",
+}
+
+
+def document(
+    run_id: str,
+    evaluation: StoredEvaluation,
+    verdict: Mapping[str, Any] | None,
+    paths: Mapping[str, Path],
+) -> str:
+    """Format an evaluation as JSON.
+
+    Parameters
+    ----------
+    run_id
+        Id of the run, or of the measured signals.
+    evaluation
+        The evaluation.
+    verdict
+        tone (good, caution or bad), headline and evidence; None if there is no report to take it from.
+    paths
+        Name -> file or folder.
+
+    Returns
+    -------
+    str
+        One object. A table is a list of rows, or null if the evaluation does not have it. NaN and unknown
+        values are null, dates are YYYY-MM-DD.
+    """
+    record = evaluation.record
+    content = {
+        "version": VERSION,
+        "id": run_id,
+        "evaluation": record.evaluation,
+        "made_at": record.made_at.isoformat(timespec="seconds"),
+        "commit": record.commit,
+        "dates": {"first": str(record.first), "last": str(record.last), "count": record.dates},
+        "delays": list(record.delays),
+        "periods_per_year": record.periods_per_year,
+        "backtest": record.backtest.model_dump(mode="json"),
+        "trials": int(evaluation.table("trials")["trials"][0]),
+        "incomplete": record.incomplete,
+        "verdict": verdict,
+        **{key: _rows(evaluation.read_table(name)) for key, name in _TABLES.items()},
+        "paths": {name: str(path) for name, path in paths.items()},
+    }
+    return json.dumps(content, indent=1, default=str, allow_nan=False)
+
+
+def _rows(table: pl.DataFrame | None) -> list[dict[str, Any]] | None:
+    if table is None:
+        return None
+    floats = [name for name, dtype in table.schema.items() if dtype.is_float()]
+    known = table.with_columns(pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in floats)
+    return known.to_dicts()

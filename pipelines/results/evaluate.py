@@ -20,9 +20,7 @@ from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, to_panel
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
-from pipelines.results.analysis.measured import MeasuredBook
-from pipelines.results.book_orders import Benchmarks, book_orders
-from pipelines.results.book_targets import note_table
+from pipelines.results.books import Benchmarks, MeasuredBook, book_orders, note_table
 from pipelines.run.completeness import forecast_by_all
 
 _FAR = 1e6

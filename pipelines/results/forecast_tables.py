@@ -14,25 +14,35 @@ Shape suffixes: T sessions, R measured sessions, N firms, S sectors.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from backtest.analysis.ledger import sector_names
 from backtest.analysis.styles import STYLES
 from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics, persistence
+from backtest.forecasts.metrics import forecast_metrics
 from backtest.inference.means import mean_test
 from features.arrays import DateArray, FloatArray, IntArray
 from features.information_coefficient import mean_known
 from features.panel.holding import forward_returns
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
-from pipelines.dataset.market import Market
-from pipelines.results.evaluate import label_overlap, standardised
+from pipelines.dataset.folds import path_of_tests, plan_folds
+from pipelines.dataset.market import Market, to_panel
+from pipelines.lake.lake import Lake
+from pipelines.lake.pipeline_tables import EnsembleForecasts
+from pipelines.lake.schemas import schema
+from pipelines.results.evaluate import ensemble, label_overlap, seed_dispersion, standardised
+from pipelines.run.completeness import forecast_by_all
+from pipelines.run.record import Run
+from pipelines.train.quantiles import FOLDER
 
 HORIZONS: Final = (1, 2, 3, 5, 10, 21, 63)
 """Sessions held, at the first delay that can be traded; the label's horizon is measured as well."""
@@ -283,3 +293,151 @@ def _sector_rows(measured: list[_Measured], panel: Panel) -> Iterator[dict[str, 
             test = mean_test(mean_RS[:, s])
             if test.n:
                 yield {"model": one.model, "kind": "sector", "key": name, "mean": test.mean, "t": test.t}
+
+
+def horizon_table(
+    run: Run, lake: Lake, dataset: Market, dates_T: npt.NDArray[np.bool_]
+) -> pl.DataFrame | None:
+    """Measure the seed ensemble of a run's forecasts at every horizon, including the label's.
+
+    Parameters
+    ----------
+    run
+        The run.
+    lake
+        Lake with its forecasts.
+    dataset
+        Labels.
+    dates_T
+        True on the dates that all models of the run forecast; only these are measured.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        model, horizon (sessions), seeds, ic, ic_t (Newey-West over overlapping labels), icir, rank_ic on the
+        test sessions; None if no model of the run forecasts shorter horizons than the label's.
+    """
+    label = run.config.label
+    if not label.shorter_horizons:
+        return None
+    path = path_of_tests(dataset, plan_folds(dataset, run.config))
+    stored = stored_forecasts(run, lake).join(path, on=["date", "fold"], how="semi")
+    with_path = stored.filter(pl.col("horizon") < label.horizon)["model"].unique().to_list()
+    if not with_path:
+        return None
+    labels = {**dataset.shorter_labels, label.horizon: dataset.labels[label.delay]}
+    rows = []
+    every = stored.filter(pl.col("model").is_in(with_path)).partition_by(["model", "horizon"], as_dict=True)
+    for (model, horizon), part in sorted(every.items()):
+        seeds = {
+            int(seed): to_panel(frame, "forecast", dataset.panel)
+            for (seed,), frame in part.partition_by(["seed"], as_dict=True).items()
+        }
+        joint_TN, label_TN = ensemble(seeds), labels[int(horizon)]
+        rows_T = np.flatnonzero(np.isfinite(joint_TN).any(axis=1) & dates_T)
+        metrics = forecast_metrics(
+            joint_TN[rows_T], label_TN[rows_T], horizon=label_overlap(rows_T, int(horizon))
+        )
+        rows.append(
+            {
+                "model": model,
+                "horizon": horizon,
+                "seeds": len(seeds),
+                "ic": metrics.ic,
+                "ic_t": metrics.ic_t,
+                "icir": metrics.icir,
+                "rank_ic": metrics.rank_ic,
+            }
+        )
+    return pl.DataFrame(rows)
+
+
+def stored_forecasts(run: Run, lake: Lake) -> pl.DataFrame:
+    """Read the stored forecasts of a run at all horizons.
+
+    Returns
+    -------
+    polars.DataFrame
+        Columns of the lake's table ``forecasts``, and ``horizon`` in sessions. All models have rows at the
+        label's horizon; models that forecast shorter horizons also have rows at these.
+    """
+    forecasts = _rows_of(run, lake, "forecasts").with_columns(
+        pl.lit(run.config.label.horizon, dtype=pl.Int64).alias("horizon")
+    )
+    if not lake.exists("forecast_paths"):
+        return forecasts
+    return pl.concat([_rows_of(run, lake, "forecast_paths").select(forecasts.columns), forecasts])
+
+
+def _rows_of(run: Run, lake: Lake, table: str) -> pl.DataFrame:
+    if run.config.folds.scheme == "live":  # it has no test, and its lake may have no forecasts at all
+        return schema(table).create_empty()
+    return lake.read(table, filters=pl.col("run_id") == run.run_id)
+
+
+def quantile_score_table(run: Run, folds: Collection[int]) -> pl.DataFrame | None:
+    """Average the quantile scores of a run over folds and seeds, weighted by the number of dates.
+
+    Parameters
+    ----------
+    run
+        The run.
+    folds
+        Folds that all models have, so that the scores of all models are from the same dates.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        model, level, pinball, reference, below (see `score_quantiles`); None if no model has quantiles.
+    """
+    rows: list[dict[str, Any]] = []
+    for path in sorted((run.folder / FOLDER).glob("*.json")):
+        model, _, rest = path.stem.rpartition("-fold-")
+        if int(rest.partition("-seed-")[0]) not in folds:
+            continue
+        rows += [{"model": model, **row} for row in json.loads(path.read_text())]
+    if not rows:
+        return None
+    weight = pl.col("dates") / pl.col("dates").sum()
+    means = [(pl.col(name) * weight).sum() for name in ("pinball", "reference", "below")]
+    known = pl.DataFrame(rows).filter(pl.col("dates") > 0)
+    order = pl.col("model").replace_strict({name: i for i, name in enumerate(run.config.models)})
+    return known.group_by("model", "level").agg(means).sort(order, "level")
+
+
+def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Panel) -> pl.DataFrame:
+    """Compute every model's seed ensemble, on the dates and firms that all its seeds forecast.
+
+    Parameters
+    ----------
+    forecasts
+        model -> seed -> array of shape (T, N), known at the close of session t.
+    panel
+        Dates and tickers of the rows and columns.
+
+    Returns
+    -------
+    polars.DataFrame
+        model, date, ticker, signal (mean over seeds of the forecasts standardised within the date),
+        seed_dispersion (standard deviation over seeds of the standardised forecasts; null for a single seed)
+        and seeds (the number of seeds). A row that violates the contract
+        `pipelines.lake.pipeline_tables.EnsembleForecasts` is a bug and raises an error.
+    """
+    dates_T, tickers_N = panel.dates_T.astype("datetime64[D]"), np.asarray(panel.tickers_N)
+    parts = []
+    for model, seeds in forecasts.items():
+        rows_T = forecast_by_all(seeds.values())
+        of_rows = {seed: forecast_TN[rows_T] for seed, forecast_TN in seeds.items()}
+        signal_RN, seed_dispersion_RN = ensemble(of_rows), seed_dispersion(of_rows)
+        r, n = np.nonzero(np.isfinite(signal_RN))
+        columns = {"date": dates_T[rows_T][r], "ticker": tickers_N[n], "signal": signal_RN[r, n]}
+        frame = pl.DataFrame({**columns, "seed_dispersion": seed_dispersion_RN[r, n]}).select(
+            pl.lit(model).alias("model"),
+            "date",
+            "ticker",
+            "signal",
+            pl.col("seed_dispersion").fill_nan(None),
+            pl.lit(len(seeds), dtype=pl.Int64).alias("seeds"),
+        )
+        parts.append(EnsembleForecasts.validate(frame))
+    return pl.concat(parts)

@@ -38,25 +38,6 @@ _MODULES: Final = (
     "dataset/folds",
     "dataset/market",
     "dataset/risk_free",
-    "results/analysis/analysis",
-    "results/analysis/book_rows",
-    "results/analysis/factor_data",
-    "results/analysis/measured",
-    "results/backtest",
-    "results/book_orders",
-    "results/book_targets",
-    "results/comparisons",
-    "results/ending_scenarios",
-    "results/ensembles",
-    "results/evaluate",
-    "results/forecast_tables",
-    "results/horizons",
-    "results/label_shares",
-    "results/measured",
-    "results/quantile_scores",
-    "results/robustness/multiple_tests",
-    "results/robustness/paths",
-    "results/trading",
     "run/completeness",
     "train/quantiles",
 )
@@ -150,7 +131,7 @@ class StoredEvaluation:
     """An evaluation on disk: its record, and the folder that holds its tables.
 
     ``recounted`` holds the tables that depend on what was tried since, as they are now
-    (`pipelines.results.robustness.recount.recount`). They are read instead of the stored ones.
+    (`pipelines.results.recount.recount`). They are read instead of the stored ones.
     """
 
     record: EvaluationRecord
@@ -218,13 +199,14 @@ def file_digest(setting: float | str | None) -> str | None:
 
 @lru_cache(maxsize=1)
 def evaluation_code() -> str:
-    """Digest of the files that measure forecasts: backtest, features, and some modules of pipelines.
+    """Digest of the files that measure forecasts: backtest, features, and results and more of pipelines.
 
     Comments count. To parse all files and leave them out would take a second of every backtest.
     """
     packages = [Path(str(package.__file__)).parent for package in (backtest, features)]
     files = [path for folder in packages for path in folder.rglob("*.py")]
-    files += [Path(__file__).parents[1] / f"{name}.py" for name in _MODULES]
+    own = Path(__file__).parents[1]
+    files += [*(own / f"{name}.py" for name in _MODULES), *(own / "results").glob("*.py")]
     root, sha = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(files):
         sha.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())

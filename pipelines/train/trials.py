@@ -161,7 +161,7 @@ def signal_trials(contents: Mapping[str, str], config: Config) -> dict[str, Tria
     Parameters
     ----------
     contents
-        Signal -> digest of its values (`pipelines.results.signals.reading.SignalTable.content`).
+        Signal -> digest of its values (`pipelines.results.signal_file.SignalTable.content`).
     config
         Market, universe, groups of firms and horizon of the label.
     """

@@ -33,7 +33,7 @@ def test_a_run_is_opened_by_any_of_its_names(run: peerglass.Run, api_project: Pa
 
 def test_tables_of_the_run_and_of_its_evaluation_are_read(run: peerglass.Run) -> None:
     assert {"ladder", "equity", "ensembles", "explain_players"} <= set(run.tables)
-    may_be_empty = ("endings", "label_shares", "explain_evidence")  # no edge is found among so few firms
+    may_be_empty = ("endings", "explain_evidence")  # no edge is found among so few firms
     for name in run.tables:
         assert run.table(name).height > 0 or name in may_be_empty, name
     assert set(run.table("ladder")["model"]) == set(MODELS)
@@ -46,7 +46,7 @@ def test_tables_of_the_run_and_of_its_evaluation_are_read(run: peerglass.Run) ->
 
 def test_only_tables_that_can_be_read_are_listed(run: peerglass.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "overfitting" in run.tables
-    monkeypatch.setattr("pipelines.results.robustness.recount.MIN_SESSIONS", 10**6)
+    monkeypatch.setattr("pipelines.results.recount.MIN_SESSIONS", 10**6)
     assert "overfitting" not in run.tables, "the run has too few sessions for it"
     assert {"significance", "trials"} <= set(run.tables)
     with pytest.raises(peerglass.PeerglassError, match="no table 'overfitting'"):

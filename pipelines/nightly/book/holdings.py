@@ -31,7 +31,7 @@ from pipelines.dataset.renames import newest_ticker
 from pipelines.errors import DataError
 from pipelines.nightly.book.orders import NOT_IN_THE_DATA
 from pipelines.nightly.book.recorded import Recorded
-from pipelines.results.book_orders import book_market
+from pipelines.results.books import book_market
 from pipelines.results.trading import book_costs, book_execution
 
 _UNCHANGED = 1e-12

@@ -1,7 +1,7 @@
 """The book of a night: the target decided at its close, what is held, the trades, and what they will cost.
 
 The target is the decision of the same book in a backtest of the same signals
-(`pipelines.results.book_targets`). What is held comes from the orders that earlier nights recorded
+(`pipelines.results.books`). What is held comes from the orders that earlier nights recorded
 (`pipelines.nightly.book.holdings`), never from tonight's config.
 
 Shape suffixes: T sessions, N firms.
@@ -38,7 +38,7 @@ from pipelines.nightly.book.schedule import Due, decision_due, schedule_text
 from pipelines.nightly.data import NightData
 from pipelines.nightly.exchange import following_session
 from pipelines.nightly.finding import Finding
-from pipelines.results.book_targets import book_targets, last_limit_uses
+from pipelines.results.books import book_targets, last_limit_uses
 
 _DUST = 1e-12
 """Weights and trades below this are rounding."""

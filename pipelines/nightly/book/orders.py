@@ -16,7 +16,7 @@ from backtest.costs import Rate
 from features.arrays import BoolArray, FloatArray
 from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig
-from pipelines.results.book_orders import book_market
+from pipelines.results.books import book_market
 from pipelines.results.trading import book_costs, book_execution
 
 _BPS = 1e-4

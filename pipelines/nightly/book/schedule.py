@@ -17,7 +17,7 @@ import polars as pl
 from backtest.books.schedules import periods
 from features.arrays import DateArray, IntArray
 from pipelines.config.books import BookConfig
-from pipelines.results.book_targets import book_schedule
+from pipelines.results.books import book_schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from pipelines.errors import DataError
 from pipelines.nightly.registry.shadow import night_signals
 from pipelines.nightly.registry.versions import find_version, trained_through
 from pipelines.progress import Progress
-from pipelines.results.compare.candidates import Candidate, choose_delay_and_book, daily_series, tried_by_now
 from pipelines.results.evaluate import evaluate
-from pipelines.results.measured import evaluation_record
-from pipelines.results.signals.measure import with_tradable_delay
+from pipelines.results.evaluate_signals import with_tradable_delay
+from pipelines.results.evaluation_tables import evaluation_record
+from pipelines.results.run_comparison import Candidate, choose_delay_and_book, daily_series, tried_by_now
 from pipelines.run.record import git_commit
 
 _NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})

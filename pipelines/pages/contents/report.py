@@ -65,22 +65,6 @@ QUANTILE_COLUMNS = ("model", "quantile", "mean_return_bps")
 ASSUMPTION_COLUMNS = ("assumption", "value", "unit")
 COST_COLUMNS = ("model", "book")  # and a column for each kind of cost
 QUANTILE_SCORE_COLUMNS = ("model", "level", "pinball", "reference", "below")
-LABEL_SHARE_COLUMNS = (
-    "group",
-    "model",
-    "beginning",
-    "share",
-    "seeds",
-    "valid_rank_ic",
-    "valid_lowest",
-    "valid_highest",
-    "rank_ic",
-    "lowest",
-    "highest",
-    "gain",
-    "gain_lowest",
-    "gain_highest",
-)
 ENDING_COLUMNS = (
     "model",
     "book",
@@ -171,13 +155,6 @@ class ReportData:
         model, level, pinball and reference (score of the quantile of the training targets; both in the
         target's unit), below (fraction of targets not above the quantile): test sessions, averaged over
         folds and seeds, for models trained with the quantile loss.
-    label_shares
-        Comparison of variants of one model that differ in their initialisation or in the share of labels
-        used. group (a model with its options), model, beginning (the initialisation), share (fraction of
-        training dates whose labels are used), seeds; mean, lowest and highest rank IC over seeds on
-        validation (valid_rank_ic, valid_lowest, valid_highest) and on test sessions (rank_ic, lowest,
-        highest); and the difference from the variant with random initialisation, the same seed and the same
-        labels, on test sessions (gain, gain_lowest, gain_highest; null where no such variant exists).
     endings
         model, book, side (book; for a long-short book also long and short), paid_out (number of positions in
         firms that were delisted for an unknown reason, without a recorded return), and sharpe_net_0, _30, _55
@@ -212,7 +189,6 @@ class ReportData:
     comparisons: pl.DataFrame | None = None
     horizons: pl.DataFrame | None = None
     quantile_scores: pl.DataFrame | None = None
-    label_shares: pl.DataFrame | None = None
     endings: pl.DataFrame | None = None
     attribution: tuple[ModelAttribution, ...] = ()
     explorer: str | None = None
@@ -235,7 +211,6 @@ class ReportData:
         require_columns("horizons", self.horizons, HORIZON_COLUMNS)
         require_columns("quantile_scores", self.quantile_scores, QUANTILE_SCORE_COLUMNS)
         require_columns("endings", self.endings, ENDING_COLUMNS)
-        require_columns("label_shares", self.label_shares, LABEL_SHARE_COLUMNS)
         for delay, use in (
             (self.header.label_delay, "label"),
             (self.header.verdict_delay, "verdict"),

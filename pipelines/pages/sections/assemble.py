@@ -15,7 +15,6 @@ from pipelines.pages.sections.book.holdings import holding_blocks
 from pipelines.pages.sections.book.risk import contribution_blocks, exposure_blocks, factor_blocks
 from pipelines.pages.sections.book.rolling import monthly_blocks, rolling_blocks
 from pipelines.pages.sections.model.attribution import attribution_blocks
-from pipelines.pages.sections.model.label_shares import label_share_blocks
 from pipelines.pages.sections.model.models import model_blocks
 from pipelines.pages.sections.model.training import fold_blocks, learning_blocks
 from pipelines.pages.sections.model.truth import truth_blocks
@@ -64,7 +63,6 @@ def sections(data: ReportData, styles: Mapping[str, Style], best: str | None) ->
         ("delistings", "Delistings with unknown return", delisting_blocks(data.endings, styles)),
         ("folds", "Folds", fold_blocks(data)),
         ("learning", "Learning curves", learning_blocks(data, styles)),
-        ("labels", "Labels and pretraining", label_share_blocks(data.label_shares, styles)),
         ("truth", "Simulated truth", truth_blocks(data, styles)),
         ("attribution", "Attribution", attribution_blocks(data)),
         ("provenance", "Provenance", provenance_blocks(data.header)),

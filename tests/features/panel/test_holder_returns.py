@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from backtest.accounts.accounting import run_book
 from backtest.accounts.result import BookResult
+from backtest.analysis import styles
 from backtest.costs import CostModel
 from features.panel.delistings import DelistingRule
 from features.panel.holding import forward_returns
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, universe
-from pipelines.results.analysis import factor_data
 
 FREE = CostModel()
 NAN = np.nan
@@ -80,10 +80,10 @@ def test_later_rows_and_blocks_of_sessions_are_those_of_the_whole(
         whole_TN = forward_returns(panel, delay, horizon)
         np.testing.assert_array_equal(forward_returns(panel, delay, horizon, first), whole_TN[first:])
         assert np.isfinite(whole_TN).any()
-    whole_TN = factor_data.earned_returns(panel)
+    whole_TN = styles.earned_returns(panel)
     assert np.isfinite(whole_TN).any()
-    monkeypatch.setattr(factor_data, "_BLOCK", 7)
-    np.testing.assert_array_equal(factor_data.earned_returns(panel), whole_TN)
+    monkeypatch.setattr(styles, "_BLOCK", 7)
+    np.testing.assert_array_equal(styles.earned_returns(panel), whole_TN)
 
 
 def test_random_markets_cover_all_cases() -> None:

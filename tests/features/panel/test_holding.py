@@ -12,7 +12,7 @@ from backtest.accounts.accounting import account_book
 from backtest.costs import CostModel
 from features.panel.holding import earned_index, forward_returns, tradable
 from features.panel.panel import Panel, build_panel
-from pipelines.results.book_orders import book_market
+from pipelines.results.books import book_market
 
 DAYS = [dt.date(2024, 1, 1) + dt.timedelta(days=t) for t in range(8)]
 Prices = dict[str, list[float | None]]

@@ -29,7 +29,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset import market as markets
 from pipelines.execution.protocol import Work
 from pipelines.execution.serial import SerialEngine
-from pipelines.results import book_orders, evaluate
+from pipelines.results import books, evaluate
 from pipelines.train.stacks import run_stack
 
 Market = tuple[Config, Tables]
@@ -178,7 +178,7 @@ def test_values_of_a_holder_follow_splits_and_dividends() -> None:
 def test_a_book_that_trades_before_its_decision_is_caught(
     shift: str, honest: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = book_orders.book_orders
+    original = books.book_orders
 
     def early(*arguments: Any) -> Iterator[Any]:  # noqa: ANN401 (passed on)
         for orders in original(*arguments):
@@ -199,14 +199,14 @@ def test_a_book_that_trades_before_its_decision_is_caught(
 def test_a_book_that_earns_the_return_before_its_trade_is_caught(
     honest: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = book_orders.book_market
+    original = books.book_market
 
     def early(panel: Panel, held: slice, *rest: Any) -> Any:  # noqa: ANN401 (passed on)
         index_TN = panel.total_return_index_TN.copy()
         index_TN[:-1] = panel.total_return_index_TN[1:]
         return original(panel, held, index_TN)
 
-    monkeypatch.setattr(book_orders, "book_market", early)
+    monkeypatch.setattr(books, "book_market", early)
     result = CHECKS["books"](make_subject(*honest))
     assert result.verdict == "fail"
     assert "earns what its positions did not" in " ".join(result.evidence["finding"])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 import yaml
@@ -21,15 +19,12 @@ from pipelines.audit.subject import small_fit_config
 from pipelines.config.load import check_config, init_from_of, load_config, settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError
 from pipelines.explain.games import explained_models
 from pipelines.lake.lake import Lake
-from pipelines.pages.sections.model.label_shares import label_share_blocks
 from pipelines.progress import Progress
 from pipelines.results.describe import describe_ladder
-from pipelines.results.label_shares import label_share_table
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.evaluations import evaluation_id
 from pipelines.run.fetch import ingest_config
@@ -296,97 +291,6 @@ def test_a_variant_is_explained_under_its_name(done: Run, peerglass: Call) -> No
         frame = done.read_table(f"explain_{table}")
         assert frame is not None
         assert frame["model"].unique().to_list() == ["tt_linear"]
-
-
-def test_the_report_compares_initialisations_by_label_share(done: Run) -> None:
-    table, ladder = measured(done, "label_shares"), measured(done, "ladder")
-    assert table.select("model", "beginning", "share", "seeds").rows() == [
-        (MODEL, "scratch", 1.0, 2),
-        ("tenth", "scratch", 0.1, 2),
-        ("pretrained_10", "masked days", 0.1, 2),
-    ]
-    both = table.join(ladder, on="model", suffix="_ladder")
-    for column in ("rank_ic", "valid_rank_ic"):
-        assert both[column].to_list() == pytest.approx(both[f"{column}_ladder"].to_list())
-    assert table.select((pl.col("lowest") < pl.col("rank_ic")).all()).item()
-    assert (
-        table.select(((pl.col("lowest") + pl.col("highest")) / 2 - pl.col("rank_ic")).abs().max()).item()
-        < 1e-9
-    )
-    scores = read_scores(done).filter(pl.col("model") == "tenth")["valid_rank_ic"]
-    lowest, highest = table.filter(pl.col("model") == "tenth").select("valid_lowest", "valid_highest").row(0)
-    assert (lowest, highest) == pytest.approx((scores.min(), scores.max()))
-    assert table["gain"].is_null().to_list() == [True, True, False]
-    tenth, pretrained = (rank_ic_by_seed(name) for name in ("tenth", "pretrained_10"))
-    gains = [pretrained[seed] - tenth[seed] for seed in SEEDS]
-    assert table.select("gain", "gain_lowest", "gain_highest").row(2) == pytest.approx(
-        (sum(gains) / 2, min(gains), max(gains))
-    )
-    page = (done.folder / "report.html").read_text(encoding="utf-8")
-    section = page.split('<section id="labels">')[1].split("</section>")[0]
-    assert section.count("<table>") == 1
-    assert section.count("<figure>") == 2
-    assert TITLE in section
-    assert "tt_linear" not in section
-    for words in ("validation rank IC", "test rank IC", "test, minus scratch", "masked days"):
-        assert words in section
-    payload = section.split("data-figure=")[1].split(">", 1)[1].split("</script>")[0]
-    traces = json.loads(payload)["data"]
-    assert [trace["name"] for trace in traces] == ["scratch", "masked days"]
-    assert len(traces[0]["x"]) == 2
-
-
-def rank_ic_by_seed(model: str) -> dict[int, float]:
-    """Mean daily Spearman correlation of stored forecasts with their labels, by polars."""
-    frame = Lake("lake").read("forecasts").filter((pl.col("model") == model) & pl.col("label").is_not_null())
-    daily = frame.group_by("seed", "date").agg(ic=pl.corr("forecast", "label", method="spearman"))
-    return dict(daily.group_by("seed").agg(pl.col("ic").mean()).iter_rows())
-
-
-def test_pretrainings_with_one_objective_are_distinguished(done: Run, tiny: dict[str, Any]) -> None:
-    short = {"epochs": 1, "windows_per_epoch": 256}
-    models = {
-        "short": {"model": MODEL, **OPTIONS, "fit": {"pretrain": short}},
-        "long": {"model": MODEL, **OPTIONS, "fit": {"pretrain": {**short, "epochs": 9}}},
-        "began": {"model": MODEL, **OPTIONS, "init_from": "earlier"},
-        "both": {
-            "model": MODEL,
-            **OPTIONS,
-            "init_from": "earlier",
-            "fit": {"pretrain": {**short, "objective": "next_day"}},
-        },
-        "spelt_out": {
-            "model": MODEL,
-            "encoder": {**ENCODER, "kernel": "softmax"},
-            "fit": {"label_share": 0.5},
-        },
-        "other": {"model": MODEL, "encoder": {"width": 16, "heads": 2}},
-        "ridge": {},
-        "half_ridge": {"model": "ridge", "fit": {"label_share": 0.5}},
-        "strong": {"model": "ridge", "alphas": [1.0]},
-    }
-    config = config_of(tiny, models)
-    label_TN = np.random.default_rng(0).normal(size=(30, 12))
-    dataset = cast("Dataset", SimpleNamespace(labels={config.label.delay: label_TN}))
-    noise = np.random.default_rng(1).normal(size=(len(models), 30, 12))
-    forecasts = {name: {0: label_TN + noise[i]} for i, name in enumerate(models)}
-    table = label_share_table(config, forecasts, dataset, read_scores(done).clear())
-    assert table is not None
-    assert table.select("group", "model", "beginning", "share").rows() == [
-        (TITLE, "short", "masked days (epochs 1)", 1.0),
-        (TITLE, "long", "masked days (epochs 9)", 1.0),
-        (TITLE, "began", "from earlier", 1.0),
-        (TITLE, "both", "from earlier, then next day", 1.0),
-        (TITLE, "spelt_out", "scratch", 0.5),
-        ("ridge", "ridge", "scratch", 1.0),
-        ("ridge", "half_ridge", "scratch", 0.5),
-    ]
-    assert table["valid_rank_ic"].is_null().all()
-    assert table["gain"].is_null().all()
-    pages = list(label_share_blocks(table, {}))
-    assert sum(isinstance(block, tuple) for block in pages) == 4
-    only = {name: forecasts[name] for name in ("short", "other", "ridge", "strong")}
-    assert label_share_table(config, only, dataset, read_scores(done)) is None
 
 
 def test_init_from_finds_the_entry_of_the_same_model(done: Run, tiny: dict[str, Any]) -> None:

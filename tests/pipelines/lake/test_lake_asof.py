@@ -16,8 +16,8 @@ from pipelines.cli.main import app
 from pipelines.config.load import load_config
 from pipelines.dataset.tables import input_versions
 from pipelines.errors import ConfigError, DataError
+from pipelines.evaluate_file import MeasureOptions, measure_file
 from pipelines.lake.lake import Lake
-from pipelines.measure import MeasureOptions, measure_file
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run

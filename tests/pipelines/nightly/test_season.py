@@ -35,8 +35,8 @@ from pipelines.nightly.signals.store import Revision, read_revision, read_signal
 from pipelines.nightly.table import read_nights
 from pipelines.nightly.version import ModelVersion
 from pipelines.progress import Progress
-from pipelines.results.ensembles import ensemble_table
 from pipelines.results.evaluate import forecasts_to_arrays
+from pipelines.results.forecast_tables import ensemble_table
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.fetch import make_source
 from pipelines.run.open import prepare_run

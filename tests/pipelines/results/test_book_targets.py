@@ -21,9 +21,8 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.errors import ConfigError
-from pipelines.results import book_targets as module
-from pipelines.results.book_orders import book_orders
-from pipelines.results.book_targets import book_targets
+from pipelines.results import books as module
+from pipelines.results.books import book_orders, book_targets
 from pipelines.results.describe import describe_ladder, describe_notes
 from pipelines.results.evaluate import Evaluation, evaluate
 

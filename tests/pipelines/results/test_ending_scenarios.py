@@ -18,8 +18,8 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.pages.contents.report import ENDING_COLUMNS
 from pipelines.progress import Progress
-from pipelines.results.backtest import evaluate_run
-from pipelines.results.ending_scenarios import ending_table
+from pipelines.results.evaluate_run import evaluate_run
+from pipelines.results.evaluation_tables import ending_table
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import reopen_run
 from pipelines.sources.simulated.firms import securities_frame

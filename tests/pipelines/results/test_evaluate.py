@@ -16,8 +16,8 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.market import to_panel
 from pipelines.explain.games import families_of
 from pipelines.explain.tables import planted_edges
-from pipelines.results.ensembles import ensemble_table
 from pipelines.results.evaluate import ensemble, forecasts_to_arrays, seed_dispersion
+from pipelines.results.forecast_tables import ensemble_table
 
 DATES = [dt.date(2020, 1, 1) + dt.timedelta(days=day) for day in range(4)]
 NAN = float("nan")

@@ -15,7 +15,7 @@ from command import Call, command
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
-from pipelines.results.robustness.recount import recount
+from pipelines.results.recount import recount
 from pipelines.run.evaluations import (
     EvaluationRecord,
     StoredEvaluation,

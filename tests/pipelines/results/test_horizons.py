@@ -14,7 +14,7 @@ from pipelines.config.load import check_config
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError
 from pipelines.progress import Progress
-from pipelines.results.backtest import evaluate_run
+from pipelines.results.evaluate_run import evaluate_run
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import reopen_run
 from pipelines.stages import train_config, write_report

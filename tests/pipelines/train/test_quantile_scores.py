@@ -11,7 +11,7 @@ from sklearn.metrics import mean_pinball_loss
 
 from pipelines.config.load import check_config
 from pipelines.progress import Progress
-from pipelines.results.backtest import evaluate_run
+from pipelines.results.evaluate_run import evaluate_run
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
 from pipelines.stages import write_report

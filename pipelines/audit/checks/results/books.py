@@ -27,7 +27,7 @@ from pipelines.dataset import market as markets
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.results import evaluate
-from pipelines.results.analysis.measured import MeasuredBook
+from pipelines.results.books import MeasuredBook
 
 NAME = "books"
 FIRMS: Final = 100

@@ -18,7 +18,8 @@ from features.arrays import FloatArray
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 from pipelines.dataset.folds import path_of_tests
-from pipelines.results import ensembles, evaluate
+from pipelines.results import evaluate
+from pipelines.results import forecast_tables as ensembles
 from pipelines.results.evaluate import forecasts_to_arrays
 
 NAME = "ensembles"

@@ -31,8 +31,7 @@ from pipelines.lake.lake import Lake
 from pipelines.nightly.book.next_book import NextBook, _renamed, next_book
 from pipelines.nightly.book.recorded import Recorded
 from pipelines.nightly.data import NightData
-from pipelines.results.book_orders import BookOrders, book_market, book_orders
-from pipelines.results.book_targets import BETA_SESSIONS
+from pipelines.results.books import BETA_SESSIONS, BookOrders, book_market, book_orders
 from pipelines.results.trading import book_costs, book_execution
 
 CAPPED: dict[str, Any] = {

@@ -17,9 +17,8 @@ from command import Call, command
 from peerglass.runs import open_run as open_python_run
 from pipelines.config.load import load_config
 from pipelines.errors import ConfigError, DataError
-from pipelines.results.compare.candidates import open_candidate
-from pipelines.results.compare.compare import compare
-from pipelines.results.robustness.recount import recount
+from pipelines.results.recount import recount
+from pipelines.results.run_comparison import compare, open_candidate
 from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import open_run
 from pipelines.stages import backtest_run, ingest_config, train_config

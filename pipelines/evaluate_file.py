@@ -15,8 +15,8 @@ from pipelines.errors import AuditError, ConfigError, DataError
 from pipelines.progress import Progress
 
 if TYPE_CHECKING:
-    from pipelines.results.signals.measure import PreparedSignals
-    from pipelines.results.signals.record import MeasuredSignals
+    from pipelines.results.evaluate_signals import PreparedSignals
+    from pipelines.results.signal_record import MeasuredSignals
     from pipelines.run.evaluations import StoredEvaluation
 
 _SUFFIXES = (".csv", ".parquet", ".pq", ".txt", ".tsv", ".xlsx", ".xls", ".zip", ".gz")
@@ -64,7 +64,7 @@ def file_of(name: str, output: Path) -> tuple[str, Path] | None:
     DataError
         If the file is not where it was.
     """
-    from pipelines.results.signals.record import find_signals
+    from pipelines.results.signal_record import find_signals
 
     measured = find_signals(name, output)
     if measured is None:
@@ -105,7 +105,7 @@ def measure_file(
     """
     progress = Progress()
     with prepared_file(target, config, options, progress) as prepared:
-        from pipelines.results.signals.measure import measure_signals
+        from pipelines.results.evaluate_signals import measure_signals
 
         measured, evaluation = prepared.measured, measure_signals(prepared, progress)
         echo_result(measured, evaluation, write_signal_report(measured, evaluation, progress), options, echo)
@@ -120,7 +120,7 @@ def prepared_file(
     The arguments and errors are those of `measure_file`. A signal that fails the look-ahead guard is an error
     at the end of the block, when its results are stored and printed.
     """
-    from pipelines.results.signals.columns import find_columns
+    from pipelines.results.signal_file import find_columns
 
     path = Path(target)
     columns = find_columns(path, options.signals)
@@ -129,9 +129,8 @@ def prepared_file(
     from pipelines.config.load import load_config
 
     settings = load_config(config, options.overrides, models=False)
-    from pipelines.results.signals.guard import failed
-    from pipelines.results.signals.measure import prepare_signals
-    from pipelines.results.signals.reading import read_signals
+    from pipelines.results.evaluate_signals import failed, prepare_signals
+    from pipelines.results.signal_file import read_signals
     from pipelines.run.locks import Locks
 
     with Locks(wait=options.wait, notify=progress.note) as locks:
@@ -174,8 +173,8 @@ def report_signals(
     wait
         Whether to wait for another process that writes to the folder.
     """
-    from pipelines.results.robustness.recount import recount
-    from pipelines.results.signals.record import find_signals
+    from pipelines.results.recount import recount
+    from pipelines.results.signal_record import find_signals
     from pipelines.run.evaluations import find_evaluation, newest_evaluation
     from pipelines.run.locks import Locks
 
@@ -205,8 +204,8 @@ def echo_result(
     """Print the summary or the JSON document of measured signals."""
     from pipelines.pages.collect_signals import signal_report_data
     from pipelines.pages.signal_verdict import judge_report
-    from pipelines.results.document import document
-    from pipelines.results.signals.describe import describe_signals
+    from pipelines.results.describe import document
+    from pipelines.results.describe_signals import describe_signals
 
     verdict = judge_report(signal_report_data(measured, evaluation))
     if options.as_json:

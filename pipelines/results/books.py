@@ -1,15 +1,21 @@
-"""The target weights of a configured book: its rule, and the inputs that the rule needs."""
+"""The configured books: target weights over the sessions that are traded, and the accounts of the trades."""
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from backtest.accounts.accounting import account_book
+from backtest.accounts.execution import Execution
+from backtest.accounts.market import BookMarket, prepare_market
+from backtest.accounts.performance import BookMetrics
+from backtest.accounts.result import BookResult
 from backtest.books.book import (
     Book,
     BookInputs,
@@ -17,14 +23,21 @@ from backtest.books.book import (
     BookTargets,
     LimitUse,
     PastReturns,
+    equal_weighted,
     spread_over_sessions,
 )
 from backtest.books.schedules import Schedule, calendar, every_session
+from backtest.costs import CostModel
 from features.arithmetic.rolling import rolling_std
 from features.arrays import DateArray, FloatArray, IntArray
 from features.panel.derived import cached, daily_return
+from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
 from pipelines.config.books import BookConfig
+from pipelines.config.schema import Config
+from pipelines.dataset.market import Market
+from pipelines.errors import ConfigError
+from pipelines.results.trading import book_costs, book_execution
 
 BETA_SESSIONS = 252
 VOLATILITY_SESSIONS = 63
@@ -212,3 +225,192 @@ def _volatility(panel: Panel) -> FloatArray:
 
 def _past(panel: Panel, held: slice) -> PastReturns:
     return PastReturns(daily_return(panel)[: held.stop], held.start, panel.periods_per_year)
+
+
+Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
+_FREE = CostModel()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BookOrders:
+    """Target weights of one book, from the first forecast to the end of the last holding period.
+
+    Attributes
+    ----------
+    name
+        Name of the book in ``backtest.books`` of the config.
+    long_only
+        Whether the book holds no short positions.
+    target_TN
+        Target weights decided at the close of each session of ``held``. A row of NaN means no decision.
+    held
+        Range of the panel's sessions that the rows of ``target_TN`` belong to.
+    delay
+        Sessions between decision and trade.
+    costs
+        Terms of the costs on the sessions of ``held``.
+    execution
+        Price of execution and participation cap on the sessions of ``held``.
+    signal_dates
+        Number of dates with signals.
+    notes
+        Decisions that could not be made as configured; their sessions are rows of ``target_TN``.
+    """
+
+    name: str
+    long_only: bool
+    target_TN: FloatArray
+    held: slice
+    delay: int
+    costs: CostModel
+    execution: Execution
+    signal_dates: int
+    notes: tuple[BookNote, ...] = ()
+
+    @property
+    def decisions(self) -> int:
+        """Number of dates on which the book decided."""
+        return int(np.count_nonzero(~np.isnan(self.target_TN[:, 0])))
+
+    def run(
+        self,
+        panel: Panel,
+        *,
+        target_TN: FloatArray | None = None,
+        market: BookMarket | None = None,
+        keep_ledger: bool = False,
+    ) -> BookResult:
+        """Run the accounting of the book.
+
+        Parameters
+        ----------
+        panel
+            The panel with prices, traded sessions and delistings.
+        target_TN
+            Weights on the sessions of ``held`` to use instead of the book's.
+        market
+            Market on the sessions of ``held`` to use instead of the panel's (`book_market`).
+        keep_ledger
+            Whether to keep the ledger of positions and trades per ticker.
+        """
+        return account_book(
+            self.target_TN if target_TN is None else target_TN,
+            book_market(panel, self.held) if market is None else market,
+            self.costs,
+            self.delay,
+            execution=self.execution,
+            keep_ledger=keep_ledger,
+        )
+
+    def benchmark(self, dataset: Market, cache: Benchmarks) -> BookResult | None:
+        """Run the accounting of the equal-weighted universe without costs, on this book's sessions and delay.
+
+        Its orders are filled at the book's price of execution, and without a participation cap.
+
+        None for a book with short positions. Models that decide on the same sessions share the result in
+        ``cache``.
+        """
+        if not self.long_only:
+            return None
+        key = (self.delay, self.held.start, self.held.stop, np.isnan(self.target_TN[:, 0]).tobytes())
+        if key not in cache:
+            cache[key] = account_book(
+                equal_weighted(dataset.universe_TN[self.held], self.target_TN),
+                book_market(dataset.panel, self.held),
+                _FREE,
+                self.delay,
+                execution=Execution(self.execution.price_over_close_TN),
+            )
+        return cache[key]
+
+
+def book_market(panel: Panel, held: slice, total_return_index_TN: FloatArray | None = None) -> BookMarket:
+    """Prepare the market of a range of sessions.
+
+    Parameters
+    ----------
+    panel
+        Prices, traded sessions and delistings.
+    held
+        Range of the panel's sessions.
+    total_return_index_TN
+        Total-return index on all sessions to use instead of the panel's. The market of the panel's own index
+        is computed once.
+    """
+    traded_TN, delisted_TN = tradable(panel)[held], panel.delisted_TN[held]
+    if total_return_index_TN is not None:
+        return prepare_market(earned_index(panel, total_return_index_TN)[held], traded_TN, delisted_TN)
+    index_TN = cached(panel, earned_index, lambda: earned_index(panel))[held]
+    key = (book_market, held.start, held.stop)
+    return cached(panel, key, lambda: prepare_market(index_TN, traded_TN, delisted_TN))
+
+
+def book_orders(
+    signal_TN: FloatArray, rows_T: npt.NDArray[np.intp], dataset: Market, config: Config, delay: int
+) -> Iterator[BookOrders]:
+    """Build the target weights of every configured book.
+
+    Parameters
+    ----------
+    signal_TN
+        Forecasts on all sessions of the panel; NaN where there is none.
+    rows_T
+        Sessions with forecasts, ascending.
+    dataset
+        The panel.
+    config
+        Books, costs, execution and the label's horizon.
+    delay
+        Label delay: the execution delay if the config sets none.
+
+    Raises
+    ------
+    ConfigError
+        If a book needs more firms than there are, or orders of delay 0 are to be executed before the close.
+    DataError
+        If the data lack a field that the costs or the execution need.
+    """
+    settings, panel = config.backtest, dataset.panel
+    delay = settings.delay if settings.delay is not None else delay
+    held = slice(int(rows_T[0]), min(int(rows_T[-1]) + delay + config.label.horizon + 1, panel.n_sessions))
+    costs, execution = book_costs(settings, panel, held), book_execution(settings, panel, held, delay)
+    for name, book in settings.books.items():
+        try:
+            targets = book_targets(book, signal_TN, dataset.panel, held, config.label.horizon)
+        except ValueError as error:
+            raise ConfigError(f"backtest.books.{name}: {error}") from None
+        long_only = book.rule(config.label.horizon).long_only
+        decided = (name, long_only, targets.target_TN, held, delay)
+        yield BookOrders(*decided, costs, execution, len(rows_T), targets.notes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredBook:
+    """One book of one model at one delay.
+
+    Attributes
+    ----------
+    model
+        Model or signal that the book trades.
+    delay
+        Delay of the label, the key of the tables.
+    orders
+        Target weights, sessions and execution delay.
+    result
+        Accounts, with the ledger.
+    metrics
+        Performance.
+    excess_T
+        Net return over the risk-free rate on the sessions of the book; NaN before the first trade and after
+        ruin.
+    rate_T
+        Risk-free rate of the same sessions.
+    """
+
+    model: str
+    delay: int
+    orders: BookOrders
+    result: BookResult
+    metrics: BookMetrics
+    excess_T: FloatArray
+    rate_T: FloatArray

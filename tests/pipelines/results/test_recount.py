@@ -26,7 +26,7 @@ from pipelines.config.schema import Config
 from pipelines.results.comparisons import significance_table
 from pipelines.results.describe import describe_tests
 from pipelines.results.evaluate import Evaluation
-from pipelines.results.robustness.recount import (
+from pipelines.results.recount import (
     OF_THE_EVALUATION,
     OF_THE_LEDGER,
     keep_returns,

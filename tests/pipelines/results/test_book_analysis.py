@@ -17,8 +17,8 @@ from features.library.characteristics import CHARACTERISTICS
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
-from pipelines.results.analysis.analysis import SCHEMAS, BookAnalysis
-from pipelines.results.analysis.measured import MeasuredBook
+from pipelines.results.book_analysis import SCHEMAS, BookAnalysis
+from pipelines.results.books import MeasuredBook
 from pipelines.results.describe import describe_decisions, describe_factors
 from pipelines.results.evaluate import Evaluation, evaluate
 

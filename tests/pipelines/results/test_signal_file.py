@@ -13,8 +13,7 @@ import pytest
 from workbooks import write_workbook
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.results.signals.columns import find_columns
-from pipelines.results.signals.reading import SignalTable, read_signals
+from pipelines.results.signal_file import SignalTable, find_columns, read_signals
 
 
 def read(path: Path, *wanted: str) -> SignalTable:

@@ -17,8 +17,7 @@ from pipelines.results.describe import (
     describe_flagged,
     describe_interval,
 )
-from pipelines.results.signals.guard import failed
-from pipelines.results.signals.placing import USED
+from pipelines.results.evaluate_signals import USED, failed
 from pipelines.run.evaluations import StoredEvaluation
 
 _WIDTH = 110

@@ -13,15 +13,12 @@ from pipelines.dataset.market import Market, to_panel
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.results.analysis.analysis import BookAnalysis
-from pipelines.results.ensembles import ensemble_table
+from pipelines.results.book_analysis import BookAnalysis
+from pipelines.results.comparisons import path_table
 from pipelines.results.evaluate import evaluate, forecasts_to_arrays
-from pipelines.results.horizons import horizon_table
-from pipelines.results.label_shares import label_share_table
-from pipelines.results.measured import evaluation_record, measured_tables
-from pipelines.results.quantile_scores import quantile_score_table
-from pipelines.results.robustness.paths import path_table
-from pipelines.results.robustness.recount import keep_returns, recount, trials_of
+from pipelines.results.evaluation_tables import evaluation_record, measured_tables
+from pipelines.results.forecast_tables import ensemble_table, horizon_table, quantile_score_table
+from pipelines.results.recount import keep_returns, recount, trials_of
 from pipelines.run.completeness import (
     add_missing_column,
     committed_tasks,
@@ -103,7 +100,6 @@ def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> S
             "ladder": add_missing_column(result.ladder, missing, folds, config.seeds),
             "horizons": horizon_table(run, lake, dataset, dates_T),
             "quantile_scores": quantile_score_table(run, complete),
-            "label_shares": label_share_table(config, ordered, dataset, scores),
             **analysis.tables(),
             "paths": path_table(forecasts, plan, dataset, config),
         }

@@ -1,1 +1,0 @@
-"""Models of different runs side by side: figures, tests of the difference, and what differs."""

@@ -1,0 +1,530 @@
+"""Placing the rows of a signal file on the panel, and counting the rows that are left out, by reason.
+
+Shape suffixes: R rows of the file, T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from backtest.look_ahead.beyond import PastPrices, beyond_past
+from backtest.look_ahead.coverage import choice_of_rows, needs_next_price, only_survivors
+from backtest.look_ahead.finding import VERDICTS, Finding
+from backtest.look_ahead.levels import (
+    equal_to_later_price,
+    equal_to_later_return,
+    static_signal,
+    whole_sample_statistics,
+)
+from backtest.look_ahead.profile import sample_dates, session_returns, standardise
+from backtest.look_ahead.returns import check_returns, make_profiles
+from features.arithmetic.parallel import in_background
+from features.arrays import BoolArray, FloatArray
+from features.panel.panel import Panel
+from pipelines.config.schema import Config
+from pipelines.dataset.market import Market, build_market
+from pipelines.dataset.tables import describe_as_of, input_versions, open_lake, read_market_tables
+from pipelines.errors import DataError
+from pipelines.lake.lake import Lake
+from pipelines.lake.options import canonical_location
+from pipelines.progress import Progress
+from pipelines.results.book_analysis import BookAnalysis
+from pipelines.results.evaluate import evaluate
+from pipelines.results.evaluation_tables import evaluation_record, measured_tables
+from pipelines.results.recount import keep_returns, recount
+from pipelines.results.signal_file import SignalTable
+from pipelines.results.signal_record import MeasuredSignals, SignalRecord, library_versions, signals_id
+from pipelines.run.evaluations import StoredEvaluation, store_evaluation
+from pipelines.run.locks import Locks
+from pipelines.run.record import git_commit
+from pipelines.secrets import masked
+from pipelines.train.trials import Scope, Trial, count_trials, record, signal_trials
+
+USED: Final = "used"
+REASONS: Final = (
+    "missing value",
+    "outside the prices' dates",
+    "not a session",
+    "unknown ticker",
+    "quarantined",
+    "unpriced",
+    "no universe on that date",
+    "not in the universe",
+)
+"""Why a row is left out. A row counts under the first reason that applies."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedSignals:
+    """Signals on the panel.
+
+    Attributes
+    ----------
+    signals
+        Signal -> values on the cells of the universe, shape (T, N); NaN where there is none.
+    rows
+        signal, reason (`USED` or one of `REASONS`), rows: how the rows of the file were used.
+    off_sessions
+        Dates of the file that are not sessions although prices exist before and after them, sorted.
+    """
+
+    signals: Mapping[str, FloatArray]
+    rows: pl.DataFrame
+    off_sessions: tuple[str, ...]
+
+    def used(self, signal: str) -> int:
+        """Number of rows of a signal that are measured."""
+        own = (pl.col("signal") == signal) & (pl.col("reason") == USED)
+        return int(self.rows.filter(own)["rows"].sum())
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Signals with values that differ between the firms of no date: they rank no firm above another."""
+        return tuple(
+            signal
+            for signal, value_TN in self.signals.items()
+            if not (np.fmax.reduce(value_TN, axis=1) > np.fmin.reduce(value_TN, axis=1)).any()
+        )
+
+
+def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame | None) -> PlacedSignals:
+    """Place signals on the panel and count the rows that are left out.
+
+    Parameters
+    ----------
+    table
+        The rows of the file.
+    market
+        Panel and universe.
+    quarantine
+        Rows of the lake's table ``quarantine``; None if there is none.
+    """
+    panel, frame = market.panel, table.rows
+    dates_T = panel.dates_T.astype("datetime64[D]")
+    day_R = frame["date"].to_numpy().astype("datetime64[D]")
+    t_R = np.minimum(np.searchsorted(dates_T, day_R), len(dates_T) - 1)
+    tickers = pl.Enum(list(panel.tickers_N))
+    n_R = frame["ticker"].cast(tickers, strict=False).to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+    outside_R = (day_R < dates_T[0]) | (day_R > dates_T[-1])
+    off_R = dates_T[t_R] != day_R
+    unknown_R = n_R < 0
+    priced_R = panel.traded_TN[t_R, n_R]
+    decides_T: BoolArray = np.asarray(market.universe_TN.any(axis=1))
+    tests: dict[str, BoolArray] = {
+        "outside the prices' dates": outside_R,
+        "not a session": off_R,
+        "unknown ticker": unknown_R,
+        "quarantined": ~priced_R & _quarantined(frame, ~priced_R & ~off_R & ~unknown_R, quarantine),
+        "unpriced": ~priced_R,
+        "no universe on that date": ~decides_T[t_R],
+        "not in the universe": ~market.universe_TN[t_R, n_R],
+    }
+    reason_R = np.zeros(len(day_R), dtype=np.int8)  # 0: used
+    for number, name in reversed(list(enumerate(REASONS, start=1))):
+        if name in tests:
+            reason_R[tests[name]] = number
+    signals, rows = {}, []
+    for signal in table.signals:
+        value_R = frame[signal].to_numpy()
+        own_R = np.where(np.isnan(value_R), 1, reason_R)
+        value_TN = np.full(market.universe_TN.shape, np.nan)
+        used_R = own_R == 0
+        value_TN[t_R[used_R], n_R[used_R]] = value_R[used_R]
+        signals[signal] = value_TN
+        counts = np.bincount(own_R, minlength=len(REASONS) + 1)
+        rows += [
+            {"signal": signal, "reason": name, "rows": int(count)}
+            for name, count in zip((USED, *REASONS), counts, strict=True)
+        ]
+    off = np.unique(day_R[off_R & ~outside_R])
+    return PlacedSignals(signals, pl.DataFrame(rows), tuple(str(day) for day in off))
+
+
+def leave_out_constant(table: SignalTable, placed: PlacedSignals) -> tuple[SignalTable, PlacedSignals]:
+    """Leave out the signals that are constant on every date, with a note in the table.
+
+    Raises
+    ------
+    DataError
+        If no other signal is left.
+    """
+    constant = placed.constant
+    if not constant:
+        return table, placed
+    named = ", ".join(constant)
+    if len(constant) == len(table.signals):
+        raise DataError(
+            f"{table.path}: {named} has the same value for all firms of a date, on every date, so it ranks "
+            "no firm above another; give a column whose values differ between firms."
+        )
+    note = f"Not measured: {named} (the same value for all firms, on every date)."
+    kept = {signal: value_TN for signal, value_TN in placed.signals.items() if signal not in constant}
+    rows = placed.rows.filter(~pl.col("signal").is_in(constant))
+    return (
+        replace(table, rows=table.rows.drop(constant), notes=(*table.notes, note)),
+        replace(placed, signals=kept, rows=rows),
+    )
+
+
+def _quarantined(frame: pl.DataFrame, asked_R: BoolArray, quarantine: pl.DataFrame | None) -> BoolArray:
+    """Whether the price row of each asked date and ticker lies in quarantine."""
+    found_R: npt.NDArray[np.bool_] = np.zeros(frame.height, dtype=np.bool_)
+    if quarantine is None or not asked_R.any():
+        return found_R
+    held = quarantine.filter((pl.col("table") == "prices") & pl.col("resolved_at").is_null())
+    keys = {
+        (str(row.get("date"))[:10], str(row.get("ticker"))) for row in map(json.loads, held["row"].to_list())
+    }
+    asked = np.flatnonzero(asked_R)
+    rows = frame.select(pl.col("date").cast(pl.String), "ticker")[asked].iter_rows()
+    found_R[asked] = [row in keys for row in rows]
+    return found_R
+
+
+SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
+    "signal": pl.String,
+    "check": pl.String,
+    "verdict": pl.Enum(list(VERDICTS)),
+    "sentence": pl.String,
+    "value": pl.Float64,
+}
+
+
+def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horizon: int) -> pl.DataFrame:
+    """Make all checks of every signal.
+
+    Parameters
+    ----------
+    table
+        All rows of the file.
+    placed
+        The signals on the panel.
+    market
+        Prices and universe.
+    horizon
+        Horizon of the label, in sessions.
+
+    Returns
+    -------
+    polars.DataFrame
+        signal, check, verdict (`backtest.look_ahead.finding.VERDICTS`), sentence, value: the worst findings
+        of each signal first.
+    """
+    past = _Past(market, horizon)
+    rows = []
+    for signal, signal_TN in placed.signals.items():
+        findings = [_off_sessions(table, signal, placed), whole_sample_statistics(table.rows, signal)]
+        findings += past.check(signal_TN)
+        findings.sort(key=lambda one: VERDICTS.index(one.verdict))
+        rows += [(signal, one.check, one.verdict, one.sentence, one.value) for one in findings]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def failed(guard: pl.DataFrame) -> dict[str, list[str]]:
+    """Signal -> the checks that it failed; signals that failed none are left out."""
+    bad: dict[str, list[str]] = {}
+    for signal, check in guard.filter(pl.col("verdict") == "fail").select("signal", "check").iter_rows():
+        bad.setdefault(signal, []).append(check)
+    return bad
+
+
+class _Past:
+    """The market that signals are checked against, prepared once for all of them."""
+
+    def __init__(self, market: Market, horizon: int) -> None:
+        self.market, self.horizon = market, horizon
+        self.return_TN = session_returns(market.panel.total_return_index_TN, market.panel.traded_TN)
+        self.returns = standardise(self.return_TN)
+        self.prices = PastPrices(market.panel.total_return_index_TN)
+
+    def check(self, signal_TN: FloatArray) -> Iterator[Finding]:
+        panel, universe_TN = self.market.panel, self.market.universe_TN
+        yield needs_next_price(signal_TN, universe_TN, panel.traded_TN)
+        rows_D = sample_dates(signal_TN)
+        if not len(rows_D):
+            yield Finding("IC with later returns", "skipped", "No date of the file has 10 firms.")
+            return
+        found = make_profiles(signal_TN, self.returns)
+        yield from check_returns(found, panel.dates_T, panel.tickers_N, self.horizon)
+        yield beyond_past(signal_TN, self.prices, self.returns, self.horizon)
+        yield equal_to_later_return(signal_TN, panel.total_return_index_TN, rows_D)
+        yield equal_to_later_price(signal_TN, _fields(panel), _restated(panel), rows_D)
+        yield static_signal(signal_TN, self.return_TN)
+        yield only_survivors(signal_TN, universe_TN, panel.traded_TN, rows_D)
+        yield choice_of_rows(np.isfinite(signal_TN), universe_TN, self.return_TN, self.horizon)
+
+
+def _fields(panel: Panel) -> dict[str, FloatArray]:
+    optional = {
+        "close": panel.raw_close_TN,
+        "adjusted close": panel.close_TN,
+        "open": panel.open_TN,
+        "high": panel.high_TN,
+        "low": panel.low_TN,
+        "volume": panel.volume_TN,
+    }
+    return {name: value_TN for name, value_TN in optional.items() if value_TN is not None}
+
+
+def _restated(panel: Panel) -> dict[str, FloatArray]:
+    """Closes as a vendor restates them: adjusted from the newest price back for all splits and dividends."""
+    index_TN, close_TN = panel.total_return_index_TN, panel.raw_close_TN
+    last_N = len(close_TN) - 1 - np.argmax(panel.traded_TN[::-1], axis=0)
+    firms_N = np.arange(close_TN.shape[1])
+    factor_N = close_TN[last_N, firms_N] / index_TN[last_N, firms_N]
+    return {
+        "close restated for later splits and dividends": np.where(
+            panel.traded_TN, index_TN * factor_N, np.nan
+        )
+    }
+
+
+def _off_sessions(table: SignalTable, signal: str, placed: PlacedSignals) -> Finding:
+    name = "dated on sessions"
+    own = (pl.col("signal") == signal) & (pl.col("reason") == "not a session")
+    rows = int(placed.rows.filter(own)["rows"].sum())
+    if not rows:
+        return Finding(name, "pass", "All dates between the first and the last price are sessions.")
+    share = rows / max(table.rows.height, 1)
+    named = ", ".join(placed.off_sessions[:3])
+    return Finding(
+        name,
+        "warn",
+        f"{share:.1%} of the rows are dated on days without a session, for example {named}. If the "
+        "dates come from time stamps in another time zone, the others may be a day early.",
+        share,
+    )
+
+
+_NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedSignals:
+    """Signals of a file on a market, before they are measured.
+
+    Attributes
+    ----------
+    measured
+        Their folder, which is locked and holds their record.
+    config
+        The config, with a delay that can be traded first, and without models.
+    market
+        Prices, universe and labels.
+    placed
+        The signals on the panel.
+    guarding
+        The look-ahead guard, which runs beside the backtest.
+    trials
+        Signal -> its trial without a book.
+    """
+
+    measured: MeasuredSignals
+    config: Config
+    market: Market
+    placed: PlacedSignals
+    guarding: Future[pl.DataFrame]
+    trials: Mapping[str, Trial]
+
+    @property
+    def guard(self) -> pl.DataFrame:
+        """Table of the look-ahead guard (`pipelines.results.evaluate_signals.guard_table`)."""
+        return self.guarding.result()
+
+
+def prepare_signals(
+    table: SignalTable, config: Config, progress: Progress, locks: Locks, as_of: str | None = None
+) -> PreparedSignals:
+    """Place the signals of a file on the market, and guard them against look-ahead.
+
+    A signal dated ``t`` is held to be known at the close of ``t``. The same signals on the same data have the
+    same folder.
+
+    Parameters
+    ----------
+    table
+        The signals (`pipelines.results.signal_file.read_signals`).
+    config
+        Lake, universe, label, books, costs and output folder. Its models and features are not used.
+    progress
+        Reports progress.
+    locks
+        The folder of the signals is locked.
+    as_of
+        Earlier state of the lake to read; None for the newest.
+
+    Raises
+    ------
+    DataError
+        If the lake holds no prices, no row is in the universe, or every signal is constant.
+    """
+    config, added = with_tradable_delay(config)
+    lake = open_lake(config, progress.note)
+    with progress.stage("prices"):
+        versions = input_versions(lake, as_of)
+        if as_of is not None:
+            progress.note(describe_as_of(as_of, versions))
+        tables = read_market_tables(lake, versions)
+        market = build_market(tables, config)
+        placed = place_signals(table, market, lake.read("quarantine") if lake.exists("quarantine") else None)
+    _require_rows(table, placed, lake)
+    table, placed = leave_out_constant(table, placed)
+    data = _Data(lake, {name: (versions[name], frame.height) for name, frame in tables.items()})
+    measured = _measured(table, config, market, data, (*table.notes, *added, *market.notes))
+    locks.lock_run(measured.folder)
+    measured.save()
+    guarding = in_background(lambda: guard_table(table, placed, market, config.label.horizon))
+    contents = measured.record.signals
+    return PreparedSignals(
+        measured=measured,
+        config=config.model_copy(update={"models": {}}),  # so that no signal is taken for a model
+        market=market,
+        placed=placed,
+        guarding=guarding,
+        trials=signal_trials({name: contents[name] for name in placed.signals}, config),
+    )
+
+
+def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEvaluation:
+    """Measure signals side by side and store the evaluation.
+
+    Every book of every signal is recorded as a trial before it is measured.
+
+    Returns
+    -------
+    StoredEvaluation
+        The tables of `pipelines.results.evaluation_tables.measured_tables`, and ``rows`` (signal, reason,
+        rows) and ``guard`` (`guard_table`).
+
+    Raises
+    ------
+    ConfigError
+        If a book needs more firms than there are.
+    DataError
+        If the risk-free rates do not cover the books.
+    """
+    measured, market, placed, own = prepared.measured, prepared.market, prepared.placed, prepared.config
+    with progress.stage("backtest"):
+        output = measured.folder.parent
+        books = own.backtest.books
+        record(
+            output,
+            measured.run_id,
+            (one for trial in prepared.trials.values() for one in trial.traded(books)),
+        )
+        trials = count_trials(output, Scope.of(own)).trials
+        tables = signal_tables(placed, market, own, trials)
+        keep_returns(output, tables["equity"], prepared.trials, own)
+        sessions = _sessions_to_cover(placed.signals, market.universe_TN)
+        stored = store_evaluation(
+            measured,
+            evaluation_record(own, market.panel, sessions, trials, git_commit()),
+            {**tables, "guard": prepared.guard},
+        )
+        return recount(measured, stored)
+
+
+def signal_tables(
+    placed: PlacedSignals, market: Market, config: Config, trials: int
+) -> dict[str, pl.DataFrame]:
+    """Compute the tables of an evaluation of signals, and ``rows``: how the rows of the file were used.
+
+    Parameters
+    ----------
+    placed
+        The signals on the panel.
+    market
+        Prices, universe and labels.
+    config
+        Label, books and costs, without models, so that no signal is taken for a model.
+    trials
+        Number of trials that count, these signals included.
+    """
+    forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
+    sessions = _sessions_to_cover(placed.signals, market.universe_TN)
+    analysis = BookAnalysis(market, config)
+    result = evaluate(
+        forecasts, market, config, _NO_SCORES, truth_TN=None, sessions=sessions, on_book=analysis.add
+    )
+    tables = {**measured_tables(result, forecasts, market, config, trials), **analysis.tables()}
+    return {**{name: frame for name, frame in tables.items() if frame is not None}, "rows": placed.rows}
+
+
+def with_tradable_delay(config: Config) -> tuple[Config, tuple[str, ...]]:
+    """Return the config with a delay that can be traded first, and a note if that delay was added.
+
+    Nothing is trained, so measuring at one more delay costs nothing.
+    """
+    delays = config.label.delays
+    tradable = min((delay for delay in delays if delay >= 1), default=1)
+    others = tuple(delay for delay in delays if delay != tradable)
+    label = config.label.model_copy(
+        update={"delay": tradable, "extra_delays": others, "shorter_horizons": ()}
+    )
+    note = () if tradable in delays else ("Delay 1 was added, because delay 0 cannot be traded.",)
+    return config.model_copy(update={"label": label}), note
+
+
+def _require_rows(table: SignalTable, placed: PlacedSignals, lake: Lake) -> None:
+    for signal in table.signals:
+        if placed.used(signal) == 0:
+            own = placed.rows.filter((pl.col("signal") == signal) & (pl.col("rows") > 0))
+            reasons = ", ".join(f"{count:,} {reason}" for _, reason, count in own.iter_rows())
+            raise DataError(
+                f"{table.path}: none of the {table.rows.height:,} rows of {signal} is a firm of the universe "
+                f"on a session of {lake.root} ({reasons or 'the file is empty'}); check the dates, the "
+                "tickers and the section universe of the config."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """The lake, and the version and number of rows of each table that is read."""
+
+    lake: Lake
+    tables: Mapping[str, tuple[int, int]]
+
+
+def _measured(
+    table: SignalTable, config: Config, market: Market, data: _Data, notes: tuple[str, ...]
+) -> MeasuredSignals:
+    contents = {signal: table.content(signal) for signal in table.signals}
+    versions = {name: version for name, (version, _) in data.tables.items()}
+    run_id = signals_id(table.path, contents, config, data.lake.with_table_ids(versions))
+    hazards: list[str] = []
+    if data.lake.exists("sources"):
+        for source in data.lake.read("sources").iter_rows(named=True):
+            hazards += json.loads(source["hazards"])
+    made = SignalRecord(
+        run_id=run_id,
+        file=str(table.path),
+        signals=contents,
+        rows=table.rows.height,
+        notes=notes,
+        lake=masked(canonical_location(data.lake.root)),
+        tables=dict(data.tables),
+        hazards=(*hazards, *market.panel.hazards),
+        firms=float(market.universe_TN.sum(axis=1)[market.universe_TN.any(axis=1)].mean()),
+        commit=git_commit(),
+        libraries=library_versions(),
+        made_at=dt.datetime.now(dt.UTC),
+    )
+    return MeasuredSignals(run_id, config, Path(config.output) / run_id, made)
+
+
+def _sessions_to_cover(signals: Mapping[str, FloatArray], universe_TN: BoolArray) -> npt.NDArray[np.intp]:
+    """Sessions with a universe, from the first to the last date of any signal."""
+    known_T = np.logical_or.reduce([np.isfinite(signal_TN).any(axis=1) for signal_TN in signals.values()])
+    signal_T, universe_T = np.flatnonzero(known_T), np.flatnonzero(universe_TN.any(axis=1))
+    covered_T: npt.NDArray[np.intp] = universe_T[(universe_T >= signal_T[0]) & (universe_T <= signal_T[-1])]
+    return covered_T

@@ -1,1 +1,0 @@
-"""How far results can be believed: all models tested together, overfitting, paths of combinatorial folds."""

@@ -1,0 +1,426 @@
+"""What ``peerglass compare`` compares: one model of a run, or one measured signal, with its series."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from backtest.inference.bootstrap import bootstrap_block, bootstrap_counts, sharpe_difference, sharpe_interval
+from backtest.inference.means import LEVEL, diebold_mariano, mean_test, paired_test
+from backtest.inference.overfitting import deflated_sharpe
+from features.arrays import FloatArray
+from pipelines.config.schema import Config
+from pipelines.errors import ConfigError, DataError
+from pipelines.results.comparisons import beats, tradable_delay
+from pipelines.results.describe import describe_interval
+from pipelines.results.evaluate import label_overlap
+from pipelines.results.recount import Tried, read_tried
+from pipelines.results.signal_record import MeasuredSignals, find_signals
+from pipelines.run.evaluations import EvaluationRecord, assumptions_id, newest_evaluation
+from pipelines.run.identity import setting_changes
+from pipelines.run.record import Run, open_run
+from pipelines.train.trials import Scope
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """One model of a run, or one signal of a measured file, as an evaluation measured it.
+
+    Attributes
+    ----------
+    name
+        Name in tables: ``RUN:MODEL``, or ``RUN/MODEL`` for the nights of a model version.
+    run
+        The run, or the measured signals.
+    record
+        Settings and code of the evaluation.
+    model
+        Entry of the config's ``models``, or name of the signal.
+    book, delay
+        Book and delay that are compared.
+    tried
+        The trials that count against it by now.
+    daily
+        date, ic, and excess_net (net return over the risk-free rate) of the book; null where unknown.
+    """
+
+    name: str
+    run: Run | MeasuredSignals
+    record: EvaluationRecord
+    model: str
+    book: str
+    delay: int
+    tried: Tried
+    daily: pl.DataFrame
+
+    @property
+    def horizon(self) -> int:
+        """Sessions that a label spans."""
+        return self.run.config.label.horizon
+
+    @property
+    def overlap(self) -> int:
+        """Number of consecutive labels that overlap."""
+        forecast_T = self.daily["ic"].is_not_null().to_numpy()
+        return max(label_overlap(np.flatnonzero(forecast_T), self.horizon), 1)
+
+
+def open_candidate(name: str, output: Path, delay: int | None = None, book: str | None = None) -> Candidate:
+    """Open one side of a comparison.
+
+    Parameters
+    ----------
+    name
+        ``RUN`` or ``RUN:MODEL``; a name that ``peerglass runs list`` shows. Without a model, the one with the
+        highest rank IC on validation is taken, as in a report's verdict; the test has no part in this choice.
+        Of measured signals, the first one is taken.
+    output
+        Folder that holds the runs.
+    delay
+        Delay at which labels start and books trade; None for the first one that can be traded.
+    book
+        Name of the book; None for the first one.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such run, model, delay or book.
+    DataError
+        If the run has no evaluation.
+    """
+    run_name, _, model = name.partition(":") if not Path(name).is_dir() else (name, "", "")
+    run = find_signals(run_name, output) or open_run(run_name, output)
+    evaluation = newest_evaluation(run)
+    if evaluation is None:
+        raise DataError(f"Run {run.run_id} has no evaluation; make one with: peerglass backtest {run.run_id}")
+    ladder = evaluation.table("ladder")
+    model = model or _chosen(ladder)
+    where = f"The evaluation {evaluation.record.evaluation} of {run.run_id}"
+    _require_known(where, "model", model, ladder["model"].unique(maintain_order=True).to_list())
+    books = list(evaluation.record.backtest.books)
+    delay, book = choose_delay_and_book(where, delay, evaluation.record.delays, book, books)
+    return Candidate(
+        name=f"{run.run_id}:{model}",
+        run=run,
+        record=evaluation.record,
+        model=model,
+        book=book,
+        delay=delay,
+        tried=tried_by_now(evaluation.record, run.config, delay, output),
+        daily=daily_series(
+            evaluation.table("ic_series"), evaluation.table("equity"), model=model, delay=delay, book=book
+        ),
+    )
+
+
+def _chosen(ladder: pl.DataFrame) -> str:
+    """The model with the highest validation rank IC; the first one if none has been validated."""
+    ranked = ladder.drop_nulls("valid_rank_ic").sort("valid_rank_ic", descending=True)
+    return str((ranked if ranked.height else ladder)["model"][0])
+
+
+def tried_by_now(record: EvaluationRecord, config: Config, delay: int, output: Path) -> Tried:
+    """Read from the ledger of an output folder which trials count against an evaluation by now."""
+    return read_tried(output, Scope.of(config), assumptions_id(record.backtest, delay))
+
+
+def choose_delay_and_book(
+    where: str, delay: int | None, delays: Sequence[int], book: str | None, books: Sequence[str]
+) -> tuple[int, str]:
+    """Return the delay and the book to compare: those asked for, or the first tradable delay and first book.
+
+    Parameters
+    ----------
+    where
+        What has the delays and books, to begin an error with.
+    delay, book
+        What was asked for; None for the default.
+    delays, books
+        What there is.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such delay or book.
+    """
+    delay = tradable_delay(delays) if delay is None else delay
+    book = books[0] if book is None else book
+    _require_known(where, "delay", delay, delays)
+    _require_known(where, "book", book, books)
+    return delay, book
+
+
+def _require_known(where: str, what: str, given: object, known: Sequence[object]) -> None:
+    """Raise ConfigError if an evaluation, described by ``where``, does not have what was asked for."""
+    if given not in known:
+        raise ConfigError(f"{where} has no {what} {given!r}; it has {', '.join(map(str, known))}.")
+
+
+def daily_series(
+    ic_series: pl.DataFrame, equity: pl.DataFrame, *, model: str, delay: int, book: str
+) -> pl.DataFrame:
+    """Join the daily ICs and net returns of one model and book: the column ``daily`` of a candidate."""
+    own = (pl.col("model") == model) & (pl.col("delay") == delay)
+    ics = ic_series.filter(own).select("date", "ic")
+    returns = equity.filter(own, pl.col("book") == book).select("date", "excess_net")
+    return returns.join(ics, on="date", how="full", coalesce=True).sort("date").fill_nan(None)
+
+
+_MIN_DATES = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """Models side by side.
+
+    Attributes
+    ----------
+    figures
+        One row per candidate: name, book, delay, dates, ic with ic_lower and ic_upper, sessions, sharpe_net
+        with sharpe_lower and sharpe_upper (annualised), deflated_sharpe with trials (their number in the
+        ledger at the time of the call), and deflated_effective with effective_trials.
+    tests
+        One row per candidate after the first, which it is compared with: name, reference, dates,
+        ic_difference with ic_lower, ic_upper and ic_p, dm_t and dm_p (Diebold-Mariano; a positive dm_t means
+        that the candidate loses less), sharpe_difference with sharpe_lower, sharpe_upper and sharpe_p, beats
+        (``yes``, ``no`` or ``unclear``). The ICs are null if the two labels differ.
+    differences
+        Candidate after the first -> phrases that say what differs: data, settings, code, costs and books.
+    level
+        Level of all tests.
+    """
+
+    figures: pl.DataFrame
+    tests: pl.DataFrame
+    differences: Mapping[str, tuple[str, ...]]
+    level: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Series:
+    """A candidate's daily ICs and net returns, on the dates of each that all candidates have."""
+
+    candidate: Candidate
+    ic_T: FloatArray
+    return_T: FloatArray
+
+
+def compare(candidates: Sequence[Candidate]) -> Comparison:
+    """Compare candidates with the first one.
+
+    Daily ICs are tested with Newey-West errors (`backtest.inference.means.paired_test`), net Sharpe ratios
+    with the stationary bootstrap (`backtest.inference.bootstrap.sharpe_difference`). ICs are measured on the
+    dates on which every candidate has one, and returns on those on which every candidate has one, so that no
+    candidate profits from an easier period.
+
+    Raises
+    ------
+    ConfigError
+        If there are fewer than two candidates, or two are the same.
+    DataError
+        If they have fewer than 20 dates in common.
+    """
+    names = [one.name for one in candidates]
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise ConfigError(
+            f"compare needs at least two different models, but was given {', '.join(names) or 'none'}; name "
+            "models of one run as RUN:MODEL."
+        )
+    ics, returns = _on_common_dates(candidates, "ic"), _on_common_dates(candidates, "excess_net")
+    series = [_Series(one, ics[one.name], returns[one.name]) for one in candidates]
+    n = len(series[0].return_T)
+    counts_RT = bootstrap_counts(n, block=bootstrap_block(n))  # all candidates share the samples
+    return Comparison(
+        figures=_frame([_figures(one, counts_RT) for one in series]),
+        tests=_frame([_test(one, series[0], counts_RT) for one in series[1:]]),
+        differences={one.name: _differences(one, candidates[0]) for one in candidates[1:]},
+        level=LEVEL,
+    )
+
+
+def _on_common_dates(candidates: Sequence[Candidate], column: str) -> dict[str, FloatArray]:
+    """A column of every candidate, on the dates on which all have a value."""
+    common = candidates[0].daily.drop_nulls(column).select("date", pl.col(column).alias(candidates[0].name))
+    for one in candidates[1:]:
+        own = one.daily.drop_nulls(column).select("date", pl.col(column).alias(one.name))
+        common = common.join(own, on="date")
+    if common.height < _MIN_DATES:
+        spans = [
+            f"{one.name} has {first} to {last}"
+            for one in candidates
+            for first, last in one.daily.select(
+                pl.col("date").first(), pl.col("date").last().alias("last")
+            ).rows()
+        ]
+        raise DataError(
+            f"The models have {common.height} dates in common, and a test needs at least {_MIN_DATES}: "
+            f"{'; '.join(spans)}."
+        )
+    return {one.name: common.sort("date")[one.name].to_numpy() for one in candidates}
+
+
+def _figures(one: _Series, counts_RT: FloatArray) -> dict[str, Any]:
+    candidate, tried = one.candidate, one.candidate.tried
+    trials, effective = max(tried.counted.trials, 1), max(tried.effective, 1.0)
+    ic = mean_test(one.ic_T, overlap=candidate.overlap, level=LEVEL)
+    year = candidate.record.periods_per_year
+    sharpe = sharpe_interval(one.return_T, counts_RT=counts_RT, level=LEVEL, periods_per_year=year)
+    return {
+        "name": candidate.name,
+        "book": candidate.book,
+        "delay": candidate.delay,
+        "dates": ic.n,
+        "ic": ic.mean,
+        "ic_lower": ic.lower,
+        "ic_upper": ic.upper,
+        "sessions": sharpe.n,
+        "sharpe_net": sharpe.estimate,
+        "sharpe_lower": sharpe.lower,
+        "sharpe_upper": sharpe.upper,
+        "deflated_sharpe": deflated_sharpe(one.return_T, trials),
+        "trials": trials,
+        "deflated_effective": deflated_sharpe(one.return_T, effective),
+        "effective_trials": effective,
+    }
+
+
+def _test(one: _Series, first: _Series, counts_RT: FloatArray) -> dict[str, Any]:
+    """Test the difference of a candidate and the first one."""
+    own, other = one.candidate, first.candidate
+    overlap = max(own.overlap, other.overlap)
+    same_label = (own.horizon, own.delay) == (other.horizon, other.delay)
+    nothing_T = np.full_like(one.ic_T, np.nan)
+    ic_T, other_T = (one.ic_T, first.ic_T) if same_label else (nothing_T, nothing_T)
+    ic = paired_test(ic_T, other_T, overlap=overlap, level=LEVEL)
+    dm = diebold_mariano(1.0 - other_T, 1.0 - ic_T, horizon=overlap)
+    sharpe = sharpe_difference(
+        one.return_T,
+        first.return_T,
+        counts_RT=counts_RT,
+        level=LEVEL,
+        periods_per_year=own.record.periods_per_year,
+    )
+    return {
+        "name": own.name,
+        "reference": other.name,
+        "dates": ic.n,
+        "ic_difference": ic.mean,
+        "ic_lower": ic.lower,
+        "ic_upper": ic.upper,
+        "ic_p": ic.p_value,
+        "dm_t": dm.t,
+        "dm_p": dm.p_value,
+        "sharpe_difference": sharpe.estimate,
+        "sharpe_lower": sharpe.lower,
+        "sharpe_upper": sharpe.upper,
+        "sharpe_p": sharpe.p_value,
+        "beats": beats(ic, sharpe),
+    }
+
+
+def _differences(one: Candidate, first: Candidate) -> tuple[str, ...]:
+    """Say what differs from the first candidate, except the model that was named."""
+    phrases: list[str] = []
+    if one.run.run_id != first.run.run_id:
+        phrases += _run_differences(one.run, first.run)
+    settings, others = (side.record.backtest.model_dump(mode="json") for side in (one, first))
+    for key, value in settings.items():
+        if key == "books":
+            if value.get(one.book) != others["books"].get(first.book):
+                before, after = others["books"].get(first.book), value.get(one.book)
+                phrases.append(f"book ({_short(before)} -> {_short(after)})")
+        elif value != others[key]:
+            phrases.append(f"backtest.{key} ({_short(others[key])} -> {_short(value)})")
+    if one.record.code != first.record.code:
+        phrases.append("the code that measures")
+    return tuple(phrases)
+
+
+def _run_differences(one: Run | MeasuredSignals, first: Run | MeasuredSignals) -> list[str]:
+    """Say what differs between two runs; of measured signals, the data, the universe and the label."""
+    if isinstance(one, Run) and isinstance(first, Run):
+        assert one.identity is not None, "an opened run has an identity"
+        assert first.identity is not None, "an opened run has an identity"
+        return one.identity.differences(first.identity)
+    return list(setting_changes(_measured_on(first), _measured_on(one)))
+
+
+def _measured_on(run: Run | MeasuredSignals) -> dict[str, Any]:
+    settings = run.config.model_dump(mode="json", include={"universe", "label"})
+    if isinstance(run, MeasuredSignals):
+        return settings | {"prices version": run.record.tables["prices"][0], "lake": run.record.lake}
+    assert run.identity is not None, "an opened run has an identity"
+    return settings | {"prices version": run.versions["prices"], "lake": run.identity.lake}
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {inner}" for key, inner in value.items() if inner is not None)
+    return str(value)
+
+
+def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+_LEGEND = (
+    "All figures are of the dates that all models have. Sharpe ratios are annualised and net of costs.",
+    "deflated: probability of skill, given the trials in the ledger by now; 0.95 or more is strong evidence.",
+    "effective: the same with the number of independent trials that they amount to by their correlation.",
+    "beats: yes if the interval of the IC difference is above 0 and the net Sharpe ratio is higher;",
+    "no if the interval of the IC or of the Sharpe difference is below 0; unclear otherwise.",
+)
+
+
+def describe_candidates(comparison: Comparison) -> str:
+    """Format figures, tests against the first model, and what differs."""
+    rows = list(comparison.figures.iter_rows(named=True))
+    width = max(len("model"), *(len(row["name"]) for row in rows)) + 2
+    level = round(100 * (1 - comparison.level))
+    lines = [
+        f"{rows[0]['sessions']:,} sessions; intervals at {level}%",
+        f"  {'model':<{width}}{'book':<14}{'delay':>5}   {'IC':<30}{'net Sharpe':<26}"
+        f"{'deflated':>8}{'trials':>8}{'effective':>11}",
+    ]
+    for row in rows:
+        ic = describe_interval(row["ic"], row["ic_lower"], row["ic_upper"], digits=4)
+        sharpe = describe_interval(row["sharpe_net"], row["sharpe_lower"], row["sharpe_upper"], digits=2)
+        lines.append(
+            f"  {row['name']:<{width}}{row['book']:<14}{row['delay']:>5}   {ic:<30}{sharpe:<26}"
+            f"{_number(row['deflated_sharpe'], 2):>8}{row['trials']:>8,}"
+            f"{_number(row['deflated_effective'], 2):>11}"
+        )
+    lines.append(f"against {rows[0]['name']}")
+    ends = ("difference", "lower", "upper")
+    for row in comparison.tests.iter_rows(named=True):
+        ic, sharpe = (
+            describe_interval(*(row[f"{of}_{end}"] for end in ends), digits=digits, signed=True)
+            for of, digits in (("ic", 4), ("sharpe", 2))
+        )
+        ics = f"IC {ic}" if row["dates"] else "IC not compared, because the labels differ"
+        lines.append(f"  {row['name']:<{width}}beats: {row['beats']}; {ics}; net Sharpe {sharpe}")
+        differences = comparison.differences[row["name"]]
+        lines.append(f"  {'':<{width}}differs in: {'; '.join(differences) or 'the model alone'}")
+    return "\n".join((*lines, *_LEGEND))
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """The comparison as one JSON document: ``level``, ``figures``, ``tests`` and ``differences``."""
+    document: dict[str, Any] = {
+        "level": comparison.level,
+        "figures": comparison.figures.to_dicts(),
+        "tests": comparison.tests.to_dicts(),
+        "differences": {name: list(phrases) for name, phrases in comparison.differences.items()},
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _number(value: float | None, digits: int, sign: str = "") -> str:
+    return "?" if value is None or math.isnan(value) else f"{value:{sign}.{digits}f}"

@@ -1,1 +1,0 @@
-"""Measuring a user's own signals: reading the file, placing it on the panel, guarding against look-ahead."""

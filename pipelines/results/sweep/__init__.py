@@ -1,1 +1,0 @@
-"""Sweeps: one signal traded in many ways, in one pass over the market, and every way a trial."""
