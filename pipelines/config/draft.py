@@ -12,6 +12,7 @@ import yaml
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
+from pipelines.files import plain_name, write_text
 from pipelines.ingest.guards import refuse_mostly_broken
 from pipelines.ingest.inspector import describe_gaps, rejected_gaps
 from pipelines.ingest.rules import DATE_RULES, add_neighbours, find_violations
@@ -106,10 +107,7 @@ def write_draft(path: Path, target: Path, date_format: str | None = None, *, rep
             f"{target} exists; choose another name with --config, or overwrite it with --force."
         )
     draft = draft_config(path, target.parent, date_format)
-    partial = target.with_name(f".{target.name}.partial")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial.write_text(draft.text, encoding="utf-8")
-    partial.replace(target)
+    write_text(target, draft.text)
     return draft
 
 
@@ -303,5 +301,5 @@ def _hazards(market: Market) -> list[str]:
 def _name(path: Path) -> str:
     """A config's name from a file's name."""
     stem = re.sub(r"\.(csv|parquet|pq|gz)", "", path.name.lower())
-    name = re.sub(r"[^a-z0-9]+", "_", stem).strip("_")
+    name = plain_name(stem)
     return (name if name[:1].isalpha() else f"data_{name}")[:41].rstrip("_")

@@ -32,9 +32,9 @@ from pipelines.explain.text import (
     describe_section,
     difference_table,
     value_table,
-    write_values,
 )
 from pipelines.explain.unit import unit_of_run
+from pipelines.files import write_table
 from pipelines.progress import Progress
 from pipelines.run.record import Run
 
@@ -91,7 +91,7 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
         body = _describe(frame, question, decimals)
     lines = [*_head(run, model, question, found), body]
     if question.out is not None:
-        lines += ["", f"The values are in {write_values(frame, question.out).resolve()}."]
+        lines += ["", f"The values are in {write_table(question.out, frame).resolve()}."]
     return "\n".join(lines)
 
 
@@ -194,5 +194,5 @@ def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
         describe_skill(table),
     ]
     if question.out is not None:
-        lines += ["", f"The values are in {write_values(table, question.out).resolve()}."]
+        lines += ["", f"The values are in {write_table(question.out, table).resolve()}."]
     return "\n".join(lines)

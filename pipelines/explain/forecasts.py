@@ -9,7 +9,6 @@ import datetime as dt
 import hashlib
 import json
 import math
-import os
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from pipelines.errors import ConfigError
 from pipelines.explain.games import families_of
 from pipelines.explain.question import Place, Question, choose_model
 from pipelines.explain.trained import explained_panel, require_features
+from pipelines.files import replacing
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.completeness import require_test
@@ -396,10 +396,8 @@ class StoredDraws:
     def write(self, state: SamplerState) -> None:
         """Write the draws atomically."""
         about = {name: getattr(state, name) for name in ("engine", "n_players", "seed", "draws")}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(f".{self.path.stem}.{os.getpid()}.npz")
-        np.savez(partial, about=np.array(json.dumps(about)), **state.arrays)  # type: ignore[arg-type]
-        partial.replace(self.path)
+        with replacing(self.path) as partial, partial.open("wb") as file:
+            np.savez(file, about=np.array(json.dumps(about)), **state.arrays)  # type: ignore[arg-type]
 
 
 def stored_draws(run_folder: Path, checkpoint: Path, question: Mapping[str, object]) -> StoredDraws:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -265,20 +263,3 @@ def difference_table(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:
         pl.lit(first["forecast"]).alias("forecast"),
         pl.lit(second["forecast"]).alias("forecast_versus"),
     )
-
-
-def write_values(frame: pl.DataFrame, path: Path) -> Path:
-    """Write a table as CSV, Parquet or JSON, by the suffix of the file; the write is atomic."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    if path.suffix.lower() == ".parquet":
-        frame.write_parquet(partial)
-    elif path.suffix.lower() == ".csv":
-        frame.write_csv(partial)
-    else:
-        dates = [name for name, kind in frame.schema.items() if kind == pl.Date]
-        partial.write_text(
-            frame.with_columns(pl.col(dates).dt.to_string("iso")).write_json(), encoding="utf-8"
-        )
-    partial.replace(path)
-    return path

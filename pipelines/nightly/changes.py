@@ -17,10 +17,11 @@ from pipelines.config.load import settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
+from pipelines.files import write_text
 from pipelines.lake.lake import Lake
 from pipelines.nightly.book.next_book import nightly_book
 from pipelines.nightly.finding import Finding
-from pipelines.nightly.folder import nights_folder, write_text
+from pipelines.nightly.folder import nights_folder
 from pipelines.nightly.registry.aliases import champion
 from pipelines.nightly.registry.versions import open_version
 from pipelines.nightly.table import FINISHED, read_nights

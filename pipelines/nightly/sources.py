@@ -25,6 +25,7 @@ import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError, full_disk
+from pipelines.files import write_text
 from pipelines.ingest.calendars import is_session
 from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest, prices_to_keep
 from pipelines.ingest.rules import SPARSE, SPARSE_DATES
@@ -39,7 +40,7 @@ from pipelines.nightly.exchange import (
     learned_week,
 )
 from pipelines.nightly.finding import Finding
-from pipelines.nightly.folder import nights_folder, write_text
+from pipelines.nightly.folder import nights_folder
 from pipelines.nightly.plan import finished_nights, older_than_the_nights, sessions_of
 from pipelines.nightly.table import prices_of_night, read_nights
 from pipelines.progress import Progress

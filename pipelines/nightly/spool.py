@@ -16,8 +16,9 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.config.schema import Config
+from pipelines.files import write_text
 from pipelines.lake.lake import Lake
-from pipelines.nightly.folder import nights_folder, write_text
+from pipelines.nightly.folder import nights_folder
 from pipelines.nightly.registry.mirror import mirror_aliases
 from pipelines.nightly.result import NightResult
 from pipelines.nightly.table import peak_memory_bytes, signal_count, trade_count

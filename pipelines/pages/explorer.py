@@ -11,7 +11,6 @@ import hashlib
 import html
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -27,6 +26,7 @@ from features.arrays import FloatArray, IntArray
 from pipelines.errors import ConfigError, DataError
 from pipelines.explain.network_tables import STRONGEST, UNKNOWN_GROUP
 from pipelines.explain.unit import Unit, unit_of_run
+from pipelines.files import write_text
 from pipelines.run.provenance import ExplanationMade, read_provenance
 from pipelines.run.record import Run
 
@@ -215,14 +215,10 @@ def write_explorer(run: Run, model: str | None = None, out: Path | None = None) 
     text = render_explorer(run, read_networks(run, model))
     if out is None:
         return run.write_text(FILE, text)
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(out)
+        return write_text(out, text)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ConfigError(f"{out} cannot be written ({error.strerror}); choose another file.") from error
-    return out
 
 
 Payload = dict[str, Any]

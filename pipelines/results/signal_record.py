@@ -7,18 +7,18 @@ versions, the universe and the label. Books, costs and delays make another evalu
 from __future__ import annotations
 
 import datetime as dt
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from pipelines.config.load import digest, load_config, to_yaml
 from pipelines.config.schema import Config
-from pipelines.errors import ConfigError, DataError
+from pipelines.errors import ConfigError
+from pipelines.files import damaged, write_text
 from pipelines.run.fingerprint import installed
 from pipelines.run.record import LATEST, list_records
 
@@ -98,13 +98,13 @@ class MeasuredSignals:
     def save(self) -> None:
         """Write the record and the config; the record of an earlier measurement is kept."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        _replace(self.folder / "config.yaml", to_yaml(self.config))
+        write_text(self.folder / "config.yaml", to_yaml(self.config))
         if not (self.folder / RECORD).is_file():
-            _replace(self.folder / RECORD, self.record.model_dump_json(indent=1))
+            write_text(self.folder / RECORD, self.record.model_dump_json(indent=1))
 
     def write_report(self, text: str) -> Path:
         """Write ``report.html`` atomically and return its path."""
-        return _replace(self.folder / "report.html", text)
+        return write_text(self.folder / "report.html", text)
 
 
 def signals_id(path: Path, contents: Mapping[str, str], config: Config, tables: Mapping[str, object]) -> str:
@@ -158,19 +158,6 @@ def find_signals(name: str, output: Path) -> MeasuredSignals | None:
 
 
 def _open(folder: Path) -> MeasuredSignals:
-    try:
+    with damaged(f"The record {folder / RECORD}", "delete the folder and measure the file again"):
         record = SignalRecord.model_validate_json((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(
-            f"The record {folder / RECORD} is damaged ({reason}); delete the folder and measure the "
-            "file again."
-        ) from None
     return MeasuredSignals(record.run_id, load_config(folder / "config.yaml", models=False), folder, record)
-
-
-def _replace(path: Path, text: str) -> Path:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-    return path

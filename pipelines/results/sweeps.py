@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +38,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.errors import ConfigError
+from pipelines.files import replacing
 from pipelines.results.books import book_market, book_targets
 from pipelines.results.sweep_grid import Axis, VariantSettings
 from pipelines.results.trading import book_costs, book_execution
@@ -307,16 +306,12 @@ class SweepRecord(BaseModel):
 def store_sweep(run: Evaluated, record: SweepRecord, sweep: Sweep, page: str) -> Path:
     """Write a sweep atomically and return its folder; an earlier one with the same id is replaced."""
     folder = run.folder / _FOLDER / record.sweep
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    sweep.table.write_parquet(partial / "variants.parquet")
-    sweep.daily.write_parquet(partial / "daily.parquet")
-    (partial / "sweep.html").write_text(page, encoding="utf-8")
-    (partial / _RECORD).write_text(record.model_dump_json(indent=1), encoding="utf-8")
-    if folder.exists():
-        shutil.rmtree(folder)
-    partial.replace(folder)
+    with replacing(folder) as partial:
+        partial.mkdir()
+        sweep.table.write_parquet(partial / "variants.parquet")
+        sweep.daily.write_parquet(partial / "daily.parquet")
+        (partial / "sweep.html").write_text(page, encoding="utf-8")
+        (partial / _RECORD).write_text(record.model_dump_json(indent=1), encoding="utf-8")
     return folder
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,29 +18,21 @@ from features.library.scaling import ChannelScaler
 from models.fitting.fit import Fitted, FittedState, restore
 from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.errors import DataError
+from pipelines.files import replacing
 
 _TENSORS, _CONFIG = "model.safetensors", "model.json"
 
 
 def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> None:
     """Write a fitted model and the inputs of its fold. The write is atomic: no partial folder is left."""
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     tensors = {name: np.array(value, order="C") for name, value in state.tensors.items()}
     scaler = inputs.scaler
     tensors |= {"scaler.mean_C": scaler.mean_C, "scaler.std_C": scaler.std_C}
-    save_file(tensors, partial / _TENSORS)
     config = {**state.config, "scaler_clip": scaler.clip, "groups": list(inputs.groups)}
-    (partial / _CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True))
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
-
-
-def remove_partial_checkpoints(checkpoints: Path) -> None:
-    """Remove partial checkpoints that interrupted writes have left in a run's folder of checkpoints."""
-    for leftover in checkpoints.glob("*/.*.partial"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    with replacing(folder) as partial:
+        partial.mkdir()
+        save_file(tensors, partial / _TENSORS)
+        (partial / _CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True))
 
 
 def checkpoint_exists(folder: Path) -> bool:

@@ -8,10 +8,7 @@ additional evaluation. A report reads its tables and its assumptions from the fo
 from __future__ import annotations
 
 import datetime as dt
-import filecmp
 import hashlib
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 import backtest
 import features
@@ -28,7 +25,8 @@ from pipelines.config.backtest import BacktestConfig
 from pipelines.config.load import digest
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
-from pipelines.errors import ConfigError, DataError
+from pipelines.errors import ConfigError
+from pipelines.files import damaged, remove_partial, replacing
 from pipelines.settings import Settings
 
 _FOLDER: Final = "evaluations"
@@ -221,23 +219,15 @@ def store_evaluation(
     If the newest evaluation has the same id and the same tables, it is kept and returned instead.
     """
     folder = run.folder / _FOLDER / record.evaluation
-    _remove_partial(folder.parent)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    partial.mkdir(parents=True)
-    for name, frame in tables.items():
-        frame.write_parquet(partial / f"{name}.parquet")
+    remove_partial(folder.parent)
     newest = newest_evaluation(run)
-    if newest is not None and newest.folder == folder and _same_tables(partial, folder):
-        shutil.rmtree(partial)
+    if newest is not None and newest.folder == folder and _has_tables(folder, tables):
         return newest
-    (partial / _RECORD).write_text(record.model_dump_json(indent=1), encoding="utf-8")
-    if folder.exists():
-        replaced = folder.with_name(f".{folder.name}.{os.getpid()}.replaced.partial")
-        folder.rename(replaced)
-        partial.rename(folder)
-        shutil.rmtree(replaced)
-    else:
-        partial.rename(folder)
+    with replacing(folder) as partial:
+        partial.mkdir()
+        for name, frame in tables.items():
+            frame.write_parquet(partial / f"{name}.parquet")
+        (partial / _RECORD).write_text(record.model_dump_json(indent=1), encoding="utf-8")
     return StoredEvaluation(record, folder)
 
 
@@ -251,14 +241,9 @@ def list_evaluations(run: Evaluated) -> list[StoredEvaluation]:
     """
     found = []
     for path in (run.folder / _FOLDER).glob(f"[!.]*/{_RECORD}"):
-        try:
+        again = f"delete that folder and run 'peerglass backtest {run.run_id}' again"
+        with damaged(f"The evaluation in {path.parent}", again):
             record = EvaluationRecord.model_validate_json(path.read_text(encoding="utf-8"))
-        except ValidationError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise DataError(
-                f"The evaluation in {path.parent} is damaged ({reason}); delete that folder and run "
-                f"'peerglass backtest {run.run_id}' again."
-            ) from None
         found.append(StoredEvaluation(record, path.parent))
     return sorted(found, key=lambda one: one.record.made_at, reverse=True)
 
@@ -285,14 +270,8 @@ def find_evaluation(run: Evaluated, name: str) -> StoredEvaluation:
     raise ConfigError(f"{wrong} of {run.run_id} begins with {name!r}; choose among: {listed}.")
 
 
-def _same_tables(one: Path, other: Path) -> bool:
-    names = {path.name for path in one.glob("*.parquet")}
-    if names != {path.name for path in other.glob("*.parquet")}:
-        return False
-    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in names)
-
-
-def _remove_partial(folder: Path) -> None:
-    """Remove partial folders that interrupted writes have left."""
-    for leftover in folder.glob(".*.partial"):
-        shutil.rmtree(leftover, ignore_errors=True)
+def _has_tables(folder: Path, tables: Mapping[str, pl.DataFrame]) -> bool:
+    stored = {path.stem: path for path in folder.glob("*.parquet")}
+    return stored.keys() == tables.keys() and all(
+        pl.read_parquet(stored[name]).equals(frame) for name, frame in tables.items()
+    )

@@ -11,7 +11,6 @@ import ast
 import dataclasses
 import functools
 import hashlib
-import os
 import re
 import sys
 import sysconfig
@@ -23,6 +22,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+
+from pipelines.files import write_text
 
 _INSTALLED = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib"))
 _MOST_KEPT = 50  # digests in the cache
@@ -62,10 +63,7 @@ def _cache() -> Path:
 
 def _keep(path: Path, digest: str) -> None:
     """Write a digest into the cache, and remove the oldest ones beyond `_MOST_KEPT`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(digest, "ascii")
-    partial.replace(path)
+    write_text(path, digest)
     by_age = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
     for old in by_age[:-_MOST_KEPT]:
         old.unlink(missing_ok=True)

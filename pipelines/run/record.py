@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import polars as pl
 from pipelines.config.load import load_config, to_yaml
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
+from pipelines.files import read_json, write_table, write_text
 from pipelines.lake.versions import TableVersion
 from pipelines.run.identity import Identity
 
@@ -72,12 +72,7 @@ class Run:
 
     def write_table(self, name: str, frame: pl.DataFrame) -> Path:
         """Write a result table of the run as Parquet, atomically."""
-        path = self.folder / "tables" / f"{name}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        frame.write_parquet(partial)
-        partial.replace(path)
-        return path
+        return write_table(self.folder / "tables" / f"{name}.parquet", frame)
 
     def read_table(self, name: str) -> pl.DataFrame | None:
         """Read a result table; None if its stage has not been run."""
@@ -86,12 +81,7 @@ class Run:
 
     def write_text(self, name: str, text: str) -> Path:
         """Write a text file of the run, atomically."""
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-        return path
+        return write_text(self.folder / name, text)
 
 
 def name_run(config: Config, identity: Identity) -> Run:
@@ -148,7 +138,7 @@ def list_records(output: Path) -> list[tuple[Path, dict[str, Any]]]:
     found = []
     for path in output.glob(f"*/{_RECORD}"):
         try:
-            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            record: dict[str, Any] = read_json(path)
             Identity.from_record(record["identity"])
             started = (str(record["started_at"]), str(record["run_id"]))
         except (OSError, ValueError, KeyError, TypeError):
@@ -193,7 +183,7 @@ def open_named_run(name: str, config: Config) -> Run:
 
 def _open(folder: Path) -> Run:
     try:
-        record: dict[str, Any] = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        record: dict[str, Any] = read_json(folder / _RECORD)
         config = load_config(folder / "config.yaml")
         if config.root == str(folder.absolute()):
             raise DataError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import glob
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from safetensors.torch import load, save
 
 from models.fitting.snapshot import Snapshot
 from pipelines.errors import DataError
+from pipelines.files import write_bytes
 
 _NUMBERS = "numbers"
 
@@ -88,10 +88,7 @@ class FileSnapshotStore(TaskSnapshots):
 
     def write(self, content: bytes) -> None:
         """Replace the file, atomically."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
-        partial.write_bytes(content)
-        partial.replace(self.path)
+        write_bytes(self.path, content)
 
     def at(self, path: Path) -> Self:
         """Return the store of another file."""

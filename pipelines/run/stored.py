@@ -12,7 +12,6 @@ partial files and the snapshots of unfinished trainings, which are written too o
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 
 from pipelines.errors import DataError
+from pipelines.files import read_json, write_bytes, write_text
 from pipelines.lake.options import storage_options
 from pipelines.lake.storage import one_line
 from pipelines.run.record import Run
@@ -73,10 +73,7 @@ class StoredRun:
                     continue
                 with self._files.open_input_stream(name) as stream:
                     content = stream.read()
-                path.parent.mkdir(parents=True, exist_ok=True)
-                partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-                partial.write_bytes(content)
-                partial.replace(path)
+                write_bytes(path, content)
                 known[name] = (*_state(path), size, changed)
         self._remember(known)
 
@@ -132,16 +129,13 @@ class StoredRun:
     def _known(self) -> dict[str, State]:
         """The files as they were when they and their copies were last equal."""
         try:
-            record = json.loads((self._folder / _KNOWN).read_text(encoding="utf-8"))
+            record = read_json(self._folder / _KNOWN)
             return {name: tuple(state) for name, state in record[str(self._url)].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}  # all files are compared as if they were new
 
     def _remember(self, known: dict[str, State]) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        partial = self._folder / f"{_KNOWN}.{os.getpid()}.partial"
-        partial.write_text(json.dumps({str(self._url): known}), encoding="utf-8")
-        partial.replace(self._folder / _KNOWN)
+        write_text(self._folder / _KNOWN, json.dumps({str(self._url): known}))
 
     @contextmanager
     def _naming(self, done: str) -> Iterator[None]:

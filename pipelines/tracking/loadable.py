@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import platform
 import zipfile
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pipelines
+from pipelines.files import write_bytes
 from pipelines.run.provenance import TrainingStarted, read_provenance
 from pipelines.run.record import Run
 
@@ -64,13 +64,13 @@ def make_loadable(run: Run, model: str) -> None:
         "channels": [f"{CHANNEL}{name}" for name in features["channels"]],
         "characteristics": [f"{CHARACTERISTIC}{name}" for name in features["characteristics"]],
     }
-    _write(folder / INPUTS, json.dumps(inputs, indent=1).encode())
-    _write(folder / _CODE, _zipped_code())
-    _write(folder / "requirements.txt", _requirements(run).encode())
+    write_bytes(folder / INPUTS, json.dumps(inputs, indent=1).encode())
+    write_bytes(folder / _CODE, _zipped_code())
+    write_bytes(folder / "requirements.txt", _requirements(run).encode())
     described = Model(signature=_signature(inputs))
     python = platform.python_version()
     described.add_flavor("python_function", loader_module=_LOADER, python_version=python, code=_CODE)
-    _write(folder / "MLmodel", described.to_yaml().encode())  # last: its presence says that all is there
+    write_bytes(folder / "MLmodel", described.to_yaml().encode())  # last: its presence says that all is there
 
 
 def _signature(inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401 (MLflow has no types)
@@ -104,10 +104,3 @@ def _requirements(run: Run) -> str:
     started = [event for event in read_provenance(run) if isinstance(event, TrainingStarted)]
     libraries = started[-1].environment.libraries if started else {}
     return "".join(f"{name}=={version}\n" for name, version in sorted(libraries.items()))
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, TrackingError
+from pipelines.files import replacing
 from pipelines.secrets import MASK, redact
 
 if TYPE_CHECKING:
@@ -127,9 +128,8 @@ def _create_database(file: str) -> None:
     with FileLock(path.with_name(f".{path.name}.lock")):
         if path.exists():
             return
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        MlflowClient(tracking_uri=f"sqlite:///{partial}").search_experiments(max_results=1)
-        partial.replace(path)
+        with replacing(path) as partial:
+            MlflowClient(tracking_uri=f"sqlite:///{partial}").search_experiments(max_results=1)
 
 
 def experiment_of(client: MlflowClient, config: Config, name: str) -> str:

@@ -30,9 +30,10 @@ from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.device import resolve_device
 from pipelines.errors import ConfigError
 from pipelines.execution.jobs import Completed, Failed
+from pipelines.files import remove_partial
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.run.checkpoints import checkpoint_exists, remove_partial_checkpoints, save_checkpoint
+from pipelines.run.checkpoints import checkpoint_exists, save_checkpoint
 from pipelines.run.completeness import committed_tasks, describe_missing
 from pipelines.run.provenance import TaskDone, TrainingEnded, TrainingStarted, environment, record
 from pipelines.run.record import Run
@@ -50,7 +51,7 @@ from pipelines.train.work import Group, News, group_item, groups_of, run_groups
 def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     """Run all tasks of a run that are not done, and commit each as soon as it finishes."""
     folds = plan_folds(dataset, run.config)
-    remove_partial_checkpoints(run.folder / "checkpoints")
+    remove_partial(run.folder / "checkpoints")
     done = done_tasks(run, lake)
     assert run.identity is not None, "only recorded runs are trained"
     record_trials(run.folder.parent, run.run_id, run.config, dict(run.identity.settings))

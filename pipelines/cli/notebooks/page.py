@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.errors import ConfigError, DataError, PeerglassError
+from pipelines.files import write_text
 
 # Without the scripts that nbconvert's template loads from other hosts; the rule forbids any request.
 _TEMPLATE = """{%- extends 'lab/index.html.j2' -%}
@@ -74,11 +75,7 @@ def write_page(notebook: Path, target: Path, variables: Mapping[str, str]) -> Pa
         raw_template=_TEMPLATE, extra_template_basedirs=templates, extra_template_paths=templates
     )
     page, _ = exporter.from_notebook_node(content, {"metadata": {"name": notebook.stem}})
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(target)
-    return target.resolve()
+    return write_text(target, page).resolve()
 
 
 def _templates() -> Path:

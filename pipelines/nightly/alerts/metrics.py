@@ -16,9 +16,9 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.config.schema import Config
+from pipelines.files import write_text
 from pipelines.nightly.book.describe import total
 from pipelines.nightly.finding import Finding
-from pipelines.nightly.folder import write_text
 from pipelines.nightly.result import NightResult
 from pipelines.nightly.table import peak_memory_bytes, signal_count, trade_count
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from pipelines.config.nightly.alerts import AlertsConfig
 from pipelines.config.schema import Config
+from pipelines.files import write_text
 from pipelines.nightly.alerts.channels import ChannelError, notify, run_command
 from pipelines.nightly.alerts.events import Alert, alert_of
 from pipelines.nightly.finding import Finding
-from pipelines.nightly.folder import write_text
 from pipelines.nightly.result import NightResult
 
 _RECORD = "alerts.json"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from pipelines.nightly.folder import write_frame
+from pipelines.files import write_table
 from pipelines.run.record import Run
 
 
@@ -31,5 +31,5 @@ def computed_once(
     if path.is_file():
         return pl.read_parquet(path)
     frame = compute()
-    write_frame(path, frame)
+    write_table(path, frame)
     return frame

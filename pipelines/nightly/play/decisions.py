@@ -20,6 +20,7 @@ import polars as pl
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import input_versions
 from pipelines.errors import DataError
+from pipelines.files import remove_partial, write_table
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.book.history import champion_signals
@@ -29,7 +30,7 @@ from pipelines.nightly.changes import champion_findings, traded_settings
 from pipelines.nightly.clock import Clock
 from pipelines.nightly.data import NightData, night_data
 from pipelines.nightly.finding import Finding
-from pipelines.nightly.folder import night_folder, remove_leftovers, write_frame
+from pipelines.nightly.folder import night_folder
 from pipelines.nightly.monitor.checks import check_data
 from pipelines.nightly.monitor.monitor import monitor
 from pipelines.nightly.page.attribution import attribute, ends
@@ -205,7 +206,7 @@ class Decisions:
             begun = Journal(session=self.session, versions=versions, table_ids=ids)
             self.journal = write_journal(self.folder, begun)
         else:
-            remove_leftovers(self.folder)
+            remove_partial(self.folder)
         self._add_seconds("ingest", self._ingest)
 
     def source(self) -> NightSource:
@@ -262,8 +263,8 @@ class Decisions:
                 write_signals(desk.lake, score(version, desk.config, data))
         stored = read_signals(desk.lake, desk.config.name, through=self.session)
         self.signals = stored.filter(pl.col("session") == self.session)
-        write_frame(self.folder / "signals.csv", self.signals)
-        write_frame(self.folder / "signals.parquet", self.signals)
+        write_table(self.folder / "signals.csv", self.signals)
+        write_table(self.folder / "signals.parquet", self.signals)
 
     def _write_book(self, data: NightData) -> None:
         """Decide the book from the champion's signals and the recorded orders, and store it."""
@@ -280,10 +281,10 @@ class Decisions:
         desk.lake.upsert("holdings", made.holdings, scope=this_night)
         desk.lake.upsert("books", made.rows, scope=this_night)
         self.book = desk.lake.read("books", filters=this_night) if made.rows.height else made.rows
-        write_frame(self.folder / "book.csv", self.book)
+        write_table(self.folder / "book.csv", self.book)
         desk.lake.upsert("book_limits", made.limits, scope=this_night)
         self.tables["limits"] = made.limits
-        write_frame(self.folder / "limits.csv", made.limits)
+        write_table(self.folder / "limits.csv", made.limits)
 
     def _watch(self, data: NightData) -> None:
         """Compute the figures that are watched, and store their tables in the night's folder."""
@@ -293,7 +294,7 @@ class Decisions:
         self.findings += watched.findings
         self.tables.update(watched.tables)
         for table, frame in watched.tables.items():
-            write_frame(self.folder / "monitor" / f"{table}.parquet", frame)
+            write_table(self.folder / "monitor" / f"{table}.parquet", frame)
 
     def _attribute(self, data: NightData) -> None:
         """Attribute the highest and lowest signals of the champion, for the page."""
@@ -301,7 +302,7 @@ class Decisions:
         assert best is not None, "a night without a champion trains one"
         tickers = ends(self.signals, best, config.nightly.attributed)
         self.tables["attributions"] = attribute(best, config, data, tickers)
-        write_frame(self.folder / "attributions.parquet", self.tables["attributions"])
+        write_table(self.folder / "attributions.parquet", self.tables["attributions"])
 
     def _promote_if_allowed(self, data: NightData) -> None:
         """Promote the challenger if the config allows it and the guard passes; it trades from the next night.

@@ -15,8 +15,8 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipelines.errors import DataError
+from pipelines.files import write_text
 from pipelines.lake.lake import Lake
-from pipelines.nightly.folder import write_text
 from pipelines.nightly.registry.aliases import alias_history
 from pipelines.nightly.signals.store import read_signals
 from pipelines.nightly.version import ModelVersion

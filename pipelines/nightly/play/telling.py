@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from pipelines.errors import PeerglassError, TrackingError
+from pipelines.files import write_text
 from pipelines.lake.schemas import schema
 from pipelines.nightly.alerts.metrics import write_metrics
 from pipelines.nightly.alerts.send import send_alerts
 from pipelines.nightly.finding import Finding
-from pipelines.nightly.folder import nights_folder, write_text
+from pipelines.nightly.folder import nights_folder
 from pipelines.nightly.page.render import render_page
 from pipelines.nightly.play.decisions import Decisions, Desk
 from pipelines.nightly.play.describe import describe_night, night_document

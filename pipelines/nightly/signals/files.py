@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
 from pipelines.errors import ConfigError
+from pipelines.files import write_table
 
 COLUMNS: Final = (
     "config",
@@ -56,21 +56,7 @@ def write_signals_file(frame: pl.DataFrame, path: Path) -> Path:
         If the suffix is not one of `SUFFIXES`.
     """
     require_suffix(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     rows = frame.select(COLUMNS)
-    if path.suffix.lower() == ".parquet":
-        rows.write_parquet(partial)
-    elif path.suffix.lower() == ".csv":
-        rows.write_csv(partial, datetime_format="%Y-%m-%dT%H:%M:%SZ")
-    else:
-        partial.write_text(_json(rows), encoding="utf-8")
-    partial.replace(path)
-    return path
-
-
-def _json(rows: pl.DataFrame) -> str:
-    stamped = rows.with_columns(
-        pl.col("session").dt.to_string("iso"), pl.col("created_at").dt.strftime("%Y-%m-%dT%H:%M:%SZ")
-    )
-    return stamped.write_json()
+    if path.suffix.lower() != ".parquet":
+        rows = rows.with_columns(pl.col("created_at").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    return write_table(path, rows)

@@ -11,6 +11,7 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import DataError
+from pipelines.files import plain_name
 from pipelines.lake.source_tables import INPUT_PATTERN
 from pipelines.sources.files.layouts import PRICE_NAMES, Names, match_names, plain
 from pipelines.sources.files.opening import UNNAMED, abbreviate, collect, columns_of, file_label, scan
@@ -413,7 +414,7 @@ def _input_names(columns: Sequence[str], file: Path) -> dict[str, str]:
     names: dict[str, str] = {}
     taken: dict[str, str] = {}
     for column in columns:
-        name = re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+        name = plain_name(column)
         name = f"x_{name}" if name[:1].isdigit() else name
         if not re.fullmatch(INPUT_PATTERN, name):
             raise DataError(

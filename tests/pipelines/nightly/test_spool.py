@@ -20,8 +20,9 @@ from mlflow_server import mlflow_server
 
 from pipelines.config.schema import Config
 from pipelines.errors import TrackingError
+from pipelines.files import write_text
 from pipelines.nightly.finding import Finding
-from pipelines.nightly.folder import night_folder, write_text
+from pipelines.nightly.folder import night_folder
 from pipelines.nightly.registry.aliases import Reason, set_alias
 from pipelines.nightly.result import NightResult
 from pipelines.nightly.spool import describe_synced, spool, spooled, sync
