@@ -43,8 +43,7 @@ from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.dataset.folds import plan_folds
 from pipelines.dataset.market import build_market
-from pipelines.nightly.monitor.reference import BacktestReference, reference_of
-from pipelines.nightly.monitor.skill import watch_skill
+from pipelines.nightly.monitor.skill import BacktestReference, reference_of, watch_skill
 from pipelines.sources.simulated.config import INDUSTRIES, REVIEW_SESSIONS, SUPPLIERS, MarketConfig
 from pipelines.sources.simulated.source import SimulatedSource
 from pipelines.train.task import collect_arrays, to_tensors

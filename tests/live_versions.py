@@ -20,8 +20,8 @@ from pipelines.dataset.tables import open_lake
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.data import night_data
-from pipelines.nightly.training.live import train_live
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.training import train_live
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks

@@ -16,7 +16,7 @@ from pipelines.dataset.tables import open_lake
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.data import NightData, night_data
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.result import ModelVersion
 from pipelines.progress import Progress
 from pipelines.results.evaluate_run import evaluate_run
 from pipelines.run.fetch import ingest_config

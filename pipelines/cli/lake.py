@@ -147,7 +147,7 @@ def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]
     """Collect the versions that runs and nights need, without those of runs to forget."""
     from pipelines.errors import ConfigError
     from pipelines.lake.upkeep import flatten_versions, group_by_version
-    from pipelines.tracking.versions import versions_in_use
+    from pipelines.tracking.store import versions_in_use
 
     recorded = flatten_versions(versions_in_use(config, lake, folders))
     run_ids = {run for _, _, run in recorded}

@@ -21,10 +21,8 @@ from pipelines.cli.explore import explore
 from pipelines.cli.features import list_features
 from pipelines.cli.init import init
 from pipelines.cli.lake import lake_app
-from pipelines.cli.nights.nightly import nightly
-from pipelines.cli.nights.promote import demote, promote
-from pipelines.cli.nights.signals import signals
-from pipelines.cli.notebooks.command import notebook
+from pipelines.cli.nightly import nightly
+from pipelines.cli.notebook import notebook
 from pipelines.cli.options import (
     RUNS_FOLDER,
     AsOfOption,
@@ -34,8 +32,10 @@ from pipelines.cli.options import (
     SetOption,
     WaitOption,
 )
+from pipelines.cli.promote import demote, promote
 from pipelines.cli.quarantine import quarantine_app
 from pipelines.cli.runs import runs_app
+from pipelines.cli.signals import signals
 from pipelines.cli.track import track_app
 from pipelines.cli.trials import trials_app
 from pipelines.errors import PeerglassError, full_disk

@@ -25,8 +25,13 @@ def list_(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> No
     first delay that can be traded. The state of a signal file is `signals`, and its figures are those of its
     first signal. `MB` is the size of the folder; forecasts of runs are in the lake.
     """
-    from pipelines.inventory.signals import summarise_signals
-    from pipelines.inventory.summaries import describe_runs, newest_first, runs_json, summarise_runs
+    from pipelines.commands.runs import (
+        describe_runs,
+        newest_first,
+        runs_json,
+        summarise_runs,
+        summarise_signals,
+    )
 
     runs = newest_first([*summarise_runs(output), *summarise_signals(output)])
     print(runs_json(runs) if as_json else describe_runs(runs))
@@ -35,8 +40,13 @@ def list_(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> No
 @runs_app.command()
 def show(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
     """Show the identity, data versions, folds, evaluations, trials and files of a run or a signal file."""
-    from pipelines.inventory.details import describe_details, details_json, run_details
-    from pipelines.inventory.signals import describe_signal_details, signal_details
+    from pipelines.commands.runs import (
+        describe_details,
+        describe_signal_details,
+        details_json,
+        run_details,
+        signal_details,
+    )
     from pipelines.results.signal_record import find_signals
     from pipelines.run.record import open_run
 
@@ -93,7 +103,7 @@ def prune(
     """
     import datetime as dt
 
-    from pipelines.inventory.prune import apply_prune, describe_pruning, plan_prune, pruning_json
+    from pipelines.commands.prune import apply_prune, describe_pruning, plan_prune, pruning_json
 
     pruning = plan_prune(output, runs or [], older_than, dt.datetime.now(dt.UTC), keep=keep)
     remove = yes and not dry_run

@@ -36,7 +36,7 @@ def list_(
     - `peerglass trials list`
     - `peerglass trials list --run my-run-1a2b`
     """
-    from pipelines.inventory.trials import describe_trials, trial_rows, trials_json
+    from pipelines.commands.trials import describe_trials, trial_rows, trials_json
 
     rows = trial_rows(output, run)
     print(trials_json(rows) if as_json else describe_trials(rows))
@@ -49,7 +49,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one trial: forecast, book, market, hypotheses, runs, results by assumptions, and all settings."""
-    from pipelines.inventory.trials import describe_trial, trial_details, trials_json
+    from pipelines.commands.trials import describe_trial, trial_details, trials_json
 
     details = trial_details(output, trial)
     print(trials_json(details) if as_json else describe_trial(details))

@@ -135,7 +135,7 @@ def vacuum(
         version references, because a writer may be about to commit them.
     recorded
         Versions that runs need (`pipelines.lake.upkeep.recorded_in_lake`, `recorded_by_runs`,
-        `pipelines.tracking.versions.recorded_in_store`).
+        `pipelines.tracking.store.recorded_in_store`).
     protect
         Whether recorded versions are kept.
     dry_run

@@ -18,6 +18,8 @@ from pipelines.dataset.tables import input_versions, read_tables
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
+from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.tables import CHALLENGER, CHAMPION, read_nights, read_signals
 from pipelines.progress import Progress
 from pipelines.run.features import feature_store
 
@@ -126,3 +128,77 @@ def newest_session(lake: Lake, versions: Mapping[str, int] | None = None) -> dt.
     dates = lake.read("prices", version=versions["prices"], columns=["date"], ordered=False)
     newest: dt.date = dates["date"].max()  # type: ignore[assignment]  # dates of a known schema
     return newest
+
+
+def signal_history(
+    config: Config, data: NightData, champion: ModelVersion, challenger: ModelVersion | None
+) -> pl.DataFrame:
+    """Read the signals that the nights up to this one made for use: the first revision of each.
+
+    Parameters
+    ----------
+    config
+        Names the config.
+    data
+        The data of the night.
+    champion, challenger
+        The versions of the night.
+
+    Returns
+    -------
+    polars.DataFrame
+        session, role, version, ticker, signal, seed_dispersion, in_universe. Rows with the role ``champion``
+        are those of the version that was champion on the session's night; with ``challenger``, those of
+        today's challenger on every session that it scored.
+    """
+    first = read_signals(data.lake, config.name, through=data.session)
+    nights = read_nights(data.lake, config.name).filter(pl.col("session") < data.session)
+    parts = [_sessions_of(nights.select("session", "version"), data, champion, CHAMPION)]
+    if challenger is not None:
+        own = nights.filter(pl.col("challenger") == str(challenger))
+        parts.append(_sessions_of(own.select("session", version="challenger"), data, challenger, CHALLENGER))
+    return (
+        first.join(pl.concat(parts), on=["session", "version"], how="inner")
+        .select("session", "role", "version", "ticker", "signal", "seed_dispersion", "in_universe")
+        .sort("role", "session", "ticker")
+    )
+
+
+def _sessions_of(before: pl.DataFrame, data: NightData, version: ModelVersion, role: str) -> pl.DataFrame:
+    """Session, version and role on the nights before and on this one, which the table does not hold yet."""
+    tonight = pl.DataFrame({"session": [data.session], "version": [str(version)]})
+    return pl.concat([before.drop_nulls("version"), tonight]).with_columns(pl.lit(role).alias("role"))
+
+
+def champion_signals(
+    signals: pl.DataFrame, nights: pl.DataFrame, session: dt.date, champion: ModelVersion
+) -> pl.DataFrame:
+    """Keep the signals of the champion of each night.
+
+    Parameters
+    ----------
+    signals
+        First revisions of the table ``signals`` of one config, of all model versions.
+    nights
+        Rows of the table ``nights`` of the same config. A night that failed made no book, so its signals are
+        left out.
+    session, champion
+        Tonight, and tonight's champion.
+
+    Returns
+    -------
+    polars.DataFrame
+        session, ticker, version, signal; one row per session and ticker up to tonight.
+    """
+    traded = nights.filter((pl.col("session") < session) & (pl.col("state") != "failed")).select(
+        "session", "version"
+    )
+    tonight = pl.DataFrame(
+        {"session": [session], "version": [str(champion)]}, schema={"session": pl.Date, "version": pl.String}
+    )
+    champions = pl.concat([traded, tonight])
+    return (
+        signals.join(champions, on=["session", "version"], how="semi")
+        .select("session", "ticker", "version", "signal")
+        .sort("session", "ticker")
+    )

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.dataset.tables import open_lake
-from pipelines.errors import ConfigError, PeerglassError, TrackingError, full_disk
-from pipelines.nightly.already_done import done_sentence
-from pipelines.nightly.changes import change_finding, changes_since, keep_acceptance, require_accepted
-from pipelines.nightly.clock import SYSTEM, Clock
-from pipelines.nightly.exchange import expected_session
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.housekeeping import keep_house
-from pipelines.nightly.plan import Plan, finished_nights, next_night, plan_nights
+from pipelines.dataset.tables import input_versions, open_lake
+from pipelines.errors import ConfigError, DataError, PeerglassError, TrackingError, full_disk
+from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import schema
+from pipelines.lake.upkeep import compact, vacuum
+from pipelines.nightly.book.holdings import read_recorded
+from pipelines.nightly.delivery import Delivery, deliver, foresee
+from pipelines.nightly.plan import Plan, choose_nights, finished_nights, first_begun, next_night, plan_nights
 from pipelines.nightly.play.decisions import CheckFailedError, Decisions, Desk
+from pipelines.nightly.play.journal import lost_since, read_journal
 from pipelines.nightly.play.telling import Told, tell, tell_no_delivery
-from pipelines.nightly.records import require_agreement
-from pipelines.nightly.sources import Delivery, deliver
-from pipelines.nightly.table import finished_before, read_nights
+from pipelines.nightly.records import done_sentence, require_agreement
+from pipelines.nightly.result import Finding, Retraining, night_folder
+from pipelines.nightly.schedule import (
+    SYSTEM,
+    Clock,
+    decision_due,
+    expected_session,
+    following_session,
+    schedule_text,
+)
+from pipelines.nightly.settings import (
+    change_finding,
+    changes_since,
+    keep_acceptance,
+    nightly_book,
+    require_accepted,
+)
+from pipelines.nightly.tables import finished_before, read_nights
+from pipelines.nightly.training import retraining_due
+from pipelines.nightly.versions import alias_history, challenger, champion
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
+from pipelines.tracking.store import versions_in_use
 
 
 def play_nights(
@@ -71,8 +92,6 @@ def play_nights(
     lake = open_lake(config, progress.note)
     day = next_night(config, lake, day)
     if dry_run:
-        from pipelines.nightly.dry_run import describe_plan
-
         echo(describe_plan(config, lake, day, clock, accept_changes=accept_changes))
         return
     with Locks(wait=wait, notify=progress.note) as locks:
@@ -169,3 +188,175 @@ def _already_done(config: Config, plan: Plan, delivery: Delivery) -> str:
     if delivery.summary is not None:
         said += f" Ingested: {delivery.sentence()}. Signals of nights that are done are never rewritten."
     return said
+
+
+_LISTED = 5  # nights in a line
+
+
+def describe_plan(
+    config: Config, lake: Lake, day: dt.date | None, clock: Clock, *, accept_changes: bool
+) -> str:
+    """Describe the delivery, the sessions that would be played, the trainings, the models and the data.
+
+    Source files and the simulated market are read to learn which sessions they have. A live source is not
+    asked: its sessions are those that its exchange has finished.
+
+    Raises
+    ------
+    ConfigError, DataError
+        The error with which the real call would end before it decides anything.
+    """
+    require_agreement(config, lake)
+    changes = changes_since(config, lake)
+    require_accepted(config, changes, accept=accept_changes)
+    coming = foresee(config, lake, day, clock)
+    nights = read_nights(lake, config.name)
+    plan = choose_nights(coming.sessions, finished_nights(nights), day, first_begun(lake, config.name))
+    lines = [f"{config.name}: dry run, nothing is written"]
+    if changes.phrases:
+        lines.append(f"  changes     {changes} They are accepted.")
+    lines.append(f"  delivery    {coming.sentence}")
+    if not plan.sessions:
+        lines.append(f"  nights      the night of {plan.newest} is already done")
+    else:
+        more = " ..." if len(plan.sessions) > _LISTED else ""
+        listed = ", ".join(map(str, plan.sessions[:_LISTED])) + more
+        lines.append(f"  nights      {len(plan.sessions)} to play: {listed}")
+        lines += _describe_trainings(config, lake, coming.sessions, plan.sessions)
+        lines.append(_describe_book(config, lake, coming.sessions, plan.sessions))
+    named = {"champion": champion(lake, config.name), "challenger": challenger(lake, config.name)}
+    lines += [f"  {alias:<12}{version or 'none'}" for alias, version in named.items()]
+    versions = input_versions(lake) if lake.exists("prices") else {}
+    listed = ", ".join(f"{table} {version}" for table, version in sorted(versions.items())) or "none yet"
+    lines.append(f"  data        {listed}")
+    return "\n".join(lines)
+
+
+def _describe_trainings(
+    config: Config, lake: Lake, sessions: Sequence[dt.date], pending: Sequence[dt.date]
+) -> Iterator[str]:
+    due = list(_trainings(config, lake, sessions, pending))
+    for session, training in due:
+        yield f"  training    due on {session}: {training.why}; the version becomes {training.alias}"
+    if not due:
+        yield "  training    not due"
+    if config.nightly.retrain.on_drift and len(pending) > 1:
+        yield f"  training    also after an alarm of the nights from {pending[0]} on"
+
+
+def _describe_book(
+    config: Config, lake: Lake, sessions: Sequence[dt.date], pending: Sequence[dt.date]
+) -> str:
+    """Say on which of the nights the book decides; each counts as a decision for the nights after it."""
+    name, book = nightly_book(config)
+    nights = read_nights(lake, config.name)
+    no_renames, decisions = schema("renames").create_empty(), list[str]()
+    accounts = read_recorded(lake, config.name, nights, pending[0], no_renames).accounts
+    for session in pending:
+        known = [one for one in sessions if one <= session]
+        following = following_session(config, lake, known)
+        due = decision_due(book, np.array(known, dtype="datetime64[D]"), following, accounts)
+        made = {"session": session, "schedule": schedule_text(book), "due": None, "decision": None}
+        if due is not None:
+            made |= {"due": due.session, "decision": "made"}
+            late = f" (for {due.session}, which was missed)" if due.late else ""
+            decisions.append(f"{session}{late}")
+        new = pl.DataFrame([made], schema_overrides={"due": pl.Date, "decision": pl.String})
+        accounts = pl.concat([accounts, new], how="diagonal")
+    if not decisions:
+        return f"  book        {name} does not decide ({schedule_text(book)})"
+    listed = ", ".join(decisions[:_LISTED]) + (" ..." if len(decisions) > _LISTED else "")
+    return f"  book        {name} decides on {listed} ({schedule_text(book)})"
+
+
+def _trainings(
+    config: Config, lake: Lake, sessions: Sequence[dt.date], pending: Sequence[dt.date]
+) -> Iterator[tuple[dt.date, Retraining]]:
+    """Yield the nights that train a version, as each of them will decide it.
+
+    An interrupted night has decided it already. Warnings of the nights to come are not known.
+    """
+    aliases, nights = alias_history(lake, config.name), read_nights(lake, config.name)
+    for session in pending:
+        journal = read_journal(night_folder(config, session))
+        if journal is not None and journal.judged_retraining and not lost_since(journal, lake, config.name):
+            due = journal.retraining
+        else:
+            known = [one for one in sessions if one <= session]
+            earlier = finished_before(nights, session) if session == pending[0] else nights.clear()
+            due = retraining_due(config.nightly.retrain, known, aliases, earlier)
+        if due is not None:
+            yield session, due
+            new = pl.DataFrame({"alias": due.alias, "version": f"trained on {session}", "session": session})
+            number = pl.lit(aliases.height + 1, dtype=pl.Int64).alias("number")
+            aliases = pl.concat([aliases, new.with_columns(number)], how="diagonal")
+
+
+def keep_house(config: Config, lake: Lake, night_number: int) -> list[str]:
+    """Compact and vacuum the lake if this night is due.
+
+    A vacuum keeps the versions that runs have read and those that the signals of any night were computed
+    from. What cannot be done tonight is done when it is due again: a night does not fail because another
+    process holds the lake, or because the tracking store, which knows the versions of runs, cannot be asked.
+
+    Parameters
+    ----------
+    config
+        Gives the schedule (``nightly.housekeeping``) and names the tracking store.
+    lake
+        Lake of the config.
+    night_number
+        Number of this night, from 1.
+
+    Returns
+    -------
+    list of str
+        What was done or had to be left out, one sentence each.
+
+    Raises
+    ------
+    DataError
+        If the disk is full.
+    """
+    schedule = config.nightly.housekeeping
+    said: list[str] = []
+    if _is_due(night_number, schedule.compact_every):
+        said += _try("compaction", lambda: _compact(lake))
+    if _is_due(night_number, schedule.vacuum_every):
+        said += _try("vacuum", lambda: _vacuum(config, lake))
+    return said
+
+
+def _is_due(night_number: int, every: int) -> bool:
+    return every > 0 and night_number % every == 0
+
+
+def _try(what: str, work: Callable[[], str]) -> list[str]:
+    try:
+        sentence = work()
+    except (DataError, TrackingError) as error:
+        if full_disk(error) is not None:
+            raise
+        return [f"The {what} of the lake was left out: {error}"]
+    return [sentence]
+
+
+def _compact(lake: Lake) -> str:
+    with Locks(wait=False, notify=_nobody) as locks:
+        locks.lock_existing_lake(lake)
+        done = compact(lake)
+    removed, added = sum(one.removed for one in done), sum(one.added for one in done)
+    return f"The lake was compacted: {removed} small files were joined into {added}."
+
+
+def _vacuum(config: Config, lake: Lake) -> str:
+    days = config.nightly.housekeeping.keep_days
+    with Locks(wait=False, notify=_nobody) as locks:
+        locks.lock_existing_lake(lake)
+        plans = vacuum(lake, keep=dt.timedelta(days=days), recorded=versions_in_use(config, lake, ()))
+    files, size = sum(plan.files for plan in plans), sum(plan.size for plan in plans)
+    return f"The lake was vacuumed: {files} files, {size / 1e6:,.1f} MB, were removed."
+
+
+def _nobody(_: str) -> None:
+    """Nothing waits for a lock here, so there is nobody to tell."""

@@ -12,8 +12,8 @@ import polars as pl
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
-from pipelines.nightly.registry.aliases import alias_history
-from pipelines.nightly.table import FINISHED, read_nights
+from pipelines.nightly.tables import FINISHED, read_nights
+from pipelines.nightly.versions import alias_history
 
 
 @dataclass(frozen=True, slots=True)

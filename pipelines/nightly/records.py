@@ -14,15 +14,17 @@ from collections.abc import Collection, Iterator
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.errors import DataError
+from pipelines.dataset.tables import open_lake
+from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
-from pipelines.nightly.folder import nights_folder
-from pipelines.nightly.plan import sessions_of
+from pipelines.nightly.delivery import is_unchanged
+from pipelines.nightly.plan import next_night, plan_nights, sessions_of
 from pipelines.nightly.play.journal import FILE, read_journal
-from pipelines.nightly.registry.aliases import alias_history
-from pipelines.nightly.signals.store import count_first_signals
-from pipelines.nightly.table import FINISHED, read_nights
+from pipelines.nightly.result import nights_folder
+from pipelines.nightly.schedule import SYSTEM, Clock
+from pipelines.nightly.tables import FINISHED, count_first_signals, read_nights
+from pipelines.nightly.versions import alias_history
 
 
 def require_agreement(config: Config, lake: Lake) -> None:
@@ -135,3 +137,22 @@ def _sessions(sessions: pl.Series) -> str:
     if len(sessions) == 1:
         return f"the night of {sessions[0]}"
     return f"{len(sessions)} nights ({sessions[0]} to {sessions[-1]})"
+
+
+def already_done(config: Config, day: dt.date | None, clock: Clock = SYSTEM) -> str | None:
+    """Return the sentence that there is nothing to do; None if there is, or if it is not certain."""
+    lake = open_lake(config)
+    day = next_night(config, lake, day)
+    try:
+        if not is_unchanged(config, lake, day, clock):
+            return None
+        require_agreement(config, lake)
+        plan = plan_nights(lake, config.name, day)
+    except (ConfigError, DataError):
+        return None  # the long way reports it
+    return None if plan.sessions else done_sentence(config.name, plan.newest)
+
+
+def done_sentence(config_name: str, session: dt.date) -> str:
+    """Say that a night is done."""
+    return f"{config_name}: the night of {session} is already done."

@@ -1,4 +1,4 @@
-"""Everything that a night found, as the page, the alerts and the metrics show it."""
+"""What a night finds, the model versions that it uses, its outcome, and the folder of its files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,80 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, Self
 
 import polars as pl
+from pydantic import BaseModel, ConfigDict
 
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.version import ModelVersion
+from pipelines.config.schema import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check.
+
+    Attributes
+    ----------
+    check
+        Name of the check, such as ``coverage``. A warning is new if the last night had none of this name and
+        subject.
+    level
+        ``ok``, ``warn`` or ``fail``. A failure ends the night.
+    sentence
+        What was seen, with its number and limit, and the cure if there is one.
+    subject
+        What it is about, such as a feature or a table; None for the whole night.
+    value, limit
+        The number that was checked and its limit; None if the check has no number.
+    """
+
+    check: str
+    level: Literal["ok", "warn", "fail"]
+    sentence: str
+    subject: str | None = None
+    value: float | None = None
+    limit: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """Check and subject: two findings with the same key are about the same thing."""
+        return (self.check, self.subject)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """One model of one run that was trained for use.
+
+    Attributes
+    ----------
+    run_id
+        Run that trained it.
+    model
+        Entry of the config's ``models``.
+    """
+
+    run_id: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.run_id}/{self.model}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``RUN/MODEL``; ValueError if the text is not of that form."""
+        run_id, slash, model = text.partition("/")
+        if not (run_id and slash and model):
+            raise ValueError(f"{text!r} is not the name of a model version; it must be RUN/MODEL")
+        return cls(run_id, model)
+
+
+class Retraining(BaseModel):
+    """The decision to train a version: why, and the alias that it gets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    why: str
+    alias: Literal["champion", "challenger"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,3 +130,13 @@ class NightResult:
     promotions: pl.DataFrame
     error: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def nights_folder(config: Config) -> Path:
+    """Folder of all nights of a config."""
+    return Path(config.output) / "nights" / config.name
+
+
+def night_folder(config: Config, session: dt.date) -> Path:
+    """Folder of one night's files."""
+    return nights_folder(config) / session.isoformat()

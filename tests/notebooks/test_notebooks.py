@@ -17,8 +17,7 @@ from shared_folders import shared_folder
 from tracking_stores import new_store
 
 import peerglass
-from pipelines.cli.notebooks.copies import copy_notebooks
-from pipelines.cli.notebooks.page import write_page
+from pipelines.commands.notebooks import copy_notebooks, write_page
 from pipelines.errors import ConfigError, PeerglassError
 
 FOLDER = ROOT / "notebooks"

@@ -24,20 +24,23 @@ from pipelines.config.books import BookConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, to_panel
 from pipelines.dataset.renames import newest_ticker
-from pipelines.errors import ConfigError, DataError
+from pipelines.errors import DataError
 from pipelines.lake.pipeline_tables import Accounts, Books
 from pipelines.lake.pipeline_tables import Holdings as HoldingRows
-from pipelines.nightly.book.bounds import bounds
-from pipelines.nightly.book.describe import describe_book
-from pipelines.nightly.book.holdings import Holdings, funded, hold, place
-from pipelines.nightly.book.limits import limit_findings, limit_rows
-from pipelines.nightly.book.orders import DELISTED, NO_PRICE, NOT_IN_THE_DATA, estimate_orders
-from pipelines.nightly.book.quarantined import quarantined_tickers
-from pipelines.nightly.book.recorded import Recorded
-from pipelines.nightly.book.schedule import Due, decision_due, schedule_text
+from pipelines.nightly.book.describe import describe_book, limit_findings, limit_rows
+from pipelines.nightly.book.holdings import Holdings, Recorded, funded, hold, place
+from pipelines.nightly.book.orders import (
+    DELISTED,
+    NO_PRICE,
+    NOT_IN_THE_DATA,
+    bounds,
+    estimate_orders,
+    quarantined_tickers,
+)
 from pipelines.nightly.data import NightData
-from pipelines.nightly.exchange import following_session
-from pipelines.nightly.finding import Finding
+from pipelines.nightly.result import Finding
+from pipelines.nightly.schedule import Due, decision_due, following_session, schedule_text
+from pipelines.nightly.settings import nightly_book, trading_delay
 from pipelines.results.books import book_targets, last_limit_uses
 
 _DUST = 1e-12
@@ -69,32 +72,6 @@ class NextBook:
     findings: tuple[Finding, ...]
 
 
-def nightly_book(config: Config) -> tuple[str, BookConfig]:
-    """Return the name and the settings of the book that the nights trade.
-
-    Raises
-    ------
-    ConfigError
-        If ``nightly.book`` is not one of ``backtest.books``.
-    """
-    books = config.backtest.books
-    name = config.nightly.book or next(iter(books), None)
-    if name is None or name not in books:
-        raise ConfigError(
-            f"nightly.book is {name!r}; it must be one of backtest.books: {', '.join(books) or 'none'}."
-        )
-    return name, books[name]
-
-
-def trading_delay(config: Config) -> int:
-    """Sessions from the decision to the trade: as in the backtest, but at least 1.
-
-    A night starts after the close, so delay 0 cannot be traded.
-    """
-    delay = config.label.delay if config.backtest.delay is None else config.backtest.delay
-    return max(1, delay)
-
-
 def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: Recorded) -> NextBook:
     """Decide the book of a night.
 
@@ -106,7 +83,7 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
         Data of the night, cut at its session.
     signals
         Signals of all nights up to this one, one row per session and ticker: session, ticker, signal (null
-        outside the universe) and version. See `pipelines.nightly.book.history.champion_signals`.
+        outside the universe) and version. See `pipelines.nightly.tables.champion_signals`.
     recorded
         The book as the nights before left it.
 

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from deltalake import DeltaTable
 
 from pipelines.config.schema import Config
 from pipelines.dataset.renames import newest_ticker
 from pipelines.errors import DataError
 from pipelines.ingest.rules import ticker_calendars
+from pipelines.lake.commit import compare
+from pipelines.lake.lake import Lake
 from pipelines.nightly.data import NightData
-from pipelines.nightly.exchange import calendar_end
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.monitor.corrections import price_corrections
-from pipelines.nightly.monitor.vintages import vintage_findings
-from pipelines.nightly.table import prices_of_night, read_nights
+from pipelines.nightly.result import Finding
+from pipelines.nightly.schedule import calendar_end
+from pipelines.nightly.tables import prices_of_night, read_nights
 
 _NAMED: Final = 5
 _MIN_DATES: Final = 20
@@ -262,3 +265,153 @@ def _named(names: list[str]) -> str:
     """The first names, and how many more there are."""
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"
+
+
+_DATED: Mapping[str, str] = {
+    "prices": "date",
+    "inputs": "date",
+    "fundamentals": "known_at",
+    "membership": "from_date",
+}
+"""Table -> the column that says since when a row is known."""
+
+
+def vintage_findings(data: NightData, then: Mapping[str, int], through: dt.date) -> list[Finding]:
+    """Compare the tables of a night with those of the last one, as ``peerglass audit --vintage`` does.
+
+    Parameters
+    ----------
+    data
+        The data of the night.
+    then
+        Versions of the last night's tables.
+    through
+        Session of the last night.
+
+    Returns
+    -------
+    list of Finding
+        ``vintages``; empty if no table has another version, or a vacuum removed the earlier ones.
+    """
+    from pipelines.audit.checks.data.vintages import compare_vintages
+
+    older: dict[str, pl.DataFrame] = {}
+    newer: dict[str, pl.DataFrame] = {"prices": data.tables["prices"]}
+    for table, known in _DATED.items():
+        before, now = then.get(table), data.versions.get(table)
+        if before is None or now is None or before == now:
+            continue
+        within = pl.col(known) <= through
+        if known == "date":  # only the dates of files that differ
+            span = differing_dates(data.lake, table, before, now)
+            if span is None:
+                continue
+            within &= pl.col(known).is_between(*span)
+        try:
+            older[table] = data.lake.read(table, version=before, filters=within)
+        except DataError:  # a vacuum removed the version, which the check of corrections reports
+            continue
+        newer[table] = data.lake.read(table, version=now, filters=within)
+    if not older:
+        return []
+    compared = compare_vintages(older, newer, through)
+    return [Finding("vintages", "warn" if compared.verdict == "fail" else "ok", compared.sentence)]
+
+
+_KEY: Final = ["date", "ticker"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Corrections:
+    """Price rows up to a session that differ between two versions of the table.
+
+    Attributes
+    ----------
+    changed, added, withdrawn
+        Keys (date, ticker) of rows with other values, of rows that only the later version holds, and of rows
+        that only the earlier one holds.
+    """
+
+    changed: pl.DataFrame
+    added: pl.DataFrame
+    withdrawn: pl.DataFrame
+
+    @property
+    def count(self) -> int:
+        """Number of rows that differ."""
+        return self.changed.height + self.added.height + self.withdrawn.height
+
+    @property
+    def tickers(self) -> list[str]:
+        """Firms with such rows, those with most rows first."""
+        rows = pl.concat([self.changed, self.added, self.withdrawn])
+        counts = rows.group_by("ticker").len().sort(pl.col("len") * -1, "ticker")
+        return counts["ticker"].to_list()
+
+    @property
+    def earliest(self) -> dt.date | None:
+        """Date of the earliest of these rows; None if there are none."""
+        first = pl.concat([self.changed, self.added, self.withdrawn])["date"].min()
+        return first if isinstance(first, dt.date) else None
+
+
+def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> Corrections | None:
+    """Compare two versions of the prices on the sessions up to one, stamps left out.
+
+    Only the dates of files that differ between the versions are read: a night's delivery adds files and
+    leaves the others.
+
+    Parameters
+    ----------
+    lake
+        The lake.
+    then, now
+        The earlier and the later version.
+    through
+        Last session that counts.
+
+    Returns
+    -------
+    Corrections or None
+        None if the earlier version can no longer be read.
+    """
+    nothing = pl.DataFrame(schema={"date": pl.Date, "ticker": pl.String})
+    if then == now:
+        return Corrections(nothing, nothing, nothing)
+    span = differing_dates(lake, "prices", then, now)
+    if span is None:
+        return Corrections(nothing, nothing, nothing)
+    within = pl.col("date").is_between(span[0], min(span[1], through))
+    try:
+        before = lake.read("prices", version=then, filters=within)
+    except DataError:  # a vacuum removed the version
+        return None
+    changes = compare(
+        "prices", lake.read("prices", version=now, filters=within), before.lazy(), pl.lit(value=True)
+    )
+    parts = (changes.changed, changes.new, changes.withdrawn)
+    return Corrections(*(part.select(_KEY) for part in parts))
+
+
+def differing_dates(lake: Lake, table: str, then: int, now: int) -> tuple[dt.date, dt.date] | None:
+    """First and last date in the files that only one of two versions has; None if they have the same."""
+    files = [_dates_by_file(lake.storage.view(table, version)) for version in (then, now)]
+    differing = [
+        dates for path, dates in (files[0] | files[1]).items() if (path in files[0]) != (path in files[1])
+    ]
+    if not differing:
+        return None
+    return min(first for first, _ in differing), max(last for _, last in differing)
+
+
+def _dates_by_file(opened: DeltaTable | None) -> dict[str, tuple[dt.date, dt.date]]:
+    """File -> its first and last date, from the statistics in the table's log."""
+    if opened is None:
+        return {}
+    actions = pl.DataFrame(opened.get_add_actions(flatten=True))
+    bounds = [pl.lit(dt.date.min), pl.lit(dt.date.max)]
+    for i, name in enumerate(("min.date", "max.date")):
+        if name in actions.columns:
+            bounds[i] = pl.col(name).cast(pl.Date).fill_null(bounds[i])
+    rows: list[tuple[Any, ...]] = actions.select("path", first=bounds[0], last=bounds[1]).rows()
+    return {path: (first, last) for path, first, last in rows}

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from backtest.monitoring.drift import Distribution, bin_shares, ks_distance, stability_index
+from features.arrays import BoolArray, Float32Array, IntArray
+from features.library.channels import CHANNELS
+from features.library.characteristics import CHARACTERISTICS
+from features.library.registry import Registry
+from features.panel.delistings import DelistingRule
+from features.panel.panel import Panel, build_panel
 from pipelines.config.schema import Config
+from pipelines.dataset.characteristics import INPUT_PREFIX, own_values
+from pipelines.files import write_table
 from pipelines.nightly.data import NightData
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.monitor.features import RawFeature, newest_values
-from pipelines.nightly.monitor.training import training_distributions
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.result import Finding, ModelVersion
+from pipelines.run.record import Run, open_run
 
 _NAMED: Final = 5
 
@@ -141,3 +150,235 @@ def _summary(config: Config, table: pl.DataFrame, training: pl.DataFrame) -> Fin
         "Check the source for a change of units or coverage; if the market has changed, train a new version."
     )
     return Finding("drift", "warn", f"{base}{named}. {cure}", value=share, limit=limit)
+
+
+_TOGETHER: Final = 8
+"""Features that are computed at once; more share intermediate results but need more memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawFeature:
+    """A feature that a model was trained on: its name and kind (characteristic, channel or input)."""
+
+    name: str
+    kind: str
+
+
+def features_of(run: Run) -> list[RawFeature]:
+    """Return the raw features that a run was trained on; indicators of missing values are left out."""
+    assert run.identity is not None, "an opened run has recorded its identity"
+    names: Mapping[str, Any] = run.identity.settings["features"]
+    found = [
+        RawFeature(name, "characteristic") for name in names["characteristics"] if name in CHARACTERISTICS
+    ]
+    found += [RawFeature(name, "channel") for name in names["channels"]]
+    found += [
+        RawFeature(name, "input")
+        for name in names["characteristics"]
+        if name.startswith(INPUT_PREFIX) and name not in CHARACTERISTICS
+    ]
+    return found
+
+
+def raw_values(
+    panel: Panel, tables: Mapping[str, pl.DataFrame], features: Sequence[RawFeature], hold_inputs: int
+) -> Iterator[tuple[RawFeature, Float32Array]]:
+    """Compute features of a panel one after the other, as float32 of shape (T, N); NaN means unknown.
+
+    Features whose inputs the panel lacks are unknown everywhere. ``hold_inputs`` is the config's setting
+    (`pipelines.dataset.characteristics.own_values`).
+    """
+    registries: tuple[tuple[str, Registry], ...] = (
+        ("characteristic", CHARACTERISTICS),
+        ("channel", CHANNELS),
+    )
+    for kind, registry in registries:
+        wanted = [feature for feature in features if feature.kind == kind]
+        usable = set(registry.available(panel, [feature.name for feature in wanted])[0])
+        for start in range(0, len(wanted), _TOGETHER):
+            some = wanted[start : start + _TOGETHER]
+            given = [feature.name for feature in some if feature.name in usable]
+            values_TNK = registry.compute(panel, given) if given else None
+            for feature in some:
+                if values_TNK is None or feature.name not in usable:
+                    yield feature, np.full((panel.n_sessions, panel.n_firms), np.nan, dtype=np.float32)
+                else:
+                    yield feature, values_TNK[:, :, given.index(feature.name)]
+    inputs = tables.get("inputs")
+    for feature in features:
+        if feature.kind == "input":
+            name = feature.name.removeprefix(INPUT_PREFIX)
+            own = None if inputs is None else inputs.filter(pl.col("name") == name)
+            yield (
+                feature,
+                np.full((panel.n_sessions, panel.n_firms), np.nan, dtype=np.float32)
+                if own is None
+                else own_values(own, panel, hold_inputs).astype(np.float32),
+            )
+
+
+def newest_values(
+    config: Config, data: NightData, features: Sequence[RawFeature], sessions: int
+) -> Iterator[tuple[RawFeature, Float32Array]]:
+    """Compute features on the newest sessions only: of each, its known and unknown values in the universe.
+
+    The panel is built from the sessions that these features look back on, which is much cheaper than all
+    sessions. Values agree with those of the whole panel to a relative 1e-9.
+
+    Yields
+    ------
+    feature : RawFeature
+    values : ndarray of float32, shape (M,)
+        One per firm in the universe and session.
+    """
+    dates_T = data.market.panel.dates_T
+    hold = config.features.hold_inputs
+    look_back = max((_window(feature, hold) for feature in features), default=1)
+    first = dates_T[max(len(dates_T) - sessions - look_back, 0)].astype("datetime64[D]").item()
+    panel = build_panel(
+        data.tables["prices"].filter(pl.col("date") >= first),
+        data.tables.get("securities"),
+        data.tables.get("fundamentals"),
+        gaps=data.tables.get("gaps"),
+        group_by=config.features.group_by,
+        delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
+    )
+    column = {ticker: n for n, ticker in enumerate(data.market.panel.tickers_N)}
+    firms = np.array([column[ticker] for ticker in panel.tickers_N], dtype=np.intp)
+    inside_RN: BoolArray = data.market.universe_TN[-sessions:][:, firms]
+    for feature, values_TN in raw_values(panel, data.tables, features, hold):
+        yield feature, values_TN[-len(inside_RN) :][inside_RN]
+
+
+def _window(feature: RawFeature, hold_inputs: int) -> int:
+    """Sessions that a feature looks back on, the session itself included."""
+    if feature.kind == "input":
+        return hold_inputs + 2 if hold_inputs else 1
+    registry = CHARACTERISTICS if feature.kind == "characteristic" else CHANNELS
+    return registry[feature.name].window
+
+
+MIN_BLOCKS: Final = 4
+"""Stretches of the training that are needed to know how much a feature varies by itself."""
+UNUSUAL: Final = 0.95
+"""Quantile over the stretches. The largest would be that of one crisis, or of the first sessions, on which
+features with a long window are unknown."""
+_MAX_VALUES: Final = 400_000
+"""Values per feature that are measured. Neighbouring sessions hold nearly the same values, so that every
+k-th session has the same distribution."""
+
+_TRAINING_SCHEMA: Final[Mapping[str, pl.DataType | type[pl.DataType]]] = {
+    "feature": pl.String,
+    "kind": pl.String,
+    "points": pl.List(pl.Float64),
+    "missing": pl.Float64,
+    "shares": pl.List(pl.Float64),
+    "blocks": pl.Int64,
+    "block_psi": pl.Float64,
+    "block_ks": pl.Float64,
+    "block_missing": pl.Float64,
+    "train_from": pl.Date,
+    "train_to": pl.Date,
+}
+
+
+def training_distributions(config: Config, data: NightData, version: ModelVersion) -> pl.DataFrame:
+    """Return the distribution of every feature on the training sessions of a version.
+
+    Computed from the data of the night that first asks, and then read from the run's folder. A stretch is a
+    part of the training that is as long as the newest sessions that are compared with it.
+
+    Parameters
+    ----------
+    config
+        Output folder, and ``nightly.monitoring.sessions``.
+    data
+        The data of the night.
+    version
+        The version.
+
+    Returns
+    -------
+    polars.DataFrame
+        feature, kind, points (501 quantiles), missing, shares (of the bins, `backtest.monitoring.drift`),
+        blocks (number of stretches), block_psi, block_ks and block_missing (their 95% quantiles, each stretch
+        against the whole training; null with fewer than 4), train_from, train_to.
+    """
+    run, block = open_run(version.run_id, Path(config.output)), config.nightly.monitoring.sessions
+    return computed_once(
+        run, version.model, "training", lambda: _measure_training(run, data, block), about=f"-{block}"
+    )
+
+
+def _measure_training(run: Run, data: NightData, block: int) -> pl.DataFrame:
+    folds = run.read_table("folds")
+    assert folds is not None, "a trained run has stored its folds"
+    fold = folds.sort("fold").row(-1, named=True)
+    panel, universe_TN = data.market.panel, data.market.universe_TN
+    dates_T = panel.dates_T.astype("datetime64[D]")
+    inside_T = (dates_T >= np.datetime64(fold["train_from"])) & (dates_T <= np.datetime64(fold["train_to"]))
+    sessions: IntArray = np.flatnonzero(inside_T)
+    stride = max(1, int(np.ceil(universe_TN[sessions].sum() / _MAX_VALUES)))
+    sessions = sessions[::stride]
+    length = max(1, round(block / stride))
+    rows = [
+        {"feature": feature.name, "kind": feature.kind, "train_from": fold["train_from"]}
+        | {"train_to": fold["train_to"]}
+        | _distribution(values_TN, universe_TN, sessions, length)
+        for feature, values_TN in raw_values(
+            panel, data.tables, features_of(run), run.config.features.hold_inputs
+        )
+    ]
+    return pl.DataFrame(rows, schema=_TRAINING_SCHEMA)
+
+
+def _distribution(
+    values_TN: Float32Array, universe_TN: BoolArray, sessions: IntArray, length: int
+) -> dict[str, object]:
+    """Measure one feature on some sessions, and how far its stretches are from all of them."""
+    whole = Distribution.of(values_TN[sessions][universe_TN[sessions]])
+    shares_B = bin_shares(values_TN[sessions][universe_TN[sessions]], whole.edges_E)
+    psi, ks, missing = [], [], []
+    for stop in range(len(sessions), length - 1, -length):
+        part = sessions[stop - length : stop]
+        x_M = values_TN[part][universe_TN[part]]
+        if len(x_M):
+            own = Distribution.of(x_M)
+            psi.append(stability_index(shares_B, bin_shares(x_M, whole.edges_E)))
+            ks.append(ks_distance(whole.points_Q, own.points_Q))
+            missing.append(own.missing)
+    known = len(psi) >= MIN_BLOCKS
+    known_ks = [value for value in ks if not np.isnan(value)]
+    return {
+        "points": whole.points_Q.tolist(),
+        "missing": whole.missing,
+        "shares": shares_B.tolist(),
+        "blocks": len(psi),
+        "block_psi": float(np.quantile(psi, UNUSUAL)) if known else None,
+        "block_ks": float(np.quantile(known_ks, UNUSUAL)) if known and known_ks else None,
+        "block_missing": float(np.quantile(missing, UNUSUAL)) if known else None,
+    }
+
+
+def computed_once(
+    run: Run, model: str, name: str, compute: Callable[[], pl.DataFrame], *, about: str = ""
+) -> pl.DataFrame:
+    """Return a stored table of a version, or compute and store it.
+
+    Parameters
+    ----------
+    run, model
+        The version.
+    name
+        Name of the table.
+    compute
+        Computes it.
+    about
+        Settings that it depends on, as part of the file's name.
+    """
+    path = Path(run.folder) / "monitoring" / model / f"{name}{about}.parquet"
+    if path.is_file():
+        return pl.read_parquet(path)
+    frame = compute()
+    write_table(path, frame)
+    return frame

@@ -1,19 +1,146 @@
-"""The monitoring of a night: realised skill, drift of the inputs, and the behaviour of the signals."""
+"""The behaviour of the signals: seed dispersion, turnover, and agreement of champion and challenger.
+
+Shape suffixes: T sessions, N firms.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.nightly.data import NightData
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.monitor.behaviour import behaviour
+from pipelines.nightly.data import NightData, signal_history
 from pipelines.nightly.monitor.drift import drift
 from pipelines.nightly.monitor.skill import skill
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.result import Finding, ModelVersion
+from pipelines.nightly.tables import CHALLENGER, CHAMPION
+
+_MIN_SESSIONS: Final = 5
+"""Sessions that are needed for a median to compare with."""
+_UNRELATED: Final = 1.0 / 3.0
+"""Mean absolute difference of two independent ranks that are uniform on [0, 1]."""
+
+
+def behaviour(
+    config: Config, data: NightData, champion: ModelVersion, challenger: ModelVersion | None
+) -> tuple[list[Finding], dict[str, pl.DataFrame]]:
+    """Compare the signals of the night with those of the nights before, and with the challenger's."""
+    signals = signal_history(config, data, champion, challenger).drop_nulls("signal")
+    limits = config.nightly.monitoring
+    recent = signals.filter(pl.col("session").is_in(_newest(signals, limits.sessions + 1).implode()))
+    dispersion, turnover, agreement = _dispersion(recent), _turnover(recent), _agreement(recent)
+    findings = [
+        _ratio_finding(
+            dispersion.select("session", "role", value="mean_dispersion"),
+            "seed_dispersion",
+            limits.dispersion,
+            "mean seed dispersion",
+            "The seeds disagree more than usual: look at the drift of the features, and train a new version "
+            "if it stays.",
+        ),
+        _ratio_finding(
+            turnover.select("session", "role", value="turnover"),
+            "turnover",
+            limits.turnover,
+            "turnover of the signal",
+            "The signal changes faster than usual, and costs rise with it: look for corrected prices and "
+            "for features that jump.",
+        ),
+    ]
+    if challenger is not None:
+        findings.append(_agreement_finding(agreement, data, limits.agreement))
+    tables = {"dispersion": dispersion, "turnover": turnover, "agreement": agreement}
+    return [finding for finding in findings if finding is not None], tables
+
+
+def _newest(signals: pl.DataFrame, sessions: int) -> pl.Series:
+    return signals["session"].unique().sort().tail(sessions)
+
+
+def _dispersion(signals: pl.DataFrame) -> pl.DataFrame:
+    """Mean seed dispersion by session and role; no row for a single seed."""
+    return (
+        signals.drop_nulls("seed_dispersion")
+        .group_by("session", "role", "version")
+        .agg(mean_dispersion=pl.col("seed_dispersion").mean())
+        .sort("role", "session")
+    )
+
+
+def _turnover(signals: pl.DataFrame) -> pl.DataFrame:
+    """Mean absolute change of the rank since the session before, over that of two unrelated signals."""
+    size = pl.len().over("session", "role")
+    ranked = signals.with_columns(
+        rank=(pl.col("signal").rank("average").over("session", "role") - 0.5) / size,
+        order=pl.col("session").rank("dense").over("role"),
+    )
+    before = ranked.select("role", "ticker", order=pl.col("order") + 1, rank_before="rank")
+    return (
+        ranked.join(before, on=["role", "ticker", "order"], how="inner")
+        .group_by("session", "role", "version")
+        .agg(
+            firms=pl.len().cast(pl.Int64),
+            turnover=(pl.col("rank") - pl.col("rank_before")).abs().mean() / _UNRELATED,
+        )
+        .sort("role", "session")
+    )
+
+
+def _agreement(signals: pl.DataFrame) -> pl.DataFrame:
+    """Rank correlation of the signals of champion and challenger by session."""
+    keys = ["session", "ticker"]
+    one = signals.filter(pl.col("role") == CHAMPION).select(*keys, champion="signal")
+    other = signals.filter(pl.col("role") == CHALLENGER).select(*keys, challenger="signal")
+    return (
+        one.join(other, on=keys, how="inner")
+        .group_by("session")
+        .agg(
+            firms=pl.len().cast(pl.Int64),
+            rank_correlation=pl.corr("champion", "challenger", method="spearman"),
+        )
+        .with_columns(pl.col("rank_correlation").fill_nan(None))
+        .sort("session")
+    )
+
+
+def _ratio_finding(series: pl.DataFrame, check: str, limit: float, what: str, cure: str) -> Finding | None:
+    """Compare the newest value of the champion with the median of those before; None without values."""
+    own = series.filter(pl.col("role") == CHAMPION).sort("session")["value"]
+    if own.is_empty():
+        return None
+    newest, before = float(own[-1]), own[:-1]
+    if len(before) < _MIN_SESSIONS:
+        sentence = (
+            f"The {what} is {newest:.3f}; {_MIN_SESSIONS} earlier sessions are needed to compare it with."
+        )
+        return Finding(check, "ok", sentence, value=newest)
+    usual = float(before.median())  # type: ignore[arg-type]  # a median of floats
+    ratio = newest / usual if usual > 0 else (math.inf if newest > 0 else 1.0)
+    base = (
+        f"The {what} is {newest:.3f}, {ratio:.1f} times its median of {usual:.3f} over {len(before)} sessions"
+    )
+    if ratio <= limit:
+        return Finding(check, "ok", f"{base}.", value=ratio, limit=limit)
+    return Finding(check, "warn", f"{base} (limit {limit:g}). {cure}", value=ratio, limit=limit)
+
+
+def _agreement_finding(agreement: pl.DataFrame, data: NightData, limit: float) -> Finding | None:
+    tonight = agreement.filter(pl.col("session") == data.session)["rank_correlation"].drop_nulls()
+    if tonight.is_empty():
+        return None
+    value = float(tonight[0])
+    base = f"The signals of champion and challenger have a rank correlation of {value:+.2f}"
+    if value >= limit:
+        return Finding("agreement", "ok", f"{base}.", value=value, limit=limit)
+    sentence = (
+        f"{base} (limit {limit:+.2f}), so a promotion would change most of the book; compare both versions "
+        "with 'peerglass compare' before it."
+    )
+    return Finding("agreement", "warn", sentence, value=value, limit=limit)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from backtest.forecasts.daily import SortedPanel, daily_metrics
-from backtest.inference.means import mean_test
-from backtest.monitoring.cusum import Cusum, limit_for, lower_cusum, mean_delay
-from features.arrays import IntArray
+from backtest.inference.means import mean_test, newey_west_error, newey_west_lags
+from backtest.monitoring.cusum import Cusum, Reference, limit_for, lower_cusum, mean_delay
+from features.arrays import FloatArray, IntArray
+from features.information_coefficient import rank_ic_by_date
 from pipelines.config.schema import Config
+from pipelines.dataset.build import add_features
+from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.dataset.market import to_panel
-from pipelines.nightly.data import NightData
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.monitor.history import CHALLENGER, CHAMPION, signal_history
-from pipelines.nightly.monitor.reference import BacktestReference, backtest_reference
-from pipelines.nightly.version import ModelVersion
-from pipelines.results.evaluate import label_overlap
+from pipelines.nightly.data import NightData, signal_history
+from pipelines.nightly.monitor.drift import computed_once, features_of
+from pipelines.nightly.result import Finding, ModelVersion
+from pipelines.nightly.scoring import scoring_market
+from pipelines.nightly.tables import CHALLENGER, CHAMPION
+from pipelines.results.evaluate import ensemble, label_overlap
+from pipelines.run.checkpoints import load_checkpoint
+from pipelines.run.evaluations import list_evaluations
+from pipelines.run.record import Run, list_records, open_run
+from pipelines.train.task import collect_arrays, to_tensors
 
 HORIZON: Final = 250
 """Sessions over which the probability of a false alarm counts."""
@@ -75,7 +84,7 @@ def realised_ic(config: Config, data: NightData, signals: pl.DataFrame) -> pl.Da
     data
         The data of the night.
     signals
-        As `pipelines.nightly.monitor.history.signal_history` returns them.
+        As `pipelines.nightly.tables.signal_history` returns them.
 
     Returns
     -------
@@ -218,3 +227,160 @@ def _overlap(config: Config, realised: pl.DataFrame) -> int:
     if config.label.forecast_frequency == "daily":
         return config.label.horizon
     return label_overlap(days * 5 // 7, config.label.horizon)  # calendar days -> sessions
+
+
+_SAME: Final = ("universe", "features", "label", "seeds")
+"""Parts of a run's identity that must agree, so that its ICs are what the champion's should be."""
+_PURGE: Final = "max_delay"
+"""Part of the label's settings that changes the purge but not what is forecast."""
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestReference:
+    """The distribution of daily rank IC in a backtest.
+
+    Attributes
+    ----------
+    reference
+        Mean, standard deviation and number of sessions.
+    origin
+        Where it is from, as it stands in sentences.
+    """
+
+    reference: Reference
+    origin: str
+
+
+def backtest_reference(config: Config, data: NightData, champion: ModelVersion) -> BacktestReference | None:
+    """Return the distribution of daily rank IC in the newest complete walk-forward run of the same config.
+
+    The run has the same name, universe, features, label, seeds and settings of the model, and forecast its
+    tests at the label's delay. Only sessions before the night's are used. Without such a run, it is the
+    distribution on the champion's validation sessions. None if the rank IC does not vary, as that of a model
+    without forecasts.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    data
+        The data of the night.
+    champion
+        The version that is watched.
+    """
+    output = Path(config.output)
+    own = open_run(champion.run_id, output)
+    for folder, record in list_records(output):
+        settings = record["identity"]["settings"]
+        if not _is_backtest(settings, own, champion.model):
+            continue
+        run = open_run(str(folder), output)
+        if run.config.name != config.name:
+            continue
+        rank_ic_T = _rank_ics(run, champion.model, config.label.delay, data)
+        if rank_ic_T is not None:
+            reference = reference_of(rank_ic_T, config.label.horizon)
+            if reference is not None:
+                n = reference.n
+                return BacktestReference(reference, f"the backtest {run.run_id} ({n} sessions)")
+    rank_ic_V = validation_ics(own, champion.model, data)["rank_ic"].to_numpy()
+    reference = reference_of(rank_ic_V, config.label.horizon)
+    if reference is None:
+        return None
+    return BacktestReference(
+        reference,
+        f"its {reference.n} validation sessions, which it was selected on, so that this is too high "
+        "('peerglass run CONFIG' makes a backtest to compare with)",
+    )
+
+
+def reference_of(rank_ic_T: FloatArray, overlap: int) -> Reference | None:
+    """Return mean and long-run standard deviation of daily rank ICs; None without variation.
+
+    Neighbouring ICs are alike: skill changes slowly, and labels of several sessions overlap. The deviation is
+    the Newey-West error of the mean times ``sqrt(n)``, with at least ``3 (overlap - 1)`` lags: a sum of ICs
+    varies as if they were independent with this deviation.
+    """
+    known_T = rank_ic_T[~np.isnan(rank_ic_T)]
+    if len(known_T) < 2:
+        return None
+    lags = max(newey_west_lags(len(known_T)), 3 * (overlap - 1))
+    std = newey_west_error(known_T, lags) * math.sqrt(len(known_T))
+    return Reference(float(known_T.mean()), std, len(known_T)) if std > 0 else None
+
+
+def _is_backtest(settings: dict[str, Any], own: Run, model: str) -> bool:
+    """Whether a run's settings are those of the champion but for the folds, which have tests."""
+    assert own.identity is not None, "an opened run has recorded its identity"
+    mine = own.identity.settings
+    if settings["folds"]["scheme"] in ("live", "combinatorial") or model not in settings["models"]:
+        return False
+    same = all(_without_purge(settings[part]) == _without_purge(mine[part]) for part in _SAME)
+    return same and bool(settings["models"][model] == mine["models"][model])
+
+
+def _without_purge(part: Any) -> Any:  # noqa: ANN401 (settings hold anything)
+    return {k: v for k, v in part.items() if k != _PURGE} if isinstance(part, dict) else part
+
+
+def _rank_ics(run: Run, model: str, delay: int, data: NightData) -> FloatArray | None:
+    """Return the daily rank ICs of a run's newest complete evaluation; None if it has none."""
+    for evaluation in list_evaluations(run):
+        if evaluation.record.incomplete is not None:
+            continue
+        series = evaluation.table("ic_series").filter(
+            (pl.col("model") == model) & (pl.col("delay") == delay) & (pl.col("date") < data.session)
+        )
+        rank_ic_T = series["rank_ic"].drop_nulls().to_numpy()
+        if np.isfinite(rank_ic_T).sum() > 1:
+            return rank_ic_T
+    return None
+
+
+def validation_ics(run: Run, model: str, data: NightData) -> pl.DataFrame:
+    """Return the daily rank IC of a version's seed ensemble on the validation sessions of its last fold.
+
+    The model was selected on these sessions, so the mean is too high. Computed once per version.
+
+    Returns
+    -------
+    polars.DataFrame
+        session, rank_ic.
+    """
+    return computed_once(run, model, "validation", lambda: _measure_validation(run, model, data))
+
+
+def _measure_validation(run: Run, model: str, data: NightData) -> pl.DataFrame:
+    folds = run.read_table("folds")
+    assert folds is not None, "a trained run has stored its folds"
+    fold = folds.sort("fold").row(-1, named=True)
+    dataset = add_features(scoring_market(run, data), data.tables, _with_names(run))
+    dates_T = dataset.panel.dates_T.astype("datetime64[D]")
+    inside_T = (dates_T >= np.datetime64(fold["valid_from"])) & (dates_T <= np.datetime64(fold["valid_to"]))
+    sessions = np.flatnonzero(inside_T & dataset.universe_TN.any(axis=1))
+    arrays = collect_arrays(dataset, run.config.features.window)
+    forecasts = {}
+    for seed in run.config.seeds:
+        fitted, inputs = load_checkpoint(run.checkpoint(model, fold["fold"], seed))
+        tensors = to_tensors(arrays, inputs, "cpu")
+        forecasts[seed] = fitted.forecast(tensors, sessions).astype(np.float64)
+    rank_ic_V = rank_ic_by_date(ensemble(forecasts), arrays.label_TN[sessions])
+    return pl.DataFrame({"session": dates_T[sessions], "rank_ic": rank_ic_V}).filter(
+        pl.col("rank_ic").is_not_nan()
+    )
+
+
+def _with_names(run: Run) -> Config:
+    """Return a run's config with the features that it was trained on; newer data may give more."""
+    features = features_of(run)
+    names = {
+        kind: tuple(one.name.removeprefix(INPUT_PREFIX) for one in features if one.kind == kind)
+        for kind in ("channel", "characteristic", "input")
+    }
+    changes = {
+        "channels": names["channel"],
+        "characteristics": names["characteristic"],
+        "inputs": names["input"],
+    }
+    named = run.config.features.model_copy(update=changes)
+    return run.config.model_copy(update={"features": named})

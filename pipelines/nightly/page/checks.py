@@ -5,8 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.result import NightResult
+from pipelines.nightly.result import Finding, NightResult
 
 _ORDER = {"fail": 0, "warn": 1, "ok": 2}
 _WORDS = {"fail": "\N{MULTIPLICATION X} failed", "warn": "! warning", "ok": "\N{CHECK MARK} ok"}

@@ -10,7 +10,7 @@ import polars as pl
 
 from pipelines.nightly.page.names import champion_signals
 from pipelines.nightly.result import NightResult
-from pipelines.nightly.table import read_warnings
+from pipelines.nightly.tables import read_warnings
 from pipelines.pages.tables import DASH, Column, neutral_yes_no, number, pairs, table, text
 
 NIGHTS = 20

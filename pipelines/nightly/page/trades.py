@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from pipelines.nightly.book.describe import total
-from pipelines.nightly.book.limits import amount
+from pipelines.nightly.book.describe import amount, total
 from pipelines.nightly.result import NightResult
 from pipelines.pages.tables import Column, number, percent, signed, table, text
 

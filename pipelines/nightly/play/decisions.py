@@ -23,17 +23,13 @@ from pipelines.errors import DataError
 from pipelines.files import remove_partial, write_table
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
-from pipelines.nightly.book.history import champion_signals
+from pipelines.nightly.attribution import attribute, ends
+from pipelines.nightly.book.holdings import read_recorded
 from pipelines.nightly.book.next_book import next_book
-from pipelines.nightly.book.recorded import read_recorded
-from pipelines.nightly.changes import champion_findings, traded_settings
-from pipelines.nightly.clock import Clock
-from pipelines.nightly.data import NightData, night_data
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.folder import night_folder
+from pipelines.nightly.data import NightData, champion_signals, night_data
+from pipelines.nightly.guard import judge_promotion
 from pipelines.nightly.monitor.checks import check_data
 from pipelines.nightly.monitor.monitor import monitor
-from pipelines.nightly.page.attribution import attribute, ends
 from pipelines.nightly.play.journal import (
     Journal,
     Promotion,
@@ -42,7 +38,13 @@ from pipelines.nightly.play.journal import (
     read_journal,
     write_journal,
 )
-from pipelines.nightly.registry.aliases import (
+from pipelines.nightly.result import Finding, ModelVersion, night_folder
+from pipelines.nightly.schedule import Clock
+from pipelines.nightly.scoring import score
+from pipelines.nightly.settings import champion_findings, traded_settings
+from pipelines.nightly.tables import NightSource, finished_before, read_nights, read_signals, write_signals
+from pipelines.nightly.training import retraining_due, train_live
+from pipelines.nightly.versions import (
     Reason,
     alias_history,
     challenger,
@@ -50,13 +52,6 @@ from pipelines.nightly.registry.aliases import (
     enter_version,
     set_alias,
 )
-from pipelines.nightly.registry.guard import judge_promotion
-from pipelines.nightly.signals.score import score
-from pipelines.nightly.signals.store import read_signals, write_signals
-from pipelines.nightly.table import NightSource, finished_before, read_nights
-from pipelines.nightly.training.due import retraining_due
-from pipelines.nightly.training.live import train_live
-from pipelines.nightly.version import ModelVersion
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
 

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from pipelines.nightly.result import NightResult
-from pipelines.nightly.table import peak_memory_bytes, signal_count, trade_count
+from pipelines.nightly.tables import peak_memory_bytes, signal_count, trade_count
 
 _WARNINGS = 8  # shown on the terminal; the page shows all
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,22 +17,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipelines.errors import DataError
 from pipelines.files import write_text
 from pipelines.lake.lake import Lake
-from pipelines.nightly.registry.aliases import alias_history
-from pipelines.nightly.signals.store import read_signals
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.result import ModelVersion, Retraining
+from pipelines.nightly.tables import read_signals
+from pipelines.nightly.versions import alias_history
 
 FILE: Final = "journal.json"
 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Retraining(_Frozen):
-    """The decision to train a version: why, and the alias that it gets."""
-
-    why: str
-    alias: Literal["champion", "challenger"]
 
 
 class Promotion(_Frozen):

@@ -17,17 +17,15 @@ import polars as pl
 from pipelines.errors import PeerglassError, TrackingError
 from pipelines.files import write_text
 from pipelines.lake.schemas import schema
-from pipelines.nightly.alerts.metrics import write_metrics
-from pipelines.nightly.alerts.send import send_alerts
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.folder import nights_folder
+from pipelines.nightly.alerts import send_alerts
+from pipelines.nightly.metrics import write_metrics
 from pipelines.nightly.page.render import render_page
 from pipelines.nightly.play.decisions import Decisions, Desk
 from pipelines.nightly.play.describe import describe_night, night_document
-from pipelines.nightly.registry.aliases import alias_history
-from pipelines.nightly.result import NightResult
+from pipelines.nightly.result import Finding, NightResult, nights_folder
 from pipelines.nightly.spool import spool, sync
-from pipelines.nightly.table import read_nights, write_night
+from pipelines.nightly.tables import read_nights, write_night
+from pipelines.nightly.versions import alias_history
 from pipelines.secrets import redact
 
 PAGE = "nightly.html"

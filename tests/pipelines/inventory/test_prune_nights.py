@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 from recorded import recorded
 
+from pipelines.commands.prune import plan_prune
 from pipelines.config.load import check_config
 from pipelines.dataset.tables import open_lake
-from pipelines.inventory.prune import plan_prune
 from pipelines.lake.lake import Lake
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)

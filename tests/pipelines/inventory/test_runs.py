@@ -15,9 +15,9 @@ import pytest
 import yaml
 from command import Call, command
 
+from pipelines.commands.prune import apply_prune, plan_prune
+from pipelines.commands.runs import RunFolder, summarise_runs
 from pipelines.config.load import load_config
-from pipelines.inventory.prune import apply_prune, plan_prune
-from pipelines.inventory.summaries import RunFolder, summarise_runs
 from pipelines.lake.lake import Lake
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.fetch import ingest_config

@@ -20,7 +20,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.upkeep import record_reader, recorded_in_lake
 from pipelines.progress import Progress
 from pipelines.run.open import reopen_run
-from pipelines.tracking.versions import recorded_in_store
+from pipelines.tracking.store import recorded_in_store
 
 
 @pytest.fixture

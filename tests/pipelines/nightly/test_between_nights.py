@@ -21,10 +21,10 @@ from desk_nights import Nights
 
 from pipelines.config.load import load_config
 from pipelines.errors import DataError
-from pipelines.nightly.clock import Clock
-from pipelines.nightly.folder import nights_folder
 from pipelines.nightly.night import play_nights
 from pipelines.nightly.play.journal import FILE
+from pipelines.nightly.result import nights_folder
+from pipelines.nightly.schedule import Clock
 from pipelines.nightly.spool import sync
 from pipelines.tracking import store
 

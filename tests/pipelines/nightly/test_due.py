@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.config.nightly.retrain import RetrainConfig
 from pipelines.lake.schemas import schema
-from pipelines.nightly.training.due import champion_of, last_training, retraining_due
+from pipelines.nightly.training import champion_of, last_training, retraining_due
 
 SESSIONS = [dt.date(2024, 1, 25) + dt.timedelta(days=i) for i in range(14)]  # to 2024-02-07
 

@@ -15,7 +15,7 @@ from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
 from pipelines.ingest.calendars import is_session, newest_finished_session, with_sessions
 from pipelines.lake.lake import Lake
-from pipelines.nightly.exchange import calendar_end, following_session
+from pipelines.nightly.schedule import calendar_end, following_session
 
 
 def config(tiny: Mapping[str, Any], calendar: str | None, **overrides: Sequence[str]) -> Config:
@@ -87,12 +87,12 @@ def test_a_guessed_calendar_that_the_data_contradict_is_not_used(
     lake = Lake(tmp_path)
     every_day = days("2021-03-01", "2021-07-30", "0123456")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.nightly.exchange.exchange_calendar", lambda *_: "XNYS")
+        patch.setattr("pipelines.nightly.schedule.exchange_calendar", lambda *_: "XNYS")
         assert following_session(config(tiny, None), lake, every_day) == day("2021-07-31")
         assert following_session(config(tiny, None), lake, every_day[:-1]) == day("2021-07-30")
         weekdays = days("2021-03-01", "2021-07-30", "01234")
         assert following_session(config(tiny, None), lake, weekdays) == day("2021-08-02")
-        patch.setattr("pipelines.nightly.exchange.exchange_calendar", lambda *_: "XSHG")
+        patch.setattr("pipelines.nightly.schedule.exchange_calendar", lambda *_: "XSHG")
         tonight = day("2027-01-04")  # after the end of that calendar
         every_day = days("2026-10-01", "2027-01-04", "0123456")
         assert calendar_end(config(tiny, None), lake, tonight, every_day) is None

@@ -19,7 +19,7 @@ from pipelines.dataset.tables import open_lake
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.upkeep import record_reader, recorded_in_lake
-from pipelines.nightly.housekeeping import keep_house
+from pipelines.nightly.night import keep_house
 from pipelines.run.locks import Locks
 
 NOW = dt.datetime(2024, 3, 1, tzinfo=dt.UTC)

@@ -33,7 +33,7 @@ main()
 """
 DECISIONS, TELLING = "pipelines.nightly.play.decisions", "pipelines.nightly.play.telling"
 STEPS = (
-    "pipelines.nightly.sources:ingest",
+    "pipelines.nightly.delivery:ingest",
     f"{DECISIONS}:train_live",
     f"{DECISIONS}:enter_version",
     f"{DECISIONS}:next_book",

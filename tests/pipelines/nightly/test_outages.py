@@ -26,8 +26,8 @@ from yahoo_server import YahooServer, business_days, make_firm
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
 from pipelines.nightly.book.next_book import next_book
-from pipelines.nightly.clock import Clock
 from pipelines.nightly.night import play_nights
+from pipelines.nightly.schedule import Clock
 from pipelines.run.fetch import make_source
 from pipelines.sources.base import LiveSource
 from pipelines.sources.yfinance import session as yfinance_session

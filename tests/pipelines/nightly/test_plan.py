@@ -17,7 +17,7 @@ from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.plan import choose_nights, next_night
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.result import ModelVersion
 
 D = [dt.date(2024, 1, day) for day in (2, 3, 4, 5, 8)]
 

@@ -20,10 +20,10 @@ from pipelines.dataset.tables import open_lake
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.data import night_data
-from pipelines.nightly.signals.score import score
-from pipelines.nightly.signals.store import read_signals, write_signals
-from pipelines.nightly.training.live import live_config, train_live
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.scoring import score
+from pipelines.nightly.tables import read_signals, write_signals
+from pipelines.nightly.training import live_config, train_live
 from pipelines.progress import Progress
 from pipelines.results.evaluate import ensemble, seed_dispersion
 from pipelines.run.locks import Locks

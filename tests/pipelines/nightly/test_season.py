@@ -19,6 +19,7 @@ import polars as pl
 import pytest
 from growing_lakes import Tables, deliver, same_bits, sessions_of
 
+from pipelines.commands.signals import explain_differences
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import build_dataset
@@ -28,12 +29,10 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import STAMPS
 from pipelines.nightly.data import night_data
 from pipelines.nightly.night import play_nights
-from pipelines.nightly.registry.aliases import Reason, challenger, set_alias
-from pipelines.nightly.signals.differences import explain_differences
-from pipelines.nightly.signals.score import score
-from pipelines.nightly.signals.store import Revision, read_revision, read_signals, write_signals
-from pipelines.nightly.table import read_nights
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.scoring import score
+from pipelines.nightly.tables import Revision, read_nights, read_revision, read_signals, write_signals
+from pipelines.nightly.versions import Reason, challenger, set_alias
 from pipelines.progress import Progress
 from pipelines.results.evaluate import forecasts_to_arrays
 from pipelines.results.forecast_tables import ensemble_table
@@ -198,7 +197,7 @@ def season(config: Config, market: Market, tmp_path_factory: pytest.TempPathFact
     made = Season(config, market, open_lake(config), {}, {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "pipelines.nightly.sources.make_source", lambda config, *, through: Delivery(market, through)
+            "pipelines.nightly.delivery.make_source", lambda config, *, through: Delivery(market, through)
         )
         patch.setattr("pipelines.nightly.play.telling.sync", lambda *_: None)
         for session in range(FIRST, FIRST + NIGHTS):

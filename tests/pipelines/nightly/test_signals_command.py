@@ -13,8 +13,8 @@ import yaml
 from command import Call, command
 from growing_lakes import Tables, deliver, sessions_of
 
+from pipelines.commands.signals import COLUMNS
 from pipelines.lake.lake import Lake
-from pipelines.nightly.signals.files import COLUMNS
 
 
 @pytest.fixture

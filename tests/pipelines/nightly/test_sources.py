@@ -16,10 +16,9 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
-from pipelines.nightly import sources
-from pipelines.nightly.clock import Clock
-from pipelines.nightly.exchange import expected_session
-from pipelines.nightly.sources import Delivery, _refuse_rejected_sessions, _Watched, deliver
+from pipelines.nightly import delivery as sources
+from pipelines.nightly.delivery import Delivery, _refuse_rejected_sessions, _Watched, deliver
+from pipelines.nightly.schedule import Clock, expected_session
 from pipelines.progress import Silent
 from pipelines.sources.sample import SampleSource
 from pipelines.sources.yfinance import session as yfinance_session

@@ -21,11 +21,9 @@ from mlflow_server import mlflow_server
 from pipelines.config.schema import Config
 from pipelines.errors import TrackingError
 from pipelines.files import write_text
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.folder import night_folder
-from pipelines.nightly.registry.aliases import Reason, set_alias
-from pipelines.nightly.result import NightResult
+from pipelines.nightly.result import Finding, NightResult, night_folder
 from pipelines.nightly.spool import describe_synced, spool, spooled, sync
+from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
 from pipelines.tracking import nights as tracked_nights
 from pipelines.tracking.store import log_artifacts

@@ -17,10 +17,8 @@ import pytest
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
-from pipelines.nightly.alerts.events import alert_of
-from pipelines.nightly.alerts.send import send_alerts
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.result import NightResult
+from pipelines.nightly.alerts import alert_of, send_alerts
+from pipelines.nightly.result import Finding, NightResult
 
 KEEP = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
 

@@ -28,8 +28,8 @@ from pipelines.config.schema import Config
 from pipelines.dataset.cut import cut_tables
 from pipelines.dataset.market import Market, build_market
 from pipelines.lake.lake import Lake
+from pipelines.nightly.book.holdings import Recorded
 from pipelines.nightly.book.next_book import NextBook, _renamed, next_book
-from pipelines.nightly.book.recorded import Recorded
 from pipelines.nightly.data import NightData
 from pipelines.results.books import BETA_SESSIONS, BookOrders, book_market, book_orders
 from pipelines.results.trading import book_costs, book_execution

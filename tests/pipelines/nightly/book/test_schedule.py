@@ -12,7 +12,7 @@ import pytest
 from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from pipelines.config.books import TopKBookConfig
 from pipelines.lake.schemas import schema
-from pipelines.nightly.book.schedule import decision_due, schedule_text
+from pipelines.nightly.schedule import decision_due, schedule_text
 
 
 def book(**settings: Any) -> TopKBookConfig:  # noqa: ANN401 (settings)

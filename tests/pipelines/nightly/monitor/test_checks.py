@@ -14,10 +14,8 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import input_versions, open_lake
 from pipelines.lake.lake import Lake
-from pipelines.nightly.finding import Finding
-from pipelines.nightly.monitor.checks import check_data
-from pipelines.nightly.monitor.corrections import price_corrections
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.monitor.checks import check_data, price_corrections
+from pipelines.nightly.result import Finding, ModelVersion
 
 VERSION = ModelVersion("run", "zero")
 STAMP = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)

@@ -22,9 +22,8 @@ from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import open_lake
 from pipelines.nightly.data import NightData
 from pipelines.nightly.monitor.monitor import Monitoring, monitor
-from pipelines.nightly.monitor.reference import BacktestReference, backtest_reference, reference_of
-from pipelines.nightly.monitor.skill import watch_skill
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.monitor.skill import BacktestReference, backtest_reference, reference_of, watch_skill
+from pipelines.nightly.result import ModelVersion
 from pipelines.run.record import open_run
 from pipelines.run.scores import read_scores
 

@@ -23,12 +23,12 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.explain.games import families_of
+from pipelines.nightly import attribution
+from pipelines.nightly.attribution import attribute
 from pipelines.nightly.data import NightData, night_data
-from pipelines.nightly.page import attribution
-from pipelines.nightly.page.attribution import attribute
-from pipelines.nightly.signals.score import score, scoring_features, session_arrays
-from pipelines.nightly.training.live import train_live
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.scoring import score, scoring_features, session_arrays
+from pipelines.nightly.training import train_live
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.locks import Locks

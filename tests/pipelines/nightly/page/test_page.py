@@ -11,9 +11,8 @@ import night_results
 import polars as pl
 import pytest
 
-from pipelines.nightly.finding import Finding
 from pipelines.nightly.page.render import render_page
-from pipelines.nightly.version import ModelVersion
+from pipelines.nightly.result import Finding, ModelVersion
 
 EVIL = "<img src=x onerror=alert(1)>"
 VOID = {"meta", "link", "img", "br", "line", "circle", "polyline", "polygon"}

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from warm import Process
 
 from pipelines.lake.lake import Lake
-from pipelines.nightly.registry.aliases import (
+from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.versions import (
     Reason,
     alias_history,
     challenger,
@@ -23,7 +24,6 @@ from pipelines.nightly.registry.aliases import (
     previous_champion,
     set_alias,
 )
-from pipelines.nightly.version import ModelVersion
 
 A, B, C = (ModelVersion(f"demo-{letter}", "ridge") for letter in "abc")
 DAY = dt.date(2024, 1, 31)
@@ -126,8 +126,8 @@ def test_processes_that_change_aliases_at_once_lose_no_row(lake: Lake) -> None:
     code = (
         "import sys\n"
         "from pipelines.lake.lake import Lake\n"
-        "from pipelines.nightly.registry.aliases import Reason, set_alias\n"
-        "from pipelines.nightly.version import ModelVersion\n"
+        "from pipelines.nightly.versions import Reason, set_alias\n"
+        "from pipelines.nightly.result import ModelVersion\n"
         "for n in range(4):\n"
         "    version = ModelVersion(f'demo-{sys.argv[2]}{n}', 'ridge')\n"
         "    set_alias(Lake(sys.argv[1]), 'demo', 'challenger', version, Reason('new', sys.argv[2]))\n"

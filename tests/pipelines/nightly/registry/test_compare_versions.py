@@ -12,11 +12,11 @@ from command import Call, command
 from live_versions import Versions
 
 from features.information_coefficient import ic_by_date
+from pipelines.commands.compare import is_version
 from pipelines.dataset.market import to_panel
 from pipelines.nightly.data import night_data
-from pipelines.nightly.registry.aliases import Reason, set_alias
-from pipelines.nightly.registry.candidates import is_version
-from pipelines.nightly.signals.store import read_signals
+from pipelines.nightly.tables import read_signals
+from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
 
 

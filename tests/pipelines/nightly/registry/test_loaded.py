@@ -14,10 +14,10 @@ from mlflow import MlflowClient
 from places import ROOT
 
 from pipelines.nightly.data import NightData, night_data
-from pipelines.nightly.registry.aliases import Reason, set_alias
-from pipelines.nightly.registry.loaded import LoadedVersion, _load_pyfunc, input_frame
-from pipelines.nightly.signals.score import score
+from pipelines.nightly.loaded import LoadedVersion, _load_pyfunc, input_frame
+from pipelines.nightly.scoring import score
 from pipelines.nightly.spool import sync
+from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
 from pipelines.run.record import Run, open_run
 

@@ -13,7 +13,7 @@ from command import Call, command
 from live_versions import Versions
 from mlflow import MlflowClient
 
-from pipelines.nightly.registry.aliases import Reason, alias_history, challenger, champion, set_alias
+from pipelines.nightly.versions import Reason, alias_history, challenger, champion, set_alias
 from pipelines.run.record import open_run
 
 BY_HAND = Reason("first", "ann@desk")

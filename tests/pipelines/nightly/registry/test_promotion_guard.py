@@ -16,10 +16,9 @@ from scipy.stats import spearmanr
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.nightly.data import night_data
-from pipelines.nightly.registry.aliases import Reason, set_alias
-from pipelines.nightly.registry.guard import Judgement, judge_promotion
-from pipelines.nightly.registry.shadow import shadow_ics
-from pipelines.nightly.signals.store import read_signals, write_signals
+from pipelines.nightly.guard import Judgement, judge_promotion, shadow_ics
+from pipelines.nightly.tables import read_signals, write_signals
+from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
 from pipelines.run.record import open_run
 

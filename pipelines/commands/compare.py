@@ -1,0 +1,101 @@
+"""Model versions as sides of ``peerglass compare``: their signals of the nights that all of them forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipelines.config.schema import Config
+from pipelines.dataset.market import build_market
+from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
+from pipelines.errors import DataError
+from pipelines.nightly.guard import night_signals
+from pipelines.nightly.versions import find_version, trained_through
+from pipelines.progress import Progress
+from pipelines.results.evaluate import evaluate
+from pipelines.results.evaluate_signals import with_tradable_delay
+from pipelines.results.evaluation_tables import evaluation_record
+from pipelines.results.run_comparison import Candidate, choose_delay_and_book, daily_series, tried_by_now
+from pipelines.run.record import git_commit
+
+_NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
+
+
+def is_version(name: str) -> bool:
+    """Whether a name of ``peerglass compare`` is that of a model version: ``RUN/MODEL`` or an alias."""
+    return name in ("champion", "challenger") or ("/" in name and not Path(name).is_dir())
+
+
+def open_versions(
+    names: Sequence[str], config: Config | None, output: Path, delay: int | None, book: str | None
+) -> list[Candidate]:
+    """Open model versions for a comparison.
+
+    Each version is measured on its first revisions of the sessions that all versions forecast without having
+    seen their labels (`pipelines.nightly.guard.night_signals`), with the books and costs of the
+    config. Nothing is stored, and no trial is counted: the signals were used before they were measured.
+
+    Parameters
+    ----------
+    names
+        Names of versions (`pipelines.nightly.versions.find_version`).
+    config
+        Books, costs and lake; None for those that the first version's run has stored.
+    output
+        Folder that holds the runs.
+    delay
+        Delay at which labels start and books trade; None for the first one that can be traded.
+    book
+        Name of the book; None for the first one.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such version, delay or book.
+    DataError
+        If there is no session that all versions forecast at night.
+    """
+    found = [find_version(name, config, output) for name in names]
+    settings, _ = with_tradable_delay(found[0][1].config if config is None else config)
+    settings = settings.model_copy(update={"models": {}})
+    progress = Progress()
+    lake = open_lake(settings, progress.note)
+    with progress.stage("prices"):
+        market = build_market(read_market_tables(lake, input_versions(lake)), settings)
+    signals = night_signals(lake, settings, market, {version: trained_through(run) for version, run in found})
+    common_T = np.logical_and.reduce([np.isfinite(one_TN).any(axis=1) for one_TN in signals.values()])
+    if not common_T.any():
+        raise DataError(
+            f"No session was forecast at night by all of {', '.join(map(str, signals))}; compare them after "
+            "some nights with a challenger."
+        )
+    sessions = np.flatnonzero(common_T)
+    forecasts = {
+        str(version): {0: np.where(common_T[:, None], one_TN, np.nan)} for version, one_TN in signals.items()
+    }
+    delay, book = choose_delay_and_book(
+        f"The config {settings.name}", delay, settings.label.delays, book, list(settings.backtest.books)
+    )
+    with progress.stage("backtest"):
+        covered = np.arange(sessions[0], sessions[-1] + 1)
+        measured = evaluate(forecasts, market, settings, _NO_SCORES, truth_TN=None, sessions=covered)
+    record = evaluation_record(settings, market.panel, sessions, 0, git_commit())
+    tried = tried_by_now(record, settings, delay, Path(settings.output))
+    return [
+        Candidate(
+            name=str(version),
+            run=run,
+            record=record,
+            model=version.model,
+            book=book,
+            delay=delay,
+            tried=tried,
+            daily=daily_series(
+                measured.ic_series, measured.equity, model=str(version), delay=delay, book=book
+            ),
+        )
+        for version, run in found
+    ]

@@ -1,0 +1,174 @@
+"""``peerglass promote`` and ``peerglass demote``: change the champion by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.config.load import load_config
+from pipelines.config.schema import Config
+from pipelines.dataset.market import build_market
+from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
+from pipelines.errors import ConfigError, PromotionRefused, TrackingError
+from pipelines.lake.lake import Lake
+from pipelines.nightly.guard import Judgement, judge_promotion
+from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.spool import mirror_aliases
+from pipelines.nightly.versions import (
+    Reason,
+    champion,
+    demotion,
+    find_version,
+    open_version,
+    previous_champion,
+    require_complete,
+    set_alias,
+    this_user,
+)
+from pipelines.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteOptions:
+    """Options of the command.
+
+    Attributes
+    ----------
+    force
+        Whether to promote although the guard refuses.
+    why
+        Reason in the words of the user; required with ``force``.
+    """
+
+    force: bool = False
+    why: str | None = None
+
+
+def promote(
+    name: str,
+    config: Config | None,
+    output: Path,
+    options: PromoteOptions,
+    echo: Callable[[str], None],
+) -> None:
+    """Make a model version the champion of its config, if the guard lets it pass.
+
+    Parameters
+    ----------
+    name
+        The version, see `pipelines.nightly.versions.find_version`.
+    config
+        Config whose champion it becomes; None for the one that the version's run has stored.
+    output
+        Folder that holds the runs.
+    options
+        Options of the command.
+    echo
+        Prints the result.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such version, or ``force`` comes without a reason.
+    DataError
+        If the version's run is gone or incomplete; such a version cannot be scored, so force does not help.
+    PromotionRefused
+        If the guard refuses, with its reasons.
+    TrackingError
+        If MLflow's aliases could not be set. The promotion itself is done then.
+    """
+    if options.force and not (options.why or "").strip():
+        raise ConfigError("--force overrides the guard and is recorded with a reason; add --why TEXT.")
+    version, run = find_version(name, config, output)
+    settings = run.config if config is None else config
+    require_complete(version, run)
+    progress = Progress()
+    lake = open_lake(settings, progress.note)
+    if champion(lake, settings.name) == version:
+        echo(f"{version} is the champion of {settings.name} already.")
+    else:
+        judgement = _judge(settings, lake, version, progress)
+        _refuse_unless(judgement, version, options)
+        why = options.why or "the guard passed"
+        evidence = {**judgement.evidence, "refused": list(judgement.reasons)}
+        reason = Reason(why, this_user(), forced=not judgement.passed, evidence=evidence)
+        set_alias(lake, settings.name, "champion", version, reason)
+        echo(f"{version} is the champion of {settings.name} from the next night on. {_said(judgement)}")
+    _mirror(settings, lake, progress)
+
+
+def demote(config: Config, why: str, echo: Callable[[str], None]) -> None:
+    """Make the champion before the current one champion again.
+
+    Raises
+    ------
+    ConfigError
+        If there is no reason or no earlier champion.
+    DataError
+        If the run of the earlier champion is gone or incomplete.
+    TrackingError
+        If MLflow's aliases could not be set. The demotion itself is done then.
+    """
+    if not why.strip():
+        raise ConfigError("A demotion is recorded with a reason; give it with --why TEXT.")
+    progress = Progress()
+    lake = open_lake(config, progress.note)
+    current, earlier = champion(lake, config.name), previous_champion(lake, config.name)
+    if current is None or earlier is None:
+        raise ConfigError(
+            f"{config.name} has no earlier champion to go back to"
+            f"{'' if current is None else f' from {current}'}; promote another version instead."
+        )
+    require_complete(earlier, open_version(earlier, Path(config.output)))
+    set_alias(lake, config.name, "champion", earlier, demotion(current, why, this_user()))
+    echo(f"{earlier} is the champion of {config.name} again, in place of {current}.")
+    _mirror(config, lake, progress)
+
+
+def _mirror(config: Config, lake: Lake, progress: Progress) -> None:
+    """Copy the aliases to MLflow. The lake has them already, so an unreachable store is not the end."""
+    try:
+        mirror_aliases(config, lake, progress)
+    except TrackingError as error:
+        raise TrackingError(
+            f"{error} The champion is changed; MLflow's aliases follow with the next night, or with "
+            "'peerglass track sync CONFIG'."
+        ) from None
+
+
+def config_of_option(path: Path | None, overrides: list[str]) -> Config | None:
+    """Load the config that the option ``--config`` names; None without one."""
+    if path is None and overrides:
+        raise ConfigError("--set changes settings of a config; add --config CONFIG.")
+    return None if path is None else load_config(path, overrides)
+
+
+def _judge(config: Config, lake: Lake, version: ModelVersion, progress: Progress) -> Judgement:
+    with progress.stage("prices"):
+        market = build_market(read_market_tables(lake, input_versions(lake)), config)
+    return judge_promotion(config, lake, market, version)
+
+
+def _refuse_unless(judgement: Judgement, version: ModelVersion, options: PromoteOptions) -> None:
+    if judgement.passed or options.force:
+        return
+    raise PromotionRefused(
+        f"{version} is not promoted. {' '.join(judgement.reasons)} To promote it all the same, add --force "
+        "--why TEXT."
+    )
+
+
+def _said(judgement: Judgement) -> str:
+    """What the guard found, in a sentence."""
+    if not judgement.passed:
+        return f"The guard was overridden: {' '.join(judgement.reasons)}"
+    found = judgement.evidence
+    if found.get("difference") is None:
+        return "The guard passed; there was no champion to compare it with."
+    interval = f"{100 - 200 * found['level']:g}% interval {found['lower']:+.4f} to {found['upper']:+.4f}"
+    return (
+        f"The guard passed: over {found['sessions']} shadow sessions its mean rank IC is "
+        f"{found['rank_ic']:.4f}, and that of the champion {found['rank_ic_champion']:.4f} "
+        f"(difference {found['difference']:+.4f}, {interval})."
+    )

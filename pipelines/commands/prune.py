@@ -1,0 +1,397 @@
+"""Removing what is no longer needed from an output folder.
+
+Three kinds of files can always go: what interrupted writes have left, snapshots of trainings that have ended,
+and evaluations that a newer one with the same settings has replaced. Whole runs and measured signal files go
+by name, age or number, and never while another run starts from them or a night refers to them. Entries of the
+feature store beside the output folder go by age, and are computed again if they are needed.
+
+The trial ledger is a table of the output folder and not of its runs, so the number of trials, which deflated
+Sharpe ratios use, stays the same. Forecasts stay in the lake, and the lake keeps the versions that a removed
+run has read, until ``peerglass lake vacuum --forget RUN`` gives them up.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.commands.runs import RunSummary, newest_first, size_of, summarise_runs, summarise_signals
+from pipelines.dataset.feature_store import FeatureStore, entries_of
+from pipelines.dataset.tables import open_lake
+from pipelines.errors import ConfigError, DataError
+from pipelines.lake.lake import Lake
+from pipelines.lake.options import is_url
+from pipelines.lake.storage import one_line
+from pipelines.nightly.result import ModelVersion
+from pipelines.results.signal_record import RECORD, find_signals
+from pipelines.run.checkpoints import checkpoint_exists
+from pipelines.run.evaluations import list_evaluations
+from pipelines.run.locks import Locks
+from pipelines.run.record import find_folder, open_run
+
+_SNAPSHOT = re.compile(r"(?P<model>.+)-fold-(?P<fold>\d+)-seed-(?P<seed>\d+)(?:-\w+)?\.safetensors")
+_PRUNED = ".pruned"
+_FEATURES = "features"  # the default folder of the store, beside that of the runs
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Something that is removed, or would be.
+
+    Attributes
+    ----------
+    run_id
+        The run that it belongs to.
+    path
+        File or folder.
+    reason
+        Why it may go.
+    size
+        Bytes.
+    """
+
+    run_id: str
+    path: Path
+    reason: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What a prune removes, and which runs it leaves alone although they were asked for.
+
+    Attributes
+    ----------
+    removals
+        What goes.
+    kept
+        Sentences that name a run and the reason.
+    forgettable
+        Ids of removed runs whose data versions the lake still keeps.
+    """
+
+    removals: tuple[Removal, ...]
+    kept: tuple[str, ...]
+    forgettable: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all removals."""
+        return sum(one.size for one in self.removals)
+
+
+def plan_prune(
+    output: Path,
+    names: Sequence[str],
+    older_than: int | None,
+    now: dt.datetime,
+    *,
+    keep: int | None = None,
+) -> Pruning:
+    """Find what may be removed; nothing is changed.
+
+    Parameters
+    ----------
+    output
+        Folder of the runs.
+    names
+        Runs or measured signal files to be removed as a whole: ids or unique prefixes.
+    older_than
+        Runs that were started, and entries of the feature store that were used last, this number of days ago
+        or more are removed as a whole; None: age is no reason.
+    now
+        The current time.
+    keep
+        All but this number of runs of each config name, those started last, are removed as a whole. With
+        ``older_than`` as well, both must apply. None: their number is no reason.
+
+    Raises
+    ------
+    ConfigError
+        If no run or more than one matches a name.
+    """
+    runs = newest_first([*summarise_runs(output), *summarise_signals(output)])
+    whole = {_find(name, output).absolute(): "named" for name in names}
+    whole = _old_runs(runs, older_than, keep, now) | whole
+    bases = _warm_starts(runs, whole)
+    nights = _Nights(runs) if whole else None
+    removals: list[Removal] = []
+    kept: list[str] = []
+    gone: list[str] = []
+    for run in runs:
+        reason = whole.get(run.folder.absolute())
+        if run.holder is not None:
+            if reason is not None:
+                kept.append(f"{run.run_id} is being written by {run.holder}.")
+            continue
+        if reason is not None and run.folder.is_symlink():
+            kept.append(f"{run.run_id} is a link to another folder; remove it yourself.")
+        elif reason is not None and run.run_id in bases:
+            kept.append(f"{run.run_id} is what {bases[run.run_id]} starts from (init_from); name both.")
+        elif reason is not None and nights is not None and (why := nights.reason_to_keep(run)) is not None:
+            kept.append(why)
+        elif reason is not None:
+            removals.append(Removal(run.run_id, run.folder, reason, run.size))
+            gone.append(run.run_id)
+        else:
+            removals += _leftovers(run)
+    removals += [
+        Removal(path.name, path, "an interrupted removal", size_of(path))
+        for path in output.glob(f".*{_PRUNED}")
+    ]
+    if older_than is not None:
+        removals += _old_features(output.parent / _FEATURES, older_than, now)
+    return Pruning(tuple(removals), tuple(kept), tuple(gone))
+
+
+def _find(name: str, output: Path) -> Path:
+    """Folder of a run or of a measured signal file, by its name."""
+    measured = find_signals(name, output)
+    return measured.folder if measured is not None else find_folder(name, output)
+
+
+def _old_features(store: Path, older_than: int, now: dt.datetime) -> Iterable[Removal]:
+    """Entries of the feature store that were not used for a number of days."""
+    for entry, size in entries_of(store):
+        used = max(path.stat().st_mtime for path in entry.iterdir())
+        days = (now - dt.datetime.fromtimestamp(used, dt.UTC)).days
+        if days >= older_than:
+            yield Removal(_FEATURES, entry, f"features used last {days} days ago", size)
+
+
+def _old_runs(
+    runs: Sequence[RunSummary], older_than: int | None, keep: int | None, now: dt.datetime
+) -> dict[Path, str]:
+    """Folder -> why the run is old, by age, by the number of newer runs, or by both."""
+    if older_than is None and keep is None:
+        return {}
+    found: dict[Path, str] = {}
+    newer: Counter[str] = Counter()
+    for run in runs:  # the one that was started last comes first
+        if run.started is None:
+            continue
+        name, days = f"{run.state == 'signals'}{run.run_id.rpartition('-')[0]}", (now - run.started).days
+        if days >= (older_than or 0) and newer[name] >= (keep or 0):
+            count = "" if keep is None else f", and {newer[name]} runs of {name} are newer"
+            found[run.folder.absolute()] = f"started {days} days ago{count}"
+        newer[name] += 1
+    return found
+
+
+def apply_prune(planned: Pruning, notify: Callable[[str], None]) -> Pruning:
+    """Remove what was planned, each run under its lock.
+
+    A run that another process has locked in the meantime is left alone. A run is renamed before its files are
+    deleted, so that an interruption leaves no half of it under its name.
+
+    Returns
+    -------
+    Pruning
+        What was removed.
+    """
+    removed: list[Removal] = []
+    kept = list(planned.kept)
+    for run_id in dict.fromkeys(one.run_id for one in planned.removals):
+        own = [one for one in planned.removals if one.run_id == run_id]
+        if run_id == _FEATURES:
+            store = FeatureStore(own[0].path.parent, 0, "", notify)
+            removed += [one for one in own if store.remove(one.path)]
+            continue
+        try:
+            with Locks(wait=False, notify=notify) as locks:
+                if not run_id.endswith(_PRUNED):
+                    locks.lock_run(_folder_of(own[0]))
+                for one in own:
+                    _remove(one.path)
+                    removed.append(one)
+        except DataError as error:
+            kept.append(str(error))
+    done = {one.run_id for one in removed}
+    return Pruning(tuple(removed), tuple(kept), tuple(run for run in planned.forgettable if run in done))
+
+
+def describe_pruning(pruning: Pruning, *, done: bool) -> str:
+    """Describe a prune for a terminal."""
+    verb = "removed" if done else "would remove"
+    lines = [
+        f"{verb} {one.path}  {one.size / 1e6:,.1f} MB  ({one.reason})"
+        for one in sorted(pruning.removals, key=lambda one: str(one.path))
+    ]
+    lines += [f"kept: {sentence}" for sentence in pruning.kept]
+    if not pruning.removals:
+        lines.append("nothing to remove")
+    else:
+        lines.append(
+            f"{len(pruning.removals)} removal(s), {pruning.size / 1e6:,.1f} MB; the trial ledger stays"
+        )
+        if not done:
+            lines.append("nothing was removed: add --yes to remove it")
+    if done and pruning.forgettable:
+        forget = " ".join(f"--forget {run}" for run in pruning.forgettable)
+        lines.append(
+            "The lake keeps the data versions of these runs. To give them up: peerglass lake vacuum CONFIG "
+            f"--keep-days DAYS {forget}"
+        )
+    return "\n".join(lines)
+
+
+def pruning_json(pruning: Pruning, *, done: bool) -> str:
+    """Write a prune as JSON."""
+    return json.dumps({"done": done, **asdict(pruning)}, indent=1, default=str)
+
+
+def _leftovers(run: RunSummary) -> Iterable[Removal]:
+    """Files of a run that can always go."""
+    folder = run.folder
+    partial = [path for path in folder.rglob("*.partial") if not _inside_partial(path, folder)]
+    for path in partial:
+        yield Removal(run.run_id, path, "an interrupted write", size_of(path))
+    for path in (folder / "snapshots").glob("*.safetensors"):
+        task = _SNAPSHOT.fullmatch(path.name)
+        if task is not None and checkpoint_exists(
+            folder / "checkpoints" / task["model"] / f"fold-{task['fold']}-seed-{task['seed']}"
+        ):
+            yield Removal(run.run_id, path, "a snapshot of a training that has ended", size_of(path))
+    if run.state == "unreadable":
+        return
+    newest: dict[str, str] = {}
+    for one in list_evaluations(run):
+        settings = one.record.backtest.model_dump_json() + str((one.record.delays, one.record.rates))
+        if settings in newest:
+            reason = f"replaced by evaluation {newest[settings]} with the same settings"
+            yield Removal(run.run_id, one.folder, reason, size_of(one.folder))
+        newest.setdefault(settings, one.record.evaluation)
+
+
+def _inside_partial(path: Path, folder: Path) -> bool:
+    return any(part.endswith(".partial") for part in path.relative_to(folder).parts[:-1])
+
+
+def _warm_starts(runs: Sequence[RunSummary], whole: Iterable[Path]) -> dict[str, str]:
+    """Run -> a run that stays and has a model that starts from it."""
+    going = set(whole)
+    found = {}
+    for run in runs:
+        if run.state in ("unreadable", "signals") or run.folder.absolute() in going:
+            continue
+        record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+        for model in record["identity"]["settings"]["models"].values():
+            if "init_from" in model:
+                found[str(model["init_from"])] = run.run_id
+    return found
+
+
+class _Nights:
+    """What the nights on the lakes of an output folder's runs refer to."""
+
+    def __init__(self, runs: Iterable[RunSummary]) -> None:
+        self._reasons: dict[str, str] = {}
+        self._unknown: dict[str, str] = {}
+        read: set[str] = set()
+        for run in runs:
+            if run.state in ("unreadable", "signals"):
+                continue  # it names no lake, or no night refers to it
+            try:
+                lake = _lake_of(run)
+                if lake.root not in read:
+                    self._reasons |= referred_runs(lake)
+                read.add(lake.root)
+            except (ConfigError, DataError, OSError) as error:
+                self._unknown[run.run_id] = one_line(error)
+
+    def reason_to_keep(self, run: RunSummary) -> str | None:
+        """Return a sentence if a night refers to the run, or if its lake cannot tell."""
+        if run.run_id in self._reasons:
+            return f"{run.run_id} {self._reasons[run.run_id]}."
+        if run.run_id in self._unknown:
+            return (
+                f"{run.run_id}: its lake cannot be read ({self._unknown[run.run_id]}), so it is unknown "
+                "whether a night refers to it."
+            )
+        return None
+
+
+def _lake_of(run: RunSummary) -> Lake:
+    """The lake of a run; for a lake on an object store, with the options of the run's config."""
+    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    where = str(record["identity"]["lake"])
+    return open_lake(open_run(str(run.folder)).config) if is_url(where) else Lake(where)
+
+
+def _folder_of(removal: Removal) -> Path:
+    """Folder of the run that a removal belongs to."""
+    return next(path for path in (removal.path, *removal.path.parents) if path.name == removal.run_id)
+
+
+def _remove(path: Path) -> None:
+    if (path / "run.json").is_file() or (path / RECORD).is_file():
+        path = path.rename(path.with_name(f".{path.name}{_PRUNED}"))
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+_SCORED = {"signals": ("version",), "nights": ("version", "challenger")}
+"""Table -> columns with the versions that scored a session."""
+
+
+def referred_runs(lake: Lake) -> Mapping[str, str]:
+    """Return the runs that the nights of a lake refer to, each with a reason to keep it.
+
+    These are the runs of champions and challengers, present and past, and of every version that has scored a
+    session: signals are never rewritten, and a comparison or an attribution of a past night needs its model.
+
+    Returns
+    -------
+    Mapping
+        Run -> what it is, as the end of a sentence that begins with its id.
+    """
+    reasons: dict[str, str] = {}
+    for run_id, reason in (*_with_alias(lake), *_scored(lake)):
+        reasons.setdefault(run_id, reason)
+    return reasons
+
+
+def _with_alias(lake: Lake) -> Iterator[tuple[str, str]]:
+    """Return the runs with an alias, present ones first."""
+    if not lake.exists("promotions"):
+        return
+    rows = lake.read("promotions", columns=["config", "number", "alias", "version"]).sort("number")
+    newest = rows.group_by("config", "alias", maintain_order=True).last()
+    for is_now, changes in ((True, newest), (False, rows)):
+        for config, alias, version in changes.select("config", "alias", "version").iter_rows():
+            if version is not None:
+                yield (
+                    ModelVersion.parse(version).run_id,
+                    f"{'is' if is_now else 'was'} the {alias} of {config}",
+                )
+
+
+def _scored(lake: Lake) -> Iterator[tuple[str, str]]:
+    found = [
+        lake.read(table, columns=["config", "session", column], ordered=False)
+        .rename({column: "version"}, strict=False)
+        .drop_nulls("version")
+        .unique()
+        for table, columns in _SCORED.items()
+        if lake.exists(table)
+        for column in columns
+    ]
+    if not found:
+        return
+    nights = pl.concat(found, how="diagonal").unique()
+    last = (
+        nights.group_by("config", "version").agg(pl.len(), pl.col("session").max()).sort("config", "version")
+    )
+    for config, version, count, session in last.iter_rows():
+        scored = f"scored {count} night{'' if count == 1 else 's'} of {config}, the last one {session}"
+        yield ModelVersion.parse(version).run_id, scored

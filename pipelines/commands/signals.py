@@ -1,0 +1,444 @@
+"""``peerglass signals CONFIG|RUN``: score a session with a stored model, and say how it was made."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from pipelines.config.load import load_config
+from pipelines.config.schema import Config
+from pipelines.dataset.cut import forget_later, rows_known
+from pipelines.dataset.tables import open_lake
+from pipelines.errors import ConfigError, DataError
+from pipelines.files import write_table
+from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import STAMPS, keys, schema
+from pipelines.nightly.attribution import attribute, ends
+from pipelines.nightly.data import NightData, night_data
+from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.scoring import score
+from pipelines.nightly.tables import read_nights, read_revision, write_signals
+from pipelines.nightly.versions import champion, open_version
+from pipelines.progress import Progress
+from pipelines.run.record import Run, list_records, open_run
+from pipelines.run.warm_start import read_seen_sessions
+
+_ENDS = 5  # number of firms shown at the top and at the bottom
+
+
+@dataclass(frozen=True, slots=True)
+class SignalsOptions:
+    """Options of ``peerglass signals``.
+
+    Attributes
+    ----------
+    session
+        Session to score; None for the newest one in the lake.
+    model
+        Model of the config or run; None for the champion's, or the only one of a run.
+    version
+        Model version as RUN/MODEL; None for the champion of a config.
+    out
+        File to write; None for none.
+    output
+        Folder of the runs, for a RUN.
+    explain
+        Explain this many names at the top and at the bottom; None for none.
+    """
+
+    session: dt.date | None
+    model: str | None
+    version: str | None
+    out: Path | None
+    output: Path
+    explain: int | None = None
+
+
+def make_signals(
+    target: str, overrides: list[str], options: SignalsOptions, echo: Callable[[str], None]
+) -> None:
+    """Score a session with a stored model, add the signals to the lake, and print a summary.
+
+    Parameters
+    ----------
+    target
+        A config file, or a run.
+    overrides
+        ``KEY=VALUE`` settings of a config.
+    options
+        What to score, and where the result goes.
+    echo
+        Prints the summary.
+
+    Raises
+    ------
+    ConfigError
+        If the model, the version or the file's suffix is not allowed, or the model has seen the session.
+    DataError
+        If there is no trained version, no price on the session, or a feature that the model needs is missing.
+    """
+    if options.out is not None:
+        require_suffix(options.out)
+    if options.explain is not None and options.explain < 1:
+        raise ConfigError(f"--explain is {options.explain}; it must be at least 1.")
+    progress = Progress()
+    if Path(target).is_file() and Path(target).suffix.lower() in (".yaml", ".yml"):
+        config = load_config(Path(target), overrides)
+        lake = open_lake(config, progress.note)
+        version = _version_of_config(config, lake, options)
+        run = open_version(version, Path(config.output))
+    else:
+        if overrides:
+            raise ConfigError("--set needs a CONFIG: a RUN has fixed settings.")
+        run = open_run(target, options.output)
+        config = run.config.model_copy(update={"output": str(run.folder.parent)})
+        lake = open_lake(config, progress.note)
+        version = _version_of_run(run, options)
+    fold, trained = _newest_fold(run)
+    data = night_data(config, lake, options.session, progress)
+    if data.session < trained:
+        raise ConfigError(
+            f"{version} has seen data up to {trained}, so it cannot score {data.session}; choose a later "
+            "session, or an earlier version with --version."
+        )
+    with progress.stage("score"):
+        frame = score(version, config, data, fold)
+    revision = write_signals(lake, frame)
+    rows = read_revision(lake, config.name, data.session, version, revision)
+    echo(describe_signals(rows, data, run, trained))
+    if options.explain is not None:
+        with progress.stage("explain"):
+            names = ends(rows, version, options.explain)
+            echo(describe_reasons(attribute(version, config, data, names, fold)))
+    if revision > 1:
+        first = read_revision(lake, config.name, data.session, version, 1)
+        echo(explain_differences(lake, first, rows).describe())
+    if options.out is None:
+        echo(f"Revision {revision} in the table signals of {lake.root}; --out FILE writes a file as well.")
+    else:
+        echo(f"Revision {revision}: {write_signals_file(rows, options.out).resolve()}")
+
+
+def _version_of_config(config: Config, lake: Lake, options: SignalsOptions) -> ModelVersion:
+    """Choose the version that was asked for, or that the night of the session used, or the champion.
+
+    Without a champion, the newest live run of the config is used.
+    """
+    if options.version is not None:
+        try:
+            asked = ModelVersion.parse(options.version)
+        except ValueError as error:
+            raise ConfigError(f"--version: {error}.") from None
+        if options.model not in (None, asked.model):
+            raise ConfigError(f"--version {asked} names a model of its own; leave out --model.")
+        return asked
+    best = _version_of_night(lake, config.name, options.session) or champion(lake, config.name)
+    if best is not None and options.model in (None, best.model):
+        return best
+    for folder, record in list_records(Path(config.output)):
+        settings = record["identity"]["settings"]
+        of_config = str(record["run_id"]).rpartition("-")[0] == config.name
+        models = [name for name in settings["models"] if options.model in (None, name)]
+        if of_config and settings["folds"]["scheme"] == "live" and models and (folder / "scores").is_dir():
+            return ModelVersion(str(record["run_id"]), models[0])
+    of_model = "" if options.model is None else f" of the model {options.model!r}"
+    raise DataError(
+        f"{config.name} has no trained version{of_model} in {Path(config.output).absolute()}; run "
+        "'peerglass nightly' on the config, or train it with folds: {scheme: live, ...}."
+    )
+
+
+def _version_of_night(lake: Lake, config_name: str, session: dt.date | None) -> ModelVersion | None:
+    """Return the version that a night used; None if the session is not given, or its night had none."""
+    if session is None:
+        return None
+    used = read_nights(lake, config_name).filter(pl.col("session") == session)["version"].drop_nulls()
+    return ModelVersion.parse(used[0]) if used.len() else None
+
+
+def _version_of_run(run: Run, options: SignalsOptions) -> ModelVersion:
+    if options.version is not None:
+        raise ConfigError("--version needs a CONFIG: a RUN is a version already; --model names its model.")
+    models = list(run.config.models)
+    if options.model is None and len(models) > 1:
+        raise ConfigError(f"Run {run.run_id} has the models {', '.join(models)}; choose one with --model.")
+    model = options.model or models[0]
+    if model not in models:
+        raise ConfigError(f"Run {run.run_id} has no model {model!r}, only {', '.join(models)}.")
+    return ModelVersion(run.run_id, model)
+
+
+def _newest_fold(run: Run) -> tuple[int, dt.date]:
+    """Return the fold of a run that was trained last, and the last session whose data it has seen."""
+    if run.config.folds.scheme == "combinatorial":
+        raise ConfigError(
+            f"Run {run.run_id} has combinatorial folds, which train on sessions after their tests; use a run "
+            "with walk-forward or live folds."
+        )
+    newest = max(read_seen_sessions(run), key=lambda seen: seen.seen_to)
+    return newest.fold, run.config.through or newest.seen_to
+
+
+def describe_signals(rows: pl.DataFrame, data: NightData, run: Run, trained: dt.date) -> str:
+    """Summarise the signals of a session: the ends of the ranking, coverage, and the age of the training."""
+    version = rows["version"][0]
+    inside = rows.filter(pl.col("in_universe"))
+    age = int((data.market.panel.dates_T.astype("datetime64[D]") > trained).sum())
+    kind = "" if run.config.folds.scheme == "live" else " (a walk-forward run, whose tests are older)"
+    lines = [
+        f"{rows['config'][0]}, signals at the close of {data.session}, by {version}{kind}",
+        f"trained on data up to {trained}, {age:,} session{'' if age == 1 else 's'} ago; seeds "
+        f"{', '.join(map(str, run.config.seeds))}",
+        f"{inside.height:,} of {rows.height:,} listed firms are in the universe; data versions "
+        + ", ".join(f"{table} {one}" for table, one in json.loads(rows["data_versions"][0]).items()),
+    ]
+    if inside.is_empty():
+        return "\n".join([*lines, "No firm is forecast on this session."])
+    ranked = inside.sort(["signal", "ticker"], descending=[True, False])
+    shown = ranked if ranked.height <= 2 * _ENDS else pl.concat([ranked.head(_ENDS), ranked.tail(_ENDS)])
+    lines += ["", f"  {'ticker':<12}{'signal':>9}{'rank':>8}{'dispersion':>12}"]
+    for at, (ticker, signal, rank, spread) in enumerate(
+        shown.select("ticker", "signal", "rank", "seed_dispersion").iter_rows()
+    ):
+        if at == _ENDS and ranked.height > 2 * _ENDS:
+            lines.append("  ...")
+        dispersion = "" if spread is None else f"{spread:.3f}"
+        lines.append(f"  {ticker:<12}{signal:>+9.3f}{rank:>8.3f}{dispersion:>12}")
+    return "\n".join([*lines, ""])
+
+
+_REASONS = 3  # values shown of a name
+
+
+def describe_reasons(attributions: pl.DataFrame) -> str:
+    """Show the largest values of each name, the highest signal first.
+
+    Parameters
+    ----------
+    attributions
+        As `pipelines.nightly.attribution.attribute` gives them.
+    """
+    if attributions.is_empty():
+        return "No firm has a signal to explain."
+    names = attributions.select("ticker", "signal").unique(maintain_order=True)
+    lines = ["why, in the unit of the signal, with the Monte Carlo standard error of each value:"]
+    for ticker in names.sort("signal", "ticker", descending=[True, False])["ticker"]:
+        own = attributions.filter(pl.col("ticker") == ticker)
+        lines.append(f"  {ticker:<12}{own['signal'][0]:>+9.3f} = {own['base'][0]:+.3f} without any player")
+        ordered = own.sort(pl.col("value").abs(), descending=True, maintain_order=True)
+        lines += [
+            f"    {row['player']:<22}{row['value']:>+9.3f}   (error {row['error']:.3f})"
+            for row in ordered.head(_REASONS).iter_rows(named=True)
+        ]
+        rest = ordered.slice(_REASONS)
+        if rest.height:
+            lines.append(f"    {f'{rest.height} others':<22}{rest['value'].sum():>+9.3f}")
+    return "\n".join([*lines, ""])
+
+
+COLUMNS: Final = (
+    "config",
+    "session",
+    "ticker",
+    "signal",
+    "rank",
+    "in_universe",
+    "seed_dispersion",
+    "version",
+    "revision",
+    "data_versions",
+    "created_at",
+)
+"""Columns of a file, in order. New columns are only ever added at the end."""
+SUFFIXES: Final = (".csv", ".parquet", ".json")
+
+
+def require_suffix(path: Path) -> None:
+    """Raise ConfigError unless a file's suffix names a format that signals are written in."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(
+            f"Signals cannot be written to {path}: its suffix must be one of {', '.join(SUFFIXES)}."
+        )
+
+
+def write_signals_file(frame: pl.DataFrame, path: Path) -> Path:
+    """Write signals to a file, in the format that its suffix names; the write is atomic.
+
+    Parameters
+    ----------
+    frame
+        Rows of the table ``signals``.
+    path
+        File to write. Its folder is created.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    ConfigError
+        If the suffix is not one of `SUFFIXES`.
+    """
+    require_suffix(path)
+    rows = frame.select(COLUMNS)
+    if path.suffix.lower() != ".parquet":
+        rows = rows.with_columns(pl.col("created_at").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    return write_table(path, rows)
+
+
+_DAY: Final = {
+    "prices": "date",
+    "inputs": "date",
+    "fundamentals": "known_at",
+    "membership": "from_date",
+    "renames": "from_date",
+    "securities": "valid_from",
+}
+_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Differences:
+    """Differences between two revisions of the signals of one session and model version.
+
+    Attributes
+    ----------
+    earlier, later
+        The revisions.
+    firms
+        ticker, before, after: firms whose signal, rank or place in the universe differs; a null signal is
+        that of a firm outside the universe or without a price. Sorted by ticker.
+    corrections
+        table, ticker, day, change (``added``, ``withdrawn`` or ``corrected``): rows known at the session that
+        differ between the data of the two revisions. Sorted by table, ticker and day.
+    """
+
+    earlier: int
+    later: int
+    firms: pl.DataFrame
+    corrections: pl.DataFrame
+
+    def describe(self) -> str:
+        """Say in one or two sentences how many firms differ and which corrections there were."""
+        if self.firms.is_empty():
+            head = f"Revision {self.later} equals revision {self.earlier} for every firm."
+        else:
+            count = self.firms.height
+            head = f"Revision {self.later} differs from revision {self.earlier} for {count:,} firm"
+            head += "." if count == 1 else "s."
+        if self.corrections.is_empty():
+            return f"{head} No row known at the session was corrected."
+        shown = [
+            f"{table} of {ticker} {_VERBS[change]} {_days(days)}"
+            for table, ticker, change, days in self.corrections.group_by(
+                "table", "ticker", "change", maintain_order=True
+            )
+            .agg("day")
+            .head(_SHOWN)
+            .iter_rows()
+        ]
+        more = self.corrections.select("table", "ticker", "change").unique().height - len(shown)
+        rest = f"; and {more:,} more" if more > 0 else ""
+        return f"{head} Since then: {'; '.join(shown)}{rest}."
+
+
+_VERBS: Final = {
+    "corrected": "were corrected on",
+    "added": "were added for",
+    "withdrawn": "were withdrawn for",
+}
+
+
+def _days(days: list[object]) -> str:
+    more = f" and {len(days) - 1} more days" if len(days) > 1 else ""
+    return f"{days[0]}{more}"
+
+
+def explain_differences(lake: Lake, earlier: pl.DataFrame, later: pl.DataFrame) -> Differences:
+    """Compare two revisions of the signals of one session and version, and the data that they were made on.
+
+    Signals compare firms with each other, so a correction of one firm can change the signals of others.
+    Without a correction that was known at the session, two revisions are equal.
+
+    Parameters
+    ----------
+    lake
+        Lake with the data.
+    earlier, later
+        Rows of the table ``signals``, one revision each.
+
+    Raises
+    ------
+    ValueError
+        If the revisions are not of the same session and version.
+    DataError
+        If a vacuum has removed the data of the earlier revision.
+    """
+    identity = ["config", "session", "version"]
+    if not earlier.select(identity).unique().equals(later.select(identity).unique()):
+        raise ValueError("two revisions of one session and version are compared; these are of different ones")
+    values = ["signal", "rank", "in_universe"]
+    both = earlier.select("ticker", *values).join(
+        later.select("ticker", *values), on="ticker", how="full", coalesce=True, suffix="_after"
+    )
+    same = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_after")) for name in values)
+    firms = both.filter(~same).select("ticker", before="signal", after="signal_after").sort("ticker")
+    versions = [json.loads(frame["data_versions"][0]) for frame in (earlier, later)]
+    session = earlier["session"][0]
+    corrections = _corrections(lake, versions[0], versions[1], session)
+    return Differences(int(earlier["revision"][0]), int(later["revision"][0]), firms, corrections)
+
+
+def _corrections(
+    lake: Lake, before: Mapping[str, int], after: Mapping[str, int], session: dt.date
+) -> pl.DataFrame:
+    parts = [
+        _changed_rows(lake, table, before.get(table), after.get(table), session)
+        for table in _DAY
+        if before.get(table) != after.get(table)
+    ]
+    names = {"table": pl.String, "ticker": pl.String, "day": pl.Date, "change": pl.String}
+    empty = pl.DataFrame(schema=names)
+    return pl.concat([empty, *parts]).unique().sort("table", "ticker", "day", "change")
+
+
+def _changed_rows(
+    lake: Lake, table: str, before: int | None, after: int | None, session: dt.date
+) -> pl.DataFrame:
+    """Rows of a table, known at a session, that are not the same at two versions; None is no table yet."""
+    key = keys(table)
+    values = [name for name in schema(table).column_names() if name not in key and name not in STAMPS]
+
+    def known(version: int | None) -> pl.DataFrame:
+        if version is None:
+            return schema(table).create_empty()
+        rows = lake.read(table, version=version, filters=rows_known(table, session), ordered=False)
+        return forget_later(table, rows, session)
+
+    left, right = (
+        known(version).select(*key, *values).with_columns(pl.lit(value=True).alias(":there"))
+        for version in (before, after)
+    )
+    both = left.join(right, on=key, how="full", coalesce=True, suffix=":after", nulls_equal=True)
+    same = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}:after")) for name in values)
+    change = (
+        pl.when(pl.col(":there").is_null())
+        .then(pl.lit("added"))
+        .when(pl.col(":there:after").is_null())
+        .then(pl.lit("withdrawn"))
+        .when(~same)
+        .then(pl.lit("corrected"))
+    )
+    return (
+        both.with_columns(change=change)
+        .filter(pl.col("change").is_not_null())
+        .select(pl.lit(table).alias("table"), "ticker", pl.col(_DAY[table]).alias("day"), "change")
+    )

@@ -1,1 +1,0 @@
-"""What leaves a night for people and machines: alerts, and metrics for Prometheus."""

@@ -1,0 +1,144 @@
+"""What moved tonight's signals: Shapley values of days, feature families and peers, in the signal's unit.
+
+Legend: P players, N firms with a signal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from features.arrays import FloatArray
+from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups
+from models.explain.players import PlayerConfig
+from pipelines.config.schema import Config
+from pipelines.device import one_thread
+from pipelines.explain.games import families_of
+from pipelines.nightly.data import NightData
+from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.scoring import scoring_features, session_arrays
+from pipelines.run.checkpoints import load_checkpoint
+from pipelines.run.record import open_run
+from pipelines.train.task import to_tensors
+
+PERMUTATIONS = 2
+"""Antithetic permutations over all seeds, and at least one per seed. They cost most of the time, and the page
+shows only the largest values, each beside its error in the table of attributions."""
+DAY_STARTS = (1, 2, 6)
+"""First day of each block of days, counted backwards from the session: fewer than in a report, for speed."""
+
+SCHEMA = {
+    "version": pl.String,
+    "ticker": pl.String,
+    "kind": pl.String,
+    "player": pl.String,
+    "value": pl.Float64,
+    "error": pl.Float64,
+    "base": pl.Float64,
+    "signal": pl.Float64,
+}
+"""Columns of the table of attributions; see `attribute`."""
+
+
+def attribute(
+    version: ModelVersion, config: Config, data: NightData, tickers: Sequence[str], fold: int = 0
+) -> pl.DataFrame:
+    """Attribute tonight's signals of some firms to groups of inputs.
+
+    The signal of a firm is the mean over seeds of ``(f - m) / s``, with the mean m and the standard deviation
+    s of the seed's forecasts over the firms. The Shapley values of f (`models.explain.groups`) are divided by
+    s, with m and s of the complete model, and averaged over seeds. So a firm's values add up from its signal
+    without any player to its signal.
+
+    Parameters
+    ----------
+    version
+        The model version; its run is looked for in the config's output folder.
+    config
+        Names the output folder.
+    data
+        Data of the night.
+    tickers
+        Firms to explain; those without a signal are left out. All firms of the session are played in any
+        case, because they are peers of each other, so a firm more costs nothing.
+    fold
+        Fold of the run whose checkpoints are used; live runs have only fold 0.
+
+    Returns
+    -------
+    polars.DataFrame
+        Per firm and player, in the order of the players: version, ticker, kind (``days``, ``family`` or
+        ``peers``), player, value and its Monte Carlo standard error, base (the signal without any player)
+        and signal. A baseline has families only. Empty if no firm has a signal.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such run.
+    DataError
+        If a checkpoint is missing or damaged, or the data lack a feature that the model needs.
+    """
+    run = open_run(version.run_id, Path(config.output))
+    features = scoring_features(run, data)
+    if not features.universe_WN[-1].any():
+        return pl.DataFrame(schema=SCHEMA)
+    arrays, last = session_arrays(features, run.config.features.window), len(features.universe_WN) - 1
+    families = families_of(features.names.characteristics)
+    permutations = max(1, PERMUTATIONS // len(run.config.seeds))
+    games = []
+    with one_thread():
+        for seed in run.config.seeds:
+            fitted, inputs = load_checkpoint(run.checkpoint(version.model, fold, seed))
+            options = GroupGameConfig(
+                permutations=permutations,
+                players=PlayerConfig(day_starts=DAY_STARTS),
+                seed=run.config.explain.seed + seed,
+            )
+            tensors = to_tensors(arrays, inputs, "cpu")
+            games.append(explain_groups(fitted, tensors, np.array([last]), families, options))
+    names = np.asarray(features.tickers_N)[games[0].firms_E]
+    return _rows(version, games, names.tolist(), set(tickers))
+
+
+def ends(signals: pl.DataFrame, version: ModelVersion, count: int) -> list[str]:
+    """Tickers of the ``count`` highest and the ``count`` lowest signals of a version."""
+    own = signals.filter((pl.col("version") == str(version)) & pl.col("signal").is_not_null())
+    ordered = own.sort("signal", "ticker")["ticker"]
+    return pl.concat([ordered.head(count), ordered.tail(count)]).unique(maintain_order=True).to_list()
+
+
+def _rows(
+    version: ModelVersion, games: Sequence[GroupAttribution], tickers_N: Sequence[str], wanted: set[str]
+) -> pl.DataFrame:
+    """Average the games of the seeds, and list the wanted firms."""
+    scale = [_scale(game.forecast_E) for game in games]
+    value_NP = np.mean([game.values_EP / s for game, (_, s) in zip(games, scale, strict=True)], axis=0)
+    squared_NP = np.sum([(game.error_EP / s) ** 2 for game, (_, s) in zip(games, scale, strict=True)], axis=0)
+    base_N = np.mean([(game.base_E - m) / s for game, (m, s) in zip(games, scale, strict=True)], axis=0)
+    signal_N = np.mean([(game.forecast_E - m) / s for game, (m, s) in zip(games, scale, strict=True)], axis=0)
+    rows = [
+        {
+            "version": str(version),
+            "ticker": ticker,
+            "kind": player.kind,
+            "player": player.name,
+            "value": float(value_NP[n, p]),
+            "error": math.sqrt(float(squared_NP[n, p])) / len(games),
+            "base": float(base_N[n]),
+            "signal": float(signal_N[n]),
+        }
+        for n, ticker in enumerate(tickers_N)
+        if ticker in wanted
+        for p, player in enumerate(games[0].players)
+    ]
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def _scale(forecast_N: FloatArray) -> tuple[float, float]:
+    """Mean and standard deviation over firms; 1 for equal forecasts, whose signal is 0."""
+    spread = float(forecast_N.std())
+    return float(forecast_N.mean()), spread if spread > 0 else 1.0

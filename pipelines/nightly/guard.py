@@ -1,0 +1,236 @@
+"""The guard of a promotion: whether a version may become the champion, and every reason why not."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from backtest.inference.inferiority import InferiorityTest, inferiority_test
+from features.arrays import FloatArray
+from features.information_coefficient import rank_ic_by_date
+from pipelines.config.schema import Config
+from pipelines.dataset.market import Market, to_panel
+from pipelines.errors import ConfigError, DataError
+from pipelines.lake.lake import Lake
+from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.tables import read_signals
+from pipelines.nightly.versions import (
+    audit_verdict,
+    champion,
+    describe_missing,
+    failed_checks,
+    missing_seeds,
+    open_version,
+    trained_through,
+)
+from pipelines.results.evaluate import label_overlap
+from pipelines.run.record import Run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """What the guard found.
+
+    Attributes
+    ----------
+    passed
+        Whether the version may become the champion.
+    reasons
+        One sentence per reason for refusal, each with its number and limit; empty if it passed.
+    evidence
+        The numbers, as JSON values, for the table ``promotions``.
+    """
+
+    passed: bool
+    reasons: tuple[str, ...]
+    evidence: Mapping[str, Any]
+
+
+def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVersion) -> Judgement:
+    """Judge whether a version may become the champion of a config.
+
+    The guard refuses a version
+
+    - whose run is incomplete, or has no audit, or failed it;
+    - that has fewer shadow sessions with a known label than ``nightly.promotion.min_sessions``
+      (`pipelines.nightly.guard.shadow_ics`);
+    - that is worse than the champion by more than ``nightly.promotion.margin``: the mean difference of the
+      daily rank ICs is below ``-margin`` by a one-sided paired test at ``nightly.promotion.level``
+      (`backtest.inference.inferiority.inferiority_test`).
+
+    The last point asks for evidence that the challenger is worse. It does not ask for evidence that it is
+    better: a new version of the same model is hardly ever better by a measurable amount, and is trained on
+    newer data. Without a champion, only the first point applies.
+
+    Parameters
+    ----------
+    config
+        Names the model, the limits, and the folder of the runs.
+    lake
+        Lake with the tables ``signals`` and ``promotions``.
+    market
+        Prices and labels that are known now. A `pipelines.dataset.build.Dataset` is a market.
+    version
+        The version.
+    """
+    reasons: list[str] = []
+    evidence: dict[str, Any] = {"version": str(version)}
+    run = _open(version, config, reasons)
+    if run is not None:
+        evidence["audit"] = audit_verdict(run)
+        reasons += _faults(run, version)
+    current = champion(lake, config.name)
+    if current is not None and current != version and run is not None:
+        shadow, faults = _shadow(config, lake, market, {version: run}, current)
+        evidence |= shadow
+        reasons += faults
+    return Judgement(passed=not reasons, reasons=tuple(reasons), evidence=evidence)
+
+
+def _open(version: ModelVersion, config: Config, reasons: list[str]) -> Run | None:
+    try:
+        return open_version(version, Path(config.output))
+    except (ConfigError, DataError) as error:
+        reasons.append(str(error))
+        return None
+
+
+def _faults(run: Run, version: ModelVersion) -> list[str]:
+    """Reasons against a version that its own run gives."""
+    faults = []
+    missing = missing_seeds(run, version.model)
+    if missing:
+        faults.append(
+            f"{version} is incomplete: {describe_missing(missing)}; run 'peerglass train {version.run_id}'."
+        )
+    verdict = audit_verdict(run)
+    if verdict is None:
+        faults.append(f"{version} was never audited; run: peerglass audit {version.run_id}.")
+    elif verdict == "fail":
+        checks = ", ".join(failed_checks(run))
+        faults.append(f"{version} failed its audit: {checks}.")
+    return faults
+
+
+def _shadow(
+    config: Config, lake: Lake, market: Market, own: Mapping[ModelVersion, Run], current: ModelVersion
+) -> tuple[dict[str, Any], list[str]]:
+    """Compare a version with the champion on the shadow sessions: evidence, and reasons against it."""
+    settings = config.nightly.promotion
+    ((version, run),) = own.items()
+    try:
+        of_champion = trained_through(open_version(current, Path(config.output)))
+    except DataError:  # its folder is gone; its signals are those of nights after the challenger's training
+        of_champion = trained_through(run)
+    ics = shadow_ics(lake, config, market, {current: of_champion, version: trained_through(run)})
+    n = ics.height
+    evidence: dict[str, Any] = {"champion": str(current), "sessions": n, "margin": settings.margin}
+    if n < settings.min_sessions:
+        return evidence, [
+            f"{version} has {n} shadow sessions with a known label, and nightly.promotion.min_sessions is "
+            f"{settings.min_sessions}; wait for more nights."
+        ]
+    sessions = market.panel.dates_T.astype("datetime64[D]").searchsorted(ics["session"].to_numpy())
+    test = inferiority_test(
+        ics[str(version)].to_numpy(),
+        ics[str(current)].to_numpy(),
+        margin=settings.margin,
+        overlap=max(label_overlap(np.asarray(sessions), config.label.horizon), 1),
+        level=settings.level,
+    )
+    evidence |= {
+        "first": str(ics["session"][0]),
+        "last": str(ics["session"][-1]),
+        "rank_ic": ics[str(version)].mean(),
+        "rank_ic_champion": ics[str(current)].mean(),
+        **_numbers(test),
+        "level": settings.level,
+    }
+    if not test.is_worse:
+        return evidence, []
+    return evidence, [
+        f"{version} is worse than the champion {current}: its mean rank IC over {n} shadow sessions is "
+        f"{-test.difference:.4f} lower (p = {test.p_value:.3f}), and nightly.promotion.margin allows "
+        f"{settings.margin:g}."
+    ]
+
+
+def _numbers(test: InferiorityTest) -> dict[str, Any]:
+    """The test as JSON values; NaN as null."""
+    values = {
+        "difference": test.difference,
+        "lower": test.lower,
+        "upper": test.upper,
+        "p_value": test.p_value,
+    }
+    return {key: None if math.isnan(value) else value for key, value in values.items()}
+
+
+def night_signals(
+    lake: Lake, config: Config, market: Market, trained: Mapping[ModelVersion, dt.date]
+) -> dict[ModelVersion, FloatArray]:
+    """Read the signals that versions gave at night, as arrays of shape (T, N); NaN where there is none.
+
+    Only first revisions count, which were decided at the night; a later one saw corrected data. Sessions
+    before the one that a version was trained through are left out: its training may have seen their labels,
+    and its signals for them exist only because missed nights were made up for.
+
+    Parameters
+    ----------
+    lake
+        Lake with the table ``signals``.
+    config
+        Names the config of the signals.
+    market
+        The market whose sessions and firms the arrays have.
+    trained
+        Version -> session that it was trained through.
+    """
+    arrays = {}
+    for version, through in trained.items():
+        rows = read_signals(lake, config.name, version=version, revision="first")
+        unseen = rows.filter(pl.col("session") >= through).rename({"session": "date"})
+        arrays[version] = to_panel(unseen, "signal", market.panel)
+    return arrays
+
+
+def shadow_ics(
+    lake: Lake, config: Config, market: Market, trained: Mapping[ModelVersion, dt.date]
+) -> pl.DataFrame:
+    """Compute the daily rank ICs of versions on the sessions that all of them forecast unseen.
+
+    Parameters
+    ----------
+    lake, config, market, trained
+        As in `night_signals`. Labels of the trained delay that are not known yet are NaN in the market.
+
+    Returns
+    -------
+    polars.DataFrame
+        session, firms (with a known label and a signal of every version), and one column of rank ICs per
+        version, named by it. Sessions are ascending. All versions are measured on the same firms.
+    """
+    signals = night_signals(lake, config, market, trained)
+    label_TN = market.labels[config.label.delay]
+    known_TN = np.isfinite(label_TN)
+    for signal_TN in signals.values():
+        known_TN &= np.isfinite(signal_TN)
+    ics = {
+        str(version): rank_ic_by_date(np.where(known_TN, signal_TN, np.nan), label_TN)
+        for version, signal_TN in signals.items()
+    }
+    measured_T = np.logical_and.reduce([np.isfinite(ic_T) for ic_T in ics.values()])
+    return pl.DataFrame(
+        {
+            "session": market.panel.dates_T.astype("datetime64[D]")[measured_T],
+            "firms": known_TN.sum(axis=1)[measured_T],
+            **{name: ic_T[measured_T] for name, ic_T in ics.items()},
+        }
+    )

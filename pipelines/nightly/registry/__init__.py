@@ -1,1 +1,0 @@
-"""The registry: which model version is the champion or the challenger, and who may change that."""

@@ -1,0 +1,168 @@
+"""Score a session with a stored model version: the seed ensemble of its forecasts, as in an evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from features.arrays import FloatArray
+from features.panel.derived import cached
+from pipelines.config.schema import Config
+from pipelines.dataset.market import Market, build_market
+from pipelines.dataset.session import FeatureNames, SessionFeatures, session_features
+from pipelines.device import one_thread
+from pipelines.errors import DataError
+from pipelines.nightly.data import NightData
+from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.versions import folder_of
+from pipelines.results.evaluate import ensemble, seed_dispersion
+from pipelines.run.checkpoints import load_checkpoint
+from pipelines.run.record import Run, open_run
+from pipelines.train.task import Arrays, to_tensors
+
+
+def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0) -> pl.DataFrame:
+    """Forecast the session of a night with a stored model version.
+
+    Parameters
+    ----------
+    version
+        The model version; its run is looked for in the config's output folder.
+    config
+        Names the config of the signals, and the output folder.
+    data
+        Data of the night.
+    fold
+        Fold of the run whose checkpoints are used; live runs have only fold 0.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per firm with a price on the session, sorted by ticker: config, session, ticker, version,
+        signal (mean over seeds of the forecasts standardised within the session; null outside the universe
+        of the config or outside that of the version's training, whose firms are forecast together),
+        rank (of the signal in the universe, from 0 for the lowest to 1; ties get their average),
+        seed_dispersion (standard deviation of the standardised forecasts over seeds; null for one seed),
+        in_universe, data_versions.
+
+    Raises
+    ------
+    DataError
+        If the run or a checkpoint is missing or damaged, or the data lack a feature that the model needs.
+    """
+    run = open_run(str(folder_of(version, Path(config.output))))
+    features = scoring_features(run, data)
+    forecasts = session_forecasts(run, version.model, fold, features)
+    inside_N = features.universe_WN[-1] & data.market.universe_TN[-1]
+    signal_N, dispersion_N = (
+        np.where(inside_N, one_1N[0], np.nan) for one_1N in (ensemble(forecasts), seed_dispersion(forecasts))
+    )
+    listed_N = data.market.panel.traded_TN[-1]
+    frame = pl.DataFrame(
+        {
+            "ticker": np.asarray(features.tickers_N)[listed_N],
+            "signal": signal_N[listed_N],
+            "seed_dispersion": dispersion_N[listed_N],
+            "in_universe": inside_N[listed_N],
+        },
+        schema_overrides={"ticker": pl.String},
+    ).with_columns(pl.col("signal", "seed_dispersion").fill_nan(None))
+    others = pl.col("signal").count() - 1
+    place = (pl.col("signal").rank("average") - 1) / pl.when(others > 0).then(others)
+    return frame.select(
+        pl.lit(config.name).alias("config"),
+        pl.lit(data.session).alias("session"),
+        "ticker",
+        pl.lit(str(version)).alias("version"),
+        "signal",
+        pl.when(pl.col("signal").is_not_null()).then(place.fill_null(0.5)).alias("rank"),
+        "seed_dispersion",
+        "in_universe",
+        pl.lit(data.data_versions).alias("data_versions"),
+    ).sort("ticker")
+
+
+def session_forecasts(run: Run, model: str, fold: int, features: SessionFeatures) -> dict[int, FloatArray]:
+    """Forecast one session with every seed of a run: seed -> array of shape (1, N), NaN outside the universe.
+
+    Raises
+    ------
+    DataError
+        If a checkpoint is missing or damaged.
+    """
+    arrays = session_arrays(features, run.config.features.window)
+    last = np.array([len(features.universe_WN) - 1], dtype=np.int64)
+    forecasts = {}
+    with one_thread():
+        for seed in run.config.seeds:
+            fitted, inputs = load_checkpoint(run.checkpoint(model, fold, seed))
+            forecasts[seed] = fitted.forecast(to_tensors(arrays, inputs, "cpu"), last).astype(np.float64)
+    return forecasts
+
+
+def session_arrays(features: SessionFeatures, window: int) -> Arrays:
+    """Arrays of the sessions of one window, as `pipelines.train.task.to_tensors` takes them.
+
+    Only the last session can be forecast: the others have no characteristics and nothing has a target.
+    """
+    W, N = features.universe_WN.shape
+    characteristics_WNF = np.zeros((W, *features.characteristics_NF.shape), dtype=np.float32)
+    characteristics_WNF[-1] = features.characteristics_NF
+    return Arrays(
+        channels_TNC=features.channels_WNC,
+        characteristics_TNF=characteristics_WNF,
+        universe_TN=features.universe_WN,
+        group_TN=features.group_WN.astype(np.int64),
+        groups=features.groups_S,
+        target_TN=np.full((W, N), np.nan, dtype=np.float32),
+        label_TN=np.full((W, N), np.nan),
+        path_TNK=None,
+        characteristic_names=features.names.characteristics,
+        tickers=features.tickers_N,
+        window=window,
+    )
+
+
+def features_of(run: Run) -> FeatureNames:
+    """Return the names of the features that a run was trained on."""
+    assert run.identity is not None, "an opened run has recorded its identity"
+    recorded: dict[str, Any] = run.identity.settings["features"]
+    return FeatureNames(tuple(recorded["channels"]), tuple(recorded["characteristics"]))
+
+
+def scoring_market(run: Run, data: NightData) -> Market:
+    """Return the market of a night with the universe of a run, which is rebuilt if the night has another."""
+
+    def settings(config: Config) -> tuple[object, ...]:
+        label = config.label
+        return config.universe, label.forecast_frequency, config.features.group_by
+
+    return (
+        data.market
+        if settings(run.config) == settings(data.config)
+        else build_market(data.tables, run.config)
+    )
+
+
+def scoring_features(run: Run, data: NightData) -> SessionFeatures:
+    """Compute the inputs of a run's models at the session of a night, once per run.
+
+    Raises
+    ------
+    DataError
+        If the data lack a feature that the run was trained on.
+    """
+
+    def compute() -> SessionFeatures:
+        return session_features(scoring_market(run, data), data.tables, run.config, features_of(run))
+
+    try:
+        return cached(data.market.panel, (scoring_features, run.run_id), compute)
+    except DataError as error:
+        raise DataError(
+            f"{run.run_id} cannot score {data.session}: {error} Ingest what is missing, or train a new "
+            "version."
+        ) from None

@@ -1,0 +1,209 @@
+"""What the nights trade, and a config that changed between nights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from pipelines.config.books import BookConfig
+from pipelines.config.load import settings_of
+from pipelines.config.models import registry_name
+from pipelines.config.schema import Config
+from pipelines.errors import ConfigError, DataError
+from pipelines.files import write_text
+from pipelines.lake.lake import Lake
+from pipelines.nightly.result import Finding, ModelVersion, nights_folder
+from pipelines.nightly.tables import FINISHED, read_nights
+from pipelines.nightly.versions import champion, open_version
+from pipelines.run.identity import setting_changes
+from pipelines.settings import Settings, masked_settings
+
+_SHOWN: Final = 8  # maximum number of changes in a sentence
+_ACCEPTED: Final = "accepted.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Settings that decide the orders and differ from those of earlier nights.
+
+    Attributes
+    ----------
+    since
+        What they are compared with: ``the night of ...`` or the champion.
+    phrases
+        One phrase per change: ``label.horizon (1 -> 5)``; empty if there is none.
+    """
+
+    since: str
+    phrases: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = f" and {len(self.phrases) - _SHOWN} more" if len(self.phrases) > _SHOWN else ""
+        return f"The config has changed since {self.since}: {', '.join(self.phrases[:_SHOWN])}{more}."
+
+
+def traded_settings(config: Config) -> Settings:
+    """Return the settings that decide what the nights trade, with all defaults filled in.
+
+    They are those of `trained_settings`, and the book with its costs, execution, delay and capital. Settings
+    that only say when a model is trained, what is watched and who is told are not among them.
+
+    Raises
+    ------
+    ConfigError
+        If ``nightly.model`` or ``nightly.book`` names nothing.
+    """
+    name, book = nightly_book(config)
+    trading = config.backtest.model_dump(mode="json", include={"costs", "execution", "capital", "delay"})
+    settings = {
+        **trained_settings(config, nightly_model(config)),
+        "book": {"name": name, **book.model_dump(mode="json")},
+        "backtest": trading,
+    }
+    return dict(masked_settings(json.loads(json.dumps(settings))))
+
+
+def trained_settings(config: Config, model: str) -> Settings:
+    """Return the settings that decide the signals of a model: universe, features, label, model and seeds."""
+    own, fit = settings_of(config, model)
+    settings = {
+        "universe": config.universe.model_dump(mode="json"),
+        "features": config.features.model_dump(mode="json"),
+        "label": config.label.model_dump(mode="json", exclude={"extra_delays"}),
+        "model": {"name": model, "kind": registry_name(config, model), **own, "fit": fit},
+        "seeds": list(config.seeds),
+    }
+    return dict(masked_settings(json.loads(json.dumps(settings))))
+
+
+def changes_since(config: Config, lake: Lake) -> Changes:
+    """Compare a config with the last finished night that has its settings; without one, with the champion.
+
+    A night that failed has traded nothing: its row is replaced, so the change is recorded by the next one.
+
+    Parameters
+    ----------
+    config
+        The config of tonight.
+    lake
+        Lake with the tables ``nights`` and ``promotions``.
+    """
+    settings_known = pl.col("settings").is_not_null() & pl.col("state").is_in(FINISHED)
+    recorded = read_nights(lake, config.name).filter(settings_known)
+    if recorded.height:
+        before: Settings = json.loads(recorded["settings"][0])
+        since, now = f"the night of {recorded['session'][0]}", traded_settings(config)
+        return Changes(since, tuple(setting_changes(_with_new_settings(before, now), now)))
+    best = champion(lake, config.name)
+    return Changes("no night", ()) if best is None else _since_training(best, config)
+
+
+def _with_new_settings(before: Settings, now: Settings) -> Settings:
+    """Add the settings that did not exist when a night was recorded: an upgrade changes no config.
+
+    Another kind of book or model is a change all the same, because its ``kind`` differs.
+    """
+    filled = {**now, **before}
+    for key in now.keys() & before.keys():
+        if isinstance(now[key], dict) and isinstance(before[key], dict):
+            filled[key] = _with_new_settings(before[key], now[key])
+    return filled
+
+
+def _since_training(version: ModelVersion, config: Config) -> Changes:
+    """Compare a config with the run of a version; no changes if the run is gone, which scoring reports."""
+    since = f"the training of the champion {version}"
+    try:
+        run = open_version(version, Path(config.output))
+    except (ConfigError, DataError):
+        return Changes(since, ())
+    before = trained_settings(run.config, version.model)
+    now = trained_settings(config, nightly_model(config))
+    return Changes(since, tuple(setting_changes(before, now)))
+
+
+def require_accepted(config: Config, changes: Changes, *, accept: bool) -> None:
+    """Refuse changes that nobody has accepted; ``accept`` accepts them.
+
+    Raises
+    ------
+    ConfigError
+        If there are changes, and neither this call nor an earlier one since the same night has accepted them.
+    """
+    path, text = nights_folder(config) / _ACCEPTED, _acceptance(config, changes)
+    if changes.phrases and not accept and not (path.is_file() and path.read_bytes() == text.encode()):
+        raise ConfigError(
+            f"{changes} This changes what is traded: run the night with --accept-changes, which records the "
+            "change, or give the config another name, which starts with an empty book."
+        )
+
+
+def keep_acceptance(config: Config, changes: Changes) -> None:
+    """Keep that changes are accepted, for the calls up to the next night."""
+    write_text(nights_folder(config) / _ACCEPTED, _acceptance(config, changes))
+
+
+def _acceptance(config: Config, changes: Changes) -> str:
+    return json.dumps({"since": changes.since, "settings": traded_settings(config)}, indent=1, sort_keys=True)
+
+
+def change_finding(changes: Changes) -> Finding:
+    """Return the warning of a night that was played with changes."""
+    return Finding("config", "warn", f"{changes} The change was accepted.")
+
+
+def champion_findings(version: ModelVersion, config: Config) -> list[Finding]:
+    """Warn if the champion was trained with other settings than those of the config."""
+    changes = _since_training(version, config)
+    if not changes.phrases:
+        return []
+    said = f"{changes} The champion keeps the settings of its training until another version is promoted."
+    return [Finding("champion settings", "warn", said)]
+
+
+def nightly_book(config: Config) -> tuple[str, BookConfig]:
+    """Return the name and the settings of the book that the nights trade.
+
+    Raises
+    ------
+    ConfigError
+        If ``nightly.book`` is not one of ``backtest.books``.
+    """
+    books = config.backtest.books
+    name = config.nightly.book or next(iter(books), None)
+    if name is None or name not in books:
+        raise ConfigError(
+            f"nightly.book is {name!r}; it must be one of backtest.books: {', '.join(books) or 'none'}."
+        )
+    return name, books[name]
+
+
+def trading_delay(config: Config) -> int:
+    """Sessions from the decision to the trade: as in the backtest, but at least 1.
+
+    A night starts after the close, so delay 0 cannot be traded.
+    """
+    delay = config.label.delay if config.backtest.delay is None else config.backtest.delay
+    return max(1, delay)
+
+
+def nightly_model(config: Config) -> str:
+    """Entry of ``models`` that is trained and scored every night.
+
+    Raises
+    ------
+    ConfigError
+        If ``nightly.model`` names no model.
+    """
+    model = config.nightly.model
+    if model is None:
+        return next(iter(config.models))
+    if model not in config.models:
+        raise ConfigError(
+            f"nightly.model is {model!r}, but models has only {', '.join(config.models)}; name one of them."
+        )
+    return model

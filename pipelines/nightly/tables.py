@@ -1,0 +1,244 @@
+"""The lake's tables `nights` and `signals`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import resource
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from pipelines.lake.lake import Lake
+from pipelines.lake.pipeline_tables import Signals
+from pipelines.lake.schemas import schema
+from pipelines.nightly.result import Finding, ModelVersion, NightResult
+from pipelines.run.locks import Locks
+
+FINISHED = ("done", "warned")
+"""States of a night that is not played again."""
+
+
+def read_nights(lake: Lake, config_name: str) -> pl.DataFrame:
+    """Return the nights of a config, newest first; no rows if there are none."""
+    if not lake.exists("nights"):
+        return schema("nights").create_empty()
+    nights = lake.read("nights", filters=pl.col("config") == config_name)
+    return nights.sort("session", descending=True)
+
+
+def finished_before(nights: pl.DataFrame, session: dt.date) -> pl.DataFrame:
+    """Keep the finished nights before a session, in the order given."""
+    return nights.filter((pl.col("session") < session) & pl.col("state").is_in(FINISHED))
+
+
+def prices_of_night(lake: Lake, nights: pl.DataFrame, session: dt.date | None) -> int | None:
+    """Return the version of the prices that a night read.
+
+    None if there is no such night, or if the table that it read was since replaced by another one.
+    """
+    rows = nights.filter(pl.col("session") == session) if session is not None else nights.clear()
+    if rows.is_empty() or not lake.exists("prices"):
+        return None
+    ids = json.loads(rows["table_ids"][0] or "{}")
+    if "prices" in ids and ids["prices"] != lake.table_id("prices"):
+        return None
+    version: int | None = json.loads(rows["data_versions"][0]).get("prices")
+    return version
+
+
+@dataclass(frozen=True, slots=True)
+class NightSource:
+    """What a night was decided from.
+
+    Attributes
+    ----------
+    versions
+        Input table -> version.
+    table_ids
+        Input table -> id of the Delta table.
+    settings
+        What decides the orders (`pipelines.nightly.settings.traded_settings`).
+    """
+
+    versions: Mapping[str, int]
+    table_ids: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+
+def write_night(lake: Lake, result: NightResult, source: NightSource, created_at: dt.datetime) -> None:
+    """Write the row of a night; a repeated night replaces it."""
+    champion = None if result.champion is None else str(result.champion)
+    row = {
+        "config": result.config,
+        "session": result.session,
+        "state": result.state,
+        "version": champion,
+        "challenger": None if result.challenger is None else str(result.challenger),
+        "data_versions": json.dumps(dict(sorted(source.versions.items()))),
+        "table_ids": json.dumps(dict(sorted(source.table_ids.items()))),
+        "settings": json.dumps(source.settings, sort_keys=True),
+        "rows": signal_count(result),
+        "trades": trade_count(result),
+        "warnings": warnings_json(result.findings),
+        "error": result.error,
+        "seconds": sum(result.seconds.values()),
+        "peak_memory_bytes": peak_memory_bytes(),
+        "created_at": created_at,
+    }
+    columns = schema("nights").columns()
+    frame = pl.DataFrame([row], schema={name: column.dtype for name, column in columns.items()})
+    lake.upsert("nights", frame)
+
+
+def signal_count(result: NightResult) -> int:
+    """Return the number of the champion's signals."""
+    if result.champion is None or result.signals.is_empty():
+        return 0
+    of_champion = pl.col("version") == str(result.champion)
+    return result.signals.filter(of_champion & pl.col("signal").is_not_null()).height
+
+
+def trade_count(result: NightResult) -> int:
+    """Return the number of firms that the book trades."""
+    return 0 if result.book.is_empty() else result.book.filter(pl.col("trade") != 0.0).height
+
+
+def warnings_json(findings: Iterable[Finding]) -> str:
+    """Write the warnings as JSON: check, subject and sentence of each."""
+    return json.dumps(
+        [
+            {"check": finding.check, "subject": finding.subject, "sentence": finding.sentence}
+            for finding in findings
+            if finding.level == "warn"
+        ]
+    )
+
+
+def read_warnings(text: str) -> tuple[Finding, ...]:
+    """Read the warnings of a night that `warnings_json` has written."""
+    return tuple(Finding(one["check"], "warn", one["sentence"], one["subject"]) for one in json.loads(text))
+
+
+def peak_memory_bytes() -> int:
+    """Return the largest resident memory so far, of this process or of one of its finished children."""
+    kilobytes = max(
+        resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return kilobytes * 1024
+
+
+Revision = Literal["first", "newest"]
+
+
+def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
+    """Add the signals of one session and version to the lake, and return their revision.
+
+    Signals of the same session and version on the same data versions are not written again: the revision
+    that exists is returned. On other data versions the signals become a new revision. Processes that write
+    signals into the same lake wait for each other.
+
+    Parameters
+    ----------
+    lake
+        The lake.
+    frame
+        As `pipelines.nightly.scoring.score` returns it.
+    """
+    (key,) = frame.select("config", "session", "version", "data_versions").unique().iter_rows(named=True)
+    with Locks(wait=True, notify=lambda _: None) as locks:
+        locks.lock_signals(lake.root)
+        stored = _stored(
+            lake,
+            (pl.col("config") == key["config"])
+            & (pl.col("session") == key["session"])
+            & (pl.col("version") == key["version"]),
+        )
+        revisions = stored.select("revision", "data_versions").unique().sort("revision")
+        same = revisions.filter(pl.col("data_versions") == key["data_versions"])
+        if same.height:
+            return int(same["revision"][0])
+        revision = 1 + (int(revisions["revision"][-1]) if revisions.height else 0)
+        rows = frame.with_columns(
+            pl.lit(revision, dtype=pl.Int64).alias("revision"),
+            pl.lit(dt.datetime.now(dt.UTC)).cast(pl.Datetime("us", "UTC")).alias("created_at"),
+        )
+        lake.upsert("signals", rows.select(Signals.column_names()))
+        return revision
+
+
+def read_signals(
+    lake: Lake,
+    config_name: str,
+    *,
+    through: dt.date | None = None,
+    version: ModelVersion | None = None,
+    revision: Revision = "first",
+) -> pl.DataFrame:
+    """Read the stored signals of a config.
+
+    Parameters
+    ----------
+    lake
+        The lake.
+    config_name
+        Name of the config.
+    through
+        Last session; None for all sessions.
+    version
+        Model version; None for all of them.
+    revision
+        Revision of each session and version: the ``first``, which was used, or the ``newest``.
+
+    Returns
+    -------
+    polars.DataFrame
+        Rows of the table ``signals``, sorted by session, version and ticker; empty if there are none.
+    """
+    wanted = pl.col("config") == config_name
+    if through is not None:
+        wanted &= pl.col("session") <= through
+    if version is not None:
+        wanted &= pl.col("version") == str(version)
+    rows = _stored(lake, wanted)
+    chosen = pl.col("revision").min() if revision == "first" else pl.col("revision").max()
+    return rows.filter(pl.col("revision") == chosen.over("session", "version")).sort(
+        "session", "version", "ticker"
+    )
+
+
+def count_first_signals(lake: Lake, config_name: str) -> pl.DataFrame:
+    """Count the known signals of first revisions: session, version and ``signals``."""
+    if not lake.exists("signals"):
+        return pl.DataFrame(schema={"session": pl.Date, "version": pl.String, "signals": pl.UInt32})
+    columns = ["session", "version", "revision", "signal"]
+    rows = lake.read("signals", columns=columns, filters=pl.col("config") == config_name, ordered=False)
+    first = pl.col("revision") == pl.col("revision").min()
+    return rows.group_by("session", "version").agg(
+        (pl.col("signal").is_not_null() & first).sum().alias("signals")
+    )
+
+
+def read_revision(
+    lake: Lake, config_name: str, session: dt.date, version: ModelVersion, revision: int
+) -> pl.DataFrame:
+    """Read one revision of the signals of a session and version, sorted by ticker."""
+    return _stored(
+        lake,
+        (pl.col("config") == config_name)
+        & (pl.col("session") == session)
+        & (pl.col("version") == str(version))
+        & (pl.col("revision") == revision),
+    ).sort("ticker")
+
+
+def _stored(lake: Lake, wanted: pl.Expr) -> pl.DataFrame:
+    if not lake.exists("signals"):
+        return Signals.create_empty()
+    return lake.read("signals", filters=wanted)
+
+
+CHAMPION: Final = "champion"
+CHALLENGER: Final = "challenger"

@@ -1,0 +1,169 @@
+"""Training of model versions for use: whether one is due, and on what it is trained."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from pipelines.audit.command import audit_before_training
+from pipelines.config.folds import LiveFoldConfig
+from pipelines.config.nightly.retrain import RetrainConfig
+from pipelines.config.schema import Config
+from pipelines.errors import ConfigError
+from pipelines.nightly.data import NightData
+from pipelines.nightly.result import ModelVersion, Retraining
+from pipelines.nightly.settings import nightly_model
+from pipelines.progress import Progress
+from pipelines.run.locks import Locks
+from pipelines.run.open import create_run
+from pipelines.run.record import record_run
+from pipelines.train.walkforward import train
+
+DRIFT_CHECKS = ("cusum", "drift")
+"""Checks whose warnings are alarms of the monitoring."""
+
+
+def retraining_due(
+    config: RetrainConfig,
+    sessions: Sequence[dt.date],
+    promotions: pl.DataFrame,
+    nights: pl.DataFrame,
+) -> Retraining | None:
+    """Return why a version is trained on the last of the sessions; None if none is.
+
+    The first version becomes champion, every later one challenger. ``monthly`` is due on the first night in
+    another month than that of the last training, so that a night that failed on the first session of a month
+    does not cost a month. An alarm of the monitoring retrains once, on the night after it is first raised.
+
+    Parameters
+    ----------
+    config
+        The schedule.
+    sessions
+        Sessions of the data up to the night's, ascending.
+    promotions
+        The table ``promotions`` of the config.
+    nights
+        Finished nights of the config before this one, newest first.
+    """
+    session = sessions[-1]
+    if champion_of(promotions) is None:
+        return Retraining(why="first version", alias="champion")
+    trained = last_training(promotions)
+    if config.when != "never" and trained is None:
+        return Retraining(why="no training by a night is recorded", alias="challenger")
+    if config.when == "sessions" and trained is not None:
+        since = sum(one > trained for one in sessions)
+        if since >= config.every:
+            return Retraining(why=f"{since} sessions since the training of {trained}", alias="challenger")
+    if config.when == "monthly" and trained is not None and _month(session) != _month(trained):
+        return Retraining(why=f"first night of {session:%Y-%m}", alias="challenger")
+    if config.on_drift and (new := _new_alarms(nights)):
+        return Retraining(why=f"alarm of {', '.join(new)}", alias="challenger")
+    return None
+
+
+def champion_of(promotions: pl.DataFrame) -> str | None:
+    """Return the version with the alias ``champion``; None if there is none."""
+    of_alias = promotions.filter(pl.col("alias") == "champion").sort("number")
+    version: str | None = None if of_alias.is_empty() else of_alias["version"][-1]
+    return version
+
+
+def last_training(promotions: pl.DataFrame) -> dt.date | None:
+    """Return the session of the night that trained the newest version; None if no night trained one.
+
+    A night gives the version that it has trained an alias, so a version's first row names the night.
+    """
+    first = (
+        promotions.filter(pl.col("version").is_not_null())
+        .sort("number")
+        .unique("version", keep="first", maintain_order=True)
+    )
+    sessions = first["session"].drop_nulls()
+    newest = sessions.max()
+    return newest if isinstance(newest, dt.date) else None
+
+
+def _month(day: dt.date) -> tuple[int, int]:
+    return day.year, day.month
+
+
+def _new_alarms(nights: pl.DataFrame) -> list[str]:
+    """Return the alarms of the last night that the night before it did not have."""
+    last, before = (_alarms(nights[i : i + 1]) for i in (0, 1))
+    return sorted({f"{check} of {subject}" if subject else check for check, subject in last - before})
+
+
+def _alarms(night: pl.DataFrame) -> set[tuple[str, str | None]]:
+    if night.is_empty():
+        return set()
+    warnings = json.loads(night["warnings"].item())
+    return {(one["check"], one["subject"]) for one in warnings if one["check"] in DRIFT_CHECKS}
+
+
+def live_config(config: Config, session: dt.date) -> Config:
+    """Return the config of a live training: one model, and a live fold through a session.
+
+    The model is ``nightly.model``. The lengths of the segments are ``nightly.train`` and ``nightly.valid``;
+    where these are null, those of ``folds`` are used.
+
+    Raises
+    ------
+    ConfigError
+        If the model is not one of ``models``, or the length of the validation is not known.
+    """
+    model = nightly_model(config)
+    folds, night = config.folds, config.nightly
+    valid, train = night.valid, night.train
+    if valid is None:
+        if folds.scheme not in ("expanding", "rolling", "live"):
+            raise ConfigError(
+                f"nightly.valid is not set, and folds.scheme {folds.scheme} has no length in sessions; set "
+                "nightly.valid to the number of validation sessions of a live training."
+            )
+        valid = folds.valid
+    if train is None and folds.scheme in ("rolling", "live"):
+        train = folds.train
+    live = LiveFoldConfig(scheme="live", through=session, train=train, valid=valid, embargo=folds.embargo)
+    return config.model_copy(update={"folds": live, "models": {model: config.models[model]}})
+
+
+def train_live(
+    config: Config, data: NightData, progress: Progress, locks: Locks, echo: Callable[[str], None]
+) -> ModelVersion:
+    """Train the nightly model of a config on the data of a night; repeating it resumes or does nothing.
+
+    The quick audit comes first, as in ``peerglass run``. The run is not tracked here.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    data
+        Data of the night, built for this config.
+    progress
+        Reports progress and notes.
+    locks
+        Locks the run's folder.
+    echo
+        Prints the audit.
+
+    Raises
+    ------
+    AuditError
+        If a check of the audit failed and ``audit.on_failure`` is ``stop``.
+    ConfigError, DataError
+        If the folds do not fit the data.
+    DivergedError
+        If the training ended without a model.
+    """
+    live = live_config(config, data.session)
+    run = create_run(live, data.lake, data.versions, data.dataset, progress, locks)
+    record_run(run)
+    audit_before_training(run, data.dataset, data.lake, progress, echo)
+    train(run, data.dataset, data.lake, progress)
+    return ModelVersion(run.run_id, nightly_model(config))

@@ -1,0 +1,349 @@
+"""Model versions: their aliases `champion` and `challenger`, their names, and what their runs say of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import getpass
+import json
+import shlex
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from pipelines.config.schema import Config
+from pipelines.dataset.tables import open_lake
+from pipelines.errors import ConfigError, DataError
+from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import schema
+from pipelines.nightly.result import ModelVersion
+from pipelines.run.checkpoints import checkpoint_exists
+from pipelines.run.locks import Locks
+from pipelines.run.record import Run, open_run
+
+Alias = Literal["champion", "challenger"]
+_TABLE: Final = "promotions"
+_DEMOTED: Final = "demoted"  # key of the evidence of a demotion: the version that lost the alias
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why an alias is changed, and by whom.
+
+    Attributes
+    ----------
+    why
+        One sentence.
+    by
+        ``user@host`` of a person, see `this_user`; ``nightly`` for a night.
+    session
+        Session of the night that makes the change; None if a person does.
+    forced
+        Whether the guard's refusal was overridden.
+    evidence
+        Numbers behind the decision, as JSON values.
+    """
+
+    why: str
+    by: str
+    session: dt.date | None = None
+    forced: bool = False
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+def champion(lake: Lake, config_name: str) -> ModelVersion | None:
+    """Return the version that the alias ``champion`` names; None if there is none."""
+    return _named(_newest_first(lake, config_name), "champion")
+
+
+def challenger(lake: Lake, config_name: str) -> ModelVersion | None:
+    """Return the version that the alias ``challenger`` names; None if there is none."""
+    return _named(_newest_first(lake, config_name), "challenger")
+
+
+def alias_history(lake: Lake, config_name: str) -> pl.DataFrame:
+    """Return the rows of the table ``promotions`` of a config, newest first; empty if there are none."""
+    return _newest_first(lake, config_name)
+
+
+def previous_champion(lake: Lake, config_name: str) -> ModelVersion | None:
+    """Return the champion to which a demotion goes back; None if there was no other.
+
+    A promotion puts a version on top of a stack, and a demotion takes the top away. After the champions A, B
+    and C, two demotions give B and then A.
+    """
+    stack: list[str] = []
+    for row in alias_history(lake, config_name).filter(pl.col("alias") == "champion").reverse().to_dicts():
+        if _DEMOTED in json.loads(row["evidence"]):
+            stack.pop()
+        elif row["version"] is not None:
+            stack.append(row["version"])
+    return ModelVersion.parse(stack[-2]) if len(stack) > 1 else None
+
+
+def set_alias(
+    lake: Lake, config_name: str, alias: Alias, version: ModelVersion | None, reason: Reason
+) -> bool:
+    """Let an alias name a version, or remove it.
+
+    A challenger that becomes the champion is no longer the challenger; both changes are one commit. Processes
+    that change aliases of the same lake wait for each other.
+
+    Parameters
+    ----------
+    lake
+        Lake with the table ``promotions``.
+    config_name
+        Name of the config.
+    alias
+        The alias.
+    version
+        The version that it names from now on; None removes the alias.
+    reason
+        Why, and by whom.
+
+    Returns
+    -------
+    bool
+        Whether anything was written; False if the alias is that version already.
+
+    Raises
+    ------
+    ValueError
+        If the champion is named as its own challenger, or the reason is empty.
+    """
+    if not reason.why.strip():
+        raise ValueError("an alias is changed for a reason; why is empty")
+    with Locks(wait=True, notify=lambda _: None) as locks:
+        locks.lock_promotions(lake.root)
+        known = _newest_first(lake, config_name)
+        if _named(known, alias) == version:
+            return False
+        if alias == "challenger" and version is not None and _named(known, "champion") == version:
+            raise ValueError(f"{version} is the champion and cannot be its own challenger")
+        changes: list[tuple[Alias, ModelVersion | None, str]] = [(alias, version, reason.why)]
+        if alias == "champion" and version is not None and _named(known, "challenger") == version:
+            changes.append(("challenger", None, "became the champion"))
+        _append(lake, config_name, changes, reason, after=known.height)
+    return True
+
+
+def enter_version(
+    lake: Lake, config_name: str, version: ModelVersion, by: str, session: dt.date, *, why: str
+) -> bool:
+    """Give a newly trained version its first alias: the first becomes champion, a later one challenger.
+
+    Parameters
+    ----------
+    lake, config_name, version
+        As in `set_alias`.
+    by, session, why
+        Who trained it at which night, and why (`Reason`).
+
+    Returns
+    -------
+    bool
+        Whether anything was written; False if the version had an alias before, also if it has lost it.
+    """
+    known = alias_history(lake, config_name)
+    if str(version) in known["version"].to_list():
+        return False
+    first = champion(lake, config_name) is None
+    alias: Alias = "champion" if first else "challenger"
+    return set_alias(lake, config_name, alias, version, Reason(why, by, session))
+
+
+def demotion(version: ModelVersion, why: str, by: str) -> Reason:
+    """Return the reason of a demotion of the champion ``version``, which `previous_champion` recognises."""
+    return Reason(why, by, evidence={_DEMOTED: str(version)})
+
+
+def this_user() -> str:
+    """Return ``user@host`` of this process, as the table ``promotions`` records it."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _newest_first(lake: Lake, config_name: str) -> pl.DataFrame:
+    if not lake.exists(_TABLE):
+        return schema(_TABLE).create_empty()
+    rows = lake.read(_TABLE, filters=pl.col("config") == config_name)
+    return rows.sort("number", descending=True)
+
+
+def _named(newest_first: pl.DataFrame, alias: Alias) -> ModelVersion | None:
+    rows = newest_first.filter(pl.col("alias") == alias)
+    version = rows["version"][0] if rows.height else None
+    return None if version is None else ModelVersion.parse(version)
+
+
+def _append(
+    lake: Lake,
+    config_name: str,
+    changes: list[tuple[Alias, ModelVersion | None, str]],
+    reason: Reason,
+    *,
+    after: int,
+) -> None:
+    """Add one row per change, numbered from ``after + 1``."""
+    rows = [
+        {
+            "config": config_name,
+            "number": after + place,
+            "alias": alias,
+            "version": None if version is None else str(version),
+            "session": reason.session,
+            "by": reason.by,
+            "why": why,
+            "forced": reason.forced,
+            "evidence": json.dumps(dict(reason.evidence), sort_keys=True, allow_nan=False),
+            "created_at": dt.datetime.now(dt.UTC),
+        }
+        for place, (alias, version, why) in enumerate(changes, start=1)
+    ]
+    lake.upsert(_TABLE, pl.DataFrame(rows, schema=schema(_TABLE).create_empty().schema))
+
+
+def find_version(name: str, config: Config | None, output: Path) -> tuple[ModelVersion, Run]:
+    """Find the model version that a command names.
+
+    Parameters
+    ----------
+    name
+        A run (its id, a unique prefix, ``latest`` or its folder), ``RUN/MODEL``, the number of a version in
+        MLflow's registry, or one of the aliases ``champion`` and ``challenger``.
+    config
+        The config whose aliases and numbers are meant; None if there is none, then only runs can be named.
+    output
+        Folder that holds the runs.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such version, a run with several models is named without one, or the run was not
+        trained for use.
+    DataError
+        If the version's run is gone.
+    TrackingError
+        If a number is named and the tracking store cannot be reached.
+    """
+    version, run = _find(name, config, output)
+    if config is not None and run.config.name != config.name:
+        raise ConfigError(
+            f"{version} is a version of the config {run.config.name!r}, not of {config.name!r}; name a "
+            "version of the same config."
+        )
+    return version, run
+
+
+def _find(name: str, config: Config | None, output: Path) -> tuple[ModelVersion, Run]:
+    if name in ("champion", "challenger") or name.isdigit():
+        if config is None:
+            raise ConfigError(f"{name!r} is a name within a config; add --config CONFIG.")
+        version = _by_number(int(name), config) if name.isdigit() else _by_alias(name, config)
+        return version, open_version(version, output)
+    is_folder = (Path(name) / "run.json").is_file()
+    run_name, _, model = (name, "", "") if is_folder else name.partition("/")
+    run = open_run(run_name, output)
+    models = list(run.config.models)
+    if not model and len(models) > 1:
+        raise ConfigError(f"Run {run.run_id} has several models; name one: {run.run_id}/{models[0]}.")
+    version = ModelVersion(run.run_id, model or models[0])
+    _require_usable(version, run)
+    return version, run
+
+
+def _by_alias(alias: str, config: Config) -> ModelVersion:
+    lake = open_lake(config)
+    version = (champion if alias == "champion" else challenger)(lake, config.name)
+    if version is None:
+        raise ConfigError(f"The config {config.name!r} has no {alias} in the lake {lake.root}.")
+    return version
+
+
+def _by_number(number: int, config: Config) -> ModelVersion:
+    from pipelines.tracking.model_versions import find_number
+
+    return ModelVersion(*find_number(config, number))
+
+
+def open_version(version: ModelVersion, output: Path) -> Run:
+    """Open the run of a version.
+
+    Raises
+    ------
+    ConfigError
+        If the run has no such model, or was not trained for use.
+    DataError
+        If the run's folder is gone or damaged.
+    """
+    run = open_run(str(folder_of(version, output)))
+    _require_usable(version, run)
+    return run
+
+
+def folder_of(version: ModelVersion, output: Path) -> Path:
+    """Return the folder of the run of a version; DataError if it is gone."""
+    folder = output / version.run_id
+    if not (folder / "run.json").is_file():
+        raise DataError(
+            f"The run of {version} is not under {output.absolute()}; restore its folder from a backup, look "
+            "elsewhere (the config's 'output', --output FOLDER), or go back to the champion before it with "
+            "'peerglass demote CONFIG --why TEXT'."
+        )
+    return folder
+
+
+def _require_usable(version: ModelVersion, run: Run) -> None:
+    if version.model not in run.config.models:
+        known = ", ".join(run.config.models)
+        raise ConfigError(f"Run {run.run_id} has no model {version.model!r}; it has {known}.")
+    if run.config.folds.scheme != "live":
+        raise ConfigError(
+            f"Run {run.run_id} was trained with folds.scheme {run.config.folds.scheme}, to be tested. "
+            "'peerglass nightly CONFIG' trains versions for use, on all data that are known at a session."
+        )
+
+
+def missing_seeds(run: Run, model: str) -> tuple[int, ...]:
+    """Return the seeds whose fitted model is not in the run's folder."""
+    return tuple(seed for seed in run.config.seeds if not checkpoint_exists(run.checkpoint(model, 0, seed)))
+
+
+def require_complete(version: ModelVersion, run: Run) -> None:
+    """Require a fitted model of every seed; DataError otherwise, because such a version cannot be scored."""
+    missing = missing_seeds(run, version.model)
+    if missing:
+        raise DataError(
+            f"{version} is incomplete: {describe_missing(missing)}; run 'peerglass train "
+            f"{shlex.quote(str(run.folder.absolute()))}', which trains only what is missing."
+        )
+
+
+def describe_missing(seeds: tuple[int, ...]) -> str:
+    """Say which seeds are missing: ``no fitted model of seed 1, 2``."""
+    return f"no fitted model of seed {', '.join(map(str, seeds))}"
+
+
+def audit_verdict(run: Run) -> str | None:
+    """Return the worst verdict of a run's last audit; None if none was made."""
+    table = run.read_table("audit")
+    if table is None:
+        return None
+    present = set(table["verdict"])
+    return next((one for one in ("fail", "warn", "pass") if one in present), "skipped")
+
+
+def failed_checks(run: Run) -> tuple[str, ...]:
+    """Return the names of the checks that failed in a run's last audit."""
+    table = run.read_table("audit")
+    return () if table is None else tuple(table.filter(pl.col("verdict") == "fail")["check"])
+
+
+def trained_through(run: Run) -> dt.date:
+    """Return the session at whose close a version was trained: it has seen no label that ends later."""
+    folds = run.config.folds
+    assert folds.scheme == "live", "an opened version was trained for use"
+    return folds.through
