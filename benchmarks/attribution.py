@@ -33,7 +33,7 @@ from models.batch import Ablation, Batch, PanelTensors
 from models.explain.date_game import group_game
 from models.explain.players import Player, PlayerConfig, find_players, repeat_batch
 from models.explain.removal import SameDate, draw_donors
-from models.explain.shapley import PermutationEngine, Precision, sample
+from models.explain.shapley import Precision, sample
 from models.forecaster import Forecaster
 from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
 
@@ -152,7 +152,7 @@ def main() -> None:
         for _, forecasts in LAYOUTS:
             started = time.perf_counter()
             game = group_game(module, batch, players, np.arange(forecasts), SameDate(batch, round_))
-            ours = sample(game, len(players), PermutationEngine(), Precision(args.permutations)).values
+            ours = sample(game, len(players), Precision(args.permutations)).values
             date = time.perf_counter() - started
             squared = float(np.mean(ours.error_PO[:, 0] ** 2) / np.mean(theirs_P**2))
             done[forecasts] = (row / date, squared)

@@ -42,7 +42,7 @@ from weighted_toys import (
 
 from models.explain.faithful.verdict import Verdict
 from pipelines.config.sections import ExplainConfig
-from pipelines.explain.faithfulness import effort_of
+from pipelines.explain.games import effort_of
 
 CASES = ("true", "near", "far", "permuted", "uniform", "alike")
 RIGHT = {"true": "yes", "near": "yes", "far": "no", "permuted": "no", "uniform": "no", "alike": "no"}

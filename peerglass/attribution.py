@@ -13,7 +13,7 @@ import polars as pl
 from models.explain.groups import GroupGameConfig, explain_groups
 from peerglass.scoring import Model
 from pipelines.errors import ConfigError
-from pipelines.explain.games import families_of
+from pipelines.explain.fitted import families_of
 from pipelines.explain.unit import unit_of_run
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def explain(
     return Attribution(
         explanation,
         rows,
-        float(part.quality.additivity_max),
-        float(part.quality.monte_carlo_mean),
+        part.additivity_error,
+        part.monte_carlo_error,
         model.name,
         unit_of_run(model.run.trained, model.name).short,
     )

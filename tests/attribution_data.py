@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from math import factorial
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,3 +58,19 @@ def small_modules() -> dict[str, Forecaster]:
         "transformer": TemporalTransformer(TemporalTransformerConfig(config), market.shape),
     }
     return {name: random_weights(module) for name, module in built.items()}
+
+
+def enumerated(play: Callable[[np.ndarray], np.ndarray], n_players: int) -> np.ndarray:
+    """Shapley's formula over all coalitions, [P, O]."""
+    keep = (np.arange(2**n_players)[:, None] >> np.arange(n_players)) & 1 == 1
+    value = dict(zip(map(tuple, keep.tolist()), play(keep), strict=True))
+    phi = []
+    for p in range(n_players):
+        total: Any = 0.0
+        for without, out in value.items():
+            if not without[p]:
+                size, joined = sum(without), (*without[:p], True, *without[p + 1 :])
+                weight = factorial(size) * factorial(n_players - size - 1) / factorial(n_players)
+                total = total + weight * (value[joined] - out)
+        phi.append(total)
+    return np.array(phi)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,9 +12,10 @@ from torch import Tensor
 
 from features.arrays import FloatArray, IntArray
 from models.attention.probe import Site, probing
-from models.batch import Batch
+from models.batch import Batch, PanelTensors
 from models.explain.faithful.statistics import Estimate, mean_over_dates
 from models.forecaster import Forecaster
+from models.peers.reference import size_column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,16 +47,6 @@ class AttentionRecord:
     peers: tuple[Tensor, ...]
     one_way: bool
     window: int
-
-    @property
-    def looks_at_days(self) -> bool:
-        """Whether the model attends over days."""
-        return bool(self.days)
-
-    @property
-    def looks_at_peers(self) -> bool:
-        """Whether the model attends over firms."""
-        return bool(self.peers)
 
 
 def record_attention(module: Forecaster, batch: Batch) -> AttentionRecord:
@@ -146,12 +136,6 @@ def _every_firm(weight_HNM: Tensor, position_BM: Tensor | None) -> Tensor:
     return every_HNN.scatter(-1, position_BM[0].expand_as(weight_HNM), weight_HNM)
 
 
-MAX_FLOW_WINDOW = 32
-"""Longest window for which flow is computed: it solves one flow problem per firm and day."""
-
-_CAPACITY = 1_000_000  # flows are computed with whole numbers
-
-
 def rollout_of_days(record: AttentionRecord) -> FloatArray:
     """Attention rollout over the day encoder, [N, W]; rows sum to 1.
 
@@ -163,35 +147,6 @@ def rollout_of_days(record: AttentionRecord) -> FloatArray:
     for layer_NQK in reversed(layers):
         row_NK = _back(row_NK, layer_NQK)
     return _days_alone(row_NK, record.window)
-
-
-def flow_of_days(record: AttentionRecord) -> FloatArray:
-    """Attention flow over the day encoder, [N, W]: the largest flow from the pooled state to each day.
-
-    The states of every layer are nodes, and ``A~_l`` (see :func:`rollout_of_days`) are the capacities of the
-    edges from a layer to the layer below. Rows are scaled to sum to 1. Abnar and Zuidema (2020).
-
-    Raises
-    ------
-    ValueError
-        If the window is longer than :data:`MAX_FLOW_WINDOW`.
-    """
-    if record.window > MAX_FLOW_WINDOW:
-        raise ValueError(
-            f"The window has {record.window} days; flow is computed for at most {MAX_FLOW_WINDOW}. "
-            "Use rollout."
-        )
-    start_NK, layers = _output_row(record)
-    flow_NK = np.stack(
-        [
-            _max_flows(
-                start_NK[n].double().cpu().numpy(),
-                [_square(layer_NQK[n].double().cpu().numpy()) for layer_NQK in reversed(layers)],
-            )
-            for n in range(len(start_NK))
-        ]
-    )
-    return _days_alone(torch.from_numpy(flow_NK), record.window)
 
 
 def gradient_of_days(record: AttentionRecord, target: int) -> FloatArray:
@@ -216,11 +171,6 @@ def gradient_of_days(record: AttentionRecord, target: int) -> FloatArray:
         through_K = through_K + reached_K
     reached_K = through_K if record.memory or record.pooling_NK is not None else through_K - row_K
     return reached_K[: record.window].double().cpu().numpy()
-
-
-def attention_to_peers(record: AttentionRecord) -> FloatArray:
-    """Attention to firms [N, N] as [target, source], averaged over layers and heads."""
-    return torch.stack(record.peers).double().mean(dim=(0, 1)).cpu().numpy()
 
 
 def rollout_of_peers(record: AttentionRecord) -> FloatArray:
@@ -248,10 +198,8 @@ def gradient_of_peers(record: AttentionRecord, target: int) -> FloatArray:
     return (total_NN - own_NN)[target].cpu().numpy()
 
 
-def day_importance(
-    module: Forecaster, batch: Batch, targets_E: IntArray, *, flow: bool = False
-) -> dict[str, FloatArray]:
-    """Compute the importance [E, W] of days by attention, rollout, gradient and, if asked, flow.
+def day_importance(module: Forecaster, batch: Batch, targets_E: IntArray) -> dict[str, FloatArray]:
+    """Compute the importance [E, W] of days by attention, rollout and gradient.
 
     Empty for a model without attention over days. A model whose attention is computed outside
     :class:`models.attention.probe.Probed` parts has ``attention`` alone.
@@ -262,10 +210,8 @@ def day_importance(
         return {}
     found = {"attention": days_BNW[0].double().cpu().numpy()[targets_E]}
     record = record_attention(module, batch)
-    if record.looks_at_days:
+    if record.days:
         found["rollout"] = rollout_of_days(record)[targets_E]
-        if flow:
-            found["flow"] = flow_of_days(record)[targets_E]
         found["gradient"] = np.stack(
             [gradient_of_days(record_gradients(module, batch, int(e)), int(e)) for e in targets_E]
         )
@@ -283,7 +229,7 @@ def peer_importance(module: Forecaster, batch: Batch, targets_E: IntArray) -> di
         return {}
     found = {"attention": peers_BLHNN[0].double().mean(dim=(0, 1)).cpu().numpy()[targets_E]}
     record = record_attention(module, batch)
-    if record.looks_at_peers:
+    if record.peers:
         found["rollout"] = rollout_of_peers(record)[targets_E]
         found["gradient"] = np.stack(
             [gradient_of_peers(record_gradients(module, batch, int(e)), int(e)) for e in targets_E]
@@ -317,32 +263,6 @@ def _days_alone(row_NK: Tensor, window: int) -> FloatArray:
     return (days_NW / days_NW.sum(dim=1, keepdim=True).clamp(min=1e-12)).cpu().numpy()
 
 
-def _square(layer_QK: FloatArray) -> FloatArray:
-    """``(A + I) / 2`` with a row for every position; a position without a query passes on itself alone."""
-    full_KK = np.eye(layer_QK.shape[1])
-    full_KK[-len(layer_QK) :] = 0.5 * layer_QK + 0.5 * full_KK[-len(layer_QK) :]
-    return full_KK
-
-
-def _max_flows(start_K: FloatArray, layers: Sequence[FloatArray]) -> FloatArray:
-    """Largest flow from the output to each input; ``layers`` from the last to the first, [K, K]."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import maximum_flow
-
-    size = len(start_K)
-    nodes = 1 + size * (len(layers) + 1)
-    capacity = np.zeros((nodes, nodes), dtype=np.int32)
-    capacity[0, 1 : 1 + size] = np.round(_CAPACITY * start_K)
-    for depth, layer_KK in enumerate(layers):
-        at = 1 + depth * size
-        capacity[at : at + size, at + size : at + 2 * size] = np.round(_CAPACITY * layer_KK)
-    graph = csr_array(capacity)
-    inputs = range(nodes - size, nodes)
-    return np.array([maximum_flow(graph, 0, sink).flow_value for sink in inputs]) / _CAPACITY
-
-
-Trait = Literal["own_group", "large_firms", "no_peer", "effective_firms", "recent_days", "effective_days"]
-
 RECENT = 3
 """Number of newest days of the trait ``recent_days``."""
 
@@ -364,17 +284,17 @@ class HeadTrait:
         the peers, weighted; 1 is the largest firm and 0 the smallest. ``no_peer``: weight of the null key.
         ``recent_days``: weight of the newest three days. ``effective_firms``, ``effective_days``:
         ``exp(entropy)`` of the weights, the number of equal weights that would be as concentrated.
-    estimate
+    value
         Mean over dates.
     null
         The figure if the weights of every query were permuted among its keys; NaN if there is no such null.
     """
 
-    over: Literal["days", "peers"]
+    over: str
     layer: int
     head: int
-    trait: Trait
-    estimate: Estimate
+    trait: str
+    value: Estimate
     null: float
 
 
@@ -392,37 +312,57 @@ class DateAttention:
         Group codes of the firms; 0 means unknown.
     size_N
         A characteristic that grows with size; None if the panel has none.
+    days_NW
+        Attention over days of each firm's forecast; None without.
     """
 
     session: int
     record: AttentionRecord
     group_N: IntArray
     size_N: FloatArray | None
+    days_NW: FloatArray | None = None
+
+    @classmethod
+    def of(cls, module: Forecaster, data: PanelTensors, session: int) -> DateAttention:
+        """Record the attention of a model on a session."""
+        batch, size = data.batch(torch.tensor([session])), size_column(data.shape)
+        record, days_BNW = record_attention(module, batch), module.attention(batch).days_BNW
+        return cls(
+            session,
+            record,
+            batch.s_BN[0].cpu().numpy(),
+            None if size is None else batch.z_BNF[0, :, size].double().cpu().numpy(),
+            None if days_BNW is None else days_BNW[0].detach().double().cpu().numpy(),
+        )
 
 
 def head_traits(dates: Iterable[DateAttention], seed: int = 0) -> list[HeadTrait]:
     """Describe every head of every layer by its traits, averaged over dates; a seed for all draws."""
-    found: dict[tuple[Literal["days", "peers"], int, int, Trait], list[tuple[int, float, float]]] = {}
+    found: dict[tuple[str, int, int, str], list[tuple[int, float, float]]] = {}
     for date in dates:
         rng = np.random.default_rng((seed, date.session))
+        traits: list[tuple[str, int, int, list[_Trait]]] = []
         for layer, weights_NHQK in enumerate(date.record.days):
             newest_NHW = weights_NHQK[:, :, -1, : date.record.window].double().cpu().numpy()
-            for head in range(newest_NHW.shape[1]):
-                for trait, value, null in _of_days(newest_NHW[:, head]):
-                    found.setdefault(("days", layer, head, trait), []).append((date.session, value, null))
+            traits += [("days", layer, h, _of_days(newest_NHW[:, h])) for h in range(newest_NHW.shape[1])]
         for layer, weights_HNN in enumerate(date.record.peers):
-            for head, weights_NN in enumerate(weights_HNN.double().cpu().numpy()):
-                for trait, value, null in _of_peers(weights_NN, date, rng):
-                    found.setdefault(("peers", layer, head, trait), []).append((date.session, value, null))
-    traits = []
-    for (over, layer, head, trait), rows in found.items():
-        session_D, value_D, null_D = (np.array(column) for column in zip(*rows, strict=True))
-        estimate = mean_over_dates(value_D, session_D, seed)
-        traits.append(HeadTrait(over, layer + 1, head + 1, trait, estimate, float(null_D.mean())))
-    return traits
+            per_head = enumerate(weights_HNN.double().cpu().numpy())
+            traits += [("peers", layer, h, _of_peers(weights_NN, date, rng)) for h, weights_NN in per_head]
+        for over, layer, head, rows in traits:
+            for trait, value, null in rows:
+                found.setdefault((over, layer, head, trait), []).append((date.session, value, null))
+    described = []
+    for (over, layer, head, trait), figures in found.items():
+        session_D, value_D, null_D = (np.array(column) for column in zip(*figures, strict=True))
+        mean = mean_over_dates(value_D, session_D, seed)
+        described.append(HeadTrait(over, layer + 1, head + 1, trait, mean, float(null_D.mean())))
+    return described
 
 
-def _of_days(weights_NW: FloatArray) -> list[tuple[Trait, float, float]]:
+_Trait = tuple[str, float, float]  # name, figure and null
+
+
+def _of_days(weights_NW: FloatArray) -> list[_Trait]:
     window = weights_NW.shape[1]
     share_NW = weights_NW / np.maximum(weights_NW.sum(axis=1, keepdims=True), 1e-12)
     return [
@@ -431,14 +371,12 @@ def _of_days(weights_NW: FloatArray) -> list[tuple[Trait, float, float]]:
     ]
 
 
-def _of_peers(
-    weights_NN: FloatArray, date: DateAttention, rng: np.random.Generator
-) -> list[tuple[Trait, float, float]]:
+def _of_peers(weights_NN: FloatArray, date: DateAttention, rng: np.random.Generator) -> list[_Trait]:
     n_firms = len(weights_NN)
     total_N = weights_NN.sum(axis=1)
     share_NN = weights_NN / np.maximum(total_N[:, None], 1e-12)
     used_N = total_N > 0.0
-    rows: list[tuple[Trait, float, float]] = [
+    rows: list[_Trait] = [
         ("no_peer", float(1.0 - total_N.mean()), float("nan")),
         ("effective_firms", float(_effective(share_NN[used_N]).mean()), float("nan")),
     ]
@@ -455,11 +393,8 @@ def _of_peers(
         rows.append(("own_group", own(share_NN), float(np.mean([own(one) for one in mixed_RNN]))))
     if date.size_N is not None:
         rank_N = date.size_N.argsort().argsort() / (n_firms - 1.0)
-
-        def size(share: FloatArray) -> float:
-            return float((share @ rank_N)[used_N].mean())
-
-        rows.append(("large_firms", size(share_NN), float(np.mean([size(one) for one in mixed_RNN]))))
+        mixed = float(np.mean([(one @ rank_N)[used_N].mean() for one in mixed_RNN]))
+        rows.append(("large_firms", float((share_NN @ rank_N)[used_N].mean()), mixed))
     return rows
 
 
@@ -478,8 +413,7 @@ def _permuted_rows(share_NN: FloatArray, rng: np.random.Generator) -> FloatArray
     return mixed_NN
 
 
-Regime = Literal["all", "calm", "normal", "turbulent"]
-REGIMES: tuple[Regime, ...] = ("calm", "normal", "turbulent")
+REGIMES = ("calm", "normal", "turbulent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,14 +425,17 @@ class DayWeight:
     day
         1 is the decision session, 2 the session before it.
     regime
-        Regime of the past day itself, not of the decision date; ``all``: every date.
-    estimate
-        Mean weight. The null is ``1 / W``, equal weights.
+        One of `REGIMES`: that of the past day itself, not of the decision date; ``all``: every date.
+    weight
+        Mean weight.
+    null
+        ``1 / W``, equal weights.
     """
 
     day: int
-    regime: Regime
-    estimate: Estimate
+    regime: str
+    weight: Estimate
+    null: float
 
 
 def regimes_of(volatility_T: FloatArray) -> IntArray:
@@ -515,7 +452,7 @@ def regimes_of(volatility_T: FloatArray) -> IntArray:
 
 
 def day_profile(
-    weights_EW: FloatArray, session_E: IntArray, regime_T: IntArray, seed: int = 0
+    weights_EW: FloatArray, session_E: IntArray, volatility_T: FloatArray, seed: int = 0
 ) -> list[DayWeight]:
     """Average the weight of each past day, over all dates and by the regime of that day.
 
@@ -525,20 +462,72 @@ def day_profile(
         Weights of the days, oldest first.
     session_E
         Session of each forecast.
-    regime_T
-        Regime of each session, from :func:`regimes_of`.
+    volatility_T
+        Volatility of the market on each session; its terciles over the days of all windows are the regimes.
     seed
         Seed of the bootstrap.
     """
     window = weights_EW.shape[1]
+    seen_T = np.zeros(len(volatility_T), dtype=np.bool_)
+    for day in range(window):
+        seen_T[np.maximum(np.unique(session_E) - day, 0)] = True
+    regime_T = regimes_of(np.where(seen_T, volatility_T, np.nan))
     found = []
     for day in range(1, window + 1):
-        weight_E = weights_EW[:, window - day]
-        past_E = session_E - day + 1
+        weight_E, past_E = weights_EW[:, window - day], session_E - day + 1
         regime_E = np.where(past_E >= 0, regime_T[np.maximum(past_E, 0)], -1)
-        found.append(DayWeight(day, "all", mean_over_dates(weight_E, session_E, seed)))
-        for code, regime in enumerate(REGIMES):
-            if (regime_E == code).any():
-                own_E = np.where(regime_E == code, weight_E, np.nan)
-                found.append(DayWeight(day, regime, mean_over_dates(own_E, session_E, seed)))
+        of_regime = {"all": weight_E} | {
+            regime: np.where(regime_E == code, weight_E, np.nan)
+            for code, regime in enumerate(REGIMES)
+            if (regime_E == code).any()
+        }
+        for regime, own_E in of_regime.items():
+            found.append(DayWeight(day, regime, mean_over_dates(own_E, session_E, seed), 1.0 / window))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class MapCell:
+    """Mean weight of one query and key of the day encoder.
+
+    Attributes
+    ----------
+    layer, head
+        Counted from 1; head 0 is the mean of all heads.
+    query, key
+        1 is the newest state, and the newest day.
+    weight
+        Mean over firms and dates.
+    """
+
+    layer: int
+    head: int
+    query: int
+    key: int
+    weight: float
+
+
+def day_map(records: Sequence[AttentionRecord], most: int = 20_000) -> list[MapCell]:
+    """Average the weights of every layer and head of the day encoder.
+
+    The last layer may have one query, the pooled one. With more than ``most`` cells, heads are averaged too.
+    """
+    mean = [
+        np.mean([layer_NHQK.mean(dim=0).double().cpu().numpy() for layer_NHQK in layers], axis=0)
+        for layers in zip(*(record.days for record in records), strict=True)
+    ]
+    if sum(layer_HQK.size for layer_HQK in mean) > most:
+        mean = [layer_HQK.mean(axis=0, keepdims=True) for layer_HQK in mean]
+    return [
+        MapCell(
+            layer=layer + 1,
+            head=head + 1 if len(layer_HQK) > 1 else 0,
+            query=len(row_QK) - query,
+            key=records[0].window - key,
+            weight=float(weight),
+        )
+        for layer, layer_HQK in enumerate(mean)
+        for head, row_QK in enumerate(layer_HQK)
+        for query, row_K in enumerate(row_QK)
+        for key, weight in enumerate(row_K[: records[0].window])
+    ]

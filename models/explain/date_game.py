@@ -1,7 +1,7 @@
 """The game of one date: the forecasts of some firms when only a coalition of players takes part.
 
-Legend: B coalitions of a forward pass, N firms of a date, W window length, C channels, F characteristics,
-P players, E explained forecasts, M coalitions, G market tokens, U different windows.
+Legend: B coalitions of a forward pass, N firms of a date, W window length, F characteristics, P players,
+E explained forecasts, M coalitions, G market tokens.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ from torch import Tensor
 
 from features.arrays import BoolArray, FloatArray, IntArray
 from models.batch import Ablation, Batch, EqualDates
-from models.explain.players import Player, Unwrapped, forecast, peer_members, repeat_batch
+from models.explain.players import (
+    PEER_KINDS,
+    Player,
+    Unwrapped,
+    forecast,
+    peer_members,
+    repeat_batch,
+)
 from models.explain.removal import Replacement
 from models.explain.shapley import RandomGame
 
-_CELLS = (
-    2_000_000  # of a forward pass: per coalition and firm, the explained firms and some for its own token
-)
+# cells of a forward pass: per coalition and firm, the explained firms and some for its own token
+_CELLS = 2_000_000
 _OWN_CELLS = 64
 _CUDA_FACTOR = 64
 
@@ -30,7 +36,6 @@ class _Kept:
     """Inputs that the coalitions keep; None if no player holds such inputs."""
 
     days_MW: BoolArray | None
-    channel_MC: BoolArray | None
     column_MF: BoolArray | None
     peers_MN: BoolArray | None
     tokens_MG: BoolArray | None
@@ -45,8 +50,8 @@ def group_game(
 ) -> RandomGame:
     """Build the game of a date: coalitions [M, P] and their draws [M] -> forecasts [M, E].
 
-    A forward pass has several coalitions as its dates. Coalitions that keep the same days and channels follow
-    each other, so that the day encoder embeds their windows once, and among them those that keep the same
+    A forward pass has several coalitions as its dates. Coalitions that keep the same days follow each other,
+    so that the day encoder embeds their windows once, and among them those that keep the same
     characteristics, which differ in the masked peers alone.
     """
     cells = batch.firms_N.numel() * (len(sample_E) + _OWN_CELLS)
@@ -54,7 +59,7 @@ def group_game(
 
     def evaluate(keep_MP: BoolArray, draw_M: IntArray) -> FloatArray:
         kept = _kept(keep_MP, players, batch)
-        window_M = _different_windows(kept, draw_M)
+        window_M = _different_windows(kept, len(keep_MP))
         input_M = _different_inputs(kept, window_M, draw_M)
         order_M = np.argsort(input_M, kind="stable")
         out_ME = np.empty((len(keep_MP), len(sample_E)))
@@ -69,17 +74,16 @@ def group_game(
 
 
 def _kept(keep_MP: BoolArray, players: tuple[Player, ...], batch: Batch) -> _Kept:
-    _, n_firms, window, channels = batch.x_BNWC.shape
+    n_firms, window = batch.x_BNWC.shape[1:3]
     sizes = {
         "days": window,
-        "channel": channels,
         "family": batch.z_BNF.shape[2],
         "peers": n_firms,
         "market": 1 + max((player.members[0] for player in players if player.kind == "market"), default=0),
     }
     kept: dict[str, BoolArray] = {}
     for p, player in enumerate(players):
-        kind = "peers" if player.kind in ("sector", "firm") else player.kind
+        kind = "peers" if player.kind in PEER_KINDS else player.kind
         keep_MX = kept.setdefault(kind, np.ones((len(keep_MP), sizes[kind]), dtype=np.bool_))
         if kind == "peers":
             members = peer_members(player, batch).cpu().numpy().nonzero()[0].tolist()
@@ -89,16 +93,12 @@ def _kept(keep_MP: BoolArray, players: tuple[Player, ...], batch: Batch) -> _Kep
     return _Kept(*(kept.get(kind) for kind in sizes))
 
 
-def _different_windows(kept: _Kept, draw_M: IntArray) -> IntArray:
-    """Number the different windows: equal for coalitions that keep the same days and channels."""
-    parts = [] if kept.days_MW is None else [kept.days_MW]
-    if kept.channel_MC is not None:  # what replaces a channel depends on the draw
-        draw_bits = np.unpackbits(np.ascontiguousarray(draw_M)[:, None].view(np.uint8), axis=1)
-        parts += [kept.channel_MC, draw_bits.astype(np.bool_)]
-    if not parts:
-        return np.zeros(len(draw_M), dtype=np.int64)
-    packed = np.packbits(np.concatenate(parts, axis=1), axis=1)
-    return np.unique(packed, axis=0, return_inverse=True)[1].reshape(-1)
+def _different_windows(kept: _Kept, coalitions: int) -> IntArray:
+    """Number the different windows: equal for coalitions that keep the same days."""
+    if kept.days_MW is None:
+        return np.zeros(coalitions, dtype=np.int64)
+    packed_MX = np.packbits(kept.days_MW, axis=1)
+    return np.unique(packed_MX, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _different_inputs(kept: _Kept, window_M: IntArray, draw_M: IntArray) -> IntArray:
@@ -115,24 +115,19 @@ def _different_inputs(kept: _Kept, window_M: IntArray, draw_M: IntArray) -> IntA
 
 def _replaced(batch: Batch, kept: _Kept, draw_M: IntArray, part: IntArray, background: Replacement) -> Batch:
     """Repeat the batch for some coalitions, with the replacements of what they do not keep."""
-    repeated, device = repeat_batch(batch, len(part)), batch.m_BN.device
-    if kept.column_MF is not None:
-        z_NF = batch.z_BNF[0].cpu().numpy()
-        z_BNF = np.empty((len(part), *z_NF.shape), dtype=np.float32)
-        known: dict[tuple[int, bytes], FloatArray] = {}
-        for b, m in enumerate(part):
-            kept_F = kept.column_MF[m]
-            key = (int(draw_M[m]), kept_F.tobytes())
-            if key not in known:
-                known[key] = np.where(kept_F, z_NF, background.characteristics(kept_F, key[0]))
-            z_BNF[b] = known[key]
-        repeated = replace(repeated, z_BNF=torch.as_tensor(z_BNF, device=device))
-    if kept.channel_MC is not None:
-        channel_BC = torch.as_tensor(kept.channel_MC[part], device=device)
-        donated_BNWC = torch.stack([background.windows(int(draw_M[m])) for m in part])
-        x_BNWC = torch.where(channel_BC[:, None, None, :], batch.x_BNWC, donated_BNWC)
-        repeated = replace(repeated, x_BNWC=x_BNWC)
-    return repeated
+    repeated = repeat_batch(batch, len(part))
+    if kept.column_MF is None:
+        return repeated
+    z_NF = batch.z_BNF[0].cpu().numpy()
+    z_BNF = np.empty((len(part), *z_NF.shape), dtype=np.float32)
+    known: dict[tuple[int, bytes], FloatArray] = {}
+    for b, m in enumerate(part):
+        kept_F = kept.column_MF[m]
+        key = (int(draw_M[m]), kept_F.tobytes())
+        if key not in known:
+            known[key] = np.where(kept_F, z_NF, background.characteristics(kept_F, key[0]))
+        z_BNF[b] = known[key]
+    return replace(repeated, z_BNF=torch.as_tensor(z_BNF, device=batch.m_BN.device))
 
 
 def _ablation(

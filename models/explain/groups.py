@@ -1,16 +1,15 @@
 """Shapley values of days, characteristics and peers: which kind of information moved a forecast.
 
-Legend: B dates, N firms of a date, W window length, C channels, F characteristics, P players,
-E explained forecasts, M coalitions.
+Legend: N firms of a date, P players, E explained forecasts.
 
 Players are disjoint. A player is present or absent for all firms of a date at the same time:
 
 * A block of days is removed by masking it as a key of the day encoder, for every firm. If all days are
   removed, the output of the encoder depends only on its position embeddings. Days that enter a linear map,
   such as those in the messages to peers, are set to 0 instead (`models.forecaster.Forecaster.zeroed_days`).
-* A family of characteristics, or a channel, is replaced for every firm (`models.explain.removal`). By default
-  it gets the values of another firm of the same date. Every firm donates its values exactly once, so the
-  cross-section of the date is preserved.
+* A family of characteristics is replaced for every firm (`models.explain.removal`). By default it gets the
+  values of another firm of the same date. Every firm donates its values exactly once, so the cross-section of
+  the date is preserved.
 * Peers (all together, a sector, or a single firm) and market tokens are removed by masking them as keys.
 
 Group codes and positions in the window are never removed. Players with the same information, such as a
@@ -19,54 +18,42 @@ momentum characteristic and the days it is computed from, share its Shapley valu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from features.arrays import FloatArray, IntArray
-from features.information_coefficient import rank_ic_by_date
-from models.baselines.lightgbm import LightGBM
 from models.baselines.ridge import Ridge
 from models.batch import Batch, PanelTensors
-from models.explain.closed_forms import Background, Trees, columns_of, linear_values, tree_values
+from models.explain.closed_forms import closed_form
 from models.explain.date_game import group_game
 from models.explain.design import stratified_sample
-from models.explain.engines.samplers import SAMPLERS
-from models.explain.gradients import Differentiable, GradientConfig, gradient_values
+from models.explain.gradients import Differentiable, gradient_values
 from models.explain.players import (
     Explainable,
     Player,
     PlayerConfig,
-    Unwrapped,
     absent_days,
     check_families,
-    day_attention,
     find_players,
     forecast,
     player_data,
     unwrap,
 )
-from models.explain.removal import REMOVALS, Removal, TrainingCells, replacement, training_cells
-from models.explain.shapley import (
-    OnRound,
-    Precision,
-    Quality,
-    SamplerState,
-    ShapleyValues,
-    quality,
-    relative_precision,
-    sample,
-)
+from models.explain.removal import REMOVALS, Removal, TrainingCells, donors, replacement, training_cells
+from models.explain.shapley import Draws, OnRound, Precision, ShapleyValues, relative_precision, sample
 from models.forecaster import Forecaster
 from models.spec import require_choice
 
 if TYPE_CHECKING:
     import shap
+
+ENGINES = ("permutation", "linear", "tree", "integrated_gradients")
+"""Ways to compute the values of a date: `models.explain.shapley`, `closed_forms` and `gradients`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +63,8 @@ class GroupGameConfig:
     Attributes
     ----------
     permutations
-        Number of antithetic permutations per date, or of draws of another engine. Each draws its own donors,
-        so the background of a forecast are as many firms of the same date. With few donors, ``|value|`` of a
+        Number of antithetic permutations per date, or of paths of gradients. Each draws its own donors, so
+        the background of a forecast are as many firms of the same date. With few donors, ``|value|`` of a
         family is biased upwards, because it contains the variation of the donors' values.
     firms_per_date
         Number of forecasts drawn at random per date, in proportion from every group
@@ -85,8 +72,7 @@ class GroupGameConfig:
     players
         How the inputs are divided into players.
     engine
-        ``permutation``, ``kernel``, ``exact``, ``linear`` (ridge), ``tree`` (lightgbm),
-        ``integrated_gradients`` or ``expected_gradients`` (`models.explain.engines`).
+        ``permutation``, ``linear`` (ridge), ``tree`` (lightgbm) or ``integrated_gradients``.
     precision
         Standard error at which sampling stops, for each date; None draws ``permutations`` times. See
         ``GroupAttribution.reached``.
@@ -94,7 +80,7 @@ class GroupGameConfig:
         Standard error at which sampling stops, as a share of the standard deviation of the date's forecasts
         over firms, in place of ``precision``.
     removal
-        What replaces absent characteristics and channels: see `models.explain.removal`.
+        What replaces absent characteristics: see `models.explain.removal`.
     seed
         Seed of the permutations, the donors and the drawn firms, independently for each date.
     """
@@ -119,18 +105,6 @@ class GroupGameConfig:
             raise ValueError(f"firms_per_date is {self.firms_per_date}; set at least 1, or None for all.")
 
 
-@dataclass(frozen=True, slots=True)
-class RankAgreement:
-    """Spearman correlation of attention with ``|value|``: mean over forecasts, and number of forecasts.
-
-    Forecasts with fewer than three players, or with equal values for all players, are not counted. The mean
-    is NaN if the number is 0.
-    """
-
-    mean: float
-    number: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupAttribution:
     """Shapley values of the group players for E forecasts.
@@ -148,18 +122,14 @@ class GroupAttribution:
     data_EP
         Feature value of each player, for the colours of shap's plots: the mean of a family's characteristics,
         the mean of the first channel over a block of days, or the number of peers.
-    quality
-        Accuracy of the values.
-    attention_days
-        Agreement of day attention with ``|value|`` over day blocks; None if there are no day players.
     engine, removal
         How the values were computed.
     absent_days
         What becomes of absent days, in words; None if there are no day players.
-    degrees_E
-        Degrees of freedom of the errors of each forecast; 0 if its values are exact.
     reached
         Whether the precision was reached on every date.
+    drawn
+        Draws of the permutations of a single date; None for several dates and for other engines.
     """
 
     players: tuple[Player, ...]
@@ -170,13 +140,21 @@ class GroupAttribution:
     error_EP: FloatArray
     forecast_E: FloatArray
     data_EP: FloatArray
-    quality: Quality
-    attention_days: RankAgreement | None
     engine: str
     removal: Removal
     absent_days: str | None
-    degrees_E: IntArray
     reached: bool
+    drawn: Draws | None = None
+
+    @property
+    def additivity_error(self) -> float:
+        """Largest ``|base + sum of values - forecast|``."""
+        return float(np.abs(self.base_E + self.values_EP.sum(axis=1) - self.forecast_E).max())
+
+    @property
+    def monte_carlo_error(self) -> float:
+        """Mean Monte Carlo standard error of a value."""
+        return float(self.error_EP.mean())
 
     def explanation(self) -> shap.Explanation:
         """Convert to ``shap.Explanation`` [E, P], for shap's plots."""
@@ -226,7 +204,7 @@ def explain_groups(
     ------
     ValueError
         If families overlap or omit columns, a module is in training mode, ``sessions`` is empty, the model
-        has no player, or the removal needs training sessions.
+        has no player, or the engine or the removal does not suit it.
 
     Notes
     -----
@@ -238,96 +216,26 @@ def explain_groups(
         raise ValueError("sessions is empty; give at least one session with a firm in the universe.")
     inner = unwrap(model)
     check_families(families, data.shape.n_characteristics)
-    first = data.batch(torch.tensor([int(sessions[0])]))
-    players = find_players(inner, first, families, config.players)
+    players = find_players(inner, data.batch(torch.tensor([int(sessions[0])])), families, config.players)
     cells = None if train is None else training_cells(data, train, seed=config.seed)
-    parts = [_explain_date(model, data, int(session), players, config, cells=cells) for session in sessions]
-    values_EP, base_E, error_EP, forecast_E, data_EP, firms_E, agreement_E, degrees_E, reached_E = (
-        np.concatenate(columns) for columns in zip(*parts, strict=True)
-    )
-    return GroupAttribution(
-        players=players,
-        sessions_E=np.repeat(np.asarray(sessions, dtype=np.int64), [len(part[1]) for part in parts]),
-        firms_E=firms_E,
-        values_EP=values_EP,
-        base_E=base_E,
-        error_EP=error_EP,
-        forecast_E=forecast_E,
-        data_EP=data_EP,
-        quality=quality(values_EP, base_E, forecast_E, error_EP),
-        attention_days=rank_agreement(agreement_E) if players[0].kind == "days" else None,
-        engine=config.engine,
-        removal=config.removal,
-        absent_days=absent_days(inner) if players[0].kind == "days" else None,
-        degrees_E=degrees_E,
-        reached=bool(reached_E.all()),
-    )
-
-
-def rank_agreement(correlation_E: FloatArray) -> RankAgreement:
-    """Compute the mean and the number of the correlations that are not NaN."""
-    known_E = correlation_E[np.isfinite(correlation_E)]
-    return RankAgreement(float(known_E.mean()) if known_E.size else float("nan"), int(known_E.size))
-
-
-def _explain_date(
-    model: Explainable,
-    data: PanelTensors,
-    session: int,
-    players: tuple[Player, ...],
-    config: GroupGameConfig,
-    *,
-    cells: TrainingCells | None,
-) -> tuple[npt.NDArray[Any], ...]:
-    batch = data.batch(torch.tensor([session]))
-    n_firms = batch.firms_N.numel()
-    rng = np.random.default_rng((config.seed, session))
-    sample_E: IntArray = np.arange(n_firms)
-    if config.firms_per_date is not None and config.firms_per_date < n_firms:
-        sample_E = stratified_sample(batch.s_BN[0].cpu().numpy(), config.firms_per_date, rng)
-    seed = int(rng.integers(2**32))
-    forecast_N = forecast(unwrap(model), batch, None)[0]
-    precision = Precision(config.permutations) if config.precision is None else config.precision
-    if config.share is not None:
-        precision = relative_precision(config.share, forecast_N, draws=max(2, config.permutations))
-    method = Method(config.engine, config.removal, precision, seed)
-    found = date_values(model, batch, players, sample_E, method, cells=cells)
-    shapley, values_EP = found.values, found.values.values_PO.T
-    return (
-        values_EP,
-        shapley.base_O,
-        shapley.error_PO.T,
-        forecast_N[sample_E],
-        np.stack([player_data(player, batch)[sample_E] for player in players], axis=1),
-        batch.firms_N.cpu().numpy()[sample_E],
-        _day_agreement(unwrap(model), batch, players, values_EP, sample_E),
-        np.full(len(sample_E), shapley.degrees),
-        np.full(len(sample_E), found.reached),
-    )
-
-
-def _day_agreement(
-    model: Unwrapped,
-    batch: Batch,
-    players: tuple[Player, ...],
-    values_EP: FloatArray,
-    sample_E: IntArray,
-) -> FloatArray:
-    blocks = [(p, player.members) for p, player in enumerate(players) if player.kind == "days"]
-    days_BNW = day_attention(model, batch) if blocks and isinstance(model, Forecaster) else None
-    if days_BNW is None:
-        return np.full(len(sample_E), np.nan)
-    days_EW = days_BNW[0].double().cpu().numpy()[sample_E]
-    window = days_EW.shape[1]
-    attention_EP = np.stack(
-        [days_EW[:, [window - day for day in members]].sum(axis=1) for _, members in blocks], axis=1
-    )
-    size_EP = np.abs(values_EP[:, [p for p, _ in blocks]])
-    return rank_ic_by_date(attention_EP, size_EP)
-
-
-ENGINES = (*SAMPLERS, "linear", "tree", "integrated_gradients", "expected_gradients")
-"""Names of all engines."""
+    parts = []
+    for session in np.asarray(sessions).tolist():
+        batch = data.batch(torch.tensor([session]))
+        n_firms, rng = batch.firms_N.numel(), np.random.default_rng((config.seed, session))
+        sample_E: IntArray = np.arange(n_firms)
+        if config.firms_per_date is not None and config.firms_per_date < n_firms:
+            sample_E = stratified_sample(batch.s_BN[0].cpu().numpy(), config.firms_per_date, rng)
+        seed = int(rng.integers(2**32))
+        forecast_N = forecast(inner, batch, None)[0]
+        precision = Precision(config.permutations) if config.precision is None else config.precision
+        if config.share is not None:
+            precision = relative_precision(config.share, forecast_N, draws=max(2, config.permutations))
+        method = Method(config.engine, config.removal, precision, seed)
+        part = explain_date(
+            model, batch, session, players, sample_E, method, cells=cells, forecast_N=forecast_N
+        )
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else _joined(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,11 +244,8 @@ class Method:
 
     Attributes
     ----------
-    engine
-        One of `ENGINES`.
-    removal
-        What replaces absent characteristics and channels. Closed forms and gradients do not draw given what
-        is kept.
+    engine, removal
+        As in :class:`GroupGameConfig`. Closed forms and gradients do not draw given what is kept.
     precision
         When sampling stops. Gradients take its ``draws``; closed forms need none.
     seed
@@ -353,44 +258,27 @@ class Method:
     seed: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DateValues:
-    """Values of a date's forecasts.
-
-    Attributes
-    ----------
-    values
-        The values and their errors.
-    reached
-        Whether the precision was reached.
-    state
-        Draws of a sampling engine, from which :func:`date_values` can continue; None for other engines.
-    """
-
-    values: ShapleyValues
-    reached: bool
-    state: SamplerState | None = None
-
-
-def date_values(
+def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it)
     model: Explainable,
     batch: Batch,
+    session: int,
     players: tuple[Player, ...],
     sample_E: IntArray,
     method: Method,
     *,
     cells: TrainingCells | None,
-    state: SamplerState | None = None,
+    forecast_N: FloatArray,
+    drawn: Draws | None = None,
     on_round: OnRound | None = None,
-) -> DateValues:
+) -> GroupAttribution:
     """Compute the values of some forecasts of a date.
 
     Parameters
     ----------
     model
-        A fitted model, a neural module in eval mode, or a function of a one-date batch.
-    batch
-        One date.
+        As for :func:`explain_groups`.
+    batch, session
+        One date, and its session index.
     players
         P players.
     sample_E
@@ -399,49 +287,106 @@ def date_values(
         How to compute the values.
     cells
         Cells of the training fold; None for removal ``date``.
-    state
+    forecast_N
+        Forecasts of the complete model.
+    drawn
         Draws of an earlier call with the same arguments, which are continued.
     on_round
-        Called after each round of a sampling engine.
+        Called after each round of permutations.
 
     Raises
     ------
     ValueError
         If the engine does not suit the model, the players or the removal.
     """
-    if method.engine in SAMPLERS:
+    engine, inner = method.engine, unwrap(model)
+    if engine == "permutation":
         background = replacement(method.removal, batch, cells, method.seed)
-        game = group_game(unwrap(model), batch, players, sample_E, background)
+        game = group_game(inner, batch, players, sample_E, background)
         sampled = sample(
-            game,
-            len(players),
-            SAMPLERS[method.engine],
-            method.precision,
-            seed=method.seed,
-            state=state,
-            on_round=on_round,
+            game, len(players), method.precision, seed=method.seed, drawn=drawn, on_round=on_round
         )
-        return DateValues(sampled.values, sampled.reached, sampled.state)
+        values, reached, drawn = sampled.values, sampled.reached, sampled.drawn
+    else:
+        values, drawn = _without_coalitions(model, batch, players, sample_E, method, cells=cells), None
+        reached = method.precision.reached_by(values.error_PO)
+    return GroupAttribution(
+        players=players,
+        sessions_E=np.full(len(sample_E), session, dtype=np.int64),
+        firms_E=batch.firms_N.cpu().numpy()[sample_E],
+        values_EP=values.values_PO.T,
+        base_E=values.base_O,
+        error_EP=values.error_PO.T,
+        forecast_E=forecast_N[sample_E],
+        data_EP=np.stack([player_data(player, batch)[sample_E] for player in players], axis=1),
+        engine=engine,
+        removal=method.removal,
+        absent_days=absent_days(inner) if players[0].kind == "days" else None,
+        reached=reached,
+        drawn=drawn,
+    )
+
+
+def mean_over_seeds(
+    parts: Sequence[GroupAttribution], scale: Sequence[float] | None = None
+) -> GroupAttribution:
+    """Average the attributions of the same forecasts by several fitted models, as one of their mean forecast.
+
+    Parameters
+    ----------
+    parts
+        K attributions with the same players and forecasts.
+    scale
+        What the forecasts of each model are divided by first; None: nothing. The standard error of the mean
+        is ``sqrt(sum_k (e_k / scale_k)^2) / K``.
+    """
+    scale = [1.0] * len(parts) if scale is None else scale
+
+    def mean(of: Callable[[GroupAttribution], FloatArray]) -> FloatArray:
+        return np.asarray(np.mean([of(part) / s for part, s in zip(parts, scale, strict=True)], axis=0))
+
+    squared_EP = np.sum([(part.error_EP / s) ** 2 for part, s in zip(parts, scale, strict=True)], axis=0)
+    return replace(
+        parts[0],
+        values_EP=mean(lambda part: part.values_EP),
+        base_E=mean(lambda part: part.base_E),
+        forecast_E=mean(lambda part: part.forecast_E),
+        error_EP=np.sqrt(squared_EP) / len(parts),
+        reached=all(part.reached for part in parts),
+        drawn=None,
+    )
+
+
+def _joined(parts: Sequence[GroupAttribution]) -> GroupAttribution:
+    """Attributions of several dates as one."""
+    names = ("sessions_E", "firms_E", "values_EP", "base_E", "error_EP", "forecast_E", "data_EP")
+    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return replace(parts[0], **joined, reached=all(part.reached for part in parts), drawn=None)
+
+
+def _without_coalitions(
+    model: Explainable,
+    batch: Batch,
+    players: tuple[Player, ...],
+    sample_E: IntArray,
+    method: Method,
+    *,
+    cells: TrainingCells | None,
+) -> ShapleyValues:
+    """Values by a closed form or by gradients."""
     if method.removal == "conditional":
         raise ValueError(
             f"Engine {method.engine} does not draw given what is kept; use removal date or train, or the "
             "permutation engine."
         )
-    if method.engine in ("linear", "tree"):
-        return DateValues(_closed_form(model, batch, players, sample_E, method, cells=cells), True)
-    found = gradient_values(
-        differentiable(model),
-        batch,
-        players,
-        sample_E,
-        replacement(method.removal, batch, cells, method.seed),
-        seed=method.seed,
-        config=GradientConfig(
-            "integrated" if method.engine == "integrated_gradients" else "expected", method.precision.draws
-        ),
-    )
-    asked = method.precision.standard_error
-    return DateValues(found.values, asked is None or bool(found.values.error_PO.max() <= asked))
+    background = donors(method.removal, batch, cells, method.seed)
+    if method.engine == "integrated_gradients":
+        return gradient_values(
+            differentiable(model), batch, players, sample_E, background, draws=method.precision.draws
+        )
+    baseline, z_NF = getattr(model, "baseline", None), batch.z_BNF[0].double().cpu().numpy()
+    background_SF = None if cells is None or method.removal == "date" else cells.z_SF.astype(np.float64)
+    return closed_form(baseline, method.engine, z_NF, background_SF, players, sample_E)
 
 
 def differentiable(model: Explainable) -> Differentiable:
@@ -463,31 +408,3 @@ def differentiable(model: Explainable) -> Differentiable:
         return batch.z_BNF.double() @ coefficient_F.to(batch.z_BNF.device) + intercept
 
     return linear
-
-
-def _closed_form(
-    model: Explainable,
-    batch: Batch,
-    players: tuple[Player, ...],
-    sample_E: IntArray,
-    method: Method,
-    *,
-    cells: TrainingCells | None,
-) -> ShapleyValues:
-    baseline = getattr(model, "baseline", None)
-    columns_P = columns_of(tuple((player.kind, player.members) for player in players), method.engine)
-    z_NF = batch.z_BNF[0].double().cpu().numpy()
-    if method.removal == "date":
-        background = Background(z_NF, with_firms=True)
-    elif cells is not None:
-        background = Background(cells.z_SF.astype(np.float64), with_firms=False)
-    else:
-        raise ValueError(f"Removal {method.removal} draws from the training fold; give its sessions.")
-    if method.engine == "linear" and isinstance(baseline, Ridge):
-        return linear_values(
-            baseline.coefficient_F, baseline.intercept, z_NF[sample_E], background, columns_P
-        )
-    if method.engine == "tree" and isinstance(baseline, LightGBM):
-        return tree_values(Trees(*baseline.trees()), z_NF[sample_E], background, columns_P)
-    needed = "ridge" if method.engine == "linear" else "lightgbm"
-    raise ValueError(f"Engine {method.engine} explains {needed} only; use the permutation engine.")

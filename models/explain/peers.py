@@ -17,13 +17,15 @@ from torch import Tensor
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.batch import Ablation, Batch, PanelTensors
-from models.explain.groups import RankAgreement, rank_agreement
 from models.explain.players import Explainable, forecast, repeat_batch, unwrap
-from models.explain.shapley import Quality, quality
 from models.forecaster import Forecaster
 
 if TYPE_CHECKING:
     import shap
+
+_PAIR_CELLS = 500_000  # pairs of firms per forward pass, chosen to fit into a CPU cache
+_NESTED_TOKENS = 50_000  # tokens per pass over nested sets of peers
+_CUDA_FACTOR = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,6 @@ class PeerAttribution:
     attention_NN
         Attention of firm i to firm j, averaged over layers and heads. Rows sum to 1 minus the weight of the
         null key.
-    quality
-        Accuracy of the values of the targets with all sources. None if the leaders were drawn.
-    attention_peers
-        Agreement of attention with ``|phi|`` over the measured pairs of each target.
     """
 
     session: int
@@ -99,8 +97,6 @@ class PeerAttribution:
     base_N: FloatArray
     forecast_N: FloatArray
     attention_NN: FloatArray
-    quality: Quality | None
-    attention_peers: RankAgreement
 
     def explanation(self, tickers: Sequence[str] | None = None) -> shap.Explanation:
         """Convert the targets with all sources to ``shap.Explanation``; ``tickers`` are those of the panel.
@@ -157,7 +153,7 @@ def explain_peers(
     """Compute Shapley values of the peers for the forecasts of some sessions.
 
     A coalition is the set of firms whose keys are not masked. R random orders of the firms and their reverses
-    are walked (`models.explain.peers`); the value of a firm is the mean of its steps, and the mean of an
+    are walked; the value of a firm is the mean of its steps, and the mean of an
     order and its reverse is one independent draw. The values of a date depend on that date, the model and
     the seed, not on the other dates; which of its pairs are measured depends on the dates of the network.
 
@@ -233,21 +229,16 @@ def _explain_date(
     first_NN[at], second_NN[at] = first_nK / half, (total_nK - first_nK) / (draws - half)
     base_N = game.forecasts(np.zeros((1, len(firms_N)), dtype=np.bool_))[0]
     forecast_N, attention_NN = forecast(module, batch, None)[0], _attention(module, batch)
-    full = len(leaders_K) == len(firms_N)
     return PeerAttribution(
         session=session,
         firms_N=firms_N,
         phi_NN=phi_NN,
         square_NN=square_NN,
         error_NN=error_NN,
-        repeat_N=_agreement(first_NN, np.abs(second_NN)),
+        repeat_N=_rank_correlation(first_NN, np.abs(second_NN)),
         base_N=base_N,
         forecast_N=forecast_N,
         attention_NN=attention_NN,
-        quality=quality(phi_nK, base_N[followers_n], forecast_N[followers_n], np.sqrt(variance_nK))
-        if full
-        else None,
-        attention_peers=rank_agreement(_agreement(phi_NN, attention_NN)),
     )
 
 
@@ -267,15 +258,11 @@ def _attention(module: Forecaster, batch: Batch) -> FloatArray:
     return peers_BLHNN[0].double().mean(dim=(0, 1)).cpu().numpy()
 
 
-def _agreement(phi_NN: FloatArray, attention_NN: FloatArray) -> FloatArray:
-    size_NN = np.abs(phi_NN)  # NaN for pairs that were not measured: ignored by the correlation
+def _rank_correlation(first_NN: FloatArray, second_NN: FloatArray) -> FloatArray:
+    """Correlation of each row with ``|first_NN|``, without the diagonal and pairs not measured."""
+    size_NN = np.abs(first_NN)
     np.fill_diagonal(size_NN, np.nan)
-    return rank_ic_by_date(attention_NN, size_NN)
-
-
-_PAIR_CELLS = 500_000  # pairs of firms per forward pass, chosen to fit into a CPU cache
-_NESTED_TOKENS = 50_000  # tokens per pass over nested sets of peers
-_CUDA_FACTOR = 64
+    return rank_ic_by_date(second_NN, size_NN)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -314,8 +301,7 @@ class PeerGame:
 
     def forecasts(self, keep_MN: BoolArray) -> FloatArray:
         """Forecasts [M, N] of coalitions of peers."""
-        factor = _CUDA_FACTOR if self._device.type == "cuda" else 1
-        step = max(1, _PAIR_CELLS * factor // self.n_firms**2)
+        step = max(1, _PAIR_CELLS * self._factor // self.n_firms**2)
         parts = []
         with torch.inference_mode():
             for keep_BN in torch.split(torch.as_tensor(keep_MN, device=self._device), step):
@@ -345,8 +331,7 @@ class PeerGame:
         return np.ascontiguousarray((nested_Pn[place_K + 1] - nested_Pn[place_K]).T)
 
     def _nested(self, order_N: IntArray, followers_n: IntArray) -> FloatArray | None:
-        factor = _CUDA_FACTOR if self._device.type == "cuda" else 1
-        chunk = max(1, _NESTED_TOKENS * factor // (self.n_firms + 1))
+        chunk = max(1, _NESTED_TOKENS * self._factor // (self.n_firms + 1))
         order = torch.as_tensor(order_N.copy(), device=self._device)
         parts = []
         with torch.inference_mode():
@@ -360,3 +345,7 @@ class PeerGame:
     @property
     def _device(self) -> torch.device:
         return self.batch.m_BN.device
+
+    @property
+    def _factor(self) -> int:
+        return _CUDA_FACTOR if self._device.type == "cuda" else 1

@@ -22,7 +22,9 @@ from models.forecaster import Forecaster
 from models.peers.layer import PeerLayer
 from models.spec import require_choice
 
-Kind = Literal["days", "channel", "family", "peers", "sector", "firm", "market"]
+Kind = Literal["days", "family", "peers", "sector", "firm", "market"]
+PEER_KINDS = ("peers", "sector", "firm")
+"""Kinds of players that are firms."""
 ForecastDate = Callable[[Batch], AnyFloatArray]
 Unwrapped = Forecaster | ForecastDate
 Explainable = Fitted | Forecaster | ForecastDate
@@ -36,14 +38,13 @@ class Player:
     Attributes
     ----------
     kind
-        ``days``: days of the windows; ``channel``: channels of the windows, on all days; ``family``:
-        characteristics; ``peers``: all firms as peers; ``sector`` and ``firm``: some firms as peers;
-        ``market``: a market token of the model.
+        ``days``: days of the windows; ``family``: characteristics; ``peers``: all firms as peers; ``sector``
+        and ``firm``: some firms as peers; ``market``: a market token of the model.
     name
         Name in tables and plots.
     members
-        Days counted backwards (1 is the decision session), columns of channels or characteristics, the group
-        code of a sector in a batch, the panel column of a firm, or the index of a token.
+        Days counted backwards (1 is the decision session), columns of characteristics, the group code of a
+        sector in a batch, the panel column of a firm, or the index of a token.
     """
 
     kind: Kind
@@ -52,51 +53,30 @@ class Player:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayerNames:
-    """Names of inputs that a panel of tensors does not have; players without a name are numbered.
-
-    Attributes
-    ----------
-    channels
-        Names of the C channels.
-    groups
-        Names of the groups, by the panel's group code.
-    firms
-        Tickers by panel column.
-    """
-
-    channels: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    firms: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class PlayerConfig:
     """How the inputs of a model are divided into players.
 
     Attributes
     ----------
-    windows
-        Whether windows are divided by ``days`` or by ``channels``.
     day_starts
-        First day of each block, counted backwards from the decision session, which is day 1.
+        First day of each block of days, counted backwards from the decision session, which is day 1.
     peers
         ``all``: all peers are one player. ``sectors``: the firms of each group are one. ``firms``: every firm
         is one if the date has at most ``max_firms`` firms, otherwise every group.
     max_firms
         Largest number of single firms.
-    names
-        Names of channels, sectors and firms.
+    groups, firms
+        Names of the groups by the panel's group code, and tickers by panel column; players without a name are
+        numbered.
     """
 
-    windows: Literal["days", "channels"] = "days"
     day_starts: tuple[int, ...] = (1, 2, 3, 6, 11)
     peers: Literal["all", "sectors", "firms"] = "all"
     max_firms: int = 100
-    names: PlayerNames = PlayerNames()
+    groups: tuple[str, ...] = ()
+    firms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require_choice("windows", self.windows, ("days", "channels"))
         require_choice("peers", self.peers, ("all", "sectors", "firms"))
 
 
@@ -172,48 +152,33 @@ def find_players(
     config = PlayerConfig() if config is None else config
     players: list[Player] = []
     if isinstance(model, Forecaster) and (model.uses_days or day_attention(model, batch) is not None):
-        players += _windows(batch, config)
+        for days in day_blocks(batch.x_BNWC.shape[2], config.day_starts):
+            name = f"day {days[0]}" if len(days) == 1 else f"days {days[0]}-{days[-1]}"
+            players.append(Player("days", name, days))
     players += [Player("family", name, tuple(columns)) for name, columns in families.items()]
     if isinstance(model, Forecaster) and model.uses_peers:
+        layers = [part for part in model.modules() if isinstance(part, PeerLayer)]
+        tokens = max((part.market_tokens for part in layers), default=0)
         players += _peers(batch, config)
-        players += [Player("market", f"market token {g + 1}", (g,)) for g in range(_market_tokens(model))]
+        players += [Player("market", f"market token {g + 1}", (g,)) for g in range(tokens)]
     if not players:
         raise ValueError("The model has neither days nor peers; give the families of its characteristics.")
     return tuple(players)
-
-
-def _windows(batch: Batch, config: PlayerConfig) -> list[Player]:
-    _, _, window, channels = batch.x_BNWC.shape
-    if config.windows == "channels":
-        names = config.names.channels or tuple(f"channel {c}" for c in range(channels))
-        return [Player("channel", names[c], (c,)) for c in range(channels)]
-    return [
-        Player("days", f"day {days[0]}" if len(days) == 1 else f"days {days[0]}-{days[-1]}", days)
-        for days in day_blocks(window, config.day_starts)
-    ]
 
 
 def _peers(batch: Batch, config: PlayerConfig) -> list[Player]:
     if config.peers == "all":
         return [Player("peers", "peers")]
     if config.peers == "firms" and batch.firms_N.numel() <= config.max_firms:
-        tickers = config.names.firms
         return [
-            Player("firm", tickers[firm] if tickers else f"firm {firm}", (firm,))
+            Player("firm", config.firms[firm] if config.firms else f"firm {firm}", (firm,))
             for firm in batch.firms_N.tolist()
         ]
-    codes = torch.unique(batch.s_BN[batch.m_BN]).tolist()  # a batch's codes are the panel's plus 1
-    return [Player("sector", _sector(code, config.names.groups), (code,)) for code in codes]
-
-
-def _sector(code: int, groups: tuple[str, ...]) -> str:
-    if not code:
-        return "firms of unknown sector"
-    return groups[code - 1] if groups else f"sector {code - 1}"
-
-
-def _market_tokens(model: Forecaster) -> int:
-    return max((part.market_tokens for part in model.modules() if isinstance(part, PeerLayer)), default=0)
+    players = []
+    for code in torch.unique(batch.s_BN[batch.m_BN]).tolist():  # a batch's codes are the panel's plus 1
+        name = config.groups[code - 1] if config.groups else f"sector {code - 1}"
+        players.append(Player("sector", name if code else "firms of unknown sector", (code,)))
+    return players
 
 
 def absent_days(model: Unwrapped) -> str:
@@ -226,11 +191,10 @@ def absent_days(model: Unwrapped) -> str:
 
 def check_families(families: Mapping[str, Sequence[int]], n_characteristics: int) -> None:
     """Raise ValueError unless every column belongs to exactly one family, or there are no families."""
-    if families and sorted(c for columns in families.values() for c in columns) != list(
-        range(n_characteristics)
-    ):
+    columns = sorted(column for of_family in families.values() for column in of_family)
+    if families and columns != list(range(n_characteristics)):
         raise ValueError(
-            f"The families have the columns {sorted(c for columns in families.values() for c in columns)}; "
+            f"The families have the columns {columns}; "
             f"each of the {n_characteristics} characteristics must belong to exactly one family."
         )
 
@@ -255,16 +219,14 @@ def forecast(
 def player_data(player: Player, batch: Batch) -> FloatArray:
     """Feature value of a player for each firm, [N]: ``data_EP`` in `models.explain.groups`.
 
-    The mean of a family's characteristics, the mean of the first channel over days or of a channel over the
-    window, the number of peers, the number of peers in a sector, or NaN.
+    The mean of a family's characteristics, the mean of the first channel over days, the number of peers, the
+    number of peers in a sector, or NaN.
     """
     n_firms, window = batch.x_BNWC.shape[1:3]
     if player.kind == "family":
         data_N = batch.z_BNF[0, :, list(player.members)].mean(dim=1)
     elif player.kind == "days":
         data_N = batch.x_BNWC[0, :, [window - day for day in player.members], 0].mean(dim=1)
-    elif player.kind == "channel":
-        data_N = batch.x_BNWC[0, :, :, list(player.members)].mean(dim=(1, 2))
     elif player.kind == "market":
         data_N = torch.full((n_firms,), torch.nan)
     else:

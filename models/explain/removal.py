@@ -35,6 +35,10 @@ class Replacement(Protocol):
         """Replacement values [N, F], given the columns that are kept; the kept columns are ignored."""
         ...
 
+
+class Donors(Replacement, Protocol):
+    """Other firms, or cells of the training fold, that give all of their inputs."""
+
     def windows(self, draw: int) -> Tensor:
         """Replacement windows [N, W, C]."""
         ...
@@ -166,12 +170,6 @@ class ConditionalDraws:
         out_NF[:, ~kept_F] = self._values(q_NA, ~kept_F)
         return out_NF
 
-    def windows(self, draw: int) -> Tensor:
-        """Refuse windows, which have no copula."""
-        raise ValueError(
-            "Channels cannot be drawn given what is kept; use removal date or train, or days as players."
-        )
-
     def _law(self, kept_F: BoolArray) -> tuple[FloatArray, FloatArray]:
         """Slopes on the kept scores, and a root of the covariance of the absent ones."""
         key = kept_F.tobytes()
@@ -212,12 +210,17 @@ def replacement(removal: Removal, batch: Batch, cells: TrainingCells | None, see
     ValueError
         If the removal is unknown, or needs training cells and there are none.
     """
+    if removal == "conditional" and cells is not None:
+        return ConditionalDraws(cells, batch, seed)
+    return donors(removal, batch, cells, seed)
+
+
+def donors(removal: Removal, batch: Batch, cells: TrainingCells | None, seed: int) -> Donors:
+    """Build the replacements of a date whose removal is ``date`` or ``train``; see :func:`replacement`."""
     if removal not in REMOVALS:
         raise ValueError(f"removal is {removal!r}; choose one of {', '.join(REMOVALS)}.")
     if removal == "date":
         return SameDate(batch, seed)
     if cells is None:
         raise ValueError(f"Removal {removal} draws from the training fold; give its sessions.")
-    if removal == "train":
-        return TrainingDraws(cells, batch.firms_N.numel(), seed)
-    return ConditionalDraws(cells, batch, seed)
+    return TrainingDraws(cells, batch.firms_N.numel(), seed)

@@ -1,7 +1,7 @@
 """Shapley values of a model's skill: which group of inputs carries the rank IC.
 
 The game of a date pays the skill of its forecasts when only a coalition of players takes part: the rank
-correlation of forecasts and targets over firms, or minus the mean squared error. The mean of the values over
+correlation of forecasts and targets over firms, 0 if all forecasts are equal. The mean of the values over
 test dates divides the model's skill among its inputs. This is SAGE (Covert, Lundberg and Lee 2020,
 "Understanding global feature contributions with additive importance measures"), with dates in place of single
 predictions. A forecast without some inputs is the mean over several replacements of these inputs, before its
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import torch
@@ -26,11 +25,9 @@ from features.arrays import BoolArray, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.batch import PanelTensors
 from models.explain.date_game import group_game
-from models.explain.engines.samplers import SAMPLERS
 from models.explain.players import Explainable, Player, PlayerConfig, check_families, find_players, unwrap
 from models.explain.removal import Removal, TrainingCells, replacement, training_cells
-from models.explain.shapley import FixedGame, Game, Precision, sample
-from models.spec import require_choice
+from models.explain.shapley import Game, Precision, fixed, sample
 
 MIN_FIRMS = 3
 """Fewest firms with a known target on a date: two have a rank correlation of 1 or -1 whatever happens."""
@@ -42,9 +39,6 @@ class SkillConfig:
 
     Attributes
     ----------
-    payoff
-        ``rank_ic``: Spearman correlation of forecasts and targets over the firms of a date, 0 if all
-        forecasts are equal. ``mse``: minus the mean squared error, in the squared unit of the target.
     permutations
         Antithetic permutations per date. Their noise averages out over dates, and the standard error over
         dates contains it.
@@ -52,25 +46,19 @@ class SkillConfig:
         K, replacements that a forecast without some inputs is averaged over.
     players
         How the inputs are divided into players.
-    engine
-        ``permutation``, ``kernel`` or ``exact``.
     removal
-        What replaces absent characteristics and channels: see `models.explain.removal`.
+        What replaces absent characteristics: see `models.explain.removal`.
     seed
         Seed of the permutations and the replacements, independently for each date.
     """
 
-    payoff: Literal["rank_ic", "mse"] = "rank_ic"
     permutations: int = 1
     replacements: int = 4
     players: PlayerConfig = field(default_factory=PlayerConfig)
-    engine: str = "permutation"
     removal: Removal = "date"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require_choice("payoff", self.payoff, ("rank_ic", "mse"))
-        require_choice("engine", self.engine, tuple(SAMPLERS))
         if self.permutations < 1 or self.replacements < 1:
             raise ValueError(
                 f"permutations is {self.permutations} and replacements is {self.replacements}; "
@@ -147,13 +135,7 @@ def explain_skill(
         game = _skill_game(model, data, session, players, config, cells=cells, seed=date_seed)
         if game is None:
             continue
-        sampled = sample(
-            FixedGame(game),
-            len(players),
-            SAMPLERS[config.engine],
-            Precision(config.permutations),
-            seed=date_seed,
-        )
+        sampled = sample(fixed(game), len(players), Precision(config.permutations), seed=date_seed)
         kept.append(session)
         values.append(sampled.values.values_PO[:, 0])
         bases.append(float(sampled.values.base_O[0]))
@@ -165,18 +147,6 @@ def explain_skill(
         base_D=np.asarray(bases, dtype=np.float64),
         skill_D=np.asarray(skills, dtype=np.float64),
     )
-
-
-def mean_and_error(value_DX: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean over dates, and its standard error ``std / sqrt(D)``, which is NaN for a single date.
-
-    Dates are taken as independent: their labels must not overlap.
-    """
-    dates = len(value_DX)
-    mean_X: FloatArray = np.asarray(value_DX.mean(axis=0))
-    if dates < 2:
-        return mean_X, np.full_like(mean_X, np.nan)
-    return mean_X, np.asarray(value_DX.std(axis=0, ddof=1) / np.sqrt(dates))
 
 
 def _skill_game(
@@ -202,8 +172,6 @@ def _skill_game(
     def payoff(keep_MP: BoolArray) -> FloatArray:
         every_ME = forecasts(np.repeat(keep_MP, len(draw_K), axis=0), np.tile(draw_K, len(keep_MP)))
         mean_ME = every_ME.reshape(len(keep_MP), len(draw_K), -1).mean(axis=1)
-        if config.payoff == "mse":
-            return np.asarray(-((mean_ME - y_N[known_E]) ** 2).mean(axis=1, keepdims=True))
         ic_M = rank_ic_by_date(mean_ME, np.repeat(y_N[None, known_E], len(mean_ME), axis=0))
         return np.nan_to_num(ic_M)[:, None]  # equal forecasts rank nothing
 

@@ -65,8 +65,8 @@ def explain(
     engine: Annotated[
         str | None,
         typer.Option(
-            help="`permutation`, `kernel` or `exact` (at most 12 players); `linear` for ridge and `tree` for "
-            "lightgbm; `integrated_gradients` or `expected_gradients`. Default: `permutation`."
+            help="`permutation`; `linear` for ridge and `tree` for lightgbm; `integrated_gradients` for "
+            "neural models and ridge. Default: `permutation`."
         ),
     ] = None,
     removal: Annotated[
@@ -172,11 +172,11 @@ def explain(
         out=out,
     )
     if skill:
-        from pipelines.explain.command import explain_skill_of_run
+        from pipelines.explain.forecasts import explain_skill_of_run
 
         print(explain_skill_of_run(run, output, question))
         return
-    from pipelines.explain.command import explain_forecasts
+    from pipelines.explain.forecasts import explain_forecasts
 
     print(explain_forecasts(run, output, question))
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from features.arrays import IntArray
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
-from pipelines.explain.games import explain_models, explained_models
-from pipelines.explain.network_tables import NetworkStudy, graphml, network_tables
+from pipelines.explain.games import ModelExplanation, explain_models, explained_models
+from pipelines.explain.network_tables import NetworkStudy
 from pipelines.explain.tables import explanation_tables, planted_edges, recovery_table, summary_line
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
@@ -54,29 +55,20 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     require_test(run.config, run.run_id)
     names = explained_models(run.config)
     folds, seed = plan_folds(dataset, run.config), run.config.explain.seed
-    truth = _planted(run, lake)
+    truth = None  # of a simulated market: its planted edges
+    if "truth_edges" in run.versions:
+        truth = lake.read("truth_edges", version=run.versions["truth_edges"])
+    tests = np.unique(np.concatenate([fold.test for fold in folds]))
     started = time.monotonic()
     tables: dict[str, list[pl.DataFrame]] = {}
     summary: list[str] = []
     with progress.stage("explain", total=len(names) * len(folds) * len(run.config.seeds)):
         for explanation in explain_models(run, dataset, folds, names, progress):
-            name = explanation.model
-            planted_NN, of_model = None, {}
-            if explanation.peers:
-                study = NetworkStudy.of(name, explanation.peers, explanation.fits, dataset, seed=seed)
-                sessions = np.array([part.session for part in explanation.peers])
-                planted_NN = None if truth is None else planted_edges(truth, dataset, sessions)
-                tests = np.unique(np.concatenate([fold.test for fold in folds]))
-                of_model = network_tables(study, tests, planted_NN)
-                run.write_text(f"networks/{name}.graphml", graphml(study))
-            of_model |= explanation_tables(explanation, dataset, planted_NN, seed)
-            if truth is not None and explanation.peers:
-                of_model["recovery"] = recovery_table(explanation, truth, dataset)
-            for table, frame in of_model.items():
+            for table, frame in _tables_of(explanation, run, dataset, truth, tests).items():
                 tables.setdefault(table, []).append(frame)
             summary.append(summary_line(explanation, dataset, seed))
     for table, frames in tables.items():
-        run.write_table(f"explain_{table}", pl.concat(frames))
+        run.write_table(f"explain_{table}", pl.concat(frames, how="diagonal"))
     if tables:
         event = ExplanationMade(
             environment=environment(),
@@ -94,26 +86,30 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     )
 
 
+def _tables_of(
+    explanation: ModelExplanation, run: Run, dataset: Dataset, truth: pl.DataFrame | None, tests: IntArray
+) -> dict[str, pl.DataFrame]:
+    """All tables of a model, which begin with its name; its network is written as GraphML too."""
+    seed, planted_NN = run.config.explain.seed, None
+    tables: dict[str, pl.DataFrame] = {}
+    if explanation.peers:
+        study = NetworkStudy(explanation.model, explanation.peers, explanation.fits, dataset, seed)
+        if truth is not None:
+            sessions = np.array([part.session for part in explanation.peers])
+            planted_NN = planted_edges(truth, dataset, sessions)
+            tables["recovery"] = recovery_table(explanation, truth, dataset)
+        tables |= study.tables(tests, planted_NN)
+        run.write_text(f"networks/{explanation.model}.graphml", study.graphml())
+    return tables | explanation_tables(explanation, dataset, planted_NN, seed)
+
+
 def explain_if_new(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     """Explain the models of a run unless its stored explanation is what `explain` would compute again.
 
     It is if no task has finished since, its tables are there, and the settings, the device, the code and the
     versions of Python and the libraries are the same.
 
-    Parameters
-    ----------
-    run, dataset, lake, progress
-        As of `explain`.
-
-    Returns
-    -------
-    str
-        One line per explained model, computed now or stored.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As `explain`.
+    Arguments and errors are those of `explain`; the answer is computed now, or stored.
     """
     kept = _current(run)
     if kept is None:
@@ -155,10 +151,3 @@ def _code() -> str:
     """Digest of the code that explains; that of models and features is in the environment."""
     folders = (_PACKAGES / "pipelines" / "explain", _PACKAGES / "models" / "explain")
     return source_digest((path for folder in folders for path in folder.rglob("*.py")), _PACKAGES)
-
-
-def _planted(run: Run, lake: Lake) -> pl.DataFrame | None:
-    """The planted edges of a simulated market; None on real data."""
-    if "truth_edges" not in run.versions:
-        return None
-    return lake.read("truth_edges", version=run.versions["truth_edges"])

@@ -1,6 +1,10 @@
-"""Shapley values of the forecasts of one date, averaged over the seeds of the fold that tests the date.
+"""Explain single forecasts of a run, or its skill: ``peerglass explain RUN --date D`` and ``--skill``.
 
-Legend: P players, E explained firms, K seeds.
+Every seed of the fold that tests a date is explained by itself, and forecasts, values and base values are
+averaged over seeds. An asked precision ``p`` of the mean of K seeds is reached by drawing each seed until its
+error is ``sqrt(K) p``. Draws are kept in the run's folder, so that a higher precision continues them.
+
+Legend: P players, E explained firms, N firms of a date.
 """
 
 from __future__ import annotations
@@ -11,248 +15,276 @@ import json
 import math
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 
 import models.explain
 from features.arrays import FloatArray, IntArray
-from models.batch import Batch, PanelTensors
-from models.explain.design import stratified_sample
-from models.explain.engines.samplers import SAMPLERS
-from models.explain.groups import DateValues, Method, date_values
-from models.explain.players import (
-    Player,
-    PlayerConfig,
-    PlayerNames,
-    absent_days,
-    find_players,
-    forecast,
-    unwrap,
-)
-from models.explain.removal import Removal, TrainingCells, training_cells
-from models.explain.shapley import MAX_DRAWS, Precision, SamplerState
-from models.fitted import Fitted
+from models.batch import Batch
+from models.explain.design import evenly_spaced, stratified_sample
+from models.explain.groups import GroupAttribution, Method, explain_date, mean_over_seeds
+from models.explain.players import PlayerConfig, absent_days, find_players, forecast, unwrap
+from models.explain.removal import REMOVALS, training_cells
+from models.explain.shapley import MAX_DRAWS, Draws, Precision
+from models.explain.skill import SkillConfig, explain_skill
 from models.forecaster import Forecaster
-from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError
-from pipelines.explain.games import families_of
-from pipelines.explain.question import Place, Question, choose_model
-from pipelines.explain.trained import explained_panel, require_features
-from pipelines.files import replacing
+from pipelines.explain.fitted import FoldFits, families_of, restore_fits
+from pipelines.explain.question import Place, Question, choose_model, find_place, find_places, newest_date
+from pipelines.explain.tables import period_table, skill_table
+from pipelines.explain.text import (
+    decimals_for,
+    describe_difference,
+    describe_ends,
+    describe_forecast,
+    describe_history,
+    describe_period,
+    describe_section,
+    describe_skill,
+)
+from pipelines.explain.unit import unit_of_run
+from pipelines.files import replacing, write_table
 from pipelines.progress import Progress
-from pipelines.run.checkpoints import load_checkpoint
+from pipelines.run.checkpoints import read_checkpoint
 from pipelines.run.completeness import require_test
 from pipelines.run.open import load_run_data
-from pipelines.run.record import Run, open_run
-from pipelines.train.task import Arrays, collect_arrays
+from pipelines.run.record import open_run
+from pipelines.train.task import collect_arrays
 
 DRAWS = 16
 FIRMS_PER_DATE = 8
 """Forecasts explained on each sampled date of a span."""
 
 
+class _RunModel:
+    """A model of a run with its data; the fits of the last fold are kept for the next date."""
+
+    def __init__(self, name: str, output: Path, model: str | None, progress: Progress) -> None:
+        self.run, self.progress = open_run(name, output), progress
+        require_test(self.run.config, self.run.run_id)
+        self.model = choose_model(self.run, model)
+        self.dataset, _ = load_run_data(self.run, progress)
+        self.folds = plan_folds(self.dataset, self.run.config)
+        self.arrays = collect_arrays(self.dataset, self.run.config.features.window)
+        self.families = families_of(self.dataset.characteristic_names)
+        self.seed = self.run.config.explain.seed
+        self._fits: dict[int, FoldFits] = {}
+
+    def fits(self, fold: int) -> FoldFits:
+        """The fitted models of a fold; DataError if one is missing or of other features."""
+        if fold not in self._fits:
+            folders = {seed: self.run.checkpoint(self.model, fold, seed) for seed in self.run.config.seeds}
+            checkpoints = {seed: read_checkpoint(folder) for seed, folder in folders.items()}
+            device = resolve_device(self.run.config.device)
+            self._fits = {fold: restore_fits(checkpoints, self.arrays, device, f"{self.model}, fold {fold}")}
+        return self._fits[fold]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Explained:
-    """Shapley values of forecasts of one date.
+class _Explained:
+    """The values of a date, as means over seeds; ``draws`` is None for engines that do not draw."""
 
-    Attributes
-    ----------
-    date, fold
-        The date, and the index of the fold that tests it.
-    engine, removal
-        How the values were computed, and what replaced absent characteristics.
-    players
-        Kind and name of each player: the ticker of a firm, the group of a sector.
-    tickers, groups
-        The explained firms, and the group of each; None if unknown.
-    values_PE, error_PE
-        Values and their Monte Carlo standard errors, in the unit of the forecasts; means over seeds.
-    base_E, forecast_E
-        Base values and forecasts; means over seeds. Values and base add up to the forecast.
-    spread
-        Standard deviation of the forecasts over all firms of the date.
-    draws
-        Number of draws per seed; None for engines that do not sample.
-    absent_days
-        What becomes of absent days, in words.
-    """
-
-    date: dt.date
-    fold: int
-    engine: str
-    removal: Removal
-    players: tuple[tuple[str, str], ...]
+    place: Place
+    values: GroupAttribution
     tickers: tuple[str, ...]
     groups: tuple[str | None, ...]
-    values_PE: FloatArray
-    error_PE: FloatArray
-    base_E: FloatArray
-    forecast_E: FloatArray
-    spread: float
+    spread: float  # standard deviation of the forecasts over all firms of the date
     draws: int | None
     absent_days: str
 
 
-class FoldModels:
-    """The fitted models of a run, loaded fold by fold; the last fold is kept for the next date.
+def explain_forecasts(name: str, output: Path, question: Question) -> str:
+    """Explain one forecast, the difference between two, a firm over time, a date, its ends, or a period.
 
-    Attributes
+    Only out-of-sample forecasts are explained: those of the fold that tests the date, as the mean over its
+    seeds.
+
+    Parameters
     ----------
-    run, dataset, folds
-        The run, its data and its folds.
-    model
-        Entry of ``models``.
-    """
+    name
+        Id of the run, a unique prefix of it, ``latest``, or its folder.
+    output
+        Folder that holds the runs.
+    question
+        What is explained, and how.
 
-    def __init__(self, run: Run, dataset: Dataset, model: str) -> None:
-        self.run, self.dataset, self.model = run, dataset, model
-        self.folds = plan_folds(dataset, run.config)
-        self._loaded: tuple[int, _Fold] | None = None
-
-    @classmethod
-    def open(cls, name: str, output: Path, model: str | None, progress: Progress) -> FoldModels:
-        """Open a run that has an out-of-sample test, and its data.
-
-        Parameters
-        ----------
-        name
-            Id of the run, a unique prefix of it, ``latest``, or its folder.
-        output
-            Folder that holds the runs.
-        model
-            Entry of ``models``; None takes the run's only model.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such run, it has no test, or the model cannot be chosen.
-        """
-        run = open_run(name, output)
-        require_test(run.config, run.run_id)
-        chosen = choose_model(run, model)
-        dataset, _ = load_run_data(run, progress)
-        return cls(run, dataset, chosen)
-
-    @cached_property
-    def _arrays(self) -> Arrays:
-        return collect_arrays(self.dataset, self.run.config.features.window)
-
-    def of_fold(self, fold: int) -> _Fold:
-        """Load the seeds of a fold, its data and the names of its groups.
-
-        Raises
-        ------
-        DataError
-            If a checkpoint is missing, or was trained on other features than the run's data have.
-        """
-        if self._loaded is not None and self._loaded[0] == fold:
-            return self._loaded[1]
-        data: PanelTensors | None = None
-        seeds: list[tuple[int, Fitted]] = []
-        groups: tuple[str, ...] = ()
-        for seed in self.run.config.seeds:
-            fitted, inputs = load_checkpoint(self.run.checkpoint(self.model, fold, seed))
-            groups, device = inputs.groups, resolve_device(self.run.config.device)
-            data = explained_panel(self._arrays, inputs, device) if data is None else data
-            require_features(fitted, data, f"{self.model}, fold {fold}, seed {seed}")
-            seeds.append((seed, fitted.to(device)))
-        assert data is not None, "a config has at least one seed"
-        self._loaded = fold, _Fold(tuple(seeds), data, groups)
-        return self._loaded[1]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fold:
-    """Seeds and fitted models of a fold, its data, and its groups."""
-
-    seeds: tuple[tuple[int, Fitted], ...]
-    data: PanelTensors
-    groups: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Seed:
-    """A fitted model, and the date as its input."""
-
-    seed: int
-    model: Fitted
-    batch: Batch
-    forecast_N: FloatArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Game:
-    """What is played with a seed; cells of the training fold are None if no draw needs them."""
-
-    one: _Seed
-    players: tuple[Player, ...]
-    chosen_E: IntArray
-    precision: Precision
-    cells: TrainingCells | None
-
-
-def explain_date(models: FoldModels, place: Place, question: Question, progress: Progress) -> Explained:
-    """Explain the forecasts of a date.
-
-    Every seed is explained by itself, and forecasts, values and base values are averaged over seeds. The
-    standard error of the mean is ``sqrt(sum_k e_k^2) / K``. An asked precision ``p`` of the mean is reached
-    by drawing each seed until its error is ``sqrt(K) p``.
+    Returns
+    -------
+    str
+        The tables.
 
     Raises
     ------
     ConfigError
-        If the engine or the peers do not suit the model, or the precision is not reached.
+        If an option does not suit the run, the date or the firm has no forecast, or the precision is not
+        reached.
     DataError
         If a checkpoint is missing, or was trained on other features than the run's data have.
     """
-    with one_thread():
-        run, dataset, model = models.run, models.dataset, models.model
-        fold = models.of_fold(place.fold.index)
-        batch = fold.data.batch(torch.tensor([place.session]))
-        seeds = [
-            _Seed(seed, fitted, batch, forecast(unwrap(fitted), batch, None)[0])
-            for seed, fitted in fold.seeds
-        ]
-        names = PlayerNames(dataset.channel_names, fold.groups, tuple(map(str, dataset.panel.tickers_N)))
-        config = _player_config(question, seeds[0].model, model, names)
-        families = families_of(dataset.characteristic_names)
-        players = find_players(unwrap(seeds[0].model), batch, families, config)
-        tickers_N = [names.firms[firm] for firm in batch.firms_N.tolist()]
-        seed = run.config.explain.seed
-        cells = None if question.removal == "date" else training_cells(fold.data, place.fold.train, seed=seed)
-        mean_N = np.mean([one.forecast_N for one in seeds], axis=0)
-        chosen_E = _chosen(place, question, batch, tickers_N, mean_N, seed=seed)
-        spread = float(np.std(mean_N))
-        precision = _precision(question, spread, len(seeds), place.date)
-        found = []
-        for one in seeds:
-            game = _Game(one, players, chosen_E, precision, cells)
-            found.append(_explain_seed(run, model, place, question, game, progress=progress))
-            progress.step(f"{place.date} seed {one.seed}")
-    error_PE = np.sqrt(np.sum([each.values.error_PO**2 for each in found], axis=0)) / len(seeds)
-    _require_precision(question, error_PE, spread, found)
-    drawn = [each.state.draws for each in found if each.state is not None]
-    return Explained(
-        date=place.date,
-        fold=place.fold.index,
-        engine=question.engine,
-        removal=question.removal,
-        players=tuple((player.kind, player.name) for player in players),
+    question.check()
+    progress = Progress()
+    models = _RunModel(name, output, question.model, progress)
+    run, dataset, folds = models.run, models.dataset, models.folds
+    date = newest_date(dataset, folds) if question.date is None else question.date
+    if question.to is not None:
+        places = find_places(dataset, folds, date, question.to, question.ticker)
+        if question.ticker is None:
+            places = [places[k] for k in evenly_spaced(np.arange(len(places)), question.dates)]
+    else:
+        dates = [date] if question.versus is None else [date, question.versus]
+        places = [find_place(dataset, folds, one, question.ticker) for one in dates]
+    with progress.stage("explain", total=len(places) * len(run.config.seeds)), one_thread():
+        found = [_explain_place(models, place, question) for place in places]
+    tables = [_value_table(explained, models.model) for explained in found]
+    decimals = decimals_for(found[0].spread)
+    frame = pl.concat(tables) if question.versus is None else difference_table(*tables)
+    if question.versus is not None:
+        body = describe_difference(frame, decimals)
+    elif question.to is not None and question.ticker is None:
+        body = describe_period(period_table(frame.rename({"date": "session"})), decimals)
+    elif question.to is not None:
+        body = describe_history(frame, decimals)
+    elif question.top is not None:
+        body = describe_ends(frame, decimals)
+    else:
+        body = (describe_section if question.ticker is None else describe_forecast)(frame, decimals)
+    return "\n".join([*_head(models, question, found), body, *_written(frame, question.out)])
+
+
+def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
+    """Divide the rank IC of a model among its players, on test dates in even steps.
+
+    Seeds take turns on the dates, so every date counts once.
+
+    Parameters
+    ----------
+    name, output
+        As of :func:`explain_forecasts`.
+    question
+        Model, number of dates, removal and file; the date and the firm are not used.
+
+    Returns
+    -------
+    str
+        The table.
+
+    Raises
+    ------
+    ConfigError
+        If an option does not suit the run, or fewer than two dates have known labels.
+    DataError
+        If a checkpoint is missing, or was trained on other features than the run's data have.
+    """
+    question.check()
+    progress = Progress()
+    models = _RunModel(name, output, question.model, progress)
+    days_T = models.dataset.panel.dates_T.astype("datetime64[D]")
+    places = find_places(models.dataset, models.folds, days_T[0].item(), days_T[-1].item(), None)
+    places = [places[k] for k in evenly_spaced(np.arange(len(places)), question.dates)]
+    config, parts = SkillConfig(removal=question.removal, seed=models.seed), []
+    with progress.stage("explain", total=len(places)), one_thread():
+        for at, place in enumerate(places):
+            fits = models.fits(place.fold.index)
+            seed, fitted = list(fits.seeds.items())[at % len(fits.seeds)]
+            session = np.array([place.session])
+            try:
+                part = explain_skill(
+                    fitted, fits.data, session, models.families, config, train=place.fold.train
+                )
+            except ValueError as error:  # the removal does not suit the players
+                raise ConfigError(f"--removal {question.removal}: {error}") from None
+            parts.append(part)
+            progress.step(f"{place.date} seed {seed}")
+    run_id, table = models.run.run_id, skill_table(parts)
+    table = table.select(pl.lit(models.model).alias("model"), pl.all())
+    if table.is_empty() or table["dates"][0] < 2:
+        raise ConfigError(
+            f"Fewer than two test dates of {run_id} have known labels, so {models.model} has no measured "
+            "skill; ask for more --dates."
+        )
+    lines = [
+        f"{run_id}, {models.model}: rank IC on {table['dates'][0]} test dates, divided among the players",
+        "error: standard error over dates, which contains the Monte Carlo error",
+        _absent(question, absent_days(unwrap(fitted))),
+        "",
+        describe_skill(table),
+    ]
+    return "\n".join([*lines, *_written(table, question.out)])
+
+
+def _explain_place(models: _RunModel, place: Place, question: Question) -> _Explained:
+    """Explain the forecasts of a date, seed by seed."""
+    run, panel, fits = models.run, models.dataset.panel, models.fits(place.fold.index)
+    batch = fits.data.batch(torch.tensor([place.session]))
+    forecasts = {seed: forecast(unwrap(fitted), batch, None)[0] for seed, fitted in fits.seeds.items()}
+    inner = unwrap(next(iter(fits.seeds.values())))
+    if question.peers is not None and not (isinstance(inner, Forecaster) and inner.uses_peers):
+        raise ConfigError(f"--peers is {question.peers}, but {models.model} has no peers; leave --peers out.")
+    single = question.ticker is not None and question.to is None
+    peers, every = question.peers or ("firms" if single else "sectors"), tuple(map(str, panel.tickers_N))
+    config = PlayerConfig(peers=peers, groups=fits.groups, firms=every)
+    players = find_players(inner, batch, models.families, config)
+    tickers_N = [every[firm] for firm in batch.firms_N.tolist()]
+    mean_N = np.mean(list(forecasts.values()), axis=0)
+    spread = float(np.std(mean_N))
+    chosen_E = _chosen(place, question, batch, tickers_N, mean_N, seed=models.seed)
+    precision = _precision(question, spread, len(forecasts), place.date)
+    cells = None
+    if question.removal != "date":
+        cells = training_cells(fits.data, place.fold.train, seed=models.seed)
+    parts = []
+    for seed, fitted in fits.seeds.items():
+        random = np.random.default_rng((models.seed, place.session, seed))
+        method = Method(question.engine, question.removal, precision, int(random.integers(2**32)))
+        asked = {
+            "run": run.run_id,
+            "date": place.date,
+            "firms": chosen_E.tolist(),
+            "players": [(player.kind, player.name, player.members) for player in players],
+            "engine": question.engine,
+            "removal": method.removal,
+            "seed": method.seed,
+        }
+        checkpoint = run.checkpoint(models.model, place.fold.index, seed)
+        stored = StoredDraws.of(run.folder, checkpoint, asked)
+        drawn, subject = stored.read(), f"{place.date} seed {seed}"
+        try:
+            part = explain_date(
+                fitted,
+                batch,
+                place.session,
+                players,
+                chosen_E,
+                method,
+                cells=cells,
+                forecast_N=forecasts[seed],
+                drawn=drawn,
+                on_round=_reporter(models.progress, subject, precision),
+            )
+        except ValueError as error:  # the engine does not suit the model or its players
+            raise ConfigError(f"--engine {question.engine}, --removal {question.removal}: {error}") from None
+        if part.drawn is not None and (drawn is None or part.drawn.count > drawn.count):
+            stored.write(part.drawn)
+        parts.append(part)
+        models.progress.step(subject)
+    values, counts = mean_over_seeds(parts), [part.drawn.count for part in parts if part.drawn is not None]
+    _require_precision(question, values, spread, counts)
+    codes = batch.s_BN[0, chosen_E].tolist()
+    return _Explained(
+        place=place,
+        values=values,
         tickers=tuple(tickers_N[position] for position in chosen_E),
-        groups=tuple(fold.groups[code - 1] if code else None for code in batch.s_BN[0, chosen_E].tolist()),
-        values_PE=np.mean([each.values.values_PO for each in found], axis=0),
-        error_PE=error_PE,
-        base_E=np.mean([each.values.base_O for each in found], axis=0),
-        forecast_E=mean_N[chosen_E],
+        groups=tuple(fits.groups[code - 1] if code else None for code in codes),
         spread=spread,
-        draws=max(drawn) if drawn else None,
-        absent_days=absent_days(unwrap(seeds[0].model)),
+        draws=max(counts) if counts else None,
+        absent_days=absent_days(inner),
     )
 
 
@@ -272,14 +304,6 @@ def _chosen(
     return np.arange(n_firms)
 
 
-def _player_config(question: Question, fitted: Fitted, model: str, names: PlayerNames) -> PlayerConfig:
-    inner = unwrap(fitted)
-    if question.peers is not None and not (isinstance(inner, Forecaster) and inner.uses_peers):
-        raise ConfigError(f"--peers is {question.peers}, but {model} has no peers; leave --peers out.")
-    single = question.ticker is not None and question.to is None
-    return PlayerConfig(peers=question.peers or ("firms" if single else "sectors"), names=names)
-
-
 def _precision(question: Question, spread: float, seeds: int, date: dt.date) -> Precision:
     if question.precision is None:
         return Precision(question.draws or DRAWS)
@@ -290,44 +314,6 @@ def _precision(question: Question, spread: float, seeds: int, date: dt.date) -> 
         )
     limit = question.draws or MAX_DRAWS
     return Precision(min(DRAWS, limit), question.precision * spread * math.sqrt(seeds), limit)
-
-
-def _explain_seed(
-    run: Run, model: str, place: Place, question: Question, game: _Game, *, progress: Progress
-) -> DateValues:
-    one, players, precision = game.one, game.players, game.precision
-    random = np.random.default_rng((run.config.explain.seed, place.session, one.seed))
-    method = Method(question.engine, question.removal, precision, int(random.integers(2**32)))
-    stored = stored_draws(
-        run.folder,
-        run.checkpoint(model, place.fold.index, one.seed),
-        {
-            "run": run.run_id,
-            "date": place.date,
-            "firms": game.chosen_E.tolist(),
-            "players": [(player.kind, player.name, player.members) for player in players],
-            "engine": question.engine,
-            "removal": method.removal,
-            "seed": method.seed,
-        },
-    )
-    state = stored.read() if question.engine in SAMPLERS else None
-    try:
-        found = date_values(
-            one.model,
-            one.batch,
-            players,
-            game.chosen_E,
-            method,
-            cells=game.cells,
-            state=state,
-            on_round=_reporter(progress, f"{place.date} seed {one.seed}", precision),
-        )
-    except ValueError as error:  # the engine does not suit the model or its players
-        raise ConfigError(f"--engine {question.engine}, --removal {question.removal}: {error}") from None
-    if found.state is not None and (state is None or found.state.draws > state.draws):
-        stored.write(found.state)
-    return found
 
 
 def _reporter(progress: Progress, subject: str, precision: Precision) -> Callable[[int, float], None]:
@@ -347,27 +333,135 @@ def _reporter(progress: Progress, subject: str, precision: Precision) -> Callabl
 
 
 def _require_precision(
-    question: Question, error_PE: FloatArray, spread: float, found: list[DateValues]
+    question: Question, values: GroupAttribution, spread: float, counts: list[int]
 ) -> None:
-    if question.precision is None or all(each.reached for each in found):
+    if question.precision is None or values.reached:
         return
-    share = float(error_PE.max()) / spread
-    drawn = [each.state.draws for each in found if each.state is not None]
-    if not drawn:
+    share = float(values.error_EP.max()) / spread
+    if not counts:
         raise ConfigError(
             f"--engine {question.engine} does not draw until a --precision is reached, and its error is "
             f"{share:.2g}; use the permutation engine."
         )
-    needed = math.ceil(max(drawn) * (share / question.precision) ** 2) if math.isfinite(share) else None
+    needed = math.ceil(max(counts) * (share / question.precision) ** 2) if math.isfinite(share) else None
     raise ConfigError(
-        f"--precision {question.precision:g} is not reached: after {max(drawn)} draws the error is "
+        f"--precision {question.precision:g} is not reached: after {max(counts)} draws the error is "
         f"{share:.2g} of the forecasts' standard deviation"
         + (f", and it needs about {needed:,} draws" if needed else "")
         + "; ask for less precision, or allow more with --draws, which continues these draws."
     )
 
 
-_FOLDER = "explanations"
+def _head(models: _RunModel, question: Question, found: list[_Explained]) -> list[str]:
+    run, seeds, first = models.run, len(models.run.config.seeds), found[0]
+    who = question.ticker or f"{len({one for each in found for one in each.tickers})} firms"
+    if question.to is None:
+        closes = " minus ".join(f"{one.place.date} (fold {one.place.fold.index})" for one in found)
+        when = f"at the close of {closes}"
+    else:
+        when = f"on {len(found)} dates from {first.place.date} to {found[-1].place.date}"
+    drawn = f", {max(one.draws or 0 for one in found)} draws per seed" if first.draws else ""
+    lines = [
+        f"{run.run_id}, {models.model}: {who} {when}, out of sample, mean of {seeds} "
+        f"seed{'' if seeds == 1 else 's'}",
+        f"unit: {unit_of_run(run, models.model).sentence}; standard deviation over the firms of "
+        f"{first.place.date}: {first.spread:.3g}",
+        f"engine {question.engine}{drawn}; error: Monte Carlo standard error",
+        _absent(question, first.absent_days),
+    ]
+    gap = max(one.values.additivity_error for one in found)
+    if gap > 1e-3 * first.spread:
+        lines.append(f"With this engine, base value and values differ from the forecast by up to {gap:.2g}.")
+    if question.versus is not None and len({one.place.fold.index for one in found}) > 1:
+        lines.append(
+            "The dates are tested by different folds, so the difference is also one between two models."
+        )
+    return lines
+
+
+def _absent(question: Question, days: str) -> str:
+    return (
+        f"absent characteristics get {REMOVALS[question.removal]}; absent days are {days}; "
+        "absent peers are masked"
+    )
+
+
+def _value_table(explained: _Explained, model: str) -> pl.DataFrame:
+    """One row per firm and player; base, value, error and forecast are in the unit of the forecast.
+
+    Per firm, values and base add up to the forecast.
+    """
+    found, place = explained.values, explained.place
+    rows = [
+        {
+            "date": place.date,
+            "ticker": ticker,
+            "group": explained.groups[e],
+            "model": model,
+            "fold": place.fold.index,
+            "engine": found.engine,
+            "removal": found.removal,
+            "kind": player.kind,
+            "player": player.name,
+            "value": float(found.values_EP[e, p]),
+            "error": float(found.error_EP[e, p]),
+            "base": float(found.base_E[e]),
+            "forecast": float(found.forecast_E[e]),
+        }
+        for e, ticker in enumerate(explained.tickers)
+        for p, player in enumerate(found.players)
+    ]
+    return pl.DataFrame(rows, schema_overrides={"group": pl.String})
+
+
+def difference_table(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:
+    """Subtract the values of another date from those of a date, for one firm.
+
+    Draws of the two dates are independent, so the error of a difference is ``sqrt(e_new^2 + e_old^2)``. A
+    peer that is in the universe on one date only has no value on the other; it contributed nothing there, so
+    the difference is its value on the one date.
+
+    Returns
+    -------
+    polars.DataFrame
+        ticker, model, date, versus, engine, removal, kind, player, value (the difference), error, value_date
+        and value_versus (null where there was no such player), base, base_versus, forecast and
+        forecast_versus.
+    """
+    key = ["kind", "player"]
+    joined = new.select(*key, "value", "error").join(
+        old.select(*key, "value", "error"),
+        on=key,
+        how="full",
+        coalesce=True,
+        suffix="_versus",
+        maintain_order="left_right",
+    )
+    first, second = new.row(0, named=True), old.row(0, named=True)
+    same = ("ticker", "model", "date", "engine", "removal")
+
+    def known(name: str) -> pl.Expr:
+        return pl.col(name).fill_null(0.0)
+
+    frame = joined.select(
+        *(pl.lit(first[name]).alias(name) for name in same),
+        *key,
+        (known("value") - known("value_versus")).alias("value"),
+        (known("error") ** 2 + known("error_versus") ** 2).sqrt().alias("error"),
+        pl.col("value").alias("value_date"),
+        "value_versus",
+        *(
+            pl.lit(row[name]).alias(f"{name}{suffix}")
+            for name in ("base", "forecast")
+            for row, suffix in ((first, ""), (second, "_versus"))
+        ),
+    )
+    return frame.insert_column(3, pl.lit(second["date"]).alias("versus"))
+
+
+def _written(frame: pl.DataFrame, path: Path | None) -> list[str]:
+    """Write a table if a file was asked for, and say where it is."""
+    return [] if path is None else ["", f"The values are in {write_table(path, frame).resolve()}."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,37 +477,25 @@ class StoredDraws:
 
     path: Path
 
-    def read(self) -> SamplerState | None:
+    @classmethod
+    def of(cls, run_folder: Path, checkpoint: Path, question: Mapping[str, object]) -> StoredDraws:
+        """Name the file by the contents of the fitted model, by what is asked, as JSON, and by the code."""
+        digest = hashlib.sha256(json.dumps(question, sort_keys=True, default=str).encode())
+        code = sorted(Path(str(models.explain.__file__)).parent.rglob("*.py"))
+        for file in (*sorted(checkpoint.iterdir()), *code):
+            digest.update(file.name.encode() + file.read_bytes())
+        return cls(run_folder / "explanations" / f"{digest.hexdigest()[:24]}.npz")
+
+    def read(self) -> Draws | None:
         """Read the draws; None if there are none, or the file is damaged, which is drawn again."""
         try:
             with np.load(self.path, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files if name != "about"}
-                about = json.loads(str(stored["about"]))
-            return SamplerState(**about, arrays=arrays)
+                kept: dict[str, Any] = {name: stored[name] for name in stored.files}
+            return Draws(**kept | {name: int(kept[name]) for name in ("n_players", "seed", "count")})
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
             return None
 
-    def write(self, state: SamplerState) -> None:
+    def write(self, drawn: Draws) -> None:
         """Write the draws atomically."""
-        about = {name: getattr(state, name) for name in ("engine", "n_players", "seed", "draws")}
         with replacing(self.path) as partial, partial.open("wb") as file:
-            np.savez(file, about=np.array(json.dumps(about)), **state.arrays)  # type: ignore[arg-type]
-
-
-def stored_draws(run_folder: Path, checkpoint: Path, question: Mapping[str, object]) -> StoredDraws:
-    """Name the file of some draws.
-
-    Parameters
-    ----------
-    run_folder
-        Folder of the run.
-    checkpoint
-        Folder of the fitted model. Its contents are part of the name: other weights are other draws.
-    question
-        Everything else that the draws depend on, as JSON.
-    """
-    digest = hashlib.sha256(json.dumps(question, sort_keys=True, default=str).encode())
-    code = sorted(Path(str(models.explain.__file__)).parent.rglob("*.py"))
-    for file in (*sorted(checkpoint.iterdir()), *code):
-        digest.update(file.name.encode() + file.read_bytes())
-    return StoredDraws(run_folder / _FOLDER / f"{digest.hexdigest()[:24]}.npz")
+            np.savez(file, **asdict(drawn))

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from backtest.splits.combinatorial import path_folds
 from backtest.splits.folds import Fold
+from features.arrays import IntArray
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError, DataError
 from pipelines.run.record import Run
@@ -80,48 +82,50 @@ class Question:
     out: Path | None = None
 
     def check(self) -> None:
-        """Check the options that can be checked without the run.
-
-        Raises
-        ------
-        ConfigError
-            If they contradict each other or are out of range.
-        """
+        """Check the options that can be checked without the run; ConfigError if one is wrong."""
         from models.explain.groups import ENGINES
         from models.explain.removal import REMOVALS
 
-        if self.engine not in ENGINES:
-            raise ConfigError(f"--engine is {self.engine!r}; choose one of {', '.join(ENGINES)}.")
-        if self.removal not in REMOVALS:
-            raise ConfigError(f"--removal is {self.removal!r}; choose one of {', '.join(REMOVALS)}.")
-        if self.precision is not None and not (self.precision > 0 and math.isfinite(self.precision)):
-            raise ConfigError(f"--precision is {self.precision}; it must be a positive number, such as 0.05.")
-        if self.draws is not None and self.draws < 2:
-            raise ConfigError(f"--draws is {self.draws}; an error estimate needs at least 2.")
-        self._check_dates()
-        if self.out is not None and self.out.suffix.lower() not in SUFFIXES:
-            raise ConfigError(
-                f"{self.out} cannot be written: its suffix must be one of {', '.join(SUFFIXES)}."
-            )
-
-    def _check_dates(self) -> None:
-        if self.versus is not None and self.ticker is None:
-            raise ConfigError("--versus compares two forecasts of one firm; name it with --ticker.")
-        if self.top is not None and self.top < 1:
-            raise ConfigError(f"--top is {self.top}; it must be at least 1.")
-        for name, value in (("--ticker", self.ticker), ("--to", self.to)):
-            if self.top is not None and value is not None:
-                raise ConfigError(f"--top explains both ends of a date's ranking; leave {name} out.")
-        if self.dates < 2:
-            raise ConfigError(f"--dates is {self.dates}; a standard error over dates needs at least 2.")
-        if self.to is not None and self.date is None:
-            raise ConfigError("--to needs the first date of the span; give it with --date.")
-        if self.to is not None and self.versus is not None:
-            raise ConfigError("--to explains a span of dates and --versus compares two dates; leave one out.")
-        if self.to is not None and self.date is not None and self.to < self.date:
-            raise ConfigError(f"--to is {self.to}, before --date, {self.date}; give a later date.")
-        if self.versus is not None and self.versus == self.date:
-            raise ConfigError(f"--versus is {self.versus}, the same as --date; give another date.")
+        precision, to, date, versus = self.precision, self.to, self.date, self.versus
+        refused = {
+            f"--engine is {self.engine!r}; choose one of {', '.join(ENGINES)}.": self.engine not in ENGINES,
+            f"--removal is {self.removal!r}; choose one of {', '.join(REMOVALS)}.": (
+                self.removal not in REMOVALS
+            ),
+            f"--precision is {precision}; it must be a positive number, such as 0.05.": (
+                precision is not None and not (precision > 0 and math.isfinite(precision))
+            ),
+            f"--draws is {self.draws}; an error estimate needs at least 2.": (
+                self.draws is not None and self.draws < 2
+            ),
+            "--versus compares two forecasts of one firm; name it with --ticker.": (
+                versus is not None and self.ticker is None
+            ),
+            f"--top is {self.top}; it must be at least 1.": self.top is not None and self.top < 1,
+            "--top explains both ends of a date's ranking; leave --ticker out.": (
+                self.top is not None and self.ticker is not None
+            ),
+            "--top explains both ends of a date's ranking; leave --to out.": (
+                self.top is not None and to is not None
+            ),
+            f"--dates is {self.dates}; a standard error over dates needs at least 2.": self.dates < 2,
+            "--to needs the first date of the span; give it with --date.": to is not None and date is None,
+            "--to explains a span of dates and --versus compares two dates; leave one out.": (
+                to is not None and versus is not None
+            ),
+            f"--to is {to}, before --date, {date}; give a later date.": (
+                to is not None and date is not None and to < date
+            ),
+            f"--versus is {versus}, the same as --date; give another date.": (
+                versus is not None and versus == date
+            ),
+            f"{self.out} cannot be written: its suffix must be one of {', '.join(SUFFIXES)}.": (
+                self.out is not None and self.out.suffix.lower() not in SUFFIXES
+            ),
+        }
+        for message, wrong in refused.items():
+            if wrong:
+                raise ConfigError(message)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,11 +178,7 @@ def find_place(dataset: Dataset, folds: Sequence[Fold], date: dt.date, ticker: s
     DataError
         If fewer than two firms are in the universe.
     """
-    panel = dataset.panel
-    days_T = panel.dates_T.astype("datetime64[D]")
-    fold_T = path_folds(folds, panel.n_sessions)[0]
-    tested = np.flatnonzero(fold_T >= 0)
-    span = f"the tests of the run are from {days_T[tested[0]]} to {days_T[tested[-1]]}"
+    days_T, fold_T, span = _tested(dataset, folds)
     found = np.flatnonzero(days_T == np.datetime64(date))
     if not len(found):
         raise ConfigError(f"{date} is not a session of the run's data, so it has no forecast; {span}.")
@@ -187,15 +187,11 @@ def find_place(dataset: Dataset, folds: Sequence[Fold], date: dt.date, ticker: s
         raise ConfigError(
             f"{date} has no out-of-sample forecast, because no fold tests it; choose another date: {span}."
         )
-    firms_N = dataset.universe_TN[session]
-    if ticker is not None:
-        if ticker not in panel.tickers_N:
-            raise ConfigError(f"The run's data have no firm {ticker!r}; check the ticker.")
-        if not firms_N[list(panel.tickers_N).index(ticker)]:
-            raise ConfigError(
-                f"{ticker} has no forecast on {date}, because it is not in the universe; choose another date."
-            )
-    if firms_N.sum() < 2:
+    if ticker is not None and not dataset.universe_TN[session, _column(dataset, ticker)]:
+        raise ConfigError(
+            f"{ticker} has no forecast on {date}, because it is not in the universe; choose another date."
+        )
+    if dataset.universe_TN[session].sum() < 2:
         raise DataError(
             f"Fewer than two firms are in the universe on {date}, and absent characteristics are replaced by "
             "those of another firm; choose another date."
@@ -205,20 +201,14 @@ def find_place(dataset: Dataset, folds: Sequence[Fold], date: dt.date, ticker: s
 
 
 def newest_date(dataset: Dataset, folds: Sequence[Fold]) -> dt.date:
-    """Newest tested date with at least two firms in the universe.
-
-    Raises
-    ------
-    DataError
-        If there is none.
-    """
-    tested_T = path_folds(folds, dataset.panel.n_sessions)[0] >= 0
-    found = np.flatnonzero(tested_T & (dataset.universe_TN.sum(axis=1) >= 2))
+    """Newest tested date with at least two firms in the universe; DataError if there is none."""
+    days_T, fold_T, _ = _tested(dataset, folds)
+    found = np.flatnonzero((fold_T >= 0) & (dataset.universe_TN.sum(axis=1) >= 2))
     if not len(found):
         raise DataError(
             "No tested date has two firms in the universe; loosen the universe rule, or add firms."
         )
-    newest: dt.date = dataset.panel.dates_T.astype("datetime64[D]")[found[-1]].item()
+    newest: dt.date = days_T[found[-1]].item()
     return newest
 
 
@@ -232,21 +222,28 @@ def find_places(
     ConfigError
         If there is no such date, or the ticker is unknown.
     """
-    panel = dataset.panel
-    if ticker is not None and ticker not in panel.tickers_N:
-        raise ConfigError(f"The run's data have no firm {ticker!r}; check the ticker.")
-    days_T = panel.dates_T.astype("datetime64[D]")
-    tested_T = path_folds(folds, panel.n_sessions)[0] >= 0
-    tested = np.flatnonzero(tested_T)
-    inside_T = dataset.universe_TN.sum(axis=1) >= 2
+    days_T, fold_T, span = _tested(dataset, folds)
+    inside_T = (fold_T >= 0) & (dataset.universe_TN.sum(axis=1) >= 2)
     if ticker is not None:
-        inside_T &= dataset.universe_TN[:, list(panel.tickers_N).index(ticker)]
-    span_T = (days_T >= np.datetime64(first)) & (days_T <= np.datetime64(last))
-    found = np.flatnonzero(tested_T & inside_T & span_T)
-    if not len(found):
+        inside_T &= dataset.universe_TN[:, _column(dataset, ticker)]
+    inside_T &= (days_T >= np.datetime64(first)) & (days_T <= np.datetime64(last))
+    if not inside_T.any():
         raise ConfigError(
             f"{ticker or 'No firm'} has {'no' if ticker else 'an'} out-of-sample forecast from {first} to "
-            f"{last}; choose other dates: the tests of the run are from {days_T[tested[0]]} to "
-            f"{days_T[tested[-1]]}."
+            f"{last}; choose other dates: {span}."
         )
-    return [find_place(dataset, folds, days_T[session].item(), ticker) for session in found]
+    return [find_place(dataset, folds, day.item(), ticker) for day in days_T[inside_T]]
+
+
+def _tested(dataset: Dataset, folds: Sequence[Fold]) -> tuple[npt.NDArray[np.datetime64], IntArray, str]:
+    """Dates of the sessions, the fold that tests each (-1: none), and the span of the tests in words."""
+    days_T = dataset.panel.dates_T.astype("datetime64[D]")
+    fold_T = path_folds(folds, dataset.panel.n_sessions)[0]
+    tested = days_T[fold_T >= 0]
+    return days_T, fold_T, f"the tests of the run are from {tested[0]} to {tested[-1]}"
+
+
+def _column(dataset: Dataset, ticker: str) -> int:
+    if ticker not in dataset.panel.tickers_N:
+        raise ConfigError(f"The run's data have no firm {ticker!r}; check the ticker.")
+    return list(dataset.panel.tickers_N).index(ticker)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import polars as pl
 
-from pipelines.explain.forecasts import Explained
 from pipelines.explain.tables import ALL, NOISE
 
 _PER_KIND = 10  # players shown of a kind
@@ -16,46 +15,52 @@ _DATES = 20  # newest dates shown
 _REASONS = 3  # values shown of a name or a group
 _ENDS = 5  # names shown at the top and at the bottom
 _HEADS = {
-    "days": "days",
     "family": "characteristics",
-    "peers": "peers",
     "sector": "peers by sector",
     "firm": "peers",
     "market": "market tokens",
 }
 
 
+def decimals_for(spread: float) -> int:
+    """Decimal places that show the standard deviation of the forecasts with four significant digits."""
+    return max(3, 3 - math.floor(math.log10(spread))) if spread > 0 else 6
+
+
 def describe_forecast(frame: pl.DataFrame, decimals: int) -> str:
     """Show the values of one forecast by kind of player, the largest first."""
-    base, forecast = (_number(frame[name][0], decimals) for name in ("base", "forecast"))
-    lines = [f"forecast {forecast} = base value {base} + the values below"]
-    return "\n".join([*lines, *_blocks(frame, decimals)])
+    base, forecast = frame["base"][0], frame["forecast"][0]
+    first = f"forecast {forecast:+.{decimals}f} = base value {base:+.{decimals}f} + the values below"
+    return "\n".join([first, *_blocks(frame, decimals)])
 
 
 def describe_difference(frame: pl.DataFrame, decimals: int) -> str:
     """Show the values of a date minus those of another date."""
     row = frame.row(0, named=True)
-    first, second = row["forecast"], row["forecast_versus"]
-    lines = [
-        f"forecast {_number(first, decimals)} on {row['date']}, "
-        f"{_number(second, decimals)} on {row['versus']}: "
-        f"difference {_number(first - second, decimals)} = base value "
-        f"{_number(row['base'] - row['base_versus'], decimals)} + the differences below"
-    ]
-    return "\n".join([*lines, *_blocks(frame, decimals)])
+    first, second, base = row["forecast"], row["forecast_versus"], row["base"] - row["base_versus"]
+    head = (
+        f"forecast {first:+.{decimals}f} on {row['date']}, {second:+.{decimals}f} on {row['versus']}: "
+        f"difference {first - second:+.{decimals}f} = base value {base:+.{decimals}f} + the differences below"
+    )
+    return "\n".join([head, *_blocks(frame, decimals)])
 
 
 def describe_section(frame: pl.DataFrame, decimals: int) -> str:
     """Show the mean |value| of each player over the firms of a date, and the ends of the ranking."""
-    lines = _means(frame, decimals, "firm")
     ranked = _largest(frame, "ticker").sort("forecast", "ticker", descending=[True, False])
-    shown = ranked if ranked.height <= 2 * _ENDS else pl.concat([ranked.head(_ENDS), ranked.tail(_ENDS)])
-    lines += ["", f"  {'ticker':<12}{'forecast':>12}{'base value':>12}   largest value, with its error"]
-    for at, row in enumerate(shown.iter_rows(named=True)):
-        if at == _ENDS and ranked.height > 2 * _ENDS:
-            lines.append("  ...")
-        lines.append(_line(row["ticker"], row, decimals))
-    return "\n".join(lines)
+    lines = [_line(row["ticker"], row, decimals) for row in ranked.iter_rows(named=True)]
+    if len(lines) > 2 * _ENDS:
+        lines = [*lines[:_ENDS], "  ...", *lines[-_ENDS:]]
+    return "\n".join([*_means(frame, decimals, "firm"), *_line_heads("ticker"), *lines])
+
+
+def describe_history(frame: pl.DataFrame, decimals: int) -> str:
+    """Show the mean |value| of each player over the dates of a firm, and its newest forecasts."""
+    largest = _largest(frame, "date").sort("date")
+    lines = [_line(str(row["date"]), row, decimals) for row in largest.tail(_DATES).iter_rows(named=True)]
+    if largest.height > _DATES:
+        lines.insert(0, f"  {largest.height - _DATES} earlier dates are left out; --out FILE writes them")
+    return "\n".join([*_means(frame, decimals, "date"), *_line_heads("date"), *lines])
 
 
 def describe_ends(frame: pl.DataFrame, decimals: int) -> str:
@@ -71,10 +76,9 @@ def describe_ends(frame: pl.DataFrame, decimals: int) -> str:
             f"  {ticker:<12}{forecast:>+12.{decimals}f} = base value {base:+.{decimals}f} + "
             f"{own.height} values, the largest:"
         )
-        ordered = own.sort(pl.col("value").abs(), descending=True, maintain_order=True).head(_REASONS)
         lines += [
             f"    {row['player']:<24}{row['value']:>+12.{decimals}f}   (error {row['error']:.{decimals}f})"
-            for row in ordered.iter_rows(named=True)
+            for row in _by_size(own).head(_REASONS).iter_rows(named=True)
         ]
     return "\n".join(lines)
 
@@ -82,23 +86,14 @@ def describe_ends(frame: pl.DataFrame, decimals: int) -> str:
 def describe_period(table: pl.DataFrame, decimals: int) -> str:
     """Show the mean |value| of each player over a sample of a period, and the largest of each group."""
     everyone = table.filter(pl.col("group") == ALL).sort("mean_abs", descending=True)
-    width = max(12, *(len(name) for name in table["player"])) + 2
     heads = ("mean |value|", "its error", "if only noise", "mean value")
     lines = [
         f"sample: {everyone['forecasts'][0]} forecasts on {everyone['dates'][0]} dates, in proportion from "
         "every group; errors over dates",
+        *_players(everyone.select("player", "mean_abs", "error", "noise", "mean"), heads, decimals),
         "",
-        f"  {'player':<{width}}" + "".join(f"{head:>15}" for head in heads),
+        "  the largest players by group",
     ]
-    for row in everyone.head(2 * _PER_KIND).iter_rows(named=True):
-        error = "" if row["error"] is None else f"{row['error']:.{decimals}f}"
-        lines.append(
-            f"  {row['player']:<{width}}{row['mean_abs']:>15.{decimals}f}{error:>15}"
-            f"{row['noise']:>15.{decimals}f}{row['mean']:>+15.{decimals}f}"
-        )
-    if everyone.height > 2 * _PER_KIND:
-        lines.append(f"  and {everyone.height - 2 * _PER_KIND} smaller ones")
-    lines += ["", "  the largest players by group"]
     groups = table.filter(pl.col("group") != ALL)
     for (group,), part in groups.group_by("group", maintain_order=True):
         largest = part.sort("mean_abs", descending=True, maintain_order=True).head(_REASONS)
@@ -111,14 +106,16 @@ def describe_period(table: pl.DataFrame, decimals: int) -> str:
     return "\n".join(lines)
 
 
-def describe_history(frame: pl.DataFrame, decimals: int) -> str:
-    """Show the mean |value| of each player over the dates of a firm, and its newest forecasts."""
-    lines = _means(frame, decimals, "date")
-    largest = _largest(frame, "date").sort("date")
-    lines += ["", f"  {'date':<12}{'forecast':>12}{'base value':>12}   largest value, with its error"]
-    if largest.height > _DATES:
-        lines.append(f"  {largest.height - _DATES} earlier dates are left out; --out FILE writes them")
-    lines += [_line(str(row["date"]), row, decimals) for row in largest.tail(_DATES).iter_rows(named=True)]
+def describe_skill(table: pl.DataFrame) -> str:
+    """Show the values of the rank IC, the largest first."""
+    width = max(18, *(len(name) for name in table["player"])) + 2
+    lines = [f"  {'player':<{width}}{'rank IC':>10}{'error':>10}{'t':>8}"]
+    at_end = pl.col("kind").is_in(["base", "total"])
+    inner = table.filter(~at_end).sort("value", descending=True)
+    for row in pl.concat([inner, table.filter(at_end)]).iter_rows(named=True):
+        error = "" if row["error"] is None else f"{row['error']:.4f}"
+        t = "" if row["t"] is None else f"{row['t']:+.1f}"
+        lines.append(f"  {row['player']:<{width}}{row['value']:>+10.4f}{error:>10}{t:>8}")
     return "\n".join(lines)
 
 
@@ -126,30 +123,48 @@ def _means(frame: pl.DataFrame, decimals: int, per: str) -> list[str]:
     """Lines of the players' mean values, the largest mean |value| first."""
     means = (
         frame.group_by("kind", "player", maintain_order=True)
-        .agg(
-            pl.col("value").abs().mean().alias("size"),
-            pl.col("value").mean().alias("value"),
-            pl.col("error").mean().alias("error"),
-        )
+        .agg(size=pl.col("value").abs().mean(), value=pl.col("value").mean(), error=pl.col("error").mean())
         .sort("size", descending=True, maintain_order=True)
-    )
-    width = max(12, *(len(name) for name in means["player"])) + 2
-    heads = ("mean |value|", "if only noise", "mean value", f"error, a {per}")
-    lines = ["", f"  {'player':<{width}}" + "".join(f"{head:>15}" for head in heads)]
-    for row in means.head(2 * _PER_KIND).iter_rows(named=True):
-        lines.append(
-            f"  {row['player']:<{width}}{row['size']:>15.{decimals}f}{NOISE * row['error']:>15.{decimals}f}"
-            f"{row['value']:>+15.{decimals}f}{row['error']:>15.{decimals}f}"
+        .select(
+            "player", "size", NOISE * pl.col("error").alias("noise"), pl.col("value").alias("mean"), "error"
         )
+    )
+    return _players(means, ("mean |value|", "if only noise", "mean value", f"error, a {per}"), decimals)
+
+
+def _players(means: pl.DataFrame, heads: tuple[str, ...], decimals: int) -> list[str]:
+    """A line per player; the column ``mean`` has a sign."""
+    width = max(12, *(len(name) for name in means["player"])) + 2
+    lines = ["", f"  {'player':<{width}}" + "".join(f"{head:>15}" for head in heads)]
+    for player, *numbers in means.head(2 * _PER_KIND).iter_rows():
+        signs = ("+" if name == "mean" else "" for name in means.columns[1:])
+        words = (
+            "" if x is None else f"{x:{sign}.{decimals}f}" for x, sign in zip(numbers, signs, strict=True)
+        )
+        lines.append(f"  {player:<{width}}" + "".join(f"{word:>15}" for word in words))
     if means.height > 2 * _PER_KIND:
         lines.append(f"  and {means.height - 2 * _PER_KIND} smaller ones")
     return lines
 
 
-def _largest(frame: pl.DataFrame, key: str) -> pl.DataFrame:
-    """The row with the largest |value| of each firm or date."""
-    ordered = frame.sort(pl.col("value").abs(), descending=True, maintain_order=True)
-    return ordered.unique(key, keep="first", maintain_order=True)
+def _blocks(frame: pl.DataFrame, decimals: int) -> Iterator[str]:
+    """A block of lines per kind of player."""
+    width = max(12, *(len(name) for name in frame["player"])) + 2
+    for (kind,), part in frame.group_by("kind", maintain_order=True):
+        ordered = _by_size(part)
+        yield from ("", f"  {_HEADS.get(str(kind), str(kind)):<{width}}{'value':>12}{'error':>12}")
+        for name, value, error in ordered.head(_PER_KIND).select("player", "value", "error").iter_rows():
+            yield f"  {name:<{width}}{value:>+12.{decimals}f}{error:>12.{decimals}f}"
+        rest = ordered.slice(_PER_KIND)
+        if rest.height:
+            yield (
+                f"  {f'{rest.height} others':<{width}}{rest['value'].sum():>+12.{decimals}f}"
+                f"{rest['error'].sum():>12.{decimals}f}  (error: at most)"
+            )
+
+
+def _line_heads(name: str) -> list[str]:
+    return ["", f"  {name:<12}{'forecast':>12}{'base value':>12}   largest value, with its error"]
 
 
 def _line(name: str, row: Mapping[str, Any], decimals: int) -> str:
@@ -159,107 +174,10 @@ def _line(name: str, row: Mapping[str, Any], decimals: int) -> str:
     )
 
 
-def decimals_for(spread: float) -> int:
-    """Decimal places that show the standard deviation of the forecasts with four significant digits."""
-    return max(3, 3 - math.floor(math.log10(spread))) if spread > 0 else 6
+def _largest(frame: pl.DataFrame, key: str) -> pl.DataFrame:
+    """The row with the largest |value| of each firm or date."""
+    return _by_size(frame).unique(key, keep="first", maintain_order=True)
 
 
-def _blocks(frame: pl.DataFrame, decimals: int) -> list[str]:
-    """A block of lines per kind of player."""
-    width = max(12, *(len(name) for name in frame["player"])) + 2
-    lines = []
-    for (kind,), part in frame.group_by("kind", maintain_order=True):
-        ordered = part.sort(pl.col("value").abs(), descending=True, maintain_order=True)
-        lines += ["", f"  {_HEADS[str(kind)]:<{width}}{'value':>12}{'error':>12}"]
-        for name, value, error in ordered.head(_PER_KIND).select("player", "value", "error").iter_rows():
-            lines.append(f"  {name:<{width}}{value:>+12.{decimals}f}{error:>12.{decimals}f}")
-        rest = ordered.slice(_PER_KIND)
-        if rest.height:
-            lines.append(
-                f"  {f'{rest.height} others':<{width}}{rest['value'].sum():>+12.{decimals}f}"
-                f"{rest['error'].sum():>12.{decimals}f}  (error: at most)"
-            )
-    return lines
-
-
-def _number(value: float, decimals: int) -> str:
-    return f"{value:+.{decimals}f}"
-
-
-def value_table(explained: Explained, model: str) -> pl.DataFrame:
-    """Make a table of values.
-
-    Returns
-    -------
-    polars.DataFrame
-        date, ticker, group, model, fold, engine, removal, kind, player, value, error (Monte Carlo standard
-        error), base and forecast; the last four in the unit of the forecast. Per firm, values and base add up
-        to the forecast.
-    """
-    rows = [
-        {
-            "date": explained.date,
-            "ticker": ticker,
-            "group": explained.groups[e],
-            "model": model,
-            "fold": explained.fold,
-            "engine": explained.engine,
-            "removal": explained.removal,
-            "kind": kind,
-            "player": name,
-            "value": float(explained.values_PE[p, e]),
-            "error": float(explained.error_PE[p, e]),
-            "base": float(explained.base_E[e]),
-            "forecast": float(explained.forecast_E[e]),
-        }
-        for e, ticker in enumerate(explained.tickers)
-        for p, (kind, name) in enumerate(explained.players)
-    ]
-    return pl.DataFrame(rows, schema_overrides={"group": pl.String})
-
-
-def difference_table(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:
-    """Subtract the values of another date from those of a date, for one firm.
-
-    Draws of the two dates are independent, so the error of a difference is ``sqrt(e_new^2 + e_old^2)``. A
-    peer that is in the universe on one date only has no value on the other; it contributed nothing there, so
-    the difference is its value on the one date.
-
-    Returns
-    -------
-    polars.DataFrame
-        ticker, model, date, versus, engine, removal, kind, player, value (the difference), error, value_date
-        and value_versus (null where there was no such player), base, base_versus, forecast and
-        forecast_versus.
-    """
-    key = ["kind", "player"]
-    joined = new.select(*key, "value", "error").join(
-        old.select(*key, "value", "error"),
-        on=key,
-        how="full",
-        coalesce=True,
-        suffix="_versus",
-        maintain_order="left_right",
-    )
-    first, second = new.row(0, named=True), old.row(0, named=True)
-
-    def known(name: str) -> pl.Expr:
-        return pl.col(name).fill_null(0.0)
-
-    return joined.select(
-        pl.lit(first["ticker"]).alias("ticker"),
-        pl.lit(first["model"]).alias("model"),
-        pl.lit(first["date"]).alias("date"),
-        pl.lit(second["date"]).alias("versus"),
-        pl.lit(first["engine"]).alias("engine"),
-        pl.lit(first["removal"]).alias("removal"),
-        *key,
-        (known("value") - known("value_versus")).alias("value"),
-        (known("error") ** 2 + known("error_versus") ** 2).sqrt().alias("error"),
-        pl.col("value").alias("value_date"),
-        "value_versus",
-        pl.lit(first["base"]).alias("base"),
-        pl.lit(second["base"]).alias("base_versus"),
-        pl.lit(first["forecast"]).alias("forecast"),
-        pl.lit(second["forecast"]).alias("forecast_versus"),
-    )
+def _by_size(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.sort(pl.col("value").abs(), descending=True, maintain_order=True)

@@ -5,19 +5,18 @@ Legend: P players, N firms with a signal.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from features.arrays import FloatArray
-from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups
+from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups, mean_over_seeds
 from models.explain.players import PlayerConfig
 from pipelines.config.schema import Config
 from pipelines.device import one_thread
-from pipelines.explain.games import families_of
+from pipelines.explain.fitted import families_of
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import ModelVersion
 from pipelines.nightly.scoring import scoring_features, session_arrays
@@ -114,31 +113,26 @@ def ends(signals: pl.DataFrame, version: ModelVersion, count: int) -> list[str]:
 def _rows(
     version: ModelVersion, games: Sequence[GroupAttribution], tickers_N: Sequence[str], wanted: set[str]
 ) -> pl.DataFrame:
-    """Average the games of the seeds, and list the wanted firms."""
-    scale = [_scale(game.forecast_E) for game in games]
-    value_NP = np.mean([game.values_EP / s for game, (_, s) in zip(games, scale, strict=True)], axis=0)
-    squared_NP = np.sum([(game.error_EP / s) ** 2 for game, (_, s) in zip(games, scale, strict=True)], axis=0)
-    base_N = np.mean([(game.base_E - m) / s for game, (m, s) in zip(games, scale, strict=True)], axis=0)
-    signal_N = np.mean([(game.forecast_E - m) / s for game, (m, s) in zip(games, scale, strict=True)], axis=0)
+    """Average the games of the seeds in units of the signal, and list the wanted firms."""
+    standardised = []
+    for game in games:
+        mean, spread = float(game.forecast_E.mean()), float(game.forecast_E.std())
+        moved = replace(game, base_E=game.base_E - mean, forecast_E=game.forecast_E - mean)
+        standardised.append((moved, spread if spread > 0 else 1.0))  # equal forecasts have the signal 0
+    found = mean_over_seeds(*zip(*standardised, strict=True))
     rows = [
         {
             "version": str(version),
             "ticker": ticker,
             "kind": player.kind,
             "player": player.name,
-            "value": float(value_NP[n, p]),
-            "error": math.sqrt(float(squared_NP[n, p])) / len(games),
-            "base": float(base_N[n]),
-            "signal": float(signal_N[n]),
+            "value": float(found.values_EP[n, p]),
+            "error": float(found.error_EP[n, p]),
+            "base": float(found.base_E[n]),
+            "signal": float(found.forecast_E[n]),
         }
         for n, ticker in enumerate(tickers_N)
         if ticker in wanted
-        for p, player in enumerate(games[0].players)
+        for p, player in enumerate(found.players)
     ]
     return pl.DataFrame(rows, schema=SCHEMA)
-
-
-def _scale(forecast_N: FloatArray) -> tuple[float, float]:
-    """Mean and standard deviation over firms; 1 for equal forecasts, whose signal is 0."""
-    spread = float(forecast_N.std())
-    return float(forecast_N.mean()), spread if spread > 0 else 1.0

@@ -1,11 +1,24 @@
 """Faithfulness of the importances of single forecasts: every method's ranking, put to the same test.
 
-Legend: N firms of a date, W window length, P units, E forecasts.
+Units (days or peers) are removed, or added, in the order of an importance, the most important first. With
+``f`` the forecast, ``A`` all units and ``top_k`` the k most important ones:
+
+* deletion ``|f(A) - f(A without top_k)|`` and insertion ``|f(top_k) - f(none)|``;
+* comprehensiveness, the mean of the deletion curve, and sufficiency, the mean of ``|f(A) - f(top_k)|``, both
+  over k = 10%, 20% and 50% of the units (DeYoung et al. 2020, "ERASER", section 4; their 1% and 5% are less
+  than one of ten days). High comprehensiveness and low sufficiency mean that the importance is faithful;
+* the cumulative change ``sum_(j <= k) |f(A without top_j) - f(A without top_(j-1))|``, as a share of its
+  total over all units. In the other curves a unit that raises the forecast and one that lowers it cancel,
+  although both were important. Here they do not. The total differs between orders, because removed keys pass
+  their weight on to those that remain; as a share, it says how early the changes come, which is what an order
+  is for.
+
+Legend: N firms of a date, W window length, P units, S steps of a curve, E forecasts, M coalitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,14 +41,17 @@ from models.explain.faithful.unit_games import (
     integrated_gradients,
     peer_game,
 )
-from models.explain.removal import TrainingCells, replacement, training_cells
-from models.explain.shapley import FixedGame, PermutationEngine, Precision, sample
+from models.explain.removal import TrainingCells, donors, training_cells
+from models.explain.shapley import Precision, fixed, sample
 from models.forecaster import Forecaster
 
 RANDOM = "random"
 SHAP = "shap"
 MIN_UNITS = 3
 """Fewest units that a ranking says anything about."""
+
+SHARES = (0.1, 0.2, 0.5)
+"""Shares of the units at which comprehensiveness and sufficiency are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +80,6 @@ class FaithfulConfig:
         the weights.
     random_orders
         Random orders per forecast, whose curves are averaged.
-    flow
-        Whether attention flow is computed (short windows only).
     seed
         Seed of all draws, independently for each session and firm.
     """
@@ -79,13 +93,37 @@ class FaithfulConfig:
     shuffles: int = 4
     shuffled_shap: bool = True
     shap_removal: UnitRemoval = "mask"
-    flow: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the number of shuffles."""
         if self.shuffles < 1:
             raise ValueError(f"shuffles is {self.shuffles}; it must be at least 1.")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curves:
+    """Curves of one order of removal, in the unit of the forecast; the cumulative one is a share.
+
+    Attributes
+    ----------
+    share_S
+        Share of the units that are removed or added, from 0 to 1.
+    deletion_S, insertion_S, cumulative_S
+        The curves of the module's description.
+    comprehensiveness, sufficiency
+        Its two means.
+    """
+
+    share_S: FloatArray
+    deletion_S: FloatArray
+    insertion_S: FloatArray
+    cumulative_S: FloatArray
+    comprehensiveness: float
+    sufficiency: float
+
+    def area(self, curve: str) -> float:
+        """Area under ``deletion``, ``insertion`` or ``cumulative``, over the share of the units."""
+        return float(np.trapezoid(getattr(self, f"{curve}_S"), self.share_S))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,8 +136,8 @@ class ForecastMeasures:
         What is ranked, the session, and the panel column of the firm.
     importance
         Method -> importance [P] of each unit: ``shap`` (``|value|``), ``integrated_gradients``,
-        ``attention``, ``rollout``, ``gradient``, ``flow``; for days also ``shap_once``, one of the two
-        estimates whose mean is ``shap``.
+        ``attention``, ``rollout``, ``gradient``; for days also ``shap_once``, one of the two estimates whose
+        mean is ``shap``.
     again_P
         A second estimate, independent of ``shap_once``; None for peers, whose two estimates are in
         `models.explain.peers`.
@@ -148,7 +186,6 @@ class Subject:
     cells: TrainingCells = field(init=False)
 
     def __post_init__(self) -> None:
-        """Sample the training fold."""
         object.__setattr__(self, "cells", training_cells(self.data, self.train, seed=self.config.seed))
 
     def shuffles(self, session: int) -> list[Forecaster]:
@@ -179,38 +216,48 @@ def measure_days(subject: Subject, session: int, firms: IntArray) -> list[Foreca
         Empty if the model has no attention over days, or the window has fewer than three blocks.
     """
     batch, targets = _targets(subject, session, firms)
-    blocks = equal_blocks(batch.x_BNWC.shape[2], subject.config.day_units)
+    config, module = subject.config, subject.module
+    blocks = equal_blocks(batch.x_BNWC.shape[2], config.day_units)
     if len(blocks) < MIN_UNITS or not len(targets):
         return []
-    by_attention = day_importance(subject.module, batch, targets, flow=subject.config.flow)
+    by_attention = day_importance(module, batch, targets)
     if not by_attention:
         return []
     copies = subject.shuffles(session)
     by_copy = [day_importance(one, batch, targets) for one in copies]
     found = []
     for row, target in enumerate(targets):
-        rng = _rng(subject, session, int(batch.firms_N[target]))
-        backgrounds = _backgrounds(subject, batch, rng)
-        game = day_game(subject.module, batch, target, blocks, backgrounds.get(subject.config.shap_removal))
-        phi_P, again_P = (_shapley(game, len(blocks), subject.config.permutations, rng) for _ in range(2))
+        rng, backgrounds = _draws(subject, batch, session, target)
+
+        def game(
+            removal: UnitRemoval,
+            model: Forecaster = module,
+            target: int = target,
+            backgrounds: Mapping[UnitRemoval, Background] = backgrounds,
+        ) -> UnitGame:
+            return day_game(model, batch, target, blocks, backgrounds.get(removal))
+
+        def shapley(play: UnitGame, rng: np.random.Generator = rng) -> FloatArray:
+            random_game, seed = fixed(lambda keep_MP: play(keep_MP)[:, None]), int(rng.integers(2**32))
+            drawn = sample(random_game, len(blocks), Precision(config.permutations), seed=seed)
+            return drawn.values.values_PO[:, 0]
+
+        complete = game(config.shap_removal)
+        phi_P, again_P = shapley(complete), shapley(complete)
         by_shuffled = {
             method: np.stack([_by_block(of_copy[method][row], blocks) for of_copy in by_copy])
             for method in by_copy[0]
         }
-        if subject.config.shuffled_shap:
-            mixed = day_game(copies[0], batch, target, blocks, backgrounds.get(subject.config.shap_removal))
-            by_shuffled[SHAP] = np.abs(_shapley(mixed, len(blocks), subject.config.permutations, rng))[None]
-        slope_W = integrated_gradients(subject.module, batch, target, "days", backgrounds["date"])
+        if config.shuffled_shap:
+            by_shuffled[SHAP] = np.abs(shapley(game(config.shap_removal, copies[0])))[None]
+        slope_W = integrated_gradients(module, batch, target, "days", backgrounds["date"])
         importance = {
             SHAP: np.abs(0.5 * (phi_P + again_P)),
             "integrated_gradients": np.abs(_by_block(slope_W, blocks)),
             **{method: _by_block(days_EW[row], blocks) for method, days_EW in by_attention.items()},
         }
-        ends = game(np.array([[True] * len(blocks), [False] * len(blocks)]))
-        games = {
-            removal: day_game(subject.module, batch, target, blocks, backgrounds.get(removal))
-            for removal in subject.config.removals
-        }
+        ends = complete(np.array([[True] * len(blocks), [False] * len(blocks)]))
+        games = {removal: game(removal) for removal in config.removals}
         found.append(
             ForecastMeasures(
                 over="days",
@@ -219,7 +266,7 @@ def measure_days(subject: Subject, session: int, firms: IntArray) -> list[Foreca
                 importance={**importance, "shap_once": np.abs(phi_P)},
                 again_P=np.abs(again_P),
                 shuffled=by_shuffled,
-                curves=_all_curves(games, importance, np.arange(len(blocks)), subject.config, rng),
+                curves=_all_curves(games, importance, np.arange(len(blocks)), config, rng, len(blocks)),
                 additivity=float(abs(phi_P.sum() - (ends[0] - ends[1]))),
             )
         )
@@ -248,30 +295,27 @@ def measure_peers(
         Those of the first copy of the model with shuffled parameters (:meth:`Subject.shuffles`).
     """
     batch, targets = _targets(subject, session, firms)
-    by_attention = peer_importance(subject.module, batch, targets) if len(targets) else {}
+    config, module = subject.config, subject.module
+    by_attention = peer_importance(module, batch, targets) if len(targets) else {}
     if not by_attention:
         return []
     by_copy = [peer_importance(one, batch, targets) for one in subject.shuffles(session)]
     found = []
     for row, target in enumerate(targets):
-        rng = _rng(subject, session, int(batch.firms_N[target]))
-        backgrounds = _backgrounds(subject, batch, rng)
+        rng, backgrounds = _draws(subject, batch, session, target)
         known = np.isfinite(phi_NN[target])
         known[target] = False
         units = np.flatnonzero(known)
         if len(units) < MIN_UNITS:
             continue
-        slope_N = integrated_gradients(subject.module, batch, target, "peers", backgrounds["date"])
+        slope_N = integrated_gradients(module, batch, target, "peers", backgrounds["date"])
         importance = {
             SHAP: np.abs(phi_NN[target, units]),
             "integrated_gradients": np.abs(slope_N[units]),
             **{method: peers_EN[row, units] for method, peers_EN in by_attention.items()},
         }
         games = {
-            removal: peer_game(
-                subject.module, batch, target, None if removal == "mask" else backgrounds[removal]
-            )
-            for removal in subject.config.removals
+            removal: peer_game(module, batch, target, backgrounds.get(removal)) for removal in config.removals
         }
         by_shuffled = {
             method: np.stack([of_copy[method][row, units] for of_copy in by_copy]) for method in by_copy[0]
@@ -286,7 +330,7 @@ def measure_peers(
                 importance=importance,
                 again_P=None,
                 shuffled=by_shuffled,
-                curves=_all_curves(games, importance, units, subject.config, rng, phi_NN.shape[1]),
+                curves=_all_curves(games, importance, units, config, rng, phi_NN.shape[1]),
             )
         )
     return found
@@ -297,32 +341,23 @@ def _targets(subject: Subject, session: int, firms: IntArray) -> tuple[Batch, In
     return batch, np.flatnonzero(np.isin(batch.firms_N.cpu().numpy(), firms))
 
 
-def _rng(subject: Subject, session: int, firm: int) -> np.random.Generator:
-    return np.random.default_rng((subject.config.seed, session, firm))
-
-
-def _backgrounds(subject: Subject, batch: Batch, rng: np.random.Generator) -> dict[UnitRemoval, Background]:
-    draws, seed = subject.config.background, int(rng.integers(2**32))
-    needed = {*subject.config.removals, subject.config.shap_removal}
+def _draws(
+    subject: Subject, batch: Batch, session: int, target: int
+) -> tuple[np.random.Generator, dict[UnitRemoval, Background]]:
+    """The generator of a forecast, and what replaces removed information, except under ``mask``."""
+    config = subject.config
+    rng = np.random.default_rng((config.seed, session, int(batch.firms_N[target])))
+    seed = int(rng.integers(2**32))
     found: dict[UnitRemoval, Background] = {
-        "date": drawn(replacement("date", batch, None, seed), batch, draws)
+        "date": drawn(donors("date", batch, None, seed), batch, config.background)
     }
-    if "train" in needed:
-        found["train"] = drawn(replacement("train", batch, subject.cells, seed), batch, draws)
-    return found
+    if "train" in {*config.removals, config.shap_removal}:
+        found["train"] = drawn(donors("train", batch, subject.cells, seed), batch, config.background)
+    return rng, found
 
 
 def _by_block(day_W: FloatArray, blocks: tuple[IntArray, ...]) -> FloatArray:
     return np.array([day_W[days].sum() for days in blocks])
-
-
-def _shapley(game: UnitGame, n_units: int, permutations: int, rng: np.random.Generator) -> FloatArray:
-    """Shapley values [P] from antithetic permutations."""
-    seed = int(rng.integers(2**32))
-    fixed = FixedGame(lambda keep_MP: game(keep_MP)[:, None])
-    found = sample(fixed, n_units, PermutationEngine(), Precision(draws=permutations), seed=seed)
-    values_P: FloatArray = found.values.values_PO[:, 0]
-    return values_P
 
 
 def _all_curves(  # noqa: PLR0917  (the games and rankings of one forecast, and how they are drawn)
@@ -331,70 +366,17 @@ def _all_curves(  # noqa: PLR0917  (the games and rankings of one forecast, and 
     units: IntArray,
     config: FaithfulConfig,
     rng: np.random.Generator,
-    width: int | None = None,
+    width: int,
 ) -> dict[tuple[str, UnitRemoval], Curves]:
     """Evaluate the curves of every method and of random orders, under every removal."""
     orders = [units[order_of(settled(value_P[None])[0], rng)] for value_P in importance.values()]
     orders += [rng.permutation(units) for _ in range(config.random_orders)]
     found: dict[tuple[str, UnitRemoval], Curves] = {}
-    steps_S = steps_of(len(units), config.steps)
     for removal, game in games.items():
-        drawn = curves(game, orders, len(units) if width is None else width, steps_S)
+        drawn = curves(game, orders, width, steps_of(len(units), config.steps))
         found |= {(method, removal): one for method, one in zip(importance, drawn, strict=False)}
-        found[RANDOM, removal] = _mean(drawn[len(importance) :])
+        found[RANDOM, removal] = mean_of(drawn[len(importance) :])
     return found
-
-
-def _mean(drawn: list[Curves]) -> Curves:
-    return Curves(
-        share_S=drawn[0].share_S,
-        deletion_S=np.mean([one.deletion_S for one in drawn], axis=0),
-        insertion_S=np.mean([one.insertion_S for one in drawn], axis=0),
-        cumulative_S=np.mean([one.cumulative_S for one in drawn], axis=0),
-        comprehensiveness=float(np.mean([one.comprehensiveness for one in drawn])),
-        sufficiency=float(np.mean([one.sufficiency for one in drawn])),
-    )
-
-
-SHARES = (0.1, 0.2, 0.5)
-"""Shares of the units at which comprehensiveness and sufficiency are measured."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Curves:
-    """Curves of one order of removal, in the unit of the forecast; the cumulative one is a share.
-
-    Attributes
-    ----------
-    share_S
-        Share of the units that are removed or added, from 0 to 1.
-    deletion_S, insertion_S, cumulative_S
-        The curves of the module's description.
-    comprehensiveness, sufficiency
-        Its two means.
-    """
-
-    share_S: FloatArray
-    deletion_S: FloatArray
-    insertion_S: FloatArray
-    cumulative_S: FloatArray
-    comprehensiveness: float
-    sufficiency: float
-
-    @property
-    def deletion(self) -> float:
-        """Area under the deletion curve, over the share of removed units."""
-        return float(np.trapezoid(self.deletion_S, self.share_S))
-
-    @property
-    def insertion(self) -> float:
-        """Area under the insertion curve."""
-        return float(np.trapezoid(self.insertion_S, self.share_S))
-
-    @property
-    def cumulative(self) -> float:
-        """Area under the cumulative curve."""
-        return float(np.trapezoid(self.cumulative_S, self.share_S))
 
 
 def steps_of(n_units: int, most: int = 12) -> IntArray:
@@ -410,9 +392,7 @@ def steps_of(n_units: int, most: int = 12) -> IntArray:
     return np.unique(np.concatenate([[0, n_units], small, named])).astype(np.int64)
 
 
-def curves(
-    game: UnitGame, orders: list[IntArray], n_units: int, steps_S: IntArray | None = None
-) -> list[Curves]:
+def curves(game: UnitGame, orders: list[IntArray], n_units: int, steps_S: IntArray) -> list[Curves]:
     """Evaluate the curves of several orders of one forecast's units, in one call of the game.
 
     Parameters
@@ -424,10 +404,9 @@ def curves(
     n_units
         P, the width of a coalition.
     steps_S
-        Numbers of removed units, from 0 to the length of an order; by default :func:`steps_of`.
+        Numbers of removed units, from 0 to the length of an order: those of :func:`steps_of`.
     """
     length = len(orders[0])
-    steps_S = steps_of(length) if steps_S is None else steps_S
     coalitions: list[BoolArray] = []
     for order in orders:
         for removed in steps_S:
@@ -467,3 +446,16 @@ def order_of(importance_P: FloatArray, rng: np.random.Generator) -> IntArray:
     shuffled_P = rng.permutation(len(importance_P))
     order_P: IntArray = shuffled_P[np.argsort(-importance_P[shuffled_P], kind="stable")]
     return order_P
+
+
+def mean_of(every: Sequence[Curves]) -> Curves:
+    """Average curves at the same steps."""
+    names = ("deletion_S", "insertion_S", "cumulative_S")
+    return Curves(
+        every[0].share_S,
+        *(np.mean([getattr(one, name) for one in every], axis=0) for name in names),
+        *(
+            float(np.mean([getattr(one, name) for one in every]))
+            for name in ("comprehensiveness", "sufficiency")
+        ),
+    )

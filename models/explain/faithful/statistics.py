@@ -8,12 +8,16 @@ Forecasts of one date share its data, so whole dates are resampled, not single f
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from features.arrays import FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 RESAMPLES = 2000
 LEVEL = 0.90
@@ -39,6 +43,24 @@ class Estimate:
 
 
 UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"), 0)
+
+
+def columns_of(row: DataclassInstance) -> dict[str, Any]:
+    """A row of a table: the fields of a dataclass, and the value and interval of each estimate.
+
+    The interval of ``value`` and ``weight`` is ``low`` and ``high``; that of another figure has its name in
+    front. ``dates`` is the number of dates of the first estimate.
+    """
+    columns: dict[str, Any] = {}
+    for one in fields(row):
+        found = getattr(row, one.name)
+        if isinstance(found, Estimate):
+            prefix = "" if one.name in ("value", "weight") else f"{one.name}_"
+            columns |= {one.name: found.value, f"{prefix}low": found.low, f"{prefix}high": found.high}
+            columns.setdefault("dates", found.dates)
+        else:
+            columns[one.name] = found
+    return columns
 
 
 def mean_over_dates(value_E: FloatArray, session_E: IntArray, seed: int = 0) -> Estimate:

@@ -1,5 +1,7 @@
 """The measures of one model over its forecasts: curves, agreement, attention at inference, and stability.
 
+The rows that the functions return are the rows of the stored tables.
+
 Legend: E forecasts, P units, D dates.
 """
 
@@ -8,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
 
 import numpy as np
 
@@ -23,16 +24,15 @@ from models.explain.faithful.statistics import (
     rank_correlation,
     ratio_over_dates,
 )
-from models.explain.faithful.unit_games import UnitRemoval
 from models.explain.network.weights import attention_network, peer_network
 from models.explain.peers import PeerAttribution
 
 MEASURES: dict[str, Callable[[Curves], float]] = {
-    "deletion": lambda one: one.deletion,
-    "insertion": lambda one: one.insertion,
+    "deletion": lambda one: one.area("deletion"),
+    "insertion": lambda one: one.area("insertion"),
     "comprehensiveness": lambda one: one.comprehensiveness,
     "sufficiency": lambda one: one.sufficiency,
-    "cumulative": lambda one: one.cumulative,
+    "cumulative": lambda one: one.area("cumulative"),
 }
 """Measures of a curve. Larger is more faithful, except for sufficiency, where smaller is."""
 
@@ -53,7 +53,7 @@ class MethodMeasure:
     """
 
     method: str
-    removal: UnitRemoval
+    removal: str
     measure: str
     value: Estimate
     share: Estimate
@@ -63,7 +63,7 @@ def measure_methods(measured: Sequence[ForecastMeasures], seed: int = 0) -> list
     """Summarise the curves of every method, removal and measure; the seed is that of the bootstrap."""
     if not measured:
         return []
-    session_E = sessions_of(measured)
+    session_E = _sessions(measured)
     found = []
     for method, removal in measured[0].curves:
         for name, of in MEASURES.items():
@@ -77,42 +77,64 @@ def measure_methods(measured: Sequence[ForecastMeasures], seed: int = 0) -> list
     return found
 
 
-def mean_curves(measured: Sequence[ForecastMeasures], removal: UnitRemoval) -> dict[str, Curves]:
-    """Average the curves of the forecasts by method; changes are divided by the mean change of all units.
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """Mean curves of one method under one removal at one share of the units.
+
+    Deletion and insertion are divided by the mean change of all units; the cumulative curve is a share.
+    """
+
+    method: str
+    removal: str
+    share: float
+    deletion: float
+    insertion: float
+    cumulative: float
+
+
+def mean_curves(measured: Sequence[ForecastMeasures]) -> list[CurvePoint]:
+    """Average the curves of the forecasts by method and removal.
 
     Forecasts with another number of steps (of peers, on dates with more or fewer firms) are interpolated to
     the shares of the first.
     """
-    if not measured:
-        return {}
-    share_S = measured[0].curves[SHAP, removal].share_S
-    scale = float(np.mean([one.curves[SHAP, removal].deletion_S[-1] for one in measured])) or 1.0
-    found = {}
-    for method in dict.fromkeys(by for by, how in measured[0].curves if how == removal):
-        own = [one.curves[method, removal] for one in measured]
-
-        def mean_of(part: Callable[[Curves], FloatArray], own: list[Curves] = own) -> FloatArray:
-            rows = [np.interp(share_S, one.share_S, part(one)) for one in own]
-            mean_S: FloatArray = np.mean(rows, axis=0) / scale
-            return mean_S
-
-        found[method] = Curves(
-            share_S=share_S,
-            deletion_S=mean_of(lambda one: one.deletion_S),
-            insertion_S=mean_of(lambda one: one.insertion_S),
-            cumulative_S=scale * mean_of(lambda one: one.cumulative_S),
-            comprehensiveness=float(np.mean([one.comprehensiveness for one in own])) / scale,
-            sufficiency=float(np.mean([one.sufficiency for one in own])) / scale,
-        )
+    found = []
+    for removal in dict.fromkeys(how for _, how in measured[0].curves):
+        share_S = measured[0].curves[SHAP, removal].share_S
+        scale = float(np.mean([one.curves[SHAP, removal].deletion_S[-1] for one in measured])) or 1.0
+        for method in dict.fromkeys(by for by, how in measured[0].curves if how == removal):
+            own = [one.curves[method, removal] for one in measured]
+            mean = [
+                np.mean([np.interp(share_S, one.share_S, getattr(one, name)) for one in own], axis=0) / scale
+                for name in ("deletion_S", "insertion_S", "cumulative_S")
+            ]
+            mean[2] = scale * mean[2]
+            points = zip(share_S.tolist(), *(of.tolist() for of in mean), strict=True)
+            found += [CurvePoint(method, removal, *point) for point in points]
     return found
 
 
-def agreement(measured: Sequence[ForecastMeasures], first: str, second: str, seed: int = 0) -> Estimate:
-    """Mean rank correlation of two methods' importances over the forecasts."""
-    return _mean_correlation(
-        [(one, one.importance[first], one.importance[second]) for one in measured if first in one.importance],
-        seed,
-    )
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """A mean rank correlation of importances.
+
+    Attributes
+    ----------
+    kind
+        ``agreement with SHAP``; ``explainer seeds``, ``model seeds``, ``folds`` and ``neighbouring days`` are
+        correlations of an importance with itself; ``shuffled parameters``.
+    method
+        Whose importance.
+    value
+        The correlation.
+    null
+        What it would be if attention knew nothing of the forecast; None where there is no such null.
+    """
+
+    kind: str
+    method: str
+    value: Estimate
+    null: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,33 +151,32 @@ class Agreement:
         Rank correlation of the Shapley values with a second, independent estimate of themselves.
     """
 
-    found: Estimate
-    null: Estimate
-    corrected: Estimate
-    reliability: Estimate
+    found: Estimate = UNKNOWN
+    null: Estimate = UNKNOWN
+    corrected: Estimate = UNKNOWN
+    reliability: Estimate = UNKNOWN
 
 
-NO_AGREEMENT = Agreement(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+def agreement(measured: Sequence[ForecastMeasures], first: str, second: str, seed: int = 0) -> Estimate:
+    """Mean rank correlation of two methods' importances over the forecasts."""
+    known = [one for one in measured if first in one.importance]
+    return _mean_correlation(known, [(one.importance[first], one.importance[second]) for one in known], seed)
 
 
 def day_agreement(measured: Sequence[ForecastMeasures], seed: int = 0) -> Agreement:
     """Agreement over the days of the measured forecasts; the null is uniform attention, which ranks none."""
     if not measured:
-        return NO_AGREEMENT
-    session_E = sessions_of(measured)
+        return Agreement()
+    session_E = _sessions(measured)
     agreement_E = _correlations([(one.importance["attention"], one.importance[SHAP]) for one in measured])
-    repeat_E = _correlations([(one.importance["shap_once"], _again(one)) for one in measured])
+    again = [(one.importance["shap_once"], one.again_P) for one in measured]
+    repeat_E = _correlations([(first_P, again_P) for first_P, again_P in again if again_P is not None])
     found = mean_over_dates(agreement_E, session_E, seed)
     return Agreement(
         found,
         Estimate(0.0, 0.0, 0.0, found.dates),
         *corrected_over_dates(agreement_E, repeat_E, session_E, seed),
     )
-
-
-def _again(one: ForecastMeasures) -> FloatArray:
-    assert one.again_P is not None, "the Shapley values of days are estimated twice"
-    return one.again_P
 
 
 def randomisation(measured: Sequence[ForecastMeasures], method: str, seed: int = 0) -> Estimate:
@@ -168,44 +189,36 @@ def randomisation(measured: Sequence[ForecastMeasures], method: str, seed: int =
     known = [one for one in measured if method in one.importance and method in one.shuffled]
     if not known:
         return UNKNOWN
-    value_E = np.array([_with_every(one.importance[method], one.shuffled[method]).mean() for one in known])
-    return mean_over_dates(value_E, sessions_of(known), seed)
+    value_E = []
+    for one in known:
+        other_SP = one.shuffled[method]
+        value_E.append(
+            rank_correlation(np.broadcast_to(one.importance[method], other_SP.shape), other_SP).mean()
+        )
+    return mean_over_dates(np.array(value_E), _sessions(known), seed)
 
 
-def _with_every(importance_P: FloatArray, other_SP: FloatArray) -> FloatArray:
-    return rank_correlation(np.broadcast_to(importance_P, other_SP.shape), other_SP)
+Pairs = Sequence[tuple[ForecastMeasures, ForecastMeasures]]
 
 
-def stability(
-    pairs: Sequence[tuple[ForecastMeasures, ForecastMeasures]], method: str, seed: int = 0
-) -> Estimate:
+def stability(pairs: Pairs, method: str, seed: int = 0) -> Estimate:
     """Mean rank correlation of an importance over pairs of forecasts, such as two seeds of one model.
 
     Pairs whose units differ are left out, and so are methods that one of them lacks.
     """
-    return _mean_correlation(
-        [
-            (a, a.importance[method], b.importance[method])
-            for a, b in pairs
-            if method in a.importance
-            and method in b.importance
-            and a.importance[method].shape == b.importance[method].shape
-        ],
-        seed,
-    )
+    none = np.array([])
+    every = [(a, a.importance.get(method, none), b.importance.get(method, none)) for a, b in pairs]
+    known = [(one, a_P, b_P) for one, a_P, b_P in every if a_P.size and a_P.shape == b_P.shape]
+    return _mean_correlation([one for one, _, _ in known], [(a_P, b_P) for _, a_P, b_P in known], seed)
 
 
-def pairs_of_models(
-    parts: Sequence[Sequence[ForecastMeasures]],
-) -> list[tuple[ForecastMeasures, ForecastMeasures]]:
+def pairs_of_models(parts: Sequence[Sequence[ForecastMeasures]]) -> Pairs:
     """Pair the same forecasts of several models, for :func:`stability` over model seeds."""
     by_key = [{(one.session, one.firm): one for one in part} for part in parts]
     return [(a[key], b[key]) for a, b in combinations(by_key, 2) for key in sorted(a.keys() & b.keys())]
 
 
-def pairs_of_neighbours(
-    measured: Sequence[ForecastMeasures],
-) -> list[tuple[ForecastMeasures, ForecastMeasures]]:
+def pairs_of_neighbours(measured: Sequence[ForecastMeasures]) -> Pairs:
     """Pair the forecasts of a firm on two consecutive sessions, for :func:`stability` over time."""
     by_key = {(one.session, one.firm): one for one in measured}
     return [
@@ -215,9 +228,11 @@ def pairs_of_neighbours(
     ]
 
 
-def profiles(parts: Sequence[Sequence[ForecastMeasures]], method: str) -> FloatArray:
-    """Mean importance of each unit over the forecasts of each part [parts, P], with the same units."""
-    return np.array([np.mean([one.importance[method] for one in part], axis=0) for part in parts if part])
+def profile_stability(parts: Sequence[Sequence[ForecastMeasures]], method: str) -> Estimate:
+    """Mean rank correlation of the mean importance of each unit between parts, such as folds; no interval."""
+    means_PP = [np.mean([one.importance[method] for one in part], axis=0) for part in parts if part]
+    pairs = _correlations(list(combinations(means_PP, 2)))
+    return Estimate(float(np.mean(pairs)), np.nan, np.nan, len(means_PP)) if len(pairs) else UNKNOWN
 
 
 def peer_agreement(network: Sequence[PeerAttribution], seed: int = 0) -> Agreement:
@@ -241,7 +256,7 @@ def peer_agreement(network: Sequence[PeerAttribution], seed: int = 0) -> Agreeme
         repeats.append(part.repeat_N)
         sessions.append(np.full(len(size_NN), part.session))
     if not rows:
-        return NO_AGREEMENT
+        return Agreement()
     session_E, agreement_E = np.concatenate(sessions), np.concatenate(rows)
     return Agreement(
         mean_over_dates(agreement_E, session_E, seed),
@@ -250,13 +265,12 @@ def peer_agreement(network: Sequence[PeerAttribution], seed: int = 0) -> Agreeme
     )
 
 
-PeerMethod = Literal["shap", "attention"]
-PEER_METHODS: tuple[PeerMethod, ...] = ("shap", "attention")
+PEER_METHODS = ("shap", "attention")
 """Importances of peers of which whole matrices are known."""
 
 
 def peer_stability(
-    pairs: Sequence[tuple[PeerAttribution, PeerAttribution]], method: PeerMethod, seed: int = 0
+    pairs: Sequence[tuple[PeerAttribution, PeerAttribution]], method: str, seed: int = 0
 ) -> Estimate:
     """Mean rank correlation of the peers of a follower over pairs of attributions.
 
@@ -266,81 +280,71 @@ def peer_stability(
     rows, sessions = [], []
     for one, two in pairs:
         _, first, second = np.intersect1d(one.firms_N, two.firms_N, return_indices=True)
-        sizes = [
-            _without_own(np.abs(_values(part, method))[np.ix_(at, at)])
-            for part, at in ((one, first), (two, second))
-        ]
+        sizes = []
+        for part, at in ((one, first), (two, second)):
+            value_NN = part.phi_NN if method == "shap" else part.attention_NN
+            sizes.append(_without_own(np.abs(value_NN[np.ix_(at, at)])))
         rows.append(rank_correlation(*sizes))
         sessions.append(np.full(len(first), one.session))
     return mean_over_dates(np.concatenate(rows), np.concatenate(sessions), seed) if rows else UNKNOWN
 
 
-def fold_stability(folds: Sequence[Sequence[PeerAttribution]], n_firms: int, method: PeerMethod) -> Estimate:
+def fold_stability(folds: Sequence[Sequence[PeerAttribution]], n_firms: int, method: str) -> Estimate:
     """Mean rank correlation of the peers of a follower between the networks of two folds.
 
     It has no interval: the folds are few, and each has its own model. ``dates`` is the number of folds.
     """
-    network_of = peer_network if method == "shap" else attention_network
-    weights = []
-    for fold in folds:
-        network = network_of(fold, n_firms)
-        weights.append(np.where(network.observed, network.weight_NN, np.nan))
+    networks = [(peer_network if method == "shap" else attention_network)(fold, n_firms) for fold in folds]
+    weights = [np.where(network.observed, network.weight_NN, np.nan) for network in networks]
     rows = [rank_correlation(a, b) for a, b in combinations(weights, 2)]
     means = [float(row_N[np.isfinite(row_N)].mean()) for row_N in rows if np.isfinite(row_N).any()]
-    if not means:
-        return UNKNOWN
-    return Estimate(float(np.mean(means)), float("nan"), float("nan"), len(folds))
-
-
-def _values(part: PeerAttribution, method: PeerMethod) -> FloatArray:
-    return part.phi_NN if method == "shap" else part.attention_NN
+    return Estimate(float(np.mean(means)), np.nan, np.nan, len(folds)) if means else UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
-class AtInference:
-    """What replacing the weights at inference does.
+class Inference:
+    """Forecasts under other weights at inference.
 
     Attributes
     ----------
-    ic, ic_uniform, ic_permuted
-        Mean rank IC of the forecasts, and under uniform and permuted attention.
-    lost_uniform, lost_permuted
-        Mean of ``IC - IC under the intervention`` over the same dates.
-    used_uniform, used_permuted
-        Mean change of the forecast under the intervention, divided by the change when everything is removed.
+    weights
+        ``as trained``, ``uniform`` or ``permuted``.
+    ic
+        Mean rank IC of the forecasts.
+    lost
+        Mean of ``IC as trained - IC`` over the same dates; None as trained.
+    moved
+        Mean change of the forecast, divided by the change when everything is removed; None as trained.
     """
 
+    weights: str
     ic: Estimate
-    ic_uniform: Estimate
-    ic_permuted: Estimate
-    lost_uniform: Estimate
-    lost_permuted: Estimate
-    used_uniform: Estimate
-    used_permuted: Estimate
+    lost: Estimate | None = None
+    moved: Estimate | None = None
 
 
-def at_inference(parts: Sequence[Intervened], seed: int = 0) -> AtInference:
-    """Summarise the interventions on all folds and seeds."""
+def at_inference(parts: Sequence[Intervened], seed: int = 0) -> dict[str, Inference]:
+    """Summarise the interventions on all folds and seeds, by the weights; empty without any."""
+    if not parts:
+        return {}
 
     def joined(name: str) -> FloatArray:
         return np.concatenate([getattr(part, name) for part in parts])
 
-    session_E = np.concatenate([part.session_D for part in parts])
-    ic_E, uniform_E, permuted_E = joined("ic_D"), joined("ic_uniform_D"), joined("ic_permuted_D")
-    removed_E = joined("moved_removed_D")
-    return AtInference(
-        ic=mean_over_dates(ic_E, session_E, seed),
-        ic_uniform=mean_over_dates(uniform_E, session_E, seed),
-        ic_permuted=mean_over_dates(permuted_E, session_E, seed),
-        lost_uniform=mean_over_dates(ic_E - uniform_E, session_E, seed),
-        lost_permuted=mean_over_dates(ic_E - permuted_E, session_E, seed),
-        used_uniform=ratio_over_dates(joined("moved_uniform_D"), removed_E, session_E, seed),
-        used_permuted=ratio_over_dates(joined("moved_permuted_D"), removed_E, session_E, seed),
-    )
+    session_E, ic_E = np.concatenate([part.session_D for part in parts]), joined("ic_D")
+    found = {"as trained": Inference("as trained", mean_over_dates(ic_E, session_E, seed))}
+    for weights in ("uniform", "permuted"):
+        other_E, moved_E = joined(f"ic_{weights}_D"), joined(f"moved_{weights}_D")
+        found[weights] = Inference(
+            weights,
+            mean_over_dates(other_E, session_E, seed),
+            mean_over_dates(ic_E - other_E, session_E, seed),
+            ratio_over_dates(moved_E, joined("moved_removed_D"), session_E, seed),
+        )
+    return found
 
 
-def sessions_of(measured: Sequence[ForecastMeasures]) -> IntArray:
-    """Session of each forecast."""
+def _sessions(measured: Sequence[ForecastMeasures]) -> IntArray:
     return np.array([one.session for one in measured], dtype=np.int64)
 
 
@@ -350,13 +354,9 @@ def _without_own(weights_NN: FloatArray) -> FloatArray:
 
 
 def _mean_correlation(
-    pairs: Sequence[tuple[ForecastMeasures, FloatArray, FloatArray]], seed: int
+    measured: Sequence[ForecastMeasures], pairs: Sequence[tuple[FloatArray, FloatArray]], seed: int
 ) -> Estimate:
-    if not pairs:
-        return UNKNOWN
-    return mean_over_dates(
-        _correlations([(a, b) for _, a, b in pairs]), sessions_of([one for one, _, _ in pairs]), seed
-    )
+    return mean_over_dates(_correlations(pairs), _sessions(measured), seed) if pairs else UNKNOWN
 
 
 def _correlations(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:

@@ -23,7 +23,7 @@ from features.arrays import BoolArray, FloatArray, IntArray
 from models.batch import Ablation, Batch
 from models.explain.gradients import path_contributions
 from models.explain.players import repeat_batch
-from models.explain.removal import Replacement
+from models.explain.removal import Donors
 from models.forecaster import Forecaster
 
 Over = Literal["days", "peers"]
@@ -69,12 +69,12 @@ def equal_blocks(window: int, most: int) -> tuple[IntArray, ...]:
     return tuple(np.arange(end - length, end) for end in ends)
 
 
-def drawn(replacement: Replacement, batch: Batch, draws: int) -> Background:
-    """Take the first draws of some replacements."""
+def drawn(donors: Donors, batch: Batch, draws: int) -> Background:
+    """Take the first draws of some donors."""
     none_F = np.zeros(batch.z_BNF.shape[2], dtype=np.bool_)
-    z_KNF = np.stack([replacement.characteristics(none_F, k) for k in range(draws)])
+    z_KNF = np.stack([donors.characteristics(none_F, k) for k in range(draws)])
     return Background(
-        torch.stack([replacement.windows(k) for k in range(draws)]),
+        torch.stack([donors.windows(k) for k in range(draws)]),
         torch.as_tensor(z_KNF, device=batch.m_BN.device),
     )
 

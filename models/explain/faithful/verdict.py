@@ -16,10 +16,10 @@ small move would change says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from models.explain.faithful.forecasts import ForecastMeasures
 from models.explain.faithful.statistics import UNKNOWN, Estimate
 from models.explain.faithful.summary import (
     Agreement,
-    AtInference,
+    Inference,
     MethodMeasure,
     day_agreement,
     measure_methods,
@@ -160,6 +160,28 @@ class Verdict:
         every = {_answer(outcomes) for outcomes in product(*(one.possible for one in self.criteria))}
         return tuple(sorted(every - {self.answer}))
 
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per criterion: the columns of the stored table ``verdict``."""
+        return [
+            {
+                "over": self.over,
+                "answer": self.answer,
+                "criterion": one.name,
+                "question": one.question,
+                "outcome": one.outcome,
+                "value": one.estimate.value,
+                "low": one.estimate.low,
+                "high": one.estimate.high,
+                "threshold": one.limits.passes,
+                "fails": one.limits.fails,
+                "above": one.limits.above,
+                "dates": one.estimate.dates,
+                "margin": one.margin,
+                "near": " or ".join(self.near) or None,
+            }
+            for one in self.criteria
+        ]
+
     @property
     def sentence(self) -> str:
         """The answer, its reason and how near another answer is, in one sentence.
@@ -187,7 +209,7 @@ def _answer(outcomes: Sequence[Outcome]) -> Answer:
 def judge(
     over: Over,
     measured: Sequence[ForecastMeasures],
-    inference: AtInference,
+    inference: Mapping[str, Inference],
     agreement: Agreement | None = None,
     seed: int = 0,
 ) -> Verdict:
@@ -200,19 +222,21 @@ def judge(
     measured
         Measures of the forecasts; without any, every criterion is open.
     inference
-        What replacing the weights at inference does.
+        What replacing the weights at inference does, by the weights (`summary.at_inference`).
     agreement
         Agreement of attention with ``|SHAP|``; None for that of the measured forecasts over days.
     seed
         Seed of the bootstraps.
     """
     agreement = day_agreement(measured, seed) if agreement is None else agreement
+    moved = inference["permuted"].moved
+    assert moved is not None, "forecasts under permuted weights are compared with those as trained"
     criteria = [
         _criterion(
             "agreement", "Does attention rank the units as |SHAP| does?", agreement.corrected, AGREEMENT
         ),
         _gain(measure_methods(measured, seed)),
-        _criterion("use", "Do the forecasts depend on who gets which weight?", inference.used_permuted, USED),
+        _criterion("use", "Do the forecasts depend on who gets which weight?", moved, USED),
         _criterion(
             "learned",
             "Does attention change when the parameters are shuffled?",

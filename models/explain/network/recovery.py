@@ -1,4 +1,4 @@
-"""How well a network recovers known edges: ROC curves against planted edges, and against chance.
+"""How well a network recovers known edges: ROC curves, and how much of the recovery was learned.
 
 Legend: N firms of the panel, K points of a curve, V compared pairs.  Matrices are [target i, source j].
 """
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray
-from models.explain.network.weights import PeerNetwork
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,25 +32,6 @@ class EdgeRoc:
     true_positive_rate_K: FloatArray
     n_edges: int
     n_pairs: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EdgeComparison:
-    """Recovery of planted edges by Shapley values, by attention and by chance, over the same pairs.
-
-    Attributes
-    ----------
-    shap, attention
-        ROC curves of the two rankings.
-    random_mean, random_low, random_high
-        Mean, 5% and 95% quantiles of the AUC of random rankings.
-    """
-
-    shap: EdgeRoc
-    attention: EdgeRoc
-    random_mean: float
-    random_low: float
-    random_high: float
 
 
 def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolArray) -> EdgeRoc:
@@ -98,35 +78,12 @@ def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolA
     return EdgeRoc(auc, false_K, true_K, n_edges, n_pairs)
 
 
-def compare_edges(
-    network: PeerNetwork,
-    attention: PeerNetwork,
-    planted_NN: BoolArray,
-    valid_pairs_NN: BoolArray,
-    *,
-    seed: int,
-    draws: int = 200,
-) -> EdgeComparison:
-    """Compare Shapley values, attention and random rankings as classifiers of planted edges.
-
-    All three are evaluated on the valid pairs that both networks have observed. The random AUC is estimated
-    from ``draws`` random rankings of these pairs.
-
-    Raises
-    ------
-    ValueError
-        As :func:`edge_auc`.
-    """
-    valid_NN = valid_pairs_NN & network.observed & attention.observed
-    by_shap = edge_auc(network.weight_NN, planted_NN, valid_NN)
-    by_attention = edge_auc(attention.weight_NN, planted_NN, valid_NN)
-    rng = np.random.default_rng(seed)
-    e, n = by_shap.n_edges, by_shap.n_pairs
+def random_auc(n_edges: int, n_pairs: int, seed: int, draws: int = 200) -> float:
+    """Mean AUC of random rankings of the pairs."""
+    rng, e = np.random.default_rng(seed), n_edges
     # in a random ranking, the ranks of the e edges are drawn without replacement
-    rank_sums = np.array([rng.choice(n, e, replace=False).sum() + e for _ in range(draws)])
-    random = (rank_sums - e * (e + 1) / 2.0) / (e * (n - e))
-    low, high = np.quantile(random, (0.05, 0.95))
-    return EdgeComparison(by_shap, by_attention, float(random.mean()), float(low), float(high))
+    rank_sums = np.array([rng.choice(n_pairs, e, replace=False).sum() + e for _ in range(draws)])
+    return float(((rank_sums - e * (e + 1) / 2.0) / (e * (n_pairs - e))).mean())
 
 
 Matrices = Sequence[tuple[IntArray, FloatArray]]
@@ -224,11 +181,23 @@ def edge_recovery(
         auc[name] = {
             kind: _auc(_weights(value_DNN[:, edge_NN], count_BD), other_BP) for kind, edge_NN in kinds.items()
         }
-    return [
-        _summary(name, kind, auc[name][kind], None if name == start else auc[start][kind], edge_NN, other_NN)
-        for kind, edge_NN in kinds.items()
-        for name in methods
-    ]
+    found = []
+    for kind, edge_NN in kinds.items():
+        for name in methods:
+            auc_B = auc[name][kind]
+            lift_B = None if name == start else auc_B - auc[start][kind]
+            recovery = EdgeRecovery(
+                method=name,
+                kind=kind,
+                auc=float(auc_B[0]),
+                error=_jackknife(auc_B[1:]),
+                lift=None if lift_B is None else float(lift_B[0]),
+                lift_error=None if lift_B is None else _jackknife(lift_B[1:]),
+                n_edges=int(edge_NN.sum()),
+                n_pairs=int(other_NN.sum()),
+            )
+            found.append(recovery)
+    return found
 
 
 def _by_date(matrices: Matrices, shape: tuple[int, ...]) -> FloatArray:
@@ -254,27 +223,6 @@ def _auc(edge_BP: FloatArray, other_BP: FloatArray) -> FloatArray:
         not_above_P = np.searchsorted(other_P, edge_P, side="right")
         auc_B[b] = (below_P + not_above_P).mean() / (2.0 * len(other_P))
     return auc_B
-
-
-def _summary(  # noqa: PLR0917 (what was measured, and by what)
-    method: str,
-    kind: str,
-    auc_B: FloatArray,
-    start_B: FloatArray | None,
-    edge_NN: BoolArray,
-    other_NN: BoolArray,
-) -> EdgeRecovery:
-    lift_B = None if start_B is None else auc_B - start_B
-    return EdgeRecovery(
-        method=method,
-        kind=kind,
-        auc=float(auc_B[0]),
-        error=_jackknife(auc_B[1:]),
-        lift=None if lift_B is None else float(lift_B[0]),
-        lift_error=None if lift_B is None else _jackknife(lift_B[1:]),
-        n_edges=int(edge_NN.sum()),
-        n_pairs=int(other_NN.sum()),
-    )
 
 
 def _jackknife(without_D: FloatArray) -> float:

@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from models.batch import Batch, PanelTensors
 from models.explain.players import PlayerConfig
 from models.explain.removal import draw_donors
-from models.explain.skill import MIN_FIRMS, SkillConfig, explain_skill, mean_and_error
+from models.explain.skill import MIN_FIRMS, SkillConfig, explain_skill
 
 COEFFICIENT_F = np.array([1.5, -0.7, 0.0, 0.3])
 FAMILIES = {"one": (0,), "two": (1,), "unused": (2,), "four": (3,)}
@@ -28,7 +28,7 @@ def linear(batch: Batch) -> np.ndarray:
     return np.asarray(batch.z_BNF[0].double().numpy() @ COEFFICIENT_F)
 
 
-def brute_force(data: PanelTensors, session: int, payoff: str) -> np.ndarray:
+def brute_force(data: PanelTensors, session: int) -> np.ndarray:
     """Shapley values by their definition: weights of all subsets, and forecasts averaged over donors."""
     batch = data.batch(torch.tensor([session]))
     z_NF, y_N = batch.z_BNF[0].double().numpy(), batch.y_BN[0].double().numpy()
@@ -43,8 +43,6 @@ def brute_force(data: PanelTensors, session: int, payoff: str) -> np.ndarray:
             mixed_NF[:, list(kept)] = z_NF[:, list(kept)]
             forecasts.append(mixed_NF @ COEFFICIENT_F)
         mean_N = np.mean(forecasts, axis=0)[known]
-        if payoff == "mse":
-            return float(-np.mean((mean_N - y_N[known]) ** 2))
         return float(spearmanr(mean_N, y_N[known]).statistic)
 
     count = z_NF.shape[1]
@@ -57,27 +55,24 @@ def brute_force(data: PanelTensors, session: int, payoff: str) -> np.ndarray:
     return phi
 
 
-@pytest.mark.parametrize("payoff", ["rank_ic", "mse"])
-def test_values_of_an_additive_model_equal_brute_force(payoff: str) -> None:
+def test_values_of_an_additive_model_equal_brute_force() -> None:
     data = small_market()
-    config = SkillConfig(payoff=payoff, engine="exact", replacements=REPLACEMENTS)  # type: ignore[arg-type]
+    config = SkillConfig(permutations=3000, replacements=REPLACEMENTS)
     found = explain_skill(linear, data, SESSIONS, FAMILIES, config)
     np.testing.assert_array_equal(found.sessions_D, SESSIONS)
     for values_P, session in zip(found.values_DP, SESSIONS, strict=True):
-        np.testing.assert_allclose(values_P, brute_force(data, int(session), payoff), atol=1e-6)
+        np.testing.assert_allclose(values_P, brute_force(data, int(session)), atol=0.01)
     np.testing.assert_allclose(found.values_DP[:, 2], 0.0, atol=1e-9, err_msg="an unused family has no skill")
     assert np.abs(found.values_DP).max() > 0.01
 
 
-def test_permutations_estimate_the_exact_values_and_add_up() -> None:
+def test_few_permutations_estimate_the_values_and_add_up() -> None:
     data, module = small_market(), small_modules()["temporal_peer"]
     players = PlayerConfig(day_starts=(1, 4))
     families = {"first": (0, 2), "second": (1, 3)}
     exact, sampled = (
-        explain_skill(
-            module, data, SESSIONS, families, SkillConfig(engine=engine, permutations=draws, players=players)
-        )
-        for engine, draws in (("exact", 1), ("permutation", 40))
+        explain_skill(module, data, SESSIONS, families, SkillConfig(draws, players=players))
+        for draws in (400, 40)
     )
     assert [player.name for player in exact.players] == ["days 1-3", "days 4-8", "first", "second", "peers"]
     np.testing.assert_allclose(sampled.values_DP, exact.values_DP, atol=0.12)
@@ -104,10 +99,3 @@ def test_dates_without_targets_are_left_out() -> None:
     np.testing.assert_array_equal(found.sessions_D, SESSIONS[1:])
     with pytest.raises(ValueError, match="sessions is empty"):
         explain_skill(linear, data, SESSIONS[:0], FAMILIES)
-
-
-def test_errors_over_dates() -> None:
-    mean, error = mean_and_error(np.array([[1.0, 2.0], [3.0, 2.0], [5.0, 2.0]]))
-    np.testing.assert_allclose(mean, [3.0, 2.0])
-    np.testing.assert_allclose(error, [2.0 / np.sqrt(3.0), 0.0])
-    assert np.isnan(mean_and_error(np.ones((1, 2)))[1]).all()

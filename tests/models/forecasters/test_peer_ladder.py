@@ -195,7 +195,7 @@ def test_shapley_values_of_peers_add_up(case: tuple[str, dict[str, Any]]) -> Non
     kinds = {"family", "peers"} | ({"days"} if module.uses_days else set())
     kinds |= {"market"} if case[1].get("market_tokens") else set()
     assert {player.kind for player in groups.players} == kinds
-    assert groups.quality.additivity_max < 1e-5
+    assert groups.additivity_error < 1e-5
 
 
 # --- sector_mean -------------------------------------------------------------------------------------

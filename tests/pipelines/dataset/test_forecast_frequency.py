@@ -20,7 +20,7 @@ from pipelines.dataset.characteristics import own_values
 from pipelines.dataset.folds import plan_folds
 from pipelines.dataset.session import FeatureNames, session_features
 from pipelines.errors import DataError
-from pipelines.explain.games import families_of
+from pipelines.explain.fitted import families_of
 from pipelines.results.evaluate import evaluate
 
 Tables = Mapping[str, pl.DataFrame]

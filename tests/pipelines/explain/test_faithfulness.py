@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import polars as pl
@@ -14,15 +11,13 @@ import pytest
 from attribution_data import random_weights
 
 from models.batch import PanelTensors
+from models.explain.faithful.study import Faithfulness, FaithfulPart, FittedPart, measure_part
 from models.explain.peers import PeerAttribution, PeerGameConfig, drawn_firms, explain_peers
-from models.fitting.fit import NeuralFitted
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
 from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig, TokenEncoderConfig
 from pipelines.config.sections import ExplainConfig
-from pipelines.dataset.build import Dataset
-from pipelines.explain.faithful_tables import Faithfulness, faithful_tables
-from pipelines.explain.faithfulness import FaithfulPart, FittedPart, measure_part
+from pipelines.explain.games import effort_of
 
 FIRMS, DRAWN = 30, 4
 TRAIN, TEST = np.arange(8, 14), np.arange(14, 24)
@@ -63,21 +58,19 @@ def measured(
     parts = []
     config = PeerGameConfig(settings.network_permutations, settings.max_peers, settings.seed)
     drawn = drawn_firms(data.mask_TN[TEST].numpy(), config)
-    fitted = NeuralFitted("temporal_peer", {}, data.shape, (), module)
     for place in range(fits):
-        network = explain_peers(fitted, data, TEST[[place, place + 4]], config, drawn=drawn)
-        part = FittedPart(0, place, place, fitted, data, TRAIN, TEST, drawn)
-        parts.append(measure_part(part, network, settings))
+        network = explain_peers(module, data, TEST[[place, place + 4]], config, drawn=drawn)
+        part = FittedPart(0, place, place, module, data, TRAIN, TEST, drawn)
+        parts.append(measure_part(part, network, effort_of(settings)))
     return parts
 
 
 def tables_of(
     parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution], folds: Sequence[int], seed: int = 0
 ) -> dict[str, pl.DataFrame]:
-    """Tables of all measures but the maps, which need a market's dates."""
-    bare = [replace(part, day_weights_EW=None, dates=(), firms=None) for part in parts]
-    dataset = cast("Dataset", SimpleNamespace(panel=SimpleNamespace(n_firms=FIRMS)))
-    return faithful_tables("m", Faithfulness(bare, network, folds, dataset, seed))
+    """Tables of all measures but the maps."""
+    rows = Faithfulness(parts, network, folds, FIRMS, seed).rows()
+    return {name: pl.DataFrame(own, infer_schema_length=None) for name, own in rows.items()}
 
 
 @pytest.mark.parametrize("build", [one_layer, two_layers])
@@ -85,7 +78,7 @@ def test_peers_of_every_fit_are_ranked_in_a_universe_of_which_a_part_is_drawn(bu
     """Followers are drawn, then firms whose peers are ranked: these must be among the former."""
     data = market()
     parts = measured(data, build(data), fits=5)  # type: ignore[operator]
-    assert [len(part.peers) for part in parts] == [1] * 5
+    assert [len(part.measured["peers"]) for part in parts] == [1] * 5
     firms = parts[0].firms
     assert firms is not None
     others = ~np.eye(len(firms.firms_n), dtype=bool)
@@ -95,7 +88,7 @@ def test_peers_of_every_fit_are_ranked_in_a_universe_of_which_a_part_is_drawn(bu
 def test_no_peers_are_ranked_if_followers_have_fewer_than_three_that_were_measured() -> None:
     data = market()
     (part,) = measured(data, two_layers(data), 1, SETTINGS.model_copy(update={"max_peers": 2}))
-    assert part.peers == []
+    assert part.measured["peers"] == []
 
 
 @pytest.mark.parametrize("build", [one_layer, two_layers])
@@ -124,7 +117,7 @@ def test_the_seed_of_the_section_reaches_every_draw() -> None:
     tables, firms = [], []
     for seed in (0, 1):
         part = measured(data, module, 1, SETTINGS.model_copy(update={"seed": seed}))[0]
-        firms.append([one.firm for one in [*part.days, *part.peers]])
+        firms.append([one.firm for one in [*part.measured["days"], *part.measured["peers"]]])
         tables.append(tables_of([part], part.shared, (0, 0), seed))
     assert firms[0] != firms[1]
     for name in ("verdict", "faithfulness", "inference"):

@@ -31,7 +31,8 @@ from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DataError
 from pipelines.execution.protocol import Hear, Report, Ticket, Work, attempt
 from pipelines.explain import games
-from pipelines.explain.games import ModelExplanation, explain_models, families_of
+from pipelines.explain.fitted import families_of
+from pipelines.explain.games import ModelExplanation, explain_models
 from pipelines.explain.question import find_place
 from pipelines.explain.tables import explanation_tables, period_table
 from pipelines.explain.unit import unit_of, unit_of_run
@@ -135,7 +136,8 @@ def test_the_values_of_one_forecast_add_up_to_the_stored_forecast(
     assert np.abs(column(values, "value")).max() > 0
     words = "With this engine, base value and values differ from the forecast by up to"
     assert words not in answer.out
-    assert words in explain(*asked, "--peers", "all", "--engine", "expected_gradients", "--draws", "2").out
+    gradients = explain(*asked, "--peers", "all", "--engine", "integrated_gradients", "--draws", "2")
+    assert "engine integrated_gradients; error" in gradients.out
 
 
 def test_draws_are_continued_when_more_are_asked_for(
@@ -357,10 +359,9 @@ def test_options_that_do_not_apply(explain: Call, tested: pl.DataFrame, tmp_path
     base = ["--date", str(day), "--model"]
     refused(explain(*base, "lstm"), 2, "no model 'lstm'")
     refused(explain(*base, "ridge", "--peers", "all"), 2, "ridge has no peers")
-    refused(explain(*base, "ridge", "--engine", "guess"), 2, "--engine", "permutation, kernel, exact")
+    refused(explain(*base, "ridge", "--engine", "guess"), 2, "--engine", "permutation, linear, tree")
     refused(explain(*base, "ridge", "--engine", "tree"), 2, "explains lightgbm only")
     refused(explain(*base, "temporal_peer", "--engine", "linear"), 2, "explains characteristics only")
-    refused(explain(*base, "temporal_peer", "--engine", "exact"), 2, "at most 12 players")
     refused(explain(*base, "ridge", "--versus", str(day)), 2, "--versus", "--ticker")
     refused(explain(*base, "ridge", "--precision", "0"), 2, "--precision is 0.0")
     refused(explain(*base, "ridge", "--draws", "1"), 2, "--draws is 1")

@@ -14,7 +14,7 @@ import pytest
 from features.panel.panel import Panel
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.market import to_panel
-from pipelines.explain.games import families_of
+from pipelines.explain.fitted import families_of
 from pipelines.explain.tables import planted_edges
 from pipelines.results.evaluate import ensemble, forecasts_to_arrays, seed_dispersion
 from pipelines.results.forecast_tables import ensemble_table

@@ -29,7 +29,7 @@ from models.explain.faithful.inference import intervene
 from models.explain.faithful.statistics import Estimate
 from models.explain.faithful.summary import (
     Agreement,
-    AtInference,
+    Inference,
     agreement,
     at_inference,
     measure_methods,
@@ -160,7 +160,7 @@ def verdict_of(agreed: Estimate, learned: float = 0.0) -> Verdict:
         for t in range(20)
         for shuffled in [ranks[None] if rng.random() < learned else -ranks[None]]
     ]
-    inference = AtInference(*[clear] * 7)
+    inference = {"permuted": Inference("permuted", clear, clear, clear)}
     return judge("days", measured, inference, Agreement(clear, clear, agreed, clear))
 
 

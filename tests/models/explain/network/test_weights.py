@@ -10,12 +10,11 @@ import pytest
 from scipy import stats
 
 from models.explain.network.weights import (
-    EdgeTable,
     EdgeTests,
     NetworkSums,
     PeerNetwork,
-    edge_table,
     mean_network,
+    ranks_of_sources,
     to_digraph,
 )
 
@@ -32,10 +31,6 @@ def two_dates() -> tuple[PeerNetwork, EdgeTests]:
     for firms, phi in DATES:
         sums.add(firms, phi, phi**2)
     return sums.network(), sums.tests()
-
-
-def table(top: int | None = None) -> EdgeTable:
-    return edge_table(*two_dates(), top=top)
 
 
 def test_weights_are_root_mean_squares_over_the_dates_on_which_a_pair_was_measured() -> None:
@@ -91,19 +86,9 @@ def test_p_values_are_adjusted_over_all_measured_pairs() -> None:
     assert np.isnan(np.diagonal(tests.q_NN)).all()
 
 
-def test_edges_are_listed_by_target_and_rank() -> None:
-    listed = table()
-    assert list(zip(listed.source_E, listed.target_E, listed.rank_E, strict=True)) == [
-        (1, 0, 1),
-        (2, 0, 2),
-        (2, 1, 1),
-        (0, 1, 2),
-    ]
-    rms = np.sqrt(5.0)
-    np.testing.assert_allclose(listed.share_E, [rms / (rms + 0.5), 0.5 / (rms + 0.5), 4 / 6, 2 / 6])
-    np.testing.assert_allclose(listed.signed_E, [1.0, 0.5, -4.0, 2.0])
-    assert listed.dates_E.tolist() == [2, 1, 1, 1]
-    assert table(top=1).source_E.tolist() == [1, 2]
+def test_sources_are_ranked_by_size_and_ties_by_column() -> None:
+    weight_NN = two_dates()[0].weight_NN
+    assert ranks_of_sources(weight_NN)[:2].tolist() == [[3, 1, 2, 4], [2, 3, 1, 4]]
 
 
 def test_the_digraph_points_from_source_to_target_and_can_be_written_as_graphml() -> None:

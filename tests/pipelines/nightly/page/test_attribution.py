@@ -22,7 +22,7 @@ from models.fitted import Fitted
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
-from pipelines.explain.games import families_of
+from pipelines.explain.fitted import families_of
 from pipelines.nightly import attribution
 from pipelines.nightly.attribution import attribute
 from pipelines.nightly.data import NightData, night_data

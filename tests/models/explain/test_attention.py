@@ -1,8 +1,7 @@
-"""Rollout, flow and gradients against products, networkx and finite differences; traits of heads by hand."""
+"""Rollout and gradients against products and finite differences; traits of heads by hand."""
 
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -16,7 +15,6 @@ from models.explain.attention import (
     DateAttention,
     day_importance,
     day_profile,
-    flow_of_days,
     gradient_of_days,
     head_traits,
     peer_importance,
@@ -54,22 +52,6 @@ def test_rollout_is_the_product_of_the_layers() -> None:
     np.testing.assert_allclose(rollout_of_days(record)[4], expected / expected.sum(), rtol=1e-6)
 
 
-def test_flow_equals_that_of_networkx_and_refuses_long_windows() -> None:
-    record = record_attention(transformer(2), BATCH)
-    first, last = (layer[1].double().mean(dim=0).numpy() for layer in record.days)
-    graph: nx.DiGraph[object] = nx.DiGraph()
-    for key, capacity in enumerate(residual(last)[-1]):
-        graph.add_edge("out", (1, key), capacity=round(1e6 * capacity))
-    for query, row in enumerate(residual(first)):
-        for key, capacity in enumerate(row):
-            graph.add_edge((1, query), (0, key), capacity=round(1e6 * capacity))
-    flows = np.array([nx.maximum_flow_value(graph, "out", (0, key)) for key in range(8)]) / 1e6
-    np.testing.assert_allclose(flow_of_days(record)[1], flows / flows.sum(), atol=2e-5)
-    long = AttentionRecord(record.days, None, (), (), one_way=False, window=60)
-    with pytest.raises(ValueError, match="The window has 60 days; flow is computed for at most 32"):
-        flow_of_days(long)
-
-
 def test_gradients_equal_finite_differences() -> None:
     module, target = transformer(1), 3
     products = record_gradients(module, BATCH, target).days[0][target]
@@ -96,8 +78,8 @@ def test_gradients_equal_finite_differences() -> None:
 
 def test_gradients_of_a_weighted_sum_are_its_terms() -> None:
     weights_W = np.linspace(1.0, 3.0, 8)
-    found = day_importance(WeightedDays(weights_W).eval(), BATCH, np.array([0, 5]), flow=True)
-    assert set(found) == {"attention", "rollout", "flow", "gradient"}
+    found = day_importance(WeightedDays(weights_W).eval(), BATCH, np.array([0, 5]))
+    assert set(found) == {"attention", "rollout", "gradient"}
     np.testing.assert_allclose(found["attention"][1], weights_W / weights_W.sum(), rtol=1e-5)
     terms = np.abs(weights_W / weights_W.sum() * BATCH.x_BNWC[0, 5, :, 0].numpy())
     np.testing.assert_allclose(found["gradient"][1], terms, rtol=1e-4)
@@ -129,18 +111,18 @@ def test_traits_of_heads_by_hand() -> None:
     record = AttentionRecord((days,), None, (), (torch.stack([own, even]),), one_way=False, window=5)
     date = DateAttention(7, record, np.array([1, 1, 2, 2]), np.array([0.3, -1.0, 0.2, 2.0]))
     traits = {(one.over, one.head, one.trait): one for one in head_traits([date])}
-    assert traits["peers", 1, "own_group"].estimate.value == pytest.approx(1.0)
-    assert traits["peers", 2, "own_group"].estimate.value == pytest.approx(1 / 3)
+    assert traits["peers", 1, "own_group"].value.value == pytest.approx(1.0)
+    assert traits["peers", 2, "own_group"].value.value == pytest.approx(1 / 3)
     assert 0.1 < traits["peers", 1, "own_group"].null < 0.6
     assert traits["peers", 2, "own_group"].null == pytest.approx(1 / 3)
-    assert traits["peers", 1, "no_peer"].estimate.value == pytest.approx(0.2)
-    assert traits["peers", 1, "effective_firms"].estimate.value == pytest.approx(1.0)
-    assert traits["peers", 2, "effective_firms"].estimate.value == pytest.approx(3.0)
+    assert traits["peers", 1, "no_peer"].value.value == pytest.approx(0.2)
+    assert traits["peers", 1, "effective_firms"].value.value == pytest.approx(1.0)
+    assert traits["peers", 2, "effective_firms"].value.value == pytest.approx(3.0)
     # each firm looks at its partner: size ranks of the partners are 0, 2/3, 1 and 1/3
-    assert traits["peers", 1, "large_firms"].estimate.value == pytest.approx(0.5)
-    assert traits["days", 1, "recent_days"].estimate.value == pytest.approx(1.0)
+    assert traits["peers", 1, "large_firms"].value.value == pytest.approx(0.5)
+    assert traits["days", 1, "recent_days"].value.value == pytest.approx(1.0)
     assert traits["days", 1, "recent_days"].null == pytest.approx(3 / 5)
-    assert traits["days", 1, "effective_days"].estimate.value == pytest.approx(1.0)
+    assert traits["days", 1, "effective_days"].value.value == pytest.approx(1.0)
 
 
 def test_weights_of_past_days_by_their_regime() -> None:
@@ -148,8 +130,8 @@ def test_weights_of_past_days_by_their_regime() -> None:
     np.testing.assert_array_equal(regimes_of(volatility_T), [-1, 0, 0, 1, 2, 2])
     weights_EW = np.array([[0.3, 0.7], [0.1, 0.9]])  # oldest day first
     found = {
-        (one.day, one.regime): one.estimate
-        for one in day_profile(weights_EW, np.array([3, 5]), regimes_of(volatility_T))
+        (one.day, one.regime): one.weight
+        for one in day_profile(weights_EW, np.array([3, 5]), np.array([1.0, 1.0, 0.5, 3.0, 9.0, 9.0]))
     }
     assert found[1, "all"].value == pytest.approx(0.8)
     assert found[1, "normal"].value == pytest.approx(0.7)

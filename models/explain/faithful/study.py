@@ -1,0 +1,393 @@
+"""The study of a model's attention: what is measured of every fitted model, and what follows from it.
+
+Legend: N firms of a date, E forecasts, T sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from features.arrays import FloatArray, IntArray
+from models.batch import PanelTensors
+from models.explain.attention import (
+    DateAttention,
+    day_map,
+    day_profile,
+    head_traits,
+    record_attention,
+    rollout_of_peers,
+)
+from models.explain.design import evenly_spaced
+from models.explain.faithful.forecasts import (
+    MIN_UNITS,
+    FaithfulConfig,
+    ForecastMeasures,
+    Subject,
+    measure_days,
+    measure_peers,
+)
+from models.explain.faithful.inference import Intervened, intervene
+from models.explain.faithful.statistics import columns_of
+from models.explain.faithful.summary import (
+    PEER_METHODS,
+    Agreement,
+    Correlation,
+    agreement,
+    at_inference,
+    day_agreement,
+    fold_stability,
+    mean_curves,
+    measure_methods,
+    pairs_of_models,
+    pairs_of_neighbours,
+    peer_agreement,
+    peer_stability,
+    profile_stability,
+    randomisation,
+    stability,
+)
+from models.explain.faithful.unit_games import Over
+from models.explain.faithful.verdict import Verdict, judge
+from models.explain.peers import PeerAttribution, PeerGameConfig, explain_peers
+from models.forecaster import Forecaster
+
+_FIRMS_SHOWN = 40
+OVERS: tuple[Over, ...] = ("days", "peers")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured for every fitted model of a run.
+
+    Attributes
+    ----------
+    measures
+        Options of the measures, with the seed of all draws.
+    network
+        Options of the peer network.
+    dates
+        Own dates of a fold and seed, in addition to one shared by the seeds and the session after it.
+    firms
+        Forecasts measured per date.
+    peer_dates
+        Dates of the network on which the rankings of peers are measured.
+    ic_dates
+        Dates that are forecast under uniform and permuted attention.
+    """
+
+    measures: FaithfulConfig
+    network: PeerGameConfig
+    dates: int
+    firms: int
+    peer_dates: int
+    ic_dates: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedPart:
+    """A fitted model with its sessions.
+
+    Attributes
+    ----------
+    fold, seed
+        Index of the fold, and the seed.
+    place
+        Place of the seed among the seeds of the run, from 0.
+    module, data
+        The model, in eval mode, and its panel.
+    train, test
+        Training sessions, and test sessions with a universe.
+    drawn
+        Firms of the peer network; None for all.
+    """
+
+    fold: int
+    seed: int
+    place: int
+    module: Forecaster
+    data: PanelTensors
+    train: IntArray
+    test: IntArray
+    drawn: IntArray | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirmMatrix:
+    """Attention, SHAP and their like over some firms of one date, [target, source].
+
+    Attributes
+    ----------
+    session
+        Session index.
+    firms_n
+        Panel columns of the firms, in the order of their groups.
+    values
+        Method -> matrix [n, n].
+    """
+
+    session: int
+    firms_n: IntArray
+    values: dict[str, FloatArray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FaithfulPart:
+    """The measures of one fitted model, that is of one fold and seed.
+
+    Attributes
+    ----------
+    fold
+        Index of the fold.
+    measured
+        Measured forecasts, over days and over peers.
+    inference
+        Forecasts under uniform and permuted attention, over days and over peers; missing without such
+        attention.
+    dates
+        The attention of some dates, for the traits of heads and the maps.
+    firms
+        Matrices over firms of one date; None without peers.
+    shared
+        Peers on the session that two seeds explain, and for the first seed on the session after it. They
+        measure stability and are not part of the network. Empty without peers.
+    """
+
+    fold: int
+    measured: dict[Over, list[ForecastMeasures]]
+    inference: dict[Over, Intervened]
+    dates: tuple[DateAttention, ...]
+    firms: FirmMatrix | None
+    shared: tuple[PeerAttribution, ...]
+
+
+def measure_part(part: FittedPart, network: Sequence[PeerAttribution], effort: Effort) -> FaithfulPart:
+    """Measure one fitted model.
+
+    Parameters
+    ----------
+    part
+        The model.
+    network
+        Shapley values of its peers on some test sessions; empty for a model without peers, and if other
+        models explain all dates.
+    effort
+        How much is measured.
+    """
+    module, data, seed = part.module, part.data, effort.measures.seed
+    subject = Subject(module, data, part.train, effort.measures)
+    # the first seed explains a session and the next one, the second seed that session again
+    shared = _shared(part.test)[: max(0, 2 - part.place)]
+    days: list[ForecastMeasures] = []
+    dates = []
+    for session in np.unique(np.concatenate([shared, _own(part, effort.dates)])).tolist():
+        days += measure_days(subject, session, _firms(part, session, effort.firms, seed))
+        dates.append(DateAttention.of(module, data, session))
+    peers: list[ForecastMeasures] = []
+    count = min(effort.peer_dates, len(network))
+    # equal orders would have equal noise, so comparisons draw orders of this fit alone
+    own_seed = int(np.random.default_rng((seed, part.fold, part.seed)).integers(2**32))
+    own_orders = replace(effort.network, seed=own_seed)
+    for k in range(count):
+        found = network[(part.place * count + k) % len(network)]  # seeds take turns, and share some dates
+        random_NN = None
+        if k == 0 and effort.measures.shuffled_shap:
+            copy, sessions = subject.shuffles(found.session)[0], np.array([found.session])
+            random_NN = explain_peers(copy, data, sessions, own_orders, drawn=part.drawn)[0].phi_NN
+        firms = _followers(found, effort.firms, seed)
+        peers += measure_peers(subject, found.session, firms, found.phi_NN, random_NN)
+    overs: dict[Over, bool] = {
+        "days": any(date.days_NW is not None for date in dates),
+        "peers": module.uses_peers,
+    }
+    spread = _own(part, effort.ic_dates)
+    return FaithfulPart(
+        fold=part.fold,
+        measured={"days": days, "peers": peers},
+        inference={over: intervene(module, data, spread, over, seed) for over, has in overs.items() if has},
+        dates=tuple(dates),
+        firms=_firm_matrix(part, network[-1]) if network and part.place == 0 else None,
+        shared=explain_peers(module, data, shared, own_orders, drawn=part.drawn) if module.uses_peers else (),
+    )
+
+
+def _followers(found: PeerAttribution, count: int, seed: int) -> IntArray:
+    """Draw firms whose peers have values: in a large universe only some followers are measured."""
+    known_NN = np.isfinite(found.phi_NN)
+    np.fill_diagonal(known_NN, val=False)
+    measured = found.firms_N[known_NN.sum(axis=1) >= MIN_UNITS]
+    rng = np.random.default_rng((seed, found.session))
+    return np.sort(rng.permutation(measured)[:count])
+
+
+def _firm_matrix(part: FittedPart, found: PeerAttribution) -> FirmMatrix:
+    """Matrices over the firms that receive the most attention, so that a person can read them."""
+    batch = part.data.batch(torch.tensor([found.session]))
+    known_NN = np.isfinite(found.phi_NN)
+    measured = np.flatnonzero(known_NN.any(axis=0) & known_NN.any(axis=1))
+    received = found.attention_NN.sum(axis=0)[measured]
+    chosen = np.sort(measured[np.argsort(-received, kind="stable")[:_FIRMS_SHOWN]])
+    chosen = chosen[np.argsort(batch.s_BN[0].cpu().numpy()[chosen], kind="stable")]
+    at = np.ix_(chosen, chosen)
+    values = {"attention": found.attention_NN[at], "shap": np.abs(found.phi_NN[at])}
+    record = record_attention(part.module, batch)
+    if len(record.peers) > 1:  # with one layer, rollout ranks peers as attention does
+        values["rollout"] = rollout_of_peers(record)[at]
+    return FirmMatrix(found.session, found.firms_N[chosen], values)
+
+
+def _firms(part: FittedPart, session: int, count: int, seed: int) -> IntArray:
+    """Firms explained on a session: the same for every seed, and for both of the shared sessions."""
+    shared = _shared(part.test)
+    anchor = int(shared[0]) if session in shared else session
+    universe = np.flatnonzero(part.data.mask_TN[anchor].cpu().numpy())
+    rng = np.random.default_rng((seed, anchor))
+    return np.sort(rng.choice(universe, min(count, len(universe)), replace=False))
+
+
+def _shared(test: IntArray) -> IntArray:
+    """A session in the middle of the test, and the one after it."""
+    middle = int(test[len(test) // 2])
+    return np.concatenate([[middle], test[test == middle + 1]]).astype(np.int64)
+
+
+def _own(part: FittedPart, count: int) -> IntArray:
+    """Sessions of this seed alone, between those of the other seeds."""
+    offset = (1 + 2 * part.place) * len(part.test) // 16
+    return evenly_spaced(np.roll(part.test, -offset), count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Faithfulness:
+    """What was measured about the attention of one model.
+
+    Attributes
+    ----------
+    parts
+        The measures of its folds and seeds.
+    network, folds
+        Shapley values of its peers on the dates of the network, and the fold of each of these dates.
+    n_firms
+        Number of firms of the panel.
+    seed
+        Seed of the bootstraps and the nulls.
+    """
+
+    parts: Sequence[FaithfulPart]
+    network: Sequence[PeerAttribution]
+    folds: Sequence[int]
+    n_firms: int
+    seed: int
+
+    def verdict(self, over: Over) -> Verdict | None:
+        """Judge attention over days or over peers; None if the model has no such attention."""
+        inference = at_inference(self._interventions(over), self.seed)
+        if not inference:
+            return None
+        return judge(over, self._measured(over), inference, self._agreement(over), self.seed)
+
+    def rows(self) -> dict[str, list[dict[str, Any]]]:
+        """Rows of the tables ``verdict``, ``inference``, ``faithfulness``, ``curves`` and ``agreement``."""
+        tables: dict[str, list[dict[str, Any]]] = {
+            name: [] for name in ("verdict", "faithfulness", "curves", "agreement", "inference")
+        }
+        for over in OVERS:
+            verdict = self.verdict(over)
+            if verdict is None:
+                continue
+            tables["verdict"] += verdict.rows()
+            measured, of_over = self._measured(over), {"over": over}
+            for one in at_inference(self._interventions(over), self.seed).values():
+                tables["inference"].append(of_over | columns_of(one))
+            if not measured:
+                continue
+            for name, rows in (
+                ("faithfulness", measure_methods(measured, self.seed)),
+                ("curves", mean_curves(measured)),
+                # the others were not measured
+                ("agreement", [one for one in self._correlations(over, measured) if one.value.dates]),
+            ):
+                tables[name] += [of_over | columns_of(row) for row in rows]
+        return tables
+
+    def attention_rows(self, volatility_T: FloatArray) -> dict[str, list[dict[str, Any]]]:
+        """Rows of the tables ``heads``, ``day_weights`` and ``day_map``.
+
+        Parameters
+        ----------
+        volatility_T
+            Volatility of the market on each session, up to that day; NaN where it is unknown.
+        """
+        dates = [date for part in self.parts for date in part.dates]
+        weights = [(date.days_NW, date.session) for date in dates if date.days_NW is not None]
+        rows: dict[str, Sequence[Any]] = {"heads": head_traits(dates, self.seed)}
+        if weights:
+            sessions = np.concatenate([np.full(len(days_NW), session) for days_NW, session in weights])
+            weights_EW = np.concatenate([days_NW for days_NW, _ in weights])
+            rows["day_weights"] = day_profile(weights_EW, sessions, volatility_T, self.seed)
+        records = [date.record for date in dates if date.record.days]
+        rows["day_map"] = day_map(records) if records else []
+        return {name: [columns_of(row) for row in own] for name, own in rows.items()}
+
+    def _measured(self, over: Over) -> list[ForecastMeasures]:
+        return [one for part in self.parts for one in part.measured[over]]
+
+    def _interventions(self, over: Over) -> list[Intervened]:
+        return [part.inference[over] for part in self.parts if over in part.inference]
+
+    def _agreement(self, over: Over) -> Agreement:
+        if over == "days":
+            return day_agreement(self._measured(over), self.seed)
+        return peer_agreement(self.network, self.seed)
+
+    def _correlations(self, over: Over, measured: Sequence[ForecastMeasures]) -> Iterator[Correlation]:
+        """Agreement with SHAP, stability, and randomisation, as rank correlations."""
+        methods = [name for name in measured[0].importance if name != "shap_once"]
+        of_attention = self._agreement(over)
+        for method in methods[1:]:
+            agreed = agreement(measured, method, "shap", self.seed)
+            null = of_attention.null if method == "attention" or over == "days" else None
+            agreed = of_attention.found if method == "attention" else agreed
+            yield Correlation("agreement with SHAP", method, agreed, null)
+        yield Correlation("explainer seeds", "shap", of_attention.reliability)
+        yield from self._day_stability(methods) if over == "days" else self._peer_stability()
+        for method in methods:
+            yield Correlation("shuffled parameters", method, randomisation(measured, method, self.seed))
+
+    def _by_fold(self) -> list[list[FaithfulPart]]:
+        folds = dict.fromkeys(part.fold for part in self.parts)
+        return [[part for part in self.parts if part.fold == fold] for fold in folds]
+
+    def _day_stability(self, methods: Sequence[str]) -> Iterator[Correlation]:
+        by_fold = [[part.measured["days"] for part in same] for same in self._by_fold()]
+        seeds = [pair for same in by_fold for pair in pairs_of_models(same)]
+        neighbours = [pair for part in self.parts for pair in pairs_of_neighbours(part.measured["days"])]
+        of_folds = [[one for days in same for one in days] for same in by_fold]
+        for method in methods:
+            yield Correlation("model seeds", method, stability(seeds, method, self.seed))
+            yield Correlation("neighbouring days", method, stability(neighbours, method, self.seed))
+            yield Correlation("folds", method, profile_stability(of_folds, method))
+
+    def _peer_stability(self) -> Iterator[Correlation]:
+        seeds = [
+            (one, two)
+            for same in self._by_fold()
+            for a, b in combinations(same, 2)
+            for one in a.shared
+            for two in b.shared
+            if one.session == two.session
+        ]
+        neighbours = [pair for part in self.parts for pair in pairwise(part.shared)]
+        networks = [
+            [date for date, of_date in zip(self.network, self.folds, strict=True) if of_date == fold]
+            for fold in dict.fromkeys(self.folds)
+        ]
+        for method in PEER_METHODS:
+            yield Correlation("model seeds", method, peer_stability(seeds, method, self.seed))
+            yield Correlation("neighbouring days", method, peer_stability(neighbours, method, self.seed))
+            yield Correlation("folds", method, fold_stability(networks, self.n_firms, method))

@@ -1,0 +1,88 @@
+"""The fitted models of a run, with the panel that they are explained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from features.library.characteristics import CHARACTERISTICS
+from features.library.standardise import MISSING
+from models.batch import PanelTensors
+from models.fitted import Fitted
+from pipelines.dataset.characteristics import INPUT_PREFIX
+from pipelines.errors import DataError
+from pipelines.run.checkpoints import Checkpoint
+from pipelines.train.task import Arrays, to_tensors
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldFits:
+    """The fitted models of one fold by seed, their panel with the label as its target, and its groups.
+
+    The rank IC that an explanation divides, or that attention is measured by, is then that of the report. The
+    target of training can be clipped, ranked or a residual.
+    """
+
+    seeds: Mapping[int, Fitted]
+    data: PanelTensors
+    groups: tuple[str, ...]
+
+
+def restore_fits(
+    checkpoints: Mapping[int, Checkpoint], arrays: Arrays, device: str, subject: str
+) -> FoldFits:
+    """Restore the models of a fold on a device.
+
+    Parameters
+    ----------
+    checkpoints
+        Seed -> the checkpoint.
+    arrays
+        Arrays of the dataset.
+    device
+        Where the models and the panel are put.
+    subject
+        The model and the fold as named in an error.
+
+    Raises
+    ------
+    DataError
+        If a checkpoint is corrupted, or its model was trained on other features, windows or groups.
+    """
+    inputs = next(iter(checkpoints.values())).inputs
+    labelled = replace(arrays, target_TN=arrays.label_TN.astype(np.float32))
+    data = to_tensors(labelled, inputs, device)
+    seeds = {}
+    for seed, checkpoint in checkpoints.items():
+        seeds[seed] = checkpoint.restore().to(device)
+        _require_features(seeds[seed], data, f"{subject}, seed {seed}")
+    return FoldFits(seeds, data, inputs.groups)
+
+
+def families_of(names: tuple[str, ...]) -> dict[str, list[int]]:
+    """Group characteristics by family: family -> columns. A user's own inputs are the family ``input``."""
+    families: dict[str, list[int]] = {}
+    for column, name in enumerate(names):
+        is_input = name.startswith(INPUT_PREFIX)
+        family = "input" if is_input else CHARACTERISTICS[name.removesuffix(MISSING)].family
+        families.setdefault(family, []).append(column)
+    return families
+
+
+def _require_features(fitted: Fitted, data: PanelTensors, subject: str) -> None:
+    trained, given = fitted.shape, data.shape
+    missing = [name for name in trained.characteristic_names if name not in given.characteristic_names]
+    others = [name for name in given.characteristic_names if name not in trained.characteristic_names]
+    found = [f"without {', '.join(others)}"] * bool(others) + [f"with {', '.join(missing)}"] * bool(missing)
+    why = f" ({' and '.join(found)})" if found else ""
+    for name in ("n_channels", "n_characteristics", "window", "n_groups"):
+        own, of_data = getattr(trained, name), getattr(given, name)
+        if not why and own != of_data:
+            why = f": {name} is {own} in the model and {of_data} in the data"
+    if why:
+        raise DataError(
+            f"{subject} was trained on other features than the run's data have{why}; restore the checkpoint "
+            "from a backup, or train the run's config again."
+        )
