@@ -19,8 +19,8 @@ from audit_clean import CLEAN, Case
 from audit_doctored import DOCTORED
 from audit_fresh import FRESH_CLEAN, FRESH_DOCTORED, SECOND_CLEAN, SECOND_DOCTORED
 
+from backtest.look_ahead.finding import Result
 from pipelines.audit.registry import CHECKS, DATA_CHECKS
-from pipelines.audit.result import Result
 
 ROOT = Path(__file__).parents[1]
 

@@ -28,6 +28,7 @@ import polars as pl
 import torch
 
 from backtest.forecasts.metrics import forecast_metrics
+from features.panel.panel import to_panel
 from models.fitting.fit import FitConfig, fit, refit
 from pipelines.config.load import build_settings, digest, load_config, settings_of
 from pipelines.config.models import registry_name
@@ -35,7 +36,6 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.dataset.folds import plan_folds
-from pipelines.dataset.market import to_panel
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource

@@ -34,8 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from backtest.accounts.performance import excess_return
 from backtest.inference.multiple import superior_books
 from backtest.inference.overfitting import deflated_sharpe
+from features.panel.panel import to_panel
 from pipelines.config.schema import Config
-from pipelines.dataset.market import Market, build_market, to_panel
+from pipelines.dataset.market import Market, build_market
 from pipelines.results.books import book_orders
 from pipelines.results.comparisons import TradableSeries, comparison_table, significance_table
 from pipelines.results.evaluate import Evaluation, evaluate

@@ -24,12 +24,12 @@ import numpy as np
 import polars as pl
 
 from backtest.forecasts.metrics import forecast_metrics
+from features.panel.panel import to_panel
 from pipelines.audit.subject import temporary_run
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import plan_folds
-from pipelines.dataset.market import to_panel
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.train import task as tasks

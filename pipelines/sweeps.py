@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from features.arrays import FloatArray
+from features.panel.panel import to_panel
 from pipelines.config.load import digest, override_backtest
 from pipelines.config.schema import Config
-from pipelines.dataset.market import Market, to_panel
+from pipelines.dataset.market import Market
 from pipelines.errors import DataError
 from pipelines.evaluate_file import MeasureOptions, prepared_file
 from pipelines.progress import Progress

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import polars as pl
 
 from features.panel.delistings import DelistingRule
-from features.panel.panel import Panel, build_panel
-from pipelines.dataset.market import Market, to_panel
+from features.panel.panel import Panel, build_panel, to_panel
+from pipelines.dataset.market import Market
 from pipelines.lake.contracts import check
 from pipelines.results.evaluate_signals import guard_table, place_signals
 from pipelines.results.signal_file import SignalTable

@@ -1,1 +1,1 @@
-"""Signs of look-ahead in a signal of unknown origin, from the signal and the market alone."""
+"""Questions to signals and deliveries that reveal look-ahead: of the guard, the audit and the nights."""

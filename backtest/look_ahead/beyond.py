@@ -4,7 +4,7 @@ A z-score, a place in a range, a smoothed price or a value that was filled backw
 past prices, so that its IC with later returns is small even if its window ends after its date. What is left
 once past prices have explained all they can is then mostly the part of the window that was not known. For an
 honest signal it is known at t, however it was made, and no forecast that is known at t has a higher IC than
-`backtest.look_ahead.ceilings` allows.
+`backtest.look_ahead.profile` allows.
 
 Shape suffixes: T sessions, N firms, D sampled dates of the signal, K functions of past prices, M cells.
 """
@@ -12,11 +12,14 @@ Shape suffixes: T sessions, N firms, D sampled dates of the signal, K functions 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from backtest.look_ahead.finding import Finding
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import Finding, Result
+from backtest.look_ahead.news import is_common
 from backtest.look_ahead.profile import Standardised, correlations, cumulated, sample_dates, standardise
 from backtest.look_ahead.returns import HORIZONS, LAGS, highest, judged
 from features.arithmetic.rolling import carry, rolling_max, rolling_mean
@@ -31,6 +34,23 @@ _CELLS_PER_FUNCTION: Final = 20
 _STEPS: Final = 40  # of the step function from what past prices explain to the signal
 _RIDGE: Final = 1e-6
 _FLAT: Final = 1e-9
+
+
+def check(data: Delivery) -> Result:
+    """Explain every input by past prices, and compare what is left with later returns."""
+    chosen, traded_TN = data.columns, data.panel.traded_TN
+    past, returns = PastPrices(data.panel.total_return_index_TN[:, chosen]), standardise(data.return_TN)
+
+    def question(name: str, x_TN: FloatArray) -> Iterator[Finding]:
+        x_TN = np.where(traded_TN, x_TN, np.nan)[:, chosen]
+        if is_common(x_TN):
+            yield Finding("beyond", "skipped", "it has one value for all firms of a date", subject=name)
+        else:
+            yield replace(beyond_past(x_TN, past, returns, data.horizon, name), subject=name)
+
+    return data.ask(
+        question, "What the inputs say beyond past prices tells no later return (examined: {names})."
+    )
 
 
 class PastPrices:
@@ -124,26 +144,24 @@ def beyond_past(
     rows_D = sample_dates(signal_TN)
     if np.isfinite(signal_TN[rows_D]).sum() < _CELLS_PER_FUNCTION * past.count:
         return Finding(name, "skipped", f"Fewer than {_CELLS_PER_FUNCTION * past.count:,} values are known.")
-    worst = highest(
-        one
-        for residual, residual_rows_D in _residuals(signal_TN, rows_D, firms_N, past)
-        for one in _later_ics(residual, residual_rows_D, returns, horizon)
-    )
-    if worst is None:
-        return Finding(name, "skipped", f"Past prices explain the whole {what}.")
-    words = {
-        "fail": "No honest forecast reaches that: a mean, deviation, range, rank or filter in it was taken "
-        "over a window that ends after t, or values were filled backwards.",
-        "warn": "Very few honest forecasts reach that.",
-        "pass": "That is possible for an honest forecast.",
-    }[worst.verdict]
-    return Finding(
+    found = highest(
         name,
-        worst.verdict,
-        f"What the {what} says beyond the prices up to t has an IC of {worst.value:+.3f} with {worst.words}. "
-        f"{words}",
-        worst.value,
+        (
+            one
+            for residual, residual_rows_D in _residuals(signal_TN, rows_D, firms_N, past)
+            for one in _later_ics(residual, residual_rows_D, returns, horizon)
+        ),
+        lambda value, words: (
+            f"What the {what} says beyond the prices up to t has an IC of {value:+.3f} with {words}."
+        ),
+        {
+            "fail": "No honest forecast reaches that: a mean, deviation, range, rank or filter in it was "
+            "taken over a window that ends after t, or values were filled backwards.",
+            "warn": "Very few honest forecasts reach that.",
+            "pass": "That is possible for an honest forecast.",
+        },
     )
+    return found or Finding(name, "skipped", f"Past prices explain the whole {what}.")
 
 
 def _residuals(

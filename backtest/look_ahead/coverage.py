@@ -1,4 +1,4 @@
-"""Checks of which firms have a signal: a choice that needs tomorrow's price is look-ahead as well.
+"""Which rows there are, and how gaps are filled: both can need what comes after them.
 
 Shape suffixes: T sessions, N firms, D dates of the signal, M chosen cells, R cells of reference.
 """
@@ -6,15 +6,16 @@ Shape suffixes: T sessions, N firms, D dates of the signal, M chosen cells, R ce
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
+import polars as pl
 
-from backtest.look_ahead.ceilings import CEILING, REMARKABLE, ceiling
-from backtest.look_ahead.finding import VERDICTS, Finding, Verdict
-from backtest.look_ahead.profile import Standardised, cumulated, standardise
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import VERDICTS, Finding, Result, Verdict, conclude
+from backtest.look_ahead.profile import CEILING, REMARKABLE, Standardised, ceiling, cumulated, standardise
 from features.arithmetic.rolling import rolling_mean
 from features.arrays import BoolArray, FloatArray, IntArray
 
@@ -43,6 +44,35 @@ gaps have if there are so many. A halt ends with news of either sign, which is o
 can end badly."""
 _REFERENCE: Final = 200_000  # cells that sizes are ranked among
 _USUAL, _FEWEST_USUAL = 60, 20  # sessions of a firm's usual move
+
+MIN_RUN: Final = 5
+"""Minimum length of a run of one value at the start of a firm's series. It must exceed all later runs."""
+FIRM_SHARE: Final = 0.25
+"""Minimum share of firms whose input starts with such a run. In a causal input, the first run is the longest
+only by chance: with k runs, in one of k firms."""
+FIRST_DAYS: Final = 10
+"""Days after a firm's first price within which a run begins that was filled backwards. One that begins later
+must be longer than the usual one by this factor."""
+LONGER: Final = 1.2
+CONSTANT_ROWS: Final = 20
+"""Minimum length of such a run in prices: rows without volume before the first trade."""
+CONSTANT_FIRMS: Final = 2
+CONSTANT_SHARE: Final = 0.02
+MIN_FILLED: Final = 5
+"""Minimum number of prices, on sessions without volume, that equal the next traded price."""
+FOUR_TIMES: Final = 4
+
+
+def check(data: Delivery) -> Result:
+    """Compare later returns of the rows that an input lacks, and moves across gaps in the prices."""
+    panel, chosen = data.panel, data.columns
+    index_TN, traded_TN = panel.total_return_index_TN[:, chosen], panel.traded_TN[:, chosen]
+    findings = [replace(gaps_in_prices(index_TN, traded_TN, data.return_TN), subject="the prices")]
+    for name in data.inputs:
+        present_TN, what = np.isfinite(data.input(name)[:, chosen]), f"input {name}"
+        chosen_rows = choice_of_rows(present_TN, traded_TN, data.return_TN, data.horizon, what)
+        findings.append(replace(chosen_rows, subject=what))
+    return conclude(findings, "Later returns do not say which rows are missing (examined: {names}).")
 
 
 def needs_next_price(signal_TN: FloatArray, universe_TN: BoolArray, traded_TN: BoolArray) -> Finding:
@@ -201,16 +231,6 @@ class _Span:
         return out_TN
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """One way in which the choice of rows is linked to later returns."""
-
-    verdict: Verdict
-    beyond: float
-    value: float
-    sentence: str
-
-
 def choice_of_rows(
     present_TN: BoolArray, inside_TN: BoolArray, return_TN: FloatArray, horizon: int, what: str = "signal"
 ) -> Finding:
@@ -257,17 +277,15 @@ def choice_of_rows(
     ]
     if not found:
         return Finding(name, "skipped", f"Fewer than {_FEWEST} rows and dates are missing, or are there.")
-    worst = min(found, key=lambda one: (VERDICTS.index(one.verdict), -one.beyond))
-    if worst.verdict == "pass":
-        words = "Neither the sign nor the size of later returns says which rows there are."
-        return Finding(name, "pass", words, worst.value)
-    return Finding(name, worst.verdict, worst.sentence, worst.value)
+    _, worst = min(found, key=lambda one: (VERDICTS.index(one[1].verdict), -one[0]))
+    words = "Neither the sign nor the size of later returns says which rows there are."
+    return replace(worst, sentence=words) if worst.verdict == "pass" else worst
 
 
 def _choices(
     present_TN: BoolArray, inside_TN: BoolArray, return_TN: FloatArray, horizon: int, rows: str
-) -> Iterator[_Choice]:
-    """Judge the rarer rows by their later returns and by the size of their later moves."""
+) -> Iterator[tuple[float, Finding]]:
+    """Judge the rarer rows by later returns and sizes of later moves: how far beyond a limit, and finding."""
     if inside_TN.shape[1] > _FIRMS and min(present_TN.sum(), (inside_TN & ~present_TN).sum()) > _MANY:
         firms_N = np.random.default_rng(0).choice(inside_TN.shape[1], _FIRMS, replace=False)
         present_TN, inside_TN, return_TN = (
@@ -299,7 +317,7 @@ def _over_time(return_T1: FloatArray) -> Standardised:
 
 def _by_return(
     chosen_TN: BoolArray, inside_TN: BoolArray, own: Standardised, span: _Span, words: str
-) -> Iterator[_Choice]:
+) -> Iterator[tuple[float, Finding]]:
     later = cumulated(own, span.sessions)
     value_TN = span.ahead(np.where(later.known_DN > 0, later.value_DN, np.nan).astype(np.float64))
     known_TN = inside_TN & np.isfinite(value_TN)
@@ -324,17 +342,13 @@ def _by_return(
         "fail": f"No honest choice exceeds {limit:.2f}: the rows were chosen by later returns.",
         "warn": "Very few honest choices are as good.",
     }.get(verdict, "")
-    yield _Choice(
-        verdict,
-        beyond,
-        mean,
-        f"{words} have returns over {span} of {mean:+.2f} deviations. {judged}",
-    )
+    sentence = f"{words} have returns over {span} of {mean:+.2f} deviations. {judged}"
+    yield beyond, Finding("choice of rows", verdict, sentence, mean)
 
 
 def _by_size(
     chosen_TN: BoolArray, inside_TN: BoolArray, return_TN: FloatArray, span: _Span, words: str
-) -> Iterator[_Choice]:
+) -> Iterator[tuple[float, Finding]]:
     """Judge the chance that a chosen row has a larger later move, also in units of the firm's usual move."""
     with np.errstate(invalid="ignore"):
         total_TN = np.nancumsum(return_TN, axis=0)
@@ -361,13 +375,11 @@ def _by_size(
             "fail": "The rows were chosen by the size of later moves.",
             "warn": "Few honest choices are as sharp.",
         }.get(verdict, "")
-        yield _Choice(
-            verdict,
-            sharp / _SHARP - 1.0,
-            near,
-            f"{words} move more over {span} than other rows with a chance of "
-            f"{near:.0%}, and of {far:.0%} a month later. {judged}",
+        sentence = (
+            f"{words} move more over {span} than other rows with a chance of {near:.0%}, and of {far:.0%} a "
+            f"month later. {judged}"
         )
+        yield sharp / _SHARP - 1.0, Finding("choice of rows", verdict, sentence, near)
 
 
 def _chance_of_larger(
@@ -404,3 +416,128 @@ def _clustered(value_M: FloatArray, t_M: IntArray, overlap: int, least: float) -
     dates = max(len(np.unique(t_M)), 1)
     error = float(np.sqrt((sums_T**2).sum() * dates / max(dates - 1, 1))) / len(value_M)
     return mean, max(error, least / len(value_M) ** 0.5) * overlap**0.5
+
+
+def backfill(data: Delivery) -> Result:
+    """Look for series that start with, or fill a gap with, a value that becomes known only later."""
+    prices = data.rows("prices")
+    found = [_backfilled_input(data, name, prices) for name in data.inputs]
+    found += [_constant_starts(prices), _before_listing(data, prices), _filled_gaps(prices)]
+    return conclude(
+        found, "No price or input starts with, or fills a gap with, a value that becomes known only later."
+    )
+
+
+def _filled(subject: str, count: int, of: int, *, failed: bool, words: str) -> Finding:
+    """Finding about the firms (or prices) that were filled backwards, and their number of all."""
+    verdict: Verdict = "fail" if failed else "pass" if of else "skipped"
+    reason = "there are none to look at"
+    return Finding(
+        "backfill", verdict, f"Backfilled: {words}." if of else reason, float(count), subject=subject
+    )
+
+
+def _starts(frame: pl.DataFrame, least: int) -> pl.DataFrame:
+    """Firms whose first value is held for at least so many rows, longer than any later one, and is not 0."""
+    starts = (pl.col("value") != pl.col("value").shift(1)).fill_null(value=True).over("ticker")
+    runs = (
+        frame.sort("ticker", "date")
+        .with_columns(run=starts.cast(pl.Int64).cum_sum().over("ticker"))
+        .group_by("ticker", "run", maintain_order=True)
+        .agg(
+            pl.col("value").first(),
+            length=pl.len(),
+            since=pl.col("date").first(),
+            until=pl.col("date").last(),
+        )
+    )
+    first = runs.group_by("ticker", maintain_order=True).agg(
+        pl.col("length", "value", "since", "until").first(),
+        longest_later=pl.col("length").filter(pl.col("run") > 1).max(),
+    )
+    longer = pl.col("length") > pl.col("longest_later")
+    return first.filter((pl.col("length") >= least) & (pl.col("value") != 0) & longer)
+
+
+def _backfilled_input(data: Delivery, name: str, prices: pl.DataFrame) -> Finding:
+    rows = data.rows("inputs").filter(pl.col("name") == name)
+    firms = rows["ticker"].n_unique()
+    listed = prices.group_by("ticker").agg(listed=pl.col("date").min())
+    starts = _starts(rows, MIN_RUN).join(listed, on="ticker")
+    # an average over a window that fills up starts later, and repeats a value for as long as its window
+    usual = float(starts["length"].median() or 0.0)  # type: ignore[arg-type]
+    early = (pl.col("since") - pl.col("listed")).dt.total_days() <= FIRST_DAYS
+    count = starts.filter(early | (pl.col("length") > LONGER * usual)).height
+    return _filled(
+        f"input {name}",
+        count,
+        firms,
+        failed=count > CONSTANT_FIRMS and count >= FIRM_SHARE * firms,
+        words=f"input {name} starts with one value repeated for {count} of {firms} firms, longer than any "
+        "value is repeated later",
+    )
+
+
+def _constant_starts(prices: pl.DataFrame) -> Finding:
+    """Constant prices without volume from a firm's first row to its first trade."""
+    known = prices if prices["volume"].null_count() < prices.height else prices.clear()
+    still = pl.col("close").sort_by("date").head(CONSTANT_ROWS).n_unique() == 1
+    firms = known.group_by("ticker").agg(still=still)
+    candidates = known.join(firms.filter("still"), on="ticker", how="semi")
+    starts = _starts(candidates.select("ticker", "date", value="close"), CONSTANT_ROWS)
+    untraded = (pl.col("volume").fill_null(0.0) == 0).all()
+    held = candidates.join(starts.select("ticker", "until"), on="ticker").filter(
+        pl.col("date") < pl.col("until")
+    )
+    count = held.group_by("ticker").agg(untraded=untraded).filter("untraded").height
+    return _filled(
+        "first prices",
+        count,
+        firms.height,
+        failed=count > CONSTANT_FIRMS and count >= CONSTANT_SHARE * firms.height,
+        words="price close is constant without volume from the first row on for "
+        f"{count} of {firms.height} firms",
+    )
+
+
+def _before_listing(data: Delivery, prices: pl.DataFrame) -> Finding:
+    """Constant prices before the firm's listing date."""
+    securities = data.tables.get(
+        "securities", pl.DataFrame(schema={"ticker": pl.String, "listed_on": pl.Date})
+    )
+    listed = securities.group_by("ticker").agg(pl.col("listed_on").min()).drop_nulls()
+    early = prices.join(listed, on="ticker").filter(pl.col("date") < pl.col("listed_on"))
+    before = early.group_by("ticker").agg(rows=pl.len(), values=pl.col("close").n_unique())
+    count = before.filter((pl.col("rows") >= MIN_RUN) & (pl.col("values") == 1)).height
+    return _filled(
+        "prices before the listing",
+        count,
+        listed.height,
+        failed=count > CONSTANT_FIRMS or (count > 0 and count >= CONSTANT_SHARE * listed.height),
+        words=f"price close is constant before the listing date for {count} of {listed.height} firms",
+    )
+
+
+def _filled_gaps(prices: pl.DataFrame) -> Finding:
+    """Prices on sessions without volume: carried forward from the last trade, or back from the next."""
+    known = prices if prices["volume"].null_count() < prices.height else prices.clear()
+    traded = pl.col("volume").fill_null(0.0) > 0
+    halted = known.filter(~traded).select("ticker").unique()
+    ordered = known.join(halted, on="ticker", how="semi").sort("ticker", "date")
+    last = pl.when("traded").then("close").forward_fill().over("ticker")
+    following = pl.when("traded").then("close").backward_fill().over("ticker")
+    untraded = (
+        ordered.select("ticker", "close", traded=traded)
+        .with_columns(last=last, following=following)
+        .filter(~pl.col("traded") & (pl.col("last") != pl.col("following")))
+    )
+    back, forward = (
+        untraded.filter(pl.col("close") == pl.col(side)).height for side in ("following", "last")
+    )
+    return _filled(
+        "prices without volume",
+        back,
+        untraded.height,
+        failed=back >= MIN_FILLED and back > FOUR_TIMES * forward,
+        words=f"{back} prices on sessions without volume equal the next trade, and {forward} the last one",
+    )

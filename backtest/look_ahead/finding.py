@@ -1,9 +1,16 @@
-"""What a check of a signal found."""
+"""What a question found, and what a check says of all its findings.
+
+The guard on signal files, the audit and the nights ask the same questions; each answer is a `Finding`. A
+check is a group of questions, and `conclude` makes its `Result`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import polars as pl
 
 Verdict = Literal["fail", "warn", "pass", "skipped"]
 VERDICTS: tuple[Verdict, ...] = ("fail", "warn", "pass", "skipped")
@@ -12,26 +19,125 @@ VERDICTS: tuple[Verdict, ...] = ("fail", "warn", "pass", "skipped")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check.
+    """The answer to one question.
+
+    Attributes
+    ----------
+    check
+        The question, such as ``choice of rows``.
+    verdict
+        ``fail``: the data know the future. ``warn``: a person should look. ``skipped``: too few data.
+    sentence
+        What was found, with its numbers; for ``skipped``, the reason.
+    value, limit
+        The number that decided, and its limit; None if there is none.
+    subject
+        What was examined, such as a column; empty for the whole.
+    """
+
+    check: str
+    verdict: Verdict
+    sentence: str = ""
+    value: float | None = None
+    limit: float | None = None
+    subject: str = ""
+
+
+_EVIDENCE: Final = {
+    "subject": pl.String,
+    "check": pl.String,
+    "verdict": pl.String,
+    "value": pl.Float64,
+    "limit": pl.Float64,
+    "sentence": pl.String,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """What a check says.
 
     Attributes
     ----------
     check
         Name of the check.
     verdict
-        ``fail``: the signal knows the future. ``warn``: a person should look. ``skipped``: too few data.
+        ``fail``: results built on this cannot be trusted. ``warn``: a hazard that the reader must judge.
+        ``skipped``: the check does not apply, and the sentence gives the reason.
     sentence
-        What was found, with its numbers.
-    value
-        The number that decided; None if there is none.
+        The finding, with the name of its cause.
+    evidence
+        The numbers behind the sentence; may be empty.
+    seconds
+        Wall-clock time.
     """
 
     check: str
     verdict: Verdict
     sentence: str
-    value: float | None = None
+    evidence: pl.DataFrame = field(default_factory=pl.DataFrame)
+    seconds: float = 0.0
 
 
-def worst(findings: list[Finding]) -> Verdict:
-    """Return the worst verdict of some findings; ``skipped`` if there are none."""
-    return min((one.verdict for one in findings), key=VERDICTS.index, default="skipped")
+def answer(
+    verdict: Verdict, sentence: str, rows: Iterable[Mapping[str, object]] | pl.DataFrame = ()
+) -> Result:
+    """Return a result whose check is named later (by the registry), with a table or rows of evidence."""
+    if not isinstance(rows, pl.DataFrame):
+        rows = pl.DataFrame(list(rows), infer_schema_length=None)
+    return Result("", verdict, sentence, rows)
+
+
+def skipped(sentence: str) -> Result:
+    """Return the result of a check that examined nothing, for a reason."""
+    return answer("skipped", sentence)
+
+
+def conclude(findings: Iterable[Finding], passed: str, rows: pl.DataFrame | None = None) -> Result:
+    """Return the result of a check from its findings.
+
+    A failure, or else a warning, speaks for the check; the first one counts, and the others are named after
+    it. If no finding examined anything, the check is skipped, and the sentence gives the reasons.
+
+    Parameters
+    ----------
+    findings
+        In the order of their weight.
+    passed
+        Sentence if nothing was found. ``{n}`` and ``{names}`` stand for the number and the names of the
+        subjects that were examined.
+    rows
+        Evidence; the findings themselves by default.
+    """
+    found = list(findings)
+    if rows is None:
+        rows = pl.DataFrame(
+            [tuple(getattr(one, name) for name in _EVIDENCE) for one in found], _EVIDENCE, orient="row"
+        )
+    bad = sorted((one for one in found if one.verdict in ("fail", "warn")), key=lambda one: one.verdict)
+    if bad:
+        others = [named for one in bad[1:] if (named := _named(one)) != bad[0].subject]
+        also = f" Also: {', '.join(dict.fromkeys(others))}." if others else ""
+        return answer(bad[0].verdict, f"{bad[0].sentence}{also}", rows)
+    reasons = {one.subject or one.check: one.sentence for one in found if one.verdict == "skipped"}
+    left_out = not_examined(reasons)
+    if found and len(reasons) == len(found):
+        return answer("skipped", left_out, rows)
+    examined = list(dict.fromkeys(one.subject for one in found if one.verdict != "skipped"))
+    sentence = passed.replace("{n}", f"{len(examined)}").replace("{names}", ", ".join(examined))
+    return answer("pass", f"{sentence} {left_out}".rstrip(), rows)
+
+
+def not_examined(reasons: Mapping[str, str]) -> str:
+    """Say which subjects were not examined, by the reason of each; an empty text if there are none."""
+    by_reason: dict[str, list[str]] = {}
+    for subject, reason in reasons.items():
+        by_reason.setdefault(reason.rstrip("."), []).append(subject)
+    parts = [f"{', '.join(subjects)} ({reason})" for reason, subjects in by_reason.items()]
+    return f"Not examined: {'; '.join(parts)}." if parts else ""
+
+
+def _named(one: Finding) -> str:
+    if one.subject or one.value is None or one.limit is None:
+        return one.subject or one.check
+    return f"{one.check} {one.value:.3g} (limit {one.limit:g})"

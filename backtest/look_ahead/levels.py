@@ -1,30 +1,36 @@
-"""Checks of a signal against later values: a later return or price, or statistics of the whole sample.
+"""Questions about a signal and later values: a later return, price or channel, or means of the whole sample.
 
 Shape suffixes: T sessions, N firms, D dates of the signal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-import polars as pl
 
-from backtest.look_ahead.finding import Finding
-from backtest.look_ahead.profile import MIN_FIRMS
-from features.arrays import FloatArray, IntArray
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import Finding, Result
+from backtest.look_ahead.profile import MIN_FIRMS, sample_dates
+from features.arithmetic.transforms import rank_normal
+from features.arrays import AnyFloatArray, Float32Array, FloatArray, IntArray
+from features.information_coefficient import rank_ic_by_date
+from features.panel.panel import Panel
 
 _SPANS: Final = (1, 2, 3, 5, 10, 21)  # sessions of a return
 _EQUAL: Final = 1e-6  # relative
 _MIN_EQUAL, _EQUAL_SHARE = 20, 0.001
-_DATES, _GLANCE = 60, 6  # dates whose ranks are compared with prices; fewer to rule a price out
-_FAR: Final = 0.1  # distance from which a price is ruled out
-_LATER, _EARLIER = (1, 2, 5), (0, -1, -2)  # sessions from the signal's date
-_CLOSE: Final = 0.99  # rank correlation from which a signal counts as a price
-_NEARER: Final = 0.2  # share of the distance to earlier prices
-_EXACT, _EXACT_SHARE = 1e-6, 0.9
-_MIN_ROWS, _MIN_VALUES, _MIN_NUMBER = 30, 10, 5
+_DATES: Final = 60  # dates whose ranks are compared
+_LATER, _EARLIER = (1, 2, 3, 5), (0, 1, 2)  # sessions after and before the signal's date
+CLOSE: Final = 0.98
+"""Mean rank correlation over firms from which a signal counts as equal to a series."""
+NEARER: Final = 0.25
+"""The correlation with a later value must be this much nearer to 1: its distance from 1 is below this
+fraction of the distance for values up to t. A slow series resembles its own next value, but only an early
+series is nearer to the later value."""
+_MIN_ROWS: Final = 30
 _STATIC: Final = 1e-6  # of the deviation over firms: smaller changes are rounding
 _STATIC_CEILING: Final = 0.5
 
@@ -65,133 +71,115 @@ def equal_to_later_return(signal_TN: FloatArray, index_TN: FloatArray, rows_D: I
     return Finding(name, "pass", "The values are no later returns.", best[0] / known if known else 0.0)
 
 
-def equal_to_later_price(
-    signal_TN: FloatArray,
-    fields: Mapping[str, FloatArray],
-    restated: Mapping[str, FloatArray],
-    rows_D: IntArray,
-) -> Finding:
-    """Check that a signal is not nearer to a later price or volume than to all earlier ones.
+@dataclass(frozen=True, eq=False)
+class KnownValues:
+    """Values that a signal may equal, ranked within the date on the dates of the signal.
 
-    Nearness is one less the mean rank correlation over firms. A signal that is the close of t is at distance
-    zero from it, and cannot be nearer to the close of t+1.
-
-    Parameters
+    Attributes
     ----------
-    signal_TN : signal.
-    fields : name -> prices or volumes; row t is known at the close of t.
-    restated : name -> prices that were adjusted with events after t.
-    rows_D : sampled dates of the signal.
+    daily
+        Name -> values that are known at the close of t and say nothing of other sessions, such as prices.
+    looking_back
+        Name -> values that look back: at t+1 they may hold only what was known at t, so that only the value
+        at t is compared.
+    restated
+        Name -> values of t that were made with events after t.
+    """
+
+    daily: Mapping[str, AnyFloatArray]
+    looking_back: Mapping[str, AnyFloatArray] = field(default_factory=dict)
+    restated: Mapping[str, AnyFloatArray] = field(default_factory=dict)
+    _ranked: dict[bytes, list[tuple[str, bool, Float32Array]]] = field(default_factory=dict)
+
+    def on(self, rows_D: IntArray) -> list[tuple[str, bool, Float32Array]]:
+        """Return each series at each lag: name, whether later than t, ranks [D, N]; the last are kept."""
+        key = rows_D.tobytes()
+        if key not in self._ranked:
+            self._ranked.clear()
+            self._ranked[key] = list(self._rank(rows_D))
+        return self._ranked[key]
+
+    def _rank(self, rows_D: IntArray) -> Iterator[tuple[str, bool, Float32Array]]:
+        for name, value_TN in self.daily.items():
+            for lag in _EARLIER:
+                yield name, False, _ranks(value_TN[rows_D - lag])
+            for lag in _LATER:
+                yield f"{name} of t+{lag}", True, _ranks(value_TN[rows_D + lag])
+        for later, series in ((False, self.looking_back), (True, self.restated)):
+            for name, value_TN in series.items():
+                yield name, later, _ranks(value_TN[rows_D])
+
+
+def equal_to_later_value(signal_TN: FloatArray, known: KnownValues, what: str = "the signal") -> Finding:
+    """Check that a signal is not nearer to a later price, volume or channel than to all values up to t.
+
+    Nearness is the mean rank correlation over firms on 60 dates of the signal. A signal that is the close of
+    t has a correlation of 1 with it, and cannot be nearer to the close of t+1.
     """
     name = "equal to a later price"
-    chosen = rows_D[:: max(1, len(rows_D) // _DATES)][:_DATES]
-    chosen = chosen[(chosen >= -min(_EARLIER)) & (chosen + max(_LATER) < len(signal_TN))]
-    distances: dict[str, float] = {}
-    later: list[str] = []
-    few = chosen[:: max(1, len(chosen) // _GLANCE)]
-
-    def alike(value_TN: FloatArray) -> bool:
-        return _distance(signal_TN[few], value_TN[few]) < _FAR
-
-    for field, value_TN in fields.items():
-        if not alike(value_TN):
-            continue
-        for lag in (*_EARLIER, *_LATER):
-            words = f"{field} of session t{lag:+d}" if lag else f"{field} of session t"
-            distances[words] = _distance(signal_TN[chosen], value_TN[chosen + lag])
-            later += [words] if lag > 0 else []
-    for field, value_TN in restated.items():
-        if not alike(value_TN):
-            continue
-        distances[field] = _distance(signal_TN[chosen], value_TN[chosen])
-        later.append(field)
-    known = {words: one for words, one in distances.items() if not np.isnan(one)}
-    earlier = min((one for words, one in known.items() if words not in later), default=np.nan)
-    nearest = min((words for words in later if words in known), key=known.__getitem__, default=None)
-    if nearest is None or np.isnan(earlier):
-        return Finding(name, "pass", "The signal does not rank firms as a price or volume does.")
-    if known[nearest] < 1 - _CLOSE and known[nearest] < _NEARER * earlier:
-        return Finding(
-            name,
-            "fail",
-            f"The signal ranks the firms as the {nearest} does (rank correlation "
-            f"{1 - known[nearest]:.6f}), more exactly than as any price up to t ({1 - earlier:.6f}).",
-            1 - known[nearest],
-        )
-    return Finding(name, "pass", "The signal is no later price or volume.", 1 - known[nearest])
+    rows_D = sample_dates(signal_TN)
+    rows_D = rows_D[(rows_D >= max(_EARLIER)) & (rows_D + max(_LATER) < len(signal_TN))]
+    rows_D = rows_D[:: max(1, len(rows_D) // _DATES)][:_DATES]
+    ranks_DN = _ranks(signal_TN[rows_D]) if len(rows_D) else np.zeros((0, 0), dtype=np.float32)
+    if not ranks_DN.any():
+        few = f"its values differ between {MIN_FIRMS} firms on none of {len(rows_D)} dates"
+        return Finding(name, "skipped", few)
+    best = {False: (0.0, ""), True: (0.0, "")}
+    for series, later, value_DN in known.on(rows_D):
+        best[later] = max(best[later], (_rank_correlation(ranks_DN, value_DN), series))
+    (now, _), (then, series) = best[False], best[True]
+    if then < CLOSE or 1.0 - then >= NEARER * (1.0 - now):
+        return Finding(name, "pass", "The signal is no later price or volume.", then, CLOSE)
+    return Finding(
+        name,
+        "fail",
+        f"{what[0].upper()}{what[1:]} at t equals {series}: their rank correlation is {then:.4f}, but at "
+        f"most {now:.4f} with series known at t.",
+        then,
+        CLOSE,
+    )
 
 
-def _distance(signal_DN: FloatArray, value_DN: FloatArray) -> float:
-    """One less the mean absolute rank correlation of the dates with enough firms; NaN without one."""
-    found = []
-    for x_N, y_N in zip(signal_DN, value_DN, strict=True):
-        both_N = np.isfinite(x_N) & np.isfinite(y_N)
-        if both_N.sum() < MIN_FIRMS:
-            continue
-        x, y = _ranks(x_N[both_N]), _ranks(y_N[both_N])
-        if x.std() > 0 and y.std() > 0:
-            found.append(abs(float(np.corrcoef(x, y)[0, 1])))
-    return 1.0 - float(np.mean(found)) if found else float("nan")
+def check(data: Delivery) -> Result:
+    """Compare each input with later channels, prices and volume (`equal_to_later_value`)."""
+    values = KnownValues({**data.channels, **prices_of(data.panel)}, data.characteristics)
+    priced_TN = np.isfinite(data.panel.close_TN)
+
+    def question(name: str, x_TN: FloatArray) -> Iterator[Finding]:
+        yield replace(equal_to_later_value(np.where(priced_TN, x_TN, np.nan), values, name), subject=name)
+
+    return data.ask(question, "None of {n} inputs matches a series of a later session.")
 
 
-def whole_sample_statistics(rows: pl.DataFrame, signal: str) -> Finding:
-    """Check that no statistic of a firm's signal over the whole file is exact by construction.
-
-    A signal that was standardised with a firm's own mean and deviation over the whole sample has the mean 0
-    or the deviation 1 to the last digit; one that was divided by its largest value has the maximum 1 once for
-    every firm. No signal that was computed day by day has that.
-
-    Parameters
-    ----------
-    rows
-        date, ticker and the signal: all rows of the file.
-    signal
-        Name of the column.
-    """
-    name = "statistics of the whole sample"
-    value, firm = pl.col(signal), rows.select("ticker", signal).drop_nulls().group_by("ticker")
-    firms = firm.agg(
-        value.len().alias("rows"),
-        value.mean().alias("mean"),
-        value.std().alias("std"),
-        value.max().alias("max"),
-    ).filter((pl.col("rows") >= _MIN_ROWS) & (pl.col("std") > 0))
-    if firms.height < _MIN_NUMBER:
-        return Finding(name, "skipped", f"Too few firms have {_MIN_ROWS} different values.")
-    std, top, number = pl.col("std"), pl.col("max"), pl.col("rows")
-    median = float(firms.select(top.median()).item())
-    tests = {
-        "mean of exactly 0": pl.col("mean").abs() <= _EXACT * std,
-        "standard deviation of exactly 1": ((std - 1).abs() <= _EXACT)
-        | ((std * ((number - 1) / number).sqrt() - 1).abs() <= _EXACT),
-        f"maximum of exactly {median:g}, reached once": (top - median).abs() <= _EXACT * std,
+def prices_of(panel: Panel) -> dict[str, FloatArray]:
+    """Prices and volume of a panel by name."""
+    fields = {
+        "the raw close": panel.raw_close_TN,
+        "the adjusted close": panel.close_TN,
+        "the open": panel.open_TN,
+        "the high": panel.high_TN,
+        "the low": panel.low_TN,
+        "the volume": panel.volume_TN,
     }
-    for words, exact in tests.items():
-        if firms.select(exact.mean()).item() < _EXACT_SHARE * 0.5:
-            continue
-        exact_firms = firms.select("ticker", exact.alias("exact")).join(
-            firm.agg(
-                value.n_unique().alias("values"),
-                (value == value.max()).sum().alias("at_max"),
-                value.arg_max().alias("max_at"),
-            ),
-            on="ticker",
-        )
-        counted = exact_firms.filter(pl.col("values") >= _MIN_VALUES)
-        if words.startswith("maximum"):  # a rolling window may begin with its highest value
-            counted = counted.filter(pl.col("max_at") >= _MIN_ROWS).with_columns(
-                pl.col("exact") & (pl.col("at_max") == 1)
-            )
-        share = counted.select(pl.col("exact").mean()).item() if counted.height >= _MIN_NUMBER else 0.0
-        if share >= _EXACT_SHARE:
-            return Finding(
-                name,
-                "fail",
-                f"Over the whole file, {share:.0%} of {counted.height:,} firms have a {words}. Their "
-                "signals were scaled with values that were not known yet.",
-                share,
-            )
-    return Finding(name, "pass", f"None is exact for most of {firms.height:,} firms.")
+    return {name: value_TN for name, value_TN in fields.items() if value_TN is not None}
+
+
+def _ranks(x_DN: AnyFloatArray) -> Float32Array:
+    """Normal scores within the date; 0 where unknown."""
+    return np.nan_to_num(rank_normal(x_DN, np.isfinite(x_DN)), nan=0.0)
+
+
+def _rank_correlation(x_DN: Float32Array, y_DN: Float32Array) -> float:
+    """Absolute mean over dates of the correlation of two series of ranks; 0 without a date of 10 firms."""
+    both_DN = (x_DN != 0) & (y_DN != 0)
+    x_DN, y_DN = np.where(both_DN, x_DN, 0.0), np.where(both_DN, y_DN, 0.0)
+    product_D = np.einsum("dn,dn->d", x_DN, y_DN, dtype=np.float64)
+    size_D = np.sqrt(
+        np.einsum("dn,dn->d", x_DN, x_DN, dtype=np.float64)
+        * np.einsum("dn,dn->d", y_DN, y_DN, dtype=np.float64)
+    )
+    used_D = (both_DN.sum(axis=1) >= MIN_FIRMS // 2) & (size_D > 0)
+    return float(np.abs(np.mean(product_D[used_D] / size_D[used_D]))) if used_D.any() else 0.0
 
 
 def static_signal(signal_TN: FloatArray, return_TN: FloatArray) -> Finding:
@@ -220,7 +208,7 @@ def static_signal(signal_TN: FloatArray, return_TN: FloatArray) -> Finding:
     later_DN = return_TN[rows_D + 1][:, used_N]
     known_DN = np.isfinite(later_DN) & known_DN[: len(rows_D), used_N]
     earned_N = np.where(known_DN, later_DN, 0.0).sum(axis=0) / np.maximum(known_DN.sum(axis=0), 1)
-    correlation = float(np.corrcoef(_ranks(mean_N), _ranks(earned_N))[0, 1])
+    correlation = float(rank_ic_by_date(mean_N[None], earned_N[None])[0])
     bound = abs(correlation) - 4.0 / float(used_N.sum()) ** 0.5
     if bound > _STATIC_CEILING:
         return Finding(
@@ -233,9 +221,3 @@ def static_signal(signal_TN: FloatArray, return_TN: FloatArray) -> Finding:
     return Finding(
         name, "pass", f"Rank correlation with the firms' mean returns: {correlation:+.2f}.", correlation
     )
-
-
-def _ranks(x_N: FloatArray) -> FloatArray:
-    """Ranks from 1; ties share their mean rank (scipy.stats would take over a second to import)."""
-    ranks: FloatArray = pl.Series(x_N).rank("average").to_numpy()
-    return ranks

@@ -6,23 +6,22 @@ Shape suffixes: T sessions, N firms, D sampled dates of the signal, K lags.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from backtest.look_ahead.ceilings import REMARKABLE, ceiling, lower_bound, mean_of
 from backtest.look_ahead.finding import Finding, Verdict
 from backtest.look_ahead.profile import (
+    REMARKABLE,
     Standardised,
-    changes,
+    ceiling,
     correlations,
     cumulated,
-    previous_dates,
-    profile,
+    lower_bound,
+    mean_of,
     sample_dates,
-    sizes,
     standardise,
 )
 from features.arrays import DateArray, FloatArray, IntArray
@@ -82,25 +81,29 @@ def make_profiles(signal_TN: FloatArray, returns: Standardised) -> Profiles:
         `standardise` of the returns of single sessions: row t is the return from t-1 to t.
     """
     rows_D = sample_dates(signal_TN)
-    before_D = previous_dates(np.asarray(np.isfinite(signal_TN).any(axis=1)), rows_D)
+    dates = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
+    before_D = dates[np.maximum(np.searchsorted(dates, rows_D) - 1, 0)]  # the first date has none before it
+    before_D = np.where(before_D < rows_D, before_D, -1)
     needed = np.unique(np.concatenate([rows_D, before_D[before_D >= 0]]))
     known = standardise(signal_TN[needed])
     level = known.at(np.searchsorted(needed, rows_D))
-    change = changes(
-        known,
-        np.searchsorted(needed, rows_D),
-        np.where(before_D >= 0, np.searchsorted(needed, before_D), -1),
-    )
-    size = sizes(returns)
+    then = known.at(np.where(before_D >= 0, np.searchsorted(needed, before_D), -1))
+    both_DN = level.known_DN * then.known_DN
+    change = Standardised((level.value_DN - then.value_DN) * both_DN, both_DN)
+    size = Standardised(np.abs(returns.value_DN), returns.known_DN)
+
+    def around(x: Standardised, y: Standardised) -> FloatArray:
+        return np.stack([correlations(x, y.at(rows_D + lag)) for lag in LAGS])
+
     return Profiles(
         rows_D=rows_D,
         level=level,
         change=change,
         returns=returns,
-        level_KD=profile(level, returns, rows_D, LAGS),
-        change_KD=profile(change, returns, rows_D, LAGS),
-        level_size_KD=profile(level, size, rows_D, LAGS),
-        change_size_KD=profile(change, size, rows_D, LAGS),
+        level_KD=around(level, returns),
+        change_KD=around(change, returns),
+        level_size_KD=around(level, size),
+        change_size_KD=around(change, size),
     )
 
 
@@ -111,46 +114,47 @@ def too_high(found: Profiles, dates_T: DateArray, horizon: int) -> Finding:
     label's horizon; its change with those of single sessions; and for the next three sessions also on each
     weekday and in each part of the file by itself.
     """
-    worst = highest(_later_ics(found, dates_T, horizon))
-    if worst is None:
+    found_one = highest(
+        "IC with later returns",
+        _later_ics(found, dates_T, horizon),
+        lambda value, words: f"The {words} is {value:+.3f}.",
+        {
+            "fail": "No honest signal reaches that.",
+            "warn": "Very few honest signals reach that.",
+            "pass": "That is possible for an honest signal.",
+        },
+    )
+    if found_one is None:
         return Finding("IC with later returns", "skipped", "No date has enough firms with a later return.")
-    words = {
-        "fail": "No honest signal reaches that.",
-        "warn": "Very few honest signals reach that.",
-        "pass": "That is possible for an honest signal.",
-    }[worst.verdict]
-    sentence = f"The {worst.words} is {worst.value:+.3f}. {words}"
-    return Finding("IC with later returns", worst.verdict, sentence, worst.value)
+    return found_one
 
 
-@dataclass(frozen=True, slots=True)
-class Highest:
-    """The IC that exceeds its ceiling most.
+def highest(
+    check: str,
+    ics: Iterable[tuple[float, float, str]],
+    say: Callable[[float, str], str],
+    judgement: Mapping[Verdict, str],
+) -> Finding | None:
+    """Find the IC that exceeds its ceiling most; None if none is known.
 
-    Attributes
+    It fails above the ceiling of honest signals, and is a warning where few of them are.
+
+    Parameters
     ----------
-    verdict
-        ``fail`` above the ceiling of honest signals, ``warn`` where few of them are.
-    value
-        The mean IC.
-    words
-        What the IC is with.
+    check
+        Name of the question.
+    ics
+        ICs as `judged` returns them.
+    say
+        Makes a sentence of the mean IC and of what it is with; ``judgement`` of the verdict follows it.
     """
-
-    verdict: Verdict
-    value: float
-    words: str
-
-
-def highest(ics: Iterable[tuple[float, float, str]]) -> Highest | None:
-    """Return the IC that exceeds its ceiling most (`judged`); None if none is known."""
     above, value, words = max(
         (one for one in ics if np.isfinite(one[0])), key=lambda one: one[0], default=(np.nan, np.nan, "")
     )
     if np.isnan(above):
         return None
     verdict: Verdict = "fail" if above > 0 else "warn" if above > REMARKABLE / ceiling(1) - 1 else "pass"
-    return Highest(verdict, value, words)
+    return Finding(check, verdict, f"{say(value, words)} {judgement[verdict]}", value)
 
 
 def judged(ic_D: FloatArray, sessions: int, words: str, rows_D: IntArray) -> tuple[float, float, str]:

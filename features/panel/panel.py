@@ -410,3 +410,16 @@ def total_return_index(close_TN: FloatArray, value_ratio_TN: FloatArray) -> Floa
         depends only on rows <= t.
     """
     return np.where(np.isnan(close_TN), carry(close_TN) * value_ratio_TN, close_TN)
+
+
+def to_panel(frame: pl.DataFrame, value: str, panel: Panel) -> FloatArray:
+    """Convert a long frame (date, ticker, value) to the panel's shape [T, N]; NaN where there is no row.
+
+    Rows of dates or tickers outside the panel are left out.
+    """
+    sessions = pl.DataFrame({"date": panel.dates_T.astype("datetime64[D]")}).with_row_index("t")
+    firms = pl.DataFrame({"ticker": panel.tickers_N}).with_row_index("n")
+    placed = frame.select("date", "ticker", value).join(sessions, on="date").join(firms, on="ticker")
+    value_TN = np.full((panel.n_sessions, panel.n_firms), np.nan)
+    value_TN[placed["t"].to_numpy(), placed["n"].to_numpy()] = placed[value].to_numpy()
+    return value_TN

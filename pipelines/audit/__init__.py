@@ -1,5 +1,7 @@
 """The audit: black-box checks of a config or a run for look-ahead bias and implausible results.
 
-Each check is one file and one line in :mod:`pipelines.audit.registry`. It reads a
-:class:`pipelines.audit.subject.Subject` and returns a :class:`pipelines.audit.result.Result`.
+Checks of data are functions of a :class:`backtest.look_ahead.delivery.Delivery` and do no I/O. Checks of
+code, models and results stand in ``pipelines.audit.checks`` and read a
+:class:`pipelines.audit.subject.Subject`. Each is one line in :mod:`pipelines.audit.registry`, and returns a
+:class:`backtest.look_ahead.finding.Result`.
 """

@@ -5,9 +5,9 @@ Shape suffixes: T sessions, N firms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,10 @@ import pandas as pd
 from pipelines.dataset.build import Dataset
 
 Array = npt.NDArray[Any]
-_PRICE_FIELDS = ("raw_close_TN", "close_TN", "open_TN", "high_TN", "low_TN", "volume_TN")
-_STATE_FIELDS = ("total_return_index_TN", "delisted_TN", "unknown_TN")
+_FIELDS: Final = (
+    *("raw_close_TN", "close_TN", "open_TN", "high_TN", "low_TN", "volume_TN"),
+    *("total_return_index_TN", "delisted_TN", "unknown_TN"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,88 +77,72 @@ def differences_until(
         characteristics, then labels and targets that end by t, including shorter horizons. Columns are those
         of ``true``.
     """
-    return list(_differences(t, true, noisy, horizon, path_delay))
-
-
-def _differences(
-    t: int, true: Dataset, noisy: Dataset, horizon: int, path_delay: int
-) -> Iterator[Difference]:
     sessions = difference(true.panel.dates_T[: t + 1], noisy.panel.dates_T[: t + 1], "the list of sessions")
     if sessions is not None:
-        yield sessions
-        return
+        return [sessions]
     if (true.channel_names, true.characteristic_names) != (noisy.channel_names, noisy.characteristic_names):
-        yield Difference("the list of features")
-        return
-    own, theirs = _common_firms(true, noisy)
-    known_TN = np.isfinite(true.panel.close_TN[: t + 1])
-    if known_TN[:, np.setdiff1d(np.arange(true.panel.n_firms), own)].any():
-        yield Difference("the list of firms")
-    new_firms = np.setdiff1d(np.arange(noisy.panel.n_firms), theirs)
-    if noisy.universe_TN[: t + 1, new_firms].any():
-        yield Difference("the universe (a firm that is listed later)")
-
-    def compare(
-        get: Callable[[Dataset], Array | None], what: str, until: int = t + 1
-    ) -> Iterator[Difference]:
-        left_TN, right_TN = get(true), get(noisy)
+        return [Difference("the list of features")]
+    own, theirs = common_firms(true, noisy)
+    gone = np.setdiff1d(np.arange(true.panel.n_firms), own)
+    if np.isfinite(true.panel.close_TN[: t + 1, gone]).any():
+        return [Difference("the list of firms")]
+    found = []
+    if noisy.universe_TN[: t + 1, np.setdiff1d(np.arange(noisy.panel.n_firms), theirs)].any():
+        found.append(Difference("the universe (a firm that is listed later)"))
+    if set(true.panel.statements) != set(noisy.panel.statements):
+        found.append(Difference("the list of statement items"))
+    codes = {name: code for code, name in enumerate(true.panel.groups_S)}
+    right = {what: array_TN for what, array_TN, _ in _arrays(noisy, codes, t, horizon, path_delay)}
+    for what, left_TN, until in _arrays(true, codes, t, horizon, path_delay):
+        right_TN = right.get(what)
         if left_TN is None or right_TN is None:
-            if left_TN is not right_TN:
-                yield Difference(what)
-            return
-        diff = difference(
+            found += [Difference(what)] if left_TN is not right_TN else []
+            continue
+        one = difference(
             np.ascontiguousarray(left_TN[:until][:, own]),
             np.ascontiguousarray(right_TN[:until][:, theirs]),
             what,
         )
-        if diff is not None:
-            yield Difference(diff.what, diff.session, own[diff.column] if diff.column >= 0 else -1)
+        if one is not None:
+            found.append(Difference(one.what, one.session, own[one.column] if one.column >= 0 else -1))
+    return found
 
-    for field in (*_PRICE_FIELDS, *_STATE_FIELDS):
-        name = field.removesuffix("_TN").replace("_", " ")
-        yield from compare(lambda data, field=field: getattr(data.panel, field), f"the panel's {name}")  # type: ignore[misc]
-    names = {name: code for code, name in enumerate(true.panel.groups_S)}
-    yield from compare(lambda data: _codes(data, names), "the panel's group")
-    if set(true.panel.statements) != set(noisy.panel.statements):
-        yield Difference("the list of statement items")
-    for item in sorted(set(true.panel.statements) & set(noisy.panel.statements)):
-        yield from compare(lambda data, item=item: data.panel.statements[item], f"statement {item}")  # type: ignore[misc]
-    yield from compare(lambda data: data.universe_TN, "the universe")
-    for c, name in enumerate(true.channel_names):
-        yield from compare(lambda data, c=c: data.channels_TNC[:, :, c], f"channel {name}")  # type: ignore[misc]
-    for f, name in enumerate(true.characteristic_names):
-        yield from compare(
-            lambda data, f=f: data.characteristics_TNF[:, :, f],  # type: ignore[misc]
-            f"characteristic {name}",
-        )
-    for delay in true.labels:
-        closed = max(t - delay - horizon + 1, 0)
-        yield from compare(lambda data, d=delay: data.labels[d], f"the label at delay {delay}", closed)  # type: ignore[misc]
-    for k, shorter in enumerate(true.shorter_labels):
+
+def common_firms(left: Dataset, right: Dataset) -> tuple[list[int], list[int]]:
+    """Columns of the firms that two datasets share, in either, in the order of the second."""
+    place = {ticker: n for n, ticker in enumerate(left.panel.tickers_N)}
+    theirs = [n for n, ticker in enumerate(right.panel.tickers_N) if ticker in place]
+    return [place[right.panel.tickers_N[n]] for n in theirs], theirs
+
+
+def _arrays(
+    data: Dataset, codes: dict[str, int], t: int, horizon: int, path_delay: int
+) -> Iterator[tuple[str, Array | None, int]]:
+    """Yield each array of a dataset by name, and the number of its rows that were known at t."""
+    for field in _FIELDS:
+        yield f"the panel's {field.removesuffix('_TN').replace('_', ' ')}", getattr(data.panel, field), t + 1
+    yield "the panel's group", _group_codes(data, codes), t + 1
+    for item in sorted(data.panel.statements):
+        yield f"statement {item}", data.panel.statements[item], t + 1
+    yield "the universe", data.universe_TN, t + 1
+    for c, name in enumerate(data.channel_names):
+        yield f"channel {name}", data.channels_TNC[:, :, c], t + 1
+    for f, name in enumerate(data.characteristic_names):
+        yield f"characteristic {name}", data.characteristics_TNF[:, :, f], t + 1
+    for delay, label_TN in data.labels.items():
+        yield f"the label at delay {delay}", label_TN, max(t - delay - horizon + 1, 0)
+    for k, (shorter, label_TN) in enumerate(data.shorter_labels.items()):
         closed = max(t - path_delay - shorter + 1, 0)
-        yield from compare(
-            lambda data, h=shorter: data.shorter_labels[h],  # type: ignore[misc]
-            f"the label of horizon {shorter}",
-            closed,
-        )
-        yield from compare(
-            lambda data, k=k: None if data.path_TNK is None else data.path_TNK[:, :, k],  # type: ignore[misc]
-            f"the target of horizon {shorter}",
-            closed,
-        )
+        yield f"the label of horizon {shorter}", label_TN, closed
+        path_TN = None if data.path_TNK is None else data.path_TNK[:, :, k]
+        yield f"the target of horizon {shorter}", path_TN, closed
 
 
-def _common_firms(true: Dataset, noisy: Dataset) -> tuple[list[int], list[int]]:
-    place = {ticker: n for n, ticker in enumerate(true.panel.tickers_N)}
-    theirs = [n for n, ticker in enumerate(noisy.panel.tickers_N) if ticker in place]
-    return [place[noisy.panel.tickers_N[n]] for n in theirs], theirs
-
-
-def _codes(data: Dataset, names: dict[str, int]) -> Array:
+def _group_codes(data: Dataset, codes: dict[str, int]) -> Array:
     """Group codes with the numbers of another dataset.
 
     The names of groups are enumerated over the whole sample. If a firm that is listed later is gone, its
     industry may be gone as well, and all codes move by one, although no firm changes its group.
     """
-    own = [names.get(name, len(names) + code) for code, name in enumerate(data.panel.groups_S)]
+    own = [codes.get(name, len(codes) + code) for code, name in enumerate(data.panel.groups_S)]
     return np.array([*own, -1], dtype=np.int64)[data.panel.group_TN]

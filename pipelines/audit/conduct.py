@@ -1,17 +1,18 @@
-"""Running an audit: all checks in turn, their tables in the run's folder, and the verdict as an exit code."""
+"""An audit: all checks in turn, their tables in the run's folder, and the verdict as an exit code."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import polars as pl
 
+from backtest.look_ahead.finding import VERDICTS, Result, Verdict
 from pipelines.audit.registry import CHECKS
-from pipelines.audit.result import Audit, Result, counts, summary_line
 from pipelines.audit.subject import Subject, budget
 from pipelines.dataset.build import Dataset
 from pipelines.errors import AuditError, ConfigError
@@ -24,6 +25,96 @@ from pipelines.run.record import Run
 
 Depth = Literal["quick", "full"]
 _FILE = "audit.json"
+_COUNTED: Final = {
+    "fail": ("failure", "failures"),
+    "pass": ("passed", "passed"),
+    "warn": ("warning", "warnings"),
+    "skipped": ("skipped", "skipped"),
+}
+RESULT_SCHEMA: Final = {
+    "check": pl.String,
+    "verdict": pl.String,
+    "sentence": pl.String,
+    "seconds": pl.Float64,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Audit:
+    """The results of all checks, in the registry's order.
+
+    Attributes
+    ----------
+    results
+        One per check.
+    depth
+        ``quick`` within ``peerglass run``, ``full`` otherwise.
+    """
+
+    results: tuple[Result, ...]
+    depth: Literal["quick", "full"]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict."""
+        present = {result.verdict for result in self.results}
+        return next((verdict for verdict in VERDICTS if verdict in present), "skipped")
+
+    @property
+    def failures(self) -> tuple[Result, ...]:
+        """Results of failed checks."""
+        return tuple(result for result in self.results if result.verdict == "fail")
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """One row per check: check, verdict, sentence, seconds."""
+        rows = [(r.check, r.verdict, r.sentence, r.seconds) for r in self.results]
+        return pl.DataFrame(rows, schema=RESULT_SCHEMA, orient="row")
+
+    def to_json(self) -> str:
+        """Return the audit as JSON, including the evidence."""
+        results = [
+            {
+                "check": result.check,
+                "verdict": result.verdict,
+                "sentence": result.sentence,
+                "seconds": round(result.seconds, 3),
+                "evidence": [
+                    {key: _plain(value) for key, value in row.items()}
+                    for row in result.evidence.iter_rows(named=True)
+                ],
+            }
+            for result in self.results
+        ]
+        head = {"verdict": self.verdict, "depth": self.depth, "counts": counts(self.table)}
+        return json.dumps({**head, "results": results}, indent=1)
+
+
+def counts(table: pl.DataFrame) -> dict[str, int]:
+    """Count the rows of a result table by verdict, worst first; verdicts without rows are left out."""
+    by_verdict = dict(table.group_by("verdict").len().iter_rows())
+    return {verdict: by_verdict[verdict] for verdict in VERDICTS if verdict in by_verdict}
+
+
+def summary_line(table: pl.DataFrame) -> str:
+    """Format the counts: ``1 failure, 9 passed, 1 warning``."""
+    number = counts(table)
+    order = ("fail", "pass", "warn", "skipped")
+    return ", ".join(f"{number[v]} {_COUNTED[v][number[v] != 1]}" for v in order if v in number)
+
+
+def describe(audit: Audit) -> str:
+    """Format an audit for a terminal: one line per check with verdict and sentence, then the counts."""
+    width = max((len(result.check) for result in audit.results), default=0)
+    lines = [f"{r.verdict:<8}{r.check:<{width + 2}}{r.sentence}" for r in audit.results]
+    return "\n".join([*lines, f"audit: {summary_line(audit.table)}"])
+
+
+def _plain(value: object) -> object:
+    """Convert a value for JSON: dates to text, NaN and infinities to null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, bool | int | str) or value is None else str(value)
 
 
 def make_subject(
@@ -74,8 +165,7 @@ def run_checks(subject: Subject, progress: Progress) -> Audit:
     with progress.stage("audit", total=len(CHECKS)):
         for name, check in CHECKS.items():
             started = time.perf_counter()
-            left_out = Result(name, "skipped", "Skipped by audit.skip.")
-            result = left_out if name in skip else check(subject)
+            result = Result(name, "skipped", "Skipped by audit.skip.") if name in skip else check(subject)
             results.append(replace(result, seconds=time.perf_counter() - started))
             progress.step(f"{name}: {result.verdict}")
     return Audit(tuple(results), "quick" if subject.budget.quick else "full")

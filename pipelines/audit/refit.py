@@ -97,21 +97,6 @@ def train_again(planned: Sequence[Task], arrays: Arrays, config: Config) -> list
     return trained
 
 
-def select_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
-    """Select some firms of the arrays that a task reads."""
-    return replace(
-        arrays,
-        channels_TNC=np.ascontiguousarray(arrays.channels_TNC[:, columns_N]),
-        characteristics_TNF=np.ascontiguousarray(arrays.characteristics_TNF[:, columns_N]),
-        universe_TN=np.ascontiguousarray(arrays.universe_TN[:, columns_N]),
-        group_TN=np.ascontiguousarray(arrays.group_TN[:, columns_N]),
-        target_TN=np.ascontiguousarray(arrays.target_TN[:, columns_N]),
-        label_TN=np.ascontiguousarray(arrays.label_TN[:, columns_N]),
-        path_TNK=None if arrays.path_TNK is None else np.ascontiguousarray(arrays.path_TNK[:, columns_N]),
-        tickers=tuple(arrays.tickers[n] for n in columns_N),
-    )
-
-
 def few_firms(dataset: Dataset, columns_N: IntArray) -> Dataset:
     """Select some firms of a dataset, as far as tasks read it: of its panel, the groups and tickers."""
     panel = dataset.panel

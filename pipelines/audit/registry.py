@@ -1,75 +1,79 @@
-"""The checks by name. To add a check, write its file and add it to ``MODULES`` or ``DATA_MODULES``."""
+"""The checks by name. To add one, write its function and add a line here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
-from pipelines.audit.checks.data import (
-    backfill,
+from backtest.look_ahead import (
     bars,
-    beyond_prices,
-    codes,
+    beyond,
     coverage,
     fingerprints,
     full_sample,
-    horizons,
+    hindsight,
     leads,
-    membership,
-    ranges,
-    splits,
+    levels,
     statements,
-    survivorship,
-    timing,
     vintages,
 )
-from pipelines.audit.checks.features import cross_section, dates, future, label_spans, labels, warm_up
-from pipelines.audit.checks.models import fit_scope, forecasts, retrained, shuffled, too_good
-from pipelines.audit.checks.results import books, ensembles, performance
-from pipelines.audit.result import Result
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import Result
+from pipelines.audit.checks import books, fit_scope, forecasts, future, labels, skill, warm_up
 from pipelines.audit.subject import Subject
 
 Check = Callable[[Subject], Result]
 
-DATA_MODULES: Final = (
-    vintages,
-    fingerprints,
-    full_sample,
-    leads,
-    horizons,
-    beyond_prices,
-    coverage,
-    timing,
-    backfill,
-    bars,
-    ranges,
-    splits,
-    codes,
-    statements,
-    membership,
-    survivorship,
-)
+_OF_DATA: Final[dict[str, Callable[[Delivery], Result]]] = {
+    "vintages": vintages.check,
+    "fingerprints": fingerprints.check,
+    "full_sample": full_sample.check,
+    "leads": leads.check,
+    "horizons": hindsight.horizons,
+    "beyond_prices": beyond.check,
+    "coverage": coverage.check,
+    "timing": levels.check,
+    "backfill": coverage.backfill,
+    "bars": bars.bars,
+    "ranges": bars.ranges,
+    "splits": bars.splits,
+    "codes": hindsight.codes,
+    "statements": statements.check,
+    "membership": hindsight.membership,
+    "survivorship": hindsight.survivorship,
+}
 """Checks of the delivered data."""
+_OF_CODE: Final[dict[str, Check]] = {
+    "future": future.future,
+    "dates": future.dates,
+    "warm_up": warm_up.warm_up,
+    "cross_section": warm_up.cross_section,
+    "labels": labels.labels,
+    "label_spans": labels.label_spans,
+    "fit_scope": fit_scope.fit_scope,
+    "forecasts": forecasts.check,
+    "retrained": fit_scope.retrained,
+    "shuffled_labels": skill.shuffled_labels,
+    "too_good": skill.too_good,
+    "ensembles": books.ensembles,
+    "books": books.books,
+    "performance": skill.performance,
+}
+"""Checks of features, folds, models and results, which need code, models or a run."""
 
-MODULES: Final = (
-    *DATA_MODULES,
-    future,
-    dates,
-    warm_up,
-    cross_section,
-    labels,
-    label_spans,
-    fit_scope,
-    forecasts,
-    retrained,
-    shuffled,
-    too_good,
-    ensembles,
-    books,
-    performance,
-)
-"""The checks in the order in which they run: data, features, folds, models, results."""
 
-CHECKS: Final[dict[str, Check]] = {module.NAME: module.check for module in MODULES}
-DATA_CHECKS: Final = tuple(module.NAME for module in DATA_MODULES)
+def _of_data(name: str) -> Check:
+    return lambda subject: replace(_OF_DATA[name](subject.delivery), check=name)
+
+
+def _of_code(name: str) -> Check:
+    return lambda subject: replace(_OF_CODE[name](subject), check=name)
+
+
+CHECKS: Final[dict[str, Check]] = {name: _of_data(name) for name in _OF_DATA} | {
+    name: _of_code(name) for name in _OF_CODE
+}
+"""All checks in the order in which they run: data, features, folds, models, results."""
+DATA_CHECKS: Final = tuple(_OF_DATA)
 """Names of the checks of the delivered data."""

@@ -17,8 +17,8 @@ from typing import cast
 import numpy as np
 import polars as pl
 
+from backtest.look_ahead.delivery import Delivery
 from backtest.splits.folds import Fold
-from features.arrays import IntArray
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from pipelines.config.models import registry_name
@@ -136,20 +136,30 @@ class Subject:
         return np.flatnonzero(self.dataset.universe_TN.any(axis=1))
 
     @cached_property
-    def columns(self) -> IntArray:
-        """Columns of the firms whose data are looked at: all, or `QUICK_FIRMS` of them in a quick audit."""
-        count = self.dataset.panel.n_firms
-        if not self.budget.quick or count <= QUICK_FIRMS:
-            return np.arange(count)
-        drawn: IntArray = np.random.default_rng(self.seed).choice(count, QUICK_FIRMS, replace=False)
-        return np.sort(drawn)
-
-    def rows(self, name: str) -> pl.DataFrame:
-        """Rows of a lake table of the firms whose data are looked at (`columns`)."""
-        if len(self.columns) == self.dataset.panel.n_firms:
-            return self.tables[name]
-        kept = pl.Series([self.dataset.panel.tickers_N[n] for n in self.columns], dtype=pl.String)
-        return self.tables[name].filter(pl.col("ticker").is_in(kept.implode()))
+    def delivery(self) -> Delivery:
+        """The data that the checks of data examine; a quick audit looks at `QUICK_FIRMS` firms of many."""
+        data, count = self.dataset, self.dataset.panel.n_firms
+        columns = np.arange(count)
+        if self.budget.quick and count > QUICK_FIRMS:
+            columns = np.sort(np.random.default_rng(self.seed).choice(count, QUICK_FIRMS, replace=False))
+        named = enumerate(data.characteristic_names)
+        return Delivery(
+            panel=data.panel,
+            universe_TN=data.universe_TN,
+            tables=self.tables,
+            inputs=self.inputs,
+            columns=columns,
+            horizon=self.config.label.horizon,
+            channels={f"channel {n}": data.channels_TNC[:, :, c] for c, n in enumerate(data.channel_names)},
+            characteristics={
+                name: data.characteristics_TNF[:, :, f]
+                for f, name in named
+                if not name.startswith(INPUT_PREFIX)
+            },
+            membership=self.config.universe.membership,
+            rejected=self.quarantine,
+            older=self.older,
+        )
 
     @property
     def spacing(self) -> int:
@@ -176,8 +186,10 @@ class Subject:
         """Date of a session."""
         return cast("dt.date", self.dataset.panel.dates_T[t].astype("datetime64[D]").item())
 
-    def window(self, first: int, last: int) -> dict[str, pl.DataFrame]:
-        """Restrict the tables to the sessions from ``first`` to ``last``, where that saves work.
+    def window(
+        self, first: int, last: int, tables: Mapping[str, pl.DataFrame] | None = None
+    ) -> dict[str, pl.DataFrame]:
+        """Restrict tables to the sessions from ``first`` to ``last``: the subject's, where that saves work.
 
         Look-ahead inside the window is found as on the full tables, because both the true and the replaced
         dataset are built from the selected rows. Earlier statements are kept, because they are carried
@@ -185,20 +197,16 @@ class Subject:
         """
         T, N = self.dataset.panel.n_sessions, self.dataset.panel.n_firms
         first, last = max(first, 0), min(last, T - 1)
-        if T * N <= _SMALL or (first == 0 and last == T - 1):
+        if tables is None and (T * N <= _SMALL or (first == 0 and last == T - 1)):
             return dict(self.tables)
         start, end = self.day(first), self.day(last)
         within = pl.col("date").is_between(start, end)
-        selected = {
-            name: frame.filter(within) if name in ("prices", "inputs") else frame
-            for name, frame in self.tables.items()
-            if not name.startswith("truth_")
+        carried = pl.col("period_end") >= start - dt.timedelta(days=1100)
+        rows = {"prices": within, "inputs": within, "fundamentals": (pl.col("known_at") <= end) & carried}
+        return {
+            name: frame.filter(rows[name]) if name in rows else frame
+            for name, frame in (self.tables if tables is None else tables).items()
         }
-        if "fundamentals" in selected:
-            known = pl.col("known_at") <= end
-            carried = pl.col("period_end") >= start - dt.timedelta(days=1100)
-            selected["fundamentals"] = selected["fundamentals"].filter(known & carried)
-        return selected
 
     def sample_firms(self, tables: Mapping[str, pl.DataFrame], count: int) -> dict[str, pl.DataFrame]:
         """Sample firms from the tables, for computations that would take too long on all of them."""
@@ -234,16 +242,11 @@ class Subject:
         changes_T = (known_TN[1:] != known_TN[:-1]).any(axis=1)
         dates_T = self.dataset.panel.dates_T.astype("datetime64[D]")
         days = [self.tables["prices"].filter(pl.col("split_ratio") != 1.0)["date"]]
-        if "fundamentals" in self.tables:
-            days.append(self.tables["fundamentals"]["known_at"])
-        if "membership" in self.tables:
-            days += [
-                self.tables["membership"]["from_date"],
-                self.tables["membership"]["to_date"].drop_nulls(),
-            ]
-        dated = np.unique(
-            pl.concat(series.rename("day") for series in days).to_numpy().astype("datetime64[D]")
-        )
+        columns = {"fundamentals": ("known_at",), "membership": ("from_date", "to_date")}
+        days += [
+            self.tables[t][name].drop_nulls() for t in columns if t in self.tables for name in columns[t]
+        ]
+        dated = np.unique(pl.concat(one.rename("day") for one in days).to_numpy().astype("datetime64[D]"))
         at = np.searchsorted(dates_T, dated)
         return np.union1d(np.flatnonzero(changes_T), at[(at > 0) & (at < len(dates_T))] - 1)
 

@@ -22,9 +22,8 @@ from features.arithmetic.rolling import carry
 from features.arrays import BoolArray, Float32Array, FloatArray
 from features.library.characteristics import CHARACTERISTICS
 from features.library.standardise import TransformRule, transform_characteristics
-from features.panel.panel import Panel
+from features.panel.panel import Panel, to_panel
 from pipelines.config.schema import Config
-from pipelines.dataset.market import to_panel
 from pipelines.errors import DataError
 
 INPUT_PREFIX = "input_"

@@ -15,8 +15,9 @@ import polars as pl
 from backtest.inference.inferiority import InferiorityTest, inferiority_test
 from features.arrays import FloatArray
 from features.information_coefficient import rank_ic_by_date
+from features.panel.panel import to_panel
 from pipelines.config.schema import Config
-from pipelines.dataset.market import Market, to_panel
+from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import ModelVersion

@@ -15,10 +15,10 @@ from backtest.books.rank_weighted import centred_rank
 from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.metrics import ForecastMetrics, forecast_metrics
 from features.arrays import FloatArray, IntArray
-from features.panel.panel import Panel
+from features.panel.panel import Panel, to_panel
 from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.config.schema import Config
-from pipelines.dataset.market import Market, to_panel
+from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.results.books import Benchmarks, MeasuredBook, book_orders, note_table
 from pipelines.run.completeness import forecast_by_all

@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from features.arrays import FloatArray
+from features.panel.panel import to_panel
 from pipelines.dataset.folds import describe_tested, path_of_tests, plan_folds
-from pipelines.dataset.market import Market, to_panel
+from pipelines.dataset.market import Market
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress

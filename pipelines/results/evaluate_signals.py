@@ -20,11 +20,13 @@ import polars as pl
 from backtest.look_ahead.beyond import PastPrices, beyond_past
 from backtest.look_ahead.coverage import choice_of_rows, needs_next_price, only_survivors
 from backtest.look_ahead.finding import VERDICTS, Finding
+from backtest.look_ahead.fingerprints import whole_sample_scale
 from backtest.look_ahead.levels import (
-    equal_to_later_price,
+    KnownValues,
     equal_to_later_return,
+    equal_to_later_value,
+    prices_of,
     static_signal,
-    whole_sample_statistics,
 )
 from backtest.look_ahead.profile import sample_dates, session_returns, standardise
 from backtest.look_ahead.returns import check_returns, make_profiles
@@ -223,7 +225,9 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
     past = _Past(market, horizon)
     rows = []
     for signal, signal_TN in placed.signals.items():
-        findings = [_off_sessions(table, signal, placed), whole_sample_statistics(table.rows, signal)]
+        values = table.rows.select("date", "ticker", value=signal).drop_nulls()
+        scale = replace(whole_sample_scale("the signal", values), check="statistics of the whole sample")
+        findings = [_off_sessions(table, signal, placed), scale]
         findings += past.check(signal_TN)
         findings.sort(key=lambda one: VERDICTS.index(one.verdict))
         rows += [(signal, one.check, one.verdict, one.sentence, one.value) for one in findings]
@@ -246,6 +250,7 @@ class _Past:
         self.return_TN = session_returns(market.panel.total_return_index_TN, market.panel.traded_TN)
         self.returns = standardise(self.return_TN)
         self.prices = PastPrices(market.panel.total_return_index_TN)
+        self.values = KnownValues(prices_of(market.panel), restated=_restated(market.panel))
 
     def check(self, signal_TN: FloatArray) -> Iterator[Finding]:
         panel, universe_TN = self.market.panel, self.market.universe_TN
@@ -258,22 +263,10 @@ class _Past:
         yield from check_returns(found, panel.dates_T, panel.tickers_N, self.horizon)
         yield beyond_past(signal_TN, self.prices, self.returns, self.horizon)
         yield equal_to_later_return(signal_TN, panel.total_return_index_TN, rows_D)
-        yield equal_to_later_price(signal_TN, _fields(panel), _restated(panel), rows_D)
+        yield equal_to_later_value(signal_TN, self.values)
         yield static_signal(signal_TN, self.return_TN)
         yield only_survivors(signal_TN, universe_TN, panel.traded_TN, rows_D)
         yield choice_of_rows(np.isfinite(signal_TN), universe_TN, self.return_TN, self.horizon)
-
-
-def _fields(panel: Panel) -> dict[str, FloatArray]:
-    optional = {
-        "close": panel.raw_close_TN,
-        "adjusted close": panel.close_TN,
-        "open": panel.open_TN,
-        "high": panel.high_TN,
-        "low": panel.low_TN,
-        "volume": panel.volume_TN,
-    }
-    return {name: value_TN for name, value_TN in optional.items() if value_TN is not None}
 
 
 def _restated(panel: Panel) -> dict[str, FloatArray]:
@@ -283,7 +276,7 @@ def _restated(panel: Panel) -> dict[str, FloatArray]:
     firms_N = np.arange(close_TN.shape[1])
     factor_N = close_TN[last_N, firms_N] / index_TN[last_N, firms_N]
     return {
-        "close restated for later splits and dividends": np.where(
+        "the close restated for later splits and dividends": np.where(
             panel.traded_TN, index_TN * factor_N, np.nan
         )
     }

@@ -32,10 +32,10 @@ from backtest.inference.means import mean_test
 from features.arrays import DateArray, FloatArray, IntArray
 from features.information_coefficient import mean_known
 from features.panel.holding import forward_returns
-from features.panel.panel import Panel
+from features.panel.panel import Panel, to_panel
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import path_of_tests, plan_folds
-from pipelines.dataset.market import Market, to_panel
+from pipelines.dataset.market import Market
 from pipelines.lake.lake import Lake
 from pipelines.lake.pipeline_tables import EnsembleForecasts
 from pipelines.lake.schemas import schema

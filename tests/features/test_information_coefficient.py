@@ -15,7 +15,7 @@ from backtest.inference.means import newey_west_t
 from features.information_coefficient import ic_by_date, is_constant, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, fit
-from pipelines.audit.checks.models.shuffled import _compare_with_null
+from pipelines.audit.checks.skill import compare_with_null
 
 NAN = np.nan
 
@@ -81,8 +81,8 @@ def test_audit_ignores_dates_with_constant_forecasts() -> None:
     forecast_DN[20:] = 0.5
     forecast_DN[20:, 3] = NAN
     assert is_constant(forecast_DN).tolist() == [False] * 20 + [True] * 20
-    assert _compare_with_null(forecast_DN, label_DN) == _compare_with_null(forecast_DN[:20], label_DN[:20])
-    assert _compare_with_null(forecast_DN[20:], label_DN[20:])["dates"] == 0
+    assert compare_with_null(forecast_DN, label_DN) == compare_with_null(forecast_DN[:20], label_DN[:20])
+    assert compare_with_null(forecast_DN[20:], label_DN[20:])["dates"] == 0
 
 
 TRAIN, VALID = np.arange(0, 35), np.arange(37, 57)

@@ -63,7 +63,8 @@ def test_each_column_is_a_signal_with_tables_of_an_evaluation(found: Backtest, f
 
 def test_the_ic_equals_a_loop_over_dates(found: Backtest, project: Path, frame: pl.DataFrame) -> None:
     """By hand: the correlation with the next session's total return, over the firms that were measured."""
-    from pipelines.dataset.market import build_market, to_panel
+    from features.panel.panel import to_panel
+    from pipelines.dataset.market import build_market
     from pipelines.dataset.tables import input_versions, open_lake, read_tables
 
     config = load_config(project / "tiny.yaml")

@@ -20,9 +20,10 @@ from backtest.books.book import BookTargets, LimitUse
 from backtest.books.schedules import Schedule
 from features.arrays import FloatArray
 from features.panel.delistings import DelistingRule
+from features.panel.panel import to_panel
 from pipelines.config.books import BookConfig
 from pipelines.config.schema import Config
-from pipelines.dataset.market import Market, to_panel
+from pipelines.dataset.market import Market
 from pipelines.dataset.renames import newest_ticker
 from pipelines.errors import DataError
 from pipelines.lake.pipeline_tables import Accounts, Books

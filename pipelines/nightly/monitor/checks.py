@@ -293,7 +293,7 @@ def vintage_findings(data: NightData, then: Mapping[str, int], through: dt.date)
     list of Finding
         ``vintages``; empty if no table has another version, or a vacuum removed the earlier ones.
     """
-    from pipelines.audit.checks.data.vintages import compare_vintages
+    from backtest.look_ahead.vintages import compare_vintages
 
     older: dict[str, pl.DataFrame] = {}
     newer: dict[str, pl.DataFrame] = {"prices": data.tables["prices"]}

@@ -15,10 +15,10 @@ from backtest.inference.means import mean_test, newey_west_error, newey_west_lag
 from backtest.monitoring.cusum import Cusum, Reference, limit_for, lower_cusum, mean_delay
 from features.arrays import FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
+from features.panel.panel import to_panel
 from pipelines.config.schema import Config
 from pipelines.dataset.build import add_features
 from pipelines.dataset.characteristics import INPUT_PREFIX
-from pipelines.dataset.market import to_panel
 from pipelines.nightly.data import NightData, signal_history
 from pipelines.nightly.monitor.drift import computed_once, features_of
 from pipelines.nightly.result import Finding, ModelVersion

@@ -7,7 +7,7 @@ import html
 import polars as pl
 
 from backtest.look_ahead.finding import VERDICTS
-from pipelines.audit.result import summary_line
+from pipelines.audit.conduct import summary_line
 
 _WORDS = {
     "fail": "\N{MULTIPLICATION X} fail",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from backtest.look_ahead.news import correlations, ics, lead_correlations, on_sessions, sums_by_session
 from features.arithmetic.kernels import sums_by_date, sums_by_firm
-from pipelines.audit.lead_sums import correlations, ics, lead_correlations, on_sessions, sums_by_session
 
 
 def series() -> tuple[np.ndarray, np.ndarray]:

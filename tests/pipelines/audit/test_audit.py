@@ -21,14 +21,14 @@ from audit_markets import (
     market,
 )
 
+from backtest.look_ahead.finding import Result
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel
 from models.registry import MODELS
-from pipelines.audit.checks.models import shuffled
-from pipelines.audit.conduct import run_checks
+from pipelines.audit.checks import skill
+from pipelines.audit.conduct import Audit, counts, describe, run_checks, summary_line
 from pipelines.audit.registry import CHECKS
-from pipelines.audit.result import Audit, Result, counts, describe, summary_line
 from pipelines.config.schema import Config
 from pipelines.dataset import folds as dataset_folds
 from pipelines.errors import ConfigError
@@ -234,7 +234,7 @@ def test_labels_are_permuted_within_dates_where_known() -> None:
     rng = np.random.default_rng(0)
     target_TN = rng.normal(size=(7, 30)).astype(np.float32)
     target_TN[rng.random(target_TN.shape) < 0.3] = np.nan
-    permuted_TN = shuffled.permute_within_dates(target_TN, rng)
+    permuted_TN = skill.permute_within_dates(target_TN, rng)
     assert (np.isnan(permuted_TN) == np.isnan(target_TN)).all()
     for before, after in zip(target_TN, permuted_TN, strict=True):
         assert np.allclose(np.sort(before), np.sort(after), equal_nan=True)
@@ -246,7 +246,7 @@ def test_null_deviation_equals_that_of_permutations() -> None:
     forecast = rng.exponential(size=12).astype(np.float32)
     label = rng.standard_t(3, size=12)
     ics = [np.corrcoef(forecast, rng.permutation(label))[0, 1] for _ in range(20_000)]
-    null = shuffled._compare_with_null(forecast[None, :], label[None, :])
+    null = skill.compare_with_null(forecast[None, :], label[None, :])
     assert null["null_deviation"] == pytest.approx(np.std(ics), rel=0.02)
 
 
@@ -277,7 +277,7 @@ def test_audit_reports_counts_and_worst_verdict() -> None:
 
 
 def test_every_family_has_an_ic_limit() -> None:
-    from pipelines.audit.checks.models.too_good import IC_LIMITS, OTHER_FAMILIES
+    from pipelines.audit.checks.skill import IC_LIMITS, OTHER_FAMILIES
 
     for entry in CHARACTERISTICS.values():
         record = IC_LIMITS.get(entry.family, OTHER_FAMILIES)

@@ -16,9 +16,9 @@ import yaml
 from command import Call, command
 from safetensors.numpy import load_file, save_file
 
-from pipelines.audit.checks.results.performance import high_scores
+from pipelines.audit.checks.skill import high_scores
+from pipelines.audit.conduct import counts
 from pipelines.audit.registry import CHECKS
-from pipelines.audit.result import counts
 from pipelines.errors import ConfigError
 from pipelines.lake.lake import Lake
 from pipelines.run.evaluations import newest_evaluation

@@ -20,8 +20,8 @@ from features.panel.derived import daily_return
 from features.panel.holding import forward_returns
 from features.panel.panel import Panel
 from models.batch import Batch, PanelTensors
-from pipelines.audit.holder import holder_values
-from pipelines.audit.kinds import draw_of_every_kind, kinds_of_dates
+from pipelines.audit.checks.future import draw_of_every_kind, kinds_of_dates
+from pipelines.audit.checks.labels import holder_values
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.subject import Subject
 from pipelines.config.execution import ExecutionConfig
@@ -209,7 +209,7 @@ def test_a_book_that_earns_the_return_before_its_trade_is_caught(
     monkeypatch.setattr(books, "book_market", early)
     result = CHECKS["books"](make_subject(*honest))
     assert result.verdict == "fail"
-    assert "earns what its positions did not" in " ".join(result.evidence["finding"])
+    assert "earns what its positions did not" in " ".join(result.evidence["sentence"])
 
 
 def test_an_ensemble_whose_sign_follows_the_test_is_caught(

@@ -16,12 +16,12 @@ import polars as pl
 import pytest
 from audit_markets import as_input, make_subject
 
+from backtest.look_ahead.finding import Result
+from backtest.look_ahead.hindsight import span_ics
+from backtest.look_ahead.noise import replace_future
 from features.panel.panel import Panel, build_panel
-from pipelines.audit.checks.data.horizons import span_ics
 from pipelines.audit.compare import differences_until
-from pipelines.audit.noise import replace_future
 from pipelines.audit.registry import CHECKS
-from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
@@ -174,7 +174,7 @@ def test_a_weak_mixture_on_some_dates_or_firms_is_caught(
     mixed_TN = np.where(chosen_TN, noise_TN + 0.4 * np.nan_to_num(tomorrow_TN), noise_TN)
     result = examine("leads", config, tables, as_input("signal", mixed_TN, panel))
     assert result.verdict == "fail", result.sentence
-    assert any(where in row for row in result.evidence["where"]), result.evidence["where"]
+    assert any(where in row for row in result.evidence["check"]), result.evidence["check"]
 
 
 @pytest.mark.parametrize(("later", "verdict"), [(True, "warn"), (False, "pass")])
@@ -400,7 +400,7 @@ def test_fits_on_the_whole_sample_are_caught(
     assert result.verdict == ("fail" if names else "pass"), result.sentence
     if names:
         assert names in result.sentence
-        assert result.evidence["input"].to_list() == ["signal"]
+        assert result.evidence["subject"].to_list() == ["input signal"]
 
 
 def two_sessions(tables: Tables, panel: Panel, first: int) -> Tables:

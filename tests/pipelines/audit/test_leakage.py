@@ -19,6 +19,7 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 
+from backtest.look_ahead.noise import new_ticker, replace_future
 from backtest.splits.folds import Fold
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS, compute_characteristics
@@ -28,7 +29,6 @@ from models.batch import PanelTensors
 from models.fitting.fit import restore
 from models.registry import MODELS
 from pipelines.audit.compare import difference, differences_until
-from pipelines.audit.noise import new_ticker, replace_future
 from pipelines.config.schema import Config
 from pipelines.dataset import market as market_module
 from pipelines.dataset.build import Dataset, build_dataset

@@ -15,9 +15,9 @@ import polars as pl
 import pytest
 from audit_markets import as_input, make_subject
 
+from backtest.look_ahead.finding import Result
 from features.panel.panel import build_panel
 from pipelines.audit.registry import CHECKS
-from pipelines.audit.result import Result
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 

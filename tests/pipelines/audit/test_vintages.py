@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.audit.checks.data.vintages import compare_vintages
+from backtest.look_ahead.vintages import compare_vintages
 
 DAYS = pl.date_range(dt.date(2020, 1, 1), dt.date(2020, 6, 28), "1d", eager=True)
 FIRMS = [f"F{n:02}" for n in range(20)]

@@ -11,9 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from features.panel.panel import Panel
+from features.panel.panel import Panel, to_panel
 from pipelines.dataset.build import Dataset
-from pipelines.dataset.market import to_panel
 from pipelines.explain.fitted import families_of
 from pipelines.explain.tables import planted_edges
 from pipelines.results.evaluate import ensemble, forecasts_to_arrays, seed_dispersion

@@ -12,8 +12,8 @@ from command import Call, command
 from live_versions import Versions
 
 from features.information_coefficient import ic_by_date
+from features.panel.panel import to_panel
 from pipelines.commands.compare import is_version
-from pipelines.dataset.market import to_panel
 from pipelines.nightly.data import night_data
 from pipelines.nightly.tables import read_signals
 from pipelines.nightly.versions import Reason, set_alias

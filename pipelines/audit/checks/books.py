@@ -1,35 +1,40 @@
-"""Books: trades follow decisions by the delay of the config, and positions earn what comes after them.
+"""Ensembles and books: what is made of forecasts follows them, and earns what comes after them.
 
-The books of the config trade made-up forecasts on a few firms, through the pipeline's own evaluation.
-Forecasts and prices are replaced from some sessions on, and trades and profits are compared with other
-arithmetic.
+An ensemble is the mean of the seeds' standardised forecasts, whatever the returns turn out to be: one whose
+sign or weights follow the test's returns turns noise into skill. The books of the config trade made-up
+forecasts on a few firms, through the pipeline's own evaluation. Forecasts and prices are replaced from some
+sessions on, and trades and profits are compared with other arithmetic.
 
 Shape suffixes: T sessions, N firms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
 import polars as pl
 
+from backtest.look_ahead.finding import Finding, Result, Verdict, answer, conclude, skipped
+from backtest.look_ahead.noise import replace_future
 from features.arrays import FloatArray, IntArray
-from pipelines.audit.checks.results.ensembles import mean_of_standardised
-from pipelines.audit.holder import holder_values
-from pipelines.audit.noise import replace_future
-from pipelines.audit.result import Result
+from features.panel.panel import to_panel
+from pipelines.audit.checks.labels import holder_values
 from pipelines.audit.subject import Subject
 from pipelines.config.schema import Config
 from pipelines.dataset import market as markets
+from pipelines.dataset.folds import path_of_tests
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.results import evaluate
 from pipelines.results.books import MeasuredBook
+from pipelines.results.evaluate import forecasts_to_arrays
+from pipelines.results.forecast_tables import ensemble_table
 
-NAME = "books"
+ENSEMBLE_TOLERANCE: Final = 1e-9
+DATES: Final = 40
+_FEWEST: Final = 3
 FIRMS: Final = 100
 _BEFORE: Final = 300
 _SPAN: Final = 22
@@ -37,43 +42,134 @@ _SPAN: Final = 22
 _SLOW_SPAN: Final = 4
 """The same for optimised books, whose decisions take long."""
 _CUTS: Final = 6
-TOLERANCE: Final = 1e-8
+BOOK_TOLERANCE: Final = 1e-8
 _AGAINST: Final = -0.05
 _SCORES: Final = {"model": pl.String, "seed": pl.Int64, "fold": pl.Int64, "valid_ic": pl.Float64} | {
     "valid_rank_ic": pl.Float64
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Probe:
-    """Books on one market: by (forecasts, book, delay), and the forecasts by name."""
+def ensembles(subject: Subject) -> Result:
+    """Compare ensembles with the mean over seeds of ``(forecast - mean) / deviation`` of each date.
 
-    market: Market
-    signals: dict[str, FloatArray]
-    books: dict[tuple[str, str, int], MeasuredBook]
-
-
-def check(subject: Subject) -> Result:
-    """Replace forecasts and prices after t, and recompute the trades and profits of the configured books."""
-    problems: list[str] = []
-    tried = 0
-    try:
-        for t in _times(subject):
-            for problem in _problems(subject, t):
-                problems.append(problem)
-            tried += 1
-    except (ConfigError, DataError, ValueError) as error:
-        return Result(NAME, "skipped", f"The books could not trade a sample of {FIRMS} firms: {error}")
-    if not tried:
-        return Result(NAME, "skipped", "There are too few sessions with a universe.")
+    Made-up forecasts that agree with the labels, contradict them or have nothing to do with them must all
+    give that mean. For a run, its stored ensembles must be the means of its stored forecasts.
+    """
+    panel, problems = subject.dataset.panel, []
+    for case, seeds in _made_up(subject).items():
+        own_TN = mean_of_standardised(seeds)
+        stored_TN = to_panel(ensemble_table({"m": seeds}, panel), "signal", panel)
+        for found_TN in (evaluate.ensemble(seeds), stored_TN):
+            problems += _differs(found_TN, own_TN, subject, f"of forecasts that {case}")
+    stored = list(_stored(subject))
+    for model, signal_TN, own_TN in stored:
+        problems += _differs(signal_TN, own_TN, subject, f"that is stored for {model}")
     if problems:
-        return Result(NAME, "fail", problems[0], pl.DataFrame({"finding": problems}))
-    names = ", ".join(subject.config.backtest.books)
-    return Result(
-        NAME,
+        return answer("fail", problems[0], pl.DataFrame({"finding": problems}))
+    plural = "s" if len(stored) > 1 else ""
+    also = f", and so are the stored ones of {len(stored)} model{plural}" if stored else ""
+    return answer(
         "pass",
-        f"{names}: no trade changes before its decision is due when later forecasts or prices are replaced, "
-        "trades are those decided, and positions earn the returns that follow.",
+        "Ensembles are the means of the seeds' standardised forecasts, for forecasts that agree with the "
+        f"labels and for those that contradict them{also}.",
+    )
+
+
+def mean_of_standardised(seeds: Mapping[int, FloatArray]) -> FloatArray:
+    """Mean over seeds of forecasts standardised within the date; NaN where a seed has no forecast."""
+    total_TN = np.zeros(next(iter(seeds.values())).shape)
+    for forecast_TN in seeds.values():
+        score_TN = np.full(forecast_TN.shape, np.nan)
+        for t in np.flatnonzero(np.isfinite(forecast_TN).any(axis=1)):
+            known_N = np.isfinite(forecast_TN[t])
+            value_N = forecast_TN[t, known_N]
+            spread = value_N.std()
+            score_TN[t, known_N] = (value_N - value_N.mean()) / spread if spread > 0 else 0.0
+        total_TN += score_TN
+    return total_TN / len(seeds)
+
+
+def _made_up(subject: Subject) -> dict[str, dict[int, FloatArray]]:
+    """Forecasts of two seeds on some test dates, by how they are related to the labels."""
+    data = subject.dataset
+    rng = np.random.default_rng((subject.seed, 13))
+    label_TN = np.where(data.universe_TN, data.labels[subject.config.label.delay], np.nan)
+    tested = np.unique(np.concatenate([fold.test for fold in subject.folds]))
+    usable = tested[(np.isfinite(label_TN[tested]).sum(axis=1) >= _FEWEST)]
+    dates = usable[np.linspace(0, len(usable) - 1, min(DATES, len(usable))).astype(int)]
+    label_DN = label_TN[dates]
+    spread = float(np.nanstd(label_DN)) if len(dates) else 1.0  # a live fold tests no date
+    known_DN = np.nan_to_num(label_DN / max(spread, 1e-12))
+
+    def made(strength: float) -> FloatArray:
+        value_DN = strength * known_DN + rng.standard_normal(label_DN.shape)
+        value_TN = np.full(label_TN.shape, np.nan)
+        value_TN[dates] = np.where(data.universe_TN[dates], value_DN, np.nan)
+        return value_TN
+
+    return {
+        "agree with the labels": {0: made(1.0), 1: made(1.0)},
+        "contradict the labels": {0: made(-1.0), 1: made(-1.0)},
+        "agree for one seed and contradict for the other": {0: made(0.5), 1: made(-1.0)},
+        "contradict the labels, with one seed": {0: made(-1.0)},
+    }
+
+
+def _differs(found_TN: FloatArray, own_TN: FloatArray, subject: Subject, which: str) -> list[str]:
+    """One sentence if a signal is not the mean that it should be."""
+    same_cells = np.isfinite(found_TN) == np.isfinite(own_TN)
+    off_TN = ~same_cells | (
+        np.nan_to_num(np.abs(found_TN - own_TN)) > ENSEMBLE_TOLERANCE * (1 + np.nan_to_num(np.abs(own_TN)))
+    )
+    if not off_TN.any():
+        return []
+    t, n = (int(i) for i in np.argwhere(off_TN)[0])
+    both_TN = np.isfinite(found_TN) & np.isfinite(own_TN)
+    turned = np.allclose(found_TN[both_TN], -own_TN[both_TN]) and both_TN.any()
+    why = (
+        " Its sign is turned: was it chosen by the IC of the test?"
+        if turned
+        else " Do its weights depend on the returns of the test?"
+    )
+    return [
+        f"The ensemble {which} is not the mean of the seeds' standardised forecasts: it is "
+        f"{found_TN[t, n]:+.4f} for {subject.dataset.panel.tickers_N[n]} on {subject.day(t)}, and the mean "
+        f"is {own_TN[t, n]:+.4f}.{why}"
+    ]
+
+
+def _stored(subject: Subject) -> Iterator[tuple[str, FloatArray, FloatArray]]:
+    """Model, stored ensemble and own mean of a run's stored forecasts, on the dates of the ensemble."""
+    run, forecasts = subject.run, subject.forecasts
+    table = None if run is None else run.read_table("ensembles")
+    if table is None or forecasts is None or forecasts.is_empty():
+        return
+    path = path_of_tests(subject.dataset, subject.folds)
+    own = forecasts.filter(pl.col("horizon") == subject.config.label.horizon).join(
+        path, on=["date", "fold"], how="semi"
+    )
+    arrays = forecasts_to_arrays(own, subject.dataset.panel)
+    for (model,), part in table.group_by("model", maintain_order=True):
+        if str(model) in arrays:
+            found_TN = to_panel(part, "signal", subject.dataset.panel)
+            dates_T1 = np.isfinite(found_TN).any(axis=1, keepdims=True)
+            yield str(model), found_TN, np.where(dates_T1, mean_of_standardised(arrays[str(model)]), np.nan)
+
+
+def books(subject: Subject) -> Result:
+    """Replace forecasts and prices after t, and recompute the trades and profits of the configured books."""
+    times = _times(subject)
+    if not times:
+        return skipped("There are too few sessions with a universe.")
+    try:
+        found = [one for t in times for one in _problems(subject, t)]
+    except (ConfigError, DataError, ValueError) as error:
+        return skipped(f"The books could not trade a sample of {FIRMS} firms: {error}")
+    return conclude(
+        found,
+        f"{', '.join(subject.config.backtest.books)}: no trade changes before its decision is due when later "
+        "forecasts or prices are replaced, trades are those decided, and positions earn the returns that "
+        "follow.",
     )
 
 
@@ -92,47 +188,47 @@ def _times(subject: Subject) -> list[int]:
     return times if subject.budget.quick else [*times, int(rng.choice(usable))]
 
 
-def _problems(subject: Subject, t: int) -> Iterator[str]:
+def _problems(subject: Subject, t: int) -> Iterator[Finding]:
     config, day = subject.config, subject.day(t)
     tables = subject.sample_firms(subject.window(t - _BEFORE, t + 2 * _SPAN), FIRMS)
     market = markets.build_market(tables, config)
     at = int(np.searchsorted(market.panel.dates_T, np.datetime64(day)))
     slow = any(book.kind == "optimised" for book in config.backtest.books.values())
-    rows = _rows(market, at, _SLOW_SPAN if slow else _SPAN)
+    span = _SLOW_SPAN if slow else _SPAN
+    decisions = np.flatnonzero(market.universe_TN.any(axis=1))
+    place = int(np.searchsorted(decisions, at))
+    rows = decisions[max(place - span, 0) : place + span + 1]
     rng = np.random.default_rng((subject.seed, 15, t))
     base_TN = _forecasts(market, rows, rng)
-    cuts = sorted(
-        {at, *rng.choice(rows[1:-1], min(1 if slow else _CUTS, len(rows) - 2), replace=False).tolist()}
-    )
+    drawn = rng.choice(rows[1:-1], min(1 if slow else _CUTS, len(rows) - 2), replace=False)
     signals = {"base": base_TN, "turned": -base_TN}
-    for cut in cuts:
+    for cut in sorted({at, *drawn.tolist()}):
         other_TN = _forecasts(market, rows, rng)
         signals[f"after {cut}"] = np.where(np.arange(len(base_TN))[:, None] > cut, other_TN, base_TN)
     true = _trade(market, signals, config)
     noisy_market = markets.build_market(replace_future(tables, day, seed=subject.seed + t), config)
     noisy = _trade(noisy_market, {"base": _moved(base_TN, market, noisy_market)}, config)
-    for (name, book, delay), measured in true.books.items():
+
+    def found(book: str, sentences: Iterator[str]) -> Iterator[Finding]:
+        return (Finding("book", "fail", sentence, subject=f"book {book}") for sentence in sentences)
+
+    for (name, book, delay), traded in true.items():
         due = delay if config.backtest.delay is None else config.backtest.delay
+        base = true["base", book, delay]
         if name.startswith("after "):
-            yield from _traded_too_early(
-                true.books["base", book, delay], measured, int(name[6:]), due, market
-            )
+            yield from found(book, _traded_too_early(base, traded, int(name[6:]), due, market))
         else:
-            yield from _against_forecasts(measured, signals[name], book, name)
-    for (_, book, delay), measured in noisy.books.items():
-        yield from _knew_prices(true.books["base", book, delay], measured, at, market, noisy_market, book)
-    for (name, book, delay), measured in true.books.items():
+            yield from found(book, _against_forecasts(traded, signals[name], book, name))
+    for (_, book, delay), traded in noisy.items():
+        base = true["base", book, delay]
+        yield from found(book, _knew_prices(base, traded, at, market, noisy_market, book))
+    for (name, book, delay), traded in true.items():
         if name == "base":
             due = delay if config.backtest.delay is None else config.backtest.delay
-            yield from _not_decided(measured, due, market, config, book)
-            yield from _profits(measured, tables["prices"], market, config, book)
-
-
-def _rows(market: Market, at: int, span: int) -> IntArray:
-    decisions = np.flatnonzero(market.universe_TN.any(axis=1))
-    place = int(np.searchsorted(decisions, at))
-    rows: IntArray = decisions[max(place - span, 0) : place + span + 1]
-    return rows
+            yield from found(book, _not_decided(traded, due, market, config, book))
+            yield from found(book, _profits(traded, tables["prices"], market, config, book))
+            verdict: Verdict = "pass" if len(traded.result.ledger) else "skipped"
+            yield Finding("book", verdict, "it made no trade", subject=f"book {book}")
 
 
 def _forecasts(market: Market, rows: IntArray, rng: np.random.Generator) -> FloatArray:
@@ -154,7 +250,10 @@ def _moved(signal_TN: FloatArray, market: Market, other: Market) -> FloatArray:
     return out_TN
 
 
-def _trade(market: Market, signals: dict[str, FloatArray], config: Config) -> _Probe:
+def _trade(
+    market: Market, signals: dict[str, FloatArray], config: Config
+) -> dict[tuple[str, str, int], MeasuredBook]:
+    """Trade forecasts; return the books by (forecasts, book, delay)."""
     books: dict[tuple[str, str, int], MeasuredBook] = {}
 
     def keep(book: MeasuredBook) -> None:
@@ -170,7 +269,7 @@ def _trade(market: Market, signals: dict[str, FloatArray], config: Config) -> _P
         sessions=rows,
         on_book=keep,
     )
-    return _Probe(market, signals, books)
+    return books
 
 
 def _ledger(
@@ -279,7 +378,7 @@ def _profits(
     n = np.searchsorted(firms, rows["firm"].to_numpy())
     return_R = value_TN[s, n] / value_TN[s - 1, n] - 1.0
     held_R, found_R = rows["before"].to_numpy(), rows["pnl"].to_numpy()
-    off_R = np.abs(found_R - held_R * return_R) > TOLERANCE * np.abs(held_R)
+    off_R = np.abs(found_R - held_R * return_R) > BOOK_TOLERANCE * np.abs(held_R)
     if off_R.any():
         i = int(np.argmax(off_R))
         on = market.panel.dates_T[s[i]].astype("datetime64[D]")

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from itertools import chain
+from typing import Final, NamedTuple
 
 import numpy as np
-import polars as pl
 
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import Finding, Result
+from backtest.look_ahead.news import is_common
 from features.arithmetic.rolling import carry, lag
 from features.arrays import BoolArray, FloatArray
 from features.panel.derived import daily_return
-from pipelines.audit.result import Result, not_examined
-from pipelines.audit.series import input_values, is_common
-from pipelines.audit.subject import Subject
-from pipelines.dataset.market import to_panel
+from features.panel.panel import to_panel
 
-NAME = "full_sample"
 EXACT_MEAN: Final = 1e-5
 """Maximum |mean| in deviations of a firm's values. The mean of 1,000 honest values is 0.03 deviations off."""
 EXACT_ANGLE: Final = 1e-4
@@ -59,8 +57,7 @@ _INNER: Final = (0.05, 0.95)
 _POOLED: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(NamedTuple):
     """One exact mark of a fit."""
 
     kind: str
@@ -68,72 +65,54 @@ class _Mark:
     value: float
     limit: float
 
-    def sentence(self, name: str) -> str:
-        what = {
-            "centred": f"input {name} has a mean of exactly 0 for most firms over {self.span}",
-            "quantiles": f"input {name} has the same distribution for every firm over {self.span}, to "
-            f"{self.value:.1f} rows, although not in the first half of it",
-        }.get(
-            self.kind,
-            f"input {name} is {self.kind} less common series with constant loadings, and exactly orthogonal "
-            f"to one of them over {self.span} for {self.value:.0%} of the firms",
+    @property
+    def words(self) -> str:
+        if self.kind == "centred":
+            return f"has a mean of exactly 0 for most firms over {self.span}"
+        if self.kind == "quantiles":
+            return (
+                f"has the same distribution for every firm over {self.span}, to {self.value:.1f} rows, "
+                "although not in the first half of it"
+            )
+        return (
+            f"is {self.kind} less common series with constant loadings, and exactly orthogonal to one of "
+            f"them over {self.span} for {self.value:.0%} of the firms"
         )
-        return what[0].upper() + what[1:]
 
 
-def check(subject: Subject) -> Result:
+def check(data: Delivery) -> Result:
     """Look for exact moments, quantiles and orthogonality over the whole sample and over calendar years."""
-    if not subject.inputs:
-        return Result(NAME, "skipped", "The config has no inputs.")
-    few = f"fewer than {_FEWEST_FIRMS} firms have {_FEWEST_OF_YEAR} values of their own"
-    unknown = {name: few for name in subject.inputs if not _has_values(subject, name)}
-    found = [(name, mark) for name in subject.inputs for mark in _marks(subject, name)]
-    if not found:
-        left_out, examined = not_examined(unknown), len(subject.inputs) - len(unknown)
-        if not examined:
-            return Result(NAME, "skipped", left_out)
-        return Result(
-            NAME,
-            "pass",
-            f"None of {examined} inputs has the exact moments, quantiles or residuals of a fit on the whole "
-            f"sample or on a calendar year.{left_out and ' ' + left_out}",
+
+    def question(name: str, x_TN: FloatArray) -> Iterator[Finding]:
+        x_TN = x_TN[:, data.columns]
+        known_TN = np.isfinite(x_TN)
+        if is_common(x_TN) or (known_TN.sum(axis=0) >= _FEWEST_OF_YEAR).sum() < _FEWEST_FIRMS:
+            few = f"fewer than {_FEWEST_FIRMS} firms have {_FEWEST_OF_YEAR} values of their own"
+            yield Finding("fit", "skipped", few, subject=name)
+            return
+        marks = chain(
+            _centred(x_TN, known_TN, data), _same_quantiles(x_TN, known_TN), _residuals(x_TN, known_TN, data)
         )
-    name, mark = found[0]
-    others = list(dict.fromkeys(one for one, _ in found if one != name))
-    also = f" Also: {', '.join(others)}." if others else ""
-    evidence = [
-        {"input": one, "kind": m.kind, "span": m.span, "value": m.value, "limit": m.limit} for one, m in found
-    ]
-    return Result(
-        NAME,
-        "fail",
-        f"{mark.sentence(name)}. It was fitted on that span, so early values know late ones: fit it on the "
-        f"past of each date.{also}",
-        pl.DataFrame(evidence),
+        mark = next(marks, None)
+        if mark is None:
+            yield Finding("fit", "pass", subject=name)
+            return
+        sentence = (
+            f"{name[0].upper()}{name[1:]} {mark.words}. It was fitted on that span, so early values know "
+            "late ones: fit it on the past of each date."
+        )
+        yield Finding(mark.kind, "fail", sentence, mark.value, mark.limit, name)
+
+    return data.ask(
+        question,
+        "None of {n} inputs has the exact moments, quantiles or residuals of a fit on the whole sample or on "
+        "a calendar year.",
     )
 
 
-def _has_values(subject: Subject, name: str) -> bool:
-    """Whether enough firms have enough values for a mark to be seen."""
-    x_TN = input_values(subject, name)[:, subject.columns]
-    return not is_common(x_TN) and bool(
-        (np.isfinite(x_TN).sum(axis=0) >= _FEWEST_OF_YEAR).sum() >= _FEWEST_FIRMS
-    )
-
-
-def _marks(subject: Subject, name: str) -> Iterator[_Mark]:
-    x_TN = input_values(subject, name)[:, subject.columns]
-    known_TN = np.isfinite(x_TN)
-    if is_common(x_TN):
-        return  # one value for all firms of a date: every firm has the same moments, however it was made
-    yield from _centred(x_TN, known_TN, subject)
-    yield from _same_quantiles(x_TN, known_TN)
-    yield from _residuals(x_TN, known_TN, subject)
-
-
-def _spans(subject: Subject) -> Iterator[tuple[str, slice, int]]:
+def _spans(data: Delivery) -> Iterator[tuple[str, slice, int]]:
     """The whole sample and the calendar years in it: name, sessions, and fewest rows of a firm."""
-    year_T = subject.dataset.panel.dates_T.astype("datetime64[Y]")
+    year_T = data.panel.dates_T.astype("datetime64[Y]")
     yield "the whole sample", slice(0, len(year_T)), _FEWEST
     for year in np.unique(year_T):
         at = np.flatnonzero(year_T == year)
@@ -141,8 +120,8 @@ def _spans(subject: Subject) -> Iterator[tuple[str, slice, int]]:
             yield f"the year {year}", slice(int(at[0]), int(at[-1]) + 1), _FEWEST_OF_YEAR
 
 
-def _centred(x_TN: FloatArray, known_TN: BoolArray, subject: Subject) -> Iterator[_Mark]:
-    for span, sessions, fewest in _spans(subject):
+def _centred(x_TN: FloatArray, known_TN: BoolArray, data: Delivery) -> Iterator[_Mark]:
+    for span, sessions, fewest in _spans(data):
         known, count_N = known_TN[sessions], known_TN[sessions].sum(axis=0)
         value = np.where(known, x_TN[sessions], 0.0)
         mean_N = value.sum(axis=0) / np.maximum(count_N, 1)
@@ -212,10 +191,10 @@ def _rows_off(shares: list[tuple[FloatArray, int]]) -> float:
     return float(np.median(off_N))
 
 
-def _residuals(x_TN: FloatArray, known_TN: BoolArray, subject: Subject) -> Iterator[_Mark]:
+def _residuals(x_TN: FloatArray, known_TN: BoolArray, data: Delivery) -> Iterator[_Mark]:
     """Residuals of a regression on few common series, with constant loadings over the sample or a year."""
-    explained = _explained(subject)
-    for span, sessions, fewest in _spans(subject):
+    explained = _explained(data)
+    for span, sessions, fewest in _spans(data):
         for what, y_TN in explained.items():
             share = _orthogonal(x_TN[sessions], y_TN[sessions], known_TN[sessions], fewest)
             if share >= ORTHOGONAL:
@@ -223,11 +202,11 @@ def _residuals(x_TN: FloatArray, known_TN: BoolArray, subject: Subject) -> Itera
                 return
 
 
-def _explained(subject: Subject) -> dict[str, FloatArray]:
+def _explained(data: Delivery) -> dict[str, FloatArray]:
     """What a regression may have explained."""
-    panel, chosen = subject.dataset.panel, subject.columns
+    panel, chosen = data.panel, data.columns
     return_TN = daily_return(panel)[:, chosen]
-    split_TN = to_panel(subject.tables["prices"], "split_ratio", panel)[:, chosen]
+    split_TN = to_panel(data.tables["prices"], "split_ratio", panel)[:, chosen]
     quoted_TN = carry(panel.raw_close_TN[:, chosen] * np.cumprod(np.nan_to_num(split_TN, nan=1.0), axis=0))
     with np.errstate(divide="ignore", invalid="ignore"):
         series = {

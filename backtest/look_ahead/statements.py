@@ -7,16 +7,13 @@ value at the original date, or dates statements by the end of their period.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
-from backtest.look_ahead.finding import Verdict
-from pipelines.audit.result import Result
-from pipelines.audit.subject import Subject
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import Finding, Result, conclude, skipped
 
-NAME = "statements"
 EARLY_DAYS: Final = 2
 """No firm closes its books, has them audited and publishes them sooner than this after the period's end. The
 fastest US firms take about a week, and 10-Q and 10-K filings are due after 40 to 90 days."""
@@ -42,64 +39,43 @@ _PERIOD: Final = ["ticker", "period_end"]
 _VALUE: Final = [*_PERIOD, "item"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    verdict: Verdict
-    what: str
-    count: int
-    sentence: str
-
-
-def check(subject: Subject) -> Result:
+def check(data: Delivery) -> Result:
     """Compare the dates and versions of statements with how statements are published."""
-    table = subject.tables.get("fundamentals")
+    table = data.tables.get("fundamentals")
     if table is None or table.is_empty():
-        return Result(NAME, "skipped", "The lake has no statements.")
-    findings = [
-        *_colliding(subject, table),
+        return skipped("The lake has no statements.")
+    found = [
+        *_colliding(data, table),
         *_twice_dated(table),
         *_overwritten(table),
         *_early(table),
         *_single_versions(table),
     ]
-    evidence = pl.DataFrame(
-        [
-            {"verdict": one.verdict, "what": one.what, "count": one.count, "finding": one.sentence}
-            for one in findings
-        ]
-    )
-    if not findings:
-        periods = table.select(_PERIOD).n_unique()
-        return Result(
-            NAME,
-            "pass",
-            f"{periods:,} statements: dates, versions and restatements are plausible.",
-        )
-    worst = min(findings, key=lambda one: one.verdict != "fail")
-    return Result(NAME, worst.verdict, worst.sentence, evidence)
+    periods = table.select(_PERIOD).n_unique()
+    return conclude(found, f"{periods:,} statements: dates, versions and restatements are plausible.")
 
 
-def _colliding(subject: Subject, table: pl.DataFrame) -> Iterator[_Finding]:
+def _colliding(data: Delivery, table: pl.DataFrame) -> Iterator[Finding]:
     """Versions of one item with the same known_at; the contract rejects them, so they are quarantined."""
-    if subject.quarantine is None:
+    if data.rejected is None:
         return
-    kept_out = subject.quarantine.filter(
+    kept_out = data.rejected.filter(
         (pl.col("table") == "fundamentals") & pl.col("rule").str.contains("primary_key|unique|duplicate")
     )
     if kept_out.is_empty():
         return
     share = kept_out.height / (table.height + kept_out.height)
-    yield _Finding(
-        "fail" if share >= COLLIDING_SHARE else "warn",
+    yield Finding(
         "versions share a known_at",
-        kept_out.height,
+        "fail" if share >= COLLIDING_SHARE else "warn",
         f"Restated values at the original date: {kept_out.height:,} statement rows ({share:.1%}) have the "
         "same (ticker, period_end, item) and known_at as another version and were quarantined. The source "
         "does not give the date of the later version.",
+        kept_out.height,
     )
 
 
-def _twice_dated(table: pl.DataFrame) -> Iterator[_Finding]:
+def _twice_dated(table: pl.DataFrame) -> Iterator[Finding]:
     """Filings with several dates, although a filing is published only once."""
     filings = table.drop_nulls("filing_id").group_by("ticker", "filing_id").agg(pl.col("known_at").n_unique())
     if filings.is_empty():
@@ -107,17 +83,17 @@ def _twice_dated(table: pl.DataFrame) -> Iterator[_Finding]:
     twice = filings.filter(pl.col("known_at") > 1)
     share = twice.height / filings.height
     if share > TWICE_DATED_SHARE:
-        yield _Finding(
-            "fail",
+        yield Finding(
             "a filing has several dates",
-            twice.height,
+            "fail",
             f"Restated values at the original date: {twice.height:,} of {filings.height:,} filings "
             f"({share:.1%}) have more than one known_at, such as {twice['filing_id'][0]} of "
             f"{twice['ticker'][0]}. A filing is published only once.",
+            twice.height,
         )
 
 
-def _overwritten(table: pl.DataFrame) -> Iterator[_Finding]:
+def _overwritten(table: pl.DataFrame) -> Iterator[Finding]:
     """Later versions that equal the value at the original date: the original value was overwritten."""
     first = (
         table.sort("known_at")
@@ -136,65 +112,65 @@ def _overwritten(table: pl.DataFrame) -> Iterator[_Finding]:
     amended = later.filter(~pl.col("repeats")).group_by(_PERIOD).agg(pl.col("differs").any())
     if amended.height >= AMENDED and not amended["differs"].any():
         chance = 2.0**-amended.height
-        yield _Finding(
-            "warn",
+        yield Finding(
             "amendments change nothing",
-            amended.height,
+            "warn",
             f"Restated values at the original date, or amendments that changed nothing: {amended.height:,} "
             "statements were amended later, but no value differs from that at the original date (a chance of "
             f"{chance:.1g} if every second amendment changes a number). Compare with an earlier delivery "
             "(audit --vintage), or with the first filing of one of them.",
+            amended.height,
         )
     repeated = later.filter(pl.col("repeats"))
     if repeated.height >= REPEATED and not repeated["differs"].any():
-        yield _Finding(
-            "fail",
+        yield Finding(
             "comparatives change nothing",
-            repeated.height,
+            "fail",
             f"Restated values at the original date: {repeated.height:,} values were published again with a "
             "later period, but none differs from that at the original date. The original values were "
             "probably overwritten.",
+            repeated.height,
         )
 
 
-def _early(table: pl.DataFrame) -> Iterator[_Finding]:
+def _early(table: pl.DataFrame) -> Iterator[Finding]:
     """Statements known at the end of their period, and assumed lags."""
     lag = (pl.col("known_at") - pl.col("period_end")).dt.total_days()
     first = table.group_by(_PERIOD).agg(lag.min().alias("lag"), pl.col("assumed").any())
     soon = first.filter(pl.col("lag") <= EARLY_DAYS)
     share = soon.height / first.height
     if soon.height > AMENDED and share >= EARLY_SHARE:
-        yield _Finding(
-            "fail",
+        yield Finding(
             "known at the period's end",
-            soon.height,
+            "fail",
             f"Statements known too early: {share:.0%} of {first.height:,} statements are known within "
             f"{EARLY_DAYS} days of their period's end, such as {soon['ticker'][0]} for "
             f"{soon['period_end'][0]}, when no firm has reported: known_at is not the publication date. Map "
             "the filing date, or set reporting_lag_days.",
+            soon.height,
         )
     assumed = first.filter(pl.col("assumed"))
     if not assumed.is_empty():
         days = int(assumed["lag"].median())  # type: ignore[arg-type]
         short = f", below the shortest deadline of {SHORT_LAG_DAYS} days" if days < SHORT_LAG_DAYS else ""
-        yield _Finding(
-            "warn",
+        yield Finding(
             "assumed lag",
-            assumed.height,
+            "warn",
             f"Assumed lag: {assumed.height:,} of {first.height:,} statements have no publication date and "
             f"are assumed to be known {days} days after their period's end{short}.",
+            assumed.height,
         )
 
 
-def _single_versions(table: pl.DataFrame) -> Iterator[_Finding]:
+def _single_versions(table: pl.DataFrame) -> Iterator[Finding]:
     """A table without any restatement may contain the latest values instead of the original ones."""
     versions = table.group_by(_VALUE).agg(pl.col("known_at").n_unique())
     periods = table.select(_PERIOD).n_unique()
     if periods >= ENOUGH and not (versions["known_at"] > 1).any():
-        yield _Finding(
-            "warn",
+        yield Finding(
             "no restatement at all",
-            periods,
+            "warn",
             f"None of {periods:,} statements was ever restated, although about 1 in 20 usually is: the "
             "values may be the latest ones, stored at their original dates.",
+            periods,
         )

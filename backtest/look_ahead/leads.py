@@ -17,27 +17,27 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
-import polars as pl
 
-from backtest.look_ahead.finding import Verdict
-from backtest.look_ahead.profile import MIN_FIRMS, sample_dates, session_returns, standardise
-from backtest.look_ahead.returns import LAGS, make_profiles, too_high
-from features.arrays import BoolArray, Float32Array, FloatArray
-from features.panel.derived import daily_return
-from pipelines.audit.lead_sums import (
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import Finding, Result, Verdict
+from backtest.look_ahead.news import (
     correlations,
+    demeaned,
     ics,
+    is_common,
+    mean_of_firms,
+    news,
+    news_of_input,
     on_sessions,
     pooled_correlations,
     sums_by_part,
     sums_by_session,
 )
-from pipelines.audit.result import Result, not_examined
-from pipelines.audit.series import demeaned, input_values, is_common, kinks, news, residual_returns, steps
-from pipelines.audit.subject import Subject
+from backtest.look_ahead.profile import MIN_FIRMS, sample_dates, standardise
+from backtest.look_ahead.returns import LAGS, make_profiles, too_high
+from features.arrays import BoolArray, Float32Array, FloatArray
+from features.panel.derived import daily_return
 
-NAME = "leads"
 NEAR: Final = 3
 """Largest lead at which single firms and dates are looked at."""
 FIRM: Final = 0.40
@@ -85,12 +85,11 @@ _EIGHTHS: Final = 8
 _PARTS: Final = tuple((part, of) for of in (4, _EIGHTHS) for part in range(of))
 """Parts of the sample: (number, of how many)."""
 _FAR: Final = (20, 25, 30, 35)
-_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Alarm:
-    """One way in which an input knows a series too early."""
+    """One way in which an input knows a series too early; a lead of 0 stands for the input's own dates."""
 
     verdict: Verdict
     what: str
@@ -98,62 +97,46 @@ class _Alarm:
     correlation: float
     where: str
 
-    @property
-    def link(self) -> str:
-        """What the news are linked to, and where; a lead of 0 stands for the dates of the input itself."""
-        return f"{self.what} of t+{self.lead} {self.where}" if self.lead else f"{self.what} {self.where}"
-
-
-def check(subject: Subject) -> Result:
-    """Correlate the news of each input with the news of returns, their size and volume at later sessions."""
-    if not subject.inputs:
-        return Result(NAME, "skipped", "The config has no inputs.")
-    later = _later_series(subject)
-    found: list[tuple[str, _Alarm]] = []
-    unknown: dict[str, str] = {}
-    for name in subject.inputs:
-        x_TN = input_values(subject, name)[:, subject.columns]
-        common = is_common(x_TN)
-        if _spacing(x_TN) > 1 and not common:
-            alarms, unknown[name] = _on_own_dates(subject, x_TN)
+    def of(self, name: str) -> Finding:
+        link = f"{self.what} of t+{self.lead} {self.where}" if self.lead else f"{self.what} {self.where}"
+        if self.verdict == "warn":
+            sentence = (
+                f"{name[0].upper()}{name[1:]} may know the next session: its news at t correlate by "
+                f"{self.correlation:+.2f} with {link}. Few honest signals are as strong: compare it with an "
+                "earlier delivery (audit --vintage)."
+            )
         else:
-            alarms = list(_for_the_market(subject, x_TN) if common else _alarms(subject, x_TN, later))
-            has_news = _news_of_input(_mean(x_TN) if common else x_TN).any()
-            unknown[name] = "" if has_news else "it has no news: too few values, or a line"
-        found += [(name, alarm) for alarm in alarms]
-    unknown = {name: reason for name, reason in unknown.items() if reason}
-    evidence = pl.DataFrame(
-        [{"input": name, **{key: getattr(alarm, key) for key in _Alarm.__slots__}} for name, alarm in found],
-        infer_schema_length=None,
-    )
-    if not found:
-        left_out, examined = not_examined(unknown), len(subject.inputs) - len(unknown)
-        if not examined:
-            return Result(NAME, "skipped", left_out)
-        return Result(
-            NAME,
-            "pass",
-            f"The news of none of {examined} inputs match returns, their size or volume at a later session, "
-            f"for all firms, single firms, single dates or parts of the sample.{left_out and ' ' + left_out}",
-        )
-    name, alarm = min(found, key=lambda one: (one[1].verdict != "fail", -abs(one[1].correlation)))
-    other = list(dict.fromkeys(one for one, _ in found if one != name))
-    also = f" Also: {', '.join(other)}." if other else ""
-    sessions = {0: "some sessions", 1: "session"}.get(alarm.lead, f"{alarm.lead} sessions")
-    if alarm.verdict == "warn":
-        sentence = (
-            f"Input {name} may know the next session: its news at t correlate by {alarm.correlation:+.2f} "
-            f"with {alarm.link}. Few honest signals are as strong: compare "
-            f"it with an earlier delivery (audit --vintage).{also}"
-        )
-        return Result(NAME, "warn", sentence, evidence)
-    return Result(
-        NAME,
-        "fail",
-        f"Input {name} knows later sessions: its news at t correlate by {alarm.correlation:+.2f} with "
-        f"{alarm.link}. It is probably dated {sessions} too early, or its "
-        f"window reaches ahead: compare its dates there with when each value was published.{also}",
-        evidence,
+            sessions = {0: "some sessions", 1: "session"}.get(self.lead, f"{self.lead} sessions")
+            sentence = (
+                f"{name[0].upper()}{name[1:]} knows later sessions: its news at t correlate by "
+                f"{self.correlation:+.2f} with {link}. It is probably dated {sessions} too early, or its "
+                "window reaches ahead: compare its dates there with when each value was published."
+            )
+        return Finding(link, self.verdict, sentence, self.correlation, subject=name)
+
+
+def check(data: Delivery) -> Result:
+    """Correlate the news of each input with the news of returns, their size and volume at later sessions."""
+    later = _later_series(data) if data.inputs else {}
+
+    def question(name: str, x_TN: FloatArray) -> Iterator[Finding]:
+        x_TN = x_TN[:, data.columns]
+        common, reason = is_common(x_TN), ""
+        if _spacing(x_TN) > 1 and not common:
+            alarms, reason = _on_own_dates(data, x_TN)
+        else:
+            alarms = list(_for_the_market(data, x_TN) if common else _alarms(data, x_TN, later))
+            if not news_of_input(mean_of_firms(x_TN) if common else x_TN).any():
+                reason = "it has no news: too few values, or a line"
+        yield from (alarm.of(name) for alarm in alarms)
+        if not alarms:
+            yield Finding("news", "skipped" if reason else "pass", reason, subject=name)
+
+    return data.ask(
+        question,
+        "The news of none of {n} inputs match returns, their size or volume at a later session, for all "
+        "firms, single firms, single dates or parts of the sample.",
+        strongest=True,
     )
 
 
@@ -163,83 +146,56 @@ def _spacing(x_TN: FloatArray) -> float:
     return float(np.median(np.diff(dates))) if len(dates) > 1 else 1.0
 
 
-def _on_own_dates(subject: Subject, x_TN: FloatArray) -> tuple[list[_Alarm], str]:
-    """Compare an input that is known on some dates only with the returns after these dates.
-
-    Returns
-    -------
-    list of _Alarm
-        The IC that no honest signal reaches (`backtest.look_ahead.returns.too_high`).
-    str
-        Why it could not be examined; else empty.
-    """
-    panel, chosen = subject.dataset.panel, subject.columns
-    return_TN = session_returns(panel.total_return_index_TN[:, chosen], panel.traded_TN[:, chosen])
+def _on_own_dates(data: Delivery, x_TN: FloatArray) -> tuple[list[_Alarm], str]:
+    """Look for an IC with returns after an input's dates that no honest signal reaches; or say why not."""
     if not len(sample_dates(x_TN)):
         return [], f"no date has {MIN_FIRMS} firms"
     spacing = round(_spacing(x_TN))
-    profiles = make_profiles(x_TN, standardise(return_TN))
-    finding = too_high(profiles, panel.dates_T, min(spacing, LAGS[-1]))
-    if finding.verdict == "skipped" or finding.value is None:
-        return [], finding.sentence
-    if finding.verdict == "pass":
-        return [], ""
-    where = f"on its own dates, every {spacing} sessions ({finding.sentence.rstrip('.')})"
-    return [_Alarm(finding.verdict, "later returns", 0, finding.value, where)], ""
+    profiles = make_profiles(x_TN, standardise(data.return_TN))
+    found = too_high(profiles, data.panel.dates_T, min(spacing, LAGS[-1]))
+    if found.verdict == "skipped" or found.value is None:
+        return [], found.sentence
+    where = f"on its own dates, every {spacing} sessions ({found.sentence.rstrip('.')})"
+    alarm = _Alarm(found.verdict, "later returns", 0, found.value, where)
+    return ([] if found.verdict == "pass" else [alarm]), ""
 
 
-def _later_series(subject: Subject) -> dict[str, Float32Array]:
+def _later_series(data: Delivery) -> dict[str, Float32Array]:
     """News of what an input may know too early."""
-    chosen = subject.columns
-    return_TN = residual_returns(subject)[:, chosen]
+    return_TN = data.residual_TN[:, data.columns]
     series = {
         "the return": news(return_TN, 3),
         "the size of the return": news(demeaned(np.log(np.abs(return_TN) + 1e-3)), 5),
     }
-    volume_TN = subject.dataset.panel.volume_TN
+    volume_TN = data.panel.volume_TN
     if volume_TN is not None:
         # a session without a trade has no volume: the ends of suspensions would echo each other
         traded_TN = np.where(volume_TN > 0, np.log1p(np.maximum(volume_TN, 0.0)), np.nan)
-        series["the volume"] = news(demeaned(traded_TN)[:, chosen], 5)
+        series["the volume"] = news(demeaned(traded_TN)[:, data.columns], 5)
     return {what: series_TN.astype(np.float32) for what, series_TN in series.items()}
 
 
-def _news_of_input(x_TN: FloatArray) -> Float32Array:
-    steps_TN, kinks_TN = steps(x_TN), kinks(x_TN)
-    news_TN = np.where(np.isfinite(kinks_TN), kinks_TN, news(x_TN, 1))
-    return np.where(np.isfinite(steps_TN), steps_TN, news_TN).astype(np.float32)
-
-
-def _for_the_market(subject: Subject, x_TN: FloatArray) -> Iterator[_Alarm]:
+def _for_the_market(data: Delivery, x_TN: FloatArray) -> Iterator[_Alarm]:
     """Compare a column with one value for all firms of a date with the means over the firms."""
-    panel = subject.dataset.panel
-    news_T1 = _news_of_input(_mean(x_TN))
-    moves_T1 = _mean(np.clip(daily_return(panel)[:, subject.columns], -0.9, 3.0))
+    news_T1 = news_of_input(mean_of_firms(x_TN))
+    moves_T1 = mean_of_firms(np.clip(daily_return(data.panel)[:, data.columns], -0.9, 3.0))
     means = {"the return": moves_T1, "the size of the return": np.log(np.abs(moves_T1) + 1e-3)}
-    if panel.volume_TN is not None:
-        means["the volume"] = _mean(np.log1p(panel.volume_TN[:, subject.columns]))
+    if data.panel.volume_TN is not None:
+        means["the volume"] = mean_of_firms(np.log1p(data.panel.volume_TN[:, data.columns]))
     for what, mean_T1 in means.items():
         for alarm in _for_all_firms(what, news_T1, news(mean_T1, 5).astype(np.float32)):
             yield replace(alarm, what=f"{alarm.what} of the market")
 
 
-def _mean(x_TN: FloatArray) -> FloatArray:
-    known_TN = np.isfinite(x_TN)
-    count_T1 = known_TN.sum(axis=1, keepdims=True)
-    total_T1 = np.where(known_TN, x_TN, 0.0).sum(axis=1, keepdims=True)
-    return np.where(count_T1 > 0, total_T1 / np.maximum(count_T1, 1), np.nan)
-
-
-def _alarms(subject: Subject, value_TN: FloatArray, later: dict[str, Float32Array]) -> Iterator[_Alarm]:
-    x_TN = _news_of_input(value_TN)
+def _alarms(data: Delivery, value_TN: FloatArray, later: dict[str, Float32Array]) -> Iterator[_Alarm]:
+    x_TN = news_of_input(value_TN)
     for what, y_TN in later.items():
         yield from _for_all_firms(what, x_TN, y_TN)
         for k in range(1, NEAR + 1):
             sums_PN5 = sums_by_part(x_TN, y_TN, k, _EIGHTHS)
-            yield from _for_single_firms(what, k, sums_PN5, subject)
-            yield from _for_parts(what, k, sums_PN5, subject)
-            yield from _for_sizes(what, k, sums_PN5.sum(axis=0), subject)
-        yield from _on_dates(what, x_TN, y_TN, subject)
+            yield from _for_single_firms(what, k, sums_PN5, data)
+            yield from _for_sizes(what, k, sums_PN5.sum(axis=0), data)
+        yield from _on_dates(what, x_TN, y_TN, data)
 
 
 def _for_all_firms(what: str, x_TN: Float32Array, y_TN: Float32Array) -> Iterator[_Alarm]:
@@ -261,33 +217,28 @@ def _for_all_firms(what: str, x_TN: Float32Array, y_TN: Float32Array) -> Iterato
             yield _Alarm("fail", "the returns", h, total, f"and the sessions before it, {where}")
 
 
-def _for_single_firms(what: str, k: int, sums_PN5: FloatArray, subject: Subject) -> Iterator[_Alarm]:
-    c_N, z_N = correlations(sums_PN5.sum(axis=0))
-    hit_N = (np.abs(c_N) >= FIRM) & (z_N >= DEVIATIONS)
-    lone = what == "the return" and bool((hit_N & (np.abs(c_N) >= LONE_FIRM)).any())
-    if hit_N.sum() >= _several(what) or lone:
-        yield _Alarm("fail", what, k, _strongest(c_N), f"for {_firms(hit_N, c_N, subject)}")
-
-
-def _for_parts(what: str, k: int, sums_PN5: FloatArray, subject: Subject) -> Iterator[_Alarm]:
-    T = subject.dataset.panel.n_sessions
-    for part, of in _PARTS:
-        each = _EIGHTHS // of
+def _for_single_firms(what: str, k: int, sums_PN5: FloatArray, data: Delivery) -> Iterator[_Alarm]:
+    """Firms over the whole sample, and within quarters and eighths of it."""
+    T = data.panel.n_sessions
+    several = 2 if what == "the return" else 3  # the volume of a single firm may repeat itself for a year
+    for part, of in ((0, 1), *_PARTS):
+        each, whole = _EIGHTHS // of, of == 1
         c_N, z_N = correlations(sums_PN5[part * each : (part + 1) * each].sum(axis=0))
-        hit_N = (np.abs(c_N) >= PART) & (z_N >= PART_DEVIATIONS)
-        lone = what == "the return" and bool((hit_N & (z_N >= DEVIATIONS)).any())
-        if hit_N.sum() >= _several(what) or lone:
-            since, until = subject.day(T * part // of), subject.day(T * (part + 1) // of - 1)
-            yield _Alarm(
-                "fail",
-                what,
-                k,
-                _strongest(c_N),
-                f"between {since} and {until} for {_firms(hit_N, c_N, subject)}",
-            )
+        if whole:
+            hit_N = (np.abs(c_N) >= FIRM) & (z_N >= DEVIATIONS)
+            alone_N = hit_N & (np.abs(c_N) >= LONE_FIRM)
+        else:
+            hit_N = (np.abs(c_N) >= PART) & (z_N >= PART_DEVIATIONS)
+            alone_N = hit_N & (z_N >= DEVIATIONS)
+        if hit_N.sum() < several and not (what == "the return" and alone_N.any()):
+            continue
+        strongest = data.columns[np.argsort(-np.abs(np.where(hit_N, c_N, 0.0)))[: int(hit_N.sum())]]
+        since, until = data.day(T * part // of), data.day(T * (part + 1) // of - 1)
+        when = "" if whole else f"between {since} and {until} "
+        yield _Alarm("fail", what, k, float(c_N[np.abs(c_N).argmax()]), f"{when}for {data.firms(strongest)}")
 
 
-def _on_dates(what: str, x_TN: Float32Array, y_TN: Float32Array, subject: Subject) -> Iterator[_Alarm]:
+def _on_dates(what: str, x_TN: Float32Array, y_TN: Float32Array, data: Delivery) -> Iterator[_Alarm]:
     """Single dates with a high IC, and kinds of dates with a high correlation."""
     usual_T = np.concatenate([_clear(*ics(sums_by_session(x_TN, y_TN, k))) for k in _FAR])
     usual_T = usual_T[np.isfinite(usual_T)]
@@ -300,11 +251,11 @@ def _on_dates(what: str, x_TN: Float32Array, y_TN: Float32Array, subject: Subjec
         hits = np.flatnonzero(np.isfinite(ic_T) & (ic_T != 0))
         share = len(hits) / max(int(np.isfinite(ic_T).sum()), 1)
         if len(hits) >= DATES and share >= max(DATE_SHARE[what], DATE_RATIO * share_then):
-            weekdays = {f"{subject.day(int(t)):%A}" for t in hits}
+            weekdays = {f"{data.day(int(t)):%A}" for t in hits}
             on = f", all of them {weekdays.pop()}s" if len(weekdays) == 1 else ""
-            where = f"on {len(hits)} dates ({share:.0%}) since {subject.day(int(hits[0]))}{on}"
+            where = f"on {len(hits)} dates ({share:.0%}) since {data.day(int(hits[0]))}{on}"
             yield _Alarm("fail", what, k, float(np.median(np.abs(ic_T[hits]))), where)
-        for name, chosen_T in _kinds(subject).items():
+        for name, chosen_T in _kinds(data).items():
             c, t = on_sessions(sums_T6, chosen_T)
             if abs(c) >= KIND[what] and abs(t) >= DEVIATIONS:
                 yield _Alarm("fail", what, k, c, f"over all firms on {name}")
@@ -315,9 +266,9 @@ def _clear(ic_T: FloatArray, z_T: FloatArray) -> FloatArray:
     return np.where(np.isfinite(ic_T) & ~((np.abs(ic_T) > DATE) & (z_T >= DATE_DEVIATIONS)), 0.0, ic_T)
 
 
-def _kinds(subject: Subject) -> dict[str, BoolArray]:
+def _kinds(data: Delivery) -> dict[str, BoolArray]:
     """Sessions of each weekday, calendar month and year."""
-    dates_T = subject.dataset.panel.dates_T.astype("datetime64[D]")
+    dates_T = data.panel.dates_T.astype("datetime64[D]")
     weekday_T = (dates_T.astype(np.int64) + 3) % 7
     month_T = dates_T.astype("datetime64[M]").astype(np.int64) % 12
     year_T = dates_T.astype("datetime64[Y]").astype(np.int64) + 1970
@@ -326,9 +277,9 @@ def _kinds(subject: Subject) -> dict[str, BoolArray]:
     return days | months | {f"sessions of {year}": year_T == year for year in np.unique(year_T)}
 
 
-def _for_sizes(what: str, k: int, sums_N5: FloatArray, subject: Subject) -> Iterator[_Alarm]:
+def _for_sizes(what: str, k: int, sums_N5: FloatArray, data: Delivery) -> Iterator[_Alarm]:
     """Quintiles of firms by their mean dollar volume, or by price without volumes."""
-    size_N = _sizes(subject)
+    size_N = _sizes(data)
     known = np.flatnonzero(np.isfinite(size_N))
     if len(known) < _SIZES * _FEWEST_PER_SIZE:
         return
@@ -341,28 +292,9 @@ def _for_sizes(what: str, k: int, sums_N5: FloatArray, subject: Subject) -> Iter
             yield _Alarm("fail", what, k, c, f"over the firms of size quintile {rank + 1} of {_SIZES}")
 
 
-def _sizes(subject: Subject) -> FloatArray:
-    panel, chosen = subject.dataset.panel, subject.columns
+def _sizes(data: Delivery) -> FloatArray:
+    panel, chosen = data.panel, data.columns
     size_TN = panel.raw_close_TN[:, chosen]
     if panel.volume_TN is not None:
         size_TN = size_TN * panel.volume_TN[:, chosen]
-    known_TN = np.isfinite(size_TN)
-    count_N = known_TN.sum(axis=0)
-    total_N = np.where(known_TN, size_TN, 0.0).sum(axis=0)
-    return np.asarray(np.where(count_N > 0, total_N / np.maximum(count_N, 1), np.nan))
-
-
-def _several(what: str) -> int:
-    """Minimum number of firms: the volume of a single firm may repeat itself for a year."""
-    return 2 if what == "the return" else 3
-
-
-def _strongest(c_N: FloatArray) -> float:
-    return float(c_N[np.abs(c_N).argmax()])
-
-
-def _firms(hit_N: npt.NDArray[np.bool_], c_N: FloatArray, subject: Subject) -> str:
-    order = np.argsort(-np.abs(np.where(hit_N, c_N, 0.0)))[: min(int(hit_N.sum()), _NAMED)]
-    names = ", ".join(subject.dataset.panel.tickers_N[n] for n in subject.columns[order])
-    count = int(hit_N.sum())
-    return f"{count} firm{'s' if count > 1 else ''} ({names}{', ...' if count > _NAMED else ''})"
+    return mean_of_firms(size_TN.T)[:, 0]

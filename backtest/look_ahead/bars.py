@@ -1,0 +1,482 @@
+"""Prices against themselves: closes, opens, ranges, volumes and splits that no market makes.
+
+A price that was averaged, clipped, moved or filled with later ones keeps its level but not its small print:
+the next session's news move today's open, a gap jumps when it begins instead of when it ends, or returns
+stop at a bound.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import Finding, Result, answer, conclude, skipped
+from backtest.look_ahead.news import (
+    clipped,
+    demeaned,
+    lead_correlations,
+    mean_of_firms,
+    news,
+    pooled_correlations,
+)
+from features.arrays import BoolArray, FloatArray
+from features.panel.derived import carried_close
+
+OPEN_RATIO: Final = 0.7
+"""Mean |open to close| over mean |open to previous close|, below which the open may be one of the next
+session. Liquid prices have 1.5 to 2.5. Firms that trade on few sessions have less, because their previous
+close is old."""
+OPEN_SLOPE: Final = 0.6
+"""Minimum slope of the next return on the move from today's close to today's open. It is 1 if the open is the
+next session's, 0.5 if closes bounce between bid and ask, and 0 otherwise."""
+OWN_OPENS: Final = 0.5
+"""Share of bars whose open is not their close, above which closes count as traded. Net asset values and other
+appraisals have one price a session, and honest ones are averages of the past."""
+AUTOCORRELATION: Final = 0.10
+"""Median first autocorrelation of the firms' residual returns. Real prices have -0.06 to 0.02; an average of
+three closes with a weight of 0.1 on each neighbour has 0.24."""
+SUSPECT_AUTOCORRELATION: Final = 0.05
+REPEATS: Final = 60
+"""Minimum number of repeated closes, with a move before and after."""
+REPEAT_RATIO: Final = 1.25
+"""Mean |return| into repeated closes over that out of them. A halt that is filled forward has less than 1."""
+EXTREMES: Final = 0.01
+"""Mean share of a firm's rows at its own highest or lowest close. Real prices have 0.2%."""
+CLIPPED: Final = 0.004
+"""Mean share of a firm's returns that equal its own largest or smallest one, to nine digits."""
+ON_GRID, OFF_GRID = 0.9, 0.5
+"""Share of closes in whole cents, or in 64ths as US prices were quoted until 2001, late and early in the
+sample, if early prices were divided by later events."""
+GAP_DAYS: Final = 7
+"""Days from the last price to the delisting, beyond which the last prices are missing."""
+_NEWEST: Final = 20
+"""Sessions at the end, before which hardly any firm pays a dividend: these prices are as quoted."""
+_SAME: Final = 1e-9
+_LARGEST: Final = 0.15
+_FEWEST: Final = 500
+_FEWEST_FIRMS: Final = 5
+
+LARGE: Final = 1.5
+"""Moves that are counted, in medians of the firm's moves. A price that moves by one tick stays in an honest
+range of a few ticks."""
+HELD: Final = 0.75
+"""Share of the next closes after large moves between today's low and high, over all firms, above which ranges
+reach ahead. Real prices have 0.2 to 0.4, ranges of calendar weeks 0.8, and a range over k past sessions holds
+more of the closes before."""
+FIRM_HELD: Final = 0.95
+"""The same for single firms, at least three."""
+AHEAD: Final = -0.08
+"""Minimum of that share less the share of the previous closes, which a range over past sessions holds."""
+EQUAL: Final = 0.5
+"""Share of sessions on which a firm opens exactly at its previous close, above which one of the two prices is
+not its own: a missing open was filled with the previous close, or the close is the next open."""
+GAP: Final = 0.15
+"""Minimum correlation of the mean return of such firms with the other firms' mean move from close to open
+that follows, beyond that of the others' mean return. Closes that were known then have about zero."""
+GAP_DEVIATIONS: Final = 6.0
+_SEVERAL, _SEVERAL_RANGES = 2, 3
+_FEWEST_MOVES: Final = 100
+_EXACT: Final = 1e-7
+
+NEAR: Final = 10
+"""Sessions before and after the recorded date in which the price is searched for the split's step."""
+CLEAR: Final = 0.35
+"""Minimum absolute log ratio: a 3-for-2 split has 0.41, more than almost all daily returns."""
+CLOSE: Final = 0.5
+"""A price step matches the split if it differs from the log ratio by at most this fraction of it."""
+SPLITS, SPLIT_SHARE = 2, 0.2
+"""Minimum number and share of misdated splits for a failure. A single one is a vendor's error and only a
+warning."""
+
+
+def bars(data: Delivery) -> Result:
+    """Test opens, closes, gaps, extremes, the cent grid and the last prices for what later prices leave."""
+    rules: tuple[Callable[[Delivery], Iterator[Finding]], ...] = (
+        _opens,
+        _averages,
+        _moved,
+        _gaps,
+        _bounds,
+        _adjusted,
+        _tails,
+    )
+    found = [one for rule in rules for one in rule(data)]
+    if not found:
+        return skipped("There are too few prices.")
+    shown = ", ".join(f"{one.check} {one.value:.2g}" for one in found)
+    return conclude(found, f"Prices look like prices: {shown}.")
+
+
+def _own_opens(data: Delivery) -> BoolArray:
+    """Bars [T, N] whose open is another price than their close."""
+    panel = data.panel
+    if panel.open_TN is None:
+        return np.zeros(panel.close_TN.shape, dtype=np.bool_)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(panel.open_TN - panel.close_TN) > _SAME * panel.close_TN)
+
+
+def _opens(data: Delivery) -> Iterator[Finding]:
+    panel = data.panel
+    if panel.open_TN is None:
+        return
+    with np.errstate(divide="ignore", invalid="ignore"):
+        move = np.log(panel.open_TN[1:-1] / panel.close_TN[1:-1])
+        to_previous = np.abs(np.log(panel.open_TN[1:-1] / carried_close(panel)[:-2]))
+        later = np.log(panel.close_TN[2:] / panel.close_TN[1:-1])
+    known = np.isfinite(move) & np.isfinite(to_previous) & np.isfinite(later) & _own_opens(data)[1:-1]
+    if known.sum() < _FEWEST:
+        return
+    ratio = float(np.mean(np.abs(move[known]))) / max(float(np.mean(to_previous[known])), 1e-12)
+    x, y = np.clip(move[known], -_LARGEST, _LARGEST), np.clip(later[known], -_LARGEST, _LARGEST)
+    slope = float(x @ y / (x @ x))
+    yield Finding(
+        "open to close over open to previous close",
+        "fail" if ratio < OPEN_RATIO and slope >= OPEN_SLOPE else "pass",
+        f"The open is that of a later session: it is {ratio:.2f} times as far from the close of its session "
+        f"as from the close before, and the next return is {slope:.2f} times the move from close to open. "
+        "Move the opens back by one session.",
+        ratio,
+        OPEN_RATIO,
+    )
+
+
+def _averages(data: Delivery) -> Iterator[Finding]:
+    news_TN = clipped(data.residual_TN)
+    c_N = lead_correlations(news_TN, news_TN, 1)
+    c_N = c_N[c_N != 0]
+    if len(c_N) < _FEWEST_FIRMS:
+        return
+    middle = float(np.median(c_N))
+    traded = float(_own_opens(data)[np.isfinite(data.panel.close_TN)].mean()) >= OWN_OPENS
+    suspect = middle >= SUSPECT_AUTOCORRELATION
+    cure = "ask for closes as traded."
+    if not traded:
+        cure += (
+            " Net asset values and appraisals are averages of the past without look-ahead, but nobody can "
+            "trade at them."
+        )
+    yield Finding(
+        "autocorrelation",
+        "fail" if middle >= AUTOCORRELATION and traded else "warn" if suspect else "pass",
+        "The closes are averages of several sessions: the returns of a firm, less the market's, have a first "
+        f"autocorrelation of {middle:+.2f} in the median of {len(c_N)} firms, and traded prices about zero "
+        f"or less. If the average is centred, today's close contains tomorrow's: {cure}",
+        middle,
+        AUTOCORRELATION,
+    )
+
+
+def _moved(data: Delivery) -> Iterator[Finding]:
+    """Volume and the size of returns belong to the same session."""
+    if data.panel.volume_TN is None:
+        return
+    with np.errstate(divide="ignore", invalid="ignore"):
+        size_TN = news(demeaned(np.log(np.abs(data.residual_TN) + 1e-3)), 3)
+        volume_TN = news(demeaned(np.log1p(data.panel.volume_TN)), 3)
+    same = lead_correlations(size_TN, volume_TN, 0)
+    if (same != 0).sum() < _FEWEST_FIRMS:
+        return
+    now = float(same[same != 0].mean())
+    late = float(pooled_correlations(size_TN, volume_TN)[0][0])
+    early = float(pooled_correlations(volume_TN, size_TN)[0][0])
+    best, which = max((late, "before"), (early, "after"))
+    yield Finding(
+        "volume with the size of the return, off the session",
+        "fail" if best >= 0.08 and best > 1.5 * max(now, 0.0) else "pass",
+        f"Closes and volume are of different sessions: volume correlates by {best:+.2f} with the size of the "
+        f"return of the session {which}, and by {now:+.2f} with that of its own. Compare both with an "
+        "exchange's record of a single day.",
+        best,
+        max(1.5 * now, 0.08),
+    )
+
+
+def _gaps(data: Delivery) -> Iterator[Finding]:
+    """The move around closes that repeat: after them if they are filled forward, before them if backwards."""
+    moves_in, moves_out = [], []
+    for close_T in data.panel.raw_close_TN.T:
+        known = close_T[np.isfinite(close_T)]
+        if len(known) < 30:
+            continue
+        edges = np.flatnonzero(np.concatenate([[True], known[1:] != known[:-1], [True]]))
+        first, last = edges[:-1], edges[1:] - 1
+        long = (last - first >= 2) & (first > 0) & (last < len(known) - 1)
+        moves = np.minimum(np.abs(np.log(known[1:] / known[:-1])), 1.0)
+        moves_in.append(moves[first[long] - 1])
+        moves_out.append(moves[last[long]])
+    count = sum(map(len, moves_in))
+    if count < REPEATS:
+        return
+    before, after = np.concatenate(moves_in), np.concatenate(moves_out)
+    ratio = float(before.sum()) / max(float(after.sum()), 1e-12)
+    # prices that are pinned after a takeover move the mean, but they are few runs
+    usual = (before > after).sum() - 0.5 * count >= 3.0 * 0.5 * math.sqrt(count)
+    yield Finding(
+        "move into over out of repeated closes",
+        "fail" if ratio >= REPEAT_RATIO and usual else "pass",
+        f"Gaps in the closes were filled backwards: the mean move into {count:,} runs of repeated closes is "
+        f"{ratio:.1f} times the move out of them, so the price of a gap's end stands at its beginning. Leave "
+        "gaps empty.",
+        ratio,
+        REPEAT_RATIO,
+    )
+
+
+def _bounds(data: Delivery) -> Iterator[Finding]:
+    close_TN = data.panel.raw_close_TN
+    return_TN = close_TN[1:] / close_TN[:-1] - 1.0
+    at, equal = (
+        [
+            _at_extremes(known)
+            for known in (x_T[np.isfinite(x_T)] for x_T in x_TN.T)
+            if len(known) >= 250 and len(np.unique(known)) > distinct
+        ]
+        for x_TN, distinct in ((close_TN, 50), (return_TN, 100))
+    )
+    if len(at) < _FEWEST_FIRMS:
+        return
+    share = float(np.median(at))
+    yield Finding(
+        "share of closes at a firm's extremes",
+        "fail" if share >= EXTREMES else "pass",
+        f"Closes are clipped at bounds of the whole sample: a firm has {share:.1%} of its closes at its own "
+        "maximum or minimum, and the bound was not known before the sample ended.",
+        share,
+        EXTREMES,
+    )
+    share = float(np.median(equal)) if len(equal) >= _FEWEST_FIRMS else 0.0
+    yield Finding(
+        "share of returns at a firm's extremes",
+        "fail" if share >= CLIPPED else "pass",
+        f"Returns are clipped at bounds of the whole sample: a firm has {share:.1%} of its returns exactly "
+        "at its largest or smallest one, and the bound was not known before the sample ended.",
+        share,
+        CLIPPED,
+    )
+
+
+def _at_extremes(x: FloatArray) -> float:
+    """Share of values at the largest and at the smallest value, beyond one ordinary stay at each.
+
+    A price that is quoted on few sessions repeats, also at its extremes. An ordinary stay is as long as 19 of
+    20 stays at any value.
+    """
+    near = 1e-9 * max(abs(float(x.max())), abs(float(x.min())))
+    stays = np.diff(np.flatnonzero(np.concatenate([[True], np.abs(np.diff(x)) > near, [True]])))
+    usual = float(np.quantile(stays, 0.95))
+    hits = int((x >= x.max() - near).sum()) + int((x <= x.min() + near).sum())
+    return max(hits - 2.0 * usual, 0.0) / len(x)
+
+
+def _adjusted(data: Delivery) -> Iterator[Finding]:
+    close_TN = data.panel.raw_close_TN
+    shares = []
+    for part, fewest in ((close_TN[: len(close_TN) // 3], 60), (close_TN[-_NEWEST:], 10)):
+        known_TN = np.isfinite(part)
+        quoted = np.where(known_TN, part, 0.0)
+        # whole numbers of cents, or of 64ths: US prices were fractions until 2001
+        on_grid = np.any([np.abs(quoted * n - np.rint(quoted * n)) < 0.02 for n in (100.0, 64.0)], axis=0)
+        count_N = known_TN.sum(axis=0)
+        share_N = (on_grid & known_TN).sum(axis=0) / np.maximum(count_N, 1)
+        shares.append(np.where(count_N >= fewest, share_N, np.nan))
+    both = np.isfinite(shares[0]) & np.isfinite(shares[1])
+    if both.sum() < _FEWEST_FIRMS:
+        return
+    moved = float(((shares[0] < OFF_GRID) & (shares[1] > ON_GRID))[both].mean())
+    yield Finding(
+        "share of firms whose closes leave the grid of ticks in the past",
+        "warn" if moved >= OFF_GRID else "pass",
+        f"Prices are adjusted with later events: {moved:.0%} of the firms trade in whole cents late in the "
+        "sample and not early in it, so their levels know the splits and dividends that came later. Returns "
+        "are right; do not use levels, a minimum price or dollar volume, or deliver prices as quoted.",
+        moved,
+        OFF_GRID,
+    )
+
+
+def _tails(data: Delivery) -> Iterator[Finding]:
+    securities = data.tables.get("securities")
+    if securities is None or securities["delisted_on"].null_count() == securities.height:
+        return
+    ended = securities.drop_nulls("delisted_on").group_by("ticker").agg(pl.col("delisted_on").max())
+    last = data.tables["prices"].group_by("ticker").agg(last=pl.col("date").max())
+    gap = (pl.col("delisted_on") - pl.col("last")).dt.total_days()
+    newest = data.tables["prices"]["date"].max()
+    rows = ended.filter(pl.col("delisted_on") <= newest).join(last, on="ticker").with_columns(gap=gap)
+    if rows.height < _FEWEST_FIRMS:
+        return
+    early = rows.filter(pl.col("gap") > GAP_DAYS)
+    share = early.height / rows.height
+    days = float(early["gap"].median() or 0.0)  # type: ignore[arg-type]
+    yield Finding(
+        "share of delisted firms whose last prices are missing",
+        "warn" if share >= 0.5 else "pass",
+        f"The last prices before a delisting are missing for {early.height} of {rows.height} delisted firms: "
+        f"they end {days:.0f} days before (median). The fall of a failing firm is in these days; nobody who "
+        "holds it can leave before it.",
+        share,
+        0.5,
+    )
+
+
+def ranges(data: Delivery) -> Result:
+    """Test whether today's range holds the next close, and whether closes know the next opens."""
+    panel = data.panel
+    if panel.open_TN is None and (panel.high_TN is None or panel.low_TN is None):
+        return skipped("The prices have no opens, highs and lows.")
+    with np.errstate(invalid="ignore"):
+        moves = 0 if panel.high_TN is None or panel.low_TN is None else (panel.high_TN > panel.low_TN).sum()
+        opens = 0 if panel.open_TN is None else (np.abs(panel.open_TN - panel.close_TN) > 0).sum()
+    if max(moves, opens) < _FEWEST_MOVES:
+        reason = f"fewer than {_FEWEST_MOVES} bars have a range, or an open that is not their close"
+        return skipped(f"Not examined, because {reason}.")
+    return conclude(
+        [*_ranges(data), *_next_opens(data)],
+        "No range holds the close of the next session, and no close is a later open.",
+    )
+
+
+def _ranges(data: Delivery) -> Iterator[Finding]:
+    panel = data.panel
+    if panel.high_TN is None or panel.low_TN is None:
+        return
+    high_TN, low_TN, close_TN = panel.high_TN, panel.low_TN, panel.close_TN
+    held_N, after_N = _held(high_TN[:-1], low_TN[:-1], close_TN[:-1], close_TN[1:])
+    held_before_N, before_N = _held(high_TN[1:], low_TN[1:], close_TN[1:], close_TN[:-1])
+    count_N = np.minimum(after_N, before_N)
+    if count_N.sum() < _FEWEST_MOVES:
+        return
+    share = float(held_N.sum() / max(after_N.sum(), 1))
+    share_before = float(held_before_N.sum() / max(before_N.sum(), 1))
+    cure = "The range was taken over several sessions: ask for that of each session."
+    if share >= HELD and share >= share_before + AHEAD:
+        sentence = (
+            f"Highs and lows reach ahead: after large moves, {share:.0%} of the closes lie between the low "
+            f"and the high of the session before ({share_before:.0%} between those of the session after), "
+            f"and in a market fewer than half of them do. {cure}"
+        )
+        yield Finding("ranges", "fail", sentence, share, HELD)
+        return
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share_N, share_before_N = held_N / after_N, held_before_N / before_N
+    hit_N = (count_N >= _FEWEST_MOVES) & (share_N >= FIRM_HELD) & (share_N >= share_before_N + AHEAD)
+    if hit_N.sum() >= _SEVERAL_RANGES:
+        own = float(np.median(share_N[hit_N]))
+        sentence = (
+            f"Highs and lows of {data.firms(np.flatnonzero(hit_N))} reach ahead: {own:.0%} of their closes "
+            f"lie between the low and the high of the session before, and {share:.0%} of all firms' do. "
+            f"{cure}"
+        )
+        yield Finding("ranges of single firms", "fail", sentence, own, FIRM_HELD)
+
+
+def _held(
+    high_TN: FloatArray, low_TN: FloatArray, close_TN: FloatArray, other_TN: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Per firm: closes of the other session within the range, and closes of it, both after large moves."""
+    size_TN = np.abs(other_TN - close_TN)
+    size_TN = np.where(size_TN > _EXACT * np.abs(close_TN), size_TN, np.nan)
+    some_N = np.isfinite(size_TN).any(axis=0)
+    usual_N = np.full(size_TN.shape[1], np.nan)
+    usual_N[some_N] = np.nanmedian(size_TN[:, some_N], axis=0)
+    with np.errstate(invalid="ignore"):
+        moved_TN = (size_TN > LARGE * usual_N) & (high_TN > low_TN)
+        inside_TN = (other_TN <= high_TN * (1 + _EXACT)) & (other_TN >= low_TN * (1 - _EXACT)) & moved_TN
+    return inside_TN.sum(axis=0).astype(np.float64), moved_TN.sum(axis=0).astype(np.float64)
+
+
+def _next_opens(data: Delivery) -> Iterator[Finding]:
+    """Firms that open at their previous close although the others do not, and move with the others' gap."""
+    panel = data.panel
+    if panel.open_TN is None:
+        return
+    before_TN = carried_close(panel)[:-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap_TN = np.log(panel.open_TN[1:] / before_TN)  # row t: from the close of t to the open of t + 1
+        return_TN = np.log(panel.close_TN[1:-1] / before_TN[:-1])  # row t: of session t + 1
+    known_TN = np.isfinite(gap_TN)
+    often_N = known_TN.sum(axis=0) >= _FEWEST_MOVES
+    equal_N = (np.abs(np.where(known_TN, gap_TN, np.inf)) <= _EXACT).sum(axis=0)
+    odd_N = often_N & (equal_N >= EQUAL * np.maximum(known_TN.sum(axis=0), 1))
+    others_N = often_N & ~odd_N
+    if odd_N.sum() < _SEVERAL or others_N.sum() < _FEWEST_FIRMS:
+        return
+    market_T = mean_of_firms(np.clip(gap_TN, -_LARGEST, _LARGEST)[:, others_N])[1:, 0]
+    moves_TN = np.clip(return_TN, -_LARGEST, _LARGEST)
+    (c, pairs), (usual, _) = (
+        _correlation(mean_of_firms(moves_TN[:, some_N])[:, 0], market_T) for some_N in (odd_N, others_N)
+    )
+    if c - max(usual, 0.0) < max(GAP, GAP_DEVIATIONS / np.sqrt(max(pairs, 1))):
+        return
+    sentence = (
+        f"The closes of {data.firms(np.flatnonzero(odd_N))} are the opens of the next session: these firms "
+        f"open exactly at their previous close, and their mean return correlates by {c:+.2f} with the "
+        f"others' move from close to open that follows (that of the others by {usual:+.2f}). Move their "
+        "closes back to the session's end."
+    )
+    yield Finding("closes that are later opens", "fail", sentence, c, GAP)
+
+
+def _correlation(x_T: FloatArray, y_T: FloatArray) -> tuple[float, int]:
+    """Correlation of two series, and the number of sessions; 0 with too few."""
+    known_T = np.isfinite(x_T) & np.isfinite(y_T)
+    x_T, y_T = x_T[known_T], y_T[known_T]
+    if len(x_T) < _FEWEST_MOVES or x_T.std() == 0 or y_T.std() == 0:
+        return 0.0, 0
+    return float(np.corrcoef(x_T, y_T)[0, 1]), len(x_T)
+
+
+def splits(data: Delivery) -> Result:
+    """Check that the raw close steps by the recorded ratio on the recorded session and not on another one."""
+    panel, dates_T = data.panel, data.panel.dates_T.astype("datetime64[D]")
+    recorded = data.tables["prices"].filter(pl.col("split_ratio").log().abs() >= CLEAR).sort("date", "ticker")
+    rows: list[dict[str, Any]] = []
+    for date, ticker, ratio in recorded.select("date", "ticker", "split_ratio").iter_rows():
+        at = int(np.searchsorted(dates_T, np.datetime64(date, "D")))
+        known, after = _step(panel.raw_close_TN[:, data.place[ticker]], at, float(np.log(ratio)))
+        if known:
+            rows.append({"ticker": ticker, "recorded": date, "ratio": ratio, "steps_after": after})
+    if not rows:
+        return skipped("No split of 3 for 2 or more is recorded.")
+    kinds = {
+        "Split applied before its ex-date: the price steps {after} session(s) after the recorded split": [
+            row for row in rows if (row["steps_after"] or 0) > 0
+        ],
+        "Split recorded after its ex-date: the price steps {after} session(s) before the recorded split": [
+            row for row in rows if (row["steps_after"] or 0) < 0
+        ],
+        "Split applied to adjusted prices: the price does not step at the recorded split": [
+            row for row in rows if row["steps_after"] is None
+        ],
+    }
+    for what, cases in kinds.items():
+        if cases:
+            failed = len(cases) >= SPLITS and len(cases) >= SPLIT_SHARE * len(rows)
+            sentence = (
+                f"{what.format(after=abs(cases[0]['steps_after'] or 0))} for {len(cases)} of {len(rows)} "
+                f"splits, such as {cases[0]['ticker']} on {cases[0]['recorded']}."
+            )
+            return answer("fail" if failed else "warn", sentence, rows)
+    return answer("pass", f"The price steps on the recorded date of each of {len(rows)} splits.", rows)
+
+
+def _step(close_T: FloatArray, at: int, log_ratio: float) -> tuple[bool, int | None]:
+    """Whether prices around a split are known, and sessions from the record to its step; None without one."""
+    first = max(at - NEAR, 0)
+    known = first + np.flatnonzero(np.isfinite(close_T[first : at + NEAR + 1]))
+    if len(known) < NEAR or not (known < at).any() or not (known >= at).any():
+        return False, None
+    off = np.abs(np.diff(np.log(close_T[known])) + log_ratio)
+    here = off[int(np.argmax(known[1:] >= at))]  # to the first close on or after the recorded date
+    if here <= CLOSE * abs(log_ratio):
+        return True, 0
+    best = int(off.argmin())
+    return True, int(known[1:][best] - at) if off[best] <= CLOSE * abs(log_ratio) else None

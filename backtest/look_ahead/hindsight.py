@@ -1,0 +1,436 @@
+"""What only hindsight chooses: levels that know later months, members, groups and tickers made from returns.
+
+Shape suffixes: T sessions, N firms, D dates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import Finding, Result, answer, conclude, skipped
+from features.arithmetic.transforms import rank_normal
+from features.arrays import BoolArray, FloatArray
+from features.information_coefficient import ic_by_date
+
+HORIZONS: Final = (21, 63, 126, 252)
+"""Sessions of the returns that a level is compared with."""
+STATIC: Final = 4
+"""Maximum number of values per firm (in the median) of a static input, such as a code or a loading."""
+STATIC_HORIZON: Final = 21
+STATIC_DEVIATIONS: Final = 5.0
+"""Minimum t statistic over 21 sessions for a warning about a static input. A number that is fixed before the
+sample has a t of 5 over six years only if its portfolio, never traded, has a Sharpe ratio of 2: the chance is
+below 1 in a million without skill. Honest ones reach 3.1, and means of returns over the whole sample 4 to
+7."""
+SPANS: Final = 8
+"""Minimum number of disjoint spans. Their ICs are independent, so that a plain t statistic holds."""
+INPUT_LIMIT: Final = 0.25
+"""Minimum absolute mean IC of an input. Honest inputs on real and simulated prices stay below 0.19."""
+PRICE_LIMIT: Final = 0.30
+"""The same for the level of the price, which honest prices of survivors come nearer to."""
+FEWEST_FIRMS: Final = 10
+"""Minimum number of firms of a date with a level and a later return."""
+LEVEL_DEVIATIONS: Final = 6.0
+"""Minimum t statistic. A portfolio that is held for half years with a t of 6 over ten of them has a Sharpe
+ratio of 2.7 without any trading."""
+
+EXPLAINED: Final = 0.80
+"""Share of the variance of total returns that groups explain, adjusted for their number. Industries explain
+about half, and sub-industries of two or three firms up to 0.7."""
+ORDER: Final = 0.5
+"""Minimum |rank correlation| of the alphabetical order of tickers with total returns."""
+CODE_DEVIATIONS: Final = 5.0
+"""Minimum z statistic of that correlation: 1 in 2 million by chance."""
+CODE_SPAN: Final = 126
+"""Sessions before and after the day on which groups were drawn up."""
+REDRAWN: Final = 0.04
+"""Minimum rise, after that day, of the share of the variance of daily returns that groups explain."""
+_FEWEST: Final = 20
+
+EVENT_SPANS: Final = (21, 63)
+"""Sessions after an event: a firm leaves or joins a list of members."""
+EVENT_RETURN: Final = 0.07
+"""Minimum |mean| of the return after an event beyond that of the other firms. Firms that an honest index
+deletes lose about 5% around the announcement, and regain it afterwards (Chen, Noronha and Singal 2004)."""
+EVENT_DEVIATIONS: Final = 5.0
+_FEWEST_EVENTS: Final = 8
+_LARGEST: Final = 2.0
+EARLY_SESSIONS: Final = 21
+"""Membership more than this many sessions before a firm's first price shows hindsight."""
+EARLY_FIRMS: Final = 2
+EARLY_SHARE: Final = 0.05
+"""Up to this many firms (or this share) may be explained by gaps in the prices."""
+TURNOVER: Final = 0.02
+"""Lower bound on the share of members that an index replaces per year; broad indices replace 3% to 10%."""
+EXPECTED: Final = 3.0
+"""If at least this many changes are expected, no change at all is unlikely: exp(-3) is 1 in 20."""
+LEAVERS: Final = 5
+CHANCE: Final = 0.001
+
+LEAVE_PER_YEAR: Final = 0.05
+"""Assumed share of firms that leave a market per year. For US listed firms it is 5% to 10%, by merger or
+failure."""
+SURVIVAL_CHANCE: Final = 0.01
+"""Probability of so few leavers, if their number is a Poisson variable, below which the check warns: none
+where 5 are expected, or 2 where 10 are."""
+FEW: Final = 0.2
+"""Maximum share of the expected leavers, because the rate itself differs between markets."""
+
+
+class SpanIc(NamedTuple):
+    """Mean IC of a level with the returns of disjoint spans, its t statistic, and the number of spans."""
+
+    ic: float
+    t: float
+    spans: int
+
+
+def horizons(data: Delivery) -> Result:
+    """Measure the IC of every input, and of the price's level, with returns over 21 to 252 sessions.
+
+    A series that was scaled with its own future is low where it will rise. Its IC with tomorrow's return is
+    small, because a level changes slowly, but its IC with the return of the next half year is not.
+    """
+    levels = [("the price's level", PRICE_LIMIT, data.panel.raw_close_TN)]
+    if data.membership is not None:
+        levels.append((f"membership of {data.membership}", INPUT_LIMIT, data.member_TN.astype(np.float64)))
+    rows = [_level(name, limit, value_TN, data) for name, limit, value_TN in levels]
+    rows += [_level(f"input {name}", INPUT_LIMIT, data.input(name), data) for name in data.inputs]
+    found = sorted((_of_level(row) for row in rows), key=lambda one: -abs(one.value or 0.0))
+    known = [row for row in rows if row["ic"] is not None]
+    few = f"fewer than {SPANS} disjoint spans of {HORIZONS[0]} sessions begin with {FEWEST_FIRMS} known firms"
+    unknown = ", ".join(row["column"] for row in rows if row["ic"] is None)
+    if not known:
+        return skipped(f"Not examined, because {few} for {unknown}.")
+    best = max(known, key=lambda row: abs(row["ic"]) / row["limit"])
+    return conclude(
+        (one for one in found if one.verdict != "skipped"),
+        f"No level of {len(known)} is linked to later returns beyond what is possible; the largest IC is "
+        f"{best['ic']:+.2f}, of {best['column']} with the next {best['horizon']} sessions (limit "
+        f"{best['limit']:.2f}).{f' Not examined: {unknown}, because {few}.' if unknown else ''}",
+        pl.DataFrame(rows, infer_schema_length=None),
+    )
+
+
+def _level(name: str, limit: float, value_TN: FloatArray, data: Delivery) -> dict[str, Any]:
+    """Facts of the horizon with the largest IC among those that exceed the limit, else of all."""
+    index_TN, inside_TN = data.panel.total_return_index_TN, data.panel.traded_TN
+    found = [
+        {"horizon": horizon, **facts._asdict()}
+        for horizon in HORIZONS
+        if (facts := span_ics(value_TN, index_TN, inside_TN, horizon)) is not None
+    ]
+    for one in found:
+        one["failed"] = abs(one["ic"]) >= limit and abs(one["t"]) >= LEVEL_DEVIATIONS
+    unknown = {"horizon": None, "ic": None, "t": None, "spans": None, "failed": False}
+    worst = max(found, key=lambda one: (one["failed"], abs(one["ic"])), default=unknown)
+    values_N = [len(np.unique(column[np.isfinite(column)])) for column in value_TN.T]
+    static = name.startswith("input") and float(np.median(values_N)) <= STATIC
+    alone = span_ics(value_TN, index_TN, inside_TN, STATIC_HORIZON) if static else None
+    return {"column": name, "limit": limit, **worst, "static_t": None if alone is None else alone.t}
+
+
+def _of_level(row: dict[str, Any]) -> Finding:
+    column, static_t = row["column"], row["static_t"]
+    if row["failed"]:
+        sentence = (
+            f"Level that knows later returns: {column} has an IC of {row['ic']:+.2f} with the return of the "
+            f"next {row['horizon']} sessions (t {row['t']:.1f} over {row['spans']} disjoint spans), above "
+            f"the limit of {row['limit']:.2f}. It was probably scaled, averaged or filled with later values: "
+            "compare it with an earlier delivery (audit --vintage)."
+        )
+        return Finding("level", "fail", sentence, row["ic"], subject=column)
+    if static_t is not None and abs(static_t) >= STATIC_DEVIATIONS:
+        sentence = (
+            f"{column[0].upper()}{column[1:]} hardly changes, and still tells the returns of the whole "
+            f"sample: its IC with the next {STATIC_HORIZON} sessions has a t of {static_t:+.1f} (a chance "
+            "below 1 in a million). It was probably estimated on the whole sample, like a mean of the target "
+            "or a loading: estimate it on training sessions alone, or on the past of each date."
+        )
+        return Finding("static", "warn", sentence, static_t, subject=column)
+    return Finding("level", "pass" if row["ic"] is not None else "skipped", subject=column)
+
+
+def span_ics(value_TN: FloatArray, index_TN: FloatArray, inside_TN: BoolArray, horizon: int) -> SpanIc | None:
+    """Measure the ICs of a level with the returns of disjoint spans; None with fewer than `SPANS` of them.
+
+    A span begins on a date with a value of at least `FEWEST_FIRMS` firms, so that a level which is known once
+    a month is measured on its own dates. Value and return are ranked to a normal within the date.
+    """
+    count_T = (inside_TN & np.isfinite(value_TN)).sum(axis=1)
+    starts: list[int] = []
+    for t in np.flatnonzero(count_T[: max(len(value_TN) - horizon, 0)] >= FEWEST_FIRMS):
+        if not starts or t - starts[-1] >= horizon:
+            starts.append(int(t))
+    if len(starts) < SPANS:
+        return None
+    starts_D = np.array(starts)
+    inside_DN = inside_TN[starts_D] & np.isfinite(value_TN[starts_D])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return_DN = index_TN[starts_D + horizon] / index_TN[starts_D] - 1.0
+    return_DN = np.where(inside_DN, return_DN, np.nan)
+    ic_D = ic_by_date(rank_normal(value_TN[starts_D], inside_DN), rank_normal(return_DN, inside_DN))
+    ic_D = ic_D[np.isfinite(ic_D) & (ic_D != 0)]
+    if len(ic_D) < SPANS:
+        return None
+    deviation = float(ic_D.std(ddof=1))
+    return SpanIc(
+        float(ic_D.mean()), float(ic_D.mean() / max(deviation, 1e-9) * np.sqrt(len(ic_D))), len(ic_D)
+    )
+
+
+def codes(data: Delivery) -> Result:
+    """Compare groups and the order of tickers with the firms' returns over the whole sample."""
+    total_N = _total_returns(data)
+    found = [*_groups(data, total_N), *_redrawn(data), *_tickers(total_N)]
+    if not found:
+        return skipped(f"Fewer than {_FEWEST} firms have a return over at least half of the sample.")
+    shown = "; ".join(f"{one.check} {one.value:+.2f} (limit {one.limit:g})" for one in found)
+    return conclude(found, f"Neither groups nor the order of tickers tell total returns: {shown}.")
+
+
+def _total_returns(data: Delivery) -> FloatArray:
+    """Mean log return per session of firms with at least half of the sessions; NaN for all others."""
+    panel = data.panel
+    close_TN = np.where(panel.traded_TN, panel.total_return_index_TN, np.nan)
+    known_TN = np.isfinite(close_TN) & (close_TN > 0)
+    first, last = known_TN.argmax(axis=0), len(close_TN) - 1 - known_TN[::-1].argmax(axis=0)
+    own = np.arange(panel.n_firms)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        total_N = np.log(close_TN[last, own] / close_TN[first, own]) / np.maximum(last - first, 1)
+    return np.where(known_TN.sum(axis=0) >= len(close_TN) / 2, total_N, np.nan)
+
+
+def _groups(data: Delivery, total_N: FloatArray) -> Iterator[Finding]:
+    if not data.panel.groups_S:
+        return
+    group_N = data.panel.group_TN.max(axis=0)
+    known = np.isfinite(total_N) & (group_N >= 0)
+    share = _explained_share(total_N[known], group_N[known])
+    if share is not None:
+        yield Finding(
+            "share of total returns that groups explain",
+            "fail" if share >= EXPLAINED else "pass",
+            f"The groups know later returns: they explain {share:.0%} of the differences between the firms' "
+            "returns over the whole sample, and industries explain at most half. The codes were probably "
+            "made from these returns: use a classification with the dates on which it was published.",
+            share,
+            EXPLAINED,
+        )
+
+
+def _redrawn(data: Delivery) -> Iterator[Finding]:
+    """Groups that are drawn up within the sample, and explain what comes after that day better than before.
+
+    Groups that were drawn from the past explain it at least as well as what follows, and industries explain
+    both alike.
+    """
+    group_TN = data.panel.group_TN
+    known_T = (group_TN >= 0).sum(axis=1)
+    moved_T = (group_TN[1:] != group_TN[:-1]) & (group_TN[1:] >= 0) & (group_TN[:-1] >= 0)
+    days = np.flatnonzero(moved_T.sum(axis=1) >= np.maximum(known_T[1:] / 2, _FEWEST)) + 1
+    days = days[(days >= CODE_SPAN) & (days <= len(group_TN) - CODE_SPAN)]
+
+    def shares(first: int) -> FloatArray:
+        found = []
+        for day in days:
+            for return_N in data.residual_TN[day + first : day + first + CODE_SPAN]:
+                known_N = np.isfinite(return_N) & (group_TN[day] >= 0)
+                found.append(_explained_share(np.clip(return_N[known_N], -0.1, 0.1), group_TN[day][known_N]))
+        return np.array([share for share in found if share is not None])
+
+    before, after = shares(-CODE_SPAN), shares(0)
+    if min(len(before), len(after)) < CODE_SPAN // 2:
+        return
+    more = float(after.mean() - before.mean())
+    z = more / float(np.sqrt(after.var() / len(after) + before.var() / len(before)))
+    yield Finding(
+        "share of daily returns that groups explain after the day they were drawn up, less before",
+        "warn" if more >= REDRAWN and z >= CODE_DEVIATIONS else "pass",
+        f"The groups may know later returns: those drawn up on {data.day(int(days[0]))} and {len(days) - 1} "
+        f"other days explain {after.mean():.0%} of the differences between daily returns in the {CODE_SPAN} "
+        f"sessions after, and {before.mean():.0%} in those before (z {z:.0f}). Groups drawn from the past "
+        "explain the past at least as well: ask for the day on which they were published, or compare with an "
+        "earlier delivery (audit --vintage).",
+        more,
+        REDRAWN,
+    )
+
+
+def _explained_share(value_N: FloatArray, group_N: npt.NDArray[np.integer]) -> float | None:
+    """Adjusted R squared of values on groups of at least two; None with fewer than 20 degrees of freedom."""
+    names, code_N, count_S = np.unique(group_N, return_inverse=True, return_counts=True)
+    kept = count_S[code_N] >= 2
+    value_N, code_N = value_N[kept], code_N[kept]
+    groups = int((count_S >= 2).sum())
+    if len(value_N) < groups + _FEWEST or groups < 2:
+        return None
+    total_S = np.bincount(code_N, value_N, len(names))
+    inside = value_N - (total_S / np.maximum(count_S, 1))[code_N]
+    around = value_N - value_N.mean()
+    return float(1.0 - (inside @ inside / (len(value_N) - groups)) / (around @ around / (len(value_N) - 1)))
+
+
+def _tickers(total_N: FloatArray) -> Iterator[Finding]:
+    known = np.flatnonzero(np.isfinite(total_N))
+    if len(known) < _FEWEST:
+        return
+    rank = np.argsort(np.argsort(total_N[known]))
+    correlation = float(np.corrcoef(rank, np.arange(len(known)))[0, 1])
+    z = abs(np.arctanh(np.clip(correlation, -0.999999, 0.999999))) * np.sqrt(len(known) - 3)
+    yield Finding(
+        "rank correlation of the tickers' order with total returns",
+        "fail" if abs(correlation) >= ORDER and z >= CODE_DEVIATIONS else "pass",
+        "The order of the tickers knows later returns: its rank correlation with the return over the whole "
+        f"sample is {correlation:+.2f} over {len(known)} firms. The names were probably given after sorting "
+        "by performance: a model that sees firms in this order can learn it.",
+        correlation,
+        ORDER,
+    )
+
+
+def membership(data: Delivery) -> Result:
+    """Look for members before listing, leavers that never were members, and changes that know returns."""
+    name = data.membership
+    if name is None:
+        return skipped("The config uses no membership table.")
+    panel, dates_T, spells = data.panel, data.panel.dates_T, data.spells
+    priced_TN = np.isfinite(panel.close_TN)
+    first_N, last_N = priced_TN.argmax(axis=0), len(dates_T) - 1 - priced_TN[::-1].argmax(axis=0)
+    left_N = last_N < len(dates_T) - EARLY_SESSIONS
+    own = [(ticker, since) for ticker, since, until in spells if ticker in data.place and since < until]
+    member_N = np.isin(panel.tickers_N, [ticker for ticker, _ in own])
+    early = {ticker for ticker, since in own if first_N[data.place[ticker]] - since > EARLY_SESSIONS}
+    exits = sum(0 < until < len(dates_T) for _, _, until in spells)
+    changes = exits + sum(0 < since < len(dates_T) for _, since, _ in spells)
+    years, members = _years(data), int(member_N.sum())
+    expected, leavers, stayers = TURNOVER * members * years, int(left_N.sum()), int((~left_N).sum())
+    chance = float((1.0 - member_N[~left_N].mean()) ** leavers) if stayers and leavers else 1.0
+    evidence = {
+        "members": members,
+        "years": years,
+        "changes": changes,
+        "exits": exits,
+        "expected_changes": expected,
+        "members_before_first_price": len(early),
+        "leavers": leavers,
+        "stayers": stayers,
+        "stayers_members": int(member_N[~left_N].sum()),
+    }
+    reasons = []
+    if len(early) > max(EARLY_FIRMS, EARLY_SHARE * members):
+        reasons.append(
+            f"{len(early)} firms are members more than {EARLY_SESSIONS} sessions before their first price"
+        )
+    if leavers >= LEAVERS and not member_N[left_N].any() and chance < CHANCE:
+        reasons.append(
+            f"none of the {leavers} firms that stop trading was ever a member, but "
+            f"{evidence['stayers_members']} of the {stayers} others were"
+        )
+    if changes == 0 and expected >= EXPECTED:
+        reasons.append(f"the {members} members never change in {years:.1f} years")
+    timed = list(_timed(data))
+    if reasons or timed:
+        rule = "Today's membership for all dates" if reasons else "Membership that knows later returns"
+        return answer("fail", f"{rule}: in {name}, {'; '.join([*reasons, *timed])}.", [evidence])
+    if changes == 0 and years >= 1.0:
+        return answer(
+            "warn",
+            f"Membership of {name} never changes in {years:.1f} years: a list made after its first date "
+            "contains hindsight.",
+            [evidence],
+        )
+    if exits == 0 and expected >= EXPECTED:
+        return answer(
+            "warn",
+            f"No firm ever leaves {name} in {years:.1f} years, though firms join: this looks like the "
+            "members of the last day with their joining dates.",
+            [evidence],
+        )
+    return answer(
+        "pass",
+        f"{name}: {changes} changes of {members} members in {years:.1f} years, and no firm is a member long "
+        "before its listing.",
+        [evidence],
+    )
+
+
+def _timed(data: Delivery) -> Iterator[str]:
+    """Changes of the list that come before returns that nobody knew."""
+    traded_TN, index_TN = data.panel.traded_TN, data.panel.total_return_index_TN
+    member_TN = data.member_TN & traded_TN
+    # a first price is no decision of the list, and neither is a halt
+    both_TN = traded_TN[1:] & traded_TN[:-1]
+    for verb, was_TN, is_TN in (
+        ("leave", member_TN[:-1], ~member_TN[1:]),
+        ("join", ~member_TN[:-1], member_TN[1:]),
+    ):
+        event_TN = np.vstack([np.zeros_like(both_TN[:1]), was_TN & is_TN & both_TN])
+        events, span, mean, t = _after_events(event_TN, index_TN, traded_TN)
+        if events >= _FEWEST_EVENTS and abs(mean) >= EVENT_RETURN and abs(t) >= EVENT_DEVIATIONS:
+            yield (
+                f"firms {verb} before they {'rise' if mean > 0 else 'fall'}: after {events} such changes "
+                f"they earn {mean:+.0%} beyond the others in {span} sessions (t {t:+.1f}), so the list was "
+                "made with later prices"
+            )
+
+
+def _after_events(
+    event_TN: BoolArray, index_TN: FloatArray, traded_TN: BoolArray
+) -> tuple[int, int, float, float]:
+    """What firms earn beyond the others after events: number, and span, mean and t of the clearest."""
+    best = (0, EVENT_SPANS[0], 0.0, 0.0)
+    for span in EVENT_SPANS:
+        means, events = [], 0
+        for t in np.flatnonzero((event_TN & traded_TN)[: max(len(index_TN) - span, 0)].any(axis=1)):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                return_N = np.clip(index_TN[t + span] / index_TN[t] - 1.0, -1.0, _LARGEST)
+            usual_N = traded_TN[t] & np.isfinite(return_N)
+            own_N = event_TN[t] & usual_N
+            if own_N.any() and usual_N.sum() > own_N.sum():
+                means.append(float(return_N[own_N].mean() - return_N[usual_N & ~own_N].mean()))
+                events += int(own_N.sum())
+        if len(means) >= _FEWEST_EVENTS:
+            mean, deviation = float(np.mean(means)), float(np.std(means, ddof=1))
+            t_statistic = float(mean / max(deviation, 1e-9) * np.sqrt(len(means)))
+            best = max(best, (events, span, mean, t_statistic), key=lambda one: abs(one[3]))
+    return best
+
+
+def survivorship(data: Delivery) -> Result:
+    """Count the firms that stop trading; warn if there are too few.
+
+    The verdict is not a failure, because features stay causal; but results are biased.
+    """
+    ever_N = data.universe_TN.any(axis=0)
+    priced_TN = np.isfinite(data.panel.close_TN[:, ever_N])
+    leavers, firms = int((~priced_TN[-EARLY_SESSIONS:].any(axis=0)).sum()), int(ever_N.sum())
+    years = _years(data)
+    expected = LEAVE_PER_YEAR * firms * years
+    evidence = [{"firms": firms, "years": years, "leavers": leavers, "expected_leavers": expected}]
+    finding = f"{leavers or 'none'} of {firms:,} firms stop trading in {years:.1f} years"
+    chance = sum(
+        math.exp(k * math.log(max(expected, 1e-9)) - expected - math.lgamma(k + 1))
+        for k in range(leavers + 1)
+    )
+    if leavers <= FEW * expected and chance < SURVIVAL_CHANCE:
+        sentence = (
+            f"Survivorship bias: {finding}, but about {expected:.0f} are expected (a chance of "
+            f"{chance:.1g}). The universe was probably selected with hindsight, so returns are biased "
+            "upwards."
+        )
+        return answer("warn", sentence, evidence)
+    return answer("pass", f"{finding[0].upper()}{finding[1:]}.", evidence)
+
+
+def _years(data: Delivery) -> float:
+    return (
+        float((data.panel.dates_T[-1] - data.panel.dates_T[0]).astype("timedelta64[D]").astype(int)) / 365.25
+    )

@@ -1,0 +1,256 @@
+"""Vintages: what was delivered earlier and what is delivered now must agree up to the earlier delivery's end.
+
+This is the general test for data that know the future. Whatever was computed with later values changes when
+later values arrive, or is missing at the end of the earlier delivery because they had not arrived.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import Result, answer, skipped
+
+FIRM_SHARE: Final = 0.02
+"""Minimum share of a column's firms whose history was rewritten, for a failure. Fewer are corrections of
+single errors, which every vendor makes, and a warning."""
+ROW_SHARE: Final = 0.002
+"""Minimum share of a column's rows, likewise."""
+FEW: Final = 3
+"""Up to this many rows are never more than a warning."""
+RELATIVE: Final = 1e-6
+"""Files are rounded, and float32 has seven digits."""
+ANNOUNCED: Final = 3e-3
+"""Relative tolerance within which a price differs from the earlier one by the splits recorded since."""
+_PRICES: Final = ("close", "open", "high", "low", "volume")
+
+
+class _Table(NamedTuple):
+    """A table's key, the date on which a row is known, and the columns that must not change."""
+
+    key: tuple[str, ...]
+    known: str
+    columns: tuple[str, ...]
+
+
+_TABLES: Final[Mapping[str, _Table]] = {
+    "prices": _Table(("date", "ticker"), "date", (*_PRICES, "split_ratio", "dividend")),
+    "inputs": _Table(("name", "date", "ticker"), "date", ("value",)),
+    "fundamentals": _Table(("ticker", "period_end", "known_at", "item"), "known_at", ("value",)),
+    "securities": _Table(("ticker", "valid_from"), "valid_from", ("sector", "industry")),
+    "membership": _Table(("universe", "ticker", "from_date"), "from_date", ("to_date",)),
+}
+_SCHEMA: Final = {
+    "verdict": pl.String,
+    "table": pl.String,
+    "column": pl.String,
+    "kind": pl.String,
+    "rows": pl.Int64,
+    "share": pl.Float64,
+    "firms": pl.Int64,
+    "ticker": pl.String,
+    "since": pl.Date,
+    "correlation": pl.Float64,
+}
+"""One difference: rows of one column that were changed, added, withdrawn, of new firms, or announced."""
+
+
+def check(data: Delivery) -> Result:
+    """Compare the tables with an earlier delivery, up to its last day."""
+    if data.older is None:
+        return skipped("There is no earlier delivery to compare with: keep one and give it with --vintage.")
+    return compare_vintages(data.older, data.tables)
+
+
+def compare_vintages(
+    older: Mapping[str, pl.DataFrame], newer: Mapping[str, pl.DataFrame], through: dt.date | None = None
+) -> Result:
+    """Compare two deliveries of the same tables up to the last day of the earlier one.
+
+    Parameters
+    ----------
+    older, newer
+        Lake tables of the two deliveries. Tables that only one of them has are left out; the later one must
+        have prices.
+    through
+        Last day that is compared; None for the last one of the earlier delivery.
+
+    Returns
+    -------
+    Result
+        ``fail`` if more than a few rows were rewritten, added or withdrawn; ``warn`` for single ones. A price
+        that differs by exactly the splits recorded since is told apart: it is announced.
+    """
+    through = through or _last_day(older)
+    found = [
+        one
+        for name in _TABLES
+        if name in older and name in newer
+        for one in _differences(name, older[name], newer[name], through, newer["prices"])
+    ]
+    evidence = pl.DataFrame(found, schema=_SCHEMA)
+    announced = [_sentence(one) for one in found if one["kind"] == "announced"]
+    aside = "".join(f" {sentence[0].upper()}{sentence[1:]}." for sentence in announced)
+    real = [one for one in found if one["kind"] != "announced"]
+    if not real:
+        return answer("pass", f"History up to {through} is that of the earlier delivery.{aside}", evidence)
+    worst = min(
+        real, key=lambda one: (one["verdict"] != "fail", -abs(one["correlation"] or 0.0), -one["share"])
+    )
+    more = f" ({len(real) - 1} more)" if len(real) > 1 else ""
+    head = "History was rewritten" if worst["verdict"] == "fail" else "Single rows of history differ"
+    sentence = (
+        f"{head}: compared with the delivery up to {through}, {_sentence(worst)}{more}. Ask the source for "
+        f"values as they were first published.{aside}"
+    )
+    return answer(worst["verdict"], sentence, evidence)
+
+
+def _sentence(one: Mapping[str, Any]) -> str:
+    what, since, rows = f"{one['table']} {one['column']}".strip(), one["since"], one["rows"]
+    firms = f"{one['firms']:,} firm{'s' if one['firms'] > 1 else ''}, such as {one['ticker']}"
+    size = f"{rows:,} row{'s' if rows > 1 else ''} ({one['share']:.1%}) of {firms}"
+    later = ""
+    if one["correlation"] is not None:
+        later = f", and the changes correlate by {one['correlation']:+.2f} with the returns that came after"
+    return {
+        "announced": f"{what} of {size} differ by the splits that were recorded since, which is announced",
+        "added": f"{what} has {size} since {since} that the earlier delivery did not have for dates it "
+        "covers, as if they become known later than their date",
+        "new": f"{what} has {size}, whose history was added since: firms that are added later were chosen "
+        "with what is known later",
+        "withdrawn": f"{what} lacks {size} since {since} that the earlier delivery had",
+        "changed": f"{what} differs in {size} since {since}{later}",
+    }[one["kind"]]
+
+
+def _last_day(older: Mapping[str, pl.DataFrame]) -> dt.date:
+    """Last day of a delivery: that of its prices, or, without prices, of what it has."""
+    names = ("prices",) if "prices" in older else [name for name in _TABLES if name in older]
+    days = [day for name in names if isinstance(day := older[name][_TABLES[name].known].max(), dt.date)]
+    return max(days, default=dt.date.min)
+
+
+def _differences(
+    name: str, older: pl.DataFrame, newer: pl.DataFrame, through: dt.date, prices: pl.DataFrame
+) -> Iterator[dict[str, Any]]:
+    """Yield the differences of a table; each input is a table of its own."""
+    table = _TABLES[name]
+    parts = older["name"].unique().sort().to_list() if name == "inputs" else [""]
+    for part in parts:
+        left, right = (
+            (frame.filter(pl.col("name") == part) if part else frame).filter(pl.col(table.known) <= through)
+            for frame in (older, newer)
+        )
+        if part and newer.filter(pl.col("name") == part).is_empty():
+            continue
+        if name == "membership":  # a spell that has ended since was open then
+            open_then = pl.when(pl.col("to_date") <= through).then("to_date").otherwise(None)
+            left, right = (frame.with_columns(to_date=open_then) for frame in (left, right))
+        right = right.filter(pl.col(table.known) >= left[table.known].min())
+        firms, whole = left["ticker"].n_unique(), max(left.height, 1)
+        one = partial(_row, table=name, known=table.known, total=whole, firms=firms)
+        added = right.join(left, on=table.key, how="anti")
+        is_new = ~pl.col("ticker").is_in(left["ticker"].unique().implode())
+        # of an input, the share is of one session: a value that always arrives late is missing on the last
+        of_session = int(left.group_by(table.known).len()["len"].median() or 1)  # type: ignore[arg-type]
+        for kind, rows in (
+            ("added", added.filter(~is_new)),
+            ("new", added.filter(is_new)),
+            ("withdrawn", left.join(right, on=table.key, how="anti")),
+        ):
+            if not rows.is_empty() and (name != "securities" or kind == "withdrawn"):
+                yield one(part, kind, rows, total=max(of_session, 1) if part and kind == "added" else whole)
+        columns = [column for column in table.columns if column in left.columns and column in right.columns]
+        then = left.select(*table.key, *(pl.col(column).alias(f"{column}:then") for column in columns))
+        both = right.select(*table.key, *columns).join(then, on=table.key)
+        for column in columns:
+            rows = both.filter(_differs(column, both))
+            if name == "prices" and column in _PRICES and rows.height:
+                announced = _announced(rows, column, prices)
+                if announced.height:
+                    yield one(column, "announced", announced)
+                rows = rows.join(announced, on=["date", "ticker"], how="anti")
+            if rows.height:
+                later = _with_later(rows, column, prices) if name in ("prices", "inputs") else None
+                yield one(part or column, "changed", rows, later)
+
+
+def _row(
+    column: str,
+    kind: str,
+    rows: pl.DataFrame,
+    correlation: float | None = None,
+    *,
+    table: str,
+    known: str,
+    total: int,
+    firms: int,
+) -> dict[str, Any]:
+    counts = rows.group_by("ticker").len().sort(pl.col("len") * -1, "ticker")
+    share = min(rows.height / total, 1.0)
+    enough = counts.height >= FIRM_SHARE * firms or share >= ROW_SHARE
+    many = rows.height > FEW and kind != "new" and enough
+    return {
+        "verdict": "pass" if kind == "announced" else "fail" if many else "warn",
+        "table": table,
+        "column": column,
+        "kind": kind,
+        "rows": rows.height,
+        "share": share,
+        "firms": counts.height,
+        "ticker": counts["ticker"][0],
+        "since": rows[known].min(),
+        "correlation": correlation,
+    }
+
+
+def _differs(column: str, both: pl.DataFrame) -> pl.Expr:
+    now, then = pl.col(column), pl.col(f"{column}:then")
+    if not both.schema[column].is_float():
+        return now.ne_missing(then)
+    off = (now - then).abs() > RELATIVE * pl.max_horizontal(now.abs(), then.abs())
+    return off.fill_null(value=False) | (now.is_null() != then.is_null())
+
+
+def _announced(rows: pl.DataFrame, column: str, prices: pl.DataFrame) -> pl.DataFrame:
+    """Rows whose ratio to the earlier value is the product of all later recorded splits of the firm."""
+    splits = prices.filter(pl.col("split_ratio") != 1.0).select("ticker", "date", "split_ratio")
+    if splits.is_empty():
+        return rows.clear()
+    later = (
+        rows.select("ticker", "date")
+        .join(splits, on="ticker", suffix="_split")
+        .filter(pl.col("date_split") > pl.col("date"))
+        .group_by("ticker", "date")
+        .agg(pl.col("split_ratio").product().alias("factor"), pl.col("split_ratio").last().alias("newest"))
+    )
+    ratio = pl.col(f"{column}:then") / pl.col(column)
+    ratio = 1.0 / ratio if column == "volume" else ratio
+    near = ((ratio / pl.col("factor") - 1.0).abs() < ANNOUNCED) | (
+        (ratio / pl.col("newest") - 1.0).abs() < ANNOUNCED
+    )
+    return rows.join(later, on=["ticker", "date"]).filter(near).select(rows.columns)
+
+
+def _with_later(rows: pl.DataFrame, column: str, prices: pl.DataFrame) -> float | None:
+    """Correlation of the changes with the returns of the 21 sessions after."""
+    ordered = prices.select("ticker", "date", "close").sort("ticker", "date")
+    later = ordered.with_columns(later=pl.col("close").shift(-21).over("ticker") / pl.col("close") - 1.0)
+    change = pl.col(column) - pl.col(f"{column}:then")
+    scale = (pl.col(column).abs() + pl.col(f"{column}:then").abs()).clip(1e-12)
+    joined = (
+        rows.with_columns(change=change / scale)
+        .join(later, on=["ticker", "date"])
+        .drop_nulls(["change", "later"])
+    )
+    if joined.height < 20:
+        return None
+    value = np.corrcoef(joined["change"].to_numpy(), joined["later"].clip(-0.5, 0.5).to_numpy())[0, 1]
+    return float(value) if np.isfinite(value) else None

@@ -1,1 +1,0 @@
-"""Checks of the delivered data: inputs, prices, statements, members and codes."""

@@ -1,1 +1,0 @@
-"""Checks of features, targets and folds."""

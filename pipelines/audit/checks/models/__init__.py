@@ -1,1 +1,0 @@
-"""Checks of fits and forecasts."""

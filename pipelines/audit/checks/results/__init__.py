@@ -1,1 +1,0 @@
-"""Checks of what is made of the forecasts: ensembles, books and their performance."""

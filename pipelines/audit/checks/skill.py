@@ -1,0 +1,361 @@
+"""Results that are too good: features, models fitted on permuted labels, and the performance of a run.
+
+Shape suffixes: T sessions, N firms, D dates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from backtest.inference.means import newey_west_lags, newey_west_t
+from backtest.look_ahead.finding import Result, answer, not_examined, skipped
+from backtest.splits.folds import Fold
+from features.arithmetic.transforms import rank_normal
+from features.arrays import Float32Array, FloatArray, IntArray
+from features.information_coefficient import ic_by_date, is_constant
+from features.library.characteristics import CHARACTERISTICS
+from pipelines.audit.refit import few_firms, sample_columns
+from pipelines.audit.subject import Subject, temporary_run
+from pipelines.dataset.characteristics import INPUT_PREFIX
+from pipelines.dataset.folds import path_of_tests
+from pipelines.results.evaluate import forecasts_to_arrays
+from pipelines.run.evaluations import newest_evaluation
+from pipelines.run.record import Run
+from pipelines.run.scores import read_scores
+from pipelines.train import task as tasks
+from pipelines.train import walkforward
+
+
+class IcLimit(NamedTuple):
+    """The highest plausible long-run mean rank IC of a family, and the reason.
+
+    ``short`` applies to labels of up to five sessions and ``long`` to longer ones, over which a persistent
+    signal accumulates while noise averages out.
+    """
+
+    short: float
+    long: float
+    reason: str
+
+
+_BOUNCE = (
+    "Khandani and Lo (2011): the contrarian portfolio of the day's losers earned 1.38% per day in 1995, its "
+    "best year, bid-ask bounce included. With a cross-sectional deviation of about 4%, this is an IC near 0.3"
+)
+_MONTHLY = (
+    "monthly ICs of single characteristics are below 0.1 (Gu, Kelly and Xiu 2020, whose best forecasts "
+    "combine 94 of them); the limit is up to half as high again"
+)
+IC_LIMITS: Final = {
+    "reversal": IcLimit(0.30, 0.30, _BOUNCE),
+    "channel": IcLimit(0.30, 0.30, f"channels are daily values, which include reversal: {_BOUNCE}"),
+    "momentum": IcLimit(0.12, 0.15, f"includes the lead of industries (Hou 2007); {_MONTHLY}"),
+    "volatility": IcLimit(0.12, 0.15, _MONTHLY),
+    "liquidity": IcLimit(0.12, 0.15, _MONTHLY),
+    "value": IcLimit(0.10, 0.15, _MONTHLY),
+    "quality": IcLimit(0.10, 0.15, _MONTHLY),
+    "growth": IcLimit(0.10, 0.15, _MONTHLY),
+    "size": IcLimit(0.10, 0.15, _MONTHLY),
+    "input": IcLimit(
+        0.15,
+        0.20,
+        "half of the reversal IC of 1995, and above the limit of all slower families, because an input may "
+        "combine several features",
+    ),
+    "input change": IcLimit(0.30, 0.30, f"the change of a price-like input is the day's return: {_BOUNCE}"),
+}
+OTHER_FAMILIES: Final = IcLimit(0.12, 0.15, _MONTHLY)
+"""Limit of families without an entry."""
+SHORT_HORIZON: Final = 5
+FEATURE_DEVIATIONS: Final = 4.0
+"""Standard errors by which an IC must exceed its family's limit. By chance this happens 1 in 30,000 times,
+for about 80 features."""
+FEWEST: Final = 20
+DATES: Final = 1500
+QUICK_DATES: Final = 250
+"""Minimum number of dates that are measured, evenly spaced; all if there are fewer than twice as many."""
+
+PERMUTED_MODELS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "ridge": {},
+    "lightgbm": {"rounds": 40, "evaluate_every": 10, "patience": 2, "num_leaves": 15, "min_data_in_leaf": 50},
+}
+FIRMS: Final = 200
+NULL_DEVIATIONS: Final = 4.0
+"""Half-width of the null interval, in exact standard deviations of the IC under permutation. The probability
+of a value outside is 1 in 16,000."""
+
+VALID_IC: Final = 0.10
+"""Mean validation IC above which a model is suspect. The true mean of the simulated market, which no model
+can beat, has 0.08; published daily signals have 0.02 to 0.06."""
+SHARPE: Final = 4.0
+"""Net Sharpe ratio above which a book is suspect: published strategies of daily data stay below 3."""
+FAR: Final = 0.05
+"""Mean test IC above the mean validation IC from which the difference is suspect."""
+TEST_DEVIATIONS: Final = 4.0
+"""Standard errors of that difference: 1 in 30,000 by chance."""
+_LEAST_DEVIATION: Final = 0.05
+
+
+def too_good(subject: Subject) -> Result:
+    """Test the IC of every single feature against the highest plausible IC of its family.
+
+    The check fails if the absolute IC exceeds the limit by more than four Newey-West standard errors, so a
+    small sample is allowed its noise. Inputs are tested unchanged and by their change since the previous
+    session, which reveals centred averages. Only training and validation sessions are used, so that the test
+    does not influence the choice of features. Features and labels are ranked to a normal within the date, so
+    that bad ticks do not affect the IC.
+    """
+    label_TN, horizon = subject.dataset.labels[subject.config.label.delay], subject.config.label.horizon
+    sessions = np.unique(np.concatenate([np.concatenate([f.train, f.valid]) for f in subject.folds]))
+    sessions = sessions[:: max(len(sessions) // (QUICK_DATES if subject.budget.quick else DATES), 1)]
+    label_DN = rank_normal(label_TN[sessions], subject.dataset.universe_TN[sessions])
+    spacing = float(np.median(np.diff(sessions))) if len(sessions) > 1 else 1.0
+    overlap = math.ceil(horizon / spacing) - 1
+    rows = []
+    for name, family, feature_DN in _features(subject, sessions):
+        ic_D = ic_by_date(feature_DN, label_DN)
+        # not known yet: zeros of these dates must not dilute the IC of later dates
+        ic_D[is_constant(feature_DN)] = np.nan
+        limit = IC_LIMITS.get(family, OTHER_FAMILIES)
+        highest = limit.short if horizon <= SHORT_HORIZON else limit.long
+        measured = _measured(ic_D, highest, overlap)
+        rows.append({"feature": name, "family": family, **measured, "limit": highest, "reason": limit.reason})
+    evidence = pl.DataFrame(rows, infer_schema_length=None).sort("excess", descending=True, nulls_last=True)
+    failed = evidence.filter(pl.col("excess") > FEATURE_DEVIATIONS)
+    known = evidence.drop_nulls("ic")
+    if known.is_empty():
+        return skipped(f"Fewer than {FEWEST} training dates have a label.")
+    if failed.is_empty():
+        best = known.sort(pl.col("ic").abs() / pl.col("limit"), descending=True).row(0, named=True)
+        inputs = evidence.filter(pl.col("family").is_in(["input", "input change"]) & pl.col("ic").is_null())
+        few = f"known on fewer than {FEWEST} training dates with a label"
+        sentence = (
+            "No single feature's IC exceeds the limit of its family; the nearest to its limit is "
+            f"{best['feature']} with an IC of {best['ic']:+.3f} (t {best['t']:.1f}) and a limit of "
+            f"{best['limit']:.2f}. {not_examined(dict.fromkeys(inputs['feature'], few))}"
+        )
+        return answer("pass", sentence.rstrip(), evidence)
+    one = failed.row(0, named=True)
+    more = f"; {failed.height - 1} more, such as {failed['feature'][1]}" if failed.height > 1 else ""
+    return answer(
+        "fail",
+        f"Too good to be true: {one['feature']} alone has an IC of {one['ic']:+.3f} (t {one['t']:.1f}), "
+        f"above the plausible limit of {one['limit']:.2f} for its family, {one['family']}{more}.",
+        evidence,
+    )
+
+
+def _features(
+    subject: Subject, sessions: npt.NDArray[np.integer]
+) -> Iterator[tuple[str, str, npt.NDArray[np.floating]]]:
+    """Name, family and values of every feature on some sessions."""
+    data, inside_DN = subject.dataset, subject.dataset.universe_TN[sessions]
+    for f, name in enumerate(data.characteristic_names):
+        family = CHARACTERISTICS[name].family if name in CHARACTERISTICS else "other"
+        family = "input" if name.startswith(INPUT_PREFIX) else family
+        yield name, family, np.where(inside_DN, data.characteristics_TNF[sessions, :, f], np.nan)
+    for c, name in enumerate(data.channel_names):
+        yield f"channel {name}", "channel", rank_normal(data.channels_TNC[sessions, :, c], inside_DN)
+    for name in subject.inputs:
+        value_TN = subject.delivery.input(name)
+        before_DN, now_DN = value_TN[np.maximum(sessions - 1, 0)], value_TN[sessions]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            change_DN = (now_DN - before_DN) / (np.abs(now_DN) + np.abs(before_DN))
+        yield f"{INPUT_PREFIX}{name} (its change)", "input change", rank_normal(change_DN, inside_DN)
+
+
+def _measured(ic_D: FloatArray, limit: float, overlap: int) -> dict[str, float | None]:
+    """Number of dates, mean IC, its t statistic, and standard errors by which it exceeds the limit."""
+    known = ic_D[np.isfinite(ic_D)]
+    if len(known) < FEWEST:
+        return {"dates": len(known), "ic": None, "t": None, "excess": None}
+    ic = float(known.mean())
+    t = newey_west_t(ic_D, max(overlap, newey_west_lags(len(known))))
+    if math.isnan(t):  # the IC is the same on every date, which is implausible unless it is 0
+        t, excess = math.inf if ic else 0.0, math.inf if abs(ic) > limit else 0.0
+    else:
+        error = abs(ic / t) if t else math.inf
+        excess = (abs(ic) - limit) / error if error > 0 else 0.0
+    return {"dates": len(known), "ic": ic, "t": t, "excess": excess}
+
+
+def shuffled_labels(subject: Subject) -> Result:
+    """Fit ridge and a small LightGBM on permuted labels and compare the test IC with its null interval.
+
+    Labels are permuted among the firms of each date, on all dates including the test. Any remaining test IC
+    cannot come from the features; it shows, for example, that test dates were used for training. Under
+    permutation, the Pearson IC of a date has mean 0 and variance ``1 / (n - 1)`` exactly, for any forecast
+    and labels (Pitman 1937), and dates are independent.
+    """
+    fold = subject.folds[-1]
+    if not len(fold.test):
+        # a live fold is tested on the second half of its validation. Dates are permuted by themselves, so
+        # that nothing has to be purged between the halves
+        half = len(fold.valid) // 2
+        fold = replace(fold, valid=fold.valid[:half], test=fold.valid[half:])
+    if not (len(fold.valid) and len(fold.test)):
+        return skipped("A live fold with one validation session leaves none for a test.")
+    count = min(subject.budget.permuted_train, len(fold.train))
+    at = np.linspace(0, len(fold.train) - 1, count).round().astype(np.int64)
+    thin = replace(fold, train=fold.train[at])
+    columns = sample_columns(subject.dataset, fold.test, FIRMS, subject.seed)
+    rows = []
+    for permutation in range(subject.budget.permutations):
+        rng = np.random.default_rng((subject.seed, 4, permutation))
+        permuted_TN = permute_within_dates(subject.dataset.target_TN, rng)
+        for model, forecast_DN, label_DN in _permuted_fits(subject, thin, permuted_TN, columns):
+            null = compare_with_null(forecast_DN, label_DN)
+            rows.append({"model": model, "permutation": permutation, **null})
+    if not any(row["dates"] for row in rows):
+        return skipped("No model makes a forecast for permuted labels that differs between firms.")
+    worst = max(rows, key=lambda row: abs(row["deviations"]))
+    if abs(worst["deviations"]) > NULL_DEVIATIONS:
+        return answer(
+            "fail",
+            f"{worst['model']} fitted on labels permuted within their dates has a test IC of "
+            f"{worst['ic']:+.3f}, {abs(worst['deviations']):.1f} standard deviations of "
+            f"{worst['null_deviation']:.4f} from zero: test data leak into the fit.",
+            rows,
+        )
+    return answer(
+        "pass",
+        f"{' and '.join(PERMUTED_MODELS)} fitted on permuted labels have no skill on the test: the IC is at "
+        f"most {abs(worst['deviations']):.1f} standard deviations from zero, and {NULL_DEVIATIONS:.0f} are "
+        "allowed.",
+        rows,
+    )
+
+
+def permute_within_dates(target_TN: Float32Array, rng: np.random.Generator) -> Float32Array:
+    """Permute the known targets of each date among the firms that have one."""
+    out_TN = target_TN.copy()
+    for row in out_TN:
+        known = np.flatnonzero(np.isfinite(row))
+        row[known] = row[rng.permutation(known)]
+    return out_TN
+
+
+def _permuted_fits(
+    subject: Subject, fold: Fold, target_TN: Float32Array, columns: IntArray
+) -> Iterator[tuple[str, Float32Array, FloatArray]]:
+    """Fit the quick models on a target; yield their test forecasts, with the target itself as the label."""
+    data, delay = subject.dataset, subject.config.label.delay
+    permuted = replace(data, target_TN=target_TN, labels={delay: target_TN.astype(np.float64)})
+    # both models read the characteristics of the fold's dates alone, and copying all would take seconds
+    dates = np.unique(np.concatenate([fold.train, fold.valid, fold.test]))
+    every_TNF = data.characteristics_TNF
+    some_TNF = np.zeros((len(every_TNF), len(columns), every_TNF.shape[2]), dtype=every_TNF.dtype)
+    some_TNF[dates] = every_TNF[dates][:, columns]
+    few = few_firms(replace(permuted, characteristics_TNF=every_TNF[:, :, :0]), columns)
+    arrays = replace(tasks.collect_arrays(few, subject.config.features.window), characteristics_TNF=some_TNF)
+    settings = {"models": dict(PERMUTED_MODELS), "fit": {}, "seeds": (subject.seed,), "device": "cpu"}
+    with temporary_run(subject.config.model_copy(update=settings)) as run:
+        for task in walkforward.plan_tasks(run, data, [fold]):
+            yield task.model, tasks.run_task(task, arrays).test_BN, arrays.label_TN[fold.test]
+
+
+def compare_with_null(forecast_DN: Float32Array, label_DN: FloatArray) -> dict[str, Any]:
+    """Mean IC of forecasts of permuted labels, and its exact standard deviation under permutation."""
+    ic_D = ic_by_date(forecast_DN, label_DN)
+    # a constant forecast has IC 0 by definition, not by chance
+    used_D = np.isfinite(ic_D) & ~is_constant(forecast_DN)
+    count_D = (np.isfinite(forecast_DN) & np.isfinite(label_DN)).sum(axis=1)[used_D]
+    dates = int(used_D.sum())
+    if not dates:
+        return {"dates": 0, "ic": 0.0, "null_deviation": 0.0, "deviations": 0.0}
+    ic = float(ic_D[used_D].mean())
+    deviation = float(np.sqrt((1.0 / (count_D - 1)).sum()) / dates)
+    return {"dates": dates, "ic": ic, "null_deviation": deviation, "deviations": ic / deviation}
+
+
+def performance(subject: Subject) -> Result:
+    """Warn if a run's validation IC, net Sharpe ratio or test IC is above what honest models reach."""
+    if subject.run is None:
+        return skipped("A config has no results; audit a run.")
+    found = [*high_scores(subject.run), *_far_above(subject)]
+    if found:
+        more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
+        return answer("warn", f"{found[0]}{more}", pl.DataFrame({"finding": found}))
+    return answer(
+        "pass",
+        f"No validation IC is above {VALID_IC:.2f}, no net Sharpe ratio above {SHARPE:g}, and no test IC far "
+        "above validation.",
+    )
+
+
+def high_scores(run: Run) -> list[str]:
+    """Describe the validation ICs and net Sharpe ratios of a run that are too good to be believed."""
+    found = []
+    scores = read_scores(run).group_by("model", maintain_order=True)
+    for model, *ics in scores.agg(pl.col("valid_ic", "valid_rank_ic").mean()).iter_rows():
+        ic = max((one for one in ics if one is not None and not math.isnan(one)), default=0.0)
+        if ic > VALID_IC:
+            found.append(
+                f"{model} has a mean validation IC of {ic:+.3f}, above {VALID_IC:.2f}: few honest models "
+                "reach that. Look for inputs that know later returns (peerglass audit)."
+            )
+    stored = newest_evaluation(run)
+    if stored is None:
+        return found
+    ladder = stored.table("ladder")
+    for name in (column for column in ladder.columns if column.endswith(".sharpe_net")):
+        for model, delay, sharpe in ladder.select("model", "delay", name).iter_rows():
+            if sharpe is not None and sharpe > SHARPE:
+                found.append(
+                    f"Book {name.removesuffix('.sharpe_net')} of {model} has a net Sharpe ratio of "
+                    f"{sharpe:.1f} at delay {delay}, above {SHARPE:g}: hardly any honest book has that."
+                )
+    return found
+
+
+def tests_above_validation(run: Run) -> list[str]:
+    """Describe the models of a run's newest evaluation whose test is far above validation."""
+    stored = newest_evaluation(run)
+    found = []
+    for row in () if stored is None else stored.table("ladder").iter_rows(named=True):
+        ic, t, valid_ic = row["ensemble_ic"], row["ic_t"], row["valid_ic"]
+        if None not in (ic, t, valid_ic) and all(map(math.isfinite, (ic, t, valid_ic))) and t:
+            # validation has about as many dates as the test, so its error is about the same
+            found += _above(row["model"], ic, valid_ic, abs(ic / t) * math.sqrt(2.0))
+    return list(dict.fromkeys(found))
+
+
+def _above(model: str, ic: float, valid_ic: float, error: float) -> list[str]:
+    """One sentence if a test IC is above the validation IC by more than sampling explains."""
+    if ic - valid_ic <= FAR or ic - valid_ic <= TEST_DEVIATIONS * error:
+        return []
+    return [
+        f"{model} has a mean test IC of {ic:+.3f} and a validation IC of {valid_ic:+.3f}: a test that is "
+        f"{(ic - valid_ic) / error:.0f} standard errors better than validation was probably trained on."
+    ]
+
+
+def _far_above(subject: Subject) -> Iterator[str]:
+    """The same from the stored forecasts, with the ICs of single seeds."""
+    data, config, forecasts = subject.dataset, subject.config, subject.forecasts
+    if subject.run is None or forecasts is None or forecasts.is_empty():
+        return
+    path = path_of_tests(data, subject.folds)
+    own = forecasts.filter(pl.col("horizon") == config.label.horizon).join(
+        path, on=["date", "fold"], how="semi"
+    )
+    label_TN = np.where(data.universe_TN, data.labels[config.label.delay], np.nan)
+    valid = dict(read_scores(subject.run).group_by("model").agg(pl.col("valid_ic").mean()).iter_rows())
+    dates = sum(len(fold.valid) for fold in subject.folds)
+    for model, seeds in forecasts_to_arrays(own, data.panel).items():
+        daily = np.stack([ic_by_date(forecast_TN, label_TN) for forecast_TN in seeds.values()])
+        forecast_T = np.any([np.isfinite(one).any(axis=1) for one in seeds.values()], axis=0)
+        ic_D = daily[:, forecast_T].mean(axis=0)
+        ic_D, valid_ic = ic_D[np.isfinite(ic_D)], valid.get(model)
+        if len(ic_D) < 2 or valid_ic is None or math.isnan(valid_ic):
+            continue
+        deviation = max(float(ic_D.std(ddof=1)), _LEAST_DEVIATION) * math.sqrt(config.label.horizon)
+        error = deviation * math.sqrt(1 / len(ic_D) + 1 / max(dates, 1))
+        yield from _above(model, float(ic_D.mean()), valid_ic, error)
