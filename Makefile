@@ -76,3 +76,4 @@ reference: venv  ## write the pages of the guide that are generated from the cod
 	$(BIN)/peerglass features --markdown > docs/features.md
 	$(BIN)/python -m pipelines.cli.reference config > docs/config_reference.md
 	$(BIN)/python -m pipelines.cli.reference commands > docs/cli.md
+	$(BIN)/python docs/result_tables.py > docs/result_tables.md

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 
 import pytest
 from places import ROOT
@@ -17,8 +18,12 @@ from pipelines.sources.settings import FilesSourceConfig
 
 @pytest.mark.parametrize(
     ("page", "written"),
-    [("config_reference.md", reference.config_page), ("cli.md", reference.commands_page)],
-    ids=["config", "commands"],
+    [
+        ("config_reference.md", reference.config_page),
+        ("cli.md", reference.commands_page),
+        ("result_tables.md", runpy.run_path(str(ROOT / "docs" / "result_tables.py"))["page"]),
+    ],
+    ids=["config", "commands", "tables"],
 )
 def test_the_page_is_fresh(page: str, written: object) -> None:
     assert callable(written)

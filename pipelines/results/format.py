@@ -1,0 +1,149 @@
+"""How numbers are written, on pages, in the terminal and in messages: one kind for every sort of figure.
+
+A kind has a factor, decimals and a sign. On a page minus signs and dashes are typographic; a terminal has
+plain ASCII.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+EN_DASH: Final = "\N{EN DASH}"
+MINUS: Final = "\N{MINUS SIGN}"
+
+
+def is_unknown(value: object) -> bool:
+    """Whether a value is not known: None or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a sort of figure is written.
+
+    Attributes
+    ----------
+    digits
+        Decimals, or significant digits with ``style`` "#" and "g".
+    scale
+        Factor before writing: 100 for a fraction in per cent, 10,000 for one in basis points.
+    signed
+        Whether a positive number has a plus sign.
+    style
+        ``f``: fixed decimals with thousands separators; ``#``: exactly ``digits`` significant digits; ``g``:
+        at most that many.
+    words
+        What a value that is no number is: ``text``, ``yes or no``, ``answer`` (yes, no, unclear), ``names``
+        (a list). Empty for numbers.
+    """
+
+    digits: int = 2
+    scale: float = 1.0
+    signed: bool = False
+    style: str = "f"
+    words: str = ""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether values are numbers."""
+        return not self.words
+
+    def at(self, digits: int) -> Kind:
+        """Return the same kind with other digits."""
+        return replace(self, digits=digits)
+
+    @property
+    def with_sign(self) -> Kind:
+        """The same kind with plus signs, for differences."""
+        return replace(self, signed=True)
+
+    def text(self, value: Any, unknown: str = "-") -> str:  # noqa: ANN401 (a cell of any type)
+        """Write a value in ASCII; ``unknown`` for None and NaN. A number that rounds to 0 has no sign."""
+        if is_unknown(value):
+            return unknown
+        if self.words == "yes or no":
+            return "yes" if value else "no"
+        if self.words == "names":
+            return ", ".join(map(str, value))
+        if self.words or isinstance(value, str):
+            return str(value)
+        sign, number = "+" if self.signed else "", self.scale * value
+        if self.style == "f":
+            written = f"{number:{sign},.{self.digits}f}"
+        else:
+            written = f"{number:{sign}{'#' if self.style == '#' else ''}.{self.digits}g}"
+        return written.lstrip("+-") if written.strip("+-0.,") == "" else written
+
+    def page(self, value: Any) -> str:  # noqa: ANN401 (a cell of any type)
+        """Write a value for a page: a true minus sign, and a dash for what is unknown. Not escaped."""
+        if is_unknown(value):
+            return EN_DASH
+        if self.numeric:
+            return self.text(value).replace("-", MINUS)
+        marks = {"yes": "\N{CHECK MARK} ", "no": "\N{MULTIPLICATION X} "}
+        prefix = marks.get(str(value), "? ") if self.words == "answer" else ""
+        written = self.text(value)
+        return prefix + (written.replace(" -", f" {MINUS}") if self.words == "names" else written)
+
+
+COUNT: Final = Kind(0)
+IC: Final = Kind(4)
+RATIO: Final = Kind(2)
+T: Final = Kind(1)
+P: Final = Kind(3)
+PERCENT: Final = Kind(1, 100.0)
+BPS: Final = Kind(0)
+SCORE: Final = Kind(4, style="#")
+PLAIN: Final = Kind(4, style="g")
+TEXT: Final = Kind(words="text")
+YES_NO: Final = Kind(words="yes or no")
+ANSWER: Final = Kind(words="answer")
+NAMES: Final = Kind(words="names")
+
+
+def number(value: float | None, digits: int, *, unknown: str = "-") -> str:
+    """Write a number with fixed decimals, as `Kind.text` does."""
+    return Kind(digits).text(value, unknown)
+
+
+def interval(
+    estimate: float | None,
+    lower: float | None,
+    upper: float | None,
+    kind: Kind = RATIO,
+    *,
+    unknown: str = "-",
+) -> str:
+    """Write an estimate with its interval, as in "1.20 [0.31, 2.10]"; ``unknown`` without an estimate."""
+    if is_unknown(estimate):
+        return unknown
+    if is_unknown(lower) or is_unknown(upper):
+        return f"{kind.text(estimate)} (no interval)"
+    return f"{kind.text(estimate)} [{kind.text(lower)}, {kind.text(upper)}]"
+
+
+def text_table(rows: Iterable[Sequence[str]], heading: Sequence[str] = (), *, left: int = 1) -> list[str]:
+    """Align cells in lines that begin with two spaces; the first ``left`` columns are flush left.
+
+    Parameters
+    ----------
+    rows
+        Cells, as many as there are in the heading.
+    heading
+        First line; none if empty.
+    left
+        Number of columns flush left.
+    """
+    lines = [[*heading], *map(list, rows)] if heading else [*map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  "
+        + "  ".join(
+            f"{cell:<{width}}" if i < left else f"{cell:>{width}}"
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]

@@ -1,0 +1,574 @@
+"""The result tables, declared once: which columns each has, and what a column of a name holds everywhere.
+
+`COLUMNS` gives type, unit, meaning and number format of every column, `TABLES` the columns of every table.
+Evaluation writes by them (`ResultTable.frame`); the terminal, the JSON document, pages, MLflow and the
+guide's page on result tables read names, units and formats from them.
+
+Returns, weights and costs are fractions unless the unit says otherwise. Null: unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+import dataframely as dy
+import polars as pl
+
+from backtest.costs import COST_KINDS
+from backtest.look_ahead.finding import VERDICTS
+from pipelines.results.format import (
+    ANSWER,
+    BPS,
+    COUNT,
+    IC,
+    NAMES,
+    PERCENT,
+    PLAIN,
+    RATIO,
+    SCORE,
+    TEXT,
+    YES_NO,
+    Kind,
+    P,
+    T,
+)
+
+_SESSION: Final = "% / session"
+_YEAR: Final = "% / year"
+_DIGITS_2: Final = PERCENT.at(2)
+_EXPOSURE: Final = Kind(3, signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of result tables.
+
+    Attributes
+    ----------
+    name
+        Name in the table.
+    label
+        What a reader calls it, without its unit.
+    meaning
+        What it holds, in a phrase.
+    kind
+        How a value is written.
+    unit
+        Unit of what is written: ``%`` where a fraction is written in per cent.
+    dtype
+        Type of the values.
+    optional
+        Whether a table may lack it.
+    """
+
+    name: str
+    label: str
+    meaning: str = ""
+    kind: Kind = RATIO
+    unit: str = ""
+    dtype: pl.DataType = pl.Float64()  # noqa: RUF009 (a type, which never changes)
+    optional: bool = False
+
+    @property
+    def heading(self) -> str:
+        """Label with its unit, as in ``turnover % / session``."""
+        return f"{self.label} {self.unit}".strip()
+
+    def format(self, value: Any) -> str:  # noqa: ANN401 (a cell of any type)
+        """Write a value for a page (`Kind.page`)."""
+        return self.kind.page(value)
+
+    def text(self, value: Any) -> str:  # noqa: ANN401 (a cell of any type)
+        """Write a value for a terminal (`Kind.text`)."""
+        return self.kind.text(value)
+
+    @property
+    def contract(self) -> dy.Column:
+        """The column as dataframely checks it."""
+        types: Mapping[pl.DataType, type[Any]] = {
+            pl.String(): dy.String,
+            pl.Int64(): dy.Int64,
+            pl.Date(): dy.Date,
+            pl.Boolean(): dy.Bool,
+        }
+        if self.dtype.is_float():
+            kind = dy.Float32 if self.dtype == pl.Float32 else dy.Float64
+            return kind(nullable=True, allow_inf=True)
+        if self.dtype == pl.Enum:
+            return dy.Enum(VERDICTS)
+        if self.dtype == pl.List:
+            return dy.List(dy.String(), nullable=True)
+        contract: dy.Column = types[self.dtype](nullable=self.name not in KEYS)
+        return contract
+
+
+KEYS: Final = frozenset({"model", "book", "delay", "signal", "name"})
+"""Columns that are never null."""
+
+
+def _text(name: str, label: str, meaning: str = "", kind: Kind = TEXT) -> Column:
+    return Column(name, label, meaning, kind, dtype=pl.String())
+
+
+def _count(name: str, label: str, meaning: str = "", unit: str = "") -> Column:
+    return Column(name, label, meaning, COUNT, unit, pl.Int64())
+
+
+def _share(name: str, label: str, meaning: str, unit: str = "%", kind: Kind = PERCENT) -> Column:
+    return Column(name, label, meaning, kind, unit)
+
+
+def _day(name: str, label: str, meaning: str = "") -> Column:
+    return Column(name, label, meaning, TEXT, dtype=pl.Date())
+
+
+def _flag(name: str, label: str, meaning: str = "") -> Column:
+    return Column(name, label, meaning, YES_NO, dtype=pl.Boolean())
+
+
+def _position(name: str, label: str, meaning: str, kind: Kind = _DIGITS_2, unit: str = "%") -> Column:
+    return Column(name, label, meaning, kind, unit, pl.Float32())
+
+
+_DEFINED: Final = (
+    _text("model", "model", "entry of the config's models, or a signal"),
+    _text("book", "book", "book of the config"),
+    _count("delay", "delay", "delay of the label", "sessions"),
+    _text("signal", "signal"),
+    _text("name", "model", "RUN:MODEL"),
+    _day("date", "date"),
+    _text("ticker", "name"),
+    _count("seeds", "seeds", "number of seeds"),
+    # forecasts
+    Column("valid_rank_ic", "valid rIC", "rank IC on validation, used to choose the model", IC),
+    Column("valid_ic", "valid IC", "IC on validation", IC),
+    Column("ic", "IC", "mean daily Pearson correlation with the label", IC),
+    Column("icir", "ICIR", "mean over standard deviation of the daily ICs"),
+    Column("rank_ic", "rank IC", "mean daily Spearman correlation with the label", IC),
+    Column("rank_icir", "rank ICIR", "mean over standard deviation of the daily rank ICs"),
+    _share("precision_at_10", "prec@10", "share of the 10 highest forecasts that do not fall"),
+    Column("literature_sr", "SR (lit.)", "annual Sharpe ratio of the 5 highest forecasts, without costs"),
+    Column("r2_oos", "R2", "out of sample, against a forecast of zero", IC),
+    Column("ensemble_ic", "ens. IC", "IC of the seed ensemble", IC),
+    Column("ensemble_rank_ic", "ens. rank IC", "rank IC of the seed ensemble", IC),
+    Column("ic_t", "t (NW)", "Newey-West t-statistic of the mean IC", T),
+    Column("rank_ic_t", "t (NW)", "Newey-West t-statistic of the mean rank IC", T),
+    _share("coverage_dates", "dates", "share of test dates with forecasts"),
+    _share("coverage_firms", "firms", "share of the universe's firms on these dates with a forecast"),
+    _share("tied", "tied", "share of forecasts that equal another forecast of the same date"),
+    Column("seed_dispersion", "seed SD", "standard deviation between seeds, in those of the forecast"),
+    Column("truth_ic", "true IC", "IC of a simulated market's true mean", IC),
+    Column("truth_rank_ic", "true rank IC", "rank IC of a simulated market's true mean", IC),
+    replace(_text("missing", "missing", "folds and seeds without forecasts"), optional=True),
+    _count("horizon", "horizon", "sessions that the label spans", "sessions"),
+    _count("dates", "dates", "dates measured"),
+    _count("quantile", "quantile", "1 holds the lowest forecasts"),
+    _count("quantiles", "quantiles", "number of quantiles"),
+    Column("mean_return_bps", "mean return", "mean label of the quantile", Kind(1), "bps"),
+    Column(
+        "spread_bps",
+        "top less bottom",
+        "mean label of the top less the bottom quantile",
+        Kind(1, 1.0, signed=True),
+        "bps",
+    ),
+    Column("lower_bps", "from", "lower end of the 95% interval", Kind(1, signed=True), "bps"),
+    Column("upper_bps", "to", "upper end of the 95% interval", Kind(1, signed=True), "bps"),
+    Column("t", "t (NW)", "Newey-West t-statistic", T.with_sign),
+    _count("lag", "lag", "forecast dates between the signals that are compared", "sessions"),
+    Column("rank_autocorrelation", "rank autocorrelation", "of the signal, mean over dates", Kind(3)),
+    _share("top_turnover", "top quantile replaced", "share of its firms"),
+    _share("bottom_turnover", "bottom quantile replaced", "share of its firms"),
+    Column("level", "level", "of the tests, or of the quantile"),
+    Column("pinball", "pinball", "score in the target's unit; lower is better", SCORE),
+    Column("reference", "reference", "score of the training targets' quantile", SCORE),
+    _share("below", "below", "share of targets not above the quantile"),
+    # books
+    Column("nav_gross", "gross NAV", "before costs, 1 at the start"),
+    Column("nav_net", "net NAV", "after costs, 1 at the start"),
+    _share(
+        "excess_net", "net excess return", "over the risk-free rate; null without positions", "%", _DIGITS_2
+    ),
+    Column("sharpe_gross", "gross Sharpe", "annual Sharpe ratio before costs"),
+    Column("sharpe_net", "net Sharpe", "annual Sharpe ratio after costs"),
+    Column("sharpe_lower", "from", "lower end of the 95% interval of the net Sharpe ratio"),
+    Column("sharpe_upper", "to", "upper end of the 95% interval of the net Sharpe ratio"),
+    Column("information_ratio", "IR", "annual, net, against the equal-weighted universe; long-only books"),
+    _share("tracking_error", "tracking error", "against the universe; long-only books", _YEAR),
+    _share("annual_return_gross", "gross return", "geometric mean before costs", _YEAR),
+    _share("annual_return_net", "net return", "geometric mean after costs", _YEAR),
+    _share("annual_volatility_net", "volatility", "standard deviation of net returns", _YEAR),
+    _share("max_drawdown_net", "max drawdown", "largest loss from a peak, after costs"),
+    Column("sortino_net", "Sortino", "annual net excess return over its downside deviation"),
+    Column("calmar_net", "Calmar", "return per year over the largest drawdown"),
+    _share("hit_rate_net", "hit rate", "share of sessions with a gain"),
+    Column("skew_net", "skewness", "of daily net returns", RATIO.with_sign),
+    _share("worst_day_net", "worst day", "lowest net return of a session", kind=_DIGITS_2),
+    _share("best_day_net", "best day", "highest net return of a session", kind=_DIGITS_2),
+    Column("leverage", "leverage", "gross value of positions over NAV"),
+    _share("net_exposure", "net exposure", "net value of positions over NAV", "% of NAV"),
+    _share("turnover", "turnover", "one-way, of NAV", _SESSION),
+    _share("unfilled", "unfilled", "orders not traded, one-way, of NAV", _SESSION, _DIGITS_2),
+    _count("n_sessions", "sessions", "from the first trade to the last session"),
+    _count("sessions", "sessions", "sessions measured"),
+    _count("signal_dates", "dates with signals"),
+    _count("decisions", "dates with decisions", "dates with signals that the book used"),
+    *(
+        Column(kind, kind.replace("_", "-"), "cost of this kind", BPS, "bps of NAV / year")
+        for kind in COST_KINDS
+    ),
+    Column("turnover_per_year", "turnover", "one-way", Kind(1), "x NAV / year"),
+    Column("cost_bps_per_year", "costs", "of all kinds", BPS, "bps / year"),
+    _text("note", "note", "what happened, and why"),
+    _text("side", "side", "book, or only its long or short weights"),
+    _count("paid_out", "positions", "positions in firms delisted for an unknown reason"),
+    *(
+        replace(column, name=f"{column.name}_{paid}", meaning=f"if unknown delistings pay -{paid}%")
+        for paid in (0, 30, 55)
+        for column in (
+            Column("sharpe_net", "net Sharpe"),
+            _share("annual_return_net", "net return", "", _YEAR),
+        )
+    ),
+    Column("capital", "capital", "in the currency of the prices", COUNT),
+    Column("impact_bps_per_year", "impact", "market impact", BPS, "bps / year"),
+    _share(
+        "participation_p95",
+        "participation",
+        "95th percentile of the share of a firm's trailing dollar volume",
+        "%",
+        _DIGITS_2,
+    ),
+    _text("term", "term", "alpha or a factor"),
+    Column("coefficient", "coefficient", "of the regression; alpha's is a year's", _EXPOSURE),
+    Column("p_value", "p", "p-value", P),
+    _share("variance_share", "of variance", "share of the variance of the book's returns"),
+    _share("per_year", "return", "coefficient times the factor's mean return", _YEAR),
+    Column("r2", "R\N{SUPERSCRIPT TWO}", "of the regression"),
+    _text("reading", "reading", "what alpha says, in words; null for other terms"),
+    _text("by", "by", "side, sector, factor or name"),
+    _text("key", "key", "sector, style, side, factor or name"),
+    _text("kind", "kind", "style or sector"),
+    _share("gross", "before costs", "of starting capital", "%", _DIGITS_2),
+    _share("cost", "costs", "of starting capital", "%", _DIGITS_2),
+    _share("net", "net", "of starting capital", "%", _DIGITS_2),
+    Column(
+        "mean",
+        "mean exposure",
+        "over dates: weight or standardised signal of a sector, or rank correlation",
+        _EXPOSURE,
+    ),
+    Column("low", "low", "lowest", _EXPOSURE),
+    Column("high", "high", "highest", _EXPOSURE),
+    _count("rank", "rank", "1 is the worst"),
+    _day("peak", "peak"),
+    _day("trough", "trough"),
+    _day("recovered", "recovered", "null: not yet"),
+    _share("depth", "depth", "loss from the peak"),
+    _share("return_net", "net return", "of the session", "%", _DIGITS_2),
+    Column("names", "names responsible", "firms that lost most", NAMES, dtype=pl.List(pl.String)),
+    _position("weight", "weight", "after trades, of the day's NAV"),
+    _position("trade", "traded", "of the day's NAV"),
+    _position("pnl", "profit", "before costs, of the NAV before", Kind(1, 1e4, signed=True), "bps"),
+    _text("rule", "rule"),
+    _text("evidence", "evidence"),
+    _flag("earns", "earns", "whether the price row earns as delivered"),
+    # tests and trials
+    _text("baseline", "baseline", "ridge or lightgbm; in multiple_tests the best one"),
+    _text("rival", "compared with", "the entry that is this baseline, or a variant of it"),
+    _count("lags", "lags", "Newey-West lags of the IC test"),
+    Column("ic_difference", "IC difference", "of the daily ICs", IC.with_sign),
+    Column("ic_lower", "from", "lower end of the 95% interval of the IC or its difference", IC),
+    Column("ic_upper", "to", "upper end of the 95% interval of the IC or its difference", IC),
+    Column("ic_bootstrap_lower", "from", "the same by stationary bootstrap", IC),
+    Column("ic_bootstrap_upper", "to", "the same by stationary bootstrap", IC),
+    Column("ic_p", "p", "p-value of the IC test with Newey-West errors", P),
+    Column(
+        "dm_t", "t (DM)", "Diebold-Mariano of the losses 1 - IC; positive: the model loses less", T.with_sign
+    ),
+    Column("dm_p", "p (DM)", "Diebold-Mariano test of the losses 1 - IC", P),
+    Column("sharpe_difference", "Sharpe difference", "annual, net of costs", RATIO.with_sign),
+    Column("sharpe_p", "p", "stationary bootstrap", P),
+    _text("beats", "beats", "yes, no or unclear", ANSWER),
+    Column("probabilistic_sharpe", "probabilistic Sharpe", "probability that the true ratio is above 0"),
+    Column(
+        "deflated_sharpe", "deflated Sharpe", "probability of skill, given the number of trials in the ledger"
+    ),
+    Column("deflated_effective", "effective", "the same with the effective number of trials", optional=True),
+    Column("rademacher_lower", "at least", "Rademacher bound of the true net Sharpe ratio", optional=True),
+    _count("trials", "trials", "trials in the ledger that count"),
+    Column(
+        "effective_trials",
+        "effective trials",
+        "independent trials that these are worth",
+        Kind(1),
+        optional=True,
+    ),
+    Column("spa_p", "p (SPA)", "no model earns more than the risk-free rate", P),
+    _flag("in_stepm", "StepM", "better than nothing with every model counted"),
+    Column("mcs_p", "p", "model confidence set", P),
+    _flag("in_mcs", "in it?", "in the model confidence set: its p is at least the level"),
+    Column("baseline_spa_p", "p (SPA)", "no model earns more than the best baseline", P),
+    _flag("in_baseline_stepm", "StepM", "better than the best baseline with every model counted"),
+    _count("path", "path", "of combinatorial folds, from 1"),
+    _text("candidates", "candidates", "what was selected from"),
+    _count("variants", "variants", "number of candidates"),
+    _count("blocks", "blocks", "of sessions"),
+    Column(
+        "pbo", "probability of overfitting", "the best of one half is at or below the median of the other"
+    ),
+    Column("loss_probability", "probability of a loss", "the best of one half loses in the other"),
+    _count("trials_left_out", "left out", "trials that count and have no returns on these sessions"),
+    _count("on_market", "on this market", "trials of all hypotheses"),
+    _text("hypothesis", "hypothesis", "null: the trials of the whole market count"),
+    _text("reach", "reach", "which trials count, in words"),
+    # signal files
+    _text("reason", "reason", "used, or why rows are left out"),
+    _count("rows", "rows"),
+    _text("check", "check"),
+    Column("verdict", "verdict", ", ".join(VERDICTS), TEXT, dtype=pl.Enum(VERDICTS)),
+    _text("sentence", "finding"),
+    Column("value", "value", "what the check measured", PLAIN),
+)
+COLUMNS: Final[Mapping[str, Column]] = MappingProxyType({column.name: column for column in _DEFINED})
+"""Name -> column, the same in every table."""
+
+BOOK_FIGURES: Final = (
+    *("sharpe_gross", "sharpe_net", "information_ratio", "tracking_error", "turnover", "annual_return_net"),
+    "max_drawdown_net",
+)
+"""Figures of each book that the ladder holds, as `of_book` names them."""
+
+
+def of_book(book: str, figure: str) -> str:
+    """Name of a ladder's column: ``long_short.sharpe_net``."""
+    return f"{book}.{figure}"
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A result table.
+
+    Attributes
+    ----------
+    name
+        Name of the table and of its file.
+    meaning
+        What it holds.
+    columns
+        Name -> column, in order.
+    """
+
+    name: str
+    meaning: str
+    columns: Mapping[str, Column]
+
+    @cached_property
+    def schema(self) -> Mapping[str, pl.DataType]:
+        """Name -> type of the columns that every such table has."""
+        return {name: column.dtype for name, column in self.columns.items() if not column.optional}
+
+    def frame(self, rows: pl.DataFrame | Iterable[Mapping[str, Any]], *further: str) -> pl.DataFrame:
+        """Make the table: columns in order, NaN as null, checked against the schema.
+
+        Parameters
+        ----------
+        rows
+            A frame, or rows by column. Their order is kept.
+        further
+            Columns that this table has beside the declared ones, such as the settings of a sweep.
+
+        Raises
+        ------
+        Exception
+            A bug: a column is missing or unknown, has another type, or a key is null.
+        """
+        if not isinstance(rows, pl.DataFrame):
+            listed = list(rows)
+            rows = (
+                pl.DataFrame(listed, infer_schema_length=None) if listed else pl.DataFrame(schema=self.schema)
+            )
+        unknown = [name for name in rows.columns if name not in self.columns and name not in further]
+        lacking = [name for name in self.schema if name not in rows.columns]
+        assert not unknown, f"{self.name} has no columns {unknown}"
+        assert not lacking, f"{self.name} needs the columns {lacking}"
+        names = [name for name in self.columns if name in rows.columns]
+        columns = {name: self.columns[name].contract for name in names}
+        contract = cast("type[dy.Schema]", type(self.name, (dy.Schema,), columns))
+        floats = [name for name, dtype in rows.schema.items() if dtype.is_float()]
+        known = rows.with_columns(pl.col(floats).fill_nan(None))
+        checked: pl.DataFrame = contract.validate(known.select(names), cast=True)
+        return checked.hstack(known.select(further)) if further else checked
+
+
+def _table(name: str, meaning: str, columns: str, *others: Column) -> ResultTable:
+    """Declare a table by the names of its columns; ``others`` stand for columns of these names."""
+    known = {**COLUMNS, **{column.name: column for column in others}}
+    return ResultTable(name, meaning, MappingProxyType({column: known[column] for column in columns.split()}))
+
+
+_INTERVALS: Final = "sharpe_net sharpe_lower sharpe_upper"
+_DECLARED: Final = (
+    _table(
+        "ladder",
+        "Every model at every delay: means over single seeds; the ensemble's IC, t-statistic, coverage and "
+        "ties; and for each book the columns `BOOK.figure`.",
+        "model delay seeds valid_rank_ic valid_ic ic icir rank_ic rank_icir precision_at_10 literature_sr "
+        "r2_oos ensemble_ic ensemble_rank_ic ic_t coverage_dates coverage_firms tied seed_dispersion "
+        "truth_ic truth_rank_ic missing",
+    ),
+    _table("ic_series", "Daily ICs of the seed ensembles.", "date ic rank_ic model delay"),
+    _table(
+        "quantiles", "Mean label of each quantile of the forecasts.", "model delay quantile mean_return_bps"
+    ),
+    _table(
+        "equity",
+        "Every book by session, from the first forecast to the end of the last holding period.",
+        "date nav_gross nav_net excess_net turnover unfilled leverage net_exposure model book delay",
+    ),
+    _table(
+        "costs",
+        "Costs of each book by kind. Trades pay half-spread and commission on twice the turnover.",
+        f"model book delay {' '.join(COST_KINDS)} turnover_per_year",
+    ),
+    _table("book_notes", "Decisions that a book could not make as configured.", "model book date note"),
+    _table(
+        "ic_decay",
+        "IC by horizon and delay. A horizon needs four labels that do not overlap.",
+        "model horizon delay ic ic_t rank_ic rank_ic_t dates",
+    ),
+    _table(
+        "quantile_spread",
+        "Top less bottom quantile, with its interval.",
+        "model delay quantiles spread_bps t lower_bps upper_bps",
+    ),
+    _table(
+        "quantile_series",
+        "Mean label of each quantile by date, at the first delay that can be traded.",
+        "date model delay quantile mean_return_bps",
+    ),
+    _table(
+        "persistence",
+        "How long a signal stays the same.",
+        "model lag rank_autocorrelation top_turnover bottom_turnover",
+    ),
+    _table("signal_exposures", "Exposures of the signal to styles and sectors.", "model kind key mean t"),
+    _table(
+        "comparisons",
+        "Every model less every baseline and its variants, at the first delay that can be traded.",
+        "model baseline rival delay level dates lags ic_difference ic_lower ic_upper ic_t ic_p dm_t dm_p "
+        "book sessions sharpe_difference sharpe_lower sharpe_upper sharpe_p beats",
+    ),
+    _table(
+        "significance",
+        "Intervals by book, and what all trials leave of its Sharpe ratio, counted again when it is read.",
+        "model book delay level ic ic_lower ic_upper ic_p ic_bootstrap_lower ic_bootstrap_upper sessions "
+        f"{_INTERVALS} probabilistic_sharpe trials deflated_sharpe effective_trials deflated_effective "
+        "rademacher_lower",
+    ),
+    _table(
+        "multiple_tests",
+        "Tests of all models or signals of a book at once, on their common sessions.",
+        "model book delay sessions spa_p in_stepm mcs_p in_mcs baseline baseline_spa_p in_baseline_stepm "
+        "level",
+    ),
+    _table(
+        "endings",
+        "Books and their sides if delistings for unknown reasons pay 0, -30% or -55%.",
+        "model book side paid_out sharpe_net_0 annual_return_net_0 sharpe_net_30 annual_return_net_30 "
+        "sharpe_net_55 annual_return_net_55",
+    ),
+    _table("flagged_rows", "Open quality flags on the price rows.", "date ticker rule evidence earns"),
+    _table(
+        "horizons",
+        "The seed ensemble at every horizon, for models that also forecast shorter ones than the label's.",
+        "model horizon seeds ic ic_t icir rank_ic",
+    ),
+    _table("quantile_scores", "Quantile forecasts of the test.", "model level pinball reference below"),
+    _table(
+        "figures",
+        "Return, risk and trading of each book.",
+        "model book delay n_sessions annual_return_gross annual_return_net annual_volatility_net "
+        "sharpe_gross sharpe_net sortino_net calmar_net hit_rate_net skew_net worst_day_net best_day_net "
+        "max_drawdown_net leverage net_exposure turnover unfilled signal_dates decisions",
+    ),
+    _table(
+        "capacity",
+        "The book at growing amounts of capital, at the first delay that can be traded.",
+        "model book delay capital sharpe_net annual_return_net impact_bps_per_year participation_p95 "
+        "unfilled",
+    ),
+    _table(
+        "factor_alpha",
+        "Regression of net returns on factors of the same firms.",
+        "model book delay term coefficient t p_value variance_share per_year r2 sessions reading",
+    ),
+    _table(
+        "contributions",
+        "Profit by side, sector, factor and name; each breakdown adds up to the same total.",
+        "model book delay by key gross cost net",
+    ),
+    _table("exposures", "Exposures of the book over sessions.", "model book delay kind key mean low high"),
+    _table(
+        "drawdowns",
+        "The five deepest drawdowns, and who caused them.",
+        "model book delay rank peak trough recovered depth sessions names",
+    ),
+    _table("worst_days", "The ten worst sessions.", "model book delay rank date return_net names"),
+    _table(
+        "positions",
+        "Every holding and trade of the first book at the first delay that can be traded; costs are of NAV.",
+        "model book date ticker weight trade pnl cost",
+    ),
+    _table(
+        "paths",
+        "The seed ensembles on every path of combinatorial folds.",
+        "model path delay book dates ic rank_ic sharpe_net",
+    ),
+    _table(
+        "overfitting",
+        "Probability of overfitting by combinatorially symmetric cross-validation (CSCV).",
+        "candidates variants delay blocks pbo loss_probability sessions trials_left_out",
+    ),
+    _table(
+        "trials", "What was tried by now, in one row.", "trials effective_trials on_market hypothesis reach"
+    ),
+    _table("rows", "How the rows of a signal file were used.", "signal reason rows"),
+    _table("guard", "The look-ahead guard on a signal file.", "signal check verdict sentence value"),
+    _table(
+        "sweep_variants",
+        "Every signal and variant of a sweep, and a column for each swept setting.",
+        f"signal sessions {_INTERVALS} sharpe_gross annual_return_net annual_volatility_net max_drawdown_net "
+        "turnover cost_bps_per_year unfilled probabilistic_sharpe deflated_sharpe trials deflated_effective "
+        "effective_trials",
+    ),
+    _table(
+        "sweep_overfitting",
+        "Overfitting of the choice among a signal's books, by set of assumptions.",
+        "signal variants pbo loss_probability",
+    ),
+    _table(
+        "compared_figures",
+        "Models of `peerglass compare` on their common dates.",
+        f"name book delay dates ic ic_lower ic_upper sessions {_INTERVALS} deflated_sharpe trials "
+        "deflated_effective effective_trials",
+    ),
+    _table(
+        "compared_tests",
+        "Every model of `peerglass compare` less the first one. The IC is compared only for the same label.",
+        "name reference dates ic_difference ic_lower ic_upper ic_p dm_t dm_p sharpe_difference sharpe_lower "
+        "sharpe_upper sharpe_p beats",
+        _text("reference", "against", "the first model"),
+    ),
+)
+TABLES: Final[Mapping[str, ResultTable]] = MappingProxyType({one.name: one for one in _DECLARED})
+"""Name -> table."""
+
+
+def table(name: str) -> ResultTable:
+    """Return the declaration of a table."""
+    return TABLES[name]
