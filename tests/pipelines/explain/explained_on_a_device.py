@@ -16,6 +16,7 @@ from command import command
 from mock_device import NAME, MockDevice
 
 from pipelines.config.load import load_config
+from pipelines.dataset.tables import open_lake
 from pipelines.explain import attribution, games
 from pipelines.explain import forecasts as values
 from pipelines.run.record import open_run
@@ -45,6 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, A
         **tiny_settings,
         "models": MODELS,
         "seeds": [4, 7],
+        "folds": {**tiny_settings["folds"], "max_folds": 1},
         "fit": {"epochs": 1, "batch_dates": 16},
         "audit": {"enabled": False},
         "execution": {"engine": "serial"},
@@ -88,7 +90,9 @@ def test_the_explanation_of_a_date_is_that_of_the_cpu(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     explain = command(monkeypatch, capsys)
-    asked = ("explain", "latest", "--output", str(runs), "--model", "temporal_peer", "--date", "2015-01-15")
+    config = open_run("latest", runs).config
+    day = str(open_lake(config).read("forecasts", columns=["date"])["date"].min())
+    asked = ("explain", "latest", "--output", str(runs), "--model", "temporal_peer", "--date", day)
     with on_the_device():
         answer = explain(*asked, "--out", str(tmp_path / "there.parquet"))
         assert answer.code == 0, answer.err
