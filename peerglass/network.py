@@ -12,7 +12,7 @@ import polars as pl
 from peerglass.runs import Run
 from pipelines.errors import ConfigError
 from pipelines.explain.unit import unit_of_run
-from pipelines.pages.sections.model.faithfulness import verdict_rows
+from pipelines.pages.tables import verdict_rows
 
 _MONTH = dt.timedelta(days=28)
 STORED = 20

@@ -148,11 +148,11 @@ def prepared_file(
 
 def write_signal_report(measured: MeasuredSignals, evaluation: StoredEvaluation, progress: Progress) -> Path:
     """Write the tear sheet of measured signals and return its path."""
-    from pipelines.pages.collect_signals import signal_report_data
-    from pipelines.pages.html import render
+    from pipelines.pages.report import render_report
+    from pipelines.pages.report_data import signal_report
 
     with progress.stage("report"):
-        return measured.write_report(render(signal_report_data(measured, evaluation)))
+        return measured.write_report(render_report(signal_report(measured, evaluation)))
 
 
 def report_signals(
@@ -202,16 +202,15 @@ def echo_result(
     echo: Callable[[str], None],
 ) -> None:
     """Print the summary or the JSON document of measured signals."""
-    from pipelines.pages.collect_signals import signal_report_data
-    from pipelines.pages.signal_verdict import judge_report
+    from pipelines.pages.report_data import signal_report
+    from pipelines.pages.verdict import judge
     from pipelines.results.describe import document
     from pipelines.results.describe_signals import describe_signals
 
-    verdict = judge_report(signal_report_data(measured, evaluation))
+    verdict = judge(signal_report(measured, evaluation))
     if options.as_json:
-        found = {"tone": verdict.tone, "headline": verdict.headline, "evidence": verdict.evidence}
         paths = {"folder": measured.folder, "report": report, "tables": evaluation.folder}
-        echo(document(measured.run_id, evaluation, found, paths))
+        echo(document(measured.run_id, evaluation, verdict.as_dict(), paths))
         return
     for note in measured.record.notes:
         echo(note)

@@ -140,11 +140,10 @@ def backtest_run(
         dataset, lake = load_run_market(run, progress)
         evaluation = evaluate_run(run, dataset, lake, progress)
         if as_json:
-            from pipelines.pages.collect import report_data
+            from pipelines.pages.report_data import run_report
             from pipelines.pages.verdict import judge
 
-            verdict = judge(report_data(run, evaluation, dataset, lake))
-            found = {"tone": verdict.tone, "headline": verdict.headline, "evidence": verdict.evidence}
+            found = judge(run_report(run, evaluation, dataset, lake)).as_dict()
             echo(document(run.run_id, evaluation, found, {"folder": run.folder, "tables": evaluation.folder}))
         else:
             echo(describe_evaluation(evaluation, run.config))
@@ -229,16 +228,16 @@ def write_report(
     If the run has peer networks, their explorer is written as well, so that the report's link to it is never
     dead or older than the report. It is made from stored tables within a second or two.
     """
-    from pipelines.pages.collect import report_data
     from pipelines.pages.explorer import has_networks, write_explorer
-    from pipelines.pages.html import render
+    from pipelines.pages.report import render_report
+    from pipelines.pages.report_data import run_report
 
     with progress.stage("report"):
         if evaluation.record.incomplete is not None:
             progress.note(f"The run is incomplete. Missing: {evaluation.record.incomplete}.")
         explorer = write_explorer(run).name if has_networks(run) else None
-        data = replace(report_data(run, evaluation, dataset, lake), explorer=explorer)
-        return run.write_text("report.html", render(data))
+        report = replace(run_report(run, evaluation, dataset, lake), explorer=explorer)
+        return run.write_text("report.html", render_report(report))
 
 
 def track_run(run: Run, progress: Progress) -> None:

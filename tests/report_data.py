@@ -10,12 +10,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines.pages.contents.analysis import BookTables, SignalTables, TrialTables
-from pipelines.pages.contents.attribution import ExampleForecast, ModelAttribution
-from pipelines.pages.contents.faithfulness import ModelFaithfulness
-from pipelines.pages.contents.header import RunHeader
-from pipelines.pages.contents.report import ReportData
-from pipelines.pages.contents.truth import SimulatedTruth
+from pipelines.explain.unit import Unit
+from pipelines.pages.report_data import ExplainedModel, Header, Report
 
 MODELS = (
     "zero",
@@ -32,34 +28,41 @@ NEURAL = MODELS[5:]
 BOOKS = ("quantile long-short, 5 quantiles", "top 20 long-only")
 
 
-def make_report(**changes: object) -> ReportData:
-    """Build a run of 8 models, 2 delays, 3 folds and 100 firms, with planted truth and attribution."""
-    parts: dict[str, Any] = {
-        "header": make_header(),
+def make_report(**changes: Any) -> Report:  # noqa: ANN401  # fields and tables
+    """Build a run of 8 models, 2 delays, 3 folds and 100 firms, with planted truth and explanations.
+
+    A change is a field of the report, or a table; a table that is None is left out.
+    """
+    tables = {
         "ladder": make_ladder(),
         "folds": make_folds(),
         **make_series(),
         "quantiles": make_quantiles(),
         "comparisons": make_comparisons(),
-        "cost_assumptions": pl.DataFrame(
+        "assumptions": pl.DataFrame(
             {
                 "assumption": ["half-spread", "commission", "borrow on shorts"],
                 "value": [5.0, 0.5, 50.0],
                 "unit": ["bps of traded value", "bps of traded value", "bps of short value per year"],
             }
         ),
-        "cost_breakdown": make_costs(),
+        "costs": make_costs(),
         "learning": make_learning(),
-        "truth": make_truth(),
-        "books": make_books(),
-        "signals": make_signals(),
-        "trials": make_trials(),
-        "attribution": (make_attribution("temporal_peer"), make_attribution("self_peer", example=False)),
+        **make_books(),
+        **make_signals(),
+        **make_trials(),
     }
-    return ReportData(**(parts | changes))
+    own: dict[str, Any] = {
+        "header": make_header(),
+        "explained": (make_explained("temporal_peer"), make_explained("self_peer", example=False)),
+    }
+    fields = set(Report.__dataclass_fields__) - {"tables"}
+    own |= {name: value for name, value in changes.items() if name in fields}
+    tables |= {name: value for name, value in changes.items() if name not in fields}
+    return Report(tables={name: frame for name, frame in tables.items() if frame is not None}, **own)
 
 
-def make_header(**changes: object) -> RunHeader:
+def make_header(**changes: object) -> Header:
     parts: dict[str, Any] = {
         "run_id": "20260105T051500-3f9c2a",
         "name": "Nightly, simulated market",
@@ -86,6 +89,8 @@ def make_header(**changes: object) -> RunHeader:
         "universe": "price of at least 1, median dollar volume of at least 100,000 over 63 sessions",
         "mean_firms_per_date": 97.4,
         "main_book": BOOKS[0],
+        "sharpe_rate": "a rate of 0",
+        "periods_per_year": 252.0,
         "stage_seconds": {"ingest": 3.1, "train": 512.7, "backtest": 4.4, "explain": 61.0, "report": 2.2},
         "hazards": (
             "12 firms' prices end before the data do: they are assumed delisted at -30%.",
@@ -93,7 +98,7 @@ def make_header(**changes: object) -> RunHeader:
         ),
         "notes": ("No volume in the source: liquidity characteristics are left out.",),
     }
-    return RunHeader(**(parts | changes))
+    return Header(**(parts | changes))
 
 
 def answer(model: str, baseline: str) -> str | None:
@@ -154,6 +159,8 @@ def make_ladder() -> pl.DataFrame:
                     "literature_sr": 60 * ic,
                     "valid_rank_ic": None if flat else 1.1 * SKILL[model],
                     "share_of_truth": None if flat else ic / 0.081,
+                    "truth_ic": 0.081 if delay else 0.093,
+                    "truth_rank_ic": 0.077 if delay else 0.089,
                     "sharpe_gross": 0.0 if flat else 70 * ic,
                     "sharpe_net": net,
                     "ic_lower": None if flat or delay != 1 else ic - 0.012,
@@ -294,19 +301,21 @@ def make_edges(n_firms: int = 100, n_edges: int = 900) -> pl.DataFrame:
             "q": np.linspace(1e-6, 0.04, n_edges),
             "found": True,
             "same_group": [i % 8 == j % 8 for i, j in sorted(pairs)],
+            "planted": [i % 4 != 3 for i, _ in sorted(pairs)],
         }
     ).sort("weight", descending=True)
 
 
-def make_faithfulness() -> ModelFaithfulness:
+def make_faithfulness() -> dict[str, pl.DataFrame]:
+    """Make the tables on attention."""
     over, methods = ["days", "peers"], ["shap", "attention", "random"]
     bounds = {"value": [0.4, 0.8], "low": [0.3, 0.75], "high": [0.5, float("inf")]}
     share = np.linspace(0, 1, 5)
     power = {"shap": 0.3, "attention": 0.7, "random": 1.0}
     firms = ["S0001", "S0002", "S0003"]
     cells = [(a, b) for a in firms for b in firms if a != b]
-    return ModelFaithfulness(
-        verdict=pl.DataFrame(
+    return {
+        "verdict": pl.DataFrame(
             {
                 "over": over,
                 "answer": ["no", "inconclusive"],
@@ -320,7 +329,7 @@ def make_faithfulness() -> ModelFaithfulness:
                 "near": ["inconclusive", None],
             }
         ),
-        curves=pl.concat(
+        "curves": pl.concat(
             [
                 pl.DataFrame({"share": share, "cumulative": share ** power[method]}).with_columns(
                     over=pl.lit("days"), method=pl.lit(method), removal=pl.lit(removal)
@@ -329,7 +338,7 @@ def make_faithfulness() -> ModelFaithfulness:
                 for removal in ("mask", "date")
             ]
         ),
-        agreement=pl.DataFrame(
+        "agreement": pl.DataFrame(
             {
                 "over": over,
                 "kind": ["agreement with SHAP", "model seeds"],
@@ -339,7 +348,7 @@ def make_faithfulness() -> ModelFaithfulness:
                 "dates": [12, 12],
             }
         ),
-        inference=pl.DataFrame(
+        "inference": pl.DataFrame(
             {
                 "over": ["days"] * 2,
                 "weights": ["as trained", "uniform"],
@@ -350,7 +359,7 @@ def make_faithfulness() -> ModelFaithfulness:
                 "moved": [None, 0.3],
             }
         ),
-        heads=pl.DataFrame(
+        "heads": pl.DataFrame(
             {
                 "over": ["days"] * 2,
                 "layer": [1, 1],
@@ -360,7 +369,7 @@ def make_faithfulness() -> ModelFaithfulness:
                 "null": [0.3, float("nan")],
             }
         ),
-        day_weights=pl.DataFrame(
+        "day_weights": pl.DataFrame(
             {
                 "day": [1, 2],
                 "regime": ["all", "calm"],
@@ -370,10 +379,10 @@ def make_faithfulness() -> ModelFaithfulness:
                 "null": 0.5,
             }
         ),
-        day_map=pl.DataFrame(
+        "day_map": pl.DataFrame(
             {"layer": [1] * 4, "head": [1] * 4, "query": [1, 1, 2, 2], "key": [1, 2, 1, 2], "weight": 0.5}
         ),
-        firm_map=pl.DataFrame(
+        "firm_map": pl.DataFrame(
             {
                 "date": ["2023-11-17"] * 12,
                 "method": ["attention"] * 6 + ["shap"] * 6,
@@ -382,29 +391,31 @@ def make_faithfulness() -> ModelFaithfulness:
                 "value": np.linspace(0.0, 0.2, 12),
             }
         ),
-    )
+    }
 
 
-def make_attribution(model: str, example: bool = True) -> ModelAttribution:
+def make_explained(model: str, example: bool = True) -> ExplainedModel:
+    """Explain a model; the network of temporal_peer is compared with planted edges."""
     days = [f"days {5 * i + 1} to {5 * i + 5} back" for i in range(4)]
     families = ["momentum", "reversal", "volatility", "liquidity", "value", "quality", "size"]
     kinds = ["days"] * 4 + ["features"] * 7 + ["peers"] * 2
     players = [*days, *families, "peers in the group", "other peers"]
     size = [0.021, 0.012, 0.006, 0.003, 0.009, 0.014, 0.006, 0.004, 0.011, 0.007, 0.005, 0.016, 0.004]
     values = [0.031, -0.012, 0.004, -0.001, 0.009, -0.018, 0.006, 0.002, 0.011, -0.003, 0.002, 0.022, -0.004]
-    return ModelAttribution(
-        model=model,
-        unit="bps of return",
-        unit_sentence="return over 1 session",
-        n_forecasts=2_400,
-        players=pl.DataFrame(
+    forecast = {
+        "date": "2023-11-17",
+        "ticker": "S0042",
+        "base_value": 0.011,
+        "forecast": 0.011 + sum(values),
+        "player": players,
+        "value": values,
+        "error": [0.0004] * len(values),
+    }
+    tables = {
+        "players": pl.DataFrame(
             {"kind": kinds, "player": players, "mean_abs_shap": size, "error": [0.1 * x for x in size]}
         ),
-        additivity_max_abs=3.1e-7,
-        additivity_relative=4.2e-6,
-        monte_carlo_error=0.0004,
-        removal="date",
-        skill=pl.DataFrame(
+        "skill": pl.DataFrame(
             {
                 "kind": [*("family" if kind == "features" else kind for kind in kinds), "base", "total"],
                 "player": [*players, "without any player", "rank IC"],
@@ -413,18 +424,10 @@ def make_attribution(model: str, example: bool = True) -> ModelAttribution:
                 "dates": [240] * (len(values) + 2),
             }
         ),
-        faithfulness=make_faithfulness(),
-        example=ExampleForecast(
-            "2023-11-17",
-            "S0042",
-            0.011,
-            0.011 + sum(values),
-            pl.DataFrame({"player": players, "value": values, "error": [0.0004] * len(values)}),
-        )
-        if example
-        else None,
-        edges=make_edges(),
-        network=pl.DataFrame(
+        **make_faithfulness(),
+        **({"example": pl.DataFrame(forecast)} if example else {}),
+        "edges": make_edges(),
+        "network": pl.DataFrame(
             {
                 "measure": ["edges found", "homophily", "rank correlation with attention"],
                 "value": [900.0, 0.63, 0.71],
@@ -434,7 +437,7 @@ def make_attribution(model: str, example: bool = True) -> ModelAttribution:
                 "number": [9_900, 9_900, 9_900],
             }
         ),
-        evidence=pl.DataFrame(
+        "evidence": pl.DataFrame(
             {
                 "kind": ["edge"] * 3 + ["random"] * 3,
                 "leader": ["S0000", "S0001", "S0002"] * 2,
@@ -446,34 +449,47 @@ def make_attribution(model: str, example: bool = True) -> ModelAttribution:
                 "q": [3e-4, 0.07, 0.3, 0.45, 0.14, 1.0],
             }
         ),
-    )
+    }
+    facts: dict[str, Any] = {
+        "n_forecasts": 2_400,
+        "additivity_max_abs": 3.1e-7,
+        "additivity_relative": 4.2e-6,
+        "monte_carlo_error": 0.0004,
+        "removal": "date",
+    }
+    if model == "temporal_peer":
+        powers = {"shap": 0.12, "attention": 0.45, "random": 1.0}
+        facts |= {f"auc_{method}": 1 / (1 + power) for method, power in powers.items()}
+        facts |= {"auc_untrained": 0.55, "n_planted": 212, "n_pairs": 9_900}
+        fpr = np.linspace(0, 1, 2_000)
+        curves = [pl.DataFrame({"method": m, "fpr": fpr, "tpr": fpr**p}) for m, p in powers.items()]
+        tables |= {"roc": pl.concat(curves), "recovery": make_recovery()}
+    return ExplainedModel(model, Unit("bps", 1.0, "return", "return over 1 session"), facts, tables)
 
 
-def make_truth() -> SimulatedTruth:
-    fpr = np.linspace(0, 1, 2_000)
-    powers = {"shap": 0.12, "attention": 0.45, "random": 1.0}
-    curves = [pl.DataFrame({"method": m, "fpr": fpr, "tpr": fpr**p}) for m, p in powers.items()]
-    top = make_edges().head(15)
-    return SimulatedTruth(
-        ceiling=pl.DataFrame({"delay": [1, 0], "ic": [0.081, 0.093], "rank_ic": [0.077, 0.089]}),
-        edge_model="temporal_peer",
-        edge_auc=pl.DataFrame({"method": list(powers), "auc": [1 / (1 + p) for p in powers.values()]}),
-        recovery=pl.DataFrame(
-            {
-                "kind": ["all", "industry"],
-                "n_edges": [212, 104],
-                "shap": [0.893, 0.951],
-                "error": [0.012, 0.009],
-                "attention": [0.69, 0.7],
-                "start": [0.61, 0.66],
-                "lift": [0.283, 0.291],
-                "lift_error": [0.014, None],
-            }
-        ),
-        roc=pl.concat(curves),
-        top_edges=top.select("leader", "follower", "weight", planted=pl.int_range(pl.len()) % 4 != 3),
-        n_planted=212,
-        n_pairs=9_900,
+def make_recovery() -> pl.DataFrame:
+    """Make the AUC of each way of ranking pairs by kind of planted edge."""
+    kinds = {"kind": ["all", "industry"], "n_edges": [212, 104]}
+    no_lift = {"lift": [0.0, 0.0], "lift_error": [None, None]}
+    shap = {
+        "auc": [0.893, 0.951],
+        "error": [0.012, 0.009],
+        "lift": [0.283, 0.291],
+        "lift_error": [0.014, None],
+    }
+    parts = {
+        "shap": shap,
+        "attention": {"auc": [0.69, 0.7], "error": [0.01, 0.01], **no_lift},
+        "attention before training": {"auc": [0.61, 0.66], "error": [0.01, 0.01], **no_lift},
+    }
+    return pl.concat(
+        [
+            pl.DataFrame(
+                kinds | part | {"method": method},
+                schema_overrides={"lift": pl.Float64, "lift_error": pl.Float64},
+            )
+            for method, part in parts.items()
+        ]
     )
 
 
@@ -481,7 +497,7 @@ SECTORS = ("energy", "materials", "industrials", "health", "financials", "techno
 STYLES = ("market beta", "size", "value", "momentum", "reversal", "volatility")
 
 
-def make_books(firms: int = 60) -> BookTables:
+def make_books(firms: int = 60) -> dict[str, pl.DataFrame]:
     """Make the tables of the main book at delay 1, and its figures at delay 0 as well."""
     rng = np.random.default_rng(8)
     keys = {"book": BOOKS[0], "delay": 1}
@@ -597,16 +613,16 @@ def make_books(firms: int = 60) -> BookTables:
         }
         for rank in range(1, 6)
     ]
-    return BookTables(
-        figures=pl.DataFrame(figures),
-        capacity=pl.DataFrame(capacity),
-        factor_alpha=pl.DataFrame(alpha),
-        contributions=pl.DataFrame(contributions),
-        exposures=pl.DataFrame(exposures),
-        drawdowns=pl.DataFrame(falls),
-        worst_days=pl.DataFrame(days),
-        positions=make_positions(firms),
-    )
+    return {
+        "figures": pl.DataFrame(figures),
+        "capacity": pl.DataFrame(capacity),
+        "factor_alpha": pl.DataFrame(alpha),
+        "contributions": pl.DataFrame(contributions),
+        "exposures": pl.DataFrame(exposures),
+        "drawdowns": pl.DataFrame(falls),
+        "worst_days": pl.DataFrame(days),
+        "positions": make_positions(firms),
+    }
 
 
 def make_positions(firms: int = 60, sessions: int = 756) -> pl.DataFrame:
@@ -630,7 +646,7 @@ def make_positions(firms: int = 60, sessions: int = 756) -> pl.DataFrame:
     )
 
 
-def make_signals() -> SignalTables:
+def make_signals() -> dict[str, pl.DataFrame]:
     """Make the tables of the signals: IC by horizon and delay, quantiles, persistence and exposures."""
     rng = np.random.default_rng(10)
     decay, spread, persistence, exposures = [], [], [], []
@@ -683,16 +699,16 @@ def make_signals() -> SignalTables:
         for model in MODELS[1:]
         for quantile in range(1, 6)
     ]
-    return SignalTables(
-        ic_decay=pl.DataFrame(decay),
-        quantile_spread=pl.DataFrame(spread),
-        quantile_series=pl.concat(series),
-        persistence=pl.DataFrame(persistence),
-        signal_exposures=pl.DataFrame(exposures),
-    )
+    return {
+        "ic_decay": pl.DataFrame(decay),
+        "quantile_spread": pl.DataFrame(spread),
+        "quantile_series": pl.concat(series),
+        "persistence": pl.DataFrame(persistence),
+        "signal_exposures": pl.DataFrame(exposures),
+    }
 
 
-def make_trials() -> TrialTables:
+def make_trials() -> dict[str, pl.DataFrame]:
     """Make the tests of all models at once, and the probability of overfitting."""
     tests = [
         {
@@ -717,4 +733,4 @@ def make_trials() -> TrialTables:
         "loss_probability": [0.081],
         "sessions": [756],
     }
-    return TrialTables(multiple_tests=pl.DataFrame(tests), overfitting=pl.DataFrame(overfitting))
+    return {"multiple_tests": pl.DataFrame(tests), "overfitting": pl.DataFrame(overfitting)}

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 import plotly.graph_objects as go
 import polars as pl
-from plotly.subplots import make_subplots
 
-from peerglass.charts.notebook import decorate, to_plotly
+from peerglass.charts.notebook import MENU, to_plotly
 from peerglass.runs import Run
 from pipelines.errors import ConfigError
-from pipelines.pages.charts import faithfulness
-from pipelines.pages.charts.faithfulness import METHODS
-from pipelines.pages.theme import MUTED, axis, safe, short
-
-_BLUES = [[0.0, "#ffffff"], [0.5, "#7fb3d8"], [1.0, "#08306b"]]
-_RECOVERY = {"shap": ("SHAP", "#0072B2"), "attention": ("attention", "#D55E00")}
+from pipelines.pages.charts import explained
+from pipelines.pages.figure import axis, heat, matrix, names_axis, safe, short
 
 
 def recovery(run: Run, model: str) -> go.Figure:
@@ -24,29 +20,7 @@ def recovery(run: Run, model: str) -> go.Figure:
     The AUC is the probability that a planted edge has a larger weight than another pair of firms; 0.5 is a
     guess. A whisker is 1.96 standard errors.
     """
-    rows = _own(run, "explain_recovery", model)
-    figure = go.Figure()
-    kinds = rows["kind"].str.replace_all("_", " ").unique(maintain_order=True).to_list()
-    for method in rows["method"].unique(maintain_order=True).to_list():
-        part = rows.filter(pl.col("method") == method)
-        name, colour = _RECOVERY.get(method, (method, MUTED))
-        figure.add_bar(
-            x=part["kind"].str.replace_all("_", " ").to_list(),
-            y=part["auc"].to_list(),
-            name=short(name),
-            marker_color=colour,
-            error_y={"type": "data", "array": (1.96 * part["error"]).to_list(), "thickness": 1.2, "width": 4},
-            hovertemplate=f"{safe(name)}, %{{x}}: %{{y:.3f}}<extra></extra>",
-        )
-    decorate(figure, f"Planted edges found by {safe(model)}")
-    figure.add_hline(y=0.5, line={"color": MUTED, "dash": "dash"}, annotation_text="a guess")
-    figure.update_layout(
-        height=430,
-        barmode="group",
-        xaxis=axis("kind of planted edge", categoryorder="array", categoryarray=kinds),
-        yaxis=axis("AUC", range=[0.0, 1.02]),
-    )
-    return figure
+    return to_plotly(explained.recovery(_own(run, "explain_recovery", model), model))
 
 
 def attention_and_values(run: Run, model: str, n_firms: int = 30) -> go.Figure:
@@ -56,64 +30,43 @@ def attention_and_values(run: Run, model: str, n_firms: int = 30) -> go.Figure:
     receive most attention. A menu puts another method at the right.
     """
     rows = _own(run, "explain_firm_map", model)
-    firms = rows.filter(pl.col("method") == "attention")["target"].unique(maintain_order=True).to_list()
-    firms = firms[:n_firms]
-    place = {firm: i for i, firm in enumerate(firms)}
-    grids: dict[str, list[list[float | None]]] = {}
-    for method in rows["method"].unique(maintain_order=True).to_list():
-        grid = np.full((len(firms), len(firms)), np.nan)
-        part = rows.filter(pl.col("method") == method)
-        for target, source, value in part.select("target", "source", "value").iter_rows():
-            if target in place and source in place:
-                grid[place[target], place[source]] = value
-        top = np.nanmax(grid) if np.isfinite(grid).any() else 1.0
-        grids[method] = [[None if np.isnan(v) else round(float(v / top), 5) for v in row] for row in grid]
-    others = [method for method in grids if method != "shap"]
-    if "shap" not in grids or "attention" not in grids:
+    methods = rows["method"].unique(maintain_order=True).to_list()
+    if "shap" not in methods or "attention" not in methods:
         raise ConfigError(f"The run {run.id} has no map of firms for {model!r}; explain it again.")
-    names = [short(firm, 8) for firm in firms]
-    figure = make_subplots(cols=2, shared_yaxes=True, horizontal_spacing=0.05)
-    for column, method in ((1, "shap"), (2, "attention")):
-        figure.add_heatmap(
-            z=grids[method],
-            x=names,
-            y=names,
-            colorscale=_BLUES,
-            zmin=0,
-            zmax=1,
-            showscale=column == 2,
-            colorbar={"thickness": 12, "title": {"text": "share of the largest", "side": "right"}},
-            hovertemplate="%{y} from %{x}: %{z:.3f}<extra></extra>",
-            row=1,
-            col=column,
+    firms = rows.filter(pl.col("method") == "attention")["target"].unique(maintain_order=True).to_list()
+    firms, names = firms[:n_firms], [short(firm, 8) for firm in firms[:n_firms]]
+    within = rows.filter(pl.col("target").is_in(firms), pl.col("source").is_in(firms))
+    share = within.with_columns(pl.col("value") / pl.col("value").max().over("method"))
+    grids = {
+        method: matrix(
+            share.filter(pl.col("method") == method).select("target", "source", "value"), firms, firms
         )
-    titles = {method: METHODS.get(method, (method,))[0] for method in others}
+        for method in methods
+    }
+    title = f"Who moved whom, and who looked at whom: {model} on {rows['date'][0]}"
+    hover = "%{y} from %{x}: %{z:.3f}<extra></extra>"
+    one = heat(title, grids["shap"], names, names, "share of the largest", zmax=1, hovertemplate=hover)
+    figure = to_plotly(one)
+    small: dict[str, Any] = {"tickangle": -90, "tickfont": {"size": 9}}
+    other = one.traces[0] | {"z": grids["attention"], "xaxis": "x2"}
+    figure.data[0].update(showscale=False)
+    figure.add_trace(other)
+    others = [method for method in methods if method != "shap"]
+    titles = {method: explained.METHODS.get(method, (safe(method),))[0] for method in others}
     buttons = [
         {
             "label": titles[method],
             "method": "update",
-            "args": [{"z": [grids["shap"], grids[method]]}, {"xaxis2.title.text": safe(titles[method])}],
+            "args": [{"z": [grids["shap"], grids[method]]}, {"xaxis2.title.text": titles[method]}],
         }
         for method in others
     ]
-    decorate(figure, f"Who moved whom, and who looked at whom: {safe(model)} on {safe(rows['date'][0])}")
-    figure.update_xaxes(type="category", tickangle=-90, tickfont={"size": 9})
-    figure.update_yaxes(type="category", autorange="reversed", tickfont={"size": 9})
     figure.update_layout(
         height=560,
-        xaxis_title="|SHAP|",
-        xaxis2_title="attention",
-        updatemenus=[
-            {
-                "buttons": buttons,
-                "active": others.index("attention"),
-                "x": 1.0,
-                "xanchor": "right",
-                "y": 1.0,
-                "yanchor": "bottom",
-                "pad": {"b": 26},
-            }
-        ],
+        xaxis=axis("|SHAP|", type="category", domain=[0.0, 0.475], **small),
+        xaxis2=axis("attention", type="category", domain=[0.525, 1.0], **small),
+        yaxis=names_axis(autorange="reversed", tickfont={"size": 9}),
+        updatemenus=[{"buttons": buttons, "active": others.index("attention"), **MENU}],
     )
     return figure
 
@@ -137,10 +90,8 @@ def agreement(run: Run, model: str, kind: str = "agreement with SHAP") -> go.Fig
     if rows.is_empty():
         known = ", ".join(every["kind"].unique(maintain_order=True).to_list())
         raise ConfigError(f"{kind!r} was not measured for {model}, only: {known}.")
-    figure = to_plotly(faithfulness.agreement_with_shap(rows))
-    if kind != "agreement with SHAP":
-        figure.update_layout(title_text=f"Rank correlation: {safe(kind)}")
-    return figure
+    title = "Rank correlation with |SHAP|" if kind == "agreement with SHAP" else f"Rank correlation: {kind}"
+    return to_plotly(explained.agreement_with_shap(rows, title))
 
 
 def removal(run: Run, model: str, over: str = "peers") -> go.Figure:
@@ -154,12 +105,12 @@ def removal(run: Run, model: str, over: str = "peers") -> go.Figure:
     if rows.is_empty():
         known = ", ".join(every["over"].unique(maintain_order=True).to_list())
         raise ConfigError(f"Removal over {over!r} was not measured for {model}, only over {known}.")
-    return to_plotly(faithfulness.removal_curves(rows, over))
+    return to_plotly(explained.removal_curves(rows, over))
 
 
 def day_weights(run: Run, model: str) -> go.Figure:
     """Draw the attention of each past day, by the volatility regime of that day, and equal weights."""
-    return to_plotly(faithfulness.weight_of_past_days(_own(run, "explain_day_weights", model)))
+    return to_plotly(explained.weight_of_past_days(_own(run, "explain_day_weights", model)))
 
 
 def _own(run: Run, table: str, model: str) -> pl.DataFrame:

@@ -4,29 +4,44 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from peerglass.charts.notebook import decorate, to_plotly
+from peerglass.charts.notebook import MENU, to_plotly
 from peerglass.network import STORED, PeerNetwork
 from pipelines.errors import ConfigError
-from pipelines.pages.charts.attribution import one_forecast
-from pipelines.pages.charts.network import peer_network as draw_network
-from pipelines.pages.contents.attribution import ExampleForecast
-from pipelines.pages.theme import BLUE, INK, MUTED, PALETTE, VERMILION, axis, safe, short
+from pipelines.pages.charts import explained
+from pipelines.pages.figure import (
+    BLUE,
+    MUTED,
+    PALETTE,
+    UNKNOWN,
+    VERMILION,
+    ZERO,
+    Figure,
+    Trace,
+    axis,
+    bars,
+    draw,
+    heat,
+    matrix,
+    names_axis,
+    safe,
+    short,
+    whiskers,
+    zero_axis,
+)
 
 if TYPE_CHECKING:
     from peerglass.attribution import Attribution
 
 _PEERS = 12  # bars that can be read
 _GROUPS = 7  # colours that can be told apart
-_UNKNOWN = "#8a949e"
-_MENU = {"x": 1.0, "xanchor": "right", "y": 1.0, "yanchor": "bottom", "pad": {"b": 26}}
-_DIVERGING = [[0.0, VERMILION], [0.5, "#ffffff"], [1.0, BLUE]]
 
 
 def peers(network: PeerNetwork, ticker: str, date: dt.date) -> go.Figure:
@@ -36,27 +51,23 @@ def peers(network: PeerNetwork, ticker: str, date: dt.date) -> go.Figure:
     not how certain the market is. Blue: a peer of the firm's own group. A menu chooses another firm.
     """
     network.peers(ticker, date)  # the error of a firm without peers
-    figure = go.Figure({"type": "bar", "orientation": "h", **_bars(network, ticker, date)})
-    decorate(figure, f"Peers of {safe(ticker)} on {date}")
-    buttons = [
-        {
-            "label": short(firm, 12),
-            "method": "update",
-            "args": [
-                {name: [value] for name, value in _flat(_bars(network, firm, date)).items()},
-                {"title.text": f"Peers of {safe(firm)} on {date}"},
-            ],
-        }
-        for firm in network.followers(date)
-    ]
-    figure.update_layout(
-        height=470,
-        xaxis=axis(f"contribution to the forecast ({network.unit})", zeroline=True, zerolinewidth=2),
-        yaxis=axis("", type="category", autorange="reversed"),
-        updatemenus=[{"buttons": buttons, "active": network.followers(date).index(ticker), **_MENU}],
-        annotations=[_key()],
+    key = "  ".join(
+        f"<span style='color:{colour}'>\u25a0</span> {name}"
+        for name, colour in (("own group", BLUE), ("other group", VERMILION), ("unknown", UNKNOWN))
     )
-    return figure
+    at = {"x": 0.0, "y": 1.0, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+    layout = {
+        "xaxis": zero_axis(f"contribution to the forecast ({network.unit})"),
+        "yaxis": names_axis(autorange="reversed"),
+        "annotations": [at | {"showarrow": False, "text": key}],
+    }
+
+    def title(firm: str) -> str:
+        return f"Peers of {firm} on {date}"
+
+    shown = draw(title(ticker), 364, [_bars(network, ticker, date)], layout)
+    firms = {firm: [_bars(network, firm, date)] for firm in network.followers(date)}
+    return _with_firms(shown, firms, ticker, title)
 
 
 def peer_changes(network: PeerNetwork, ticker: str, date: dt.date, since: dt.date) -> go.Figure:
@@ -66,32 +77,17 @@ def peer_changes(network: PeerNetwork, ticker: str, date: dt.date, since: dt.dat
     not zero. A menu chooses another firm.
     """
     network.changes(date, since, ticker)  # the error of a firm without peers
-    figure = go.Figure()
-    shown = _changes(network, ticker, date, since)
-    for trace in shown:
-        figure.add_trace(trace)
+    layout = {
+        "xaxis": zero_axis(f"contribution to the forecast ({network.unit})"),
+        "yaxis": names_axis(autorange="reversed"),
+    }
+
+    def title(firm: str) -> str:
+        return f"Peers of {firm}, from {since} to {date}"
+
+    shown = draw(title(ticker), 394, _changes(network, ticker, date, since), layout)
     both = sorted(set(network.followers(date)) & set(network.followers(since)))
-    title = f"from {since} to {date}"
-    buttons = []
-    for firm in both:
-        flat = [_flat(trace) for trace in _changes(network, firm, date, since)]
-        fields = ("x", "y", "error_x.array") if flat else ()
-        values = {name: [one.get(name) for one in flat] for name in fields}
-        buttons.append(
-            {
-                "label": short(firm, 12),
-                "method": "update",
-                "args": [values, {"title.text": f"Peers of {safe(firm)}, {title}"}],
-            }
-        )
-    decorate(figure, f"Peers of {safe(ticker)}, {title}")
-    figure.update_layout(
-        height=500,
-        xaxis=axis(f"contribution to the forecast ({network.unit})", zeroline=True, zerolinewidth=2),
-        yaxis=axis("", type="category", autorange="reversed"),
-        updatemenus=[{"buttons": buttons, "active": both.index(ticker), **_MENU}],
-    )
-    return figure
+    return _with_firms(shown, {firm: _changes(network, firm, date, since) for firm in both}, ticker, title)
 
 
 def peer_history(network: PeerNetwork, ticker: str) -> go.Figure:
@@ -104,34 +100,21 @@ def peer_history(network: PeerNetwork, ticker: str) -> go.Figure:
         raise ConfigError(f"No forecast of {ticker} was explained; choose a firm of network.followers(date).")
     size = own.group_by("leader").agg(size=(pl.col("value") ** 2).sum()).sort("size", descending=True)
     leaders = size["leader"].head(20).to_list()
-    grid = np.full((len(leaders), len(network.dates)), np.nan)
-    place = {leader: i for i, leader in enumerate(leaders)}
-    column = {date: i for i, date in enumerate(network.dates)}
-    for leader, date, value in own.select("leader", "date", "value").iter_rows():
-        if leader in place:
-            grid[place[leader], column[date]] = value
-    limit = float(np.nanmax(np.abs(grid)))
-    figure = go.Figure(
-        {
-            "type": "heatmap",
-            "z": [[None if np.isnan(v) else round(float(v), 6) for v in row] for row in grid],
-            "x": [str(date) for date in network.dates],
-            "y": [short(leader, 12) for leader in leaders],
-            "colorscale": _DIVERGING,
-            "zmin": -limit,
-            "zmax": limit,
-            "hoverongaps": False,
-            "colorbar": {"thickness": 12, "title": {"text": network.unit, "side": "right"}},
-            "hovertemplate": "%{y} on %{x}: %{z:.3g}<extra></extra>",
-        }
+    kept = own.filter(pl.col("leader").is_in(leaders)).select("leader", "date", "value")
+    limit = max(abs(value) for value in kept["value"])
+    return to_plotly(
+        heat(
+            f"Contributions to the forecasts of {ticker}",
+            matrix(kept, leaders, network.dates),
+            [short(leader, 12) for leader in leaders],
+            [str(date) for date in network.dates],
+            network.unit,
+            colorscale=[[0.0, VERMILION], [0.5, "#ffffff"], [1.0, BLUE]],
+            zmin=-limit,
+            zmax=limit,
+            hovertemplate="%{y} on %{x}: %{z:.3g}<extra></extra>",
+        )
     )
-    decorate(figure, f"Contributions to the forecasts of {safe(ticker)}")
-    figure.update_layout(
-        height=150 + 18 * max(len(leaders), 5),
-        xaxis=axis("", type="category", tickangle=-60),
-        yaxis=axis("", type="category", autorange="reversed"),
-    )
-    return figure
 
 
 def peer_network(network: PeerNetwork, n_edges: int = 40) -> go.Figure:
@@ -143,25 +126,28 @@ def peer_network(network: PeerNetwork, n_edges: int = 40) -> go.Figure:
     """
     found = network.edges.filter(pl.col("found"))
     edges = found if found.height else network.edges
-    figure = to_plotly(draw_network(edges, network.model, n_edges))
+    top = edges.sort("weight", descending=True).head(n_edges)
     groups = dict(network.firms.select("ticker", "group").iter_rows())
-    shown = {name.text for name in figure.layout.annotations if not name.showarrow}
-    counted = Counter(group for firm, group in groups.items() if short(firm, 12) in shown and group)
+    counted = Counter(group for firm in {*top["leader"], *top["follower"]} if (group := groups.get(firm)))
     colours = dict(zip([group for group, _ in counted.most_common(_GROUPS)], PALETTE, strict=False))
-    by_text = {short(firm, 12): colours.get(group, _UNKNOWN) for firm, group in groups.items()}
-    for name in figure.layout.annotations:
-        if not name.showarrow:
-            name.update(bordercolor=by_text.get(name.text, _UNKNOWN), borderwidth=2)
-    for trace in figure.data:
-        trace.showlegend = False
-    for group, colour in [*colours.items(), ("other or unknown", _UNKNOWN)]:
-        marker = {"color": colour, "size": 10}
-        figure.add_scatter(x=[None], y=[None], mode="markers", name=short(group), marker=marker)
-    number = min(n_edges, edges.height)
+    borders = {firm: colours.get(group, UNKNOWN) for firm, group in groups.items()}
+    drawn = explained.peer_network(edges, network.model, n_edges, borders)
+    legend: list[Trace] = [
+        {
+            "type": "scatter",
+            "x": [None],
+            "y": [None],
+            "mode": "markers",
+            "name": short(group),
+            "marker": {"color": colour, "size": 10},
+        }
+        for group, colour in [*colours.items(), ("other or unknown", UNKNOWN)]
+    ]
+    hidden = [{**trace, "showlegend": False} for trace in drawn.traces]
     which = "edges found" if found.height else "edges; none is found against shuffled peers"
-    decorate(figure, f"Peer network of {safe(network.model)}: the {number} strongest {which}")
-    figure.update_layout(showlegend=True, height=740, margin={"t": 56, "b": 80})
-    figure.update_layout(legend={"y": -0.01, "yanchor": "top"})
+    title = f"Peer network of {network.model}: the {top.height} strongest {which}"
+    figure = to_plotly(replace(drawn, title=title, traces=(*hidden, *legend)))
+    figure.update_layout(height=740, margin={"t": 56, "b": 80}, legend={"y": -0.01, "yanchor": "top"})
     return figure
 
 
@@ -171,29 +157,32 @@ def attention_and_weights(network: PeerNetwork) -> go.Figure:
     If attention were an explanation, the points would lie on a rising line. Edges that were found are dark.
     Only stored edges are drawn: the strongest ones of each follower and those that were found.
     """
-    figure = go.Figure()
     edges = network.edges.filter((pl.col("attention") > 0) & (pl.col("weight") > 0))
-    for found, name, colour in ((False, "not found", "#b5bec8"), (True, "found", BLUE)):
+    traces: list[Trace] = []
+    for found, name, colour in ((False, "not found", ZERO), (True, "found", BLUE)):
         rows = edges.filter(pl.col("found") == found)
-        figure.add_scattergl(
-            x=rows["attention"].to_list(),
-            y=rows["weight"].to_list(),
-            mode="markers",
-            name=name,
-            marker={"size": 5, "color": colour, "opacity": 0.7},
-            text=[
-                f"{safe(leader)} \u2192 {safe(follower)}"
-                for leader, follower in rows.select("leader", "follower").iter_rows()
-            ],
-            hovertemplate="%{text}: attention %{x:.3g}, weight %{y:.3g}<extra></extra>",
+        traces.append(
+            {
+                "type": "scattergl",
+                "x": rows["attention"].to_list(),
+                "y": rows["weight"].to_list(),
+                "mode": "markers",
+                "name": name,
+                "marker": {"size": 5, "color": colour, "opacity": 0.7},
+                "text": [
+                    f"{safe(leader)} \u2192 {safe(follower)}"
+                    for leader, follower in rows.select("leader", "follower").iter_rows()
+                ],
+                "hovertemplate": "%{text}: attention %{x:.3g}, weight %{y:.3g}<extra></extra>",
+            }
         )
-    decorate(figure, f"Weight against attention, {edges.height:,} edges of {safe(network.model)}")
-    figure.update_layout(
-        height=460,
-        xaxis=axis("mean attention over dates", type="log"),
-        yaxis=axis(f"weight ({network.unit})", type="log"),
+    layout = {
+        "xaxis": axis("mean attention over dates", type="log"),
+        "yaxis": axis(f"weight ({network.unit})", type="log"),
+    }
+    return to_plotly(
+        draw(f"Weight against attention, {edges.height:,} edges of {network.model}", 354, traces, layout)
     )
-    return figure
 
 
 def contributions(attribution: Attribution, ticker: str, date: dt.date | None = None) -> go.Figure:
@@ -220,81 +209,32 @@ def contributions(attribution: Attribution, ticker: str, date: dt.date | None = 
     factor, unit = (1e4, "bps") if attribution.unit == "return" else (1.0, attribution.unit)
     values = attribution.explanation[row["row"]]
     error = values.error_std
-    example = ExampleForecast(
-        date=str(row["date"]),
-        ticker=ticker,
-        base_value=factor * row["base_value"],
-        forecast=factor * row["forecast"],
-        contributions=pl.DataFrame(
-            {
-                "player": list(values.feature_names),
-                "value": factor * np.asarray(values.values, dtype=np.float64),
-                "error": np.zeros(len(values.values)) if error is None else factor * np.asarray(error),
-            }
-        ),
-    )
-    return to_plotly(one_forecast(example, attribution.model, unit))
+    example = pl.DataFrame(
+        {
+            "player": list(values.feature_names),
+            "value": np.asarray(values.values, dtype=np.float64),
+            "error": np.zeros(len(values.values)) if error is None else np.asarray(error),
+        }
+    ).with_columns(pl.lit(row[name]).alias(name) for name in ("date", "ticker", "base_value", "forecast"))
+    return to_plotly(explained.one_forecast(example, attribution.model, unit, factor))
 
 
-def _bars(network: PeerNetwork, ticker: str, date: dt.date) -> dict[str, Any]:
-    rows = network.peers(ticker, date).head(_PEERS)
-    same = rows["same_group"].to_list()
-    return {
-        "x": [round(value, 6) for value in rows["value"]],
-        "y": [short(leader, 12) for leader in rows["leader"]],
-        "marker": {"color": [_UNKNOWN if one is None else BLUE if one else VERMILION for one in same]},
-        "error_x": _whiskers(rows["error"].to_list()),
-        "text": [
-            f"{safe(group or 'group unknown')}, attention {attention:.3f}"
-            for group, attention in rows.select("group", "attention").iter_rows()
-        ],
-        "textposition": "none",
-        "hovertemplate": "%{y}: %{x:.3g} \N{PLUS-MINUS SIGN} %{error_x.array:.2g}<br>%{text}<extra></extra>",
-    }
-
-
-def _changes(network: PeerNetwork, ticker: str, date: dt.date, since: dt.date) -> list[dict[str, Any]]:
-    rows = network.changes(date, since, ticker)
-    size = pl.max_horizontal(pl.col("now").abs(), pl.col("before").abs())
-    rows = rows.sort(size, descending=True).head(_PEERS)
-    names = [short(leader, 12) for leader in rows["leader"]]
-    now, before = (network.peers(ticker, day).select("leader", day_error="error") for day in (date, since))
-    joined = rows.join(now, on="leader", how="left", maintain_order="left").join(
-        before, on="leader", how="left", maintain_order="left", suffix="_before"
-    )
-    lines_x: list[float | None] = []
-    lines_y: list[str | None] = []
-    for name, one, other in zip(names, rows["before"], rows["now"], strict=True):
-        lines_x += [one, other, None]
-        lines_y += [name, name, None]
-    link = {"type": "scatter", "mode": "lines", "x": lines_x, "y": lines_y, "hoverinfo": "skip"}
-    ends: list[tuple[str, str, str, Mapping[str, Any]]] = [
-        ("before", str(since), "day_error_before", {"symbol": "circle-open", "color": MUTED, "size": 11}),
-        ("now", str(date), "day_error", {"symbol": "circle", "color": BLUE, "size": 11}),
-    ]
-    made: list[dict[str, Any]] = [link | {"line": {"color": "#b5bec8", "width": 2}, "showlegend": False}]
-    for column, title, error, marker in ends:
-        made.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": title,
-                "x": joined[column].to_list(),
-                "y": names,
-                "marker": marker,
-                "error_x": _whiskers(joined[error].to_list()),
-                "hovertemplate": f"%{{y}}, {title}: %{{x:.3g}}<extra></extra>",
-            }
-        )
+def _with_firms(
+    figure: Figure, firms: Mapping[str, Sequence[Trace]], ticker: str, title: Callable[[str], str]
+) -> go.Figure:
+    """Turn a chart of one firm into a figure with a menu of all firms, each with its traces."""
+    buttons = []
+    for firm, traces in firms.items():
+        fields = [_fields(trace) for trace in traces]
+        values = {name: [one.get(name) for one in fields] for one in fields for name in one}
+        label = {"label": short(firm, 12), "method": "update"}
+        buttons.append(label | {"args": [values, {"title.text": safe(title(firm))}]})
+    made = to_plotly(figure)
+    made.update_layout(updatemenus=[{"buttons": buttons, "active": list(firms).index(ticker), **MENU}])
     return made
 
 
-def _whiskers(errors: Sequence[float | None]) -> dict[str, Any]:
-    array = [None if error is None else round(1.96 * error, 6) for error in errors]
-    return {"type": "data", "array": array, "color": INK, "thickness": 1.2, "width": 4}
-
-
-def _flat(trace: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(trace: Trace) -> dict[str, Any]:
     """The fields of a trace that a menu changes, under their names in plotly.js."""
     found = {"x": trace["x"], "y": trace["y"]}
     if "error_x" in trace:
@@ -304,17 +244,61 @@ def _flat(trace: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _key() -> dict[str, Any]:
-    """The legend of the colours of bars."""
-    return {
-        "x": 0.0,
-        "y": 1.0,
-        "xref": "paper",
-        "yref": "paper",
-        "yanchor": "bottom",
-        "xanchor": "left",
-        "showarrow": False,
-        "text": f"<span style='color:{BLUE}'>\u25a0</span> own group  "
-        f"<span style='color:{VERMILION}'>\u25a0</span> other group  "
-        f"<span style='color:{_UNKNOWN}'>\u25a0</span> unknown",
-    }
+def _bars(network: PeerNetwork, ticker: str, date: dt.date) -> Trace:
+    rows = network.peers(ticker, date).head(_PEERS)
+    return bars(
+        [short(leader, 12) for leader in rows["leader"]],
+        [round(value, 6) for value in rows["value"]],
+        [explained.group_colour(same) for same in rows["same_group"]],
+        error_x=_errors(rows["error"]),
+        text=[
+            f"{safe(group or 'group unknown')}, attention {attention:.3f}"
+            for group, attention in rows.select("group", "attention").iter_rows()
+        ],
+        textposition="none",
+        hovertemplate="%{y}: %{x:.3g} \N{PLUS-MINUS SIGN} %{error_x.array:.2g}<br>%{text}<extra></extra>",
+    )
+
+
+def _changes(network: PeerNetwork, ticker: str, date: dt.date, since: dt.date) -> list[Trace]:
+    rows = network.changes(date, since, ticker)
+    size = pl.max_horizontal(pl.col("now").abs(), pl.col("before").abs())
+    rows = rows.sort(size, descending=True).head(_PEERS)
+    for name, day in (("now", date), ("before", since)):
+        errors = network.peers(ticker, day).select("leader", pl.col("error").alias(f"{name}_error"))
+        rows = rows.join(errors, on="leader", how="left", maintain_order="left")
+    names = [short(leader, 12) for leader in rows["leader"]]
+    ends = zip(names, rows["before"], rows["now"], strict=True)
+    link = [(x, y) for name, one, other in ends for x, y in ((one, name), (other, name), (None, None))]
+    made: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [x for x, _ in link],
+            "y": [y for _, y in link],
+            "hoverinfo": "skip",
+            "line": {"color": ZERO, "width": 2},
+            "showlegend": False,
+        }
+    ]
+    for name, title, colour, symbol in (
+        ("before", since, MUTED, "circle-open"),
+        ("now", date, BLUE, "circle"),
+    ):
+        made.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": str(title),
+                "x": rows[name].to_list(),
+                "y": names,
+                "marker": {"symbol": symbol, "color": colour, "size": 11},
+                "error_x": _errors(rows[f"{name}_error"]),
+                "hovertemplate": f"%{{y}}, {title}: %{{x:.3g}}<extra></extra>",
+            }
+        )
+    return made
+
+
+def _errors(errors: pl.Series) -> Trace:
+    return whiskers([None if error is None else round(1.96 * error, 6) for error in errors])

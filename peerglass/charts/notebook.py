@@ -1,4 +1,4 @@
-"""Plotly in notebooks without a network, and figures of the report as figures of plotly."""
+"""Plotly in notebooks without a network, and charts of the pages as figures of plotly."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 import plotly.io as pio
 from plotly.io._base_renderers import NotebookRenderer
 
-from pipelines.pages.charts.figure import Figure
-from pipelines.pages.theme import FONT, INK
+from pipelines.pages.figure import FONT, INK, Figure, safe
 
 _NAME = "peerglass"
-_BUTTONS = {"x": 1.0, "xanchor": "right", "y": 1.0, "yanchor": "bottom", "pad": {"b": 26}}
+MENU = {"x": 1.0, "xanchor": "right", "y": 1.0, "yanchor": "bottom", "pad": {"b": 26}}
+"""Place of a menu in a figure."""
 
 
 class _Offline(NotebookRenderer):  # type: ignore[misc]  # plotly carries no annotations
@@ -44,10 +44,18 @@ def embed() -> None:
 
 
 def to_plotly(figure: Figure) -> go.Figure:
-    """Turn a chart of the report into a figure of plotly; views become a menu."""
+    """Turn a chart of the pages into a figure of plotly with title and legend; views become a menu."""
     made = go.Figure(list(figure.traces), dict(figure.layout))
-    decorate(made, figure.title)
-    made.update_layout(showlegend=bool(figure.legend), height=figure.height + 106)
+    margin = made.layout.margin
+    made.update_layout(
+        title={"text": safe(figure.title), "x": 0.0, "xanchor": "left", "xref": "container", "y": 0.98},
+        title_pad={"l": 8},
+        title_font={"size": 16, "family": FONT, "color": INK},
+        showlegend=bool(figure.legend),
+        legend={"orientation": "h", "x": 0.0, "y": 1.0, "yanchor": "bottom"},
+        margin={"l": margin.l, "r": max(margin.r, 24), "t": 100, "b": margin.b},
+        height=figure.height + 106,
+    )
     if figure.views:
         in_views = {index for indices in figure.views.values() for index in indices}
         buttons = [
@@ -58,19 +66,5 @@ def to_plotly(figure: Figure) -> go.Figure:
             }
             for name, indices in figure.views.items()
         ]
-        made.update_layout(updatemenus=[{"buttons": buttons, **_BUTTONS}])
+        made.update_layout(updatemenus=[{"buttons": buttons, **MENU}])
     return made
-
-
-def decorate(figure: go.Figure, title: str) -> None:
-    """Give a figure the common look: a title at the left, and the legend below it."""
-    margin = figure.layout.margin
-    figure.update_layout(
-        title={"text": title, "x": 0.0, "xanchor": "left", "xref": "container", "pad": {"l": 8}, "y": 0.98},
-        title_font={"size": 16, "family": FONT, "color": INK},
-        font={"family": FONT, "size": 12, "color": INK},
-        paper_bgcolor="#ffffff",
-        plot_bgcolor="#ffffff",
-        legend={"orientation": "h", "x": 0.0, "y": 1.0, "yanchor": "bottom"},
-        margin={"l": margin.l or 56, "r": margin.r or 24, "t": 100, "b": margin.b or 44},
-    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import polars as pl
+from markupsafe import Markup
+
+from pipelines.pages.page import in_script
 
 MAX_ROWS = 24_000  # rows of all sessions together: about 0.5 MB
 MIN_NAMES = 6  # per session
@@ -73,7 +75,7 @@ def select_holdings(positions: pl.DataFrame, max_rows: int = MAX_ROWS) -> Holdin
 _FIELDS = ("weight", "trade", "pnl", "cost")
 
 
-def to_json(holdings: Holdings) -> str:
+def to_json(holdings: Holdings) -> Markup:
     """Encode the holdings: numbers in tenths of a basis point, tickers by their place in a list.
 
     The page's script reads ``days`` (the first day since 1970, then steps), ``totals`` (one list per session:
@@ -95,4 +97,4 @@ def to_json(holdings: Holdings) -> str:
         "firm": rows["ticker"].replace_strict(places, return_dtype=pl.Int32).to_list(),
         **{name: (rows[name] * _SCALE).round().cast(pl.Int64).to_list() for name in _FIELDS},
     }
-    return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    return in_script(content)

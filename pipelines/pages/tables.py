@@ -1,239 +1,197 @@
-"""Tables as HTML, with fixed digits, units in the headers, right-aligned numbers and escaped names."""
+"""Tables and numbers of the pages: which columns, and how a value is written."""
 
 from __future__ import annotations
 
 import datetime as dt
-import html
-from collections.abc import Callable, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
 
 import polars as pl
 
-from pipelines.pages.contents.frames import is_missing
-from pipelines.pages.theme import Style
+from pipelines.pages.figure import Style
 
 DASH = "\N{EN DASH}"
-SHORT = 24  # rows of a table that is not split between pages
 TOTAL = "total"  # a row with this key is set off from the others
-Format = Callable[[Any], str]
+_MARKS = {"yes": "\N{CHECK MARK} yes", "no": "\N{MULTIPLICATION X} no"}
+_SCALES = {"%": 100.0, "bps": 1e4}
+_NUMBER = re.compile(r"(\+?)(%|bps|#|g|)(\d+)")
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value is not known: None or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def write(value: object, form: str = "text") -> str:
+    """Write a value for a reader; one that is not known is a dash.
+
+    Parameters
+    ----------
+    value
+        A number, a flag or anything with a text.
+    form
+        For a number, its decimals, after one of: nothing; ``%`` (a fraction in per cent, without the sign);
+        ``bps`` (a fraction in basis points); ``#`` (so many significant digits), ``g`` (at most so many). A
+        ``+`` in front writes the sign of positive numbers too. Otherwise ``text``, ``yes`` (yes or no),
+        ``mark`` (the same with a mark, where one of them is better), ``alarm`` (the same, where yes is bad),
+        ``answer`` (yes, no or unclear, with a mark), ``state`` (a word that is also the class of its cell) or
+        ``minute`` (a time).
+
+    Returns
+    -------
+    str
+        Plain text. Minus signs are no hyphens, and a number that was rounded to zero has no sign.
+    """
+    if is_missing(value):
+        return DASH
+    found = _NUMBER.fullmatch(form)
+    if found is None or not isinstance(value, int | float):
+        return _word(value, form)
+    sign, kind, digits = found.groups()
+    style = f"#.{digits}g" if kind == "#" else f".{digits}g" if kind == "g" else f",.{digits}f"
+    text = f"{value * _SCALES.get(kind, 1):{sign}{style}}"
+    if not text.strip("+-0.,"):
+        text = text.lstrip("+-")
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _word(value: object, form: str) -> str:
+    if form in ("yes", "mark", "alarm"):
+        said = "yes" if value else "no"
+        return said if form == "yes" else _MARKS[said] if form == "mark" else "! yes" if value else "no"
+    if form == "answer":
+        return _MARKS.get(str(value), f"? {value}")
+    if form == "minute":
+        return f"{value:%Y-%m-%d %H:%M}"
+    if isinstance(value, list):
+        return ", ".join(str(one).replace(" -", " \N{MINUS SIGN}") for one in value)
+    return str(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: field of the frame, title and format.
+    """One column of a table: field of the frame, title, form of its values (`write`), group and hint.
 
-    ``format`` returns plain text, which is escaped here. Neighbouring columns with the same ``group`` share a
-    header. ``hint`` is shown when the pointer rests on the title. A ``wide`` column holds sentences or lists.
+    Neighbouring columns with the same ``group`` share a header. ``hint`` is shown when the pointer rests on
+    the title. The form ``wide`` is that of sentences and lists.
     """
 
     field: str
     title: str
-    format: Format
-    numeric: bool = True
+    form: str = "text"
     group: str = ""
     hint: str = ""
-    wide: bool = False
+
+    @property
+    def css(self) -> str:
+        """Class of the cells."""
+        return "num" if _NUMBER.fullmatch(self.form) else "wide" if self.form == "wide" else ""
 
 
-def number(digits: int) -> Format:
-    """Write a number with ``digits`` decimals, a minus sign (not a hyphen) and thousands separators."""
-    return lambda value: _minus(f"{value:,.{digits}f}")
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell: its text, its class and the colour of its chip (empty for none)."""
+
+    text: str
+    css: str = ""
+    chip: str = ""
 
 
-def signed(digits: int) -> Format:
-    """Write a number with its sign and ``digits`` decimals."""
-    return lambda value: _minus(f"{value:+,.{digits}f}")
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as the macros of the templates show it; each row is a class and its cells."""
+
+    label: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """Shared headers and the number of their columns; empty if there are none."""
+        if not any(column.group for column in self.columns):
+            return []
+        return [
+            (title, len(list(part))) for title, part in groupby(self.columns, lambda column: column.group)
+        ]
 
 
-def percent(digits: int) -> Format:
-    """Write a fraction in per cent, without the per cent sign (it belongs in the header)."""
-    return lambda value: _minus(f"{100 * value:,.{digits}f}")
+def has_values(frame: pl.DataFrame, name: str) -> bool:
+    """Whether a frame has a column with at least one value that is neither null nor NaN."""
+    if name not in frame.columns:
+        return False
+    series = frame[name]
+    return (series.fill_nan(None) if series.dtype.is_float() else series).drop_nulls().len() > 0
 
 
-def significant(digits: int) -> Format:
-    """Write a number with exactly ``digits`` significant digits."""
-    return lambda value: _minus(f"{value:#.{digits}g}")
-
-
-def plain(digits: int) -> Format:
-    """Write a number with at most ``digits`` significant digits."""
-    return lambda value: _minus(f"{value:.{digits}g}")
-
-
-def text(value: object) -> str:
-    """Write a value with ``str``."""
-    return str(value)
-
-
-def neutral_yes_no(value: object) -> str:
-    """Write yes or no, without colour, where neither is better."""
-    return "yes" if value else "no"
-
-
-def yes_no(value: object) -> str:
-    """Write yes or no with a mark, so that the colour is not needed to read it."""
-    return "\N{CHECK MARK} yes" if value else "\N{MULTIPLICATION X} no"
-
-
-def answer(value: object) -> str:
-    """Write yes, no or unclear with a mark, so that the colour is not needed to read it."""
-    marks = {"yes": "\N{CHECK MARK}", "no": "\N{MULTIPLICATION X}"}
-    return f"{marks.get(str(value), '?')} {value}"
-
-
-def table(
+def make_table(
     frame: pl.DataFrame,
-    columns: Sequence[Column],
-    *,
+    columns: Sequence[Sequence[str]],
     label: str,
-    styles: Mapping[str, Style] | None = None,
+    styles: Mapping[str, Style],
     highlight: str | None = None,
-) -> str:
-    """Build one table.
+) -> Table:
+    """Build a table.
 
     Parameters
     ----------
     frame
         Rows in the order to be shown.
     columns
-        Columns to show. The frame must have all of them; the caller leaves out columns without values.
+        Arguments of `Column`. A field that begins with ``?`` is left out if it has no value.
     label
         Description of the table for screen readers.
     styles
         Model -> style; its colour is drawn before the model's name in the column ``model``.
     highlight
         The model whose rows are shaded.
-
-    Returns
-    -------
-    str
-        HTML, every value escaped.
     """
-    head = _head(columns)
-    body = []
+    shown = tuple(_shown(frame, columns))
+    rows = []
     for row in frame.iter_rows(named=True):
-        mark = ' class="chosen"' if highlight is not None and row.get("model") == highlight else ""
-        mark = ' class="total"' if row.get("key") == TOTAL else mark
-        body.append(f"<tr{mark}>{''.join(_cell(row[c.field], c, styles) for c in columns)}</tr>")
-    return _scrollable(head, body, label)
+        chosen = highlight is not None and row.get("model") == highlight
+        css = TOTAL if row.get("key") == TOTAL else "chosen" if chosen else ""
+        rows.append((css, tuple(_cell(row[column.field], column, styles) for column in shown)))
+    return Table(label, shown, tuple(rows))
 
 
-def figures_table(
-    frame: pl.DataFrame,
-    rows: Sequence[Column],
-    *,
-    label: str,
-    styles: Mapping[str, Style],
-    highlight: str | None = None,
-) -> str:
-    """Build a table with one row per figure and one column per model.
-
-    Parameters
-    ----------
-    frame
-        One row per model, with the column ``model``, in the order to be shown.
-    rows
-        Figures to show. The unit belongs in the title.
-    label
-        Description of the table for screen readers.
-    styles
-        Model -> style; its colour is drawn before the model's name.
-    highlight
-        The model whose column is shaded.
-
-    Returns
-    -------
-    str
-        HTML, every value escaped.
-    """
-    models = frame["model"].to_list()
-    marks = [" chosen" if model == highlight else "" for model in models]
-    head = "".join(
-        f'<th scope="col" class="num model{mark}">{_chip(styles, model)}{html.escape(model)}</th>'
-        for model, mark in zip(models, marks, strict=True)
-    )
-    body = []
-    for row in rows:
-        cells = "".join(
-            f'<td class="num{mark}">{DASH if is_missing(value) else html.escape(row.format(value))}</td>'
-            for value, mark in zip(frame[row.field].to_list(), marks, strict=True)
-        )
-        body.append(f'<tr><th scope="row"{_hint(row)}>{html.escape(row.title)}</th>{cells}</tr>')
-    return _scrollable(f"<tr><td></td>{head}</tr>", body, label)
+def _shown(frame: pl.DataFrame, columns: Sequence[Sequence[str]]) -> Iterator[Column]:
+    for name, *rest in columns:
+        if not name.startswith("?") or has_values(frame, name[1:]):
+            yield Column(name.removeprefix("?"), *rest)
 
 
-def pairs(rows: Mapping[str, str]) -> str:
-    """Build a two-column table of names and values; both are escaped."""
-    body = "".join(
-        f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
-        for name, value in rows.items()
-    )
-    return f'<table class="pairs"><tbody>{body}</tbody></table>'
-
-
-def _head(columns: Sequence[Column]) -> str:
-    groups = ""
-    if any(column.group for column in columns):
-        spans: list[tuple[str, int]] = []
-        for column in columns:
-            if spans and spans[-1][0] == column.group:
-                spans[-1] = (column.group, spans[-1][1] + 1)
-            else:
-                spans.append((column.group, 1))
-        cells = (
-            f'<th class="group" scope="colgroup" colspan="{count}">{html.escape(title)}</th>'
-            if title
-            else f'<td colspan="{count}"></td>'
-            for title, count in spans
-        )
-        groups = f"<tr>{''.join(cells)}</tr>"
-    titles = "".join(
-        f'<th scope="col"{_number_class(column)}{_hint(column)}>{html.escape(column.title)}</th>'
-        for column in columns
-    )
-    return f"{groups}<tr>{titles}</tr>"
-
-
-def _cell(value: object, column: Column, styles: Mapping[str, Style] | None) -> str:
+def _cell(value: object, column: Column, styles: Mapping[str, Style]) -> Cell:
+    text = write(value, column.form)
     if is_missing(value):
-        return f"<td{_number_class(column)}>{DASH}</td>"
-    written = html.escape(column.format(value))
-    if column.format is yes_no:
-        return f'<td class="{"yes" if value else "no"}">{written}</td>'
-    if column.format is answer:
-        return f'<td class="{html.escape(str(value))}">{written}</td>'
-    if column.field == "model" and styles is not None and value in styles:
-        return f'<td class="name">{_chip(styles, str(value))}{written}</td>'
-    if isinstance(value, dt.date):
-        return f'<td class="name">{written}</td>'
-    return f"<td{_number_class(column)}>{written}</td>"
+        return Cell(text, column.css)
+    if column.form == "mark":
+        return Cell(text, "yes" if value else "no")
+    if column.form in ("answer", "state"):
+        return Cell(text, str(value))
+    if column.field == "model" and value in styles:
+        return Cell(text, "name", styles[str(value)].colour)
+    return Cell(text, "name" if isinstance(value, dt.date) else column.css)
 
 
-def _scrollable(head: str, body: Sequence[str], label: str) -> str:
-    """A table that scrolls sideways if it is wider than the screen; a short one stays on one page."""
-    short = " short" if len(body) <= SHORT else ""
-    return (
-        f'<div class="scroll{short}" tabindex="0" role="region" aria-label="{html.escape(label)}">'
-        f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table></div>"
-    )
+def verdict_rows(verdict: pl.DataFrame) -> pl.DataFrame:
+    """Add to the criteria of a verdict, as texts, the ``interval`` of the value and what it ``needs``."""
+    passes, fails = (pl.col(name).round(2).cast(pl.String) for name in ("threshold", "fails"))
+    zone = pl.when(pl.col("threshold") == pl.col("fails")).then(pl.lit(""))
+    above = pl.lit("at least ") + passes + zone.otherwise(pl.lit(", fails below ") + fails)
+    below = pl.lit("below ") + passes + zone.otherwise(pl.lit(", fails above ") + fails)
+    return with_interval(verdict).with_columns(needs=pl.when("above").then(above).otherwise(below))
 
 
-def _chip(styles: Mapping[str, Style], model: str) -> str:
-    """A square in the model's colour; nothing for a model without a style."""
-    return f'<span class="chip" style="background:{styles[model].colour}"></span>' if model in styles else ""
+def with_interval(frame: pl.DataFrame, low: str = "low", high: str = "high", digits: int = 2) -> pl.DataFrame:
+    """Write bounds as the text ``interval``: an unbounded side in words, an unknown interval as a dash."""
 
+    def bound(name: str) -> pl.Expr:
+        written = pl.col(name).round(digits).cast(pl.String)
+        return pl.when(pl.col(name).is_infinite()).then(pl.lit("unbounded")).otherwise(written)
 
-def _number_class(column: Column) -> str:
-    return ' class="num"' if column.numeric else ' class="wide"' if column.wide else ""
-
-
-def _hint(column: Column) -> str:
-    return f' title="{html.escape(column.hint)}"' if column.hint else ""
-
-
-def _minus(written: str) -> str:
-    """Write minus signs for hyphens; a number that was rounded to zero has no sign."""
-    if written.strip("+-0.,") == "":
-        written = written.lstrip("+-")
-    return written.replace("-", "\N{MINUS SIGN}")
+    known = pl.col(low).is_not_null() & pl.col(low).is_not_nan()
+    written = pl.concat_str(bound(low), pl.lit(" to "), bound(high))
+    return frame.with_columns(interval=pl.when(known).then(written).otherwise(pl.lit(DASH)))

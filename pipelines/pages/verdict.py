@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import polars as pl
 
 from backtest.inference.means import LEVEL
-from pipelines.pages.contents.frames import is_missing
-from pipelines.pages.contents.report import ReportData
+from pipelines.pages.report_data import Report
+from pipelines.pages.tables import is_missing, write
 from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE, deciding_rows
-
-Tone = Literal["good", "caution", "bad"]
 
 _INTERVAL = f"{1 - LEVEL:.0%} interval"
 _PROFIT = f"the net Sharpe ratio is above 0, its deflated value is at least {MIN_DEFLATED_SHARPE:.2f}"
@@ -39,57 +38,71 @@ class Verdict:
     ``best`` is the row of the chosen model in the ladder; None if no model could be chosen.
     """
 
-    tone: Tone
+    tone: Literal["good", "caution", "bad"]
     headline: str
     evidence: str
     best: dict[str, Any] | None
 
+    def as_dict(self) -> dict[str, str]:
+        """Tone, headline and evidence, for the JSON document of an evaluation."""
+        return {"tone": self.tone, "headline": self.headline, "evidence": self.evidence}
 
-def rule(data: ReportData) -> str:
+
+def rule(report: Report) -> str:
     """The thresholds of the verdict in words."""
-    return _RULE if data.header.trained else _SIGNAL_RULE
+    return _RULE if report.header.trained else _SIGNAL_RULE
 
 
-def baseline_of(row: dict[str, Any]) -> str | None:
+def baseline_of(row: Mapping[str, Any]) -> str | None:
     """The baseline that a row of the ladder is, or is a variant of; None for other models."""
     named: str | None = row.get("baseline") or (row["model"] if row["model"] in BASELINES else None)
     return named
 
 
-def deciding_comparisons(data: ReportData, model: str) -> dict[str, dict[str, Any]]:
-    """Baseline -> the row of ``data.comparisons`` that decides whether a model beats it."""
-    if data.comparisons is None:
-        return {}
-    own = data.comparisons.filter(pl.col("model") == model)
-    return {row["baseline"]: row for row in deciding_rows(own)}
+def deciding_comparisons(report: Report, model: str) -> dict[str, dict[str, Any]]:
+    """Baseline -> the row of the table ``comparisons`` that decides whether a model beats it."""
+    every = report.tables.get("comparisons")
+    own = [] if every is None else deciding_rows(every.filter(pl.col("model") == model))
+    return {row["baseline"]: row for row in own}
 
 
-def judge(data: ReportData) -> Verdict:
+def judge(report: Report) -> Verdict:
     """Choose the model by validation rank IC alone and judge it by its test at the delay of the verdict.
 
-    Signals of a file have no validation. The first one is judged then, because choosing by the test would
-    make the test optimistic.
+    Signals of a file have no validation. The first one that passes the look-ahead guard is judged then,
+    because choosing by the test would make the test optimistic.
 
     Returns
     -------
     Verdict
-        ``good``, ``bad`` or ``caution``, as `rule` says.
+        ``good``, ``bad`` or ``caution``, as `rule` says; ``bad`` if every signal of a file fails the guard.
     """
-    header = data.header
+    failed = report.failed_signals
+    if not failed:
+        return _judge(report, report.models)
+    refused = "; ".join(f"{signal} fails {', '.join(checks)}" for signal, checks in failed.items())
+    believable = tuple(model for model in report.models if model not in failed)
+    if not believable:
+        words = f"{next(iter(failed))} is not" if len(failed) == 1 else "None of the signals is"
+        evidence = f"{refused}. The figures below are those of a signal that knows later prices."
+        return Verdict("bad", f"{words} believable: look-ahead was found.", evidence, None)
+    verdict = _judge(report, believable)
+    found = f"{verdict.evidence} Not believable, because look-ahead was found: {refused}."
+    return replace(verdict, evidence=found)
+
+
+def _judge(report: Report, models: tuple[str, ...]) -> Verdict:
+    header = report.header
     plural = "s" if header.trial_count != 1 else ""
     trials = f"{header.trial_count:,} trial{plural} in the ledger{header.trial_reach}"
-    candidates = data.verdict_ladder
+    candidates = report.verdict_ladder.filter(pl.col("model").is_in(models))
     if header.trained:
         score = pl.col("valid_rank_ic").cast(pl.Float64).fill_nan(None)
         candidates = candidates.with_columns(score).drop_nulls("valid_rank_ic")
         candidates = candidates.sort("valid_rank_ic", descending=True, maintain_order=True)
     if candidates.is_empty():
-        return Verdict(
-            "bad",
-            "No model has a validation rank IC, so no model was chosen.",
-            f"{_incomplete(data)}{trials}.",
-            None,
-        )
+        headline = "No model has a validation rank IC, so no model was chosen."
+        return Verdict("bad", headline, f"{_incomplete(report)}{trials}.", None)
     best = candidates.row(0, named=True)
     doubts = _doubts(best) + (_doubts_on_baselines(best) if header.trained else [])
     if header.execution_delay < 1:
@@ -102,75 +115,67 @@ def judge(data: ReportData) -> Verdict:
         leads = f"{model} leads on validation"
         praise = f"{leads} and beats ridge and LightGBM on the test."
         chosen = f"Validation rank IC {_number(best['valid_rank_ic'], 3)}. "
-        ensemble = "seed ensemble: "
     else:
         leads = f"The signal {model} was tested"
         praise = f"The signal {model} earns money net of costs, and its IC is significantly above zero."
-        others = len(data.models) - 1
+        others = len(models) - 1
         chosen = f"The first of {others + 1} signals; the others are beside it. " if others else ""
-        ensemble = ""
     headline = praise if not doubts else f"{leads}, but {_join(doubts)}."
+    traded = header.execution_delay
+    at = f", traded at delay {traded}" if traded != header.verdict_delay else ""
     evidence = (
-        f"{_incomplete(data)}{chosen}On the test sessions at delay {header.verdict_delay}: "
-        f"IC {_number(best['ic'], 3)} ({ensemble}t {_number(best['ic_t'], 1)},"
-        f"{_interval(best, 'ic', 3) or ' no interval'}), "
+        f"{_incomplete(report)}{chosen}On the test sessions at delay {header.verdict_delay}: "
+        f"IC {_number(best['ic'], 3)} ({'seed ensemble: ' if header.trained else ''}t "
+        f"{_number(best['ic_t'], 1)},{_interval(best, 'ic', 3) or ' no interval'}), "
         f"Sharpe {_number(best['sharpe_net'], 2)}{_interval(best, 'sharpe', 2)} net and "
-        f"{_number(best['sharpe_gross'], 2)} before costs ({_book(data)}), deflated Sharpe "
-        f"{_number(best['deflated_sharpe'], 2)}. {_compared(data, model)}{_counted(data, model)}"
+        f"{_number(best['sharpe_gross'], 2)} before costs ({header.main_book}{at}), deflated Sharpe "
+        f"{_number(best['deflated_sharpe'], 2)}. {_compared(report, model)}{_counted(report, model)}"
         f"{trials}: the more trials, the more likely a good result is luck."
     )
     return Verdict("bad" if loses else "caution" if doubts else "good", headline, evidence, best)
 
 
-def _book(data: ReportData) -> str:
-    """The main book, and its delay where it does not trade at the delay of the IC."""
-    header = data.header
-    other = header.execution_delay != header.verdict_delay
-    return f"{header.main_book}{f', traded at delay {header.execution_delay}' if other else ''}"
-
-
-def _compared(data: ReportData, model: str) -> str:
+def _compared(report: Report, model: str) -> str:
     """One sentence per baseline with both differences; empty if there is no comparison."""
     sentences = []
-    for row in deciding_comparisons(data, model).values():
+    for row in deciding_comparisons(report, model).values():
         ic = f"IC difference {_number(row['ic_difference'], 4)}{_interval(row, 'ic', 4)}"
         sharpe = f"net Sharpe difference {_number(row['sharpe_difference'], 2)}{_interval(row, 'sharpe', 2)}"
         sentences.append(f"Beats {row['rival']}: {row['beats']} ({ic}, {sharpe}). ")
     return "".join(sentences)
 
 
-def _counted(data: ReportData, model: str) -> str:
+def _counted(report: Report, model: str) -> str:
     """The tests that count all models, and the probability of overfitting; empty where they do not exist."""
     sentences = []
-    tests = data.trials.multiple_tests
-    if tests is not None:
-        own = tests.filter((pl.col("model") == model) & (pl.col("book") == data.header.main_book))
-        for row in own.drop_nulls("spa_p").head(1).iter_rows(named=True):
-            counted = "counts" if row["in_stepm"] else "does not count"
-            sentences.append(
-                f"All models at once against earning nothing: p {_number(row['spa_p'], 3)} (SPA); StepM "
-                f"{counted} {model} as better. "
-            )
-    if data.trials.overfitting is not None:
-        for row in data.trials.overfitting.tail(1).iter_rows(named=True):
-            sentences.append(
-                f"Probability of overfitting {row['pbo']:.0%} ({row['variants']} candidates: "
-                f"{row['candidates']}). "
-            )
+    tests = report.table("multiple_tests", model)
+    if not tests.is_empty() and tests["spa_p"][0] is not None:
+        row = tests.row(0, named=True)
+        counted = "counts" if row["in_stepm"] else "does not count"
+        sentences.append(
+            f"All models at once against earning nothing: p {_number(row['spa_p'], 3)} (SPA); StepM "
+            f"{counted} {model} as better. "
+        )
+    for row in report.table("overfitting").tail(1).iter_rows(named=True):
+        sentences.append(
+            f"Probability of overfitting {row['pbo']:.0%} ({row['variants']} candidates: "
+            f"{row['candidates']}). "
+        )
     return "".join(sentences)
 
 
-def _incomplete(data: ReportData) -> str:
+def _incomplete(report: Report) -> str:
     """Name missing forecasts and the dates compared; empty for a complete run."""
-    if data.header.incomplete is None:
+    header = report.header
+    if header.incomplete is None:
         return ""
     return (
-        f"Missing: {data.header.incomplete}. Models are compared on the {data.header.measured_on} that all "
-        "of them forecast. "
+        f"Missing: {header.incomplete}. Models are compared on the {header.measured_on} that all of them "
+        "forecast. "
     )
 
 
-def _doubts(best: dict[str, Any]) -> list[str]:
+def _doubts(best: Mapping[str, Any]) -> list[str]:
     doubts = []
     if is_missing(best["sharpe_net"]):
         doubts.append("it has no net Sharpe ratio")
@@ -188,7 +193,7 @@ def _doubts(best: dict[str, Any]) -> list[str]:
     return doubts
 
 
-def _doubts_on_baselines(best: dict[str, Any]) -> list[str]:
+def _doubts_on_baselines(best: Mapping[str, Any]) -> list[str]:
     doubts, worse, unclear = [], [], []
     for baseline, title in BASELINES.items():
         if baseline_of(best) == baseline:
@@ -210,7 +215,7 @@ def _join(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _interval(row: dict[str, Any], name: str, digits: int) -> str:
+def _interval(row: Mapping[str, Any], name: str, digits: int) -> str:
     """Write an interval after its estimate, as in " [0.31, 2.10]"; empty if it is unknown."""
     bounds = (row[f"{name}_lower"], row[f"{name}_upper"])
     if any(is_missing(bound) for bound in bounds):
@@ -219,8 +224,4 @@ def _interval(row: dict[str, Any], name: str, digits: int) -> str:
 
 
 def _number(value: float | None, digits: int) -> str:
-    return (
-        f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
-        if value is not None and not is_missing(value)
-        else "unknown"
-    )
+    return "unknown" if is_missing(value) else write(value, str(digits))

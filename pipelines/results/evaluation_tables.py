@@ -162,8 +162,7 @@ def ending_table(
     Returns
     -------
     polars.DataFrame or None
-        Columns as in `pipelines.pages.contents.report.ReportData.endings`; None if no such delisting falls
-        into the sessions of the books.
+        One row per model, book and side; None if no such delisting falls into the sessions of the books.
     """
     panel = dataset.panel
     if not panel.unknown_TN.any():

@@ -19,7 +19,7 @@ from pipelines.files import write_text
 from pipelines.lake.schemas import schema
 from pipelines.nightly.alerts import send_alerts
 from pipelines.nightly.metrics import write_metrics
-from pipelines.nightly.page.render import render_page
+from pipelines.nightly.page import render_page
 from pipelines.nightly.play.decisions import Decisions, Desk
 from pipelines.nightly.play.describe import describe_night, night_document
 from pipelines.nightly.result import Finding, NightResult, nights_folder

@@ -1,1 +1,1 @@
-"""The charts of a report: one function per figure."""
+"""The charts of the pages and of notebooks: one function per figure."""

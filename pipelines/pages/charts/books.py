@@ -1,30 +1,46 @@
-"""Charts of the books: net asset value with drawdown, and costs."""
+"""Charts of the books: value and drawdown, costs, rolling measures, exposures, contributions and capacity."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from pipelines.pages.charts.figure import Figure, Trace, draw, floats
-from pipelines.pages.charts.series import by_model, line
-from pipelines.pages.theme import Style, axis, points_per_line, short, thin
+from backtest.analysis.rolling import Z, rolling_mean_ic, rolling_risk
+from pipelines.pages.figure import (
+    BLUE,
+    INK,
+    MUTED,
+    VERMILION,
+    Figure,
+    Style,
+    Trace,
+    axis,
+    band,
+    bars,
+    by_model,
+    draw,
+    floats,
+    line,
+    names_axis,
+    over_time,
+    points_per_line,
+    short,
+    thin,
+    zero_axis,
+)
 
 LOG_NAV_RATIO = 8.0  # ratio of the largest to the smallest NAV above which the axis is logarithmic
-COST_TITLES = {
-    "half_spread": "half-spread",
-    "commission": "commission",
-    "impact": "impact",
-    "borrow": "borrow",
-    "financing": "financing",
-}
-_COST_COLOURS = {
-    "half_spread": "#33475b",
-    "commission": "#7d93a8",
-    "impact": "#a8324a",
-    "borrow": "#c9a227",
-    "financing": "#5b8c5a",
+MAX_NAMES = 10  # firms with the largest gains, and as many with the largest losses
+MAX_SECTORS = 15  # with the largest absolute values; the others are added up
+COSTS = {
+    "half_spread": ("half-spread", "#33475b"),
+    "commission": ("commission", "#7d93a8"),
+    "impact": ("impact", "#a8324a"),
+    "borrow": ("borrow", "#c9a227"),
+    "financing": ("financing", "#5b8c5a"),
 }
 
 
@@ -33,8 +49,7 @@ def net_asset_value(equity: pl.DataFrame, styles: Mapping[str, Style], book: str
 
     For the model ``best`` the net view also shows NAV before costs, as a thin dotted line.
     """
-    frame = equity.filter(pl.col("book") == book)
-    parts = by_model(frame, styles)
+    parts = by_model(equity.filter(pl.col("book") == book), styles)
     limit = points_per_line(4 * len(parts))
     traces: list[Trace] = []
     views: dict[str, list[int]] = {"net of costs": [], "before costs": []}
@@ -46,48 +61,38 @@ def net_asset_value(equity: pl.DataFrame, styles: Mapping[str, Style], book: str
             if path.is_empty():
                 continue
             path = thin(path.with_columns(drawdown=pl.col("y") / pl.col("y").cum_max() - 1), limit)
-            extremes += [float(value) for value in path["y"].to_list()]
+            extremes += path["y"].to_list()
             group: dict[str, Any] = {"legendgroup": model, "visible": shown}
+            look = {"color": style.colour, "dash": style.dash}
             width = 2.6 if model == best else 1.6
-            colour = {"color": style.colour, "dash": style.dash}
             views[view] += [len(traces), len(traces) + 1]
-            traces.append(line(path, model, style, "%{y:.3f}", **group, line=colour | {"width": width}))
-            drawdown = path.select("date", y="drawdown")
-            below = {**group, "yaxis": "y2", "showlegend": False, "line": colour | {"width": 1.2}}
-            traces.append(line(drawdown, model, style, "%{y:.1%}", **below))
+            traces.append(line(path, model, style, "%{y:.3f}", **group, line=look | {"width": width}))
+            below = {**group, "yaxis": "y2", "showlegend": False, "line": look | {"width": 1.2}}
+            traces.append(line(path.select("date", y="drawdown"), model, style, "%{y:.1%}", **below))
             if model == best and not shown:
                 views["net of costs"].append(len(traces))
                 dotted = {"color": style.colour, "dash": "dot", "width": 1.4}
-                name = f"{short(model)}, before costs"
-                traces.append(
-                    line(path, model, style, "%{y:.3f}")
-                    | {"name": name, "legendgroup": "before costs", "line": dotted, "visible": True}
-                )
+                of_group = {"legendgroup": "before costs", "line": dotted, "visible": True}
+                named = {"name": f"{short(model)}, before costs"}
+                traces.append(line(path, model, style, "%{y:.3f}", **of_group) | named)
     wide = bool(extremes) and min(extremes) > 0 and max(extremes) / min(extremes) > LOG_NAV_RATIO
     scale = ("NAV, log scale", "log") if wide else ("NAV (1 at the start)", "linear")
-    layout = {
-        "hovermode": "x unified",
+    layout = over_time(axis(scale[0], type=scale[1], domain=[0.36, 1.0])) | {
         "xaxis": axis("", anchor="y2"),
-        "yaxis": axis(scale[0], type=scale[1], domain=[0.36, 1.0]),
         "yaxis2": axis("drawdown", tickformat=".1~%", domain=[0.0, 0.3], nticks=4),
     }
-    return draw(
-        f"Net asset value and drawdown: {book}",
-        480,
-        traces,
-        layout,
-        {view: tuple(indices) for view, indices in views.items()},
-    )
+    shown_by = {view: tuple(indices) for view, indices in views.items()}
+    return draw(f"Net asset value and drawdown: {book}", 480, traces, layout, shown_by)
 
 
 def cost_kinds(costs: pl.DataFrame) -> dict[str, str]:
     """Columns of a cost table that are not zero throughout -> their titles."""
     paid = {
         name: title
-        for name, title in COST_TITLES.items()
+        for name, (title, _) in COSTS.items()
         if name in costs.columns and costs[name].fill_nan(0.0).abs().sum() > 0
     }
-    return paid or {"half_spread": COST_TITLES["half_spread"]}
+    return paid or {"half_spread": COSTS["half_spread"][0]}
 
 
 def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, Style], book: str) -> Figure:
@@ -96,26 +101,239 @@ def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, Style], book: str) 
     frame = pl.DataFrame({"model": order[::-1]}).join(
         costs.filter(pl.col("book") == book), on="model", maintain_order="left"
     )
-    traces: list[Trace] = []
-    for kind, title in cost_kinds(costs).items():
-        traces.append(
-            {
-                "type": "bar",
-                "x": floats(frame[kind]),
-                "y": [short(model) for model in frame["model"].to_list()],
-                "orientation": "h",
-                "name": short(title),
-                "marker": {"color": _COST_COLOURS[kind]},
-                "hovertemplate": f"%{{y}}, {short(title)}: %{{x:.0f}} bps per year<extra></extra>",
-            }
+    names = [short(model) for model in frame["model"]]
+    traces = [
+        bars(
+            names,
+            floats(frame[kind]),
+            COSTS[kind][1],
+            name=title,
+            hovertemplate=f"%{{y}}, {title}: %{{x:.0f}} bps per year<extra></extra>",
         )
-    return draw(
-        f"Cost per year: {book}",
-        80 + 26 * max(frame.height, 2),
-        traces,
+        for kind, title in cost_kinds(costs).items()
+    ]
+    layout = {"barmode": "stack", "xaxis": axis("bps of NAV per year"), "yaxis": names_axis()}
+    return draw(f"Cost per year: {book}", 80 + 26 * max(frame.height, 2), traces, layout)
+
+
+def trading(book: pl.DataFrame, model: str, style: Style, window: int) -> Figure:
+    """Draw rolling means of turnover and of unfilled orders of one book.
+
+    ``book`` has date, turnover and unfilled (one-way fractions of NAV per session) in order of time.
+    """
+    traces = []
+    for name, title, look in (
+        ("turnover", "traded", style),
+        ("unfilled", "not filled", Style(MUTED, "dot")),
+    ):
+        mean = pl.col(name).cast(pl.Float64).rolling_mean(window, min_samples=max(1, window // 2))
+        path = thin(book.select("date", y=100 * mean).drop_nulls("y"), points_per_line(2))
+        traces.append(line(path, f"{short(model)}, {title}", look, "%{y:.2f}%"))
+    title = f"Turnover and unfilled orders, mean of {window} sessions"
+    return draw(title, 260, traces, over_time(axis("% of NAV / session, one-way", rangemode="tozero")))
+
+
+def rolling(
+    equity: pl.DataFrame,
+    ic_series: pl.DataFrame,
+    styles: Mapping[str, Style],
+    shown: tuple[str, ...],
+    *,
+    window: int,
+    lags: int,
+    year: float,
+) -> Iterator[Figure]:
+    """Draw rolling Sharpe ratio, volatility and rank IC of every model.
+
+    Parameters
+    ----------
+    equity
+        date, model, nav_net and optionally excess_net of one book; without rows, no Sharpe and volatility.
+    ic_series
+        date, model, rank_ic; without rows, no IC.
+    styles
+        Model -> style.
+    shown
+        Models that are drawn at the start; the first has a band. The others can be switched on.
+    window
+        Sessions in a window.
+    lags
+        Lags of the Newey-West errors of the IC.
+    year
+        Sessions in a year.
+    """
+    if not equity.is_empty():
+        risk = {model: rolling_risk(rows, window, year) for model, _, rows in by_model(equity, styles)}
+        for name, title, label, form in (
+            ("sharpe", "net Sharpe ratio", "Sharpe ratio (annual)", ".2f"),
+            ("volatility", "volatility net of costs", "volatility (annual)", ".1%"),
+        ):
+            paths = {
+                model: rows.select("date", y=name, error=f"{name}_error") for model, rows in risk.items()
+            }
+            yield _with_band(f"Rolling {title}, {window} sessions", label, form, paths, styles, shown)
+    if not ic_series.is_empty():
+        paths = {
+            model: rolling_mean_ic(rows, window, lags).rename({"rank_ic": "y"})
+            for model, _, rows in by_model(ic_series, styles)
+        }
+        title = f"Rolling rank IC, {window} sessions"
+        yield _with_band(title, "mean daily rank IC", ".3f", paths, styles, shown)
+
+
+def _with_band(  # noqa: PLR0917
+    title: str,
+    label: str,
+    form: str,
+    paths: Mapping[str, pl.DataFrame],
+    styles: Mapping[str, Style],
+    shown: tuple[str, ...],
+) -> Figure:
+    traces: list[Trace] = []
+    for model, frame in paths.items():
+        path, style, chosen = (
+            thin(frame.drop_nulls("y"), points_per_line(len(paths))),
+            styles[model],
+            model == shown[0],
+        )
+        if path.is_empty():
+            continue
+        if chosen:
+            traces.append(band(path, Z * path["error"], model, style))
+        look = {"color": style.colour, "dash": style.dash, "width": 2.4 if chosen else 1.4}
+        group = {"legendgroup": model, "line": look, "visible": True if model in shown else "legendonly"}
+        traces.append(line(path, model, style, f"%{{y:{form}}}", **group))
+    percent = {"tickformat": ".1~%"} if form.endswith("%") else {}
+    return draw(title, 260, traces, over_time(zero_axis(label, **percent)))
+
+
+def exposure_ranges(frame: pl.DataFrame, title: str, label: str) -> Figure:
+    """Draw mean exposure as a dot, and its range over sessions as a bar, one row per sector or style.
+
+    ``frame`` has key, mean, low, high in the order from top to bottom. Without a range (null), only the dot
+    is drawn.
+    """
+    rows = frame.reverse()
+    names = [short(key) for key in rows["key"]]
+    spans: list[object] = []
+    places: list[object] = []
+    for name, low, high in zip(names, rows["low"].to_list(), rows["high"].to_list(), strict=True):
+        spans += [low, high, None]
+        places += [name, name, None]
+    traces: list[Trace] = [
         {
-            "barmode": "stack",
-            "xaxis": axis("bps of NAV per year"),
-            "yaxis": axis("", type="category"),
+            "type": "scatter",
+            "x": spans,
+            "y": places,
+            "mode": "lines",
+            "line": {"color": "#9fb3c8", "width": 7},
+            "name": "lowest to highest session",
+            "hoverinfo": "skip",
         },
+        {
+            "type": "scatter",
+            "x": floats(rows["mean"]),
+            "y": names,
+            "mode": "markers",
+            "marker": {"color": INK, "size": 8, "symbol": "diamond"},
+            "name": "mean",
+            "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
+        },
+    ]
+    ends = [0.0, *(value for name in ("mean", "low", "high") for value in rows[name].drop_nulls())]
+    room = 0.05 * (max(ends) - min(ends) or 1.0)
+    layout = {"xaxis": zero_axis(label, range=[min(ends) - room, max(ends) + room]), "yaxis": names_axis()}
+    return draw(title, 80 + 19 * max(rows.height, 2), traces, layout)
+
+
+def contributions(frame: pl.DataFrame, title: str) -> Figure:
+    """Draw net contributions as bars, the largest at the top; the sign also shows in the colour."""
+    rows = frame.reverse()
+    net = rows["net"].to_list()
+    trace = bars(
+        [short(key) for key in rows["key"]],
+        [100 * value for value in net],
+        [BLUE if value >= 0 else VERMILION for value in net],
+        hovertemplate="%{y}: %{x:.2f}%<extra></extra>",
     )
+    layout = {"xaxis": zero_axis("% of starting capital"), "yaxis": names_axis()}
+    return draw(title, 80 + 18 * max(rows.height, 2), [trace], layout)
+
+
+def largest_names(frame: pl.DataFrame) -> pl.DataFrame:
+    """Keep the names with the largest gains and losses, and add the others up, so that the sum stays."""
+    rows = frame.select("key", "gross", "cost", "net").sort("net", descending=True)
+    if rows.height <= 2 * MAX_NAMES + 1:
+        return rows
+    rest = rows.slice(MAX_NAMES, rows.height - 2 * MAX_NAMES)
+    return pl.concat([rows.head(MAX_NAMES), _added_up(rest, "names"), rows.tail(MAX_NAMES)])
+
+
+def largest_sectors(frame: pl.DataFrame) -> pl.DataFrame:
+    """Keep the sectors with the largest absolute net contributions; add the others up in the last row."""
+    rows = frame.select("key", "gross", "cost", "net").sort(pl.col("net").abs(), descending=True)
+    kept, rest = _split(rows)
+    added = [_added_up(rest, "sectors")] if rest.height else []
+    return pl.concat([kept.sort("net", descending=True), *added])
+
+
+def largest_exposures(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Keep the sectors with the largest absolute means; add the means of the others up in the last row.
+
+    The mean of a sum is the sum of the means. The range of a sum does not follow from the ranges of its
+    parts, so the last row has none (null).
+
+    Returns
+    -------
+    tuple of DataFrame
+        The rows to draw (key, mean, low, high), and the sectors that the last of them adds up.
+    """
+    rows = frame.select("key", "mean", "low", "high").sort(pl.col("mean").abs(), descending=True)
+    kept, rest = _split(rows)
+    if rest.is_empty():
+        return kept, rest
+    return pl.concat([kept, _added_up(rest.select("key", "mean"), "sectors")], how="diagonal"), rest
+
+
+def _split(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The first rows, and the others; a single other row is kept as well."""
+    count = MAX_SECTORS if rows.height > MAX_SECTORS + 1 else rows.height
+    return rows.head(count), rows.slice(count)
+
+
+def _added_up(rest: pl.DataFrame, noun: str) -> pl.DataFrame:
+    """One row with the sum of several, named by their number."""
+    return rest.select(pl.lit(f"{rest.height:,} other {noun}").alias("key"), pl.exclude("key").sum())
+
+
+def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, Style]) -> Figure:
+    """Draw the net Sharpe ratio against the capital, which is on a logarithmic axis."""
+    capital = frame["capital"].cast(pl.Float64).to_list()
+    traces: list[Trace] = [
+        {
+            "type": "scatter",
+            "x": rows["capital"].cast(pl.Float64).to_list(),
+            "y": rows["sharpe_net"].cast(pl.Float64).to_list(),
+            "mode": "lines+markers",
+            "name": short(model),
+            "line": {"color": style.colour, "dash": style.dash, "width": 2},
+            "hovertemplate": "%{y:.2f} at %{x:.3s}",
+        }
+        for model, style, rows in by_model(frame, styles, order="capital")
+    ]
+    decades = range(math.floor(math.log10(min(capital))), math.ceil(math.log10(max(capital))) + 1)
+    ticks = {"tickvals": [10**power for power in decades], "ticktext": _amounts(decades)}
+    layout = {
+        "xaxis": axis("capital (currency of the prices, log scale)", type="log", **ticks),
+        "yaxis": zero_axis("net Sharpe ratio (annual)"),
+    }
+    return draw("Net Sharpe ratio by capital", 300, traces, layout)
+
+
+def _amounts(powers: Sequence[int]) -> list[str]:
+    """Powers of ten as amounts: 10k, 1M, 100B."""
+    steps = [max(0, min(power // 3 * 3, 12)) for power in powers]
+    return [
+        f"{10 ** (power - step):g}{'kMBT'[step // 3 - 1] if step else ''}"
+        for power, step in zip(powers, steps, strict=True)
+    ]

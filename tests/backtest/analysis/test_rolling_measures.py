@@ -9,8 +9,8 @@ import pytest
 import statsmodels.api as sm
 
 from backtest.analysis.rolling import monthly_returns, rolling_mean_ic, rolling_risk, rolling_window
-from pipelines.pages import theme
-from pipelines.pages.charts.rolling import rolling_charts
+from pipelines.pages.charts.books import rolling
+from pipelines.pages.figure import model_styles
 
 
 def make_book(sessions: int = 300) -> pl.DataFrame:
@@ -114,8 +114,8 @@ def test_the_band_is_drawn_for_the_chosen_model_and_others_can_be_switched_on() 
     book = make_book()
     equity = pl.concat([book.with_columns(model=pl.lit(name)) for name in ("a", "b", "ridge")])
     ic = equity.select("date", "model", rank_ic="excess_net")
-    styles = theme.model_styles(("a", "b", "ridge"))
-    figures = list(rolling_charts(equity, ic, styles, ("a", "ridge"), window=63, lags=0, year=252))
+    styles = model_styles(("a", "b", "ridge"))
+    figures = list(rolling(equity, ic, styles, ("a", "ridge"), window=63, lags=0, year=252))
     assert [figure.title.split(",")[0] for figure in figures] == [
         "Rolling net Sharpe ratio",
         "Rolling volatility net of costs",
@@ -135,4 +135,4 @@ def test_the_band_is_drawn_for_the_chosen_model_and_others_can_be_switched_on() 
     risk = rolling_risk(book, 63)
     drawn = figures[0].traces[0]["y"][0]
     assert drawn == pytest.approx(risk["sharpe"][0] + 1.96 * risk["sharpe_error"][0], rel=1e-5)
-    assert list(rolling_charts(None, None, styles, ("a",), window=63, lags=0, year=252)) == []
+    assert list(rolling(equity.clear(), ic.clear(), styles, ("a",), window=63, lags=0, year=252)) == []

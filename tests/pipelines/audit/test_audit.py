@@ -32,7 +32,6 @@ from pipelines.audit.registry import CHECKS
 from pipelines.config.schema import Config
 from pipelines.dataset import folds as dataset_folds
 from pipelines.errors import ConfigError
-from pipelines.pages.sections.audit import audit_block
 from pipelines.progress import Progress
 from pipelines.train import task as tasks
 
@@ -154,16 +153,6 @@ def test_membership_without_leavers_warns(base: dict[str, Any]) -> None:
     result = CHECKS["membership"](make_subject(config, {**tables, "membership": stays}))
     assert result.verdict == "warn"
     assert "No firm ever leaves" in result.sentence
-
-
-def test_report_block_escapes_html_and_lists_the_worst_first() -> None:
-    results = (Result("fine", "pass", "Good."), Result("bad", "fail", "<script>alert(1)</script>"))
-    block = audit_block(Audit(results, "full").table)
-    assert "<script>" not in block
-    assert block.index("&lt;script&gt;") < block.index("Good.")
-    assert 'class="audit fail"' in block
-    assert "1 failure, 1 passed" in block
-    assert "Audit: not run." in audit_block(None)
 
 
 def since_ever(panel: Panel) -> Array:

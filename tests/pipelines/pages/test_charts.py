@@ -5,41 +5,35 @@ import dataclasses
 import datetime as dt
 import json
 import math
+import re
 
 import numpy as np
 import polars as pl
 import pytest
-from report_data import BOOKS, MODELS, make_books, make_edges, make_faithfulness, make_report, make_signals
+from report_data import BOOKS, MODELS, make_books, make_edges, make_explained, make_report, make_signals
 
-from pipelines.pages import theme
-from pipelines.pages.charts import analysis, attribution, books, network, signal, training
-from pipelines.pages.charts.figure import Figure, draw
-from pipelines.pages.contents.attribution import ExampleForecast, ModelAttribution
-from pipelines.pages.contents.faithfulness import ModelFaithfulness
-from pipelines.pages.embed import DatePool, figure_html, to_json
-from pipelines.pages.sections.model.attribution import attribution_blocks
-from pipelines.pages.sections.model.faithfulness import faithfulness_blocks
-from pipelines.pages.theme import axis
+from pipelines.pages import figure as figures
+from pipelines.pages.charts import books, explained, models
+from pipelines.pages.figure import DatePool, Figure, Style, axis, draw, model_styles, to_json
+from pipelines.pages.page import Page
+from pipelines.pages.report import render_report
 
 
 def test_a_model_has_the_same_colour_in_every_chart() -> None:
-    data = make_report()
-    styles = theme.model_styles(data.models)
+    report = make_report()
+    styles = model_styles(report.models)
     assert len({style.colour for style in styles.values()}) == len(MODELS)
-    assert data.equity is not None
-    assert data.ic_series is not None
-    assert data.learning is not None
-    figures = [
-        books.net_asset_value(data.equity, styles, BOOKS[0], "ridge"),
-        signal.cumulative_rank_ic(data.ic_series, styles),
-        *training.learning_curves(data.learning, styles),
+    drawn = [
+        books.net_asset_value(report.tables["equity"], styles, BOOKS[0], "ridge"),
+        models.cumulative_rank_ic(report.tables["ic_series"], styles),
+        *models.learning_curves(report.tables["learning"], styles),
     ]
-    assert len(figures) == 4
-    for figure in figures:
+    assert len(drawn) == 4
+    for figure in drawn:
         lines = [trace for trace in figure.traces if trace["name"] in styles]
         assert len({trace["name"] for trace in lines}) >= 3
         assert all(trace["line"]["color"] == styles[trace["name"]].colour for trace in lines)
-    many = theme.model_styles([str(i) for i in range(25)])
+    many = model_styles([str(i) for i in range(25)])
     assert len({(style.colour, style.dash) for style in many.values()}) == 25
 
 
@@ -47,7 +41,7 @@ def test_cumulative_rank_ic_by_hand() -> None:
     dates = [dt.date(2024, 1, day) for day in range(1, 9)]
     values = [0.1, None, -0.2, 0.3, float("nan"), 0.1, 0.1, 0.2]
     frame = pl.DataFrame({"date": dates, "model": "a", "ic": values, "rank_ic": values}, strict=False)
-    total = signal.cumulative_rank_ic(frame, theme.model_styles(["a"])).traces[0]
+    total = models.cumulative_rank_ic(frame, model_styles(["a"])).traces[0]
     assert total["y"].tolist() == pytest.approx([0.1, 0.1, -0.1, 0.2, 0.2, 0.3, 0.4, 0.6], abs=1e-6)
     assert total["x"].astype(str).tolist() == [str(date) for date in dates]
 
@@ -64,18 +58,17 @@ def test_drawdowns_are_computed_before_thinning() -> None:
             "nav_net": nav,
         }
     )
-    figure = books.net_asset_value(frame, theme.model_styles(["a"]), "b", None)
+    figure = books.net_asset_value(frame, model_styles(["a"]), "b", None)
     drawdown = figure.traces[1]["y"]
     assert figure.traces[1]["yaxis"] == "y2"
-    assert len(drawdown) <= theme.MAX_POINTS + 1
+    assert len(drawdown) <= figures.MAX_POINTS + 1
     assert drawdown[0] == 0
     assert drawdown[-1] == pytest.approx(-0.5)
 
 
 def test_the_views_of_nav_are_net_and_gross_and_the_chosen_model_shows_both() -> None:
-    equity = make_report().equity
-    assert equity is not None
-    styles = theme.model_styles(MODELS)
+    equity = make_report().tables["equity"]
+    styles = model_styles(MODELS)
     figure = books.net_asset_value(equity, styles, BOOKS[0], "ridge")
     last = (
         equity.filter((pl.col("book") == BOOKS[0]) & (pl.col("model") == "ridge"))
@@ -100,16 +93,16 @@ def test_the_views_of_nav_are_net_and_gross_and_the_chosen_model_shows_both() ->
 
 def test_thinning_keeps_the_first_and_the_last_row() -> None:
     for height in (1, 999, 1_000, 1_001, 2_500, 2_501):
-        kept = theme.thin(pl.DataFrame({"i": range(height)}))["i"].to_list()
+        kept = figures.thin(pl.DataFrame({"i": range(height)}))["i"].to_list()
         assert kept[0] == 0
         assert kept[-1] == height - 1
         assert len(kept) <= 1_001
-    assert [theme.points_per_line(lines) for lines in (1, 20, 40, 1_000)] == [1_000, 1_000, 500, 250]
+    assert [figures.points_per_line(lines) for lines in (1, 20, 40, 1_000)] == [1_000, 1_000, 500, 250]
 
 
 def test_the_network_draws_the_strongest_edges_without_overlapping_names() -> None:
     edges = make_edges()
-    figure = network.peer_network(edges, "temporal_peer", n_edges=40)
+    figure = explained.peer_network(edges, "temporal_peer", n_edges=40)
     arrows = [a for a in figure.layout["annotations"] if a["showarrow"]]
     names = [a for a in figure.layout["annotations"] if not a["showarrow"]]
     assert len(arrows) == 40
@@ -129,8 +122,8 @@ def test_the_waterfall_of_a_forecast_adds_up_and_merges_small_players() -> None:
     values = [0.5, -0.3, *([0.01] * 15)]
     errors = [0.02, 0.01, *([0.003] * 15)]
     players = {"player": [f"p{i}" for i in range(17)], "value": values, "error": errors}
-    example = ExampleForecast("2024-01-02", "A", 0.1, 0.1 + sum(values), pl.DataFrame(players))
-    bars, whiskers = attribution.one_forecast(example, "m", "bps of return").traces
+    head = {"date": "2024-01-02", "ticker": "A", "base_value": 0.1, "forecast": 0.1 + sum(values)}
+    bars, whiskers = explained.one_forecast(pl.DataFrame(head | players), "m", "bps of return").traces
     assert list(bars["measure"]) == ["absolute", *["relative"] * 13, "total"]
     assert sum(bars["x"][:-1]) == pytest.approx(bars["x"][-1])
     assert bars["y"][-2] == "5 other players  +0.05"
@@ -150,7 +143,7 @@ def test_every_bar_of_a_player_has_its_error() -> None:
             "error": [0.3, 0.2, 0.1],
         }
     )
-    figure = attribution.player_importance(players, "m", "bps of return")
+    figure = explained.player_importance(players, "m", "bps of return")
     drawn = {
         name: (x, error)
         for trace in figure.traces
@@ -164,25 +157,17 @@ def test_every_bar_of_a_player_has_its_error() -> None:
 
 
 def test_players_and_forecasts_without_errors_are_not_drawn() -> None:
-    data = make_report()
+    first = make_explained("temporal_peer")
     unknown = pl.lit(None, dtype=pl.Float64).alias("error")
-    first = data.attribution[0]
-    assert first.example is not None
-    bare = dataclasses.replace(
-        first,
-        faithfulness=None,
-        skill=None,
-        players=first.players.with_columns(unknown),
-        example=dataclasses.replace(
-            first.example, contributions=first.example.contributions.with_columns(unknown)
-        ),
-    )
+    bare = {name: first.table(name).with_columns(unknown) for name in ("players", "skill", "example")}
 
-    def titles(one: ModelAttribution) -> list[str]:
-        blocks = attribution_blocks(dataclasses.replace(data, attribution=(one,)))
-        return [block[0].title for block in blocks if not isinstance(block, str)]
+    def titles(tables: dict[str, pl.DataFrame]) -> list[str]:
+        one = dataclasses.replace(first, tables={"edges": first.table("edges"), **tables})
+        page = render_report(make_report(explained=(one,)))
+        part = page[page.index('<section id="attribution">') : page.index('<section id="provenance">')]
+        return re.findall("<figure><h4>(.*?)</h4>", part)
 
-    assert len(titles(dataclasses.replace(first, faithfulness=None))) == 4
+    assert len(titles({name: first.table(name) for name in bare})) == 4
     assert [title.split(" of ")[0] for title in titles(bare)] == ["Peer network"]
 
 
@@ -195,7 +180,7 @@ def test_quantile_curves_are_the_cumulated_spread_by_hand() -> None:
             for quantile, values in returns.items()
         ]
     )
-    low, high = signal.quantile_curves(series, "m", horizon=2).traces
+    low, high = models.quantile_curves(series, "m", horizon=2).traces
     assert [low["name"], high["name"]] == ["Q1", "Q2"]
     # means 20, 0 and 0; deviations -10, -20, 0 and +10, +20, unknown; in %, over a label of 2 sessions
     assert low["y"].tolist() == pytest.approx([-0.05, -0.15, -0.15], abs=1e-6)
@@ -203,12 +188,11 @@ def test_quantile_curves_are_the_cumulated_spread_by_hand() -> None:
 
 
 def test_ic_by_horizon_and_by_delay_have_their_intervals() -> None:
-    decay = make_signals().ic_decay
-    assert decay is not None
-    styles = theme.model_styles(MODELS)
+    decay = make_signals()["ic_decay"]
+    styles = model_styles(MODELS)
     for by, fixed, values in (("horizon", "delay", [1, 2, 5, 10, 21]), ("delay", "horizon", [0, 1, 2])):
         rows = decay.filter((pl.col(fixed) == 1) & pl.col("model").is_in(["ridge", "self_peer"]))
-        figure = signal.ic_decay(rows, by, "title", styles)
+        figure = models.ic_decay(rows, by, "title", styles)
         assert [trace["name"] for trace in figure.traces] == ["ridge", "self_peer"]
         expected = rows.filter(pl.col("model") == "ridge").sort(by)
         line = figure.traces[0]
@@ -219,19 +203,18 @@ def test_ic_by_horizon_and_by_delay_have_their_intervals() -> None:
 
 
 def test_the_names_that_are_drawn_add_up_to_all_names() -> None:
-    contributions = make_books().contributions
-    assert contributions is not None
+    contributions = make_books()["contributions"]
     rows = contributions.filter((pl.col("by") == "name") & (pl.col("model") == "ridge"))
-    kept = analysis.largest_names(rows)
-    assert kept.height == 2 * analysis.MAX_NAMES + 1
-    assert kept["key"][analysis.MAX_NAMES] == "40 other names"
+    kept = books.largest_names(rows)
+    assert kept.height == 2 * books.MAX_NAMES + 1
+    assert kept["key"][books.MAX_NAMES] == "40 other names"
     for part in ("gross", "cost", "net"):
         assert kept[part].sum() == pytest.approx(rows[part].sum(), abs=1e-12)
     assert kept["net"][0] == rows["net"].max()
     assert kept["net"][-1] == rows["net"].min()
-    few = analysis.largest_names(rows.head(21))
+    few = books.largest_names(rows.head(21))
     assert few.height == 21
-    figure = analysis.contributions(kept, "title")
+    figure = books.contributions(kept, "title")
     assert sum(figure.traces[0]["x"]) == pytest.approx(100 * rows["net"].sum())
 
 
@@ -241,17 +224,17 @@ def test_of_many_sectors_the_largest_are_drawn_and_the_others_added_up() -> None
     rows = pl.DataFrame(
         {"key": [f"Sector {i:02d}" for i in range(100)], "gross": net + 0.001, "cost": 0.001, "net": net}
     )
-    kept = analysis.largest_sectors(rows)
+    kept = books.largest_sectors(rows)
     assert kept.height == 16
     assert kept["key"][-1] == "85 other sectors"
     for part in ("gross", "cost", "net"):
         assert kept[part].sum() == pytest.approx(rows[part].sum(), abs=1e-12)
     assert kept["net"][:15].is_sorted(descending=True)
     assert kept["net"][:15].abs().min() == np.sort(np.abs(net))[-15]
-    assert analysis.contributions(kept, "title").height < 450  # half a printed page
+    assert books.contributions(kept, "title").height < 450  # half a printed page
 
     for few in (15, 16):  # a row for one other sector would save nothing
-        assert analysis.largest_sectors(rows.head(few))["key"].sort().equals(rows["key"].head(few))
+        assert books.largest_sectors(rows.head(few))["key"].sort().equals(rows["key"].head(few))
 
 
 def test_the_rest_of_the_sectors_has_a_mean_weight_and_no_range() -> None:
@@ -265,7 +248,7 @@ def test_the_rest_of_the_sectors_has_a_mean_weight_and_no_range() -> None:
             "high": weight_TS.max(axis=0),
         }
     )
-    kept, others = analysis.largest_exposures(rows)
+    kept, others = books.largest_exposures(rows)
     left = np.argsort(-np.abs(weight_TS.mean(axis=0)))[15:]
     assert set(others["key"]) == {f"Sector {i:02d}" for i in left}
     assert kept["key"][-1] == "25 other sectors"
@@ -274,15 +257,15 @@ def test_the_rest_of_the_sectors_has_a_mean_weight_and_no_range() -> None:
     assert kept["high"][-1] is None
     assert kept["mean"].sum() == pytest.approx(rows["mean"].sum(), abs=1e-12)
 
-    ranges, means = analysis.exposure_ranges(kept, "title", "label").traces
+    ranges, means = books.exposure_ranges(kept, "title", "label").traces
     assert means["y"][0] == "25 other sectors"  # at the bottom
     assert means["x"][0] == pytest.approx(kept["mean"][-1], abs=1e-6)
     assert ranges["x"][:3] == [None, None, None]
-    low, high = analysis.exposure_ranges(kept, "title", "label").layout["xaxis"]["range"]
+    low, high = books.exposure_ranges(kept, "title", "label").layout["xaxis"]["range"]
     assert low < min(*kept["mean"], *kept["low"].drop_nulls())
     assert high > max(*kept["mean"], *kept["high"].drop_nulls())
 
-    whole, none = analysis.largest_exposures(rows.head(16))
+    whole, none = books.largest_exposures(rows.head(16))
     assert whole.height == 16
     assert none.is_empty()
 
@@ -296,7 +279,7 @@ def test_turnover_is_a_rolling_mean_in_per_cent() -> None:
             "unfilled": [0.0, 0.0, 0.1, 0.1, 0.0, 0.0],
         }
     )
-    traded, left = analysis.trading(book, "m", theme.Style("#000000", "solid"), window=2).traces
+    traded, left = books.trading(book, "m", Style("#000000"), window=2).traces
     assert traded["y"].tolist() == pytest.approx([10, 20, 25, 10, 20, 30], abs=1e-5)
     assert left["y"].tolist() == pytest.approx([0, 0, 5, 10, 5, 0], abs=1e-5)
 
@@ -323,7 +306,7 @@ def test_figures_are_encoded_without_loss_that_an_eye_could_see() -> None:
     np.testing.assert_array_equal(np.frombuffer(packed, "<f4"), y)
     assert content["data"][1]["y"] == [1.0, None, 123460.0]
     assert content["layout"]["yaxis"]["range"] == [0.1, None]
-    steps = json.loads(pool.to_json())
+    steps = pool.axes
     assert len(steps) == 1
     days = np.cumsum(steps[0]).astype("datetime64[D]")
     np.testing.assert_array_equal(days, dates)
@@ -351,7 +334,7 @@ def test_the_legend_lists_every_name_once_and_says_what_is_switched_off() -> Non
         False,
     )
     assert (second.name, second.traces, second.hidden) == ("b", (2,), True)
-    written = figure_html(figure, "figure-1", "a caption", DatePool())
+    written = Page().chart(figure, "a caption")
     assert 'aria-pressed="false" data-traces="2"' in written
     assert "<a>" not in written
     one = Figure("t", figure.traces[:1], figure.layout, 100)
@@ -359,29 +342,24 @@ def test_the_legend_lists_every_name_once_and_says_what_is_switched_off() -> Non
 
 
 def test_the_verdict_on_attention_has_its_intervals_and_every_map_says_what_it_does_not_show() -> None:
-    found = make_faithfulness()
-    blocks = list(faithfulness_blocks(found))
-    page = " ".join(block for block in blocks if isinstance(block, str))
+    page = render_report(make_report())
     words = (
         "Attention usable as an explanation, over days: no, but near inconclusive; over peers: inconclusive."
     )
     assert words in page
-    assert "0.3 to 0.5" in page
-    assert "0.75 to unbounded" in page
-    assert "at least 0.5, fails below 0.3" in page
-    assert "0.002 to 0.02" in page
-    figures = {block[0].title: block for block in blocks if not isinstance(block, str)}
-    assert len(figures) == 6
-    for title, (_, caption) in figures.items():
-        if title.startswith("Attention "):
-            assert "not what the reading does to the forecast" in caption, title
-    curves, _ = figures["Change of the forecasts as days are removed"]
+    for bounds in ("0.3 to 0.5", "0.75 to unbounded", "at least 0.5, fails below 0.3", "0.002 to 0.02"):
+        assert f"<td>{bounds}</td>" in page
+    captions = dict(
+        re.findall("<figure><h4>(Attention .*?)</h4>.*?<figcaption>(.*?)</figcaption>", page, re.S)
+    )
+    assert len(captions) == 2
+    for title, caption in captions.items():
+        assert "not what the reading does to the forecast" in caption, title
+    found = make_explained("temporal_peer")
+    curves = explained.removal_curves(found.table("curves"), "days")
     assert curves.views == {"masked keys": (0, 1, 2), "other firms of the date": (3, 4, 5)}
     assert [trace["visible"] for trace in curves.traces] == [True] * 3 + [False] * 3
     assert curves.traces[0]["name"] == "SHAP"
-    heat, _ = figures["|SHAP| between firms on 2023-11-17"]
-    z = heat.traces[0]["z"]
+    z = explained.firm_map(found.table("firm_map"), "shap").traces[0]["z"]
     assert [z[i][i] for i in range(3)] == [None] * 3, "a firm is not its own peer"
     assert z[2][1] == pytest.approx(0.2)
-    bare = ModelFaithfulness(verdict=found.verdict)
-    assert not [block for block in faithfulness_blocks(bare) if not isinstance(block, str)]

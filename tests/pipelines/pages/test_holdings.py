@@ -8,7 +8,7 @@ import pytest
 from report_data import make_header, make_positions, make_report
 
 from pipelines.pages.holdings import MAX_NAMES, MIN_NAMES, select_holdings, to_json
-from pipelines.pages.html import render
+from pipelines.pages.report import render_report as render
 
 
 def decode(text: str) -> pl.DataFrame:

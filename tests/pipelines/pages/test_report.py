@@ -18,26 +18,21 @@ import pytest
 from plotly.offline import get_plotlyjs
 from report_data import (
     BOOKS,
-    make_attribution,
     make_edges,
+    make_explained,
     make_header,
     make_ladder,
     make_positions,
     make_report,
     make_series,
-    make_truth,
+    make_signals,
+    make_trials,
 )
 
+from pipelines.audit.result import Audit, Result
 from pipelines.config.load import check_config
-from pipelines.pages import theme
-from pipelines.pages.assumptions import assumptions
-from pipelines.pages.charts.figure import Figure
-from pipelines.pages.contents.analysis import BookTables, SignalTables, TrialTables
-from pipelines.pages.contents.attribution import ExampleForecast
-from pipelines.pages.contents.report import ReportData
-from pipelines.pages.embed import DatePool, to_json
-from pipelines.pages.html import render
-from pipelines.pages.sections.assemble import sections
+from pipelines.pages.report import render_report as render
+from pipelines.pages.report_data import Report, assumptions
 from pipelines.pages.verdict import judge
 
 
@@ -84,10 +79,9 @@ def page() -> Page:
     return Page(standard_page())
 
 
-def figures_of(data: ReportData, best: str = "temporal_peer") -> list[Figure]:
-    styles = theme.model_styles(data.models)
-    blocks = (block for part in sections(data, styles, best) for block in part.blocks)
-    return [block[0] for block in blocks if not isinstance(block, str)]
+def charts_of(page: Page) -> dict[str, dict[str, Any]]:
+    """The charts of a page by their place, as the script reads them."""
+    return {a["data-figure"] or "": json.loads(code) for a, code in page.scripts if "data-figure" in a}
 
 
 def section_titles(page: str) -> list[str]:
@@ -129,26 +123,25 @@ def test_the_content_security_policy_allows_only_the_two_scripts(page: Page) -> 
 
 
 def test_every_figure_has_its_titles_and_a_caption(page: Page) -> None:
-    figures = figures_of(make_report())
-    assert len(figures) == 42
-    for figure in figures:
-        assert figure.title.strip()
-        axes = {name: value for name, value in figure.layout.items() if name.startswith(("xaxis", "yaxis"))}
+    drawn = charts_of(page)
+    assert len(drawn) == 42
+    for name, chart in drawn.items():
+        axes = {name: value for name, value in chart["layout"].items() if name.startswith(("xaxis", "yaxis"))}
         assert axes
-        for name, value in axes.items():
-            dates = any(getattr(trace["x"], "dtype", None) == "datetime64[D]" for trace in figure.traces)
-            speaks = value.get("type") == "category" or (name == "xaxis" and dates)
+        dates = any(isinstance(trace["x"], dict) and "dates" in trace["x"] for trace in chart["data"])
+        for place, value in axes.items():
+            speaks = value.get("type") == "category" or (place == "xaxis" and dates)
             hidden = value.get("showticklabels") is False
-            assert value.get("title", {}).get("text") or speaks or hidden, (
-                f"{figure.title}: {name} has no title"
-            )
-    assert sum(tag == "figcaption" for tag, _ in page.elements) == len(figures)
-    assert sum(tag == "figure" for tag, _ in page.elements) == len(figures)
+            assert value.get("title", {}).get("text") or speaks or hidden, f"{name}: {place} has no title"
+    labels = [a.get("aria-label") for tag, a in page.elements if tag == "div" and a.get("class") == "plot"]
+    assert all(labels)
+    assert sum(tag == "figcaption" for tag, _ in page.elements) == len(drawn)
+    assert sum(tag == "figure" for tag, _ in page.elements) == len(drawn)
 
 
 def test_every_figure_is_in_the_page_as_valid_json(page: Page) -> None:
     places = [a["id"] for tag, a in page.elements if tag == "div" and a.get("class") == "plot"]
-    drawn = {a["data-figure"]: json.loads(code) for a, code in page.scripts if "data-figure" in a}
+    drawn = charts_of(page)
     assert list(drawn) == places
     assert all(figure["data"] for figure in drawn.values())
 
@@ -157,14 +150,12 @@ def test_the_page_has_less_than_2_mb_beside_plotly_for_15_years_of_8_models() ->
     def three_times(frame: pl.DataFrame) -> pl.DataFrame:
         return pl.concat([frame.with_columns(pl.col("date").dt.offset_by(f"{5 * k}y")) for k in range(3)])
 
-    long, full = make_series(1_300), make_report()
-    series = full.signals.quantile_series
-    assert series is not None
+    long = make_series(1_300)
     data = make_report(
         equity=three_times(long["equity"]),
         ic_series=three_times(long["ic_series"]),
-        signals=dataclasses.replace(full.signals, quantile_series=three_times(series)),
-        books=dataclasses.replace(full.books, positions=three_times(make_positions(100, 1_300))),
+        quantile_series=three_times(make_signals()["quantile_series"]),
+        positions=three_times(make_positions(100, 1_300)),
     )
     size = len(render(data).encode()) - len(get_plotlyjs().encode())
     assert 500_000 < size < 2_000_000
@@ -173,28 +164,16 @@ def test_the_page_has_less_than_2_mb_beside_plotly_for_15_years_of_8_models() ->
 def test_names_from_data_are_escaped() -> None:
     evil = "<script>alert(1)</script>"
     image = "\"><img src=x onerror=alert(2)> <a href='http://x.invalid'>y</a>"
-    edges = make_edges().with_columns(leader=pl.lit(evil))
-    attribution = dataclasses.replace(
-        make_attribution("temporal_peer"),
-        model=image,
-        edges=edges,
-        players=make_attribution("x").players.with_columns(player=pl.lit(evil) + pl.col("player")),
-        example=ExampleForecast(
-            evil,
-            image,
-            0.0,
-            1.0,
-            pl.DataFrame({"player": [evil, image], "value": [0.5, 0.5], "error": [0.1, 0.1]}),
-        ),
-    )
     rename = pl.col("model").replace("temporal_peer", image)
-    clean = make_report()
-    frames: dict[str, Any] = {
-        name: getattr(clean, name).with_columns(rename)
-        for name in ("ladder", "equity", "ic_series", "quantiles", "cost_breakdown", "learning")
+    tables = {
+        name: frame.with_columns(
+            *([rename] if "model" in frame.columns else []),
+            *(pl.lit(evil).alias(column) for column in ("book",) if column in frame.columns),
+            *(pl.lit(image) + pl.col(c) for c in ("key", "term", "ticker") if c in frame.columns),
+            *(pl.lit([evil]).alias(c) for c in ("names",) if c in frame.columns),
+        )
+        for name, frame in make_report().tables.items()
     }
-    frames["equity"] = frames["equity"].with_columns(book=pl.lit(evil))
-    frames["cost_breakdown"] = frames["cost_breakdown"].with_columns(book=pl.lit(image))
     header = make_header(
         name=evil,
         run_id=image,
@@ -206,38 +185,30 @@ def test_names_from_data_are_escaped() -> None:
         main_book=evil,
         universe=image,
         data_versions=pl.DataFrame({"table": [evil], "version": [1], "rows": [2]}),
+        audit=Audit((Result(evil, "fail", image),), "full").table,
     )
-    truth = make_truth()
-    assert truth.top_edges is not None
-    evil_edges = truth.top_edges.with_columns(leader=pl.lit(image))
-    truth = dataclasses.replace(truth, edge_model=evil, top_edges=evil_edges)
-    rooms = {
-        room: dataclasses.replace(
-            getattr(clean, room),
-            **{
-                name: frame.with_columns(
-                    *([rename] if "model" in frame.columns else []),
-                    *(pl.lit(evil).alias(column) for column in ("book",) if column in frame.columns),
-                    *(pl.lit(image) + pl.col(c) for c in ("key", "term", "ticker") if c in frame.columns),
-                    *(pl.lit([evil]).alias(c) for c in ("names",) if c in frame.columns),
-                )
-                for name in getattr(clean, room).__dataclass_fields__
-                if (frame := getattr(getattr(clean, room), name)) is not None
-            },
-        )
-        for room in ("books", "signals", "trials")
-    }
-    hostile = dataclasses.replace(
-        clean, header=header, attribution=(attribution,), truth=truth, **frames, **rooms
+    found = make_explained("temporal_peer")
+    example = {"ticker": image, "date": evil, "base_value": 0.0, "forecast": 1.0, "player": [evil, image]}
+    explained = dataclasses.replace(
+        found,
+        model=image,
+        tables={
+            **found.tables,
+            "edges": make_edges().with_columns(leader=pl.lit(evil)),
+            "players": found.table("players").with_columns(player=pl.lit(evil) + pl.col("player")),
+            "example": pl.DataFrame(example | {"value": [0.5, 0.5], "error": [0.1, 0.1]}),
+        },
     )
-    page = Page(render(hostile))
+    page = Page(render(make_report(header=header, explained=(explained,), explorer=image, **tables)))
     assert evil in page.text
     assert image in page.text
     assert len([a for a, _ in page.scripts if a.get("type") is None]) == 2
     assert not any(tag == "img" for tag, _ in page.elements)
     assert not any("onerror" in attrs for _, attrs in page.elements)
-    for figure in figures_of(hostile, image):  # plotly.js interprets chart texts as HTML: all must be escaped
-        written = json.dumps(json.loads(to_json(figure, DatePool())), ensure_ascii=False)
+    drawn = charts_of(page)
+    assert len(drawn) > 30
+    for chart in drawn.values():  # plotly.js interprets chart texts as HTML: all must be escaped
+        written = json.dumps(chart, ensure_ascii=False)
         visible = re.sub(r'"(legendgroup)": ?"(?:[^"\\]|\\.)*"', "", written)
         assert not re.search(r"<(script|img|a |/(?!extra>))", visible)
 
@@ -267,9 +238,8 @@ def test_sections_without_data_are_omitted() -> None:
         "config",
     ]
     assert section_titles(standard_page()) == everything
-    bare = ReportData(
-        header=make_header(hazards=(), notes=(), git_commit=None), ladder=make_ladder().drop_nulls("ic")
-    )
+    ladder = make_ladder().drop("truth_ic", "truth_rank_ic").drop_nulls("ic")
+    bare = Report(make_header(hazards=(), notes=(), git_commit=None), {"ladder": ladder})
     page = render(bare)
     assert section_titles(page) == ["trials", "models", "provenance", "config"]
     assert 'class="hazards"' not in page
@@ -278,53 +248,27 @@ def test_sections_without_data_are_omitted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "anchors"),
+    ("table", "anchors"),
     [
         ("equity", {"books", "months"}),
         ("folds", {"folds"}),
         ("learning", {"learning"}),
-        ("truth", {"truth"}),
-        ("cost_breakdown", set()),
+        ("costs", set()),
+        ("figures", {"figures"}),
+        ("capacity", {"capacity"}),
+        ("factor_alpha", {"factors"}),
+        ("contributions", {"contributions"}),
+        ("exposures", {"exposures"}),
+        ("positions", {"holdings"}),
+        ("worst_days", set()),
+        ("ic_decay", set()),
+        ("overfitting", set()),
     ],
 )
-def test_a_missing_part_removes_only_its_section(field: str, anchors: set[str]) -> None:
-    assert complete_anchors() - all_anchors(make_report(**{field: None})) == anchors
-
-
-@pytest.mark.parametrize(
-    ("room", "table", "anchors"),
-    [
-        (BookTables, "figures", {"figures"}),
-        (BookTables, "capacity", {"capacity"}),
-        (BookTables, "factor_alpha", {"factors"}),
-        (BookTables, "contributions", {"contributions"}),
-        (BookTables, "exposures", {"exposures"}),
-        (BookTables, "positions", {"holdings"}),
-        (BookTables, "worst_days", set()),
-        (SignalTables, "ic_decay", set()),
-        (TrialTables, "overfitting", set()),
-    ],
-)
-def test_a_missing_table_of_the_analysis_removes_only_its_section(
-    room: type, table: str, anchors: set[str]
-) -> None:
-    full = make_report()
-    field = {BookTables: "books", SignalTables: "signals", TrialTables: "trials"}[room]
-    for nothing in (None, getattr(getattr(full, field), table).clear()):
-        less = dataclasses.replace(getattr(full, field), **{table: nothing})
-        data = make_report(**{field: less})
-        shown = set(re.findall(r'<section id="([^"]+)">', render(data)))
-        assert complete_anchors() - shown == anchors
-
-
-@functools.cache
-def complete_anchors() -> frozenset[str]:
-    """Anchors of a report that lacks nothing."""
-    return frozenset(all_anchors(make_report()))
-
-
-def all_anchors(data: ReportData) -> set[str]:
-    return {part.anchor for part in sections(data, theme.model_styles(data.models), "temporal_peer")}
+def test_a_missing_table_removes_only_its_section(table: str, anchors: set[str]) -> None:
+    complete = set(section_titles(standard_page()))
+    for nothing in (None, make_report().tables[table].clear()):
+        assert complete - set(section_titles(render(make_report(**{table: nothing})))) == anchors
 
 
 def test_unknown_delistings_are_shown_by_book_and_only_if_there_were_any() -> None:
@@ -368,24 +312,11 @@ def test_unknown_delistings_are_shown_by_book_and_only_if_there_were_any() -> No
 
 
 def test_empty_frames_count_as_no_data() -> None:
-    full = make_report()
-    empty = {
-        name: getattr(full, name).clear()
-        for name in (
-            "equity",
-            "ic_series",
-            "quantiles",
-            "cost_breakdown",
-            "cost_assumptions",
-            "folds",
-            "learning",
-        )
-    }
-    nothing = {"books": BookTables(), "signals": SignalTables(), "trials": TrialTables()}
-    ladder = make_ladder().with_columns(deflated_sharpe=pl.lit(None, dtype=pl.Float64))
-    data = make_report(**empty, **nothing, ladder=ladder, truth=None, attribution=())
-    left = [part.anchor for part in sections(data, theme.model_styles(data.models), None)]
-    assert left == ["models", "provenance", "config"]
+    nothing = {name: frame.clear() for name, frame in make_report().tables.items() if name != "comparisons"}
+    ladder = make_ladder().drop("truth_ic", "truth_rank_ic")
+    ladder = ladder.with_columns(deflated_sharpe=pl.lit(None, dtype=pl.Float64))
+    page = render(make_report(**nothing | {"ladder": ladder}, explained=()))
+    assert section_titles(page) == ["models", "provenance", "config"]
 
 
 def ladder_with(model: str, **values: object) -> pl.DataFrame:
@@ -427,7 +358,7 @@ def test_the_verdict_gives_the_evidence() -> None:
     counted = "against earning nothing: p 0.090 (SPA); StepM counts temporal_peer as better. "
     assert counted in verdict.evidence
     assert "Probability of overfitting 13% (8 candidates: results of this evaluation). " in verdict.evidence
-    alone = judge(make_report(trials=TrialTables())).evidence
+    alone = judge(make_report(**dict.fromkeys(make_trials()))).evidence
     assert alone == re.sub("All models at once.*(?=42 trials)", "", verdict.evidence)
 
 
@@ -552,8 +483,7 @@ def test_dates_on_which_a_book_could_not_decide_are_named() -> None:
         "date": [dt.date(2024, 3, 1), dt.date(2024, 3, 8), dt.date(2024, 3, 8)],
         "note": ["no weights satisfy all limits; the last book is kept"] * 3,
     }
-    tables = dataclasses.replace(make_report().books, book_notes=pl.DataFrame(notes))
-    text = render(make_report(books=tables))
+    text = render(make_report(book_notes=pl.DataFrame(notes)))
     reason = "2024-03-08: no weights satisfy all limits; the last book is kept."
     assert f"<p>{BOOKS[0]} of ridge: notes on 2 dates; the newest, {reason}</p>" in text
     assert f"<p>{BOOKS[0]} of &lt;b&gt;: notes on 1 date; the newest, {reason}</p>" in text
@@ -593,57 +523,64 @@ def test_other_delays_have_their_own_tables(page: Page) -> None:
     assert "The same forecasts with a delay of 0 sessions" in page.text
     assert "it cannot be traded" in page.text
     only = make_ladder().filter(pl.col("delay") == 1)
-    data = make_report(ladder=only)
-    blocks = next(sections(data, theme.model_styles(data.models), None)).blocks
-    assert not any(isinstance(block, str) and "The same forecasts" in block for block in blocks)
+    assert "The same forecasts" not in render(make_report(ladder=only))
 
 
-def test_missing_columns_and_delays_are_refused() -> None:
-    equity = make_report().equity
-    assert equity is not None
-    with pytest.raises(ValueError, match="equity frame lacks nav_net"):
-        make_report(equity=equity.drop("nav_net"))
-    with pytest.raises(ValueError, match="no row with delay 5"):
-        make_report(header=make_header(label_delay=5))
+def test_the_audit_stands_in_the_head_the_worst_first() -> None:
+    results = (Result("fine", "pass", "Good."), Result("bad", "fail", "Prices of tomorrow."))
+    page = render(make_report(header=make_header(audit=Audit(results, "full").table)))
+    block = page[page.index('class="audit fail"') : page.index("Hazards")]
+    assert block.index("Prices of tomorrow.") < block.index("Good.")
+    assert "1 failure, 1 passed" in block
+    assert "<li><b>bad</b>: Prices of tomorrow.</li>" in block
+    assert "Audit: not run." in standard_page()
 
 
 def test_rendering_twice_gives_the_same_page() -> None:
     assert render(make_report()) == standard_page()
 
 
-def signal_report(**values: object) -> ReportData:
+def signal_report(*guard: tuple[str, str, str, str], **values: object) -> Report:
     """A report of a file with two signals: no training, no baseline, no validation."""
     chosen = pl.col("model").is_in(["momentum", "reversal"])
     nothing = dict.fromkeys(("beats_ridge", "beats_lightgbm"), pl.lit(None, dtype=pl.String))
-    ladder = (
-        make_ladder().filter(chosen).with_columns(valid_rank_ic=pl.lit(None, dtype=pl.Float64), **nothing)
-    )
+    ladder = make_ladder().drop("truth_ic", "truth_rank_ic").filter(chosen)
+    ladder = ladder.with_columns(valid_rank_ic=pl.lit(None, dtype=pl.Float64), **nothing)
     first = (pl.col("model") == "reversal") & (pl.col("delay") == 1)
     ladder = ladder.with_columns(
         pl.when(first).then(pl.lit(value)).otherwise(pl.col(name)).alias(name)
         for name, value in values.items()
     )
-    full = make_report()
-
-    def only(frame: pl.DataFrame | None) -> pl.DataFrame | None:
-        return frame if frame is None or "model" not in frame.columns else frame.filter(chosen)
-
-    rooms = {
-        room: dataclasses.replace(
-            getattr(full, room),
-            **{
-                name: only(getattr(getattr(full, room), name))
-                for name in getattr(full, room).__dataclass_fields__
-            },
-        )
-        for room in ("books", "signals", "trials")
+    tables: dict[str, Any] = {
+        name: frame.filter(chosen) if "model" in frame.columns else frame
+        for name, frame in make_report().tables.items()
     }
-    frames = {
-        name: only(getattr(full, name)) for name in ("equity", "ic_series", "quantiles", "cost_breakdown")
+    rows = [("reversal", "used", 700), ("reversal", "no price", 3), ("momentum", "used", 650)]
+    found = guard or (("reversal", "returns", "pass", "No future."), ("momentum", "returns", "pass", "None."))
+    own = {
+        "ladder": ladder,
+        "rows": pl.DataFrame(rows, schema=["signal", "reason", "rows"], orient="row"),
+        "guard": pl.DataFrame(found, schema=["signal", "check", "verdict", "sentence"], orient="row"),
     }
     header = make_header(trained=False, libraries={}, stage_seconds={}, seeds=(), git_commit=None)
-    without = dict.fromkeys(("folds", "learning", "truth", "comparisons"))
-    return make_report(header=header, ladder=ladder, attribution=(), **without, **frames, **rooms)
+    without = dict.fromkeys(("folds", "learning", "comparisons"))
+    return make_report(header=header, explained=(), file="signals.csv", **tables | own | without)
+
+
+def test_a_signal_that_fails_the_guard_is_not_believable() -> None:
+    good = {"sharpe_net": 1.5, "deflated_sharpe": 0.96, "ic_lower": 0.001}
+    bad = ("reversal", "returns", "fail", "It knows <i>tomorrow</i>.")
+    one = signal_report(bad, ("momentum", "returns", "pass", "None."), **good)
+    verdict = judge(one)
+    assert verdict.best is not None
+    assert verdict.best["model"] == "momentum", "the first that passes"
+    assert "Not believable, because look-ahead was found: reversal fails returns." in verdict.evidence
+    page = render(one)
+    assert "<li><b>reversal, returns</b>: It knows &lt;i&gt;tomorrow&lt;/i&gt;.</li>" in page
+    assert "Look-ahead guard: 1 fail, 1 pass." in page
+    every = judge(signal_report(bad, ("momentum", "returns", "fail", "So does it."), **good))
+    assert (every.tone, every.best) == ("bad", None)
+    assert every.headline == "None of the signals is believable: look-ahead was found."
 
 
 def test_a_signal_file_has_a_report_without_training_and_the_first_signal_is_judged() -> None:
@@ -666,6 +603,9 @@ def test_a_signal_file_has_a_report_without_training_and_the_first_signal_is_jud
         titles
     )
     assert "<h2>Signals</h2>" in page
+    part = page[page.index('<section id="file">') :]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in part.split("<tr")[2:4]]
+    assert rows == [["reversal", "700", "3"], ["momentum", "650", "\N{EN DASH}"]]
     assert "was chosen by validation" not in page
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from pipelines.pages.ladder import report_ladder
+from pipelines.pages.report_data import report_ladder
 
 MODELS = {"zero": "zero", "ridge": "ridge", "ridge-strong": "ridge", "lightgbm": "lightgbm", "net": "tcn"}
 NAN = float("nan")
@@ -52,7 +52,9 @@ def test_intervals_and_answers_stand_at_the_delay_of_the_tests() -> None:
             for book, value in (("book", 0.25), ("other", 0.75))
         ]
     )
-    shown = report_ladder(make_ladder(), "book", MODELS, comparisons=comparisons, significance=significance)
+    shown = report_ladder(
+        make_ladder(), "book", MODELS, {"comparisons": comparisons, "significance": significance}
+    )
     assert shown.select("model", "delay").rows() == make_ladder().select("model", "delay").rows()
     now = shown.filter(pl.col("delay") == 1)
     assert now["beats_ridge"].to_list() == ["no", None, None, None, "unclear"]
@@ -66,6 +68,7 @@ def test_intervals_and_answers_stand_at_the_delay_of_the_tests() -> None:
 
 
 def test_an_evaluation_without_tests_has_neither_intervals_nor_answers() -> None:
-    shown = report_ladder(make_ladder(), "book", MODELS, comparisons=None, significance=None)
+    shown = report_ladder(make_ladder(), "book", {}, {})
     assert shown.height == 10
-    assert shown.select("beats_ridge", "beats_lightgbm", "deflated_sharpe").null_count().row(0) == (10,) * 3
+    names = ("baseline", "beats_ridge", "beats_lightgbm", "deflated_sharpe")
+    assert shown.select(names).null_count().row(0) == (10,) * 4

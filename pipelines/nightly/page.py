@@ -1,0 +1,301 @@
+"""The page of a night: one self-contained HTML file without scripts.
+
+Its content security policy forbids scripts and all requests. So it can be mailed or read on a phone, and a
+name from the data that looks like a script stays text.
+
+Shape suffix: T sessions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+
+from backtest.analysis.rolling import Z, rolling_mean_ic
+from pipelines.nightly.book.describe import amount, total
+from pipelines.nightly.result import Finding, NightResult
+from pipelines.nightly.tables import read_warnings
+from pipelines.pages.figure import (
+    BLUE,
+    INK,
+    UNSKILLED,
+    VERMILION,
+    Figure,
+    Style,
+    axis,
+    band,
+    draw,
+    line,
+    over_time,
+)
+from pipelines.pages.page import Page
+from pipelines.pages.static import static_chart
+from pipelines.pages.tables import write
+
+NAMES = 10
+"""Names shown at each end."""
+WINDOW = 20
+"""Sessions of the rolling mean of the realised rank IC."""
+_LAGS = 4  # lags of its Newey-West errors: labels of a week overlap
+_SESSIONS = 250  # of a chart
+_FEATURES = 12  # of the drift table without unfolding
+_MOVERS = 3
+_ROLES = (("champion", Style(BLUE)), ("challenger", Style(INK, "dash")))
+_SECTIONS = {
+    "checks": "Checks",
+    "trades": "Trades",
+    "names": "Highest and lowest signals",
+    "monitoring": "Monitoring",
+    "nights": "Last nights",
+    "promotions": "Promotions",
+    "versions": "Versions",
+}
+
+
+def render_page(result: NightResult) -> str:
+    """Render the page of a night, also of one that failed, as an HTML document that loads nothing."""
+    page, titles = Page(), _SECTIONS
+    if result.state == "done":  # nothing to look into: what is to be done tonight comes first
+        titles = {name: titles[name] for name in ("trades", "names", "checks", *list(titles)[3:])}
+    parts = page.sections("night_sections.jinja", titles, **_context(result))
+    versions = f"model {result.champion}" if result.champion is not None else "no model"
+    if result.challenger is not None:
+        versions += f"; challenger {result.challenger}"
+    return page.render(
+        "night.jinja",
+        css=("night.css",),
+        title=f"{result.config} {result.session}: {result.state}",
+        night=result,
+        versions=versions,
+        headline=_headline(result),
+        todo=_what_to_do(result),
+        parts=parts,
+    )
+
+
+def _context(result: NightResult) -> dict[str, Any]:
+    found = {
+        name: [_check(one) for one in result.findings if one.level == name] for name in ("fail", "warn", "ok")
+    }
+    moved = _movers(result.tables.get("attributions", pl.DataFrame()))
+    charts, words = _skill(result)
+    return {
+        "col": pl.col,
+        "night": result,
+        "serious": found["fail"] + found["warn"],
+        "fine": found["ok"],
+        "tiles": _tiles(result.book),
+        "limits": _limits(result.tables.get("limits", pl.DataFrame())),
+        "orders": _trades(result.book).with_columns(
+            side=pl.when(pl.col("trade") > 0).then(pl.lit("buy")).otherwise(pl.lit("sell"))
+        ),
+        "ends": list(_ends(result, moved)),
+        "explained": bool(moved),
+        "charts": charts,
+        "charts_say": words,
+        "drift": _drift(result.tables.get("drift", pl.DataFrame())),
+        "behaviour": _behaviour(result),
+        "nights_before": _nights(result.nights),
+        "used": _versions(result),
+        "seconds": pl.DataFrame(
+            list(result.seconds.items()), schema={"step": pl.String, "seconds": pl.Float64}, orient="row"
+        ),
+    }
+
+
+def _headline(result: NightResult) -> str:
+    """Say in one sentence how the night ended."""
+    if result.state == "failed":
+        failures = (one.sentence for one in result.findings if one.level == "fail")
+        return result.error or next(failures, "The night ended with an error that has no message.")
+    signals = result.signals.filter(pl.col("signal").is_not_null())
+    if result.champion is not None:
+        signals = signals.filter(pl.col("version") == str(result.champion))
+    trades = _trades(result.book)
+    turnover, cost = 0.5 * total(trades["trade"].abs()), 1e4 * total(trades["expected_cost"])
+    book = (
+        f"{trades.height:,} trades turn over {turnover:.1%} of NAV at an expected cost of {cost:.1f} bps"
+        if trades.height
+        else "nothing is traded"
+    )
+    warnings = sorted({finding.check for finding in result.findings if finding.level != "ok"})
+    noted = f" Warnings: {', '.join(warnings)}." if warnings else ""
+    return f"{signals.height:,} signals for the session after {result.session}; {book}.{noted}"
+
+
+def _what_to_do(result: NightResult) -> tuple[str, ...]:
+    """Steps after a failed night; none after the others."""
+    if result.state != "failed":
+        return ()
+    return (
+        "Mend the cause: the sentence above and the failed checks below name it and its cure.",
+        f"Run peerglass nightly CONFIG --date {result.session} again. Steps that are done are not repeated.",
+        "Until then there is no book for the next session; the account keeps its positions.",
+    )
+
+
+def _check(finding: Finding) -> dict[str, str]:
+    subject = f" ({finding.subject})" if finding.subject else ""
+    return {"verdict": finding.level, "check": f"{finding.check}{subject}", "sentence": finding.sentence}
+
+
+def _trades(book: pl.DataFrame) -> pl.DataFrame:
+    """The trades, largest first."""
+    return book.filter(pl.col("trade") != 0).sort(pl.col("trade").abs(), descending=True)
+
+
+def _tiles(book: pl.DataFrame) -> list[tuple[str, str, str]]:
+    trades, held = _trades(book), book.filter(pl.col("weight") != 0)
+    figures = {
+        "trades": write(trades.height, "0"),
+        "turnover": f"{write(0.5 * total(trades['trade'].abs()), '%1')}%",
+        "expected cost, bps": write(total(trades["expected_cost"]), "bps1"),
+        "positions": write(held.height, "0"),
+        "gross": f"{write(total(held['weight'].abs()), '%1')}%",
+        "net": f"{write(total(held['weight']), '+%1')}%",
+    }
+    return [(name, value, "") for name, value in figures.items()]
+
+
+def _limits(limits: pl.DataFrame) -> pl.DataFrame:
+    """The limits of the book's rule with their amounts in words: those that bind first."""
+    if limits.is_empty():
+        return limits
+    order = pl.col("state").replace_strict({"exceeded": 0, "binds": 1, "free": 2})
+    ordered = limits.sort(order, maintain_order=True)
+    written = {
+        name: [amount(value, unit) for value, unit in ordered.select(field, "unit").iter_rows()]
+        for name, field in (("amount", "value"), ("allowed", "limit"))
+    }
+    return ordered.with_columns(pl.Series(name, values) for name, values in written.items())
+
+
+def _ends(result: NightResult, moved: dict[str, str]) -> Iterator[tuple[str, pl.DataFrame]]:
+    """The highest and the lowest signals of the champion, with what moved them."""
+    ranked = _champion_signals(result).drop_nulls("signal").sort("signal", descending=True)
+    if ranked.is_empty():
+        return
+    reasons = pl.Series("moved", [moved.get(ticker) for ticker in ranked["ticker"]], dtype=pl.String)
+    ranked = ranked.with_columns(reasons)
+    half = min(NAMES, ranked.height // 2) or 1
+    yield "Highest", ranked.head(half)
+    yield "Lowest", ranked.tail(half).reverse()
+
+
+def _champion_signals(result: NightResult) -> pl.DataFrame:
+    """First revision of the champion's signals in this session; without a champion, of all versions."""
+    rows = result.signals
+    if result.champion is not None:
+        rows = rows.filter(pl.col("version") == str(result.champion))
+    return rows.filter(pl.col("revision") == pl.col("revision").min())
+
+
+def _movers(attributions: pl.DataFrame) -> dict[str, str]:
+    """Ticker -> its largest Shapley values in words, such as ``momentum +0.42, days 1-5 -0.20``."""
+    if attributions.is_empty():
+        return {}
+    ordered = attributions.sort(pl.col("value").abs(), descending=True, maintain_order=True)
+    return {
+        str(ticker): ", ".join(
+            f"{player} {write(value, '+2')}"
+            for player, value in rows.head(_MOVERS).select("player", "value").iter_rows()
+        )
+        for (ticker,), rows in ordered.partition_by("ticker", as_dict=True, maintain_order=True).items()
+    }
+
+
+def _skill(result: NightResult) -> tuple[list[dict[str, Any]], list[str]]:
+    """The realised rank IC with its band, and the CUSUM with its limit; and what the charts show."""
+    realised, cusum = (result.tables.get(name, pl.DataFrame()) for name in ("realised_ic", "cusum"))
+    charts, words = [], []
+    if not realised.is_empty():
+        charts.append(static_chart(_realised(realised), 2))
+        many = realised.filter(pl.col("role") == "champion").height >= WINDOW
+        words = [
+            "The thin grey line is the rank IC of single sessions whose labels have ended.",
+            f"The thick lines are means of {WINDOW} sessions, with a band of 1.96 Newey-West errors."
+            if many
+            else f"A mean with its band is drawn from {WINDOW} sessions on.",
+        ]
+    if not cusum.is_empty():
+        newest = cusum.sort("session").tail(_SESSIONS)
+        lines = (("CUSUM of the champion", "sum", Style(BLUE)), ("limit", "limit", Style(VERMILION, "dash")))
+        traces = [line(newest.select(date="session", y=y), name, style, "") for name, y, style in lines]
+        charts.append(static_chart(draw("CUSUM of realised rank IC", 180, traces, over_time(axis(""))), 1))
+        words.append(
+            "The CUSUM rises while forecasts are worse than in the backtest; at the limit it is an alarm."
+        )
+    return charts, words
+
+
+def _realised(realised: pl.DataFrame) -> Figure:
+    newest = realised["session"].unique().sort().tail(_SESSIONS)
+    series = {
+        role: realised.filter(pl.col("role") == role).select(date="session", rank_ic="rank_ic").sort("date")
+        for role, _ in _ROLES
+    }
+    within = pl.col("date").is_in(newest.implode())
+    daily = series["champion"].filter(within).rename({"rank_ic": "y"})
+    grey = Style(UNSKILLED["zero"])
+    traces = [line(daily, "champion, daily", grey, "", line={"color": grey.colour, "width": 0.8})]
+    for role, style in _ROLES:
+        mean = rolling_mean_ic(series[role], WINDOW, _LAGS).filter(within).rename({"rank_ic": "y"})
+        known, name = mean.drop_nulls("y"), f"{role}, mean of {WINDOW} sessions"
+        if known.is_empty():
+            continue
+        if role == "champion":
+            traces.append(band(known, Z * known["error"], name, style))
+        traces.append(line(mean, name, style, "", legendgroup=name))
+    return draw("Realised rank IC", 180, traces, over_time(axis("")))
+
+
+def _drift(drift: pl.DataFrame) -> list[pl.DataFrame]:
+    """The features that are closest to the limits of their drift, and the others."""
+    if drift.is_empty():
+        return []
+    share = pl.col("psi") / pl.col("psi_limit")
+    ordered = drift.sort("drifted", share, descending=True, nulls_last=True, maintain_order=True)
+    return [rows for rows in (ordered.head(_FEATURES), ordered.slice(_FEATURES)) if not rows.is_empty()]
+
+
+def _behaviour(result: NightResult) -> pl.DataFrame:
+    """Turnover and seed dispersion of the signals, and how champion and challenger agree, newest first."""
+    parts = []
+    for table, name in (("turnover", "turnover"), ("dispersion", "mean_dispersion")):
+        for role, _ in _ROLES:
+            if table in result.tables:
+                own = result.tables[table].filter(pl.col("role") == role)
+                parts.append(own.select("session", pl.col(name).alias(f"{name}_{role}")))
+    if "agreement" in result.tables:
+        parts.append(result.tables["agreement"].select("session", "rank_correlation"))
+    known = [part for part in parts if not part.is_empty()]
+    if not known:
+        return pl.DataFrame()
+    return pl.concat(known, how="align_full").sort("session", descending=True).head(10)
+
+
+def _nights(nights: pl.DataFrame) -> pl.DataFrame:
+    """The last nights, newest first, with what happened in them."""
+    shown = nights.sort("session", descending=True).head(20)
+    warned = (sorted({one.check for one in read_warnings(text)}) for text in shown["warnings"])
+    happened = [
+        error if error is not None else ", ".join(checks) or None
+        for error, checks in zip(shown["error"], warned, strict=True)
+    ]
+    return shown.with_columns(
+        pl.Series("happened", happened, dtype=pl.String), pl.col("version").fill_null("none")
+    )
+
+
+def _versions(result: NightResult) -> dict[str, str]:
+    """Versions of models and data."""
+    used = {role: str(getattr(result, role) or "none") for role, _ in _ROLES}
+    signals = _champion_signals(result)
+    if not signals.is_empty():
+        versions = json.loads(signals["data_versions"][0])
+        used["data"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+        used["revision of the signals"] = str(signals["revision"][0])
+    return used

@@ -1,1 +1,0 @@
-"""The page of a night: one self-contained HTML file without scripts."""

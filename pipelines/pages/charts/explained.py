@@ -1,0 +1,474 @@
+"""Charts of Shapley values and of attention, of the peer network, and of both against what is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from features.arrays import FloatArray
+from pipelines.pages.figure import (
+    BLUE,
+    INK,
+    MUTED,
+    UNKNOWN,
+    VERMILION,
+    ZERO,
+    Figure,
+    Trace,
+    axis,
+    bars,
+    draw,
+    floats,
+    heat,
+    matrix,
+    names_axis,
+    safe,
+    short,
+    thin,
+    whiskers,
+)
+from pipelines.pages.tables import write
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+METHODS = {
+    "shap": ("SHAP", BLUE, "solid"),
+    "integrated_gradients": ("integrated gradients", "#009E73", "solid"),
+    "attention": ("attention", VERMILION, "solid"),
+    "rollout": ("rollout", "#E69F00", "dash"),
+    "flow": ("flow", "#882255", "dash"),
+    "gradient": ("attention x gradient", "#CC79A7", "dash"),
+    "random": ("random order", UNKNOWN, "dot"),
+}
+MAX_PLAYERS = 24
+MAX_CONTRIBUTIONS = 12
+MAX_EDGES = 40
+_KINDS = {"days": BLUE, "features": "#009E73", "family": "#009E73", "peers": VERMILION}
+_OTHERS = ("#882255", "#E69F00", "#332288", "#56B4E9")
+_REGIMES = {"all": INK, "calm": BLUE, "normal": UNKNOWN, "turbulent": VERMILION}
+_REMOVALS = {"mask": "masked keys", "date": "other firms of the date", "train": "training data"}
+_WIDTH, _HEIGHT = (
+    760.0,
+    540.0,
+)  # pixels of the network on a narrow screen; a layout that fits there fits wider ones
+
+
+def edge_roc(roc: pl.DataFrame, auc: Mapping[str, float]) -> Figure:
+    """Draw one ROC curve per way of ranking the pairs of firms, with planted edges as positives."""
+    traces: list[Trace] = []
+    spare = iter(_OTHERS * 4)
+    for part in roc.partition_by("method", maintain_order=True):
+        method, curve = str(part["method"][0]), thin(part, 300)
+        colour = METHODS[method][1] if method in ("shap", "attention", "random") else next(spare)
+        look = {"color": colour, "width": 2.5, "dash": "dot" if method == "random" else "solid"}
+        traces.append(
+            {
+                "type": "scatter",
+                "x": floats(curve["fpr"]),
+                "y": floats(curve["tpr"]),
+                "mode": "lines",
+                "name": f"{short(method)} (AUC {auc[method]:.2f})" if method in auc else short(method),
+                "line": look,
+                "hovertemplate": "true positive rate %{y:.0%} at false positive rate %{x:.0%}",
+            }
+        )
+    x = axis("false positive rate (share of other pairs)", range=[-0.01, 1.01], tickformat=".0%")
+    y = axis("true positive rate", range=[-0.01, 1.03], tickformat=".0%")
+    return draw("Planted edges recovered", 400, traces, {"xaxis": x, "yaxis": y})
+
+
+def recovery(rows: pl.DataFrame, model: str) -> Figure:
+    """Draw the AUC of each way of ranking pairs by kind of planted edge, with 1.96 standard errors."""
+    rows = rows.with_columns(pl.col("kind").str.replace_all("_", " "))
+    traces: list[Trace] = []
+    for (method,), part in rows.partition_by("method", as_dict=True, maintain_order=True).items():
+        name, colour = METHODS[str(method)][:2] if method in ("shap", "attention") else (method, MUTED)
+        traces.append(
+            {
+                "type": "bar",
+                "x": part["kind"].to_list(),
+                "y": part["auc"].to_list(),
+                "name": short(name),
+                "marker": {"color": colour},
+                "error_y": whiskers((1.96 * part["error"]).to_list()),
+                "hovertemplate": f"{safe(name)}, %{{x}}: %{{y:.3f}}<extra></extra>",
+            }
+        )
+    guess = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0.5, "y1": 0.5}
+    note = {"xref": "paper", "x": 1, "y": 0.5, "xanchor": "right", "yanchor": "bottom", "showarrow": False}
+    kinds = rows["kind"].unique(maintain_order=True).to_list()
+    layout = {
+        "barmode": "group",
+        "shapes": [guess | {"line": {"color": MUTED, "dash": "dash"}}],
+        "annotations": [note | {"text": "a guess"}],
+        "xaxis": axis("kind of planted edge", categoryorder="array", categoryarray=kinds),
+        "yaxis": axis("AUC", range=[0.0, 1.02]),
+    }
+    return draw(f"Planted edges found by {model}", 324, traces, layout)
+
+
+def player_importance(players: pl.DataFrame, model: str, unit: str) -> Figure:
+    """Draw mean |SHAP| per player with its Monte Carlo error, the largest at the top, coloured by kind."""
+    frame = players.sort("mean_abs_shap", descending=True).head(MAX_PLAYERS).reverse()
+    spare = iter(_OTHERS * 4)
+    traces = []
+    for kind in players["kind"].unique(maintain_order=True):
+        rows = frame.filter(pl.col("kind") == kind)
+        names, colour = [short(player) for player in rows["player"]], _KINDS.get(kind) or next(spare)
+        error = whiskers(rows["error"])
+        traces.append(bars(names, floats(rows["mean_abs_shap"]), colour, name=short(kind), error_x=error))
+    order = [short(player) for player in frame["player"]]
+    layout = {
+        "barmode": "stack",
+        "xaxis": axis(f"mean |SHAP| ({unit})"),
+        "yaxis": names_axis(categoryorder="array", categoryarray=order),
+    }
+    title = f"Mean absolute effect on the forecasts of {model}"
+    return draw(title, 90 + 22 * max(frame.height, 3), traces, layout)
+
+
+def skill_by_player(skill: pl.DataFrame, model: str) -> Figure:
+    """Draw the rank IC that each player carries, with its standard error over dates, the largest on top."""
+    players = skill.filter(~pl.col("kind").is_in(["base", "total"]))
+    frame = players.sort("value", descending=True).head(MAX_PLAYERS).reverse()
+    total = skill.filter(pl.col("kind") == "total").row(0, named=True)
+    trace = bars(
+        [short(player) for player in frame["player"]],
+        floats(frame["value"]),
+        [_KINDS.get(kind, _OTHERS[0]) for kind in frame["kind"]],
+        error_x=whiskers(frame["error"]),
+        hovertemplate="%{y}: %{x:.4f}<extra></extra>",
+    )
+    title = f"Rank IC of {model} by player: {total['value']:+.3f} in total, on {total['dates']} dates"
+    x = axis("rank IC (Shapley value, mean over dates)", zeroline=True)
+    return draw(title, 90 + 22 * max(frame.height, 3), [trace], {"xaxis": x, "yaxis": names_axis()})
+
+
+def one_forecast(example: pl.DataFrame, model: str, unit: str, factor: float = 1.0) -> Figure:
+    """Draw one forecast as a waterfall from the base value to the forecast, one bar per player.
+
+    The whisker of a bar is the Monte Carlo error of its value. Players that are drawn as one bar have the
+    root of their summed squared errors.
+
+    Parameters
+    ----------
+    example
+        date, ticker, base_value, forecast, player, value, error: one row per player. The base value and all
+        values add up to the forecast.
+    model, unit
+        The model, and the unit of what is drawn.
+    factor
+        What values are multiplied by to be in the unit.
+    """
+    head = example.row(0, named=True)
+    base, forecast = factor * head["base_value"], factor * head["forecast"]
+    frame = example.select("player", pl.col("value", "error") * factor)
+    frame = frame.sort(pl.col("value").abs(), descending=True)
+    shown = frame.height if frame.height <= MAX_CONTRIBUTIONS + 1 else MAX_CONTRIBUTIONS
+    top, rest = frame.head(shown), frame.slice(shown)
+    names = [short(player, 20) for player in top["player"]]
+    values, errors = top["value"].to_list(), top["error"].to_list()
+    if not rest.is_empty():
+        names.append(f"{rest.height} other players")
+        values.append(float(rest["value"].sum()))
+        errors.append(math.sqrt(float((rest["error"] ** 2).sum())))
+    steps = [base, *values, forecast]
+    levels = list(accumulate(steps[:-1]))
+    ends = [0.0, *levels, forecast]
+    room = 0.03 * (max(ends) - min(ends) or 1.0)
+    # numbers beside the bars would run into the names on a phone
+    labels = zip(["base value", *names, "forecast"], steps, strict=True)
+    written = [f"{name}  {write(value, '+g3')}" for name, value in labels]
+    waterfall: Trace = {
+        "type": "waterfall",
+        "orientation": "h",
+        "y": written,
+        "x": steps,
+        "measure": ["absolute", *["relative"] * len(values), "total"],
+        "increasing": {"marker": {"color": BLUE}},
+        "decreasing": {"marker": {"color": VERMILION}},
+        "totals": {"marker": {"color": MUTED}},
+        "connector": {"line": {"color": ZERO, "width": 1}},
+        "hovertemplate": "%{y}<extra></extra>",
+    }
+    ranges: Trace = {
+        "type": "scatter",
+        "x": levels[1:],
+        "y": written[1:-1],
+        "mode": "markers",
+        "marker": {"size": 1, "color": INK},
+        "error_x": whiskers(pl.Series(errors, dtype=pl.Float64)),
+        "hoverinfo": "skip",
+    }
+    layout = {
+        "margin": {"l": 56, "r": 20, "t": 14, "b": 44},
+        "xaxis": axis(f"forecast ({unit})", zeroline=True, range=[min(ends) - room, max(ends) + room]),
+        "yaxis": names_axis(autorange="reversed"),
+    }
+    title = f"{head['ticker']} on {head['date']}: one forecast of {model}"
+    return draw(title, 90 + 25 * (len(names) + 2), [waterfall, ranges], layout)
+
+
+def removal_curves(curves: pl.DataFrame, over: str) -> Figure:
+    """Draw the cumulative share of the change against the share of removed units, one line per method."""
+    traces: list[Trace] = []
+    views: dict[str, tuple[int, ...]] = {}
+    for removal in curves["removal"].unique(maintain_order=True):
+        first = len(traces)
+        for method, (name, colour, dash) in METHODS.items():
+            rows = curves.filter((pl.col("removal") == removal) & (pl.col("method") == method)).sort("share")
+            if not rows.is_empty():
+                traces.append(
+                    {
+                        "type": "scatter",
+                        "x": floats(rows["share"]),
+                        "y": floats(rows["cumulative"]),
+                        "mode": "lines+markers",
+                        "name": name,
+                        "line": {"color": colour, "width": 2.5, "dash": dash},
+                        "visible": not views,  # the others are views
+                        "hovertemplate": "%{y:.0%} of the change after %{x:.0%} of the " + safe(over),
+                    }
+                )
+        views[_REMOVALS.get(removal, removal)] = tuple(range(first, len(traces)))
+    x = axis(f"share of the {safe(over)} removed", tickformat=".0%", range=[-0.02, 1.02])
+    y = axis("cumulative share of the change", tickformat=".0%", range=[-0.02, 1.04])
+    title = f"Change of the forecasts as {over} are removed"
+    return draw(title, 380, traces, {"xaxis": x, "yaxis": y}, views if len(views) > 1 else None)
+
+
+def agreement_with_shap(agreement: pl.DataFrame, title: str = "Rank correlation with |SHAP|") -> Figure:
+    """Draw each method's rank correlation with |SHAP| with its 90% interval, and its null as a ring."""
+    names = [
+        short(f"{over}: {METHODS.get(method, (method,))[0]}", 34)
+        for over, method in agreement.select("over", "method").iter_rows()
+    ]
+    sides = (agreement["high"] - agreement["value"], agreement["value"] - agreement["low"])
+    points: Trace = {"type": "scatter", "y": names, "mode": "markers"}
+    measured = points | {
+        "x": floats(agreement["value"]),
+        "name": "measured",
+        "marker": {"size": 10, "color": BLUE},
+        "error_x": whiskers(*(side.fill_nan(0.0) for side in sides)),
+        "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
+    }
+    null = points | {
+        "x": floats(agreement["null"]),
+        "name": "null",
+        "marker": {"size": 11, "color": MUTED, "symbol": "circle-open", "line": {"width": 2}},
+        "hovertemplate": "%{y}, null: %{x:.2f}<extra></extra>",
+    }
+    x = axis("mean Spearman correlation over forecasts", zeroline=True, range=[-1.02, 1.02])
+    layout = {"xaxis": x, "yaxis": names_axis(autorange="reversed")}
+    return draw(title, 110 + 30 * len(names), [measured, null], layout)
+
+
+def weight_of_past_days(days: pl.DataFrame) -> Figure:
+    """Draw the mean weight of each past day by the volatility regime of that day, and equal weights."""
+    traces: list[Trace] = []
+    for regime, colour in _REGIMES.items():
+        rows = days.filter(pl.col("regime") == regime).sort("day")
+        if not rows.is_empty():
+            sides = (rows["high"] - rows["weight"], rows["weight"] - rows["low"])
+            traces.append(
+                {
+                    "type": "scatter",
+                    "x": rows["day"].to_list(),
+                    "y": floats(rows["weight"]),
+                    "mode": "lines+markers",
+                    "name": f"{regime} days",
+                    "line": {"color": colour, "width": 3 if regime == "all" else 1.6},
+                    "error_y": whiskers(*(side.fill_nan(0.0) for side in sides), thickness=1, color=colour),
+                    "hovertemplate": "day %{x}: %{y:.3f}",
+                }
+            )
+    null = float(days["null"][0])
+    look = {"color": MUTED, "width": 1.5, "dash": "dash"}
+    shape = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": null, "y1": null, "line": look}
+    x = axis("day before the forecast (1 is the decision session)")
+    layout = {"xaxis": x, "yaxis": axis("mean weight (dashed: equal weights)"), "shapes": [shape]}
+    return draw("Attention to past days", 360, traces, layout)
+
+
+def day_map(rows: pl.DataFrame) -> Figure:
+    """Draw the mean weights from the state of each day to each day, or by head if one state is pooled."""
+    by_head = rows["query"].n_unique() == 1
+    by, what = ("head", "head") if by_head else ("query", "state of day")
+    last = rows.filter(pl.col("layer") == rows["layer"].max())
+    mean = last.group_by(by, "key").agg(pl.col("weight").mean())
+    levels, keys = (mean[name].unique().sort().to_list() for name in (by, "key"))
+    return heat(
+        f"Attention {'to days by head' if by_head else 'from day to day'}, last layer",
+        matrix(mean, levels, keys),
+        [f"{what} {level}" for level in levels],
+        [f"day {key}" for key in keys],
+        "weight",
+        hovertemplate="%{y} looks at %{x}: %{z:.4f}<extra></extra>",
+    )
+
+
+def firm_map(rows: pl.DataFrame, method: str) -> Figure:
+    """Draw the matrix of one method over the firms of one date; rows are targets, columns sources."""
+    firms = rows["target"].unique(maintain_order=True).to_list()
+    name = METHODS[method][0] if method != "shap" else "|SHAP|"
+    labels = [short(firm, 10) for firm in firms]
+    return heat(
+        f"{name} between firms on {rows['date'][0]}",
+        matrix(rows.filter(pl.col("method") == method).select("target", "source", "value"), firms, firms),
+        labels,
+        labels,
+        name,
+        hovertemplate="%{y} looks at %{x}: %{z:.4f}<extra></extra>",
+    )
+
+
+def peer_network(
+    edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES, colours: Mapping[str, str] | None = None
+) -> Figure:
+    """Draw the ``n_edges`` edges with the largest weights: blue within a group, vermilion across groups.
+
+    A force-directed layout with a fixed seed gives the positions. Firms are then pushed apart until no two
+    names overlap. Distances have no meaning, except that connected firms tend to be close. ``colours`` are
+    those of the firms' borders.
+    """
+    import networkx as nx
+
+    frame = edges.sort("weight", descending=True).head(n_edges)
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_edges_from(frame.select("leader", "follower").iter_rows())
+    firms = list(graph.nodes)
+    half_width = np.array([0.5 * (7.2 * min(len(firm), 12) + 12) for firm in firms])
+    at = dict(zip(firms, _positions(graph, half_width), strict=True))
+    half = dict(zip(firms, half_width.tolist(), strict=True))
+    heaviest = max(frame["weight"], default=0.0) or 1.0
+    notes = [_arrow(row, at, half, heaviest) for row in frame.iter_rows(named=True)]
+    borders = {} if colours is None else colours
+    notes += [
+        _name(firm, at[firm], borders.get(firm, UNKNOWN), 1 if colours is None else 2) for firm in firms
+    ]
+    traces: list[Trace] = [
+        {
+            "type": "scatter",
+            "x": [None],
+            "y": [None],
+            "mode": "lines",
+            "line": {"color": colour, "width": 3},
+            "name": title,
+        }
+        for title, colour, value in (("within a group", BLUE, True), ("across groups", VERMILION, False))
+        if (frame["same_group"] == value).any()
+    ]
+    traces.append(
+        {
+            "type": "scatter",
+            "x": [float(at[firm][0]) for firm in firms],
+            "y": [float(at[firm][1]) for firm in firms],
+            "mode": "markers",
+            "marker": {"size": 24, "opacity": 0},
+            "text": [
+                f"{short(firm)}: leads {graph.out_degree(firm)}, follows {graph.in_degree(firm)}"
+                for firm in firms
+            ],
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+    )
+    frozen = dict.fromkeys(("showgrid", "zeroline", "showline", "showticklabels", "automargin"), False)
+    layout = {
+        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "annotations": notes,
+        "xaxis": axis("", **frozen) | {"range": [0, _WIDTH]},
+        "yaxis": axis("", **frozen) | {"range": [0, _HEIGHT]},
+    }
+    return draw(f"Peer network of {model}: the {frame.height} strongest edges", 660, traces, layout)
+
+
+def _positions(graph: nx.DiGraph[str], half_width: FloatArray) -> FloatArray:
+    """Position of every firm in pixels, [n_firms, 2]; names overlap neither each other nor the border."""
+    import networkx as nx
+
+    n = graph.number_of_nodes()
+    if n == 0:
+        return np.zeros((0, 2))
+    ideal = 2.2 / math.sqrt(n)
+    layout = nx.spring_layout(graph.to_undirected(), seed=7, k=ideal, iterations=300)
+    at = np.array([layout[firm] for firm in graph.nodes])
+    # with raw coordinates one distant firm would compress all others: average them with their ranks
+    rank = np.argsort(np.argsort(at, axis=0), axis=0) / max(n - 1, 1)
+    span = np.ptp(at, axis=0)
+    at = 0.5 * rank + 0.5 * (at - at.min(axis=0)) / np.where(span > 0, span, 1.0)
+    size = np.array([_WIDTH, _HEIGHT])
+    low = np.stack([half_width + 4, np.full(n, 14.0)], axis=1)
+    at = low + at * (size - 2 * low)
+    need_x = half_width[:, None] + half_width[None, :] + 34
+    for _ in range(400):
+        gap_x, gap_y = (at[:, None, side] - at[None, :, side] for side in (0, 1))
+        over_x, over_y = need_x - np.abs(gap_x), 44.0 - np.abs(gap_y)
+        one, other = np.nonzero((over_x > 0) & (over_y > 0))
+        one, other = one[one != other], other[one != other]
+        if not len(one):
+            break
+        push = np.zeros_like(at)
+        along_x = over_x[one, other] < over_y[one, other]
+        for side, over, gap, moved in ((0, over_x, gap_x, along_x), (1, over_y, gap_y, ~along_x)):
+            i, j = one[moved], other[moved]
+            sign = np.where(gap[i, j] == 0, np.sign(i - j), np.sign(gap[i, j]))
+            np.add.at(push[:, side], i, 0.3 * sign * over[i, j])
+        at = np.clip(at + push, low, size - low)
+    return np.asarray(at, dtype=np.float64)
+
+
+def _arrow(
+    row: Mapping[str, Any], at: Mapping[str, FloatArray], half: Mapping[str, float], heaviest: float
+) -> dict[str, Any]:
+    leader, follower = row["leader"], row["follower"]
+    width = 1.0 + 2.5 * row["weight"] / heaviest
+    return {
+        "x": at[follower][0],
+        "y": at[follower][1],
+        "ax": at[leader][0],
+        "ay": at[leader][1],
+        **{"xref": "x", "yref": "y", "axref": "x", "ayref": "y"},
+        "text": "",
+        "showarrow": True,
+        "arrowhead": 2,
+        "arrowsize": max(0.7, 1.6 / width),
+        "arrowwidth": width,
+        "arrowcolor": group_colour(row["same_group"]),
+        "opacity": 0.8,
+        "standoff": _clearance(at[leader], at[follower], half[follower]),
+        "startstandoff": _clearance(at[follower], at[leader], half[leader]) - 2,
+    }
+
+
+def group_colour(same: bool | None) -> str:
+    """Colour of an edge or a peer: within a group, across groups, or unknown."""
+    return UNKNOWN if same is None else BLUE if same else VERMILION
+
+
+def _clearance(start: FloatArray, end: FloatArray, half_width: float) -> float:
+    """Pixels from the centre of a name to the edge of its box along an arrow, plus a small margin."""
+    run, rise = np.abs(end - start) + 1e-9
+    length = math.hypot(run, rise)
+    return float(min(half_width * length / run, 10 * length / rise) + 3)
+
+
+def _name(firm: str, at: Sequence[float] | FloatArray, border: str, width: int) -> dict[str, Any]:
+    return {
+        "x": at[0],
+        "y": at[1],
+        "xref": "x",
+        "yref": "y",
+        "text": short(firm, 12),
+        "showarrow": False,
+        "font": {"size": 11, "color": INK},
+        "bgcolor": "#ffffff",
+        "bordercolor": border,
+        "borderwidth": width,
+        "borderpad": 2,
+    }

@@ -1,0 +1,345 @@
+"""Charts as plain data for plotly.js: their look, their traces, and their JSON in a page.
+
+Charts are dictionaries in the schema of plotly.js. plotly's Python classes would check every value again,
+which takes longer than everything else in a report together.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+INK, MUTED, GRID, ZERO = "#1f2933", "#667380", "#e7eaee", "#b5bec8"
+BLUE, VERMILION, UNKNOWN = "#0072B2", "#D55E00", "#8a949e"
+# Okabe and Ito 2008 without its yellow (too faint on white), then Tol's indigo and wine, and a brown.
+PALETTE = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK, "#882255", "#332288", "#b07d4b")
+BLUES = [[0.0, "#ffffff"], [0.5, "#7fb3d8"], [1.0, "#08306b"]]
+UNSKILLED = {"zero": "#9aa5b1"}  # a model without skill by definition is grey
+DASHES = ("solid", "dash", "dot", "dashdot")
+MAX_POINTS = 1000  # per line: about the pixels of a screen
+MIN_POINTS = 250
+MAX_POINTS_PER_CHART = 20_000  # keeps the file small if there are many models
+_SHORT = 24  # arrays up to this length are written as numbers, which is as compact and can be read
+_DIGITS = 5  # significant digits of a number in a chart
+
+Trace = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Colour and dash of one model. If there are more models than colours, the dash distinguishes them."""
+
+    colour: str
+    dash: str = "solid"
+
+
+def model_styles(models: Sequence[str]) -> dict[str, Style]:
+    """Assign a style to every model by its position in the ladder, the same for all charts."""
+    coloured = [model for model in models if model not in UNSKILLED]
+    places = {model: divmod(at, len(PALETTE)) for at, model in enumerate(coloured)}
+    return {
+        model: Style(UNSKILLED[model], "dot")
+        if model in UNSKILLED
+        else Style(PALETTE[places[model][1]], DASHES[places[model][0] % len(DASHES)])
+        for model in models
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class LegendEntry:
+    """One name of a legend: its escaped text, its look, and the traces that it switches on and off."""
+
+    name: str
+    colour: str
+    dash: str
+    traces: tuple[int, ...]
+    hidden: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart.
+
+    Attributes
+    ----------
+    title
+        Plain text, shown by the page above the chart.
+    traces
+        Traces of plotly.js. An x that holds dates is an array of ``datetime64[D]``. Names are escaped,
+        because plotly.js interprets texts as HTML.
+    layout
+        Layout of plotly.js.
+    height
+        In pixels, without title and legend.
+    views
+        Name of a view -> indices of the traces that it shows; buttons switch between views, and the first is
+        shown at the start. Traces in no view are always shown.
+    """
+
+    title: str
+    traces: tuple[Trace, ...]
+    layout: Mapping[str, Any]
+    height: int
+    views: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def legend(self) -> tuple[LegendEntry, ...]:
+        """One entry per name in the legend, in the order of the traces; empty if there is only one name."""
+        entries: dict[str, list[int]] = {}
+        for index, trace in enumerate(self.traces):
+            if "name" in trace:
+                entries.setdefault(str(trace.get("legendgroup", trace["name"])), []).append(index)
+        made = []
+        for indices in entries.values():
+            shown = [self.traces[i] for i in indices if self.traces[i].get("showlegend", True)]
+            if shown:
+                look, marker = shown[0].get("line", {}), shown[0].get("marker", {})
+                colour = look.get("color", marker.get("color", INK))
+                made.append(
+                    LegendEntry(
+                        shown[0]["name"],
+                        colour if isinstance(colour, str) else INK,
+                        look.get("dash", "solid"),
+                        tuple(indices),
+                        all(self.traces[i].get("visible", True) == "legendonly" for i in indices),
+                    )
+                )
+        return tuple(made) if len(made) > 1 or any(entry.hidden for entry in made) else ()
+
+
+def draw(
+    title: str,
+    height: int,
+    traces: Sequence[Trace],
+    layout: Mapping[str, Any],
+    views: Mapping[str, tuple[int, ...]] | None = None,
+) -> Figure:
+    """Build a figure with the common layout of all charts, changed by ``layout``."""
+    common: dict[str, Any] = {
+        "font": {"family": FONT, "size": 12, "color": INK},
+        "paper_bgcolor": "#ffffff",
+        "plot_bgcolor": "#ffffff",
+        "height": height,
+        "margin": {"l": 56, "r": 14, "t": 14, "b": 44 if "title" in layout["xaxis"] else 26},
+        "showlegend": False,  # the page has a legend of its own, which wraps at any width
+        "hoverlabel": {"font": {"size": 12, "family": FONT}, "namelength": -1},
+        "colorway": list(PALETTE),
+    }
+    return Figure(title, tuple(traces), {**common, **layout}, height, views or {})
+
+
+def axis(title: str, **changes: object) -> dict[str, Any]:
+    """Describe an axis with a title, which includes the unit, in the style of the pages.
+
+    An axis whose labels speak for themselves, such as dates or names, has no title.
+    """
+    named = {"title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 10}} if title else {}
+    look = {
+        "gridcolor": GRID,
+        "zerolinecolor": ZERO,
+        "linecolor": ZERO,
+        "tickfont": {"size": 12, "color": INK},
+    }
+    return {**named, **look, "automargin": True, **changes}
+
+
+def zero_axis(title: str, **changes: object) -> dict[str, Any]:
+    """Describe an axis with a thick line at zero."""
+    return axis(title, zeroline=True, zerolinewidth=2, **changes)
+
+
+def names_axis(**changes: object) -> dict[str, Any]:
+    """Describe an axis of names."""
+    return axis("", type="category", **changes)
+
+
+def over_time(y: Mapping[str, Any]) -> dict[str, Any]:
+    """Layout of a chart over dates: all values of a date are shown together."""
+    return {"hovermode": "x unified", "xaxis": axis(""), "yaxis": y}
+
+
+def line(path: pl.DataFrame, name: str, style: Style, hover: str, **changes: object) -> Trace:
+    """Draw the column ``y`` over ``date`` in a style."""
+    return {
+        "type": "scatter",
+        "x": path["date"].cast(pl.Date).to_numpy().astype("datetime64[D]"),
+        "y": floats(path["y"]),
+        "mode": "lines",
+        "name": short(name),
+        "line": {"color": style.colour, "dash": style.dash, "width": 2},
+        "hovertemplate": hover,
+        **changes,
+    }
+
+
+def band(path: pl.DataFrame, half: pl.Series, name: str, style: Style) -> Trace:
+    """Draw the area within ``half`` of the column ``y`` over ``date``; it is switched with its line."""
+    edge = line(path, name, style, "")
+    half_T = np.nan_to_num(floats(half))
+    return edge | {
+        "x": np.concatenate([edge["x"], edge["x"][::-1]]),
+        "y": np.concatenate([edge["y"] + half_T, (edge["y"] - half_T)[::-1]]),
+        "fill": "toself",
+        "line": {"width": 0, "color": style.colour},
+        "opacity": 0.18,
+        "fillcolor": style.colour,
+        "hoverinfo": "skip",
+        "legendgroup": name,
+        "showlegend": False,
+    }
+
+
+def bars(names: Sequence[str], values: object, colour: object, **changes: object) -> Trace:
+    """Draw horizontal bars; the last name is at the top."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "x": values,
+        "y": list(names),
+        "marker": {"color": colour},
+        "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
+        **changes,
+    }
+
+
+def whiskers(up: object, down: object = None, **changes: object) -> Trace:
+    """Error bars, one on each side if ``down`` is given."""
+    sides = {} if down is None else {"symmetric": False, "arrayminus": _numbers(down)}
+    return {
+        "type": "data",
+        "array": _numbers(up),
+        **sides,
+        "thickness": 1.2,
+        "width": 3,
+        "color": INK,
+        **changes,
+    }
+
+
+def heat(
+    title: str,
+    z: Sequence[Sequence[float | None]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    unit: str,
+    **look: object,
+) -> Figure:
+    """Draw a matrix, its first row at the top; a cell that is None is empty."""
+    trace: Trace = {
+        "type": "heatmap",
+        "z": z,
+        "x": list(columns),
+        "y": list(rows),
+        "colorscale": BLUES,
+        "zmin": 0,
+        "hoverongaps": False,
+        "colorbar": {"thickness": 12, "title": {"text": unit, "side": "right"}},
+        **look,
+    }
+    x = names_axis(tickangle=-90 if len(columns) > 12 else 0)
+    return draw(
+        title, 140 + max(15 * len(rows), 90), [trace], {"xaxis": x, "yaxis": names_axis(autorange="reversed")}
+    )
+
+
+def matrix(
+    cells: pl.DataFrame, rows: Sequence[object], columns: Sequence[object]
+) -> list[list[float | None]]:
+    """Arrange cells (row, column, value) as a matrix for `heat`; unknown cells are None."""
+    known = {(row, column): value for row, column, value in cells.iter_rows()}
+    grid = [[known.get((row, column)) for column in columns] for row in rows]
+    return [[None if v is None or not math.isfinite(v) else round(v, 6) for v in row] for row in grid]
+
+
+def by_model(
+    frame: pl.DataFrame, styles: Mapping[str, Style], order: str = "date"
+) -> list[tuple[str, Style, pl.DataFrame]]:
+    """Split a frame by model in the order of ``styles``, each part sorted; skip models without rows."""
+    parts = ((model, style, frame.filter(pl.col("model") == model)) for model, style in styles.items())
+    return [(model, style, rows.sort(order)) for model, style, rows in parts if not rows.is_empty()]
+
+
+def safe(name: object) -> str:
+    """Escape a name from data; plotly.js interprets chart texts as a subset of HTML."""
+    return html.escape(str(name))
+
+
+def short(name: object, length: int = 28) -> str:
+    """Escape a name for an axis or a legend, truncated to ``length`` characters."""
+    text = str(name)
+    return safe(text if len(text) <= length else text[: length - 1] + "\N{HORIZONTAL ELLIPSIS}")
+
+
+def points_per_line(lines: int) -> int:
+    """How many points a line of a chart with this many lines may have."""
+    return max(MIN_POINTS, min(MAX_POINTS, MAX_POINTS_PER_CHART // max(lines, 1)))
+
+
+def thin(frame: pl.DataFrame, limit: int = MAX_POINTS) -> pl.DataFrame:
+    """Keep every k-th row and the last one, so that at most about ``limit`` rows are drawn."""
+    step = -(-frame.height // limit)
+    if step <= 1:
+        return frame
+    kept = frame.gather_every(step)
+    return kept if (frame.height - 1) % step == 0 else pl.concat([kept, frame.tail(1)])
+
+
+def floats(series: pl.Series) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """A column as float32, with NaN for null."""
+    return series.cast(pl.Float32).to_numpy()
+
+
+def _numbers(values: object) -> object:
+    return floats(values) if isinstance(values, pl.Series) else values
+
+
+class DatePool:
+    """The date axes of a page, each stored once: the first day since 1970, then the steps in days."""
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, int] = {}
+        self.axes: list[list[int]] = []
+
+    def place(self, dates: np.ndarray[Any, np.dtype[np.datetime64]]) -> int:
+        """Index of an axis in the pool; it is added if it is new."""
+        days = dates.astype("datetime64[D]").astype(np.int64)
+        key = days.tobytes()
+        if key not in self._places:
+            self._places[key] = len(self.axes)
+            self.axes.append(np.diff(days, prepend=0).tolist())
+        return self._places[key]
+
+
+def to_json(figure: Figure, pool: DatePool) -> str:
+    """Encode a figure as JSON for the script of the page.
+
+    Numbers keep 5 significant digits, long arrays 4 bytes a number (base64, which plotly.js decodes). NaN
+    becomes null. Dates are replaced by their place in the pool.
+    """
+    content = {"data": figure.traces, "layout": figure.layout}
+    return json.dumps(_encode(content, pool), separators=(",", ":"), allow_nan=False)
+
+
+def _encode(value: Any, pool: DatePool) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "M":
+            return {"dates": pool.place(value)}
+        if value.size > _SHORT:
+            return {"dtype": "f4", "bdata": base64.b64encode(value.astype("<f4").tobytes()).decode()}
+        value = value.tolist()
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _encode(item, pool) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(item, pool) for item in value]
+    return value

@@ -1,0 +1,418 @@
+"""The report of a run, or the tear sheet of a file of signals: one self-contained HTML page.
+
+The page has plotly.js (about 5 MB) once, and less than 2 MB of results. Its tables can be read without
+scripts.
+The template ``sections.jinja`` has one macro per section; this module prepares what a section computes.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import polars as pl
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from backtest.analysis.rolling import monthly_returns, rolling_window
+from backtest.inference.means import LEVEL
+from backtest.look_ahead.finding import VERDICTS
+from models.explain.removal import REMOVALS, Removal
+from pipelines.audit.result import summary_line
+from pipelines.explain.tables import START
+from pipelines.pages.charts import books, explained, models
+from pipelines.pages.figure import model_styles
+from pipelines.pages.holdings import select_holdings, to_json
+from pipelines.pages.page import Page, asset, count_sessions, in_script
+from pipelines.pages.report_data import ExplainedModel, Report
+from pipelines.pages.tables import DASH, TOTAL, has_values, is_missing, verdict_rows, with_interval, write
+from pipelines.pages.verdict import Verdict, baseline_of, deciding_comparisons, judge, rule
+from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE
+from pipelines.results.describe import describe_interval, describe_notes
+
+SECTIONS = {
+    "figures": "Key figures",
+    "books": "Equity and drawdown",
+    "costs": "Costs, turnover and fills",
+    "rolling": "Rolling measures",
+    "months": "Returns by month",
+    "signal": "Information coefficient",
+    "quantiles": "Returns by quantile",
+    "exposures": "Exposures",
+    "factors": "Factor regression",
+    "contributions": "Contributions",
+    "capacity": "Capacity",
+    "trials": "Trials and overfitting",
+    "drawdowns": "Worst times",
+    "holdings": "Holdings and trades",
+    "models": "Models",
+    "file": "Rows of the file",
+    "delistings": "Delistings with unknown return",
+    "folds": "Folds",
+    "learning": "Learning curves",
+    "truth": "Simulated truth",
+    "attribution": "Attribution",
+    "provenance": "Provenance",
+    "config": "Configuration",
+}
+"""Anchor -> title: first what the book did, last where it comes from."""
+MAX_MODELS = 8  # columns of the key figures
+_TRAITS = {
+    "own_group": "own group (share of the weight)",
+    "large_firms": "large firms (mean size rank, 0 to 1)",
+    "no_peer": "no peer (weight of the null key)",
+    "effective_firms": "how many firms (effective number)",
+    "recent_days": "the newest three days (share of the weight)",
+    "effective_days": "how many days (effective number)",
+}
+_BREAKDOWNS = {"side": "By side", "sector": "By sector", "factor": "By factor", "name": "By name"}
+_LARGEST = {"sector": books.largest_sectors, "name": books.largest_names}
+_DRAW = SimpleNamespace(
+    **{name: value for room in (books, models, explained) for name, value in vars(room).items()}
+)
+
+
+def render_report(report: Report) -> str:
+    """Render the report of a run or of signals as an HTML document that loads nothing."""
+    verdict, header = judge(report), report.header
+    best = None if verdict.best is None else verdict.best["model"]
+    chosen = report.models[0] if best is None else best
+    page = Page(model_styles(report.models))
+    context = {"r": report, "h": header, "best": best, "chosen": chosen, **_shared(report, chosen)}
+    titles = SECTIONS | ({} if header.trained else {"models": "Signals"})
+    parts = page.sections("sections.jinja", titles, **context, styles=page.styles)
+    checks = _checks(report)
+    evaluations = header.evaluations
+    return page.render(
+        "report.jinja",
+        scripts=(get_plotlyjs(), asset("report.js")),
+        title=f"{header.name}: Peerglass report",
+        parts=parts,
+        dates=in_script(page.dates.axes),
+        verdict=verdict,
+        rule=rule(report),
+        tiles=_tiles(report, verdict),
+        checks=checks,
+        checked=_checked(report, checks),
+        assumed="" if evaluations is None else evaluations.filter("shown")["assumptions"].item(),
+        others=0 if evaluations is None else evaluations.height - 1,
+        r=report,
+        h=header,
+    )
+
+
+def _shared(report: Report, chosen: str) -> dict[str, Any]:
+    """What the sections of the template use beside the report: functions, and what is computed."""
+    shown_first = (chosen, *(m for m in report.models if m in BASELINES and m != chosen))
+    positions = report.table("positions", chosen)
+    held = None if positions.is_empty() else select_holdings(positions)
+    longest = max(
+        (report.table(n)["date"].n_unique() for n in ("equity", "ic_series") if report.table(n).height),
+        default=0,
+    )
+    counts = report.whole("rows")
+    if report.file is not None:
+        counts = counts.filter((pl.col("rows") > 0) | (pl.col("reason") == "used"))
+        counts = counts.pivot(on="reason", index="signal", values="rows")
+    return {
+        "col": pl.col,
+        "draw": _DRAW,
+        "has_values": has_values,
+        "with_interval": with_interval,
+        "verdict_rows": verdict_rows,
+        "evidence_summary": _evidence,
+        "reliability": _reliability,
+        "shade": shade,
+        "window_of": rolling_window,
+        "traits": _TRAITS,
+        "level": LEVEL,
+        "shown_first": shown_first,
+        "key_figures": _key_figures(report, shown_first),
+        "max_models": MAX_MODELS,
+        "books_of": lambda name: _books_of(report, name),
+        "long_only": lambda book: _long_only(report, book),
+        "book_notes": lambda book: _notes(report, book),
+        "paid": lambda book: _paid(report, book),
+        "rolling_window": rolling_window(longest) if longest >= 20 else 0,
+        "months_of": _months(report, chosen),
+        "contributed": _contributed(report, chosen),
+        "trial_facts": _trial_facts(report, chosen),
+        "path_summary": _paths(report),
+        "held": held,
+        "held_json": None if held is None else to_json(held),
+        "other_delays": sorted(set(report.tables["ladder"]["delay"]) - {report.header.label_delay}),
+        "rows_of_file": counts,
+        "file_columns": [("signal", "signal"), *((name, name, "0") for name in counts.columns[1:])],
+        "stage_seconds": pl.DataFrame(
+            list(report.header.stage_seconds.items()),
+            schema={"stage": pl.String, "seconds": pl.Float64},
+            orient="row",
+        ),
+        "identity": _identity(report),
+        **_planted(report.planted),
+    }
+
+
+def shade(value: float | None, full: float, darkest: float) -> Markup:
+    """Background of a cell: blue above zero, orange below, the strongest at ``full``."""
+    if value is None or is_missing(value):
+        return Markup()
+    colour = "0,114,178" if value >= 0 else "213,94,0"
+    strength = darkest * min(abs(value) / full, 1.0)
+    return Markup(f' style="background:rgba({colour},{strength:.2f})"')  # noqa: S704  # numbers
+
+
+def _tiles(report: Report, verdict: Verdict) -> list[tuple[str, str, str]]:
+    """Name, value and detail of the figures below the verdict; none without a chosen model."""
+    best, header = verdict.best, report.header
+    if best is None:
+        return []
+    interval = f"[{write(best['sharpe_lower'], '2')}, {write(best['sharpe_upper'], '2')}]"
+    tiles = [
+        ("validation rank IC", write(best["valid_rank_ic"], "3"), "used to choose the model"),
+        (
+            "test IC",
+            write(best["ic"], "3"),
+            f"at delay {header.verdict_delay}, t {write(best['ic_t'], '1')} (Newey-West)",
+        ),
+        (
+            "net Sharpe",
+            write(best["sharpe_net"], "2"),
+            f"{interval}; {write(best['sharpe_gross'], '2')} before costs",
+        ),
+        ("deflated Sharpe", write(best["deflated_sharpe"], "2"), "probability of skill"),
+        ("net return", _percent(best["annual_return_net"]), "per year"),
+        ("turnover", _percent(best["turnover"]), "one-way, of NAV per session"),
+    ]
+    compared = deciding_comparisons(report, best["model"])
+    for baseline, title in BASELINES.items():
+        if baseline_of(best) != baseline:
+            row, detail = compared.get(baseline), "not tested"
+            if row is not None:
+                bounds = (row[f"ic_{name}"] for name in ("difference", "lower", "upper"))
+                detail = f"IC difference {describe_interval(*bounds, digits=4, signed=True)}"
+            answer = best[f"beats_{baseline}"] or "unknown"
+            tiles.append((f"beats {title}", answer, detail.replace("-", "\N{MINUS SIGN}")))
+    if not header.trained:  # neither validation nor baselines
+        tiles = tiles[1:6]
+    return [*tiles, ("trials", f"{header.trial_count:,}", "in the ledger")]
+
+
+def _percent(value: float | None) -> str:
+    return DASH if is_missing(value) else f"{write(value, '%1')}%"
+
+
+def _checks(report: Report) -> list[dict[str, Any]] | None:
+    """Checks of the audit, or of the look-ahead guard, the worst first; None without an audit."""
+    if report.file is not None:
+        return (
+            report.tables["guard"]
+            .select("signal", "check", pl.col("verdict").cast(pl.String), "sentence")
+            .to_dicts()
+        )
+    if report.header.audit is None:
+        return None
+    order = pl.col("verdict").replace_strict({verdict: n for n, verdict in enumerate(VERDICTS)})
+    return (
+        report.header.audit.sort(order, maintain_order=True).select("check", "verdict", "sentence").to_dicts()
+    )
+
+
+def _checked(report: Report, checks: Sequence[Mapping[str, Any]] | None) -> str:
+    """The number of checks by verdict."""
+    if report.file is not None:
+        verdicts = [row["verdict"] for row in checks or ()]
+        counts = (f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts)
+        return f"Look-ahead guard: {', '.join(counts)}"
+    return "" if report.header.audit is None else f"Audit: {summary_line(report.header.audit)}"
+
+
+def _key_figures(report: Report, first: Sequence[str]) -> pl.DataFrame:
+    """One row per model: the chosen one, the baselines, and the others in the order of the ladder."""
+    frame = report.table("figures")
+    if frame.is_empty():
+        return frame
+    tested = report.verdict_ladder.select("model", "sharpe_lower", "sharpe_upper", "deflated_sharpe")
+    places = {model: place for place, model in enumerate(dict.fromkeys((*first, *report.models)))}
+    order = pl.col("model").replace_strict(places, default=len(places))
+    return frame.join(tested, on="model", how="left").sort(order, maintain_order=True)
+
+
+def _books_of(report: Report, name: str) -> list[str]:
+    """Books of a table: the main book first, the others in order of appearance."""
+    frame = report.table(name, every_book=True)
+    books: list[str] = [] if frame.is_empty() else frame["book"].unique(maintain_order=True).to_list()
+    return sorted(books, key=lambda book: book != report.header.main_book)
+
+
+def _long_only(report: Report, book: str) -> pl.DataFrame:
+    """The columns of a long-only book in the ladder; empty for other books."""
+    ladder = report.ladder(report.header.label_delay)
+    if not has_values(ladder, f"{book}.information_ratio"):
+        return pl.DataFrame()
+    names = ("sharpe_gross", "sharpe_net", "annual_return_net", "information_ratio", "tracking_error")
+    return ladder.select("model", **{name: pl.col(f"{book}.{name}") for name in names})
+
+
+def _notes(report: Report, book: str) -> list[str]:
+    """On which dates a book could not decide as configured, and why."""
+    notes = report.whole("book_notes")
+    return [] if notes.is_empty() else describe_notes(notes.filter(pl.col("book") == book)).splitlines()
+
+
+def _paid(report: Report, book: str) -> tuple[pl.DataFrame, list[tuple[str, ...]]]:
+    """What every model traded and paid in one book, and the columns of the kinds of cost."""
+    costs = report.table("costs", every_book=True).filter(pl.col("book") == book)
+    kinds = books.cost_kinds(costs)
+    frame = costs.with_columns(total=pl.sum_horizontal(*kinds))
+    figures = report.table("figures", every_book=True)
+    if not figures.is_empty():
+        notional = 2 * report.header.periods_per_year * pl.col("turnover")
+        means = figures.filter(pl.col("book") == book).select(
+            "model", "turnover", "unfilled", notional=notional
+        )
+        frame = frame.join(means, on="model", how="left", maintain_order="left")
+    titles = {**kinds, "total": "total"}.items()
+    return frame, [(kind, title, "0", "paid, bps of NAV per year") for kind, title in titles]
+
+
+def _months(report: Report, chosen: str) -> dict[str, Any] | None:
+    """Net returns of the main book by month, with the total of each year; None without a book."""
+    equity = report.table("equity", chosen)
+    if equity.is_empty():
+        return None
+    returns = monthly_returns(equity.sort("date"))
+    cells = {(year, month): net for year, month, net in returns.iter_rows()}
+    months = returns.filter(pl.col("month") > 0)["net"]
+    return {
+        "names": calendar.month_abbr[1:],
+        "years": {
+            year: [cells.get((year, month)) for month in (*range(1, 13), 0)]
+            for year in returns["year"].unique().sort()
+        },
+        "positive": (months > 0).mean(),
+        "count": months.len(),
+    }
+
+
+def _contributed(report: Report, chosen: str) -> list[tuple[str, str, pl.DataFrame, pl.DataFrame]]:
+    """Per breakdown of the profit: its name and title, the rows to draw, and the same with their total."""
+    frame, found = report.table("contributions", chosen), []
+    for by, title in _BREAKDOWNS.items():
+        rows = frame.filter(pl.col("by") == by) if frame.height else frame
+        if rows.height:
+            parts = rows.select("key", "gross", "cost", "net").sort("net", descending=True)
+            kept = _LARGEST[by](rows) if by in _LARGEST else parts
+            total = rows.select(pl.lit(TOTAL).alias("key"), pl.col("gross", "cost", "net").sum())
+            found.append((by, title, kept, pl.concat([kept, total])))
+    return found
+
+
+def _trial_facts(report: Report, chosen: str) -> dict[str, str]:
+    """What is left of the result, given everything that was tried."""
+    header = report.header
+    row = report.verdict_ladder.filter(pl.col("model") == chosen).row(0, named=True)
+    facts = {"trials in the ledger": f"{header.trial_count:,}{header.trial_reach}"}
+    if row["deflated_sharpe"] is not None:
+        facts["net Sharpe ratio"] = write(row["sharpe_net"], "2")
+        strong = f"(at least {MIN_DEFLATED_SHARPE:.2f} is strong evidence)"
+        facts["deflated Sharpe ratio"] = f"{write(row['deflated_sharpe'], '2')} {strong}"
+    for own in report.table("significance", chosen).head(1).iter_rows(named=True):
+        if own["deflated_effective"] is not None:
+            independent = f"({write(own['effective_trials'], '1')} independent trials)"
+            effective = f"{write(own['deflated_effective'], '2')} {independent}"
+            facts["deflated, with the effective number of trials"] = effective
+        if own["rademacher_lower"] is not None:
+            lower = write(own["rademacher_lower"], "2")
+            facts["Rademacher bound"] = f"the true net Sharpe ratio is above {lower}"
+    for one in report.whole("overfitting").iter_rows(named=True):
+        facts[f"overfitting, {one['candidates']}"] = (
+            f"probability {one['pbo']:.0%}, of a loss {one['loss_probability']:.0%} ({one['variants']} "
+            f"candidates, {one['blocks']} blocks of {one['sessions']:,} sessions)"
+        )
+    return facts
+
+
+def _paths(report: Report) -> pl.DataFrame:
+    """The distribution of results over the paths of combinatorial folds, per model."""
+    paths, values = report.whole("paths"), pl.col("ic", "sharpe_net")
+    if paths.is_empty():
+        return paths
+    ends = (
+        values.median().name.suffix("_median"),
+        values.min().name.suffix("_lowest"),
+        values.max().name.suffix("_highest"),
+    )
+    return paths.group_by("model", maintain_order=True).agg(*ends)
+
+
+def _planted(model: ExplainedModel | None) -> dict[str, Any]:
+    """How well the network of a model finds the planted edges: AUC by method, and by kind of edge."""
+    if model is None:
+        return {}
+    methods = {
+        "shap": "shap",
+        "attention": "attention",
+        "attention before training": "untrained",
+        "random": "random",
+    }
+    auc = {method: model.facts[f"auc_{name}"] for method, name in methods.items()}
+    own, kinds = model.table("recovery"), pl.DataFrame()
+    if own.height:
+        by = {name: own.filter(pl.col("method") == name) for name in ("shap", "attention", START)}
+        kinds = by["shap"].select("kind", "n_edges", "error", "lift", "lift_error", shap="auc")
+        for name, method in (("attention", "attention"), ("start", START)):
+            part = by[method].select("kind", pl.col("auc").alias(name))
+            kinds = kinds.join(part, on="kind", maintain_order="left")
+    table = pl.DataFrame(list(auc.items()), schema={"method": pl.String, "auc": pl.Float64}, orient="row")
+    return {"planted_auc": table, "auc_of": auc, "planted_kinds": kinds}
+
+
+def _reliability(model: ExplainedModel, unit: str) -> dict[str, str]:
+    """How exact the Shapley values of a model are, and what they are values of."""
+    facts, factor = model.facts, model.unit.factor
+    error = facts["monte_carlo_error"]
+    exact = "none: all coalitions were evaluated"
+    sampled = f"{write(factor * (error or 0.0), '#2')} (mean standard error of a Shapley value)"
+    removal, absent = facts.get("removal"), facts.get("absent_days")
+    return {
+        "forecasts explained": f"{facts['n_forecasts']:,}",
+        "forecast": model.unit.sentence,
+        "unit of all values": unit,
+        "largest additivity error": write(factor * facts["additivity_max_abs"], "#2"),
+        "relative additivity error": f"{write(100 * facts['additivity_relative'], '#2')} % of mean "
+        "|forecast \N{MINUS SIGN} base value|",
+        "Monte Carlo error": exact if error is None else "unknown" if is_missing(error) else sampled,
+        **({} if removal is None else {"absent characteristics get": REMOVALS[cast("Removal", removal)]}),
+        **({} if absent is None else {"absent days are": absent}),
+    }
+
+
+def _evidence(evidence: pl.DataFrame) -> pl.DataFrame:
+    """Count the significant regressions of the strongest edges, and of random pairs."""
+    counts = evidence.group_by("kind", maintain_order=True).agg(
+        pairs=pl.len(),
+        significant=(pl.col("p") < 0.05).sum(),
+        found=(pl.col("q") < 0.05).sum(),
+        slope=pl.col("slope").drop_nans().mean(),
+    )
+    return counts.with_columns(pl.col("kind").replace({"edge": "strongest edges", "random": "random pairs"}))
+
+
+def _identity(report: Report) -> dict[str, str]:
+    """Everything that is needed to trace and repeat the run."""
+    header, trained = report.header, bool(report.header.seeds)
+    seeds = ", ".join(str(seed) for seed in header.seeds)
+    return {
+        "run" if trained else "signals": f"{header.name} ({header.run_id})",
+        "results as of": header.created_at,
+        "commit used in training" if trained else "commit": header.git_commit or "not recorded",
+        "config hash": header.config_hash,
+        **({"device": header.device, "seeds": seeds} if trained else {}),
+        "trials": f"{header.trial_count:,} in the ledger{header.trial_reach}",
+        "label": f"{header.label_transform}, delay {count_sessions(header.label_delay)}, "
+        f"horizon {count_sessions(header.label_horizon)}",
+        "universe": f"{header.universe} ({header.mean_firms_per_date:,.0f} firms per date on average)",
+    }

@@ -1,0 +1,497 @@
+"""What a report shows: the tables of an evaluation, of the training and of the explanations, and a header."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pipelines.config.backtest import BacktestConfig
+from pipelines.config.load import to_yaml
+from pipelines.config.models import registry_name
+from pipelines.config.schema import Config
+from pipelines.config.sections import ExplainConfig
+from pipelines.dataset.folds import fold_table, plan_folds
+from pipelines.dataset.market import Market
+from pipelines.dataset.risk_free import describe_rate
+from pipelines.explain.unit import Unit, unit_of_run
+from pipelines.lake.lake import Lake
+from pipelines.results.comparisons import BASELINES, deciding_rows, tradable_delay
+from pipelines.results.describe import describe_flagged
+from pipelines.results.signal_record import MeasuredSignals
+from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations
+from pipelines.run.provenance import (
+    AuditMade,
+    EvaluationMade,
+    Event,
+    ExplanationMade,
+    TrainingEnded,
+    TrainingStarted,
+    read_provenance,
+    sessions,
+)
+from pipelines.run.record import Run
+from pipelines.run.scores import read_curves
+
+_OF_BOOK = ("sharpe_gross", "sharpe_net", "turnover", "annual_return_net", "max_drawdown_net")
+_TESTED = ("ic_lower", "ic_upper", "sharpe_lower", "sharpe_upper", "deflated_sharpe")
+_MEASURED = (
+    *("equity", "ic_series", "quantiles", "costs", "comparisons", "horizons", "quantile_scores", "endings"),
+    *("figures", "capacity", "factor_alpha", "contributions", "exposures", "drawdowns", "worst_days"),
+    *("positions", "book_notes", "ic_decay", "quantile_spread", "quantile_series", "persistence"),
+    *("signal_exposures", "significance", "multiple_tests", "overfitting", "paths", "rows", "guard"),
+)
+_EXPLAINED = (
+    *("players", "example", "skill", "edges", "network", "evidence", "roc", "recovery", "verdict", "curves"),
+    *("agreement", "inference", "heads", "day_weights", "day_map", "firm_map"),
+)
+_SCALED = {
+    "players": ("mean_abs_shap", "error"),
+    "example": ("base_value", "forecast", "value", "error"),
+    "edges": ("weight", "error"),
+}
+"""Columns in the unit of the forecast, by table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What makes the numbers of a report traceable: run, code, data, settings and warnings.
+
+    Attributes
+    ----------
+    created_at
+        Time of the newest result shown.
+    git_commit, libraries
+        As used in training, several if training sessions used different ones.
+    trial_count, trial_reach
+        Trials that count against the results, and the newest among them in words.
+    verdict_delay
+        First delay that can be traded among those measured (sessions); the verdict is about it.
+    execution_delay
+        Sessions between decision and trade of the books at that delay.
+    main_book
+        The book of the verdict.
+    hazards, notes, coverage
+        Sentences: why numbers may be wrong, what else to know, and what was tested.
+    incomplete
+        Tasks that have no forecasts; None if the run is complete.
+    measured_on
+        Dates that all models forecast, in words.
+    trained
+        Whether models were trained. A file of signals has no validation, and its first signal is judged.
+    tables
+        Folder of the evaluation's Parquet files, relative to the report.
+    """
+
+    run_id: str
+    name: str
+    created_at: str
+    git_commit: str | None
+    config_yaml: str
+    config_hash: str
+    device: str
+    libraries: Mapping[str, str]
+    data_versions: pl.DataFrame
+    trial_count: int
+    seeds: tuple[int, ...]
+    label_delay: int
+    label_horizon: int
+    label_transform: str
+    verdict_delay: int
+    execution_delay: int
+    universe: str
+    mean_firms_per_date: float
+    main_book: str
+    sharpe_rate: str
+    periods_per_year: float
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    hazards: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    coverage: tuple[str, ...] = ()
+    audit: pl.DataFrame | None = None
+    evaluation: str = ""
+    evaluations: pl.DataFrame | None = None
+    sessions: pl.DataFrame | None = None
+    incomplete: str | None = None
+    measured_on: str | None = None
+    trained: bool = True
+    tables: str | None = None
+    trial_reach: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedModel:
+    """The explanation of one model: its tables without the prefix ``explain_``, and its facts.
+
+    Values, weights and errors of the tables ``players``, ``example`` and ``edges`` are in the unit.
+    """
+
+    model: str
+    unit: Unit
+    facts: Mapping[str, Any]
+    tables: Mapping[str, pl.DataFrame]
+
+    def table(self, name: str) -> pl.DataFrame:
+        """A table; without rows if there is none."""
+        return self.tables.get(name, pl.DataFrame())
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that a report shows; a part without a table has no section.
+
+    Attributes
+    ----------
+    header
+        Identity and provenance.
+    tables
+        Those of the evaluation (`pipelines.results`) by name; the ladder has the columns of the main book
+        without prefix, the intervals, ``baseline`` and the answers on the baselines. And ``folds``,
+        ``learning`` (curves of models that are trained by epochs), ``assumptions`` (assumption, value, unit).
+    explained
+        One entry per explained model.
+    explorer
+        File beside the report that shows the peer networks; None if the run has none.
+    file
+        The file of signals; None for a run.
+    """
+
+    header: Header
+    tables: Mapping[str, pl.DataFrame]
+    explained: tuple[ExplainedModel, ...] = ()
+    explorer: str | None = None
+    file: str | None = None
+
+    def table(self, name: str, model: str | None = None, *, every_book: bool = False) -> pl.DataFrame:
+        """Rows at the verdict's delay, of the main book and of one model, if a table tells them apart."""
+        frame = self.tables.get(name, pl.DataFrame())
+        book = None if every_book else self.header.main_book
+        for column, value in {"delay": self.header.verdict_delay, "book": book, "model": model}.items():
+            if column in frame.columns and value is not None:
+                frame = frame.filter(pl.col(column) == value)
+        return frame
+
+    def whole(self, name: str) -> pl.DataFrame:
+        """All rows of a table; none if there is no such table."""
+        return self.tables.get(name, pl.DataFrame())
+
+    def ladder(self, delay: int) -> pl.DataFrame:
+        """The rows of the ladder at a delay."""
+        return self.tables["ladder"].filter(pl.col("delay") == delay)
+
+    @property
+    def verdict_ladder(self) -> pl.DataFrame:
+        """The rows of the ladder at the delay of the verdict."""
+        return self.ladder(self.header.verdict_delay)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models, in the order of the ladder."""
+        return tuple(self.tables["ladder"]["model"].unique(maintain_order=True))
+
+    @property
+    def failed_signals(self) -> dict[str, list[str]]:
+        """Signal of the file -> checks of the look-ahead guard that it failed."""
+        found: dict[str, list[str]] = {}
+        if "guard" in self.tables:
+            bad = self.tables["guard"].filter(pl.col("verdict") == "fail").select("signal", "check")
+            for signal, check in bad.iter_rows():
+                found.setdefault(signal, []).append(check)
+        return found
+
+    @property
+    def ceiling(self) -> pl.DataFrame:
+        """Delay, ic and rank_ic of a simulated market's true mean; empty on real data."""
+        ladder = self.tables["ladder"]
+        known = (
+            ladder.filter(pl.col("truth_ic").is_not_null())
+            if "truth_ic" in ladder.columns
+            else ladder.clear()
+        )
+        by_delay = known.unique("delay", keep="first", maintain_order=True)
+        return (
+            by_delay.select("delay", ic="truth_ic", rank_ic="truth_rank_ic") if by_delay.height else by_delay
+        )
+
+    @property
+    def planted(self) -> ExplainedModel | None:
+        """The model whose network is compared with planted edges: the best on validation that has one."""
+        score = dict(self.verdict_ladder.select("model", "valid_rank_ic").drop_nulls().iter_rows())
+        known = [one for one in self.explained if "auc_shap" in one.facts]
+        return max(known, key=lambda one: score.get(one.model, float("-inf")), default=None)
+
+
+def run_report(run: Run, evaluation: StoredEvaluation, dataset: Market, lake: Lake) -> Report:
+    """Collect a run's results and one of its evaluations.
+
+    Everything is read from records written when a stage ran, so building the report again gives the same
+    report.
+    """
+    from models.registry import MODELS
+
+    events, measured = read_provenance(run), evaluation.record
+    config = measured.apply_to(run.config)
+    settings = [event.settings for event in events if isinstance(event, ExplanationMade)]
+    if settings:
+        config = config.model_copy(update={"explain": ExplainConfig.model_validate(settings[-1])})
+    trained = [started for started, _ in sessions(events)]
+    folds = plan_folds(dataset, config)
+    tested = np.concatenate([fold.test for fold in folds])
+    versions = [
+        {"table": table, "version": version, "rows": lake.read(table, version=version).height}
+        for table, version in run.versions.items()
+    ]
+    names = list(dict.fromkeys(name for one in trained for name in one.environment.libraries))
+    header = _header(
+        config,
+        run,
+        evaluation,
+        name=config.name,
+        created_at=_minute(max([measured.made_at, *(event.at for event in events)])),
+        git_commit=_listed(one.environment.commit for one in trained),
+        device=_listed(one.device for one in trained) or "not recorded",
+        libraries={
+            name: _listed(one.environment.libraries.get(name) for one in trained) or "" for name in names
+        },
+        data_versions=pl.DataFrame(versions),
+        seeds=config.seeds,
+        label_transform=config.label.transform,
+        mean_firms_per_date=float(dataset.universe_TN[tested].sum(axis=1).mean()),
+        stage_seconds=_seconds(events),
+        hazards=tuple(dict.fromkeys(hazard for one in trained for hazard in one.hazards))
+        or _unrecorded(trained),
+        notes=tuple(dict.fromkeys(note for one in trained for note in one.notes)),
+        audit=run.read_table("audit"),
+        sessions=_sessions(events),
+        incomplete=measured.incomplete,
+        coverage=(measured.tested,) if measured.tested else (),
+    )
+    registered = {name: registry_name(config, name) for name in config.models}
+    neural = [name for name, model in registered.items() if MODELS[model].kind == "neural"]
+    curves = read_curves(run)  # those of other models have no epochs but penalties or trees
+    extra = {
+        "folds": fold_table(dataset, folds),
+        "learning": curves.filter(pl.col("model").is_in(neural)) if curves.height else curves,
+    }
+    tables = _tables(evaluation, config, registered) | extra
+    return Report(header, tables, tuple(_explained(run)))
+
+
+def signal_report(measured: MeasuredSignals, evaluation: StoredEvaluation) -> Report:
+    """Collect one evaluation of measured signals from their folder."""
+    record, shown = measured.record, evaluation.record
+    config = shown.apply_to(measured.config)
+    versions = [(table, version, rows) for table, (version, rows) in record.tables.items()]
+    header = _header(
+        config,
+        measured,
+        evaluation,
+        name=measured.run_id.rpartition("-")[0],
+        created_at=_minute(shown.made_at),
+        git_commit=shown.commit,
+        device="",
+        libraries=record.libraries,
+        data_versions=pl.DataFrame(versions, schema=["table", "version", "rows"], orient="row"),
+        seeds=(),
+        label_transform="raw",
+        mean_firms_per_date=record.firms,
+        hazards=record.hazards,
+        notes=record.notes,
+        trained=False,
+    )
+    return Report(header, _tables(evaluation, config, {}), file=record.file)
+
+
+def _header(
+    config: Config,
+    measured: Evaluated,
+    evaluation: StoredEvaluation,
+    *,
+    hazards: tuple[str, ...],
+    **own: Any,  # noqa: ANN401  # fields of Header
+) -> Header:
+    """The header of a run or of signals: what follows from the evaluation, and their ``own`` fields."""
+    record, delay = evaluation.record, tradable_delay(config.label.delays)
+    counted = evaluation.table("trials").row(0, named=True)
+    rule = config.universe.model_dump(exclude_none=True).items()
+    return Header(
+        run_id=measured.run_id,
+        config_yaml=to_yaml(config),
+        config_hash=measured.run_id.rpartition("-")[2],
+        trial_count=counted["trials"],
+        trial_reach=counted["reach"],
+        label_delay=config.label.delay,
+        label_horizon=config.label.horizon,
+        verdict_delay=delay,
+        execution_delay=delay if config.backtest.delay is None else config.backtest.delay,
+        universe=", ".join(
+            f"{key.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
+            for key, value in rule
+        ),
+        main_book=next(iter(config.backtest.books)),
+        sharpe_rate=describe_rate(config.backtest.risk_free),
+        periods_per_year=record.periods_per_year,
+        hazards=(*hazards, *describe_flagged(evaluation.read_table("flagged_rows"))),
+        evaluation=record.evaluation,
+        evaluations=_evaluations(measured, record.evaluation),
+        tables=str(evaluation.folder.relative_to(measured.folder)),
+        measured_on=f"{record.dates:,} dates from {record.first} to {record.last}",
+        **own,
+    )
+
+
+def _tables(
+    evaluation: StoredEvaluation, config: Config, registered: Mapping[str, str]
+) -> dict[str, pl.DataFrame]:
+    found = {name: evaluation.read_table(name) for name in _MEASURED}
+    tables = {name: frame for name, frame in found.items() if frame is not None}
+    book = next(iter(config.backtest.books))
+    tables["ladder"] = report_ladder(evaluation.table("ladder"), book, registered, tables)
+    tables["assumptions"] = assumptions(config)
+    return tables
+
+
+def report_ladder(
+    ladder: pl.DataFrame, book: str, registered: Mapping[str, str], tables: Mapping[str, pl.DataFrame]
+) -> pl.DataFrame:
+    """Add the main book's columns without prefix, the intervals, and the answers on the baselines.
+
+    ``registered`` names the registry entry of each model. The columns are null where the tables
+    ``significance`` and ``comparisons`` have no row. If a baseline has variants, a model beats it if it beats
+    all of them; the variants are not compared with each other.
+    """
+    baselines = {name: model for name, model in registered.items() if model in BASELINES}
+    frame = ladder.with_columns(
+        *(pl.col(f"{book}.{name}").fill_nan(None).alias(name) for name in _OF_BOOK),
+        share_of_truth=(pl.col("rank_ic") / pl.col("truth_rank_ic")).cast(pl.Float64),
+        baseline=pl.col("model").replace_strict(baselines, default=None, return_dtype=pl.String),
+    )
+    keys = {"model": pl.String(), "delay": ladder.schema["delay"]}
+    answers = list(deciding_rows(tables["comparisons"])) if "comparisons" in tables else []
+    nothing = pl.DataFrame(schema={**keys, "book": pl.String(), **dict.fromkeys(_TESTED, pl.Float64())})
+    own = tables.get("significance", nothing).filter(pl.col("book") == book).select(*keys, *_TESTED)
+    for baseline in BASELINES:
+        rows = [(row["model"], row["delay"], row["beats"]) for row in answers if row["baseline"] == baseline]
+        beats = pl.DataFrame(rows, schema={**keys, f"beats_{baseline}": pl.String()}, orient="row")
+        own = own.join(beats, on=list(keys), how="left")
+    return frame.join(own, on=list(keys), how="left", maintain_order="left")
+
+
+def _explained(run: Run) -> Iterator[ExplainedModel]:
+    """Read the tables of every explained model."""
+    facts = run.read_table("explain_facts")
+    found = {name: run.read_table(f"explain_{name}") for name in _EXPLAINED}
+    for model, text in [] if facts is None else facts.select("model", "facts").iter_rows():
+        unit, tables = unit_of_run(run, model), {}
+        for name, frame in found.items():
+            own = None if frame is None else frame.filter(pl.col("model") == model).drop("model")
+            if own is not None and not own.is_empty():
+                tables[name] = (
+                    own.with_columns(pl.col(*_SCALED[name]) * unit.factor) if name in _SCALED else own
+                )
+        yield ExplainedModel(model, unit, json.loads(text), tables)
+
+
+def assumptions(config: Config) -> pl.DataFrame:
+    """What an evaluation assumes: assumption, value (null where it is not a number) and unit."""
+    settings, delay = config.backtest, config.backtest.delay
+    costs, price, rate = settings.costs, settings.execution.price, settings.risk_free
+    if delay is None:
+        delay = tradable_delay(config.label.delays)  # the delay of the verdict and of the key figures
+    estimated = isinstance(costs.half_spread_bps, str)
+    by_firm = f", estimated by firm and session ({costs.half_spread_bps})" if estimated else ""
+    own_fees = "" if costs.borrow_file is None else "; some firms have fees of their own"
+    rows = [
+        ("half-spread", None if estimated else costs.half_spread_bps, f"bps of traded notional{by_firm}"),
+        ("commission", costs.commission_bps, "bps of traded notional"),
+        *_capital(settings),
+        ("borrow on shorts", costs.borrow_bps_per_year, f"bps of short value per year{own_fees}"),
+        ("financing", costs.financing_bps_per_year, "bps of borrowed money per year"),
+        (
+            "execution delay",
+            float(delay),
+            f"sessions after the decision, at the {price}{'' if price == 'close' else ' price'}",
+        ),
+        ("risk-free rate", None, f"per year: {describe_rate(rate)}")
+        if isinstance(rate, str)
+        else ("risk-free rate", 100 * rate, "% per year, on net exposure"),
+    ]
+    return pl.DataFrame(rows, schema=["assumption", "value", "unit"], orient="row")
+
+
+def _capital(settings: BacktestConfig) -> list[tuple[str, float | None, str]]:
+    """Capital, impact and participation cap; none without a capital."""
+    if settings.capital is None:
+        return []
+    cap = settings.execution.participation_cap
+    impact = "times daily volatility times the root of the trade's share of daily dollar volume"
+    return [
+        ("capital", settings.capital, "currency of the prices"),
+        ("impact", settings.costs.impact_coefficient, impact),
+        *([] if cap is None else [("participation cap", 100 * cap, "% of daily dollar volume")]),
+    ]
+
+
+def _unrecorded(trained: Sequence[TrainingStarted]) -> tuple[str, ...]:
+    """Warn if the run has no record of its training."""
+    if trained:
+        return ()
+    return (
+        "The training of this run was not recorded, so commit, libraries, device and hazards are unknown; "
+        "train its config again.",
+    )
+
+
+def _listed(values: Iterable[str | None]) -> str | None:
+    """Join distinct values in order of appearance; None if there are none."""
+    return ", ".join(dict.fromkeys(value for value in values if value)) or None
+
+
+def _seconds(events: Sequence[Event]) -> dict[str, float]:
+    """Sum the recorded seconds by stage."""
+    spent: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, AuditMade | TrainingEnded | EvaluationMade | ExplanationMade):
+            stage = "training" if isinstance(event, TrainingEnded) else event.event
+            spent[stage] = spent.get(stage, 0.0) + event.seconds
+    return spent
+
+
+def _sessions(events: Sequence[Event]) -> pl.DataFrame:
+    rows = [
+        {
+            "started": _minute(one.at),
+            "tasks": tasks,
+            "commit": one.environment.commit,
+            "code": one.environment.code,
+            "device": one.device,
+            "torch": one.environment.libraries.get("torch"),
+            "trials": one.trials,
+        }
+        for one, tasks in sessions(events)
+    ]
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _evaluations(measured: Evaluated, shown: str) -> pl.DataFrame:
+    """List the evaluations, newest first, and mark the one that is shown."""
+    return pl.DataFrame(
+        [
+            {
+                "evaluation": one.record.evaluation,
+                "made_at": _minute(one.record.made_at),
+                "commit": one.record.commit,
+                "assumptions": one.record.assumptions,
+                "shown": one.record.evaluation == shown,
+            }
+            for one in list_evaluations(measured)
+        ]
+    )
+
+
+def _minute(at: object) -> str:
+    return f"{at:%Y-%m-%d %H:%M UTC}"

@@ -1,1 +1,0 @@
-"""Sections on the books: figures, equity, costs, risk, capacity, and holdings."""

@@ -1,1 +1,0 @@
-"""Sections on the models: the ladder, training, simulated truth, and attribution."""
