@@ -139,7 +139,7 @@ def test_the_page_is_written_to_the_asked_file_or_to_the_run(run: Run, tmp_path:
     assert other.read_text(encoding="utf-8") == text
     assert HOSTILE not in text, "names are escaped in the data of the page"
     with pytest.raises(ConfigError, match="cannot be written"):
-        write_explorer(run, None, tmp_path / "absent" / "other.html")
+        write_explorer(run, None, tmp_path / "other.html" / "another.html")
     renamed = dataclasses.replace(run, run_id="<i>x</i>")
     assert "<i>x</i>" not in write_explorer(renamed).read_text(encoding="utf-8")
 
