@@ -20,7 +20,7 @@ from backtest.analysis.rolling import monthly_returns, rolling_window
 from backtest.inference.means import LEVEL
 from backtest.look_ahead.finding import VERDICTS
 from models.explain.removal import REMOVALS, Removal
-from pipelines.audit.result import summary_line
+from pipelines.audit.conduct import summary_line
 from pipelines.explain.tables import START
 from pipelines.pages.charts import books, explained, models
 from pipelines.pages.figure import model_styles
@@ -374,7 +374,7 @@ def _reliability(model: ExplainedModel, unit: str) -> dict[str, str]:
     """How exact the Shapley values of a model are, and what they are values of."""
     facts, factor = model.facts, model.unit.factor
     error = facts["monte_carlo_error"]
-    exact = "none: all coalitions were evaluated"
+    exact = "none: the values are exact"
     sampled = f"{write(factor * (error or 0.0), '#2')} (mean standard error of a Shapley value)"
     removal, absent = facts.get("removal"), facts.get("absent_days")
     return {
@@ -384,7 +384,7 @@ def _reliability(model: ExplainedModel, unit: str) -> dict[str, str]:
         "largest additivity error": write(factor * facts["additivity_max_abs"], "#2"),
         "relative additivity error": f"{write(100 * facts['additivity_relative'], '#2')} % of mean "
         "|forecast \N{MINUS SIGN} base value|",
-        "Monte Carlo error": exact if error is None else "unknown" if is_missing(error) else sampled,
+        "Monte Carlo error": exact if not error else "unknown" if is_missing(error) else sampled,
         **({} if removal is None else {"absent characteristics get": REMOVALS[cast("Removal", removal)]}),
         **({} if absent is None else {"absent days are": absent}),
     }

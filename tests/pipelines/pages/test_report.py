@@ -29,7 +29,8 @@ from report_data import (
     make_trials,
 )
 
-from pipelines.audit.result import Audit, Result
+from backtest.look_ahead.finding import Result
+from pipelines.audit.conduct import Audit
 from pipelines.config.load import check_config
 from pipelines.pages.report import render_report as render
 from pipelines.pages.report_data import Report, assumptions
