@@ -40,8 +40,7 @@ from models.fitting.fit import FitConfig, fit
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
-from pipelines.dataset.fold_inputs import fit_inputs
-from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.dataset.market import build_market
 from pipelines.nightly.monitor.skill import BacktestReference, reference_of, watch_skill
 from pipelines.sources.simulated.config import INDUSTRIES, REVIEW_SESSIONS, SUPPLIERS, MarketConfig

@@ -41,12 +41,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a GPU machine ma
 from models.attention.block import AttentionMask, BlockConfig, MultiHeadAttention
 from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import PanelTensors
-from models.fitting.config import FitConfig
-from models.fitting.dense import CompiledSeed
+from models.fitting.config import FitConfig, matrix_precision
 from models.fitting.loop import SingleSeed
 from models.fitting.optimizer import make_optimizer, parameter_groups
-from models.fitting.precision import matrix_precision
-from models.fitting.stacked import StackedSeeds
+from models.fitting.stacked import CompiledSeed, StackedSeeds
 from models.forecaster import Forecaster
 from models.peers.layer import Firms, PeerKeys, PeerLayer, PeerSizes
 from models.registry import MODELS

@@ -34,8 +34,7 @@ from pipelines.config.load import build_settings, digest, load_config, settings_
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
-from pipelines.dataset.fold_inputs import fit_inputs
-from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource

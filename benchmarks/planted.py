@@ -45,8 +45,7 @@ from models.fitting.fit import FitConfig, NeuralFitted, fit, untrained
 from pipelines.config.load import build_settings, digest, load_config, settings_of
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
-from pipelines.dataset.fold_inputs import fit_inputs
-from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.explain.tables import planted_edges
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource

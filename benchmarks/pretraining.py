@@ -29,13 +29,12 @@ import torch
 from ladder import World, build_world
 
 from backtest.forecasts.metrics import forecast_metrics
+from models.fitting.config import PretrainConfig
 from models.fitting.fit import FitConfig, fit
-from models.fitting.objectives import PretrainConfig
 from pipelines.config.load import build_settings, digest, load_config, settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset.fold_inputs import fit_inputs
-from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.train.task import collect_arrays, to_tensors
 
 Start = Literal["scratch", "masked_days", "next_day"]

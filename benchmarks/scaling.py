@@ -48,8 +48,7 @@ from models.fitting.fit import FitConfig, NeuralFitted, fit
 from pipelines.config.load import build_settings, digest, load_config, settings_of
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
-from pipelines.dataset.fold_inputs import fit_inputs
-from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.progress import Progress
 from pipelines.run.open import prepare_run
 from pipelines.train.task import collect_arrays, to_tensors

@@ -2,9 +2,7 @@
 
 Legend: B dates in a batch, N firms, W window length, C channels, F characteristics, T sessions,
 L peer layers, H heads, G market tokens, U different windows, S sessions including the padding before the
-first.  Index t is the close of session t.
-
-This file is long because all inputs of a forecaster, and their shapes, are documented in one place.
+first, P places.  Index t is the close of session t.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from torch import Tensor
 
 from features.library.scaling import ChannelScaler
 from models.panel_memory import Upload, holds_anywhere, padded_history, shared_tensor
-from models.places import firms_in_places
 from models.spec import Shape, firm_key
 
 
@@ -498,3 +495,23 @@ def days_kept(batch: Batch, ablation: Ablation | None) -> Tensor | None:
         return None
     assert not batch.dense, "explainers use batches of one date"
     return present_cells(ablation.days_keep_BW[:, None, :].expand(*batch.m_BN.shape, -1), batch)
+
+
+def firms_in_places(chosen: Tensor, places: int) -> tuple[Tensor, Tensor]:
+    """Give each chosen firm of a date a place.
+
+    Parameters
+    ----------
+    chosen
+        bool [..., B, N]; at most ``places`` firms per date.
+    places
+        P.
+
+    Returns
+    -------
+    tuple of Tensor
+        int64 [..., B, P], the firms of the places: the chosen ones in ascending order, then others; and bool
+        of the same shape, whether the firm is chosen.
+    """
+    firms = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :places]
+    return firms, chosen.gather(-1, firms)

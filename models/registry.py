@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from models.baselines.baseline import Baseline
 from models.baselines.lightgbm import LightGBM, LightGBMConfig
 from models.baselines.lstm import LSTM, LSTMConfig
 from models.baselines.mlp import MLP, MLPConfig
 from models.baselines.ridge import Ridge, RidgeConfig
 from models.baselines.rules import Momentum, MomentumConfig, Reversal, ReversalConfig, Zero, ZeroConfig
 from models.baselines.tcn import TCN, TCNConfig
-from models.forecaster import Forecaster
+from models.forecaster import Baseline, Forecaster
 from models.forecasters.cross_peer import CrossPeer, CrossPeerConfig
 from models.forecasters.kernel_regression import KernelRegression, KernelRegressionConfig
 from models.forecasters.sector_mean import SectorMean, SectorMeanConfig

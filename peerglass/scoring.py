@@ -14,8 +14,7 @@ from features.arrays import IntArray
 from models.batch import PanelTensors
 from models.fitted import Fitted
 from peerglass.runs import Run, open_run
-from pipelines.dataset.fold_inputs import FoldInputs
-from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.folds import FoldInputs, plan_folds
 from pipelines.device import one_thread
 from pipelines.errors import ConfigError
 from pipelines.run.checkpoints import load_checkpoint

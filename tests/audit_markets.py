@@ -29,7 +29,7 @@ from pipelines.dataset import build as datasets
 from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset import market as markets
 from pipelines.dataset.build import build_dataset
-from pipelines.dataset.fold_inputs import fit_inputs
+from pipelines.dataset.folds import fit_inputs
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource

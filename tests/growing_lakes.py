@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from pipelines.dataset.cut import cut_tables
+from pipelines.dataset.tables import cut_tables
 from pipelines.lake.lake import Lake
 
 Tables = Mapping[str, pl.DataFrame]

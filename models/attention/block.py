@@ -15,15 +15,19 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.attention.core import (
+    KERNELS,
     attention,
     attention_weights,
+    band_keep,
     causal_keep,
     join_heads,
+    linear_attention,
+    linear_weights,
+    local_attention,
     masked_softmax,
     split_heads,
 )
-from models.attention.dropout import Dropout, drop
-from models.attention.kernels import KERNELS, band_keep, linear_attention, linear_weights, local_attention
+from models.attention.layers import Dropout, drop
 from models.attention.positions import bias_of_distance, rotate
 from models.attention.probe import Probed
 from models.spec import require_choice, require_dropout, require_heads
@@ -295,3 +299,40 @@ class Block(nn.Module):
     def _feed_forward(self, x_BQD: Tensor) -> Tensor:
         hidden = self.dropout(self.activation(self.forward_in(x_BQD)))
         return self.dropout(self.forward_out(hidden))  # type: ignore[no-any-return]
+
+
+class DecoderBlock(Block):
+    """A block with causal self-attention, cross-attention to a memory, and a feed-forward network.
+
+    Each of the three has a residual connection. ``norm="pre"`` normalises the input of each, ``norm="post"``
+    each sum. Equal to ``nn.TransformerDecoderLayer`` (Vaswani et al. 2017, section 3.1). The memory must
+    already be normalised by the encoder.
+    """
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__(config)
+        self.memory_norm = nn.LayerNorm(config.width)
+        self.memory = MultiHeadAttention(config)
+        self.attention.over, self.memory.over = "steps", "memory"
+
+    def decode(self, x_BKD: Tensor, memory_BWD: Tensor, mask: AttentionMask = NO_MASK) -> Tensor:
+        """Transform K steps; ``mask`` selects the days of the memory."""
+        x_BKD = self._self_attend(x_BKD)
+        y_BKD = self.memory_norm(x_BKD) if self.pre else x_BKD
+        return self._add_memory(x_BKD, self.memory(y_BKD, memory_BWD, mask))
+
+    def explicit_decode(
+        self, x_BKD: Tensor, memory_BWD: Tensor, mask: AttentionMask = NO_MASK
+    ) -> tuple[Tensor, Tensor]:
+        """As :meth:`decode`, by the explicit path; also returns the weights [B, H, K, W] of the days."""
+        x_BKD = self._self_attend(x_BKD)
+        y_BKD = self.memory_norm(x_BKD) if self.pre else x_BKD
+        out_BKD, weights_BHKW = self.memory.explicit(y_BKD, memory_BWD, mask)
+        return self._add_memory(x_BKD, out_BKD), weights_BHKW
+
+    def _self_attend(self, x_BKD: Tensor) -> Tensor:
+        y_BKD = self.attention_norm(x_BKD) if self.pre else x_BKD
+        return self._add(x_BKD, self.attention(y_BKD, y_BKD, AttentionMask(causal=True)), self.attention_norm)
+
+    def _add_memory(self, x_BKD: Tensor, out_BKD: Tensor) -> Tensor:
+        return self._transform(self._add(x_BKD, out_BKD, self.memory_norm))

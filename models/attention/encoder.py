@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from models.attention import positions as pos
 from models.attention.block import AttentionMask, Block, BlockConfig
-from models.attention.linear import FewInputs
+from models.attention.layers import FewInputs
 from models.attention.probe import Probed
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present, select_dates
 from models.spec import require_choice, require_heads

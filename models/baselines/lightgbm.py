@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
-from models.baselines.baseline import Baseline, known_firms, no_score_message, pad_by_date
 from models.batch import Batch, PanelTensors
 from models.fitted import (
     EpochRecord,
@@ -27,6 +26,7 @@ from models.fitted import (
     require_no_others,
     require_tensor,
 )
+from models.forecaster import Baseline, known_firms, no_score_message, pad_by_date
 from models.spec import Shape, require_choice
 
 

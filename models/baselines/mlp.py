@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.attention.dropout import Dropout
+from models.attention.layers import Dropout
 from models.batch import Ablation, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout, require_recent

@@ -14,7 +14,6 @@ import numpy as np
 
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import mean_known, rank_ic_by_date
-from models.baselines.baseline import Baseline, known_cells, no_score_message, pad_by_date
 from models.batch import Batch, PanelTensors
 from models.fitted import (
     EpochRecord,
@@ -25,6 +24,7 @@ from models.fitted import (
     require_no_others,
     require_tensor,
 )
+from models.forecaster import Baseline, known_cells, no_score_message, pad_by_date
 from models.spec import Shape
 
 

@@ -16,9 +16,9 @@ import torch
 
 from features.arrays import Float32Array, IntArray
 from features.information_coefficient import mean_known, rank_ic_by_date
-from models.baselines.baseline import Baseline, pad_by_date
 from models.batch import Batch, PanelTensors
 from models.fitted import EpochRecord, OnEpoch, Tensors, require_no_others
+from models.forecaster import Baseline, pad_by_date
 from models.spec import Shape, column_of
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
-from models.attention.dropout import Dropout
+from models.attention.layers import Dropout
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout

@@ -3,16 +3,57 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from models.fitting.losses import LOSSES, QUANTILE
-from models.fitting.objectives import PretrainConfig
 from models.quantiles import require_levels
 from models.spec import require_choice
 
 BASELINES_READ = ("valid_dates", "label_share", "refit")
 """Fields of `FitConfig` that baselines read as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainConfig:
+    """How a day encoder is pretrained; gradient clipping, weight decay and warm-up are those of `FitConfig`.
+
+    Attributes
+    ----------
+    objective
+        ``masked_days``: predict masked days from the other days (Devlin et al. 2019, "BERT");
+        ``next_day``: predict each day from the days before it, with causal attention.
+    epochs
+        Number of epochs. There is no early stopping, because no validation session is read.
+    batch
+        Windows per step.
+    windows_per_epoch
+        Windows drawn for each epoch; None uses all of them.
+    lr
+        Learning rate of AdamW.
+    seed
+        Decides the initial weights of the encoder, the order of windows, the masks and the dropout. None uses
+        the seed of the fit, so every seed has its own pretraining; with a number, all seeds share one.
+    """
+
+    objective: Literal["masked_days", "next_day"] = "masked_days"
+    epochs: int = 5
+    batch: int = 256
+    windows_per_epoch: int | None = None
+    lr: float = 1e-3
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        require_choice("pretrain.objective", self.objective, ("masked_days", "next_day"))
+        for name in ("epochs", "batch", "windows_per_epoch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"pretrain.{name} is {value}; it must be at least 1.")
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise ValueError(f"pretrain.lr is {self.lr}; it must be positive.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +160,15 @@ class FitConfig:
         for name in ("label_share", "layer_decay"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1.")
+
+
+def matrix_precision(config: FitConfig, device: torch.device) -> AbstractContextManager[object]:
+    """Context in which a model is computed with the precision of the config."""
+    if not uses_bf16(config, device):
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def uses_bf16(config: FitConfig, device: torch.device) -> bool:
+    """Whether matrix products are computed in bf16: by default on CUDA devices only."""
+    return config.precision == "bf16" or (config.precision == "auto" and device.type == "cuda")

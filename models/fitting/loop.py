@@ -22,10 +22,9 @@ from features.arrays import Float32Array, IntArray
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fitted import Diverged, EpochRecord, OnEpoch
-from models.fitting.config import FitConfig
+from models.fitting.config import FitConfig, matrix_precision
 from models.fitting.losses import counted_dates, horizons_loss, quantile
 from models.fitting.optimizer import ParameterGroup, RunningMean, make_optimizer, parameter_groups
-from models.fitting.precision import matrix_precision
 from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
 from models.forecaster import Forecaster
 

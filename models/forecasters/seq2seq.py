@@ -12,8 +12,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from models.attention.block import AttentionMask, BlockConfig
-from models.attention.decoder import DecoderBlock
+from models.attention.block import AttentionMask, BlockConfig, DecoderBlock
 from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import Ablation, AttentionMaps, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear

@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.attention.dropout import Dropout
 from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
+from models.attention.layers import Dropout
 from models.batch import Ablation, AttentionMaps, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape

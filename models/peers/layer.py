@@ -19,12 +19,11 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.attention.core import attention, attention_weights, join_heads, split_heads
-from models.attention.dropout import Dropout
+from models.attention.layers import Dropout
 from models.attention.probe import Probed
 from models.batch import Ablation, Batch
 from models.forecaster import zero_linear
-from models.peers.nested import nested_attention
-from models.peers.others import ABSENT, attention_to_others
+from models.peers.others import ABSENT, attention_to_others, nested_attention
 
 OWN_GROUP_BIAS = 4.0
 """Initial logit bias of firms of the target's own group, in the heads that start with that group."""

@@ -18,10 +18,9 @@ from pipelines.audit.subject import Subject, small_fit_config, temporary_run
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
-from pipelines.dataset.fold_inputs import FoldInputs
-from pipelines.execution.jobs import Failed, run_jobs
+from pipelines.dataset.folds import FoldInputs
 from pipelines.execution.open import open_engine
-from pipelines.execution.protocol import Tell, Work
+from pipelines.execution.protocol import Failed, Tell, Work, run_jobs
 from pipelines.train import walkforward
 from pipelines.train.task import Arrays, Key, Outcome, Task, collect_arrays
 from pipelines.train.work import GroupItem, groups_of, run_groups, train_group, work_on_arrays

@@ -13,8 +13,7 @@ import polars as pl
 
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
-from pipelines.dataset.cut import forget_later, rows_known
-from pipelines.dataset.tables import open_lake
+from pipelines.dataset.tables import forget_later, open_lake, rows_known
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_table
 from pipelines.lake.lake import Lake

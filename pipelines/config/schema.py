@@ -15,14 +15,14 @@ from typing import Any
 from pydantic import Field, PrivateAttr, model_validator
 
 from pipelines.config.backtest import BacktestConfig
-from pipelines.config.execution import ExecutionConfig
-from pipelines.config.folds import FoldsConfig
-from pipelines.config.nightly.nightly import NightlyConfig
+from pipelines.config.nightly import NightlyConfig
 from pipelines.config.sections import (
     AuditConfig,
+    ExecutionConfig,
     ExplainConfig,
     FeaturesConfig,
     FeatureStoreConfig,
+    FoldsConfig,
     LabelConfig,
     OutputStoreConfig,
     TrackingConfig,

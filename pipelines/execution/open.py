@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from pipelines.config.execution import ExecutionConfig
+from pipelines.config.sections import ExecutionConfig
 from pipelines.execution.pool import PoolEngine, memory_of_waiting
-from pipelines.execution.protocol import Engine, Work
-from pipelines.execution.serial import SerialEngine
+from pipelines.execution.protocol import Engine, Finished, Hear, Raised, Report, Ticket, Work
 from pipelines.machine import Machine, fit_workers, this_machine
 
 Shared = TypeVar("Shared")
@@ -72,3 +72,29 @@ def _machine() -> Machine:
     """The memory of this machine; what waiting workers hold is available to them."""
     machine = this_machine()
     return Machine(machine.total, machine.available + memory_of_waiting())
+
+
+class SerialEngine(Generic[Shared, Item, Result]):
+    """Computes a task while the parent waits for it. Prints, warnings and Ctrl-C act as in any function."""
+
+    slots = 1
+
+    def __init__(self, work: Work[Shared, Item, Result]) -> None:
+        self._work = work
+        self._submitted: list[tuple[Ticket, Item]] = []
+
+    def submit(self, ticket: Ticket, item: Item) -> None:
+        """Keep the task for `wait`."""
+        self._submitted.append((ticket, item))
+
+    def wait(self, hear: Hear) -> Sequence[Report[Result]]:
+        """Compute the oldest submitted task."""
+        if not self._submitted:
+            return []
+        ticket, item = self._submitted.pop(0)
+        started = time.monotonic()
+        try:
+            result = self._work.call(self._work.shared, item, lambda news: hear(ticket, news))
+        except Exception as error:
+            return [Raised(ticket, error, f"attempt {ticket.attempt}: {type(error).__name__}: {error}\n")]
+        return [Finished(ticket, result, f"attempt {ticket.attempt}, {time.monotonic() - started:.1f} s\n")]

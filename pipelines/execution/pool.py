@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO, Generic, Self, TypeVar
 
 from pipelines.execution.protocol import Hear, Lost, Report, Ticket, Work
-from pipelines.execution.shared import write_shared
+from pipelines.execution.worker import write_shared
 from pipelines.machine import memory_of
 
 Shared = TypeVar("Shared")

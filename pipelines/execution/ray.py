@@ -2,7 +2,7 @@
 
 The shared object is put once into Ray's object store. Each machine fetches it once, and its workers read it
 without a copy. Workers need no disk in common with the parent: everything goes through Ray. Repetition is
-left to `pipelines.execution.jobs.run_jobs`, so that there is one rule for all engines.
+left to `pipelines.execution.protocol.run_jobs`, so that there is one rule for all engines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from pipelines.config.execution import ExecutionConfig
+from pipelines.config.sections import ExecutionConfig
 from pipelines.errors import ConfigError
 from pipelines.execution.guard import Guard
 from pipelines.execution.protocol import Finished, Hear, Lost, Raised, Report, Ticket, Work, attempt

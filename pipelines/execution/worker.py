@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import importlib
 import io
+import mmap
 import os
 import pickle
 import queue
 import signal
+import struct
 import sys
+import tempfile
 import threading
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from pipelines.execution.protocol import Finished, Raised, Ticket, attempt
-from pipelines.execution.shared import read_shared
 
 _PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent dies
 
@@ -93,3 +95,40 @@ def _send(connection: Connection, content: object, *, is_report: bool = False) -
         connection.send_bytes(pickle.dumps((is_report, content), protocol=5))
     except OSError:
         os._exit(1)  # the parent is gone
+
+
+_ALIGNMENT = 64  # bytes: a cache line
+_HEADER = struct.Struct("<QQ")  # where the list of buffers starts, and its length
+
+
+def write_shared(value: object) -> BinaryIO:
+    """Write an object into an unnamed temporary file, which exists until the last process closes it.
+
+    Contiguous arrays are written as they are (pickle protocol 5, out of band).
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    content = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 (the caller closes it)
+    file.write(_HEADER.pack(0, 0))
+    places = []
+    for buffer in buffers:
+        raw = buffer.raw()
+        file.seek(-file.tell() % _ALIGNMENT, 1)
+        places.append((file.tell(), raw.nbytes))
+        file.write(raw)
+        buffer.release()
+    start = file.tell()
+    index = pickle.dumps((places, content))
+    file.write(index)
+    file.seek(0)
+    file.write(_HEADER.pack(start, len(index)))
+    file.flush()
+    return file
+
+
+def read_shared(file: int) -> Any:  # noqa: ANN401 (whatever was written)
+    """Read the object from a file descriptor. Its arrays are read-only views of the file."""
+    mapped = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ))
+    start, length = _HEADER.unpack_from(mapped)
+    places, content = pickle.loads(mapped[start : start + length])  # noqa: S301 (written by the parent)
+    return pickle.loads(content, buffers=[mapped[at : at + size] for at, size in places])  # noqa: S301

@@ -36,9 +36,8 @@ from pipelines.config.sections import ExplainConfig
 from pipelines.dataset.build import Dataset
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError, DataError
-from pipelines.execution.jobs import Failed, run_jobs
 from pipelines.execution.open import open_engine
-from pipelines.execution.protocol import Tell
+from pipelines.execution.protocol import Failed, Tell, run_jobs
 from pipelines.explain.fitted import families_of, restore_fits
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import Checkpoint, read_checkpoint

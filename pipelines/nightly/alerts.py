@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from pipelines.config.nightly.alerts import AlertsConfig
+from pipelines.config.nightly import AlertsConfig
 from pipelines.config.schema import Config
 from pipelines.files import write_text
 from pipelines.nightly.result import Finding, NightResult

@@ -12,16 +12,15 @@ import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, add_features
-from pipelines.dataset.cut import rows_known
 from pipelines.dataset.market import Market, build_market
-from pipelines.dataset.tables import input_versions, read_tables
+from pipelines.dataset.tables import input_versions, read_tables, rows_known
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.result import ModelVersion
 from pipelines.nightly.tables import CHALLENGER, CHAMPION, read_nights, read_signals
 from pipelines.progress import Progress
-from pipelines.run.features import feature_store
+from pipelines.run.fingerprint import feature_store
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +36,7 @@ class NightData:
     config
         Config that the market and the dataset are built for.
     tables
-        Lake table -> rows known at the close of D (`pipelines.dataset.cut`).
+        Lake table -> rows known at the close of D (`pipelines.dataset.tables`).
     market
         Prices, universe and labels. Labels that end after D are NaN.
     lake

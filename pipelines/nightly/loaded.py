@@ -38,7 +38,7 @@ from features.arrays import Float32Array
 from models.batch import PanelTensors
 from models.fitted import Fitted
 from pipelines.dataset.build import Dataset
-from pipelines.dataset.fold_inputs import FoldInputs
+from pipelines.dataset.folds import FoldInputs
 from pipelines.results.evaluate import ensemble
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.tracking.model_versions import CHANNEL, CHARACTERISTIC, INPUTS, KEYS

@@ -15,7 +15,7 @@ import polars as pl
 
 from backtest.books.schedules import periods
 from features.arrays import DateArray, IntArray
-from pipelines.config.books import BookConfig
+from pipelines.config.backtest import BookConfig
 from pipelines.config.schema import Config
 from pipelines.ingest.calendars import (
     calendar_name,
@@ -223,7 +223,7 @@ class Due:
 def schedule_text(book: BookConfig) -> str:
     """Name the schedule of a book.
 
-    >>> from pipelines.config.books import TopKBookConfig
+    >>> from pipelines.config.backtest import TopKBookConfig
     >>> schedule_text(TopKBookConfig(kind="top_k_long_only", rebalance_on="month_end", rebalance_every=2))
     'month end, one in 2'
     """

@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.config.books import BookConfig
+from pipelines.config.backtest import BookConfig
 from pipelines.config.load import settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 from pipelines.audit.command import audit_before_training
-from pipelines.config.folds import LiveFoldConfig
-from pipelines.config.nightly.retrain import RetrainConfig
+from pipelines.config.nightly import RetrainConfig
 from pipelines.config.schema import Config
+from pipelines.config.sections import LiveFoldConfig
 from pipelines.errors import ConfigError
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import ModelVersion, Retraining

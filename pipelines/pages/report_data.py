@@ -34,8 +34,7 @@ from pipelines.run.provenance import (
     read_provenance,
     sessions,
 )
-from pipelines.run.record import Run
-from pipelines.run.scores import read_curves
+from pipelines.run.record import Run, read_curves
 
 _OF_BOOK = ("sharpe_gross", "sharpe_net", "turnover", "annual_return_net", "max_drawdown_net")
 _TESTED = ("ic_lower", "ic_upper", "sharpe_lower", "sharpe_upper", "deflated_sharpe")

@@ -33,7 +33,7 @@ from features.arrays import DateArray, FloatArray, IntArray
 from features.panel.derived import cached, daily_return
 from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
-from pipelines.config.books import BookConfig
+from pipelines.config.backtest import BookConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError

@@ -33,8 +33,7 @@ from pipelines.run.completeness import (
 from pipelines.run.evaluations import StoredEvaluation, store_evaluation
 from pipelines.run.provenance import EvaluationMade, environment
 from pipelines.run.provenance import record as record_event
-from pipelines.run.record import Run
-from pipelines.run.scores import read_scores
+from pipelines.run.record import Run, read_scores
 from pipelines.train.trials import Scope, count_trials, record
 
 _COLUMNS = ["model", "fold", "seed", "date", "ticker", "forecast"]

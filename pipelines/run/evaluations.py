@@ -32,7 +32,7 @@ from pipelines.settings import Settings
 _FOLDER: Final = "evaluations"
 _RECORD: Final = "evaluation.json"
 _MODULES: Final = (
-    "config/books",
+    "config/backtest",
     "dataset/folds",
     "dataset/market",
     "dataset/risk_free",

@@ -24,7 +24,7 @@ from pipelines.lake.options import canonical_location, is_url
 from pipelines.lake.upkeep import record_reader
 from pipelines.machine import this_machine
 from pipelines.progress import Progress
-from pipelines.run.features import feature_store
+from pipelines.run.fingerprint import feature_store
 from pipelines.run.identity import build_identity
 from pipelines.run.locks import Locks
 from pipelines.run.record import Run, describe_changes, name_run, open_run, record_run

@@ -32,8 +32,7 @@ from pipelines.run.provenance import (
     TrainingStarted,
     read_provenance,
 )
-from pipelines.run.record import Run
-from pipelines.run.scores import read_scores
+from pipelines.run.record import Run, read_scores
 from pipelines.secrets import redact
 from pipelines.tracking.model_versions import log_model_versions, make_loadable
 from pipelines.tracking.store import (

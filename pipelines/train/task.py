@@ -8,7 +8,7 @@ interruption gives the same numbers. A network saves a snapshot after every epoc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +23,25 @@ from backtest.splits.folds import Fold
 from features.arrays import IntArray
 from models.batch import PanelTensors
 from models.fitted import Fitted, NoTrainingSignal, OnEpoch
-from models.fitting.fit import Diverged, EpochRecord, FitConfig, FittedState, NeuralFitted, fit, refit
+from models.fitting.fit import (
+    Diverged,
+    EpochRecord,
+    FitConfig,
+    FittedState,
+    NeuralFitted,
+    fit,
+    fit_stacked,
+    refit,
+)
 from models.fitting.snapshot import UnusableSnapshot
+from models.fitting.stacked import can_stack
 from models.panel_memory import exceeds_device
 from models.registry import model_entry
 from models.spec import IncompatibleConfig
 from pipelines.dataset.build import Dataset
-from pipelines.dataset.fold_inputs import FoldInputs
+from pipelines.dataset.folds import FoldInputs
 from pipelines.errors import ConfigError, DivergedError
-from pipelines.run.snapshots import TaskSnapshots
+from pipelines.run.checkpoints import TaskSnapshots
 from pipelines.train.quantiles import Scores, score_quantiles
 
 Key = tuple[str, int, int]
@@ -75,7 +85,7 @@ class Task:
         Device that trains the model.
     snapshot
         File of the snapshot of an unfinished training, in the run's folder. Only the parent reads and writes
-        it (`pipelines.run.snapshots`).
+        it (`pipelines.run.checkpoints`).
     start
         Fitted model of an earlier run whose day encoder the model starts from; None for no warm start.
     """
@@ -292,3 +302,54 @@ def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str, *, windows: bool
         windows=windows,
         in_host_memory=exceeds_device(device, 4 * int(values)),
     )
+
+
+def stacks_of(tasks: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[list[Task]]:
+    """Group the tasks that are trained together, without groups in which all tasks are done.
+
+    Parameters
+    ----------
+    tasks
+        All tasks of a run.
+    done
+        Keys of the tasks that are done.
+    stack_seeds
+        Setting of the config; None stacks on a GPU only.
+    """
+    groups: dict[tuple[str, int], list[Task]] = {}
+    for task in tasks:
+        stack = task.device != "cpu" if stack_seeds is None else stack_seeds
+        if stack and task.start is None and can_stack(task.registered, task.fit):
+            groups.setdefault((task.model, task.fold.index), []).append(task)
+    return [
+        group for group in groups.values() if len(group) > 1 and any(task.key not in done for task in group)
+    ]
+
+
+def run_stack(stack: Sequence[Task], arrays: Arrays, on_epoch: Sequence[OnEpoch]) -> list[Outcome]:
+    """Train the seeds of a stack together, and forecast the test once with each.
+
+    Parameters
+    ----------
+    stack
+        Tasks of one model and fold.
+    arrays
+        Arrays of the dataset.
+    on_epoch
+        For each seed, a function that is called with the record of each epoch.
+    """
+    first = stack[0]
+    if first.device == "cpu":
+        torch.set_num_threads(1)
+    data = to_tensors(arrays, first.inputs, first.device)
+    models = fit_stacked(
+        first.registered,
+        first.settings,
+        data,
+        first.fold.train,
+        first.fold.valid,
+        fit_config=first.fit,
+        seeds=[task.seed for task in stack],
+        on_epoch=on_epoch,
+    )
+    return [outcome_of(task, arrays, data, fitted) for task, fitted in zip(stack, models, strict=True)]

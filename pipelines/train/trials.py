@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 
 import polars as pl
 
-from pipelines.config.books import BookConfig
+from pipelines.config.backtest import BookConfig
 from pipelines.config.load import build_settings, digest
 from pipelines.config.models import KEY
 from pipelines.config.schema import Config

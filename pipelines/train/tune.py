@@ -2,14 +2,18 @@
 
 A trial fits the model on each fold's training sessions and scores it on the fold's validation sessions. No
 test session is ever forecast here. The folds of a trial are tasks of the config's engine. Trials are kept in
-Optuna's storage (`pipelines.train.study`), so that an interrupted search continues. Each trial is also a run
+Optuna's storage (`pipelines.train.tune`), so that an interrupted search continues. Each trial is also a run
 of the tracking store and a row of the trials ledger: the best one is reported with the number of trials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
@@ -21,10 +25,9 @@ from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
-from pipelines.errors import ConfigError, DivergedError
-from pipelines.execution.jobs import Failed, run_jobs
+from pipelines.errors import ConfigError, DataError, DivergedError
 from pipelines.execution.open import open_engine
-from pipelines.execution.protocol import Engine, Tell
+from pipelines.execution.protocol import Engine, Failed, Tell, run_jobs
 from pipelines.progress import Progress
 from pipelines.run.identity import forecasting_settings
 from pipelines.run.locks import Locks
@@ -32,12 +35,13 @@ from pipelines.run.open import prepare_run
 from pipelines.run.record import Run
 from pipelines.run.warm_start import warm_start_runs
 from pipelines.tracking.store import track_trial
-from pipelines.train.search import Space, Value, nest, space_of
-from pipelines.train.study import Study, Trial
 from pipelines.train.task import Arrays, Task, collect_arrays, to_tensors
 from pipelines.train.trials import record_trials
 from pipelines.train.walkforward import plan_tasks
 from pipelines.train.work import work_on_arrays
+
+if TYPE_CHECKING:
+    import optuna
 
 _SHOWN = 5
 
@@ -208,3 +212,223 @@ def _stop_on(config: Config, model: str) -> str:
 
 def _plain(value: Value) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+Value = int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from ``low`` to ``high`` inclusive, sampled uniformly, or log-uniformly with ``log``."""
+
+    low: float
+    high: float
+    log: bool = False
+    integer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few values."""
+
+    values: tuple[Value, ...]
+
+
+Space = dict[str, Range | Choice]
+"""Setting -> range or choices; a name such as ``fit.lr`` is a setting of the section ``fit``."""
+
+_FIT: Space = {
+    "fit.lr": Range(3e-4, 1e-2, log=True),
+    "fit.weight_decay": Range(1e-4, 1.0, log=True),
+}
+_DROPOUT = Range(0.0, 0.4)
+
+SPACES: dict[str, Space] = {
+    "lightgbm": {
+        "learning_rate": Range(0.01, 0.1, log=True),
+        "num_leaves": Range(7, 127, log=True, integer=True),
+        "min_data_in_leaf": Range(100, 5000, log=True, integer=True),
+        "feature_fraction": Range(0.3, 1.0),
+        "lambda_l2": Range(0.1, 100.0, log=True),
+    },
+    "temporal_transformer": {
+        **_FIT,
+        "encoder.dropout": _DROPOUT,
+        "encoder.width": Choice((16, 32, 64)),
+        "encoder.layers": Range(1, 3, integer=True),
+        "encoder.positions": Choice(("learned", "rotary", "relative")),
+        "encoder.pooling": Choice(("last", "mean", "attention")),
+    },
+    "self_peer": {
+        **_FIT,
+        "dropout": _DROPOUT,
+        "width": Choice((32, 64, 128)),
+        "layers": Range(1, 3, integer=True),
+    },
+    "temporal_peer": {
+        **_FIT,
+        "encoder.dropout": _DROPOUT,
+        "encoder.width": Choice((16, 32)),
+        "encoder.layers": Range(1, 2, integer=True),
+        "peer_dropout": _DROPOUT,
+        "peer_width": Choice((16, 32, 64)),
+        "recent_days": Range(1, 5, integer=True),
+        "leader_slope": Choice((1.0, 4.0)),
+        "leader_ranks": Choice(("size", "all")),
+        "firm_slots": Choice((0, 4096)),
+    },
+}
+
+
+def space_of(model: str) -> Space:
+    """Look up the search space of a registered model; ValueError if it has none."""
+    if model not in SPACES:
+        raise ValueError(f"{model} has no search space; choose one of {', '.join(SPACES)}.")
+    return SPACES[model]
+
+
+def nest(flat: dict[str, Value]) -> dict[str, Any]:
+    """Turn ``fit.lr`` into ``{fit: {lr: ...}}``, as in a config."""
+    out: dict[str, Any] = {}
+    for name, value in flat.items():
+        section, dot, key = name.partition(".")
+        if dot:
+            out.setdefault(section, {})[key] = value
+        else:
+            out[name] = value
+    return out
+
+
+_FILE = "trials.db"
+_DIVERGED = "diverged"
+_TRACKED = "tracked"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One finished trial of a search.
+
+    Attributes
+    ----------
+    values
+        Searched setting -> value.
+    score
+        Mean over folds of the validation score that early stopping uses; None where training diverged.
+    """
+
+    values: dict[str, Value]
+    score: float | None
+
+
+class Study:
+    """A search for the highest score, stored in an SQLite database of Optuna.
+
+    The first 8 trials are random; the others come from Optuna's multivariate tree-structured Parzen estimator
+    (Bergstra et al. 2011). The sampler's seed is the number of finished trials, and it uses the finished
+    trials only. An interrupted search therefore proposes the same settings as an uninterrupted one.
+
+    Parameters
+    ----------
+    folder
+        Folder of the database. Only one process may write at a time (`Locks.lock_search`).
+    space
+        Ranges and choices of the settings to search.
+
+    Raises
+    ------
+    DataError
+        If the database was written by an incompatible version of Optuna.
+    """
+
+    def __init__(self, folder: Path, space: Space) -> None:
+        import optuna
+
+        self._space = space
+        self._distributions = {name: _distribution(where) for name, where in space.items()}
+        folder.mkdir(parents=True, exist_ok=True)
+        url = f"sqlite:///{folder / _FILE}"
+        with _quiet():
+            try:
+                storage = optuna.storages.RDBStorage(url)
+            except RuntimeError as error:
+                raise DataError(
+                    f"{folder / _FILE} was written by another version of Optuna ({error}) Upgrade it with "
+                    f"'optuna storage upgrade --storage {url}', or delete it to start the search again."
+                ) from None
+            self._study = optuna.create_study(
+                storage=storage, study_name=folder.name, direction="maximize", load_if_exists=True
+            )
+            for trial in self._study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
+                self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # interrupted: not counted
+
+    @property
+    def finished(self) -> list[Trial]:
+        """The finished trials, oldest first. Interrupted trials are left out."""
+        return [
+            Trial(self._values(trial.params), trial.value)
+            for trial in self._study.get_trials(deepcopy=False)
+            if trial.value is not None or trial.user_attrs.get(_DIVERGED)
+        ]
+
+    @property
+    def tracked(self) -> int:
+        """Number of finished trials that were sent to the tracking store."""
+        return int(self._study.user_attrs.get(_TRACKED, 0))
+
+    @tracked.setter
+    def tracked(self, count: int) -> None:
+        self._study.set_user_attr(_TRACKED, count)
+
+    def propose(self) -> tuple[optuna.Trial, dict[str, Value]]:
+        """Propose the next trial and its settings."""
+        import optuna
+
+        with _quiet():
+            self._study.sampler = optuna.samplers.TPESampler(
+                seed=len(self.finished), n_startup_trials=8, multivariate=True
+            )
+            trial = self._study.ask(self._distributions)
+        return trial, self._values(trial.params)
+
+    def record(self, trial: optuna.Trial, score: float | None) -> None:
+        """Record the score of a proposed trial; None where training diverged."""
+        from optuna.trial import TrialState
+
+        if score is None:
+            trial.set_user_attr(_DIVERGED, True)
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, score)
+
+    def _values(self, params: Mapping[str, Any]) -> dict[str, Value]:
+        """The settings of a trial, in the order of the space; fractions are rounded to four digits."""
+        values = {name: params[name] for name in self._space}
+        return {
+            name: float(f"{value:.4g}") if isinstance(value, float) else value
+            for name, value in values.items()
+        }
+
+
+def _distribution(where: Range | Choice) -> optuna.distributions.BaseDistribution:
+    import optuna
+
+    if isinstance(where, Choice):
+        return optuna.distributions.CategoricalDistribution(where.values)
+    if where.integer:
+        return optuna.distributions.IntDistribution(int(where.low), int(where.high), log=where.log)
+    return optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Optuna's own log and its warning about multivariate sampling."""
+    import optuna
+
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(level)

@@ -1,6 +1,6 @@
 """Training as work for an engine: groups of tasks go out, and their outcomes and news come back.
 
-A group is a single task, or a stack of seeds that are trained together (`pipelines.train.stacks`).
+A group is a single task, or a stack of seeds that are trained together (`pipelines.train.task`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,23 @@ from typing import Any, TypeVar
 import numpy as np
 
 from models.fitted import EpochRecord
-from pipelines.config.execution import ExecutionConfig
+from pipelines.config.sections import ExecutionConfig
 from pipelines.dataset.memory import task_need
-from pipelines.execution.jobs import Completed, Failed, run_jobs
 from pipelines.execution.open import open_engine
-from pipelines.execution.protocol import Tell, Work
+from pipelines.execution.protocol import Completed, Failed, Tell, Work, run_jobs
 from pipelines.progress import Progress
+from pipelines.run.checkpoints import FileSnapshotStore, RelayedSnapshotStore, SavedSnapshot
 from pipelines.run.identity import code_digest
-from pipelines.run.snapshots import FileSnapshotStore, RelayedSnapshotStore, SavedSnapshot
-from pipelines.train.stacks import run_stack, stacks_of
-from pipelines.train.task import Arrays, Key, Outcome, Task, run_task, translate_fit_errors
+from pipelines.train.task import (
+    Arrays,
+    Key,
+    Outcome,
+    Task,
+    run_stack,
+    run_task,
+    stacks_of,
+    translate_fit_errors,
+)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

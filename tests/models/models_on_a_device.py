@@ -19,10 +19,9 @@ from small_panels import NAMES, NEURAL, SMALL, TEST, TRAIN, VALID, S, W, arrays
 from features.arrays import Float32Array
 from models.batch import PanelTensors
 from models.fitted import Fitted
-from models.fitting.config import FitConfig
+from models.fitting.config import FitConfig, PretrainConfig
 from models.fitting.fit import fit, fit_stacked, refit
 from models.fitting.fitted_models import restore
-from models.fitting.objectives import PretrainConfig
 from models.fitting.stacked import can_stack
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_dates": 16, "dates_per_epoch": 16}  # the mock is slow

@@ -10,10 +10,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from models.attention.core import attention
 from models.batch import PanelTensors
 from models.fitting.config import FitConfig
-from models.fitting.dense import CompiledSeed
 from models.fitting.fit import fit, fit_stacked
 from models.fitting.loop import SingleSeed
 from models.fitting.optimizer import make_optimizer
+from models.fitting.stacked import CompiledSeed
 from models.forecaster import Forecaster
 from models.peers.others import attention_to_others
 from models.registry import MODELS

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from models.batch import PanelTensors
-from models.fitting.config import FitConfig
+from models.fitting.config import FitConfig, PretrainConfig
 from models.fitting.fit import fit, fit_stacked
-from models.fitting.objectives import PretrainConfig
 from models.panel_memory import Upload, exceeds_device
 
 T, N, C, F, W, S = 60, 14, 2, 4, 5, 3

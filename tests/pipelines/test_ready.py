@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from places import ROOT
 
-from pipelines import ready
-from pipelines.config.execution import ExecutionConfig
+from pipelines import stages as ready
 from pipelines.config.schema import Config
+from pipelines.config.sections import ExecutionConfig
 from pipelines.execution import pool
 
 
@@ -28,7 +28,7 @@ from random_markets import panel_of, random_tables
 from backtest.accounts.accounting import run_book
 from backtest.accounts import positions
 from backtest.accounts import compounding
-from backtest.accounts import packing as collect
+from backtest.accounts import kernels as collect
 from backtest.books.quantile_long_short import QuantileLongShort
 from backtest.costs import CostModel
 from backtest.forecasts import kernels as date_kernels
@@ -37,9 +37,9 @@ from backtest.forecasts.daily import SortedPanel, persistence
 from backtest.forecasts.metrics import forecast_metrics
 from features.arithmetic import kernels
 from features.library.characteristics import CHARACTERISTICS
-from pipelines import ready
+from pipelines import stages as ready
 
-OTHER = ("carry", "keep_traded", "store_float32")  # the dataset needs them before they could be ready
+OTHER = ("add_by_group", "carry", "keep_traded", "store_float32")  # the dataset needs them too early
 
 def signatures():
     modules = (kernels, positions, compounding, collect, date_kernels, order_kernels)

@@ -36,8 +36,7 @@ from pipelines.device import resolve_device
 from pipelines.run.provenance import TaskDone, read_provenance
 from pipelines.run.record import Run
 from pipelines.train import walkforward
-from pipelines.train.stacks import stacks_of
-from pipelines.train.task import Outcome, Task, collect_arrays
+from pipelines.train.task import Outcome, Task, collect_arrays, stacks_of
 
 FloatT = TypeVar("FloatT", np.float32, np.float64)
 MINUTES: Final = 15.0

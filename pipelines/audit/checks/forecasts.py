@@ -26,8 +26,8 @@ from models.fitting.fit import NeuralFitted, restore
 from pipelines.audit.compare import Difference, common_firms, difference
 from pipelines.audit.refit import fits, inputs_differ, models_to_fit, weights_differ
 from pipelines.audit.subject import AFTER, Subject, small_fit_config
-from pipelines.config.folds import WalkForwardConfig
 from pipelines.config.schema import Config
+from pipelines.config.sections import WalkForwardConfig
 from pipelines.dataset import build as datasets
 from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import Dataset

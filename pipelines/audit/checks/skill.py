@@ -27,8 +27,7 @@ from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.dataset.folds import path_of_tests
 from pipelines.results.evaluate import forecasts_to_arrays
 from pipelines.run.evaluations import newest_evaluation
-from pipelines.run.record import Run
-from pipelines.run.scores import read_scores
+from pipelines.run.record import Run, read_scores
 from pipelines.train import task as tasks
 from pipelines.train import walkforward
 

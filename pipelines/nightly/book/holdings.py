@@ -27,8 +27,7 @@ from features.arrays import BoolArray, DateArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig
-from pipelines.dataset.cut import rows_known
-from pipelines.dataset.renames import newest_ticker
+from pipelines.dataset.tables import newest_ticker, rows_known
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema

@@ -21,10 +21,10 @@ from backtest.books.schedules import Schedule
 from features.arrays import FloatArray
 from features.panel.delistings import DelistingRule
 from features.panel.panel import to_panel
-from pipelines.config.books import BookConfig
+from pipelines.config.backtest import BookConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
-from pipelines.dataset.renames import newest_ticker
+from pipelines.dataset.tables import newest_ticker
 from pipelines.errors import DataError
 from pipelines.lake.pipeline_tables import Accounts, Books
 from pipelines.lake.pipeline_tables import Holdings as HoldingRows

@@ -19,8 +19,7 @@ from backtest.accounts.market import GONE, KNOWN, TRADABLE
 from backtest.costs import Rate
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.panel import Panel
-from pipelines.config.backtest import BacktestConfig
-from pipelines.config.books import BookConfig, OptimisedBookConfig
+from pipelines.config.backtest import BacktestConfig, BookConfig, OptimisedBookConfig
 from pipelines.lake.lake import Lake
 from pipelines.results.books import book_market
 from pipelines.results.trading import book_costs, book_execution

@@ -16,7 +16,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from pipelines.config.schema import Config
-from pipelines.dataset.renames import newest_ticker
+from pipelines.dataset.tables import newest_ticker
 from pipelines.errors import DataError
 from pipelines.ingest.rules import ticker_calendars
 from pipelines.lake.commit import compare

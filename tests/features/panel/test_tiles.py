@@ -35,7 +35,7 @@ from features.panel.derived import (
 )
 from features.panel.panel import Panel, build_panel
 from pipelines.config.load import check_config
-from pipelines.dataset.cut import cut_tables
+from pipelines.dataset.tables import cut_tables
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
 

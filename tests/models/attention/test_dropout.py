@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.func import vmap
 
-from models.attention.dropout import Dropout, drop
+from models.attention.layers import Dropout, drop
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.75, 1e-4])

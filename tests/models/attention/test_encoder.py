@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from models.attention.core import KERNELS
 from models.attention.encoder import DayEncoder, EncoderConfig
-from models.attention.kernels import KERNELS
 from models.attention.positions import POSITIONS
 
 M, W, C, D = 6, 12, 3, 8

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.attention.linear import FewInputs
+from models.attention.layers import FewInputs
 
 
 @pytest.mark.parametrize("shape", [(7,), (5, 7), (3, 4, 7), (0, 4, 7)], ids=str)

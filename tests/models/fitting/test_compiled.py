@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from models.batch import PanelTensors
-from models.fitting import dense
+from models.fitting import stacked as dense
 from models.fitting.config import FitConfig
-from models.fitting.dense import CompiledSeed
 from models.fitting.loop import SingleSeed
 from models.fitting.optimizer import make_optimizer
+from models.fitting.stacked import CompiledSeed
 from models.forecaster import Forecaster
 from models.registry import MODELS
 

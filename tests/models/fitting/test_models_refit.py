@@ -143,7 +143,7 @@ class Once:
 
 @pytest.mark.parametrize("pretrained", [False, True])
 def test_a_killed_refit_goes_on_to_the_same_bits(pretrained: bool) -> None:
-    from models.fitting.objectives import PretrainConfig
+    from models.fitting.config import PretrainConfig
 
     data = panel()
     how = PretrainConfig(epochs=1, windows_per_epoch=64) if pretrained else None

@@ -16,10 +16,17 @@ from memory_snapshots import KilledError, Memory
 from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import PanelTensors
 from models.fitted import NoTrainingSignal
+from models.fitting.config import PretrainConfig
 from models.fitting.fit import FitConfig, Fitted, FittedState, NeuralFitted, fit, restore
-from models.fitting.objectives import DayPredictor, PretrainConfig, known_days, mask_days, squared_errors
 from models.fitting.optimizer import make_optimizer, parameter_groups
-from models.fitting.pretraining import pretrain, windows_of
+from models.fitting.pretraining import (
+    DayPredictor,
+    known_days,
+    mask_days,
+    pretrain,
+    squared_errors,
+    windows_of,
+)
 from models.fitting.snapshot import Snapshot, UnusableSnapshot
 from models.registry import MODELS
 from models.spec import IncompatibleConfig

@@ -13,8 +13,7 @@ from rank_correlations import mean_rank_ic
 from torch import Tensor, nn
 from torch_weights import copy_attention, gradient
 
-from models.attention.block import AttentionMask, BlockConfig
-from models.attention.decoder import DecoderBlock
+from models.attention.block import AttentionMask, BlockConfig, DecoderBlock
 from models.attention.encoder import EncoderConfig
 from models.batch import Ablation, PanelTensors
 from models.fitting.fit import FitConfig, NeuralFitted, fit, restore

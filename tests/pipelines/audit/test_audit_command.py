@@ -22,8 +22,7 @@ from pipelines.audit.registry import CHECKS
 from pipelines.errors import ConfigError
 from pipelines.lake.lake import Lake
 from pipelines.run.evaluations import newest_evaluation
-from pipelines.run.record import open_run
-from pipelines.run.scores import score_file
+from pipelines.run.record import open_run, score_file
 from pipelines.train import task as tasks
 
 FEATURES = ["momentum_63", "return_1", "return_5", "volatility_21"]

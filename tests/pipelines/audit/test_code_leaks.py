@@ -24,13 +24,13 @@ from pipelines.audit.checks.future import draw_of_every_kind, kinds_of_dates
 from pipelines.audit.checks.labels import holder_values
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.subject import Subject
-from pipelines.config.execution import ExecutionConfig
 from pipelines.config.schema import Config
+from pipelines.config.sections import ExecutionConfig
 from pipelines.dataset import market as markets
+from pipelines.execution.open import SerialEngine
 from pipelines.execution.protocol import Work
-from pipelines.execution.serial import SerialEngine
 from pipelines.results import books, evaluate
-from pipelines.train.stacks import run_stack
+from pipelines.train.task import run_stack
 
 Market = tuple[Config, Tables]
 FEW = {"channels": ["return"], "window": 5, "characteristics": ["return_5", "group_return_1"]}

@@ -32,8 +32,7 @@ from pipelines.audit.compare import difference, differences_until
 from pipelines.config.schema import Config
 from pipelines.dataset import market as market_module
 from pipelines.dataset.build import Dataset, build_dataset
-from pipelines.dataset.fold_inputs import fit_inputs
-from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.lake.contracts import check
 from pipelines.run.record import Run
 from pipelines.train import walkforward

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from backtest.books.optimised import Limits
 from backtest.books.quantile_long_short import QuantileLongShort
 from backtest.books.registry import BOOKS
-from pipelines.config.books import (
+from pipelines.config.backtest import (
     BookConfig,
     BookSection,
     LimitsConfig,

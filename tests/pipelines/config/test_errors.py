@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from models.registry import MODELS
-from pipelines.config import errors
-from pipelines.config.errors import RENAMED
-from pipelines.config.execution import ExecutionConfig
-from pipelines.config.load import check_config
+from pipelines.config import load as errors
+from pipelines.config.load import RENAMED, check_config
 from pipelines.config.schema import Config
-from pipelines.config.sections import AuditConfig, LabelConfig, TransformConfig
+from pipelines.config.sections import AuditConfig, ExecutionConfig, LabelConfig, TransformConfig
 from pipelines.errors import ConfigError
 from pipelines.settings import Section
 from pipelines.sources.settings import FilesSourceConfig, YFinanceSourceConfig

@@ -29,13 +29,12 @@ from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.evaluations import evaluation_id
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
-from pipelines.run.record import Run, open_run
-from pipelines.run.scores import read_curves, read_scores
+from pipelines.run.record import Run, open_run, read_curves, read_scores
 from pipelines.run.warm_start import warm_start_checkpoint
 from pipelines.stages import train_config
-from pipelines.train.search import SPACES, Range
-from pipelines.train.stacks import stacks_of
+from pipelines.train.task import stacks_of
 from pipelines.train.trials import read_trials, trial_count
+from pipelines.train.tune import SPACES, Range
 from pipelines.train.walkforward import plan_tasks
 
 MODEL = "temporal_transformer"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import build_dataset
-from pipelines.dataset.cut import cut_tables
+from pipelines.dataset.tables import cut_tables
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
 

@@ -23,11 +23,10 @@ from pipelines.config.schema import Config
 from pipelines.dataset import characteristics
 from pipelines.dataset.build import Dataset, add_features
 from pipelines.dataset.characteristics import Allocate, raw_characteristics, within_dates
-from pipelines.dataset.feature_store import FeatureStore, entries_of
-from pipelines.dataset.mapped import MappedArray, is_in_use, open_mapped
+from pipelines.dataset.feature_store import FeatureStore, MappedArray, entries_of, is_in_use, open_mapped
 from pipelines.dataset.market import Market, build_market
 from pipelines.errors import DataError
-from pipelines.run.features import features_digest
+from pipelines.run.fingerprint import features_digest
 
 T, N = 90, 40
 SHAPE = (6, 5, 4)

@@ -9,8 +9,7 @@ import polars as pl
 import pytest
 
 from pipelines.config.load import check_config
-from pipelines.dataset.renames import newest_ticker
-from pipelines.dataset.tables import input_versions, open_lake, read_market_tables, read_tables
+from pipelines.dataset.tables import input_versions, newest_ticker, open_lake, read_market_tables, read_tables
 from pipelines.run.fetch import ingest_config
 
 DAYS = [dt.date(2022, 6, day) for day in (6, 7, 8, 9, 10)]

@@ -15,17 +15,15 @@ import numpy as np
 import pytest
 from engine_tasks import always_die, die_once, fail, made_ready, total, work_on
 
-from pipelines.config.execution import ExecutionConfig
+from pipelines.config.sections import ExecutionConfig
 from pipelines.errors import DivergedError
 from pipelines.execution import open as opening
 from pipelines.execution import pool
 from pipelines.execution.guard import MARK, Guard
-from pipelines.execution.jobs import Completed, Failed, run_jobs
-from pipelines.execution.open import open_engine
+from pipelines.execution.open import SerialEngine, open_engine
 from pipelines.execution.pool import PoolEngine, early_workers, in_own_process
-from pipelines.execution.protocol import Work
-from pipelines.execution.serial import SerialEngine
-from pipelines.execution.shared import read_shared, write_shared
+from pipelines.execution.protocol import Completed, Failed, Work, run_jobs
+from pipelines.execution.worker import read_shared, write_shared
 from pipelines.machine import Machine
 
 POOL, SERIAL = ExecutionConfig(workers=2), ExecutionConfig(engine="serial")
@@ -249,9 +247,9 @@ def test_a_shared_object_is_read_as_it_was_written() -> None:
 PARENT = """
 import sys, time
 from engine_tasks import busy, work_on
-from pipelines.config.execution import ExecutionConfig
+from pipelines.config.sections import ExecutionConfig
 from pipelines.execution.guard import MARK, Guard
-from pipelines.execution.jobs import run_jobs
+from pipelines.execution.protocol import run_jobs
 from pipelines.execution.open import open_engine
 import numpy as np
 with open_engine(ExecutionConfig(workers=2), work_on(busy, np.zeros(1000)), 4) as engine:

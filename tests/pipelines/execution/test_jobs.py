@@ -11,8 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.errors import ConfigError, DivergedError
-from pipelines.execution.jobs import ATTEMPTS, Completed, Failed, run_jobs
-from pipelines.execution.protocol import Finished, Hear, Lost, Raised, Report, Ticket
+from pipelines.execution.protocol import (
+    ATTEMPTS,
+    Completed,
+    Failed,
+    Finished,
+    Hear,
+    Lost,
+    Raised,
+    Report,
+    Ticket,
+    run_jobs,
+)
 
 
 class UnreliableEngine:

@@ -19,13 +19,12 @@ from engine_tasks import by_value, code, total, where, work_on
 from object_store import CREDENTIALS, object_store, options_of
 from warm import PEERGLASS, Process
 
-from pipelines.config.execution import ExecutionConfig
 from pipelines.config.load import load_config
-from pipelines.dataset.mapped import create_mapped, open_mapped
+from pipelines.config.sections import ExecutionConfig
+from pipelines.dataset.feature_store import create_mapped, open_mapped
 from pipelines.errors import ConfigError
-from pipelines.execution.jobs import Completed, Failed, run_jobs
 from pipelines.execution.open import open_engine
-from pipelines.execution.protocol import Raised, Ticket, Work
+from pipelines.execution.protocol import Completed, Failed, Raised, Ticket, Work, run_jobs
 from pipelines.execution.ray import _attempt
 from pipelines.lake.lake import Lake
 from pipelines.run.fetch import ingest_config

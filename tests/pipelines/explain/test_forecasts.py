@@ -38,8 +38,7 @@ from pipelines.explain.tables import explanation_tables, period_table
 from pipelines.explain.unit import unit_of, unit_of_run
 from pipelines.progress import Silent
 from pipelines.run.open import load_run_data
-from pipelines.run.record import open_run
-from pipelines.run.scores import read_scores
+from pipelines.run.record import open_run, read_scores
 from pipelines.stages import ingest_config, train_config
 
 MODELS = {

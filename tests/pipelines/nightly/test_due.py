@@ -8,7 +8,7 @@ import json
 import polars as pl
 import pytest
 
-from pipelines.config.nightly.retrain import RetrainConfig
+from pipelines.config.nightly import RetrainConfig
 from pipelines.lake.schemas import schema
 from pipelines.nightly.training import champion_of, last_training, retraining_due
 

@@ -15,7 +15,7 @@ from backtest.splits.folds import Fold
 from features.library.scaling import ChannelScaler
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
-from pipelines.dataset.fold_inputs import FoldInputs
+from pipelines.dataset.folds import FoldInputs
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake

@@ -23,8 +23,7 @@ from pipelines.run.completeness import (
     missing_tasks,
     restrict_to_dates,
 )
-from pipelines.run.record import open_run
-from pipelines.run.scores import read_scores
+from pipelines.run.record import open_run, read_scores
 from pipelines.train import walkforward
 
 SENTENCE = "mlp: seed 1 of fold 1"

@@ -22,12 +22,10 @@ from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DataError
 from pipelines.progress import Progress
-from pipelines.run.checkpoints import load_checkpoint
+from pipelines.run.checkpoints import FileSnapshotStore, load_checkpoint
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
-from pipelines.run.record import Run, open_run
-from pipelines.run.scores import read_scores
-from pipelines.run.snapshots import FileSnapshotStore
+from pipelines.run.record import Run, open_run, read_scores
 from pipelines.stages import train_config
 from pipelines.train.task import collect_arrays, run_task
 from pipelines.train.walkforward import plan_tasks

@@ -22,8 +22,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.upkeep import record_reader
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
-from pipelines.run.record import open_run
-from pipelines.run.scores import read_scores
+from pipelines.run.record import open_run, read_scores
 
 HOLD = """
 import sys, time

@@ -14,8 +14,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run as MlflowRun
 
 from pipelines.lake.lake import Lake
-from pipelines.run.record import open_run
-from pipelines.run.scores import read_scores
+from pipelines.run.record import open_run, read_scores
 from pipelines.train import walkforward
 
 MODELS = {"ridge": {}, "mlp": {"width": 8}}

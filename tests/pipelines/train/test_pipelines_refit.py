@@ -19,16 +19,14 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import DataError
 from pipelines.progress import Progress
+from pipelines.run.checkpoints import FileSnapshotStore
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
-from pipelines.run.record import open_run
-from pipelines.run.scores import read_scores
-from pipelines.run.snapshots import FileSnapshotStore
+from pipelines.run.record import open_run, read_scores
 from pipelines.run.warm_start import write_folds
 from pipelines.stages import train_config
-from pipelines.train.hazards import collect_hazards
 from pipelines.train.task import Arrays, Task, collect_arrays, run_task
-from pipelines.train.walkforward import plan_tasks
+from pipelines.train.walkforward import collect_hazards, plan_tasks
 
 MODEL = "temporal_peer"
 FIT = {"epochs": 3, "patience": 3, "batch_dates": 16}

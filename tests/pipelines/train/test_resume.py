@@ -32,12 +32,10 @@ from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.run.checkpoints import load_checkpoint
+from pipelines.run.checkpoints import FileSnapshotStore, load_checkpoint
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
-from pipelines.run.record import open_run
-from pipelines.run.scores import read_curves, read_scores
-from pipelines.run.snapshots import FileSnapshotStore
+from pipelines.run.record import open_run, read_curves, read_scores
 from pipelines.stages import train_config
 from pipelines.train.trials import trial_count
 

@@ -15,10 +15,9 @@ from pipelines.config.schema import Config
 from pipelines.errors import DivergedError
 from pipelines.lake.lake import Lake
 from pipelines.run.fetch import ingest_config
-from pipelines.run.record import open_run
-from pipelines.run.scores import read_curves, read_scores
+from pipelines.run.record import open_run, read_curves, read_scores
 from pipelines.stages import train_config
-from pipelines.train.stacks import stacks_of
+from pipelines.train.task import stacks_of
 
 MODELS: Mapping[str, Any] = {
     "ridge": {},

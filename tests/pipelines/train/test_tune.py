@@ -19,10 +19,10 @@ from models.spec import parse_config
 from pipelines.cli import main as cli
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
-from pipelines.run.scores import read_scores
+from pipelines.run.record import read_scores
 from pipelines.train import tune
-from pipelines.train.search import SPACES, Choice, Range, nest
 from pipelines.train.trials import read_trials, trial_count
+from pipelines.train.tune import SPACES, Choice, Range, nest
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -177,7 +177,7 @@ def test_the_storage_of_another_version_of_optuna_is_refused_with_a_cure(tmp_pat
     import sqlite3
 
     from pipelines.errors import DataError
-    from pipelines.train.study import Study
+    from pipelines.train.tune import Study
 
     Study(tmp_path / "a-search", SPACES["lightgbm"])
     with sqlite3.connect(tmp_path / "a-search" / "trials.db") as database:

@@ -25,8 +25,8 @@ from features.library.characteristics.market import market_regression
 from features.panel.derived import daily_return
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
-from pipelines.dataset.cut import cut_tables
 from pipelines.dataset.market import Market, build_market
+from pipelines.dataset.tables import cut_tables
 from pipelines.lake.lake import Lake
 from pipelines.nightly.book.holdings import Recorded
 from pipelines.nightly.book.next_book import NextBook, _renamed, next_book

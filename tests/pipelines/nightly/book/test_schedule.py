@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
-from pipelines.config.books import TopKBookConfig
+from pipelines.config.backtest import TopKBookConfig
 from pipelines.lake.schemas import schema
 from pipelines.nightly.schedule import decision_due, schedule_text
 

@@ -24,8 +24,7 @@ from pipelines.nightly.data import NightData
 from pipelines.nightly.monitor.monitor import Monitoring, monitor
 from pipelines.nightly.monitor.skill import BacktestReference, backtest_reference, reference_of, watch_skill
 from pipelines.nightly.result import ModelVersion
-from pipelines.run.record import open_run
-from pipelines.run.scores import read_scores
+from pipelines.run.record import open_run, read_scores
 
 CHALLENGER = ModelVersion("other-run", "ridge")
 

@@ -1,4 +1,4 @@
-"""Dropout with fewer random bits, because drawing them takes most of its time on a CPU."""
+"""Layers that are faster on a CPU than those of PyTorch: dropout, and a linear layer for few inputs."""
 
 from __future__ import annotations
 
@@ -51,3 +51,18 @@ def drop(x: Tensor, probability: float) -> Tensor:
     keep = torch.empty(x.shape, dtype=x.dtype)
     torch.ge(level, dropped - _LEVELS // 2, out=keep)  # 0 or 1 as a number: a product is faster than a mask
     return x * keep.mul_(_LEVELS / (_LEVELS - dropped))
+
+
+class FewInputs(nn.Linear):
+    """As ``nn.Linear`` with a bias, faster to train on a CPU if there are few inputs and many rows.
+
+    The gradient of the weight is a product of two narrow matrices with a long sum over the rows. With 18,850
+    rows, 7 inputs and 32 outputs, ``x^T g`` takes 0.19 ms on one core, and ``g^T x`` 1.2 ms. PyTorch chooses
+    by the layout of the weight in the forward pass, so the weight is copied into the layout of ``x^T g``.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in the base class
+        """Map [..., inputs] to [..., outputs]."""
+        rows = input.reshape(-1, self.in_features)
+        mapped = torch.addmm(self.bias, rows, self.weight.t().contiguous())
+        return mapped.view(*input.shape[:-1], self.out_features)

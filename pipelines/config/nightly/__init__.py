@@ -1,1 +1,0 @@
-"""The section ``nightly`` of a configuration, one module per subsection."""
