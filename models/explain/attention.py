@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,42 +20,28 @@ from models.peers.reference import size_column
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionRecord:
-    """Weights that a model used for the forecasts of one date.
+    """Weights that a model used for the forecasts of one date."""
 
-    Attributes
-    ----------
-    days
-        One tensor [N, H, Q, K] per layer of the day encoder; empty without one. Keys are the days of the
-        window, oldest first, and last the [CLS] token if there is one. Where only the last state is pooled,
-        the last layer has a single query.
-    pooling_NK
-        Weights of the states in the pooled embedding; None if the last state is taken.
-    memory
-        One tensor [N, H, Q, K] per layer of a decoder over the days; its last query is the label's horizon.
-    peers
-        One tensor [H, N, N] per peer layer, as [target, source] over the firms of the date; the weight of
-        the null key is left out, so rows sum to at most 1.
-    one_way
-        Whether the sources of every peer layer are the first tokens, so that layers are not stacked.
-    window
-        W.
-    """
-
+    # one tensor [N, H, Q, K] per layer of the day encoder; empty without one. Keys are the days of the
+    # window, oldest first, and last the [CLS] token if there is one. Where only the last state is pooled, the
+    # last layer has a single query
     days: tuple[Tensor, ...]
+    # weights of the states in the pooled embedding; None if the last state is taken
     pooling_NK: Tensor | None
+    # one tensor [N, H, Q, K] per layer of a decoder over the days; its last query is the label's horizon
     memory: tuple[Tensor, ...]
+    # one tensor [H, N, N] per peer layer, as [target, source] over the firms of the date; the weight of the
+    # null key is left out, so rows sum to at most 1
     peers: tuple[Tensor, ...]
+    # whether the sources of every peer layer are the first tokens, so that layers are not stacked
     one_way: bool
-    window: int
+    window: int  # W
 
 
 def record_attention(module: Forecaster, batch: Batch) -> AttentionRecord:
     """Compute the forecasts of one date and keep all attention weights.
 
-    Raises
-    ------
-    ValueError
-        If the batch holds more than one date.
+    Raises ValueError if the batch holds more than one date.
     """
     with torch.inference_mode():
         _, weights = _forecast(module, batch)
@@ -64,15 +50,6 @@ def record_attention(module: Forecaster, batch: Batch) -> AttentionRecord:
 
 def record_gradients(module: Forecaster, batch: Batch, target: int) -> AttentionRecord:
     """Multiply every weight by the derivative of one firm's forecast with respect to it.
-
-    Parameters
-    ----------
-    module
-        The model, in eval mode.
-    batch
-        One date.
-    target
-        Position of the firm in the batch.
 
     Returns
     -------
@@ -117,7 +94,7 @@ def _arranged(module: Forecaster, batch: Batch, weights: list[tuple[Site, Tensor
     for site, weight in weights:
         if site.over == "peers":
             weight_HNK = weight[0, ..., :-1] if site.null_key else weight[0]
-            peers.append(_every_firm(weight_HNK, position_BM))
+            peers.append(weight_HNK if position_BM is None else _every_firm(weight_HNK, position_BM))
     return AttentionRecord(
         days=tuple(weight for site, weight in weights if site.over == "days"),
         pooling_NK=pooling[0] if pooling else None,
@@ -128,10 +105,8 @@ def _arranged(module: Forecaster, batch: Batch, weights: list[tuple[Site, Tensor
     )
 
 
-def _every_firm(weight_HNM: Tensor, position_BM: Tensor | None) -> Tensor:
+def _every_firm(weight_HNM: Tensor, position_BM: Tensor) -> Tensor:
     """Spread the weights of reference firms over all firms of the date."""
-    if position_BM is None:
-        return weight_HNM
     every_HNN = F.pad(torch.zeros_like(weight_HNM[..., :1]), (0, weight_HNM.shape[1] - 1))
     return every_HNN.scatter(-1, position_BM[0].expand_as(weight_HNM), weight_HNM)
 
@@ -143,10 +118,18 @@ def rollout_of_days(record: AttentionRecord) -> FloatArray:
     of the days are the row of the pooled state in ``A~_L ... A~_1``. Abnar and Zuidema (2020), "Quantifying
     attention flow in transformers".
     """
-    row_NK, layers = _output_row(record)
-    for layer_NQK in reversed(layers):
-        row_NK = _back(row_NK, layer_NQK)
-    return _days_alone(row_NK, record.window)
+    layers = [layer_NHQK.double().mean(dim=1) for layer_NHQK in record.days]
+    if record.memory:
+        row_NK = torch.stack([layer.double().mean(dim=1)[:, -1] for layer in record.memory]).mean(dim=0)
+    elif record.pooling_NK is not None:
+        row_NK = record.pooling_NK.double()
+    else:
+        row_NK = torch.zeros_like(layers[-1][:, -1])
+        row_NK[:, -1] = 1.0
+    for layer_NQK in reversed(layers):  # a single query is the last position
+        row_NK = 0.5 * row_NK + 0.5 * (row_NK[:, None, -layer_NQK.shape[1] :] @ layer_NQK)[:, 0]
+    days_NW = row_NK[:, : record.window].double()  # without the [CLS] token
+    return (days_NW / days_NW.sum(dim=1, keepdim=True).clamp(min=1e-12)).cpu().numpy()
 
 
 def gradient_of_days(record: AttentionRecord, target: int) -> FloatArray:
@@ -208,13 +191,13 @@ def day_importance(module: Forecaster, batch: Batch, targets_E: IntArray) -> dic
         days_BNW = module.attention(batch).days_BNW
     if days_BNW is None:
         return {}
-    found = {"attention": days_BNW[0].double().cpu().numpy()[targets_E]}
-    record = record_attention(module, batch)
+    found, record = (
+        {"attention": days_BNW[0].double().cpu().numpy()[targets_E]},
+        record_attention(module, batch),
+    )
     if record.days:
         found["rollout"] = rollout_of_days(record)[targets_E]
-        found["gradient"] = np.stack(
-            [gradient_of_days(record_gradients(module, batch, int(e)), int(e)) for e in targets_E]
-        )
+        found["gradient"] = _gradients(module, batch, targets_E, gradient_of_days)
     return found
 
 
@@ -227,40 +210,20 @@ def peer_importance(module: Forecaster, batch: Batch, targets_E: IntArray) -> di
         peers_BLHNN = module.attention(batch).peers_BLHNN
     if peers_BLHNN is None:
         return {}
-    found = {"attention": peers_BLHNN[0].double().mean(dim=(0, 1)).cpu().numpy()[targets_E]}
-    record = record_attention(module, batch)
+    mean_NN = peers_BLHNN[0].double().mean(dim=(0, 1)).cpu().numpy()
+    found, record = {"attention": mean_NN[targets_E]}, record_attention(module, batch)
     if record.peers:
         found["rollout"] = rollout_of_peers(record)[targets_E]
-        found["gradient"] = np.stack(
-            [gradient_of_peers(record_gradients(module, batch, int(e)), int(e)) for e in targets_E]
-        )
+        found["gradient"] = _gradients(module, batch, targets_E, gradient_of_peers)
     for importance_EN in found.values():
         importance_EN[np.arange(len(targets_E)), targets_E] = 0.0
     return found
 
 
-def _output_row(record: AttentionRecord) -> tuple[Tensor, Sequence[Tensor]]:
-    """Weights [N, K] of the last states in the output, and the layers' weights averaged over heads."""
-    layers = [layer_NHQK.double().mean(dim=1) for layer_NHQK in record.days]
-    if record.memory:
-        row_NK = torch.stack([layer.double().mean(dim=1)[:, -1] for layer in record.memory]).mean(dim=0)
-    elif record.pooling_NK is not None:
-        row_NK = record.pooling_NK.double()
-    else:
-        row_NK = torch.zeros_like(layers[-1][:, -1])
-        row_NK[:, -1] = 1.0
-    return row_NK, layers
-
-
-def _back(row_NK: Tensor, layer_NQK: Tensor) -> Tensor:
-    """Pass the weights of a layer's outputs on to its inputs; a single query is the last position."""
-    return 0.5 * row_NK + 0.5 * (row_NK[:, None, -layer_NQK.shape[1] :] @ layer_NQK)[:, 0]
-
-
-def _days_alone(row_NK: Tensor, window: int) -> FloatArray:
-    """Leave out the [CLS] token, and scale the days to sum to 1."""
-    days_NW = row_NK[:, :window].double()
-    return (days_NW / days_NW.sum(dim=1, keepdim=True).clamp(min=1e-12)).cpu().numpy()
+def _gradients(
+    module: Forecaster, batch: Batch, targets_E: IntArray, of: Callable[[AttentionRecord, int], FloatArray]
+) -> FloatArray:
+    return np.stack([of(record_gradients(module, batch, e), e) for e in targets_E.tolist()])
 
 
 RECENT = 3
@@ -271,56 +234,30 @@ _DRAWS = 20
 
 @dataclass(frozen=True, slots=True)
 class HeadTrait:
-    """One figure about one head.
+    """One figure about one head."""
 
-    Attributes
-    ----------
-    over
-        ``days`` or ``peers``.
-    layer, head
-        Counted from 1.
-    trait
-        ``own_group``: share of the weight of peers on the target's group. ``large_firms``: mean size rank of
-        the peers, weighted; 1 is the largest firm and 0 the smallest. ``no_peer``: weight of the null key.
-        ``recent_days``: weight of the newest three days. ``effective_firms``, ``effective_days``:
-        ``exp(entropy)`` of the weights, the number of equal weights that would be as concentrated.
-    value
-        Mean over dates.
-    null
-        The figure if the weights of every query were permuted among its keys; NaN if there is no such null.
-    """
-
-    over: str
-    layer: int
+    over: str  # ``days`` or ``peers``
+    layer: int  # counted from 1
     head: int
+    # ``own_group``: share of the weight of peers on the target's group. ``large_firms``: mean size rank of
+    # the peers, weighted; 1 is the largest firm and 0 the smallest. ``no_peer``: weight of the null key.
+    # ``recent_days``: weight of the newest three days. ``effective_firms``, ``effective_days``:
+    # ``exp(entropy)`` of the weights, the number of equal weights that would be as concentrated
     trait: str
-    value: Estimate
+    value: Estimate  # mean over dates
+    # the figure if the weights of every query were permuted among its keys; NaN if there is no such null
     null: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DateAttention:
-    """The attention of one date with what firms are.
+    """The attention of one date with what firms are."""
 
-    Attributes
-    ----------
-    session
-        Session index.
-    record
-        The weights.
-    group_N
-        Group codes of the firms; 0 means unknown.
-    size_N
-        A characteristic that grows with size; None if the panel has none.
-    days_NW
-        Attention over days of each firm's forecast; None without.
-    """
-
-    session: int
-    record: AttentionRecord
-    group_N: IntArray
-    size_N: FloatArray | None
-    days_NW: FloatArray | None = None
+    session: int  # session index
+    record: AttentionRecord  # the weights
+    group_N: IntArray  # group codes of the firms; 0 means unknown
+    size_N: FloatArray | None  # A characteristic that grows with size; None if the panel has none
+    days_NW: FloatArray | None = None  # attention over days of each firm's forecast; None without
 
     @classmethod
     def of(cls, module: Forecaster, data: PanelTensors, session: int) -> DateAttention:
@@ -418,24 +355,13 @@ REGIMES = ("calm", "normal", "turbulent")
 
 @dataclass(frozen=True, slots=True)
 class DayWeight:
-    """Mean weight of one past day on the dates on which it was of a regime.
+    """Mean weight of one past day on the dates on which it was of a regime."""
 
-    Attributes
-    ----------
-    day
-        1 is the decision session, 2 the session before it.
-    regime
-        One of `REGIMES`: that of the past day itself, not of the decision date; ``all``: every date.
-    weight
-        Mean weight.
-    null
-        ``1 / W``, equal weights.
-    """
-
-    day: int
+    day: int  # 1 is the decision session, 2 the session before it
+    # one of `REGIMES`: that of the past day itself, not of the decision date; ``all``: every date
     regime: str
-    weight: Estimate
-    null: float
+    weight: Estimate  # mean weight
+    null: float  # ``1 / W``, equal weights
 
 
 def regimes_of(volatility_T: FloatArray) -> IntArray:
@@ -460,12 +386,8 @@ def day_profile(
     ----------
     weights_EW
         Weights of the days, oldest first.
-    session_E
-        Session of each forecast.
     volatility_T
         Volatility of the market on each session; its terciles over the days of all windows are the regimes.
-    seed
-        Seed of the bootstrap.
     """
     window = weights_EW.shape[1]
     seen_T = np.zeros(len(volatility_T), dtype=np.bool_)
@@ -488,23 +410,13 @@ def day_profile(
 
 @dataclass(frozen=True, slots=True)
 class MapCell:
-    """Mean weight of one query and key of the day encoder.
+    """Mean weight of one query and key of the day encoder."""
 
-    Attributes
-    ----------
-    layer, head
-        Counted from 1; head 0 is the mean of all heads.
-    query, key
-        1 is the newest state, and the newest day.
-    weight
-        Mean over firms and dates.
-    """
-
-    layer: int
+    layer: int  # counted from 1; head 0 is the mean of all heads
     head: int
-    query: int
+    query: int  # 1 is the newest state, and the newest day
     key: int
-    weight: float
+    weight: float  # mean over firms and dates
 
 
 def day_map(records: Sequence[AttentionRecord], most: int = 20_000) -> list[MapCell]:

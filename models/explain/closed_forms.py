@@ -34,10 +34,10 @@ def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)
     independent masker. ``tree``: by ``shap.TreeExplainer`` with interventional perturbation (Lundberg et al.
     2020, "From local explanations to global understanding with explainable AI for trees").
 
+    Raises ValueError if the engine does not suit the model or the players.
+
     Parameters
     ----------
-    baseline
-        The model.
     engine
         ``linear`` or ``tree``.
     z_NF
@@ -47,13 +47,6 @@ def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)
         then not part of its background.
     players
         P families of characteristics.
-    sample_E
-        Positions of the explained firms.
-
-    Raises
-    ------
-    ValueError
-        If the engine does not suit the model or the players.
     """
     import shap
 

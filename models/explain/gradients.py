@@ -45,16 +45,12 @@ def gradient_values(
 ) -> ShapleyValues:
     """Attribute forecasts of one date to players by integrated gradients.
 
+    Raises ValueError if a player is a market token.
+
     Parameters
     ----------
-    forecast
-        The model.
-    batch
-        One date.
     players
         P players; market tokens have no inputs and are refused.
-    sample_E
-        Positions of the explained firms.
     background
         Where the paths begin: donors of the same date, or of the training fold.
     draws
@@ -68,11 +64,6 @@ def gradient_values(
         Means over the draws with their standard errors, which are infinite for a single draw. The base is the
         mean forecast from the donors' inputs. ``base + sum of values - forecast`` is the error of the
         quadrature.
-
-    Raises
-    ------
-    ValueError
-        If a player is a market token.
     """
     if any(player.kind == "market" for player in players):
         raise ValueError("A market token has no inputs to differentiate; use the permutation engine.")
@@ -98,14 +89,8 @@ def path_contributions(
 
     Parameters
     ----------
-    forecast
-        The model.
     start, end
         One date each: the ends of the path, of which windows and characteristics differ.
-    sample_E
-        Positions of the explained firms.
-    points
-        Points of the quadrature.
     """
     node_K, weight_K = np.polynomial.legendre.leggauss(points)
     place_B = torch.as_tensor((node_K + 1.0) / 2.0, dtype=end.z_BNF.dtype, device=end.z_BNF.device)

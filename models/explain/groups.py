@@ -107,43 +107,24 @@ class GroupGameConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupAttribution:
-    """Shapley values of the group players for E forecasts.
+    """Shapley values of the group players for E forecasts."""
 
-    Attributes
-    ----------
-    players
-        P players: day blocks from the most recent one, then families, then the peers.
-    sessions_E, firms_E
-        Session index and panel column of each forecast.
-    values_EP, base_E, error_EP
-        As in :class:`models.explain.shapley.ShapleyValues`, in the forecast's unit.
-    forecast_E
-        Forecasts of the complete model.
-    data_EP
-        Feature value of each player, for the colours of shap's plots: the mean of a family's characteristics,
-        the mean of the first channel over a block of days, or the number of peers.
-    engine, removal
-        How the values were computed.
-    absent_days
-        What becomes of absent days, in words; None if there are no day players.
-    reached
-        Whether the precision was reached on every date.
-    drawn
-        Draws of the permutations of a single date; None for several dates and for other engines.
-    """
-
+    # P players: day blocks from the most recent one, then families, then the peers
     players: tuple[Player, ...]
-    sessions_E: IntArray
+    sessions_E: IntArray  # session index and panel column of each forecast
     firms_E: IntArray
-    values_EP: FloatArray
+    values_EP: FloatArray  # as in :class:`models.explain.shapley.ShapleyValues`, in the forecast's unit
     base_E: FloatArray
     error_EP: FloatArray
-    forecast_E: FloatArray
+    forecast_E: FloatArray  # forecasts of the complete model
+    # feature value of each player, for the colours of shap's plots: the mean of a family's characteristics,
+    # the mean of the first channel over a block of days, or the number of peers
     data_EP: FloatArray
-    engine: str
+    engine: str  # how the values were computed
     removal: Removal
-    absent_days: str | None
-    reached: bool
+    absent_days: str | None  # what becomes of absent days, in words; None if there are no day players
+    reached: bool  # whether the precision was reached on every date
+    # draws of the permutations of a single date; None for several dates and for other engines
     drawn: Draws | None = None
 
     @property
@@ -240,22 +221,12 @@ def explain_groups(
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How the values of a date are computed.
+    """How the values of a date are computed."""
 
-    Attributes
-    ----------
-    engine, removal
-        As in :class:`GroupGameConfig`. Closed forms and gradients do not draw given what is kept.
-    precision
-        When sampling stops. Gradients take its ``draws``; closed forms need none.
-    seed
-        Seed of the draws.
-    """
-
-    engine: str
+    engine: str  # as in :class:`GroupGameConfig`. Closed forms and gradients do not draw given what is kept
     removal: Removal
-    precision: Precision
-    seed: int
+    precision: Precision  # when sampling stops. Gradients take its ``draws``; closed forms need none
+    seed: int  # seed of the draws
 
 
 def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it)
@@ -273,16 +244,14 @@ def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it
 ) -> GroupAttribution:
     """Compute the values of some forecasts of a date.
 
+    Raises ValueError if the engine does not suit the model, the players or the removal.
+
     Parameters
     ----------
     model
         As for :func:`explain_groups`.
     batch, session
         One date, and its session index.
-    players
-        P players.
-    sample_E
-        Positions of the explained firms.
     method
         How to compute the values.
     cells
@@ -293,11 +262,6 @@ def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it
         Draws of an earlier call with the same arguments, which are continued.
     on_round
         Called after each round of permutations.
-
-    Raises
-    ------
-    ValueError
-        If the engine does not suit the model, the players or the removal.
     """
     engine, inner = method.engine, unwrap(model)
     if engine == "permutation":
@@ -392,10 +356,7 @@ def _without_coalitions(
 def differentiable(model: Explainable) -> Differentiable:
     """Return the forecasts of a neural model or of ridge as a function with gradients.
 
-    Raises
-    ------
-    ValueError
-        If the model has no gradients.
+    Raises ValueError if the model has no gradients.
     """
     inner, baseline = unwrap(model), getattr(model, "baseline", None)
     if isinstance(inner, Forecaster):

@@ -59,43 +59,25 @@ class PeerGameConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerAttribution:
-    """Shapley values of peers for the forecasts of one date.
+    """Shapley values of peers for the forecasts of one date."""
 
-    Attributes
-    ----------
-    session
-        Session index.
-    firms_N
-        Panel column of each firm of the date.
-    phi_NN
-        Shapley value of source j in the forecast of target i, in the forecast's unit; NaN for pairs that were
-        not measured. A firm never attends to its own key, so with one peer layer its value for itself is 0.
-        With several layers, its value for itself is the information that returns to it through other firms.
-    square_NN
-        Unbiased estimate of the squared Shapley value: ``phi_NN ** 2 - error_NN ** 2``, the mean of the
-        products of independent pairs of orders. It may be negative.
-    error_NN
-        Monte Carlo standard error of ``phi_NN``.
-    repeat_N
-        Rank correlation, over the peers of each target, of ``|value|`` from the first half of the orders with
-        that from the second half. The halves are independent, so it tells how well the values repeat.
-    base_N
-        Forecast without any peer.
-    forecast_N
-        Forecasts of the complete model.
-    attention_NN
-        Attention of firm i to firm j, averaged over layers and heads. Rows sum to 1 minus the weight of the
-        null key.
-    """
-
-    session: int
-    firms_N: IntArray
+    session: int  # session index
+    firms_N: IntArray  # panel column of each firm of the date
+    # Shapley value of source j in the forecast of target i, in the forecast's unit; NaN for pairs that were
+    # not measured. A firm never attends to its own key, so with one peer layer its value for itself is 0.
+    # With several layers, its value for itself is the information that returns to it through other firms
     phi_NN: FloatArray
+    # unbiased estimate of the squared Shapley value: ``phi_NN ** 2 - error_NN ** 2``, the mean of the
+    # products of independent pairs of orders. It may be negative
     square_NN: FloatArray
-    error_NN: FloatArray
+    error_NN: FloatArray  # monte Carlo standard error of ``phi_NN``
+    # rank correlation, over the peers of each target, of ``|value|`` from the first half of the orders with
+    # that from the second half. The halves are independent, so it tells how well the values repeat
     repeat_N: FloatArray
-    base_N: FloatArray
-    forecast_N: FloatArray
+    base_N: FloatArray  # forecast without any peer
+    forecast_N: FloatArray  # forecasts of the complete model
+    # attention of firm i to firm j, averaged over layers and heads. Rows sum to 1 minus the weight of the
+    # null key
     attention_NN: FloatArray
 
     def explanation(self, tickers: Sequence[str] | None = None) -> shap.Explanation:
@@ -124,8 +106,6 @@ def drawn_firms(mask_DN: BoolArray, config: PeerGameConfig) -> IntArray | None:
 
     Parameters
     ----------
-    mask_DN
-        The universe on the dates of the network.
     config
         The number of firms, and the seed.
 
@@ -267,21 +247,11 @@ def _rank_correlation(first_NN: FloatArray, second_NN: FloatArray) -> FloatArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerGame:
-    """The game of one date in which every firm is a peer of all others.
+    """The game of one date in which every firm is a peer of all others."""
 
-    Attributes
-    ----------
-    module
-        A model with peers, in eval mode.
-    batch
-        One date.
-    h_1ND
-        Tokens of the firms, which do not depend on peers.
-    """
-
-    module: Forecaster
-    batch: Batch
-    h_1ND: Tensor
+    module: Forecaster  # A model with peers, in eval mode
+    batch: Batch  # one date
+    h_1ND: Tensor  # tokens of the firms, which do not depend on peers
 
     @classmethod
     def of(cls, module: Forecaster, batch: Batch) -> PeerGame:

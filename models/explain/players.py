@@ -5,6 +5,7 @@ Legend: B dates, N firms of a date, W window length, F characteristics, P player
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,46 +34,29 @@ Explainable = Fitted | Forecaster | ForecastDate
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A player.
+    """A player."""
 
-    Attributes
-    ----------
-    kind
-        ``days``: days of the windows; ``family``: characteristics; ``peers``: all firms as peers; ``sector``
-        and ``firm``: some firms as peers; ``market``: a market token of the model.
-    name
-        Name in tables and plots.
-    members
-        Days counted backwards (1 is the decision session), columns of characteristics, the group code of a
-        sector in a batch, the panel column of a firm, or the index of a token.
-    """
-
+    # ``days``: days of the windows; ``family``: characteristics; ``peers``: all firms as peers; ``sector``
+    # and ``firm``: some firms as peers; ``market``: a market token of the model
     kind: Kind
-    name: str
+    name: str  # name in tables and plots
+    # days counted backwards (1 is the decision session), columns of characteristics, the group code of a
+    # sector in a batch, the panel column of a firm, or the index of a token
     members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PlayerConfig:
-    """How the inputs of a model are divided into players.
+    """How the inputs of a model are divided into players."""
 
-    Attributes
-    ----------
-    day_starts
-        First day of each block of days, counted backwards from the decision session, which is day 1.
-    peers
-        ``all``: all peers are one player. ``sectors``: the firms of each group are one. ``firms``: every firm
-        is one if the date has at most ``max_firms`` firms, otherwise every group.
-    max_firms
-        Largest number of single firms.
-    groups, firms
-        Names of the groups by the panel's group code, and tickers by panel column; players without a name are
-        numbered.
-    """
-
+    # first day of each block of days, counted backwards from the decision session, which is day 1
     day_starts: tuple[int, ...] = (1, 2, 3, 6, 11)
+    # ``all``: all peers are one player. ``sectors``: the firms of each group are one. ``firms``: every firm
+    # is one if the date has at most ``max_firms`` firms, otherwise every group
     peers: Literal["all", "sectors", "firms"] = "all"
-    max_firms: int = 100
+    max_firms: int = 100  # largest number of single firms
+    # names of the groups by the panel's group code, and tickers by panel column; players without a name are
+    # numbered
     groups: tuple[str, ...] = ()
     firms: tuple[str, ...] = ()
 
@@ -85,10 +69,7 @@ def day_blocks(window: int, starts: Sequence[int]) -> tuple[tuple[int, ...], ...
 
     ``day_blocks(8, (1, 2, 3, 6))`` gives days 1, 2, 3 to 5 and 6 to 8. Starts beyond the window are ignored.
 
-    Raises
-    ------
-    ValueError
-        If the starts do not begin with 1 or are not increasing.
+    Raises ValueError if the starts do not begin with 1 or are not increasing.
     """
     if not starts or starts[0] != 1 or any(b <= a for a, b in pairwise(starts)):
         raise ValueError(f"day_starts is {tuple(starts)}; it must increase from 1, the decision session.")
@@ -99,10 +80,7 @@ def day_blocks(window: int, starts: Sequence[int]) -> tuple[tuple[int, ...], ...
 def unwrap(model: Explainable) -> Unwrapped:
     """Return the neural module of a model, or its forecast function if it has none.
 
-    Raises
-    ------
-    ValueError
-        If the module is in training mode, where dropout makes forecasts random.
+    Raises ValueError if the module is in training mode, where dropout makes forecasts random.
     """
     inner: Unwrapped
     if isinstance(model, Fitted):
@@ -117,14 +95,11 @@ def unwrap(model: Explainable) -> Unwrapped:
 
 def repeat_batch(batch: Batch, times: int) -> Batch:
     """Repeat a one-date batch along the date axis, as views."""
-    return _each_tensor(batch, lambda tensor: tensor.expand(times, *tensor.shape[1:]))
+    return each_tensor(batch, lambda tensor: tensor.expand(times, *tensor.shape[1:]))
 
 
-def _one_date(batch: Batch, row: int) -> Batch:
-    return _each_tensor(batch, lambda tensor: tensor[row : row + 1])
-
-
-def _each_tensor(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+def each_tensor(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """Change every tensor of a batch, but not the firms."""
     return Batch(
         x_BNWC=change(batch.x_BNWC),
         z_BNF=change(batch.z_BNF),
@@ -144,10 +119,7 @@ def find_players(
     A model has no players of inputs that it does not use. Families with a single column each make every
     characteristic a player.
 
-    Raises
-    ------
-    ValueError
-        If there is no player.
+    Raises ValueError if there is no player.
     """
     config = PlayerConfig() if config is None else config
     players: list[Player] = []
@@ -212,7 +184,8 @@ def forecast(
                     batch, ablation, torch.as_tensor(targets_E, device=batch.m_BN.device)
                 )
             return y_BE.double().cpu().numpy()  # type: ignore[no-any-return]
-    rows = np.asarray([model(_one_date(batch, b)) for b in range(len(batch.m_BN))], dtype=np.float64)
+    dates = (each_tensor(batch, operator.itemgetter(slice(b, b + 1))) for b in range(len(batch.m_BN)))
+    rows = np.asarray([model(date) for date in dates], dtype=np.float64)
     return rows if targets_E is None else rows[:, targets_E]
 
 

@@ -76,18 +76,10 @@ class SameDate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingCells:
-    """A sample of the firms and sessions of a training fold.
+    """A sample of the firms and sessions of a training fold."""
 
-    Attributes
-    ----------
-    data
-        The panel.
-    session_S, firm_S
-        Sessions and panel columns of the cells; each firm was in the universe.
-    """
-
-    data: PanelTensors
-    session_S: IntArray
+    data: PanelTensors  # the panel
+    session_S: IntArray  # sessions and panel columns of the cells; each firm was in the universe
     firm_S: IntArray
 
     @property
@@ -103,10 +95,7 @@ def training_cells(
 ) -> TrainingCells:
     """Sample at most ``most`` cells of the universe on some training sessions.
 
-    Raises
-    ------
-    ValueError
-        If no firm is in the universe on any of them.
+    Raises ValueError if no firm is in the universe on any of them.
     """
     chosen_T = torch.as_tensor(np.array(sessions))  # a copy, as the sessions of a fold cannot be written to
     row_S, firm_S = np.nonzero(data.mask_TN[chosen_T].cpu().numpy())
@@ -205,10 +194,7 @@ class ConditionalDraws:
 def replacement(removal: Removal, batch: Batch, cells: TrainingCells | None, seed: int) -> Replacement:
     """Build the replacements of a date.
 
-    Raises
-    ------
-    ValueError
-        If the removal is unknown, or needs training cells and there are none.
+    Raises ValueError if the removal is unknown, or needs training cells and there are none.
     """
     if removal == "conditional" and cells is not None:
         return ConditionalDraws(cells, batch, seed)

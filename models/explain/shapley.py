@@ -59,40 +59,22 @@ def fixed(game: Game) -> RandomGame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapleyValues:
-    """Shapley values of O outputs, with their Monte Carlo error.
+    """Shapley values of O outputs, with their Monte Carlo error."""
 
-    Attributes
-    ----------
-    values_PO
-        Value of each player for each output, in the output's unit.
-    base_O
-        Output of the empty coalition, averaged over the draws of a random game.
-    error_PO
-        Monte Carlo standard error; 0 if the values are exact.
-    """
-
-    values_PO: FloatArray
-    base_O: FloatArray
-    error_PO: FloatArray
+    values_PO: FloatArray  # value of each player for each output, in the output's unit
+    base_O: FloatArray  # output of the empty coalition, averaged over the draws of a random game
+    error_PO: FloatArray  # monte Carlo standard error; 0 if the values are exact
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """When sampling stops.
+    """When sampling stops."""
 
-    Attributes
-    ----------
-    draws
-        Number of draws; with a ``standard_error``, the smallest number before the error is believed.
-    standard_error
-        Largest standard error of any value, in the unit of the outputs; None draws exactly ``draws`` times.
-    max_draws
-        Largest number of draws if a ``standard_error`` is asked for.
-    """
-
+    # number of draws; with a ``standard_error``, the smallest number before the error is believed
     draws: int = 8
+    # largest standard error of any value, in the unit of the outputs; None draws exactly ``draws`` times
     standard_error: float | None = None
-    max_draws: int = MAX_DRAWS
+    max_draws: int = MAX_DRAWS  # largest number of draws if a ``standard_error`` is asked for
 
     def __post_init__(self) -> None:
         if self.draws < 1:
@@ -122,10 +104,7 @@ def relative_precision(
 ) -> Precision:
     """Precision of ``share`` times the standard deviation of some forecasts.
 
-    Raises
-    ------
-    ValueError
-        If the forecasts are all equal, or the share is not positive.
+    Raises ValueError if the forecasts are all equal, or the share is not positive.
     """
     spread = float(np.std(forecast_E))
     if not spread > 0.0:
@@ -138,29 +117,15 @@ def relative_precision(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
-    """What has been drawn so far, as running sums (Welford 1962).
+    """What has been drawn so far, as running sums (Welford 1962)."""
 
-    Attributes
-    ----------
-    n_players, seed
-        What the draws belong to. They can only be continued with the same.
-    count
-        R, number of draws so far.
-    mean_PO, squares_PO
-        Mean of the values of the draws, and the sum of their squared deviations from it.
-    base_O
-        Mean output of the empty coalition.
-    halves_PO
-        Half the difference between the two passes of the first draw.
-    """
-
-    n_players: int
+    n_players: int  # what the draws belong to. They can only be continued with the same
     seed: int
-    count: int
-    mean_PO: FloatArray
+    count: int  # R, number of draws so far
+    mean_PO: FloatArray  # mean of the values of the draws, and the sum of their squared deviations from it
     squares_PO: FloatArray
-    base_O: FloatArray
-    halves_PO: FloatArray
+    base_O: FloatArray  # mean output of the empty coalition
+    halves_PO: FloatArray  # half the difference between the two passes of the first draw
 
     def values(self) -> ShapleyValues:
         """Mean over the draws, with ``std / sqrt(R)`` as standard error.

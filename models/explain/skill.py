@@ -35,28 +35,15 @@ MIN_FIRMS = 3
 
 @dataclass(frozen=True, slots=True)
 class SkillConfig:
-    """Options of :func:`explain_skill`.
+    """Options of :func:`explain_skill`."""
 
-    Attributes
-    ----------
-    permutations
-        Antithetic permutations per date. Their noise averages out over dates, and the standard error over
-        dates contains it.
-    replacements
-        K, replacements that a forecast without some inputs is averaged over.
-    players
-        How the inputs are divided into players.
-    removal
-        What replaces absent characteristics: see `models.explain.removal`.
-    seed
-        Seed of the permutations and the replacements, independently for each date.
-    """
-
+    # antithetic permutations per date. Their noise averages out over dates, and the standard error over dates
+    # contains it
     permutations: int = 1
-    replacements: int = 4
-    players: PlayerConfig = field(default_factory=PlayerConfig)
-    removal: Removal = "date"
-    seed: int = 0
+    replacements: int = 4  # K, replacements that a forecast without some inputs is averaged over
+    players: PlayerConfig = field(default_factory=PlayerConfig)  # how the inputs are divided into players
+    removal: Removal = "date"  # what replaces absent characteristics: see `models.explain.removal`
+    seed: int = 0  # seed of the permutations and the replacements, independently for each date
 
     def __post_init__(self) -> None:
         if self.permutations < 1 or self.replacements < 1:
@@ -68,27 +55,15 @@ class SkillConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SkillAttribution:
-    """Shapley values of the skill on D dates.
+    """Shapley values of the skill on D dates."""
 
-    Attributes
-    ----------
-    players
-        P players.
-    sessions_D
-        Session index of each date; dates with fewer than `MIN_FIRMS` known targets are left out.
-    values_DP
-        Value of each player on each date. Values and base add up to the skill of the date.
-    base_D
-        Skill without any player.
-    skill_D
-        Skill of the complete model.
-    """
-
-    players: tuple[Player, ...]
+    players: tuple[Player, ...]  # P players
+    # session index of each date; dates with fewer than `MIN_FIRMS` known targets are left out
     sessions_D: IntArray
+    # value of each player on each date. Values and base add up to the skill of the date
     values_DP: FloatArray
-    base_D: FloatArray
-    skill_D: FloatArray
+    base_D: FloatArray  # skill without any player
+    skill_D: FloatArray  # skill of the complete model
 
 
 def explain_skill(

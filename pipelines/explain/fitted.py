@@ -35,21 +35,15 @@ def restore_fits(
 ) -> FoldFits:
     """Restore the models of a fold on a device.
 
+    Raises DataError if a checkpoint is corrupted, or its model was trained on other features, windows or
+    groups.
+
     Parameters
     ----------
     checkpoints
         Seed -> the checkpoint.
-    arrays
-        Arrays of the dataset.
-    device
-        Where the models and the panel are put.
     subject
         The model and the fold as named in an error.
-
-    Raises
-    ------
-    DataError
-        If a checkpoint is corrupted, or its model was trained on other features, windows or groups.
     """
     inputs = next(iter(checkpoints.values())).inputs
     labelled = replace(arrays, target_TN=arrays.label_TN.astype(np.float32))

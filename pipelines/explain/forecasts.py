@@ -466,15 +466,10 @@ def _written(frame: pl.DataFrame, path: Path | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class StoredDraws:
-    """The file of the draws that belong to a checkpoint, a date, players, an engine and a seed.
+    """The file of the draws that belong to a checkpoint, a date, players, an engine and a seed."""
 
-    Attributes
-    ----------
-    path
-        ``explanations/<digest>.npz`` in the run's folder. A run reads fixed data versions, so the folder
-        stands for them.
-    """
-
+    # ``explanations/<digest>.npz`` in the run's folder. A run reads fixed data versions, so the folder stands
+    # for them
     path: Path
 
     @classmethod

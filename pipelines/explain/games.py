@@ -48,33 +48,17 @@ from pipelines.train.work import work_on_arrays
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelExplanation:
-    """Attributions of one model, over its folds and seeds.
+    """Attributions of one model, over its folds and seeds."""
 
-    Attributes
-    ----------
-    model
-        Entry of the config.
-    groups
-        Results of the game on days, feature families and peers.
-    peers
-        Results of the game on single peers; empty for a model without peers.
-    fits
-        Fold and seed of the model of each entry of ``peers``.
-    untrained
-        Firms and attention matrices of the same models with their initial weights, for comparison.
-    faithfulness
-        Measures of the neural models, one per fold and seed.
-    skill
-        Which group carries the rank IC, one per fold and seed.
-    """
-
-    model: str
-    groups: tuple[GroupAttribution, ...] = ()
+    model: str  # entry of the config
+    groups: tuple[GroupAttribution, ...] = ()  # results of the game on days, feature families and peers
+    # results of the game on single peers; empty for a model without peers
     peers: tuple[PeerAttribution, ...] = ()
-    fits: tuple[tuple[int, int], ...] = ()
+    fits: tuple[tuple[int, int], ...] = ()  # fold and seed of the model of each entry of ``peers``
+    # firms and attention matrices of the same models with their initial weights, for comparison
     untrained: tuple[tuple[IntArray, FloatArray], ...] = ()
-    faithfulness: tuple[FaithfulPart, ...] = ()
-    skill: tuple[SkillAttribution, ...] = ()
+    faithfulness: tuple[FaithfulPart, ...] = ()  # measures of the neural models, one per fold and seed
+    skill: tuple[SkillAttribution, ...] = ()  # which group carries the rank IC, one per fold and seed
 
     def with_part(self, part: ModelExplanation) -> ModelExplanation:
         """Append the results of more folds or seeds of the same model."""
@@ -140,16 +124,14 @@ def explain_models(
 
     The folds are explained on the engine of the section ``execution``, with the same result on each.
 
+    Raises ConfigError if the settings do not suit a model, or ask for a precision that is out of reach.
+    Raises DataError if a checkpoint is missing, corrupted or of other features, or no test session of a fold
+    has two firms.
+
     Parameters
     ----------
     run
         The run; its config says how many dates, firms and permutations are used.
-    dataset
-        Dataset of the run.
-    folds
-        Folds of the run.
-    names
-        Entries of ``models``.
     progress
         Gets one step per fold and seed.
 
@@ -157,14 +139,6 @@ def explain_models(
     ------
     ModelExplanation
         The models in the order of ``names``, each as soon as all of its folds have been explained.
-
-    Raises
-    ------
-    ConfigError
-        If the settings do not suit a model, or ask for a precision that is out of reach.
-    DataError
-        If a checkpoint is missing, corrupted or of other features, or no test session of a fold has two
-        firms.
     """
     planned = [(name, fold) for name in names for fold in folds]
     if not planned:

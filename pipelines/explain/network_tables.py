@@ -59,10 +59,6 @@ class NetworkStudy:
         One attribution per explained date, at least one.
     fits
         Fold and seed of the model that forecast each of these dates.
-    dataset
-        Dataset of the run.
-    seed
-        Seed of the nulls.
     """
 
     def __init__(

@@ -31,55 +31,30 @@ SUFFIXES: Final = (".csv", ".parquet", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Options of ``peerglass explain RUN --date D``.
+    """Options of ``peerglass explain RUN --date D``."""
 
-    Attributes
-    ----------
-    date
-        Date of the forecasts; None for the newest date with out-of-sample forecasts.
-    ticker
-        Firm to explain; None for all firms of the date.
-    top
-        Explain this many firms at both ends of the ranking; None for all.
-    to
-        Last date of the forecasts to explain, from ``date`` on; None for one date only. Without a ticker, a
-        sample of dates and firms is explained.
-    dates
-        Largest number of sampled dates.
-    versus
-        Another date of the firm, whose values are subtracted; None for none.
-    model
-        Model of the run; None if it has only one.
-    engine
-        One of `models.explain.groups.ENGINES`.
-    removal
-        What replaces absent characteristics: one of `models.explain.removal.REMOVALS`.
-    precision
-        Largest standard error of a value, as a share of the standard deviation of the date's forecasts over
-        firms; None draws a fixed number of times.
-    draws
-        Number of draws of a sampling engine, per seed. With a precision, the largest number. None: 16, or
-        1,000 with a precision.
-    peers
-        How peers are divided into players (`models.explain.players.PlayerConfig`); None for single firms if
-        one forecast or a difference is explained, and for sectors otherwise.
-    out
-        File to write the values to; None for none.
-    """
-
-    date: dt.date | None
-    ticker: str | None = None
-    top: int | None = None
+    date: dt.date | None  # date of the forecasts; None for the newest date with out-of-sample forecasts
+    ticker: str | None = None  # firm to explain; None for all firms of the date
+    top: int | None = None  # explain this many firms at both ends of the ranking; None for all
+    # last date of the forecasts to explain, from ``date`` on; None for one date only. Without a ticker, a
+    # sample of dates and firms is explained
     to: dt.date | None = None
-    dates: int = 20
-    versus: dt.date | None = None
-    model: str | None = None
-    engine: str = "permutation"
+    dates: int = 20  # largest number of sampled dates
+    versus: dt.date | None = None  # another date of the firm, whose values are subtracted; None for none
+    model: str | None = None  # model of the run; None if it has only one
+    engine: str = "permutation"  # one of `models.explain.groups.ENGINES`
+    # what replaces absent characteristics: one of `models.explain.removal.REMOVALS`
     removal: Removal = "date"
+    # largest standard error of a value, as a share of the standard deviation of the date's forecasts over
+    # firms; None draws a fixed number of times
     precision: float | None = None
+    # number of draws of a sampling engine, per seed. With a precision, the largest number. None: 16, or 1,000
+    # with a precision
     draws: int | None = None
+    # how peers are divided into players (`models.explain.players.PlayerConfig`); None for single firms if one
+    # forecast or a difference is explained, and for sectors otherwise
     peers: Literal["all", "sectors", "firms"] | None = None
-    out: Path | None = None
+    out: Path | None = None  # file to write the values to; None for none
 
     def check(self) -> None:
         """Check the options that can be checked without the run; ConfigError if one is wrong."""
@@ -130,33 +105,18 @@ class Question:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """A tested date: its session, the fold that tests it, and the explained firms.
+    """A tested date: its session, the fold that tests it, and the explained firms."""
 
-    Attributes
-    ----------
-    date
-        The date.
-    session
-        Its position in the panel.
-    fold
-        The fold whose test contains it.
-    ticker
-        Firm to explain; None for all.
-    """
-
-    date: dt.date
-    session: int
-    fold: Fold
-    ticker: str | None
+    date: dt.date  # the date
+    session: int  # its position in the panel
+    fold: Fold  # the fold whose test contains it
+    ticker: str | None  # firm to explain; None for all
 
 
 def choose_model(run: Run, asked: str | None) -> str:
     """Return the model to explain.
 
-    Raises
-    ------
-    ConfigError
-        If the run has no such model, or several and none was named.
+    Raises ConfigError if the run has no such model, or several and none was named.
     """
     models = list(run.config.models)
     if asked is None and len(models) > 1:
@@ -171,12 +131,8 @@ def find_place(dataset: Dataset, folds: Sequence[Fold], date: dt.date, ticker: s
 
     Of combinatorial folds, which test a date several times, the first one is taken, as in the first path.
 
-    Raises
-    ------
-    ConfigError
-        If the date is no session or is not tested, the ticker is unknown, or the firm has no forecast.
-    DataError
-        If fewer than two firms are in the universe.
+    Raises ConfigError if the date is no session or is not tested, the ticker is unknown, or the firm has no
+    forecast. Raises DataError if fewer than two firms are in the universe.
     """
     days_T, fold_T, span = _tested(dataset, folds)
     found = np.flatnonzero(days_T == np.datetime64(date))
@@ -217,10 +173,7 @@ def find_places(
 ) -> list[Place]:
     """Find the tested dates of a span on which a firm, or any firm, has a forecast; see :func:`find_place`.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such date, or the ticker is unknown.
+    Raises ConfigError if there is no such date, or the ticker is unknown.
     """
     days_T, fold_T, span = _tested(dataset, folds)
     inside_T = (fold_T >= 0) & (dataset.universe_TN.sum(axis=1) >= 2)

@@ -48,14 +48,8 @@ def explanation_tables(
 
     Parameters
     ----------
-    explanation
-        Results of the model's games.
-    dataset
-        Dataset of the run.
     planted_NN
         Planted edges of a simulated market; None on real data, and for a model without peers.
-    seed
-        Seed of the bootstraps and the nulls.
 
     Returns
     -------
@@ -176,8 +170,6 @@ def recovery_table(explanation: ModelExplanation, truth: pl.DataFrame, dataset: 
         Results of the games of a model with peers.
     truth
         Planted edges: leader, follower, valid_from, valid_to, and rule, the kind.
-    dataset
-        Dataset of the run.
 
     Returns
     -------
@@ -208,8 +200,6 @@ def planted_edges(truth: pl.DataFrame, dataset: Dataset, sessions: IntArray) -> 
     ----------
     truth
         leader, follower, valid_from, valid_to: edges of a simulated market.
-    dataset
-        Panel with dates and tickers.
     sessions
         Indices of the explained sessions.
 

@@ -17,24 +17,12 @@ _BASIS_POINTS = 1e4
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Unit of a model's forecasts and their Shapley values.
+    """Unit of a model's forecasts and their Shapley values."""
 
-    Attributes
-    ----------
-    name
-        ``bps`` (basis points of return), or empty if the forecasts are no returns.
-    factor
-        What a forecast is multiplied by to be in this unit.
-    short
-        For an API: ``return`` (a fraction), ``standard deviations`` of normal scores, or ``none``.
-    sentence
-        What is forecast, in words.
-    """
-
-    name: str
-    factor: float
-    short: str
-    sentence: str
+    name: str  # ``bps`` (basis points of return), or empty if the forecasts are no returns
+    factor: float  # what a forecast is multiplied by to be in this unit
+    short: str  # for an API: ``return`` (a fraction), ``standard deviations`` of normal scores, or ``none``
+    sentence: str  # what is forecast, in words
 
 
 def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Unit:
@@ -42,10 +30,6 @@ def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Un
 
     Parameters
     ----------
-    config
-        The config.
-    model
-        Entry of its ``models``.
     calibrated
         Whether a model whose loss has no scale was calibrated on validation (`models.calibration`); None if
         no checkpoint is left that says so.

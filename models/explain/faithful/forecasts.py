@@ -31,7 +31,6 @@ from models.explain.faithful.inference import shuffled
 from models.explain.faithful.statistics import settled
 from models.explain.faithful.unit_games import (
     REMOVALS,
-    Background,
     Over,
     UnitGame,
     UnitRemoval,
@@ -56,44 +55,23 @@ SHARES = (0.1, 0.2, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class FaithfulConfig:
-    """Options of the measures.
+    """Options of the measures."""
 
-    Attributes
-    ----------
-    removals
-        Ways in which units are removed for the curves.
-    permutations
-        Antithetic permutations of each of the two independent estimates of the Shapley values of days.
-    day_units
-        Largest number of blocks of days.
-    background
-        Draws of the removals that replace information, and of integrated gradients.
-    steps
-        Number of steps of the curves, about.
-    shuffles
-        Copies of the model with shuffled parameters per date. Every date draws its own.
-    shuffled_shap
-        Whether the Shapley values of days are computed for the first of these copies too.
-    shap_removal
-        How days are removed in their Shapley values. Masked days pass their weight on to the others, so a
-        model that was never trained with masks sees weights that it does not know; data of other firms keep
-        the weights.
-    random_orders
-        Random orders per forecast, whose curves are averaged.
-    seed
-        Seed of all draws, independently for each session and firm.
-    """
-
-    removals: tuple[UnitRemoval, ...] = tuple(REMOVALS)
+    removals: tuple[UnitRemoval, ...] = tuple(REMOVALS)  # ways in which units are removed for the curves
+    # antithetic permutations of each of the two independent estimates of the Shapley values of days
     permutations: int = 4
-    day_units: int = 12
-    background: int = 4
-    random_orders: int = 3
-    steps: int = 12
-    shuffles: int = 4
+    day_units: int = 12  # largest number of blocks of days
+    background: int = 4  # draws of the removals that replace information, and of integrated gradients
+    random_orders: int = 3  # random orders per forecast, whose curves are averaged
+    steps: int = 12  # number of steps of the curves, about
+    shuffles: int = 4  # copies of the model with shuffled parameters per date. Every date draws its own
+    # whether the Shapley values of days are computed for the first of these copies too
     shuffled_shap: bool = True
+    # how days are removed in their Shapley values. Masked days pass their weight on to the others, so a model
+    # that was never trained with masks sees weights that it does not know; data of other firms keep the
+    # weights
     shap_removal: UnitRemoval = "mask"
-    seed: int = 0
+    seed: int = 0  # seed of all draws, independently for each session and firm
 
     def __post_init__(self) -> None:
         if self.shuffles < 1:
@@ -102,23 +80,13 @@ class FaithfulConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """Curves of one order of removal, in the unit of the forecast; the cumulative one is a share.
+    """Curves of one order of removal, in the unit of the forecast; the cumulative one is a share."""
 
-    Attributes
-    ----------
-    share_S
-        Share of the units that are removed or added, from 0 to 1.
-    deletion_S, insertion_S, cumulative_S
-        The curves of the module's description.
-    comprehensiveness, sufficiency
-        Its two means.
-    """
-
-    share_S: FloatArray
-    deletion_S: FloatArray
+    share_S: FloatArray  # share of the units that are removed or added, from 0 to 1
+    deletion_S: FloatArray  # the curves of the module's description
     insertion_S: FloatArray
     cumulative_S: FloatArray
-    comprehensiveness: float
+    comprehensiveness: float  # its two means
     sufficiency: float
 
     def area(self, curve: str) -> float:
@@ -128,62 +96,35 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForecastMeasures:
-    """Rankings and curves of one forecast.
+    """Rankings and curves of one forecast."""
 
-    Attributes
-    ----------
-    over, session, firm
-        What is ranked, the session, and the panel column of the firm.
-    importance
-        Method -> importance [P] of each unit: ``shap`` (``|value|``), ``integrated_gradients``,
-        ``attention``, ``rollout``, ``gradient``; for days also ``shap_once``, one of the two estimates whose
-        mean is ``shap``.
-    again_P
-        A second estimate, independent of ``shap_once``; None for peers, whose two estimates are in
-        `models.explain.peers`.
-    shuffled
-        The same importances [S, P] of S copies of the model with shuffled parameters; empty where not
-        computed.
-    curves
-        (method, removal) -> curves; ``random`` is the mean over random orders.
-    additivity
-        ``|sum of Shapley values - (forecast - forecast without units)|``; NaN for peers, which
-        `models.explain.peers` reports.
-    """
-
-    over: Over
+    over: Over  # what is ranked, the session, and the panel column of the firm
     session: int
     firm: int
+    # method -> importance [P] of each unit: ``shap`` (``|value|``), ``integrated_gradients``, ``attention``,
+    # ``rollout``, ``gradient``; for days also ``shap_once``, one of the two estimates whose mean is ``shap``
     importance: Mapping[str, FloatArray]
+    # A second estimate, independent of ``shap_once``; None for peers, whose two estimates are in
+    # `models.explain.peers`
     again_P: FloatArray | None
+    # the same importances [S, P] of S copies of the model with shuffled parameters; empty where not computed
     shuffled: Mapping[str, FloatArray]
+    # (method, removal) -> curves; ``random`` is the mean over random orders
     curves: Mapping[tuple[str, UnitRemoval], Curves]
+    # ``|sum of Shapley values - (forecast - forecast without units)|``; NaN for peers, which
+    # `models.explain.peers` reports
     additivity: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """One fitted model with what its measures need.
+    """One fitted model with what its measures need."""
 
-    Attributes
-    ----------
-    module
-        The model, in eval mode.
-    data
-        The panel.
-    train
-        Sessions that the model was trained on.
-    config
-        Options.
-    cells
-        A sample of the training fold.
-    """
-
-    module: Forecaster
-    data: PanelTensors
-    train: IntArray
-    config: FaithfulConfig
-    cells: TrainingCells = field(init=False)
+    module: Forecaster  # the model, in eval mode
+    data: PanelTensors  # the panel
+    train: IntArray  # sessions that the model was trained on
+    config: FaithfulConfig  # options
+    cells: TrainingCells = field(init=False)  # A sample of the training fold
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cells", training_cells(self.data, self.train, seed=self.config.seed))
@@ -203,10 +144,6 @@ def measure_days(subject: Subject, session: int, firms: IntArray) -> list[Foreca
 
     Parameters
     ----------
-    subject
-        The model.
-    session
-        Session index.
     firms
         Panel columns; firms outside the universe of the session are left out.
 
@@ -233,7 +170,7 @@ def measure_days(subject: Subject, session: int, firms: IntArray) -> list[Foreca
             removal: UnitRemoval,
             model: Forecaster = module,
             target: int = target,
-            backgrounds: Mapping[UnitRemoval, Background] = backgrounds,
+            backgrounds: Mapping[UnitRemoval, Batch] = backgrounds,
         ) -> UnitGame:
             return day_game(model, batch, target, blocks, backgrounds.get(removal))
 
@@ -284,10 +221,6 @@ def measure_peers(
 
     Parameters
     ----------
-    subject
-        The model.
-    session, firms
-        As for :func:`measure_days`.
     phi_NN
         Shapley values of the session's firms as [target, source]; NaN for sources that are not players of
         their own, which are never removed.
@@ -343,12 +276,12 @@ def _targets(subject: Subject, session: int, firms: IntArray) -> tuple[Batch, In
 
 def _draws(
     subject: Subject, batch: Batch, session: int, target: int
-) -> tuple[np.random.Generator, dict[UnitRemoval, Background]]:
+) -> tuple[np.random.Generator, dict[UnitRemoval, Batch]]:
     """The generator of a forecast, and what replaces removed information, except under ``mask``."""
     config = subject.config
     rng = np.random.default_rng((config.seed, session, int(batch.firms_N[target])))
     seed = int(rng.integers(2**32))
-    found: dict[UnitRemoval, Background] = {
+    found: dict[UnitRemoval, Batch] = {
         "date": drawn(donors("date", batch, None, seed), batch, config.background)
     }
     if "train" in {*config.removals, config.shap_removal}:

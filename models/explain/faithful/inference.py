@@ -24,27 +24,18 @@ _SITES = {"days": ("days", "memory", "pooling"), "peers": ("peers",)}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervened:
-    """Forecasts of D dates with and without their attention weights.
+    """Forecasts of D dates with and without their attention weights."""
 
-    Attributes
-    ----------
-    session_D
-        Session of each date.
-    ic_D, ic_uniform_D, ic_permuted_D
-        Rank IC with the target: of the forecasts, under uniform and under permuted attention. NaN where the
-        targets are unknown.
-    moved_uniform_D, moved_permuted_D
-        Mean ``|forecast - forecast under the intervention|``, in the unit of the forecast.
-    moved_removed_D
-        Mean ``|forecast - forecast without any day in the day encoder (or any peer)|``.
-    """
-
-    session_D: IntArray
+    session_D: IntArray  # session of each date
+    # rank IC with the target: of the forecasts, under uniform and under permuted attention. NaN where the
+    # targets are unknown
     ic_D: FloatArray
     ic_uniform_D: FloatArray
     ic_permuted_D: FloatArray
+    # mean ``|forecast - forecast under the intervention|``, in the unit of the forecast
     moved_uniform_D: FloatArray
     moved_permuted_D: FloatArray
+    # mean ``|forecast - forecast without any day in the day encoder (or any peer)|``
     moved_removed_D: FloatArray
 
 
@@ -55,16 +46,10 @@ def intervene(
 
     Parameters
     ----------
-    module
-        The model, in eval mode.
-    data
-        The panel.
     sessions
         Session indices; each must have a firm in the universe.
     over
         Whose weights are replaced; all other weights stay as they are.
-    seed
-        Seed of the permutations.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = []
@@ -113,13 +98,6 @@ def shuffled(module: Forecaster, seed: int) -> Forecaster:
     Adebayo et al. (2018), "Sanity checks for saliency maps", randomise parameters: an explanation that stays
     the same does not depend on what was learned. Values are shuffled rather than drawn anew, because several
     layers start at 0 here, and a model that starts there forecasts a constant.
-
-    Parameters
-    ----------
-    module
-        The trained model; it is not changed.
-    seed
-        Seed of the shuffles.
     """
     changed = copy.deepcopy(module)
     generator = torch.Generator().manual_seed(seed)

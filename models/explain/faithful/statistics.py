@@ -8,6 +8,7 @@ Forecasts of one date share its data, so whole dates are resampled, not single f
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +27,12 @@ LEVEL = 0.90
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure with its 90% interval; NaN where it could not be measured.
+    """A figure with its 90% interval; NaN where it could not be measured."""
 
-    Attributes
-    ----------
-    value, low, high
-        The figure and its interval. With a single date, the interval is unknown (NaN).
-    dates
-        Number of dates.
-    """
-
-    value: float
+    value: float  # the figure and its interval. With a single date, the interval is unknown (NaN)
     low: float
     high: float
-    dates: int
+    dates: int  # number of dates
 
 
 UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"), 0)
@@ -65,28 +58,34 @@ def columns_of(row: DataclassInstance) -> dict[str, Any]:
 
 def mean_over_dates(value_E: FloatArray, session_E: IntArray, seed: int = 0) -> Estimate:
     """Mean over dates of the mean over the forecasts of a date; NaN values are left out."""
-    ones_E = np.where(np.isfinite(value_E), 1.0, np.nan)
-    return ratio_over_dates(value_E, ones_E, session_E, seed)
+    return ratio_over_dates(value_E, np.ones(len(value_E)), session_E, seed)
 
 
 def ratio_over_dates(top_E: FloatArray, bottom_E: FloatArray, session_E: IntArray, seed: int = 0) -> Estimate:
-    """Ratio of two sums over dates, resampled together; NaN values are left out in both.
+    """Ratio of two means over dates, resampled together; NaN values are left out in both.
 
     A resample whose denominator is not positive counts as infinite on the side of its numerator, so that a
     denominator that may be 0 gives a wide interval.
     """
-    known_E = np.isfinite(top_E) & np.isfinite(bottom_E)
+    return _over_dates((top_E, bottom_E), session_E, seed, _ratio)[0]
+
+
+def _over_dates(
+    columns: tuple[FloatArray, ...], session_E: IntArray, seed: int, *figures: Callable[..., FloatArray]
+) -> list[Estimate]:
+    """Figures of the means of some columns over dates; forecasts that are NaN in one of them are left out."""
+    known_E = np.isfinite(np.stack(columns)).all(axis=0)
     if not known_E.any():
-        return UNKNOWN
+        return [UNKNOWN] * len(figures)
     dates_D, row_E = np.unique(session_E[known_E], return_inverse=True)
-    count_D = np.bincount(row_E)
-    top_D = np.bincount(row_E, top_E[known_E]) / count_D
-    bottom_D = np.bincount(row_E, bottom_E[known_E]) / count_D
-    value = _ratio(top_D.sum(keepdims=True), bottom_D.sum(keepdims=True))[0]
-    if len(dates_D) < 2:
-        return Estimate(float(value), float("nan"), float("nan"), len(dates_D))
-    drawn_RD = _resamples(len(dates_D), seed)
-    return _estimate(value, _ratio(top_D[drawn_RD].sum(axis=1), bottom_D[drawn_RD].sum(axis=1)), len(dates_D))
+    dates, count_D = len(dates_D), np.bincount(row_E)
+    mean_KD = [np.bincount(row_E, value_E[known_E]) / count_D for value_E in columns]
+    values = [float(figure(*(mean_D.mean(keepdims=True) for mean_D in mean_KD))[0]) for figure in figures]
+    if dates < 2:
+        return [Estimate(value, float("nan"), float("nan"), dates) for value in values]
+    drawn_RD = _resamples(dates, seed)
+    mean_KR = [mean_D[drawn_RD].mean(axis=1) for mean_D in mean_KD]
+    return [_estimate(value, figure(*mean_KR), dates) for value, figure in zip(values, figures, strict=True)]
 
 
 @functools.lru_cache(maxsize=8)
@@ -164,42 +163,28 @@ def corrected_over_dates(
 
     Parameters
     ----------
-    agreement_E
-        Rank correlation of each forecast with the noisy importance, the mean of two estimates.
-    repeat_E
-        Rank correlation of the two estimates.
-    session_E
-        Session of each forecast.
+    agreement_E, repeat_E, session_E
+        Rank correlation of each forecast with the noisy importance, the mean of two estimates; that of the
+        two estimates; session of each forecast.
 
     Returns
     -------
     tuple
         The corrected agreement, and the reliability.
     """
-    known_E = np.isfinite(agreement_E) & np.isfinite(repeat_E)
-    if not known_E.any():
-        return UNKNOWN, UNKNOWN
-    dates_D, row_E = np.unique(session_E[known_E], return_inverse=True)
-    count_D = np.bincount(row_E)
-    agreement_D, repeat_D = (np.bincount(row_E, of_E[known_E]) / count_D for of_E in (agreement_E, repeat_E))
-    dates = len(dates_D)
-    reliability = reliability_of_mean(repeat_D.mean(keepdims=True))
-    found = _ratio(agreement_D.mean(keepdims=True), np.sqrt(np.maximum(reliability, 0.0)))
-    value = float(np.clip(found[0], -1.0, 1.0))
-    if dates < 2:
-        nan = float("nan")
-        return Estimate(value, nan, nan, dates), Estimate(float(reliability[0]), nan, nan, dates)
-    drawn_RD = _resamples(dates, seed)
-    reliability_R = reliability_of_mean(repeat_D[drawn_RD].mean(axis=1))
-    corrected_R = _ratio(agreement_D[drawn_RD].mean(axis=1), np.sqrt(np.maximum(reliability_R, 0.0)))
-    return (
-        _within_one(_estimate(value, np.clip(corrected_R, -1.0, 1.0), dates)),
-        _within_one(_estimate(float(reliability[0]), reliability_R, dates)),
+
+    def corrected(agreement: FloatArray, repeat: FloatArray) -> FloatArray:
+        reliability = np.maximum(reliability_of_mean(repeat), 0.0)
+        return np.clip(_ratio(agreement, np.sqrt(reliability)), -1.0, 1.0)
+
+    def reliability(_: FloatArray, repeat: FloatArray) -> FloatArray:
+        return reliability_of_mean(repeat)
+
+    found = _over_dates((agreement_E, repeat_E), session_E, seed, corrected, reliability)
+    agreed, repeated = (
+        Estimate(one.value, max(one.low, -1.0), min(one.high, 1.0), one.dates) for one in found
     )
-
-
-def _within_one(found: Estimate) -> Estimate:
-    return Estimate(found.value, max(found.low, -1.0), min(found.high, 1.0), found.dates)
+    return agreed, repeated
 
 
 def reliability_of_mean(correlation: FloatArray) -> FloatArray:

@@ -63,106 +63,52 @@ OVERS: tuple[Over, ...] = ("days", "peers")
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured for every fitted model of a run.
+    """How much is measured for every fitted model of a run."""
 
-    Attributes
-    ----------
-    measures
-        Options of the measures, with the seed of all draws.
-    network
-        Options of the peer network.
-    dates
-        Own dates of a fold and seed, in addition to one shared by the seeds and the session after it.
-    firms
-        Forecasts measured per date.
-    peer_dates
-        Dates of the network on which the rankings of peers are measured.
-    ic_dates
-        Dates that are forecast under uniform and permuted attention.
-    """
-
-    measures: FaithfulConfig
-    network: PeerGameConfig
+    measures: FaithfulConfig  # options of the measures, with the seed of all draws
+    network: PeerGameConfig  # options of the peer network
+    # own dates of a fold and seed, in addition to one shared by the seeds and the session after it
     dates: int
-    firms: int
-    peer_dates: int
-    ic_dates: int
+    firms: int  # forecasts measured per date
+    peer_dates: int  # dates of the network on which the rankings of peers are measured
+    ic_dates: int  # dates that are forecast under uniform and permuted attention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedPart:
-    """A fitted model with its sessions.
+    """A fitted model with its sessions."""
 
-    Attributes
-    ----------
-    fold, seed
-        Index of the fold, and the seed.
-    place
-        Place of the seed among the seeds of the run, from 0.
-    module, data
-        The model, in eval mode, and its panel.
-    train, test
-        Training sessions, and test sessions with a universe.
-    drawn
-        Firms of the peer network; None for all.
-    """
-
-    fold: int
+    fold: int  # index of the fold, and the seed
     seed: int
-    place: int
-    module: Forecaster
+    place: int  # place of the seed among the seeds of the run, from 0
+    module: Forecaster  # the model, in eval mode, and its panel
     data: PanelTensors
-    train: IntArray
+    train: IntArray  # training sessions, and test sessions with a universe
     test: IntArray
-    drawn: IntArray | None = None
+    drawn: IntArray | None = None  # firms of the peer network; None for all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FirmMatrix:
-    """Attention, SHAP and their like over some firms of one date, [target, source].
+    """Attention, SHAP and their like over some firms of one date, [target, source]."""
 
-    Attributes
-    ----------
-    session
-        Session index.
-    firms_n
-        Panel columns of the firms, in the order of their groups.
-    values
-        Method -> matrix [n, n].
-    """
-
-    session: int
-    firms_n: IntArray
-    values: dict[str, FloatArray]
+    session: int  # session index
+    firms_n: IntArray  # panel columns of the firms, in the order of their groups
+    values: dict[str, FloatArray]  # method -> matrix [n, n]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FaithfulPart:
-    """The measures of one fitted model, that is of one fold and seed.
+    """The measures of one fitted model, that is of one fold and seed."""
 
-    Attributes
-    ----------
-    fold
-        Index of the fold.
-    measured
-        Measured forecasts, over days and over peers.
-    inference
-        Forecasts under uniform and permuted attention, over days and over peers; missing without such
-        attention.
-    dates
-        The attention of some dates, for the traits of heads and the maps.
-    firms
-        Matrices over firms of one date; None without peers.
-    shared
-        Peers on the session that two seeds explain, and for the first seed on the session after it. They
-        measure stability and are not part of the network. Empty without peers.
-    """
-
-    fold: int
-    measured: dict[Over, list[ForecastMeasures]]
+    fold: int  # index of the fold
+    measured: dict[Over, list[ForecastMeasures]]  # measured forecasts, over days and over peers
+    # forecasts under uniform and permuted attention, over days and over peers; missing without such attention
     inference: dict[Over, Intervened]
-    dates: tuple[DateAttention, ...]
-    firms: FirmMatrix | None
+    dates: tuple[DateAttention, ...]  # the attention of some dates, for the traits of heads and the maps
+    firms: FirmMatrix | None  # matrices over firms of one date; None without peers
+    # peers on the session that two seeds explain, and for the first seed on the session after it. They
+    # measure stability and are not part of the network. Empty without peers
     shared: tuple[PeerAttribution, ...]
 
 
@@ -171,8 +117,6 @@ def measure_part(part: FittedPart, network: Sequence[PeerAttribution], effort: E
 
     Parameters
     ----------
-    part
-        The model.
     network
         Shapley values of its peers on some test sessions; empty for a model without peers, and if other
         models explain all dates.
@@ -264,25 +208,14 @@ def _own(part: FittedPart, count: int) -> IntArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Faithfulness:
-    """What was measured about the attention of one model.
+    """What was measured about the attention of one model."""
 
-    Attributes
-    ----------
-    parts
-        The measures of its folds and seeds.
-    network, folds
-        Shapley values of its peers on the dates of the network, and the fold of each of these dates.
-    n_firms
-        Number of firms of the panel.
-    seed
-        Seed of the bootstraps and the nulls.
-    """
-
-    parts: Sequence[FaithfulPart]
+    parts: Sequence[FaithfulPart]  # the measures of its folds and seeds
+    # Shapley values of its peers on the dates of the network, and the fold of each of these dates
     network: Sequence[PeerAttribution]
     folds: Sequence[int]
-    n_firms: int
-    seed: int
+    n_firms: int  # number of firms of the panel
+    seed: int  # seed of the bootstraps and the nulls
 
     def verdict(self, over: Over) -> Verdict | None:
         """Judge attention over days or over peers; None if the model has no such attention."""

@@ -39,23 +39,14 @@ MEASURES: dict[str, Callable[[Curves], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class MethodMeasure:
-    """One measure of one method's order under one removal, with the share of the gain of SHAP.
+    """One measure of one method's order under one removal, with the share of the gain of SHAP."""
 
-    Attributes
-    ----------
-    method, removal, measure
-        What was measured; measures are the keys of :data:`MEASURES`.
-    value
-        Mean, in the unit of the forecast or, if cumulative, as a share.
-    share
-        ``(value - random) / (SHAP - random)``: 0 for an order as good as a random one, 1 for one as good as
-        that of the Shapley values.
-    """
-
-    method: str
+    method: str  # what was measured; measures are the keys of :data:`MEASURES`
     removal: str
     measure: str
-    value: Estimate
+    value: Estimate  # mean, in the unit of the forecast or, if cumulative, as a share
+    # ``(value - random) / (SHAP - random)``: 0 for an order as good as a random one, 1 for one as good as
+    # that of the Shapley values
     share: Estimate
 
 
@@ -116,44 +107,27 @@ def mean_curves(measured: Sequence[ForecastMeasures]) -> list[CurvePoint]:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A mean rank correlation of importances.
+    """A mean rank correlation of importances."""
 
-    Attributes
-    ----------
-    kind
-        ``agreement with SHAP``; ``explainer seeds``, ``model seeds``, ``folds`` and ``neighbouring days`` are
-        correlations of an importance with itself; ``shuffled parameters``.
-    method
-        Whose importance.
-    value
-        The correlation.
-    null
-        What it would be if attention knew nothing of the forecast; None where there is no such null.
-    """
-
+    # ``agreement with SHAP``; ``explainer seeds``, ``model seeds``, ``folds`` and ``neighbouring days`` are
+    # correlations of an importance with itself; ``shuffled parameters``
     kind: str
-    method: str
-    value: Estimate
+    method: str  # whose importance
+    value: Estimate  # the correlation
+    # what it would be if attention knew nothing of the forecast; None where there is no such null
     null: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Agreement of attention with ``|SHAP|``.
+    """Agreement of attention with ``|SHAP|``."""
 
-    Attributes
-    ----------
-    found, null
-        Mean rank correlation, and what it would be if attention knew nothing of the forecast.
-    corrected
-        ``found`` without the noise of the Shapley values; its interval contains the error of the correction.
-    reliability
-        Rank correlation of the Shapley values with a second, independent estimate of themselves.
-    """
-
+    # mean rank correlation, and what it would be if attention knew nothing of the forecast
     found: Estimate = UNKNOWN
     null: Estimate = UNKNOWN
+    # ``found`` without the noise of the Shapley values; its interval contains the error of the correction
     corrected: Estimate = UNKNOWN
+    # rank correlation of the Shapley values with a second, independent estimate of themselves
     reliability: Estimate = UNKNOWN
 
 
@@ -303,23 +277,12 @@ def fold_stability(folds: Sequence[Sequence[PeerAttribution]], n_firms: int, met
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """Forecasts under other weights at inference.
+    """Forecasts under other weights at inference."""
 
-    Attributes
-    ----------
-    weights
-        ``as trained``, ``uniform`` or ``permuted``.
-    ic
-        Mean rank IC of the forecasts.
-    lost
-        Mean of ``IC as trained - IC`` over the same dates; None as trained.
-    moved
-        Mean change of the forecast, divided by the change when everything is removed; None as trained.
-    """
-
-    weights: str
-    ic: Estimate
-    lost: Estimate | None = None
+    weights: str  # ``as trained``, ``uniform`` or ``permuted``
+    ic: Estimate  # mean rank IC of the forecasts
+    lost: Estimate | None = None  # mean of ``IC as trained - IC`` over the same dates; None as trained
+    # mean change of the forecast, divided by the change when everything is removed; None as trained
     moved: Estimate | None = None
 
 

@@ -41,38 +41,31 @@ Answer = Literal["yes", "no", "inconclusive"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a criterion passes and when it fails; between the two it is open.
+    """A question, and the limits of its figure: between the two, the criterion is open.
 
-    Attributes
-    ----------
-    passes, fails
-        A figure passes if its whole interval is on the good side of ``passes``, and fails if its whole
-        interval is on the bad side of ``fails``.
-    above
-        Whether figures above (else below) the limits are good.
+    It passes if the whole interval is on the good side of ``passes``, and fails if the whole interval is on
+    the bad side of ``fails``. ``above`` says whether figures above (else below) the limits are good.
     """
 
+    question: str
     passes: float
     fails: float
     above: bool = True
 
 
-AGREEMENT = Limits(0.5, 0.3)
-"""Rank correlation of attention with ``|SHAP|``, corrected for the noise of SHAP. It cannot be 1 even if the
-attention is the exact weight of each unit, because an effect is the weight times the unit's value."""
-
-GAIN = Limits(0.6, 0.4)
-"""Share of SHAP's gain over a random order that removal in the order of attention reaches."""
-
-USED = Limits(0.2, 0.2)
-"""Change of the forecasts under permuted weights, relative to the removal of everything. Below it, who gets
-which weight hardly matters to the forecast."""
-
-LEARNED = Limits(0.5, 0.5, above=False)
-"""Rank correlation of attention with that of the same model with shuffled parameters."""
-
-REFERENCE = Limits(0.3, 0.3)
-"""Reliability of ``|SHAP|``: the rank correlation with a second, independent estimate of itself."""
+CRITERIA = {
+    # rank correlation of attention with |SHAP|, corrected for the noise of SHAP. It cannot be 1 even if the
+    # attention is the exact weight of each unit, because an effect is the weight times the unit's value
+    "agreement": Limits("Does attention rank the units as |SHAP| does?", 0.5, 0.3),
+    # share of SHAP's gain over a random order that removal in the order of attention reaches
+    "removal": Limits("Does removal in its order change the forecast as much as in SHAP's?", 0.6, 0.4),
+    # change of the forecasts under permuted weights, relative to the removal of everything
+    "use": Limits("Do the forecasts depend on who gets which weight?", 0.2, 0.2),
+    # rank correlation of attention with that of the same model with shuffled parameters
+    "learned": Limits("Does attention change when the parameters are shuffled?", 0.5, 0.5, above=False),
+    # reliability of |SHAP|: the rank correlation with a second, independent estimate of itself
+    "reference": Limits("Do the Shapley values repeat themselves with other draws?", 0.3, 0.3),
+}
 
 MIN_DATES = 5
 """Fewest dates for a criterion to pass or fail: a bootstrap over fewer says little."""
@@ -83,28 +76,20 @@ NEAR = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One criterion of the verdict.
+    """One criterion of the verdict."""
 
-    Attributes
-    ----------
-    name, question
-        What is asked.
-    estimate
-        The figure.
-    limits
-        The written limits.
-    to_pass, to_fail
-        How far the interval is beyond the limit for passing, and for failing, in halves of the interval on
-        the side of the limit: 0 at the limit, positive beyond it, and -1 if the figure itself is at the
-        limit. NaN if too few dates were measured.
-    """
-
-    name: str
-    question: str
-    estimate: Estimate
-    limits: Limits
+    name: str  # a key of `CRITERIA`
+    estimate: Estimate  # the figure
+    # how far the interval is beyond the limit for passing, and for failing, in halves of the interval on the
+    # side of the limit: 0 at the limit, positive beyond it, and -1 if the figure itself is at the limit. NaN
+    # if too few dates were measured
     to_pass: float
     to_fail: float
+
+    @property
+    def limits(self) -> Limits:
+        """The question and the written limits."""
+        return CRITERIA[self.name]
 
     @property
     def outcome(self) -> Outcome:
@@ -167,7 +152,7 @@ class Verdict:
                 "over": self.over,
                 "answer": self.answer,
                 "criterion": one.name,
-                "question": one.question,
+                "question": one.limits.question,
                 "outcome": one.outcome,
                 "value": one.estimate.value,
                 "low": one.estimate.low,
@@ -225,47 +210,31 @@ def judge(
         What replacing the weights at inference does, by the weights (`summary.at_inference`).
     agreement
         Agreement of attention with ``|SHAP|``; None for that of the measured forecasts over days.
-    seed
-        Seed of the bootstraps.
     """
     agreement = day_agreement(measured, seed) if agreement is None else agreement
     moved = inference["permuted"].moved
     assert moved is not None, "forecasts under permuted weights are compared with those as trained"
-    criteria = [
-        _criterion(
-            "agreement", "Does attention rank the units as |SHAP| does?", agreement.corrected, AGREEMENT
-        ),
-        _gain(measure_methods(measured, seed)),
-        _criterion("use", "Do the forecasts depend on who gets which weight?", moved, USED),
-        _criterion(
-            "learned",
-            "Does attention change when the parameters are shuffled?",
-            randomisation(measured, "attention", seed),
-            LEARNED,
-        ),
-        _reference(agreement.reliability),
-    ]
-    return Verdict(over, _answer([one.outcome for one in criteria]), tuple(criteria))
+    reference = _criterion("reference", agreement.reliability)
+    never = reference.to_fail if math.isnan(reference.to_fail) else -math.inf
+    criteria = (
+        _criterion("agreement", agreement.corrected),
+        _removal(measure_methods(measured, seed)),
+        _criterion("use", moved),
+        _criterion("learned", randomisation(measured, "attention", seed)),
+        replace(reference, to_fail=never),  # values that do not repeat themselves say nothing
+    )
+    return Verdict(over, _answer([one.outcome for one in criteria]), criteria)
 
 
-def _reference(reliability: Estimate) -> Criterion:
-    """Pass if the Shapley values repeat themselves, and stay open otherwise: nothing can be said then."""
-    question = "Do the Shapley values repeat themselves with other draws?"
-    found = _criterion("reference", question, reliability, REFERENCE)
-    never = found.to_fail if math.isnan(found.to_fail) else -math.inf
-    return replace(found, to_fail=never)
-
-
-def _gain(found: Sequence[MethodMeasure]) -> Criterion:
+def _removal(found: Sequence[MethodMeasure]) -> Criterion:
     """Judge the cumulative gain: it passes, or fails, if it does so under each of the three removals."""
-    name, question = "removal", "Does removal in its order change the forecast as much as in SHAP's?"
     by_removal = {
-        one.removal: _criterion(name, question, one.share, GAIN)
+        one.removal: _criterion("removal", one.share)
         for one in found
         if one.method == "attention" and one.measure == "cumulative"
     }
     if not by_removal:
-        return _criterion(name, question, UNKNOWN, GAIN)
+        return _criterion("removal", UNKNOWN)
     every = list(by_removal.values())
     worst = min(every, key=lambda one: one.estimate.value)
     if by_removal.keys() != REMOVALS.keys():
@@ -277,14 +246,14 @@ def _gain(found: Sequence[MethodMeasure]) -> Criterion:
     )
 
 
-def _criterion(name: str, question: str, estimate: Estimate, limits: Limits) -> Criterion:
-    to_pass = to_fail = math.nan
+def _criterion(name: str, estimate: Estimate) -> Criterion:
+    limits, to_pass, to_fail = CRITERIA[name], math.nan, math.nan
     if estimate.dates >= MIN_DATES:
         sign = 1.0 if limits.above else -1.0
         low, high = (estimate.low, estimate.high) if limits.above else (estimate.high, estimate.low)
         to_pass = _beyond(sign * (low - limits.passes), abs(estimate.value - low))
         to_fail = _beyond(sign * (limits.fails - high), abs(high - estimate.value))
-    return Criterion(name, question, estimate, limits, to_pass, to_fail)
+    return Criterion(name, estimate, to_pass, to_fail)
 
 
 def _beyond(gap: float, half: float) -> float:

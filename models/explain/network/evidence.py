@@ -19,28 +19,19 @@ MIN_SESSIONS = 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeadLag:
-    """Slope of followers' next returns on leaders' returns, edge by edge.
+    """Slope of followers' next returns on leaders' returns, edge by edge."""
 
-    Attributes
-    ----------
-    slope_E, error_E
-        Slope of the leader's return and its standard error; NaN with fewer than 60 sessions. The error is NaN
-        if a single session decides on a coefficient.
-    t_E, p_E
-        ``slope / error`` and its two-sided p-value, by Student's t with the number of sessions less 3 degrees
-        of freedom.
-    q_E
-        p-values adjusted for the number of edges (Benjamini and Hochberg 1995); NaN where p is NaN.
-    sessions_E
-        Number of sessions of the regression.
-    """
-
+    # slope of the leader's return and its standard error; NaN with fewer than 60 sessions. The error is NaN
+    # if a single session decides on a coefficient
     slope_E: FloatArray
     error_E: FloatArray
+    # ``slope / error`` and its two-sided p-value, by Student's t with the number of sessions less 3 degrees
+    # of freedom
     t_E: FloatArray
     p_E: FloatArray
+    # p-values adjusted for the number of edges (Benjamini and Hochberg 1995); NaN where p is NaN
     q_E: FloatArray
-    sessions_E: IntArray
+    sessions_E: IntArray  # number of sessions of the regression
 
 
 def adjusted_returns(return_TN: FloatArray, universe_TN: BoolArray, group_TN: IntArray) -> FloatArray:

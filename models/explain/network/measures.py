@@ -10,41 +10,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray
-from models.explain.network.weights import PeerNetwork, to_digraph
+from models.explain.network.weights import PeerNetwork, ranks_of_sources, to_digraph
 
 DRAWS = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FirmMeasures:
-    """Place of every firm in the network of the edges that were found.
+    """Place of every firm in the network of the edges that were found."""
 
-    Attributes
-    ----------
-    out_strength_N, in_strength_N
-        Sum of the weights of the firm's edges as a leader and as a follower.
-    leads_N, follows_N
-        Number of these edges.
-    pagerank_N
-        PageRank of a firm as a leader: followers pass their rank on to their leaders in proportion to the
-        weights (damping 0.85). Sums to 1.
-    community_N
-        Number of the firm's community (Louvain), 0 for the largest; -1 without an edge.
-    """
-
-    out_strength_N: FloatArray
+    out_strength_N: FloatArray  # sum of the weights of the firm's edges as a leader and as a follower
     in_strength_N: FloatArray
-    leads_N: IntArray
+    leads_N: IntArray  # number of these edges
     follows_N: IntArray
+    # PageRank of a firm as a leader: followers pass their rank on to their leaders in proportion to the
+    # weights (damping 0.85). Sums to 1
     pagerank_N: FloatArray
-    community_N: IntArray
+    community_N: IntArray  # number of the firm's community (Louvain), 0 for the largest; -1 without an edge
 
 
 def firm_measures(network: PeerNetwork, found_NN: BoolArray, seed: int) -> FirmMeasures:
     """Compute the measures of the firms with networkx, on the edges that were found.
 
-    Notes
-    -----
     Page, Brin, Motwani and Winograd (1999), "The PageRank citation ranking"; Blondel et al. (2008), "Fast
     unfolding of communities in large networks".
     """
@@ -91,10 +78,7 @@ def reciprocity(
     for _ in range(draws):
         # the pairs with the smallest random numbers of their row; pairs that were not measured come last
         number_NN = np.where(observed_NN, rng.random(found_NN.shape, dtype=np.float32), 2.0)
-        rank_NN = np.empty_like(found_NN, dtype=np.int64)
-        order_NN = np.argsort(number_NN, axis=1)
-        np.put_along_axis(rank_NN, order_NN, np.arange(len(found_NN))[None, :], axis=1)
-        null.append(share(rank_NN < leaders_N1))
+        null.append(share(ranks_of_sources(-number_NN) <= leaders_N1))
     if not (found_NN & both_NN).any():
         return undefined()
     return against(share(found_NN), np.nan_to_num(np.array(null)), int((found_NN & both_NN).sum()))
@@ -112,17 +96,7 @@ def homophily(
     ``within = sum_ij w_ij 1[g_i = g_j] / sum_ij w_ij`` over the measured pairs of firms of known group (-1 is
     unknown). Under the null the firms of known group exchange their codes, so the sizes of the groups and the
     weights stay. NaN if the weight is 0.
-
-    Raises
-    ------
-    ValueError
-        If ``group_N`` does not have one code per firm of the network.
     """
-    if group_N.shape != (len(weight_NN),):
-        raise ValueError(
-            f"group_N has shape {group_N.shape} but the network has {len(weight_NN)} firms; "
-            "pass one code per firm."
-        )
     firms = np.flatnonzero(group_N >= 0)
     at = np.ix_(firms, firms)
     kept_nn = np.where(observed_NN[at] & ~np.eye(len(firms), dtype=np.bool_), weight_NN[at], 0.0)
@@ -141,23 +115,13 @@ def homophily(
 
 @dataclass(frozen=True, slots=True)
 class AgainstNull:
-    """A measure of a network with its distribution under a null.
+    """A measure of a network with its distribution under a null."""
 
-    Attributes
-    ----------
-    value
-        The measure; NaN if it is not defined.
-    null_mean, null_low, null_high
-        Mean, 2.5% and 97.5% quantiles under the null.
-    number
-        Number of pairs or edges that the measure is computed from.
-    """
-
-    value: float
-    null_mean: float
+    value: float  # the measure; NaN if it is not defined
+    null_mean: float  # mean, 2.5% and 97.5% quantiles under the null
     null_low: float
     null_high: float
-    number: int
+    number: int  # number of pairs or edges that the measure is computed from
 
 
 def rank_correlation(
@@ -175,10 +139,6 @@ def rank_correlation(
         Weights; finite where valid.
     valid_NN
         Pairs to compare; the diagonal is excluded.
-    rng
-        Draws the names.
-    draws
-        Number of draws of names.
     """
     from scipy import stats
 

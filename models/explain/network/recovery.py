@@ -15,22 +15,12 @@ from features.arrays import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeRoc:
-    """ROC curve of weights as a classifier of planted edges.
+    """ROC curve of weights as a classifier of planted edges."""
 
-    Attributes
-    ----------
-    auc
-        Probability that a planted edge has a larger weight than another pair; ties count one half.
-    false_positive_rate_K, true_positive_rate_K
-        The curve from (0, 0) to (1, 1), one point per distinct weight.
-    n_edges, n_pairs
-        Number of planted edges and of compared pairs.
-    """
-
-    auc: float
-    false_positive_rate_K: FloatArray
+    auc: float  # probability that a planted edge has a larger weight than another pair; ties count one half
+    false_positive_rate_K: FloatArray  # the curve from (0, 0) to (1, 1), one point per distinct weight
     true_positive_rate_K: FloatArray
-    n_edges: int
+    n_edges: int  # number of planted edges and of compared pairs
     n_pairs: int
 
 
@@ -38,6 +28,9 @@ def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolA
     """Compute the ROC curve of weights as a classifier of planted edges, with scikit-learn.
 
     ``AUC = P(w_edge > w_other) + P(w_edge = w_other) / 2`` (Mann and Whitney 1947).
+
+    Raises ValueError if shapes differ, a valid weight is not finite, or the valid pairs do not include both
+    planted edges and other pairs.
 
     Parameters
     ----------
@@ -47,12 +40,6 @@ def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolA
         True where source j truly leads target i.
     valid_pairs_NN
         Pairs to compare; the diagonal is always excluded.
-
-    Raises
-    ------
-    ValueError
-        If shapes differ, a valid weight is not finite, or the valid pairs do not include both planted edges
-        and other pairs.
     """
     from sklearn.metrics import roc_auc_score, roc_curve
 
@@ -93,30 +80,18 @@ that the pair was not measured."""
 
 @dataclass(frozen=True, slots=True)
 class EdgeRecovery:
-    """Recovery of one kind of edge by one method.
+    """Recovery of one kind of edge by one method."""
 
-    Attributes
-    ----------
-    method, kind
-        Names of the method and of the kind of edge.
-    auc
-        Probability that an edge of this kind has a larger weight than a pair that is no edge of any kind;
-        ties count one half.
-    error
-        Standard error of the AUC, by the jackknife over dates; NaN with one date.
-    lift, lift_error
-        AUC less that of the start, on the same pairs and dates, and its standard error; None for the start.
-    n_edges, n_pairs
-        Number of edges of this kind, and of pairs that they are compared with.
-    """
-
-    method: str
+    method: str  # names of the method and of the kind of edge
     kind: str
+    # probability that an edge of this kind has a larger weight than a pair that is no edge of any kind; ties
+    # count one half
     auc: float
-    error: float
+    error: float  # standard error of the AUC, by the jackknife over dates; NaN with one date
+    # AUC less that of the start, on the same pairs and dates, and its standard error; None for the start
     lift: float | None
     lift_error: float | None
-    n_edges: int
+    n_edges: int  # number of edges of this kind, and of pairs that they are compared with
     n_pairs: int
 
 
@@ -134,6 +109,8 @@ def edge_recovery(
     AUC. Errors show how much the result depends on the explained dates, not on the model's seed. The error of
     a lift is that of a difference on the same dates.
 
+    Raises ValueError if the methods differ in their dates or firms.
+
     Parameters
     ----------
     methods
@@ -149,11 +126,6 @@ def edge_recovery(
     list of EdgeRecovery
         For every kind, and for ``all`` kinds together. Kinds without an edge among the compared pairs are
         left out. The list is empty if there is no edge at all, or no other pair.
-
-    Raises
-    ------
-    ValueError
-        If the methods differ in their dates or firms.
     """
     shape = next(iter(planted.values())).shape
     values = {name: _by_date(matrices, shape) for name, matrices in methods.items()}

@@ -26,22 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerNetwork:
-    """Weights between the firms of a panel, averaged over D dates.
+    """Weights between the firms of a panel, averaged over D dates."""
 
-    Attributes
-    ----------
-    weight_NN
-        Weight of an edge, in the forecast's unit (root mean square of ``phi_ij``) or of attention (its mean);
-        0 on the diagonal and for pairs that were not measured on any date.
-    signed_NN
-        Mean over dates of ``phi_ij``; positive if j's information raised i's forecast.
-    dates_NN
-        Number of dates on which the pair was measured; 0 on the diagonal.
-    """
-
+    # weight of an edge, in the forecast's unit (root mean square of ``phi_ij``) or of attention (its mean); 0
+    # on the diagonal and for pairs that were not measured on any date
     weight_NN: FloatArray
-    signed_NN: FloatArray
-    dates_NN: IntArray
+    signed_NN: FloatArray  # mean over dates of ``phi_ij``; positive if j's information raised i's forecast
+    dates_NN: IntArray  # number of dates on which the pair was measured; 0 on the diagonal
 
     @property
     def observed(self) -> BoolArray:
@@ -51,28 +42,20 @@ class PeerNetwork:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeTests:
-    """Errors and tests of the edges of a network, each over the dates.
+    """Errors and tests of the edges of a network, each over the dates."""
 
-    Attributes
-    ----------
-    error_NN
-        Standard error of the weight, from the variation over dates: ``sd(square) / (2 weight sqrt(D))``. NaN
-        with fewer than two dates or a weight of 0.
-    t_NN
-        Sum over dates of the normal score of the square among all sources of the target, divided by
-        ``sqrt(D)``. If the sources of every date were shuffled, it would be nearly a normal variable with a
-        variance slightly below 1 (`models.explain.network.weights`). NaN for pairs that were not measured.
-    p_NN
-        Probability of at least this ``t`` under the shuffled peers, by the standard normal distribution;
-        one-sided and slightly conservative.
-    q_NN
-        ``p_NN`` adjusted for the number of pairs, by Benjamini and Hochberg (1995). Among the edges with
-        ``q <= 0.05``, at most 5% are expected to be false.
-    """
-
+    # standard error of the weight, from the variation over dates: ``sd(square) / (2 weight sqrt(D))``. NaN
+    # with fewer than two dates or a weight of 0
     error_NN: FloatArray
+    # sum over dates of the normal score of the square among all sources of the target, divided by
+    # ``sqrt(D)``. If the sources of every date were shuffled, it would be nearly a normal variable with a
+    # variance slightly below 1 (`models.explain.network.weights`). NaN for pairs that were not measured
     t_NN: FloatArray
+    # probability of at least this ``t`` under the shuffled peers, by the standard normal distribution;
+    # one-sided and slightly conservative
     p_NN: FloatArray
+    # ``p_NN`` adjusted for the number of pairs, by Benjamini and Hochberg (1995). Among the edges with ``q <=
+    # 0.05``, at most 5% are expected to be false
     q_NN: FloatArray
 
     def found(self, rate: float = 0.05) -> BoolArray:
@@ -97,10 +80,7 @@ class NetworkSums:
     def add(self, firms_n: IntArray, value_nn: FloatArray, square_nn: FloatArray) -> None:
         """Add a date: its firms, Shapley values and squares [target, source]; NaN means not measured.
 
-        Raises
-        ------
-        ValueError
-            If a matrix does not match its firms.
+        Raises ValueError if a matrix does not match its firms.
         """
         at = _places(firms_n, value_nn, len(self.dates_NN))
         known_nn = np.isfinite(square_nn) & ~np.eye(len(firms_n), dtype=np.bool_)
@@ -114,10 +94,7 @@ class NetworkSums:
     def network(self) -> PeerNetwork:
         """Network of the dates so far.
 
-        Raises
-        ------
-        ValueError
-            If no pair was measured on any date.
+        Raises ValueError if no pair was measured on any date.
         """
         _require_pairs(self.dates_NN)
         count_NN = np.maximum(self.dates_NN, 1)
@@ -162,6 +139,8 @@ def attention_network(attributions: Iterable[PeerAttribution], n_firms: int) -> 
 def mean_network(matrices: Iterable[tuple[IntArray, FloatArray]], n_firms: int) -> PeerNetwork:
     """Network of mean absolute values, for values without Monte Carlo error, such as attention.
 
+    Raises ValueError if no pair was measured on any date, or a matrix does not match its firms.
+
     Parameters
     ----------
     matrices
@@ -169,11 +148,6 @@ def mean_network(matrices: Iterable[tuple[IntArray, FloatArray]], n_firms: int) 
         pair was not measured on that date. The diagonal is ignored.
     n_firms
         N.
-
-    Raises
-    ------
-    ValueError
-        If no pair was measured on any date, or a matrix does not match its firms.
     """
     total_NN, signed_NN = np.zeros((2, n_firms, n_firms))
     dates_NN = np.zeros((n_firms, n_firms), dtype=np.int64)
@@ -209,6 +183,14 @@ def normal_scores(size_nn: FloatArray) -> FloatArray:
     """Standardised normal score of each source among those of its target; tied sources share their rank.
 
     0 on the diagonal, for pairs that were not measured (NaN), and for targets whose sources are all tied.
+
+    The null is that of dates on which the sources are shuffled: every target keeps its values, at random
+    places. The rank of a source is then uniform on every date and independent between dates. Its score ``s =
+    Phi^-1(rank / n)`` (van der Waerden 1952) is divided by its standard deviation over the n - 1 sources,
+    with divisor n - 2. Its variance (n - 2) / (n - 1) is below 1, which makes the test conservative: with
+    divisor n - 1, a source would be found at the 5% level in up to 12% of all cases if there are few sources
+    and few dates. Large shocks on single dates cannot make an edge; being among the largest on most dates
+    can.
     """
     from scipy import stats
     from scipy.special import ndtri

@@ -63,8 +63,6 @@ def test_homophily_and_its_null() -> None:
     assert result.value > result.null_high
     assert result.null_mean == pytest.approx(0.2, abs=0.02)
     assert np.isnan(homophily(np.zeros((20, 20)), OTHERS, group, np.random.default_rng(3)).value)
-    with pytest.raises(ValueError, match="one code per firm"):
-        homophily(np.ones((20, 20)), OTHERS, group[:3], np.random.default_rng(3))
 
 
 def test_reciprocity_counts_edges_whose_reverse_exists() -> None:
