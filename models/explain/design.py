@@ -9,8 +9,10 @@ Legend: N firms of a date, E explained forecasts, D dates, K seeds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from features.arrays import FloatArray, IntArray
 
@@ -78,7 +80,7 @@ def stratified_sample(group_N: IntArray, count: int, rng: np.random.Generator) -
     return np.sort(listed_N[np.minimum(places.astype(np.int64), n_firms - 1)])
 
 
-def mean_over_sample(value_E: FloatArray, session_E: IntArray) -> tuple[float, float]:
+def mean_over_sample(value_E: FloatArray, session_E: npt.NDArray[Any]) -> tuple[float, float]:
     """Mean over forecasts, and its standard error with whole dates as the sampled units.
 
     Forecasts of a date share its data and its draws, so they are not independent. With ``r_d`` the sum of

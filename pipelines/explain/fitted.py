@@ -1,15 +1,17 @@
-"""The fitted models of a run, with the panel that they are explained on."""
+"""The fitted models of a run with the panel that they are explained on, and values as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 
 from features.library.characteristics import CHARACTERISTICS
 from features.library.standardise import MISSING
 from models.batch import PanelTensors
+from models.explain.groups import GroupAttribution
 from models.fitted import Fitted
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.errors import DataError
@@ -63,6 +65,27 @@ def families_of(names: tuple[str, ...]) -> dict[str, list[int]]:
         family = "input" if is_input else CHARACTERISTICS[name.removesuffix(MISSING)].family
         families.setdefault(family, []).append(column)
     return families
+
+
+def value_table(found: GroupAttribution, tickers_N: Sequence[str]) -> pl.DataFrame:
+    """Values of forecasts, one row per forecast and player in their order.
+
+    ticker, kind, player, value, error (Monte Carlo standard error), base and forecast, the last four in the
+    unit of the forecast. Per forecast, values and base add up to it. ``tickers_N`` are those of the panel.
+    """
+    players, forecasts = found.players, len(found.firms_E)
+    return pl.DataFrame(
+        {
+            "ticker": np.repeat(np.asarray(tickers_N)[found.firms_E], len(players)),
+            "kind": [player.kind for player in players] * forecasts,
+            "player": [player.name for player in players] * forecasts,
+            "value": found.values_EP.ravel(),
+            "error": found.error_EP.ravel(),
+            "base": np.repeat(found.base_E, len(players)),
+            "forecast": np.repeat(found.forecast_E, len(players)),
+        },
+        schema_overrides=dict.fromkeys(("ticker", "kind", "player"), pl.String),
+    )
 
 
 def _require_features(fitted: Fitted, data: PanelTensors, subject: str) -> None:

@@ -36,7 +36,7 @@ from models.forecaster import Forecaster
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError
-from pipelines.explain.fitted import FoldFits, families_of, restore_fits
+from pipelines.explain.fitted import FoldFits, families_of, restore_fits, value_table
 from pipelines.explain.question import Place, Question, choose_model, find_place, find_places, newest_date
 from pipelines.explain.tables import period_table, skill_table
 from pipelines.explain.text import (
@@ -89,14 +89,13 @@ class _RunModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Explained:
-    """The values of a date, as means over seeds; ``draws`` is None for engines that do not draw."""
+    """The values of a date, as means over seeds."""
 
     place: Place
     values: GroupAttribution
-    tickers: tuple[str, ...]
-    groups: tuple[str | None, ...]
+    table: pl.DataFrame
     spread: float  # standard deviation of the forecasts over all firms of the date
-    draws: int | None
+    draws: int  # the most of a seed; 0 for engines that do not draw
     absent_days: str
 
 
@@ -142,13 +141,13 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
         places = [find_place(dataset, folds, one, question.ticker) for one in dates]
     with progress.stage("explain", total=len(places) * len(run.config.seeds)), one_thread():
         found = [_explain_place(models, place, question) for place in places]
-    tables = [_value_table(explained, models.model) for explained in found]
+    tables = [one.table for one in found]
     decimals = decimals_for(found[0].spread)
     frame = pl.concat(tables) if question.versus is None else difference_table(*tables)
     if question.versus is not None:
         body = describe_difference(frame, decimals)
     elif question.to is not None and question.ticker is None:
-        body = describe_period(period_table(frame.rename({"date": "session"})), decimals)
+        body = describe_period(period_table(frame), decimals)
     elif question.to is not None:
         body = describe_history(frame, decimals)
     elif question.top is not None:
@@ -276,16 +275,18 @@ def _explain_place(models: _RunModel, place: Place, question: Question) -> _Expl
         models.progress.step(subject)
     values, counts = mean_over_seeds(parts), [part.drawn.count for part in parts if part.drawn is not None]
     _require_precision(question, values, spread, counts)
-    codes = batch.s_BN[0, chosen_E].tolist()
-    return _Explained(
-        place=place,
-        values=values,
-        tickers=tuple(tickers_N[position] for position in chosen_E),
-        groups=tuple(fits.groups[code - 1] if code else None for code in codes),
-        spread=spread,
-        draws=max(counts) if counts else None,
-        absent_days=absent_days(inner),
+    groups = [fits.groups[code - 1] if code else None for code in batch.s_BN[0, chosen_E].tolist()]
+    table = value_table(values, every).select(
+        pl.lit(place.date).alias("date"),
+        "ticker",
+        pl.Series("group", np.repeat(np.array(groups, dtype=object), len(players)), dtype=pl.String),
+        pl.lit(models.model).alias("model"),
+        pl.lit(place.fold.index, pl.Int64).alias("fold"),
+        pl.lit(values.engine).alias("engine"),
+        pl.lit(values.removal).alias("removal"),
+        pl.exclude("ticker"),
     )
+    return _Explained(place, values, table, spread, max(counts, default=0), absent_days(inner))
 
 
 def _chosen(
@@ -354,13 +355,13 @@ def _require_precision(
 
 def _head(models: _RunModel, question: Question, found: list[_Explained]) -> list[str]:
     run, seeds, first = models.run, len(models.run.config.seeds), found[0]
-    who = question.ticker or f"{len({one for each in found for one in each.tickers})} firms"
+    who = question.ticker or f"{pl.concat([one.table for one in found])['ticker'].n_unique()} firms"
     if question.to is None:
         closes = " minus ".join(f"{one.place.date} (fold {one.place.fold.index})" for one in found)
         when = f"at the close of {closes}"
     else:
         when = f"on {len(found)} dates from {first.place.date} to {found[-1].place.date}"
-    drawn = f", {max(one.draws or 0 for one in found)} draws per seed" if first.draws else ""
+    drawn = f", {max(one.draws for one in found)} draws per seed" if first.draws else ""
     lines = [
         f"{run.run_id}, {models.model}: {who} {when}, out of sample, mean of {seeds} "
         f"seed{'' if seeds == 1 else 's'}",
@@ -384,34 +385,6 @@ def _absent(question: Question, days: str) -> str:
         f"absent characteristics get {REMOVALS[question.removal]}; absent days are {days}; "
         "absent peers are masked"
     )
-
-
-def _value_table(explained: _Explained, model: str) -> pl.DataFrame:
-    """One row per firm and player; base, value, error and forecast are in the unit of the forecast.
-
-    Per firm, values and base add up to the forecast.
-    """
-    found, place = explained.values, explained.place
-    rows = [
-        {
-            "date": place.date,
-            "ticker": ticker,
-            "group": explained.groups[e],
-            "model": model,
-            "fold": place.fold.index,
-            "engine": found.engine,
-            "removal": found.removal,
-            "kind": player.kind,
-            "player": player.name,
-            "value": float(found.values_EP[e, p]),
-            "error": float(found.error_EP[e, p]),
-            "base": float(found.base_E[e]),
-            "forecast": float(found.forecast_E[e]),
-        }
-        for e, ticker in enumerate(explained.tickers)
-        for p, player in enumerate(found.players)
-    ]
-    return pl.DataFrame(rows, schema_overrides={"group": pl.String})
 
 
 def difference_table(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:

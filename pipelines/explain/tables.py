@@ -20,6 +20,7 @@ from models.explain.network.recovery import edge_auc, edge_recovery, random_auc
 from models.explain.network.weights import attention_network, mean_network, peer_network
 from models.explain.skill import SkillAttribution
 from pipelines.dataset.build import Dataset
+from pipelines.explain.fitted import value_table
 from pipelines.explain.games import ModelExplanation
 
 START = "attention before training"
@@ -97,8 +98,8 @@ def period_table(values: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     values
-        session, group (null if unknown), kind, player, value and error (Monte Carlo standard error), one row
-        per forecast and player.
+        date, group (null if unknown), kind, player, value and error (Monte Carlo standard error), one row per
+        forecast and player.
 
     Returns
     -------
@@ -114,8 +115,8 @@ def period_table(values: pl.DataFrame) -> pl.DataFrame:
     for (group, kind, player), part in pl.concat([everyone, of_groups]).group_by(
         "group", "kind", "player", maintain_order=True
     ):
-        value_E, session_E = part["value"].to_numpy(), part["session"].to_numpy()
-        mean_abs, error = mean_over_sample(np.abs(value_E), session_E)
+        value_E, date_E = part["value"].to_numpy(), part["date"].to_numpy()
+        mean_abs, error = mean_over_sample(np.abs(value_E), date_E)
         rows.append(
             {
                 "group": group,
@@ -126,7 +127,7 @@ def period_table(values: pl.DataFrame) -> pl.DataFrame:
                 "noise": NOISE * float(part["error"].to_numpy().mean()),
                 "mean": float(value_E.mean()),
                 "forecasts": len(value_E),
-                "dates": len(np.unique(session_E)),
+                "dates": len(np.unique(date_E)),
             }
         )
     return pl.DataFrame(rows, schema_overrides={"error": pl.Float64})
@@ -252,24 +253,17 @@ def _players(parts: Sequence[GroupAttribution]) -> pl.DataFrame:
 
 
 def _values(parts: Sequence[GroupAttribution], dataset: Dataset) -> pl.DataFrame:
-    """Values of the sampled forecasts: session, group, kind, player, value, error."""
-    groups = np.array([*dataset.panel.groups_S, None], dtype=object)
-    frames = []
+    """Values of the sampled forecasts with their date and group, which is null if unknown."""
+    panel, frames = dataset.panel, []
+    groups = np.array([*panel.groups_S, None], dtype=object)
     for part in parts:
-        group_E = groups[dataset.panel.group_TN[part.sessions_E, part.firms_E]]
-        frames += [
-            pl.DataFrame(
-                {
-                    "session": part.sessions_E,
-                    "group": pl.Series(group_E, dtype=pl.String),
-                    "kind": [player.kind] * len(group_E),
-                    "player": [player.name] * len(group_E),
-                    "value": part.values_EP[:, p],
-                    "error": part.error_EP[:, p],
-                }
-            )
-            for p, player in enumerate(part.players)
-        ]
+        dates_E = panel.dates_T[part.sessions_E].astype("datetime64[D]")
+        group_E, players = groups[panel.group_TN[part.sessions_E, part.firms_E]], len(part.players)
+        frame = value_table(part, panel.tickers_N).with_columns(
+            pl.Series("date", np.repeat(dates_E, players)),
+            pl.Series("group", np.repeat(group_E, players), dtype=pl.String),
+        )
+        frames.append(frame)
     return pl.concat(frames)
 
 

@@ -16,7 +16,7 @@ from models.explain.groups import GroupAttribution, GroupGameConfig, explain_gro
 from models.explain.players import PlayerConfig
 from pipelines.config.schema import Config
 from pipelines.device import one_thread
-from pipelines.explain.fitted import families_of
+from pipelines.explain.fitted import families_of, value_table
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import ModelVersion
 from pipelines.nightly.scoring import scoring_features, session_arrays
@@ -99,8 +99,7 @@ def attribute(
             )
             tensors = to_tensors(arrays, inputs, "cpu")
             games.append(explain_groups(fitted, tensors, np.array([last]), families, options))
-    names = np.asarray(features.tickers_N)[games[0].firms_E]
-    return _rows(version, games, names.tolist(), set(tickers))
+    return _rows(version, games, features.tickers_N, tickers)
 
 
 def ends(signals: pl.DataFrame, version: ModelVersion, count: int) -> list[str]:
@@ -111,7 +110,7 @@ def ends(signals: pl.DataFrame, version: ModelVersion, count: int) -> list[str]:
 
 
 def _rows(
-    version: ModelVersion, games: Sequence[GroupAttribution], tickers_N: Sequence[str], wanted: set[str]
+    version: ModelVersion, games: Sequence[GroupAttribution], tickers_N: Sequence[str], wanted: Sequence[str]
 ) -> pl.DataFrame:
     """Average the games of the seeds in units of the signal, and list the wanted firms."""
     standardised = []
@@ -120,19 +119,7 @@ def _rows(
         moved = replace(game, base_E=game.base_E - mean, forecast_E=game.forecast_E - mean)
         standardised.append((moved, spread if spread > 0 else 1.0))  # equal forecasts have the signal 0
     found = mean_over_seeds(*zip(*standardised, strict=True))
-    rows = [
-        {
-            "version": str(version),
-            "ticker": ticker,
-            "kind": player.kind,
-            "player": player.name,
-            "value": float(found.values_EP[n, p]),
-            "error": float(found.error_EP[n, p]),
-            "base": float(found.base_E[n]),
-            "signal": float(found.forecast_E[n]),
-        }
-        for n, ticker in enumerate(tickers_N)
-        if ticker in wanted
-        for p, player in enumerate(found.players)
-    ]
-    return pl.DataFrame(rows, schema=SCHEMA)
+    frame = value_table(found, tickers_N).rename({"forecast": "signal"})
+    return frame.filter(pl.col("ticker").is_in(list(wanted))).select(
+        pl.lit(str(version)).alias("version"), *list(SCHEMA)[1:]
+    )

@@ -286,7 +286,7 @@ def test_a_sample_of_a_period(explain: Call, tested: pl.DataFrame, tmp_path: Pat
     values = read(tmp_path / "p.parquet")
     assert values["date"].n_unique() == 4
     assert set(values.group_by("date").agg(pl.col("ticker").n_unique())["ticker"]) == {8}
-    table = period_table(values.rename({"date": "session"}))
+    table = period_table(values)
     groups = set(table["group"]) - {"all"}
     assert len(groups) > 1
     everyone = table.filter(pl.col("group") == "all")
