@@ -13,8 +13,7 @@ import polars as pl
 from models.explain.groups import GroupGameConfig, explain_groups
 from peerglass.scoring import Model
 from pipelines.errors import ConfigError
-from pipelines.explain.fitted import families_of
-from pipelines.explain.unit import unit_of_run
+from pipelines.explain.fitted import families_of, unit_of_run
 
 if TYPE_CHECKING:
     import shap

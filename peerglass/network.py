@@ -11,7 +11,7 @@ import polars as pl
 
 from peerglass.runs import Run
 from pipelines.errors import ConfigError
-from pipelines.explain.unit import unit_of_run
+from pipelines.explain.fitted import unit_of_run
 from pipelines.pages.tables import verdict_rows
 
 _MONTH = dt.timedelta(days=28)

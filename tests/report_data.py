@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines.explain.unit import Unit
+from pipelines.explain.fitted import Unit
 from pipelines.pages.report_data import ExplainedModel, Header, Report
 
 MODELS = (

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from models.attention.probe import Probed
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.explain.faithful.forecasts import FaithfulConfig, Subject, measure_days, measure_peers
-from models.explain.faithful.inference import intervene
 from models.explain.faithful.summary import at_inference, peer_agreement
+from models.explain.faithful.unit_games import intervene
 from models.explain.faithful.verdict import Verdict, judge
 from models.explain.peers import PeerGameConfig, explain_peers
 from models.forecaster import Forecaster

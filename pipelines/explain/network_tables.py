@@ -16,11 +16,12 @@ import polars as pl
 
 from backtest.look_ahead.profile import session_returns
 from features.arrays import BoolArray, IntArray
-from models.explain.network.evidence import adjusted_returns, lead_lag
 from models.explain.network.measures import (
     AgainstNull,
+    adjusted_returns,
     firm_measures,
     homophily,
+    lead_lag,
     rank_correlation,
     reciprocity,
     return_correlations,
@@ -79,8 +80,7 @@ class NetworkStudy:
         self.group_N: IntArray = dataset.panel.group_TN[int(peers[-1].session)].astype(np.int64)
         observed_NN = self.network.observed
         self.members: IntArray = np.flatnonzero(observed_NN.any(axis=0) | observed_NN.any(axis=1))
-        index_TN = dataset.panel.total_return_index_TN  # carried where a firm does not trade
-        self.return_TN = session_returns(index_TN, np.ones(index_TN.shape, dtype=np.bool_))
+        self.return_TN = session_returns(dataset.panel.total_return_index_TN)  # prices are carried
 
     def tables(self, test_sessions: IntArray, planted_NN: BoolArray | None) -> dict[str, pl.DataFrame]:
         """Build the tables of the network; the guide's page on attribution lists their columns.

@@ -20,8 +20,8 @@ from scipy import stats
 
 from features.arrays import FloatArray, IntArray
 from pipelines.errors import ConfigError, DataError
+from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.explain.network_tables import STRONGEST, UNKNOWN_GROUP
-from pipelines.explain.unit import Unit, unit_of_run
 from pipelines.files import write_text
 from pipelines.pages.page import Page, asset, in_script
 from pipelines.run.provenance import ExplanationMade, read_provenance

@@ -18,7 +18,7 @@ from pipelines.config.sections import ExplainConfig
 from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import describe_rate
-from pipelines.explain.unit import Unit, unit_of_run
+from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.lake.lake import Lake
 from pipelines.results.comparisons import BASELINES, deciding_rows, tradable_delay
 from pipelines.results.describe import describe_flagged

@@ -27,7 +27,6 @@ import torch
 from features.arrays import BoolArray, FloatArray, IntArray
 from models.batch import Batch, PanelTensors
 from models.explain.attention import day_importance, peer_importance
-from models.explain.faithful.inference import shuffled
 from models.explain.faithful.statistics import settled
 from models.explain.faithful.unit_games import (
     REMOVALS,
@@ -39,6 +38,7 @@ from models.explain.faithful.unit_games import (
     equal_blocks,
     integrated_gradients,
     peer_game,
+    shuffled,
 )
 from models.explain.removal import TrainingCells, donors, training_cells
 from models.explain.shapley import Precision, fixed, sample

@@ -32,7 +32,6 @@ from models.explain.faithful.forecasts import (
     measure_days,
     measure_peers,
 )
-from models.explain.faithful.inference import Intervened, intervene
 from models.explain.faithful.statistics import columns_of
 from models.explain.faithful.summary import (
     PEER_METHODS,
@@ -52,7 +51,7 @@ from models.explain.faithful.summary import (
     randomisation,
     stability,
 )
-from models.explain.faithful.unit_games import Over
+from models.explain.faithful.unit_games import Intervened, Over, intervene
 from models.explain.faithful.verdict import Verdict, judge
 from models.explain.peers import PeerAttribution, PeerGameConfig, explain_peers
 from models.forecaster import Forecaster

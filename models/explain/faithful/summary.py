@@ -15,7 +15,6 @@ import numpy as np
 
 from features.arrays import FloatArray, IntArray
 from models.explain.faithful.forecasts import RANDOM, SHAP, Curves, ForecastMeasures
-from models.explain.faithful.inference import Intervened
 from models.explain.faithful.statistics import (
     UNKNOWN,
     Estimate,
@@ -24,6 +23,7 @@ from models.explain.faithful.statistics import (
     rank_correlation,
     ratio_over_dates,
 )
+from models.explain.faithful.unit_games import Intervened
 from models.explain.network.weights import attention_network, peer_network
 from models.explain.peers import PeerAttribution
 

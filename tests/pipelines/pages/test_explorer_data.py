@@ -20,7 +20,7 @@ from made_networks import DATES, HOSTILE, MODEL, TICKERS, made_tables, value_of,
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError, PeerglassError
-from pipelines.explain.unit import unit_of
+from pipelines.explain.fitted import unit_of
 from pipelines.pages.explorer import (
     has_networks,
     model_payload,

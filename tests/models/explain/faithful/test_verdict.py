@@ -25,7 +25,6 @@ from models.explain.faithful.forecasts import (
     Subject,
     measure_days,
 )
-from models.explain.faithful.inference import intervene
 from models.explain.faithful.statistics import Estimate
 from models.explain.faithful.summary import (
     Agreement,
@@ -35,7 +34,7 @@ from models.explain.faithful.summary import (
     measure_methods,
     randomisation,
 )
-from models.explain.faithful.unit_games import REMOVALS
+from models.explain.faithful.unit_games import REMOVALS, intervene
 from models.explain.faithful.verdict import Verdict, judge
 
 DAYS_W = 0.6 ** np.arange(W)[::-1]  # the newest day counts most
