@@ -1,4 +1,4 @@
-"""Games of a single forecast over its own days or its peers, three ways to remove them, and their gradients.
+"""Games of a single forecast over its own days or its peers, its gradients, and other weights at inference.
 
 Legend: N firms of a date, W window length, P units, M coalitions, K background draws, D model width.
 

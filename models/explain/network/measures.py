@@ -1,6 +1,11 @@
-"""Measures of a network: strength and rank of firms, communities, reciprocity, and homophily.
+"""Measures of a network beside their nulls, comparisons with other networks, and the evidence in returns.
 
-Legend: N firms of the panel, B draws of the null.  Matrices are [target i, source j].
+Two networks over the same firms are not two samples of independent pairs: all edges of a firm move together.
+Their null is therefore that of the quadratic assignment procedure (Krackhardt 1988): one network keeps its
+structure and its firms change names at random. The network says what a model uses. Whether the market works
+like that is another question, which returns answer that the model never saw.
+
+Legend: N firms of the panel, T sessions, E edges, B draws of the null. Matrices are [target i, source j].
 """
 
 from __future__ import annotations
