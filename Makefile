@@ -7,7 +7,7 @@ STAMP := $(VENV)/.up-to-date
 VERSION = -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test golden golden-check lint format bench docs reference
+.PHONY: help venv demo check test golden golden-check lint format bench docs reference
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,8 +46,14 @@ demo: venv  ## run the whole pipeline on the embedded market; prints the report'
 
 # Containers often set PYTHONDONTWRITEBYTECODE. Without cached bytecode, every process that the tests start would compile
 # the package again.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/python -m pytest --numprocesses 4 \
+    --dist loadfile --no-loadscope-reorder --quiet
+
 test: venv  ## run all tests
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --quiet
+	$(PYTEST)
+
+check: venv lint  ## run what a change needs: lint, and all tests that are not marked slow
+	$(PYTEST) -m "not slow"
 
 golden: venv  ## regenerate the golden figures in tests/golden
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/make.py

@@ -58,36 +58,10 @@ TINY: Mapping[str, Any] = {
     "device": "cpu",
 }
 
-LONG = (
-    "test_run",
-    "test_yfinance_refusals",
-    "test_lake_places",
-    "test_site",
-    "test_season",
-    "test_notebooks",
-    "test_resume",
-    "test_outages",
-    "test_ray",
-    "test_commands",
-    "test_guard",
-    "test_locks",
-    "test_leakage",
-    "test_stacks",
-    "test_stores",
-    "test_nightly",
-    "test_between_nights",
-    "test_training_edges",
-    "test_own_packages",
-    "test_cli",
-    "test_report",
-    "test_lake_kill",
-    "test_golden",
-)
-"""Files that take 20 seconds and more. They start first, so that none is left when the others have ended.
+FIRST = ("test_run.py", "test_yfinance_refusals.py", "test_lake_places.py", "test_site.py")
+"""In a new checkout, the first file compiles the loops that the others use; the next three need none of them.
 
-Files are not split among processes, because each would make the file's fixtures, such as a whole run. In a
-new checkout, `test_run` compiles the loops that the others use. The three files after it need none of them,
-so that the four processes do not compile the same loops at the same time.
+So the four processes do not compile the same loops at the same time.
 """
 
 TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
@@ -106,9 +80,21 @@ TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start long files first."""
-    place = {f"{name}.py": at for at, name in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.path.name, len(LONG)))
+    """Start the files with the slowest tests first, so that none is left when the others have ended.
+
+    Files are not split among processes, because each would make the file's fixtures, such as a whole run.
+    """
+    seconds: dict[Path, dict[str, float]] = {}
+    for item in items:
+        slow = item.get_closest_marker("slow")
+        if slow is not None:
+            seconds.setdefault(item.path, {})[item.name.partition("[")[0]] = slow.args[0]
+    place = {name: at for at, name in enumerate(FIRST)}
+
+    def key(item: pytest.Item) -> tuple[int, float]:
+        return place.get(item.path.name, len(FIRST)), -sum(seconds.get(item.path, {}).values())
+
+    items.sort(key=key)
 
 
 def pytest_collection_finish() -> None:
