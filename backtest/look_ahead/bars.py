@@ -137,12 +137,15 @@ def _opens(data: Delivery) -> Iterator[Finding]:
     ratio = float(np.mean(np.abs(move[known]))) / max(float(np.mean(to_previous[known])), 1e-12)
     x, y = np.clip(move[known], -_LARGEST, _LARGEST), np.clip(later[known], -_LARGEST, _LARGEST)
     slope = float(x @ y / (x @ x))
+    sentence = (
+        f"The open is that of a later session: it is {ratio:.2f} times as far from the close of its session "
+        f"as from the close before, and the next return is {slope:.2f} times the move from close to open. "
+        "Move the opens back by one session."
+    )
     yield Finding(
         "open to close over open to previous close",
         "fail" if ratio < OPEN_RATIO and slope >= OPEN_SLOPE else "pass",
-        f"The open is that of a later session: it is {ratio:.2f} times as far from the close of its session "
-        f"as from the close before, and the next return is {slope:.2f} times the move from close to open. "
-        "Move the opens back by one session.",
+        sentence,
         ratio,
         OPEN_RATIO,
     )
@@ -163,12 +166,15 @@ def _averages(data: Delivery) -> Iterator[Finding]:
             " Net asset values and appraisals are averages of the past without look-ahead, but nobody can "
             "trade at them."
         )
+    sentence = (
+        "The closes are averages of several sessions: the returns of a firm, less the market's, have a first "
+        f"autocorrelation of {middle:+.2f} in the median of {len(c_N)} firms, and traded prices about zero "
+        f"or less. If the average is centred, today's close contains tomorrow's: {cure}"
+    )
     yield Finding(
         "autocorrelation",
         "fail" if middle >= AUTOCORRELATION and traded else "warn" if suspect else "pass",
-        "The closes are averages of several sessions: the returns of a firm, less the market's, have a first "
-        f"autocorrelation of {middle:+.2f} in the median of {len(c_N)} firms, and traded prices about zero "
-        f"or less. If the average is centred, today's close contains tomorrow's: {cure}",
+        sentence,
         middle,
         AUTOCORRELATION,
     )
@@ -188,12 +194,15 @@ def _moved(data: Delivery) -> Iterator[Finding]:
     late = float(pooled_correlations(size_TN, volume_TN)[0][0])
     early = float(pooled_correlations(volume_TN, size_TN)[0][0])
     best, which = max((late, "before"), (early, "after"))
+    sentence = (
+        f"Closes and volume are of different sessions: volume correlates by {best:+.2f} with the size of the "
+        f"return of the session {which}, and by {now:+.2f} with that of its own. Compare both with an "
+        "exchange's record of a single day."
+    )
     yield Finding(
         "volume with the size of the return, off the session",
         "fail" if best >= 0.08 and best > 1.5 * max(now, 0.0) else "pass",
-        f"Closes and volume are of different sessions: volume correlates by {best:+.2f} with the size of the "
-        f"return of the session {which}, and by {now:+.2f} with that of its own. Compare both with an "
-        "exchange's record of a single day.",
+        sentence,
         best,
         max(1.5 * now, 0.08),
     )
@@ -219,12 +228,15 @@ def _gaps(data: Delivery) -> Iterator[Finding]:
     ratio = float(before.sum()) / max(float(after.sum()), 1e-12)
     # prices that are pinned after a takeover move the mean, but they are few runs
     usual = (before > after).sum() - 0.5 * count >= 3.0 * 0.5 * math.sqrt(count)
+    sentence = (
+        f"Gaps in the closes were filled backwards: the mean move into {count:,} runs of repeated closes is "
+        f"{ratio:.1f} times the move out of them, so the price of a gap's end stands at its beginning. Leave "
+        "gaps empty."
+    )
     yield Finding(
         "move into over out of repeated closes",
         "fail" if ratio >= REPEAT_RATIO and usual else "pass",
-        f"Gaps in the closes were filled backwards: the mean move into {count:,} runs of repeated closes is "
-        f"{ratio:.1f} times the move out of them, so the price of a gap's end stands at its beginning. Leave "
-        "gaps empty.",
+        sentence,
         ratio,
         REPEAT_RATIO,
     )
@@ -244,20 +256,26 @@ def _bounds(data: Delivery) -> Iterator[Finding]:
     if len(at) < _FEWEST_FIRMS:
         return
     share = float(np.median(at))
+    sentence = (
+        f"Closes are clipped at bounds of the whole sample: a firm has {share:.1%} of its closes at its own "
+        "maximum or minimum, and the bound was not known before the sample ended."
+    )
     yield Finding(
         "share of closes at a firm's extremes",
         "fail" if share >= EXTREMES else "pass",
-        f"Closes are clipped at bounds of the whole sample: a firm has {share:.1%} of its closes at its own "
-        "maximum or minimum, and the bound was not known before the sample ended.",
+        sentence,
         share,
         EXTREMES,
     )
     share = float(np.median(equal)) if len(equal) >= _FEWEST_FIRMS else 0.0
+    sentence = (
+        f"Returns are clipped at bounds of the whole sample: a firm has {share:.1%} of its returns exactly "
+        "at its largest or smallest one, and the bound was not known before the sample ended."
+    )
     yield Finding(
         "share of returns at a firm's extremes",
         "fail" if share >= CLIPPED else "pass",
-        f"Returns are clipped at bounds of the whole sample: a firm has {share:.1%} of its returns exactly "
-        "at its largest or smallest one, and the bound was not known before the sample ended.",
+        sentence,
         share,
         CLIPPED,
     )
@@ -291,12 +309,15 @@ def _adjusted(data: Delivery) -> Iterator[Finding]:
     if both.sum() < _FEWEST_FIRMS:
         return
     moved = float(((shares[0] < OFF_GRID) & (shares[1] > ON_GRID))[both].mean())
+    sentence = (
+        f"Prices are adjusted with later events: {moved:.0%} of the firms trade in whole cents late in the "
+        "sample and not early in it, so their levels know the splits and dividends that came later. Returns "
+        "are right; do not use levels, a minimum price or dollar volume, or deliver prices as quoted."
+    )
     yield Finding(
         "share of firms whose closes leave the grid of ticks in the past",
         "warn" if moved >= OFF_GRID else "pass",
-        f"Prices are adjusted with later events: {moved:.0%} of the firms trade in whole cents late in the "
-        "sample and not early in it, so their levels know the splits and dividends that came later. Returns "
-        "are right; do not use levels, a minimum price or dollar volume, or deliver prices as quoted.",
+        sentence,
         moved,
         OFF_GRID,
     )
@@ -316,12 +337,15 @@ def _tails(data: Delivery) -> Iterator[Finding]:
     early = rows.filter(pl.col("gap") > GAP_DAYS)
     share = early.height / rows.height
     days = float(early["gap"].median() or 0.0)  # type: ignore[arg-type]
+    sentence = (
+        f"The last prices before a delisting are missing for {early.height} of {rows.height} delisted firms: "
+        f"they end {days:.0f} days before (median). The fall of a failing firm is in these days; nobody who "
+        "holds it can leave before it."
+    )
     yield Finding(
         "share of delisted firms whose last prices are missing",
         "warn" if share >= 0.5 else "pass",
-        f"The last prices before a delisting are missing for {early.height} of {rows.height} delisted firms: "
-        f"they end {days:.0f} days before (median). The fall of a failing firm is in these days; nobody who "
-        "holds it can leave before it.",
+        sentence,
         share,
         0.5,
     )

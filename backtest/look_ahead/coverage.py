@@ -195,21 +195,17 @@ def gaps_in_prices(index_TN: FloatArray, traded_TN: BoolArray, return_TN: FloatA
             if proof
             else "rows may have been left out for the returns after them, or a few halts ended alike"
         )
-        return Finding(
-            name,
-            "fail" if proof else "warn",
+        sentence = (
             f"Prices {where} {moved}, more than {max(sign, 1.0 - sign):.0%} of the other firms' did between "
-            f"the same sessions: {judged}.",
-            sign,
+            f"the same sessions: {judged}."
         )
+        return Finding(name, "fail" if proof else "warn", sentence, sign)
     if size >= _EXTREME and len(found) >= _MIN_PROOF and size - _ERRORS * size_error > _SHARP - 0.1:
-        return Finding(
-            name,
-            "fail",
+        sentence = (
             f"Prices moved more {moved} than {size:.0%} of the other firms' did between the same sessions: "
-            "rows were left out for the size of the moves after them.",
-            size,
+            "rows were left out for the size of the moves after them."
         )
+        return Finding(name, "fail", sentence, size)
     return Finding(name, "pass", f"Moves {moved} are like those of the other firms.", sign)
 
 

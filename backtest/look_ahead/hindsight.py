@@ -215,12 +215,15 @@ def _groups(data: Delivery, total_N: FloatArray) -> Iterator[Finding]:
     known = np.isfinite(total_N) & (group_N >= 0)
     share = _explained_share(total_N[known], group_N[known])
     if share is not None:
+        sentence = (
+            f"The groups know later returns: they explain {share:.0%} of the differences between the firms' "
+            "returns over the whole sample, and industries explain at most half. The codes were probably "
+            "made from these returns: use a classification with the dates on which it was published."
+        )
         yield Finding(
             "share of total returns that groups explain",
             "fail" if share >= EXPLAINED else "pass",
-            f"The groups know later returns: they explain {share:.0%} of the differences between the firms' "
-            "returns over the whole sample, and industries explain at most half. The codes were probably "
-            "made from these returns: use a classification with the dates on which it was published.",
+            sentence,
             share,
             EXPLAINED,
         )
@@ -251,14 +254,17 @@ def _redrawn(data: Delivery) -> Iterator[Finding]:
         return
     more = float(after.mean() - before.mean())
     z = more / float(np.sqrt(after.var() / len(after) + before.var() / len(before)))
-    yield Finding(
-        "share of daily returns that groups explain after the day they were drawn up, less before",
-        "warn" if more >= REDRAWN and z >= CODE_DEVIATIONS else "pass",
+    sentence = (
         f"The groups may know later returns: those drawn up on {data.day(int(days[0]))} and {len(days) - 1} "
         f"other days explain {after.mean():.0%} of the differences between daily returns in the {CODE_SPAN} "
         f"sessions after, and {before.mean():.0%} in those before (z {z:.0f}). Groups drawn from the past "
         "explain the past at least as well: ask for the day on which they were published, or compare with an "
-        "earlier delivery (audit --vintage).",
+        "earlier delivery (audit --vintage)."
+    )
+    yield Finding(
+        "share of daily returns that groups explain after the day they were drawn up, less before",
+        "warn" if more >= REDRAWN and z >= CODE_DEVIATIONS else "pass",
+        sentence,
         more,
         REDRAWN,
     )
@@ -285,12 +291,15 @@ def _tickers(total_N: FloatArray) -> Iterator[Finding]:
     rank = np.argsort(np.argsort(total_N[known]))
     correlation = float(np.corrcoef(rank, np.arange(len(known)))[0, 1])
     z = abs(np.arctanh(np.clip(correlation, -0.999999, 0.999999))) * np.sqrt(len(known) - 3)
+    sentence = (
+        "The order of the tickers knows later returns: its rank correlation with the return over the whole "
+        f"sample is {correlation:+.2f} over {len(known)} firms. The names were probably given after sorting "
+        "by performance: a model that sees firms in this order can learn it."
+    )
     yield Finding(
         "rank correlation of the tickers' order with total returns",
         "fail" if abs(correlation) >= ORDER and z >= CODE_DEVIATIONS else "pass",
-        "The order of the tickers knows later returns: its rank correlation with the return over the whole "
-        f"sample is {correlation:+.2f} over {len(known)} firms. The names were probably given after sorting "
-        "by performance: a model that sees firms in this order can learn it.",
+        sentence,
         correlation,
         ORDER,
     )
@@ -341,25 +350,22 @@ def membership(data: Delivery) -> Result:
         rule = "Today's membership for all dates" if reasons else "Membership that knows later returns"
         return answer("fail", f"{rule}: in {name}, {'; '.join([*reasons, *timed])}.", [evidence])
     if changes == 0 and years >= 1.0:
-        return answer(
-            "warn",
+        sentence = (
             f"Membership of {name} never changes in {years:.1f} years: a list made after its first date "
-            "contains hindsight.",
-            [evidence],
+            "contains hindsight."
         )
+        return answer("warn", sentence, [evidence])
     if exits == 0 and expected >= EXPECTED:
-        return answer(
-            "warn",
+        sentence = (
             f"No firm ever leaves {name} in {years:.1f} years, though firms join: this looks like the "
-            "members of the last day with their joining dates.",
-            [evidence],
+            "members of the last day with their joining dates."
         )
-    return answer(
-        "pass",
+        return answer("warn", sentence, [evidence])
+    sentence = (
         f"{name}: {changes} changes of {members} members in {years:.1f} years, and no firm is a member long "
-        "before its listing.",
-        [evidence],
+        "before its listing."
     )
+    return answer("pass", sentence, [evidence])
 
 
 def _timed(data: Delivery) -> Iterator[str]:

@@ -130,14 +130,11 @@ def equal_to_later_value(signal_TN: FloatArray, known: KnownValues, what: str = 
     (now, _), (then, series) = best[False], best[True]
     if then < CLOSE or 1.0 - then >= NEARER * (1.0 - now):
         return Finding(name, "pass", "The signal is no later price or volume.", then, CLOSE)
-    return Finding(
-        name,
-        "fail",
+    sentence = (
         f"{what[0].upper()}{what[1:]} at t equals {series}: their rank correlation is {then:.4f}, but at "
-        f"most {now:.4f} with series known at t.",
-        then,
-        CLOSE,
+        f"most {now:.4f} with series known at t."
     )
+    return Finding(name, "fail", sentence, then, CLOSE)
 
 
 def check(data: Delivery) -> Result:
@@ -211,13 +208,11 @@ def static_signal(signal_TN: FloatArray, return_TN: FloatArray) -> Finding:
     correlation = float(rank_ic_by_date(mean_N[None], earned_N[None])[0])
     bound = abs(correlation) - 4.0 / float(used_N.sum()) ** 0.5
     if bound > _STATIC_CEILING:
-        return Finding(
-            name,
-            "fail",
+        sentence = (
             "The signal never changes, and its rank correlation with the firms' mean returns over the whole "
-            f"file is {correlation:+.2f}: it was computed from them.",
-            correlation,
+            f"file is {correlation:+.2f}: it was computed from them."
         )
+        return Finding(name, "fail", sentence, correlation)
     return Finding(
         name, "pass", f"Rank correlation with the firms' mean returns: {correlation:+.2f}.", correlation
     )

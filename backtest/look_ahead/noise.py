@@ -76,8 +76,22 @@ def _existing_columns(frame: pl.DataFrame, values: Mapping[str, np.ndarray]) -> 
     }
 
 
+def _cut(frame: pl.DataFrame, column: str, day: dt.date) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rows that were known on a day, and later ones."""
+    return frame.filter(pl.col(column) <= day), frame.filter(pl.col(column) > day)
+
+
+def _some(frame: pl.DataFrame, share: float, rng: Draw) -> pl.DataFrame:
+    return frame.filter(pl.Series(rng.random(frame.height) < share, dtype=pl.Boolean))
+
+
+def _days_after(day: dt.date, most: int, count: int, rng: Draw) -> pl.Series:
+    return pl.Series([day + dt.timedelta(days=int(n)) for n in rng.integers(1, most, count)], dtype=pl.Date)
+
+
 def _noisy_prices(prices: pl.DataFrame, day: dt.date, ticker: str, rng: Draw) -> pl.DataFrame:
-    later = prices.filter(pl.col("date") > day).sort("date", "ticker")
+    known, later = _cut(prices, "date", day)
+    later = later.sort("date", "ticker")
     keep = pl.Series(rng.random(later.height) < 0.9)
     firms = later["ticker"].unique().sort()
     stopped = firms.filter(pl.Series(rng.random(firms.len()) < 0.1))  # these never trade again
@@ -98,48 +112,37 @@ def _noisy_prices(prices: pl.DataFrame, day: dt.date, ticker: str, rng: Draw) ->
         "dividend": np.where(rng.random(size) < 0.2, 0.3 * close, 0.0),
     }
     later = later.with_columns(**_existing_columns(prices, drawn))
-    return pl.concat([prices.filter(pl.col("date") <= day), later]).sort("date", "ticker")
+    return pl.concat([known, later]).sort("date", "ticker")
 
 
 def _noisy_statements(statements: pl.DataFrame, day: dt.date, _: str, rng: Draw) -> pl.DataFrame:
     key = ["ticker", "period_end", "known_at", "item"]
-    known, later = statements.filter(pl.col("known_at") <= day), statements.filter(pl.col("known_at") > day)
-    restated = known.with_columns(
-        pl.lit(day + dt.timedelta(days=1)).alias("known_at"), pl.lit("restated").alias("filing_id")
-    )
+    known, later = _cut(statements, "known_at", day)
+    restated = known.with_columns(known_at=pl.lit(day + dt.timedelta(days=1)), filing_id=pl.lit("restated"))
     later = pl.concat([later, restated]).unique(key, keep="first", maintain_order=True)
     values = np.exp(rng.normal(10.0, 5.0, later.height))
     return pl.concat([known, later.with_columns(pl.Series("value", values))])
 
 
 def _noisy_securities(securities: pl.DataFrame, day: dt.date, ticker: str, rng: Draw) -> pl.DataFrame:
-    known, later = (
-        securities.filter(pl.col("valid_from") <= day),
-        securities.filter(pl.col("valid_from") > day),
-    )
+    known, later = _cut(securities, "valid_from", day)
     delisted = (pl.col("delisted_on") <= day).fill_null(value=False)
-    end_date = pl.Series(
-        [day + dt.timedelta(days=int(n)) for n in rng.integers(1, 200, known.height)], dtype=pl.Date
-    )
+    end_date = _days_after(day, 200, known.height, rng)
     paid = pl.Series(rng.uniform(-1.0, 0.5, known.height))
     reason = pl.Series(rng.choice(["merger", "performance", "unknown"], known.height), dtype=pl.String)
     until = day + dt.timedelta(days=1)
     ended = (pl.col("valid_to") <= day).fill_null(value=False)
     known = known.with_columns(
-        pl.when(delisted).then(pl.col("delisted_on")).otherwise(end_date).alias("delisted_on"),
-        pl.when(delisted).then(pl.col("delisting_return")).otherwise(paid).alias("delisting_return"),
-        pl.when(delisted).then(pl.col("delisting_reason")).otherwise(reason).alias("delisting_reason"),
-        pl.when(ended).then(pl.col("valid_to")).otherwise(pl.lit(until)).alias("valid_to"),
+        delisted_on=pl.when(delisted).then("delisted_on").otherwise(end_date),
+        delisting_return=pl.when(delisted).then("delisting_return").otherwise(paid),
+        delisting_reason=pl.when(delisted).then("delisting_reason").otherwise(reason),
+        valid_to=pl.when(ended).then("valid_to").otherwise(pl.lit(until)),
     )
-    moved = known.filter(pl.col("valid_to") == until).with_columns(
-        pl.lit(until).alias("valid_from"), pl.lit(None, dtype=pl.Date).alias("valid_to")
-    )
-    new_rows = moved.head(1).with_columns(
-        pl.lit(ticker).alias("ticker"), pl.lit(None, dtype=pl.Date).alias("listed_on")
-    )
-    later = pl.concat([later, moved, new_rows]).unique(
-        ["ticker", "valid_from"], keep="first", maintain_order=True
-    )
+    none = pl.lit(None, dtype=pl.Date)
+    moved = known.filter(pl.col("valid_to") == until).with_columns(valid_from=pl.lit(until), valid_to=none)
+    new_rows = moved.head(1).with_columns(ticker=pl.lit(ticker), listed_on=none)
+    later = pl.concat([later, moved, new_rows])
+    later = later.unique(["ticker", "valid_from"], keep="first", maintain_order=True)
     groups = {
         name: rng.choice([*securities[name].drop_nulls().unique().sort(), NEW_GROUP], later.height)
         for name in _GROUPS
@@ -153,35 +156,30 @@ def _noisy_securities(securities: pl.DataFrame, day: dt.date, ticker: str, rng: 
 
 
 def _noisy_membership(membership: pl.DataFrame, day: dt.date, ticker: str, rng: Draw) -> pl.DataFrame:
-    key = ["universe", "ticker", "from_date"]
-    known = membership.filter(pl.col("from_date") <= day)
-    end_date = pl.Series(
-        [day + dt.timedelta(days=int(n)) for n in rng.integers(1, 60, known.height)], dtype=pl.Date
-    )
+    known, later = _cut(membership, "from_date", day)
+    end_date = _days_after(day, 60, known.height, rng)
     ended = (pl.col("to_date") <= day).fill_null(value=False)
     leaves = pl.Series(rng.random(known.height) < 0.5)
-    stays = pl.when(leaves).then(end_date).otherwise(pl.lit(None, dtype=pl.Date))
-    known = known.with_columns(pl.when(ended).then(pl.col("to_date")).otherwise(stays).alias("to_date"))
-    later = membership.filter(pl.col("from_date") > day)
-    later = later.filter(pl.Series(rng.random(later.height) < 0.5, dtype=pl.Boolean))
-    joins = pl.lit(day + dt.timedelta(days=1)).alias("from_date")
+    none = pl.lit(None, dtype=pl.Date)
+    stays = pl.when(leaves).then(end_date).otherwise(none)
+    known = known.with_columns(to_date=pl.when(ended).then("to_date").otherwise(stays))
+    joins = pl.lit(day + dt.timedelta(days=1))
     new_rows = membership.unique("universe", maintain_order=True).with_columns(
-        pl.lit(ticker).alias("ticker"), joins, pl.lit(None, dtype=pl.Date).alias("to_date")
+        ticker=pl.lit(ticker), from_date=joins, to_date=none
     )
-    return pl.concat([known, later, new_rows]).unique(key, keep="first", maintain_order=True)
+    rows = pl.concat([known, _some(later, 0.5, rng), new_rows])
+    return rows.unique(["universe", "ticker", "from_date"], keep="first", maintain_order=True)
 
 
 def _noisy_inputs(inputs: pl.DataFrame, day: dt.date, ticker: str, rng: Draw) -> pl.DataFrame:
-    known, later = inputs.filter(pl.col("date") <= day), inputs.filter(pl.col("date") > day)
-    later = later.filter(pl.Series(rng.random(later.height) < 0.9, dtype=pl.Boolean))
-    new_rows = later.unique(["name", "date"], maintain_order=True).with_columns(
-        pl.lit(ticker).alias("ticker")
-    )
+    known, later = _cut(inputs, "date", day)
+    later = _some(later, 0.9, rng)
+    new_rows = later.unique(["name", "date"], maintain_order=True).with_columns(ticker=pl.lit(ticker))
     later = pl.concat([later, new_rows])
     values = rng.normal(0.0, 1.0, later.height) * np.exp(rng.normal(0.0, 3.0, later.height))
     return pl.concat([known, later.with_columns(pl.Series("value", values))])
 
 
 def _noisy_gaps(gaps: pl.DataFrame, day: dt.date, _: str, rng: Draw) -> pl.DataFrame:
-    known, later = gaps.filter(pl.col("date") <= day), gaps.filter(pl.col("date") > day)
-    return pl.concat([known, later.filter(pl.Series(rng.random(later.height) < 0.5, dtype=pl.Boolean))])
+    known, later = _cut(gaps, "date", day)
+    return pl.concat([known, _some(later, 0.5, rng)])

@@ -218,14 +218,12 @@ def sudden_end(found: Profiles) -> Finding:
         drop_D = drop_D[~np.isnan(drop_D)]
         if drop_D.mean() > _DROP_ERRORS * drop_D.std(ddof=1) / len(drop_D) ** 0.5:
             before = mean_of(plateau_D.ravel())
-            return Finding(
-                "sudden end of the IC",
-                "fail",
+            sentence = (
                 f"The IC with single sessions is {before:+.3f} up to session t+{b} and "
                 f"{sign * later_K[0]:+.3f} in the session after it. What is known at t fades; a window that "
-                f"ends {b} session{'s' if b > 1 else ''} after t ends like this.",
-                float(before),
+                f"ends {b} session{'s' if b > 1 else ''} after t ends like this."
             )
+            return Finding("sudden end of the IC", "fail", sentence, float(before))
     if not examined:
         return Finding("sudden end of the IC", "skipped", "Too few sessions after t have an IC.")
     return Finding("sudden end of the IC", "pass", "The ICs with single sessions after t have no sudden end.")
@@ -250,21 +248,17 @@ def later_sizes(found: Profiles) -> Finding:
     more_D = sign * (later_D - earlier_D)
     name = "size of later returns"
     if best[0] > ceiling(1):
-        return Finding(
-            name,
-            "fail",
+        sentence = (
             f"The signal's change has a correlation of {best[1]:+.3f} with the size of the return of session "
-            f"t+{best[2]}, whatever its sign: it knows the volatility of that session.",
-            best[1],
+            f"t+{best[2]}, whatever its sign: it knows the volatility of that session."
         )
+        return Finding(name, "fail", sentence, best[1])
     if later > REMARKABLE and later > _MORE * max(earlier, 0.0) and lower_bound(more_D) > 0:
-        return Finding(
-            name,
-            "fail",
+        sentence = (
             f"The signal has a correlation of {later:.3f} with the sizes of the next 21 returns and of "
-            f"{earlier:.3f} with those of the last 21: it knows later volatility better than earlier.",
-            float(later),
+            f"{earlier:.3f} with those of the last 21: it knows later volatility better than earlier."
         )
+        return Finding(name, "fail", sentence, float(later))
     if not np.isfinite(later):
         return Finding(name, "skipped", "Too few sessions before and after the signal's dates.")
     return Finding(name, "pass", "Sizes of later returns are not known better than those of earlier ones.")
@@ -296,13 +290,11 @@ def early_firms(found: Profiles, tickers_N: tuple[str, ...]) -> Finding:
     count = int(flagged_N.sum())
     if count >= max(3, 0.01 * tested):
         named = ", ".join(tickers_N[n] for n in np.flatnonzero(flagged_N)[:5])
-        return Finding(
-            name,
-            "fail",
+        sentence = (
             f"The signals of {count:,} of {tested:,} firms know the return of session t+1 as those of the "
-            f"other firms know that of session t: {named}{', ...' if count > 5 else ''}.",
-            float(count),
+            f"other firms know that of session t: {named}{', ...' if count > 5 else ''}."
         )
+        return Finding(name, "fail", sentence, float(count))
     return Finding(name, "pass", f"None of {tested:,} firms is dated a session earlier than the others.")
 
 

@@ -57,21 +57,19 @@ def check(data: Delivery) -> Result:
 
 def _colliding(data: Delivery, table: pl.DataFrame) -> Iterator[Finding]:
     """Versions of one item with the same known_at; the contract rejects them, so they are quarantined."""
-    if data.rejected is None:
-        return
-    kept_out = data.rejected.filter(
-        (pl.col("table") == "fundamentals") & pl.col("rule").str.contains("primary_key|unique|duplicate")
-    )
+    twice = pl.col("rule").str.contains("primary_key|unique|duplicate")
+    rejected = pl.DataFrame() if data.rejected is None else data.rejected
+    kept_out = rejected.filter(twice & (pl.col("table") == "fundamentals")) if rejected.height else rejected
     if kept_out.is_empty():
         return
     share = kept_out.height / (table.height + kept_out.height)
-    yield Finding(
-        "versions share a known_at",
-        "fail" if share >= COLLIDING_SHARE else "warn",
+    sentence = (
         f"Restated values at the original date: {kept_out.height:,} statement rows ({share:.1%}) have the "
         "same (ticker, period_end, item) and known_at as another version and were quarantined. The source "
-        "does not give the date of the later version.",
-        kept_out.height,
+        "does not give the date of the later version."
+    )
+    yield Finding(
+        "versions share a known_at", "fail" if share >= COLLIDING_SHARE else "warn", sentence, kept_out.height
     )
 
 
@@ -83,54 +81,41 @@ def _twice_dated(table: pl.DataFrame) -> Iterator[Finding]:
     twice = filings.filter(pl.col("known_at") > 1)
     share = twice.height / filings.height
     if share > TWICE_DATED_SHARE:
-        yield Finding(
-            "a filing has several dates",
-            "fail",
+        sentence = (
             f"Restated values at the original date: {twice.height:,} of {filings.height:,} filings "
             f"({share:.1%}) have more than one known_at, such as {twice['filing_id'][0]} of "
-            f"{twice['ticker'][0]}. A filing is published only once.",
-            twice.height,
+            f"{twice['ticker'][0]}. A filing is published only once."
         )
+        yield Finding("a filing has several dates", "fail", sentence, twice.height)
 
 
 def _overwritten(table: pl.DataFrame) -> Iterator[Finding]:
     """Later versions that equal the value at the original date: the original value was overwritten."""
-    first = (
-        table.sort("known_at")
-        .group_by(_VALUE, maintain_order=True)
-        .agg(pl.col("known_at").first().alias("first_known"), pl.col("value").first().alias("first_value"))
+    versions = table.sort("known_at").with_columns(
+        first_known=pl.col("known_at").first().over(_VALUE),
+        differs=pl.col("value") != pl.col("value").first().over(_VALUE),
+        # comparatives, reported together with a newer period
+        repeats=pl.col("period_end").max().over("ticker", "known_at") > pl.col("period_end"),
     )
-    later = table.join(first, on=_VALUE).filter(pl.col("known_at") > pl.col("first_known"))
-    if later.is_empty():
-        return
-    newest = table.group_by("ticker", "known_at").agg(pl.col("period_end").max().alias("newest"))
-    later = later.join(newest, on=["ticker", "known_at"]).with_columns(
-        differs=pl.col("value") != pl.col("first_value"),
-        repeats=pl.col("newest")
-        > pl.col("period_end"),  # comparatives, reported together with a newer period
-    )
+    later = versions.filter(pl.col("known_at") > pl.col("first_known"))
     amended = later.filter(~pl.col("repeats")).group_by(_PERIOD).agg(pl.col("differs").any())
     if amended.height >= AMENDED and not amended["differs"].any():
         chance = 2.0**-amended.height
-        yield Finding(
-            "amendments change nothing",
-            "warn",
+        sentence = (
             f"Restated values at the original date, or amendments that changed nothing: {amended.height:,} "
             "statements were amended later, but no value differs from that at the original date (a chance of "
             f"{chance:.1g} if every second amendment changes a number). Compare with an earlier delivery "
-            "(audit --vintage), or with the first filing of one of them.",
-            amended.height,
+            "(audit --vintage), or with the first filing of one of them."
         )
+        yield Finding("amendments change nothing", "warn", sentence, amended.height)
     repeated = later.filter(pl.col("repeats"))
     if repeated.height >= REPEATED and not repeated["differs"].any():
-        yield Finding(
-            "comparatives change nothing",
-            "fail",
+        sentence = (
             f"Restated values at the original date: {repeated.height:,} values were published again with a "
             "later period, but none differs from that at the original date. The original values were "
-            "probably overwritten.",
-            repeated.height,
+            "probably overwritten."
         )
+        yield Finding("comparatives change nothing", "fail", sentence, repeated.height)
 
 
 def _early(table: pl.DataFrame) -> Iterator[Finding]:
@@ -140,26 +125,22 @@ def _early(table: pl.DataFrame) -> Iterator[Finding]:
     soon = first.filter(pl.col("lag") <= EARLY_DAYS)
     share = soon.height / first.height
     if soon.height > AMENDED and share >= EARLY_SHARE:
-        yield Finding(
-            "known at the period's end",
-            "fail",
+        sentence = (
             f"Statements known too early: {share:.0%} of {first.height:,} statements are known within "
             f"{EARLY_DAYS} days of their period's end, such as {soon['ticker'][0]} for "
             f"{soon['period_end'][0]}, when no firm has reported: known_at is not the publication date. Map "
-            "the filing date, or set reporting_lag_days.",
-            soon.height,
+            "the filing date, or set reporting_lag_days."
         )
+        yield Finding("known at the period's end", "fail", sentence, soon.height)
     assumed = first.filter(pl.col("assumed"))
     if not assumed.is_empty():
         days = int(assumed["lag"].median())  # type: ignore[arg-type]
         short = f", below the shortest deadline of {SHORT_LAG_DAYS} days" if days < SHORT_LAG_DAYS else ""
-        yield Finding(
-            "assumed lag",
-            "warn",
+        sentence = (
             f"Assumed lag: {assumed.height:,} of {first.height:,} statements have no publication date and "
-            f"are assumed to be known {days} days after their period's end{short}.",
-            assumed.height,
+            f"are assumed to be known {days} days after their period's end{short}."
         )
+        yield Finding("assumed lag", "warn", sentence, assumed.height)
 
 
 def _single_versions(table: pl.DataFrame) -> Iterator[Finding]:
@@ -167,10 +148,8 @@ def _single_versions(table: pl.DataFrame) -> Iterator[Finding]:
     versions = table.group_by(_VALUE).agg(pl.col("known_at").n_unique())
     periods = table.select(_PERIOD).n_unique()
     if periods >= ENOUGH and not (versions["known_at"] > 1).any():
-        yield Finding(
-            "no restatement at all",
-            "warn",
+        sentence = (
             f"None of {periods:,} statements was ever restated, although about 1 in 20 usually is: the "
-            "values may be the latest ones, stored at their original dates.",
-            periods,
+            "values may be the latest ones, stored at their original dates."
         )
+        yield Finding("no restatement at all", "warn", sentence, periods)

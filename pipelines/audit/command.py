@@ -64,7 +64,9 @@ def audit_target(
     with Locks(wait=wait, notify=progress.note) as locks:
         if is_config:
             config = load_config(Path(target), overrides)
-            _fill(config, progress, wait=wait)
+            if not (filled := open_lake(config, progress.note)).exists("prices"):
+                progress.note(f"The lake {filled.root} is empty: ingesting its source first.")
+                ingest_config(config, progress.note, progress, wait=wait)
             run, dataset, lake = prepare_run(config, progress, as_of, locks, record=False)
         else:
             if overrides or as_of is not None:
@@ -117,13 +119,6 @@ def warn_after_training(run: Run, echo: Callable[[str], None]) -> None:
     """Print what is too good in the results of a run: ICs, net Sharpe ratios, a test far above validation."""
     for finding in (*high_scores(run), *tests_above_validation(run)):
         echo(f"  warn: performance: {finding}")
-
-
-def _fill(config: Config, progress: Progress, *, wait: bool) -> None:
-    lake = open_lake(config, progress.note)
-    if not lake.exists("prices"):
-        progress.note(f"The lake {lake.root} is empty: ingesting its source first.")
-        ingest_config(config, progress.note, progress, wait=wait)
 
 
 def _track(run: Run, *, failed: bool) -> None:

@@ -25,7 +25,7 @@ from pipelines.run.record import Run
 
 Depth = Literal["quick", "full"]
 _FILE = "audit.json"
-_COUNTED: Final = {
+_SUMMARY: Final = {
     "fail": ("failure", "failures"),
     "pass": ("passed", "passed"),
     "warn": ("warning", "warnings"),
@@ -57,8 +57,7 @@ class Audit:
     @property
     def verdict(self) -> Verdict:
         """The worst verdict."""
-        present = {result.verdict for result in self.results}
-        return next((verdict for verdict in VERDICTS if verdict in present), "skipped")
+        return min((result.verdict for result in self.results), key=VERDICTS.index, default="skipped")
 
     @property
     def failures(self) -> tuple[Result, ...]:
@@ -99,8 +98,7 @@ def counts(table: pl.DataFrame) -> dict[str, int]:
 def summary_line(table: pl.DataFrame) -> str:
     """Format the counts: ``1 failure, 9 passed, 1 warning``."""
     number = counts(table)
-    order = ("fail", "pass", "warn", "skipped")
-    return ", ".join(f"{number[v]} {_COUNTED[v][number[v] != 1]}" for v in order if v in number)
+    return ", ".join(f"{number[v]} {words[number[v] != 1]}" for v, words in _SUMMARY.items() if v in number)
 
 
 def describe(audit: Audit) -> str:
@@ -120,22 +118,10 @@ def _plain(value: object) -> object:
 def make_subject(
     run: Run, tables: dict[str, pl.DataFrame], dataset: Dataset, lake: Lake, depth: Depth, *, fitted: bool
 ) -> Subject:
-    """Collect the inputs of the checks.
+    """Collect the inputs of the checks of a run, or of the run that a config would produce.
 
-    Parameters
-    ----------
-    run
-        The run, or the run that a config would produce.
-    tables, dataset
-        The lake's tables at the run's versions, and the arrays built from them.
-    lake
-        Source of the quarantine and of stored forecasts.
-    depth
-        Budget of the audit.
-    fitted
-        Whether to audit the run's checkpoints and stored forecasts instead of its config.
+    ``fitted`` says whether the run's checkpoints and stored forecasts are audited instead of its config.
     """
-    forecasts = stored_forecasts(run, lake) if fitted else None
     return Subject(
         config=run.config,
         tables={name: frame for name, frame in tables.items() if not name.startswith("truth_")},
@@ -143,7 +129,7 @@ def make_subject(
         budget=budget(run.config, quick=depth == "quick"),
         quarantine=open_rejections(lake),
         run=run if fitted else None,
-        forecasts=forecasts,
+        forecasts=stored_forecasts(run, lake) if fitted else None,
         seed=run.config.audit.seed,
     )
 
@@ -179,12 +165,13 @@ def save_audit(audit: Audit, run: Run) -> Path:
     for result in audit.results:
         if not result.evidence.is_empty():
             run.write_table(f"audit_{result.check}", result.evidence)
+    seconds = round(sum(result.seconds for result in audit.results), 1)
     event = AuditMade(
         environment=environment(),
         depth=audit.depth,
         verdict=audit.verdict,
         counts=counts(audit.table),
-        seconds=round(sum(result.seconds for result in audit.results), 1),
+        seconds=seconds,
     )
     record(run, event)
     whole = {"settings": _settings(run), **json.loads(audit.to_json())}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,44 +41,21 @@ _SMALL = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Size of an audit.
-
-    Attributes
-    ----------
-    quick
-        Whether it is the quick audit within ``peerglass run``.
-    sessions
-        Number of sessions after which the future is replaced, for features and universe.
-    cuts
-        Number of sessions of all kinds of dates after which the future of a few firms is replaced.
-    refits
-        Number of sessions at which models are refitted on a replaced future. For a run: number of folds whose
-        checkpoints are checked.
-    epochs
-        Epochs of a refit; each takes one step.
-    firms
-        Number of firms to sample for refits.
-    train, valid
-        Decision dates of a refit.
-    folds
-        Maximum number of folds whose fit is checked.
-    permutations
-        Number of label permutations.
-    permuted_train
-        Maximum number of training dates of a fit on permuted labels.
-    """
+    """Size of an audit: the quick one within ``peerglass run``, or the full one."""
 
     quick: bool
-    sessions: int
-    cuts: int
-    refits: int
-    epochs: int
-    firms: int
-    train: int
+    sessions: int  # after which the future is replaced, for features and universe
+    cuts: int  # sessions of all kinds of dates after which the future of a few firms is replaced
+    refits: (
+        int  # sessions at which models are refitted on a replaced future; of a run, folds that are checked
+    )
+    epochs: int  # of a refit; each takes one step
+    firms: int  # that are sampled for refits
+    train: int  # decision dates of a refit
     valid: int
-    folds: int
-    permutations: int
-    permuted_train: int
+    folds: int  # whose fit is checked, at most
+    permutations: int  # of the labels
+    permuted_train: int  # training dates of a fit on permuted labels, at most
 
 
 def budget(config: Config, *, quick: bool) -> Budget:
@@ -91,39 +68,17 @@ def budget(config: Config, *, quick: bool) -> Budget:
 
 @dataclass(frozen=True)
 class Subject:
-    """Inputs of the checks. A check must not modify its arrays and tables.
-
-    Attributes
-    ----------
-    config
-        The configuration.
-    tables
-        Lake tables that the config reads, at the audited versions.
-    dataset
-        The arrays built from them.
-    budget
-        Size of the audit.
-    quarantine
-        Rejected rows of the lake that were neither resolved nor released; None if there is no quarantine.
-    run
-        The run whose checkpoints are audited; None for a config.
-    forecasts
-        Stored forecasts of the run, all horizons (`pipelines.results.forecast_tables.stored_forecasts`).
-    seed
-        Seed of the noise and of all draws.
-    older
-        Tables of an earlier delivery of the same data; None if there is none.
-    """
+    """Inputs of the checks. A check must not modify its arrays and tables."""
 
     config: Config
-    tables: Mapping[str, pl.DataFrame]
+    tables: Mapping[str, pl.DataFrame]  # that the config reads, at the audited versions
     dataset: Dataset
     budget: Budget
-    quarantine: pl.DataFrame | None = None
-    run: Run | None = None
-    forecasts: pl.DataFrame | None = None
-    seed: int = field(default=0)
-    older: Mapping[str, pl.DataFrame] | None = None
+    quarantine: pl.DataFrame | None = None  # rejected rows that were neither resolved nor released
+    run: Run | None = None  # whose checkpoints are audited; None for a config
+    forecasts: pl.DataFrame | None = None  # stored ones of the run, of all horizons
+    seed: int = 0  # of the noise and of all draws
+    older: Mapping[str, pl.DataFrame] | None = None  # an earlier delivery of the same data
 
     @cached_property
     def folds(self) -> list[Fold]:

@@ -11,7 +11,7 @@ Shape suffixes: T sessions, N firms.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -68,11 +68,11 @@ def ensembles(subject: Subject) -> Result:
         return answer("fail", problems[0], pl.DataFrame({"finding": problems}))
     plural = "s" if len(stored) > 1 else ""
     also = f", and so are the stored ones of {len(stored)} model{plural}" if stored else ""
-    return answer(
-        "pass",
+    sentence = (
         "Ensembles are the means of the seeds' standardised forecasts, for forecasts that agree with the "
-        f"labels and for those that contradict them{also}.",
+        f"labels and for those that contradict them{also}."
     )
+    return answer("pass", sentence)
 
 
 def mean_of_standardised(seeds: Mapping[int, FloatArray]) -> FloatArray:
@@ -188,6 +188,39 @@ def _times(subject: Subject) -> list[int]:
     return times if subject.budget.quick else [*times, int(rng.choice(usable))]
 
 
+class _Traded(NamedTuple):
+    """A book that traded on a market, and the delay with which its decisions are due."""
+
+    book: MeasuredBook
+    market: Market
+    due: int
+
+    @property
+    def name(self) -> str:
+        return f"Book {self.book.orders.name}"
+
+    def day(self, t: int) -> str:
+        return str(self.market.panel.dates_T[t].astype("datetime64[D]"))
+
+    def ledger(self, until: int) -> dict[tuple[int, str], tuple[float, ...]]:
+        """Trades and profits up to a session of the panel: (session, ticker) -> both.
+
+        Positions follow from them. When a delisted one becomes cash may depend on a record that comes later.
+        """
+        first, moved = self.book.orders.held.start, (pl.col("trade") != 0) | (pl.col("pnl") != 0)
+        rows = self.book.result.ledger.filter((pl.col("session") + first <= until) & moved)
+        return {
+            (s + first, self.market.panel.tickers_N[n]): tuple(amounts)
+            for s, n, *amounts in rows.select("session", "firm", "trade", "pnl").iter_rows()
+        }
+
+    def differs(self, other: _Traded, until: int) -> tuple[str, str] | None:
+        """Day and ticker of the first trade or profit that another book does not have; None without one."""
+        left, right = self.ledger(until), other.ledger(until)
+        keys = [key for key in {*left, *right} if left.get(key) != right.get(key)]
+        return (self.day(min(keys)[0]), min(keys)[1]) if keys else None
+
+
 def _problems(subject: Subject, t: int) -> Iterator[Finding]:
     config, day = subject.config, subject.day(t)
     tables = subject.sample_firms(subject.window(t - _BEFORE, t + 2 * _SPAN), FIRMS)
@@ -208,27 +241,24 @@ def _problems(subject: Subject, t: int) -> Iterator[Finding]:
     true = _trade(market, signals, config)
     noisy_market = markets.build_market(replace_future(tables, day, seed=subject.seed + t), config)
     noisy = _trade(noisy_market, {"base": _moved(base_TN, market, noisy_market)}, config)
-
-    def found(book: str, sentences: Iterator[str]) -> Iterator[Finding]:
-        return (Finding("book", "fail", sentence, subject=f"book {book}") for sentence in sentences)
-
+    early, later = [], []
     for (name, book, delay), traded in true.items():
-        due = delay if config.backtest.delay is None else config.backtest.delay
         base = true["base", book, delay]
         if name.startswith("after "):
-            yield from found(book, _traded_too_early(base, traded, int(name[6:]), due, market))
+            early += [(book, one) for one in _traded_too_early(base, traded, int(name[6:]))]
         else:
-            yield from found(book, _against_forecasts(traded, signals[name], book, name))
-    for (_, book, delay), traded in noisy.items():
-        base = true["base", book, delay]
-        yield from found(book, _knew_prices(base, traded, at, market, noisy_market, book))
-    for (name, book, delay), traded in true.items():
+            early += [(book, one) for one in _against_forecasts(traded, signals[name], name)]
         if name == "base":
-            due = delay if config.backtest.delay is None else config.backtest.delay
-            yield from found(book, _not_decided(traded, due, market, config, book))
-            yield from found(book, _profits(traded, tables["prices"], market, config, book))
-            verdict: Verdict = "pass" if len(traded.result.ledger) else "skipped"
+            late = (
+                _knew_prices(base, noisy["base", book, delay], at),
+                _not_decided(traded, config),
+                _profits(traded, tables["prices"], config),
+            )
+            later += [(book, one) for sentences in late for one in sentences]
+            verdict: Verdict = "pass" if len(traded.book.result.ledger) else "skipped"
             yield Finding("book", verdict, "it made no trade", subject=f"book {book}")
+    for book, sentence in (*early, *later):
+        yield Finding("book", "fail", sentence, subject=f"book {book}")
 
 
 def _forecasts(market: Market, rows: IntArray, rng: np.random.Generator) -> FloatArray:
@@ -239,25 +269,28 @@ def _forecasts(market: Market, rows: IntArray, rng: np.random.Generator) -> Floa
 
 
 def _moved(signal_TN: FloatArray, market: Market, other: Market) -> FloatArray:
-    """The same forecasts in the rows and columns of another market with the same sessions up to t."""
+    """The same forecasts in the rows and columns of another market."""
     out_TN = np.full(other.universe_TN.shape, np.nan)
-    place = {ticker: n for n, ticker in enumerate(other.panel.tickers_N)}
-    own = [n for n, ticker in enumerate(market.panel.tickers_N) if ticker in place]
-    theirs = [place[market.panel.tickers_N[n]] for n in own]
-    day = {date: t for t, date in enumerate(other.panel.dates_T.tolist())}
-    both = [(t, day[date]) for t, date in enumerate(market.panel.dates_T.tolist()) if date in day]
-    out_TN[np.ix_([b for _, b in both], theirs)] = signal_TN[np.ix_([a for a, _ in both], own)]
+    dates, tickers = (
+        np.intersect1d(left, right, return_indices=True)[1:]
+        for left, right in (
+            (market.panel.dates_T, other.panel.dates_T),
+            (market.panel.tickers_N, other.panel.tickers_N),
+        )
+    )
+    out_TN[np.ix_(dates[1], tickers[1])] = signal_TN[np.ix_(dates[0], tickers[0])]
     return out_TN
 
 
 def _trade(
     market: Market, signals: dict[str, FloatArray], config: Config
-) -> dict[tuple[str, str, int], MeasuredBook]:
+) -> dict[tuple[str, str, int], _Traded]:
     """Trade forecasts; return the books by (forecasts, book, delay)."""
-    books: dict[tuple[str, str, int], MeasuredBook] = {}
+    books: dict[tuple[str, str, int], _Traded] = {}
 
     def keep(book: MeasuredBook) -> None:
-        books[book.model, book.orders.name, book.delay] = book
+        due = book.delay if config.backtest.delay is None else config.backtest.delay
+        books[book.model, book.orders.name, book.delay] = _Traded(book, market, due)
 
     rows = np.flatnonzero(np.isfinite(next(iter(signals.values()))).any(axis=1))
     evaluate.evaluate(
@@ -272,117 +305,89 @@ def _trade(
     return books
 
 
-def _ledger(
-    book: MeasuredBook, tickers_N: tuple[str, ...], until: int
-) -> dict[tuple[int, str], tuple[float, ...]]:
-    """Trades and profits up to a session of the panel: (session, ticker) -> both.
-
-    Positions follow from them. When a delisted one becomes cash may depend on a record that comes later.
-    """
-    first = book.orders.held.start
-    rows = book.result.ledger.filter(pl.col("session") + first <= until)
-    rows = rows.filter((pl.col("trade") != 0) | (pl.col("pnl") != 0)).select(
-        "session", "firm", "trade", "pnl"
-    )
-    return {(s + first, tickers_N[n]): tuple(amounts) for s, n, *amounts in rows.iter_rows()}
+def _traded_too_early(base: _Traded, changed: _Traded, cut: int) -> Iterator[str]:
+    found = base.differs(changed, cut + base.due)
+    if found is not None:
+        yield (
+            f"{base.name} trades before its decision: its trade of {found[1]} on {found[0]} changes with "
+            f"forecasts made after {base.day(cut)}, which are due {base.due + 1} session(s) later at the "
+            "earliest."
+        )
 
 
-def _traded_too_early(
-    base: MeasuredBook, changed: MeasuredBook, cut: int, due: int, market: Market
-) -> Iterator[str]:
-    tickers_N = market.panel.tickers_N
-    left, right = (_ledger(book, tickers_N, cut + due) for book in (base, changed))
-    if left == right:
-        return
-    session, ticker = min(key for key in {*left, *right} if left.get(key) != right.get(key))
-    after, on = (str(market.panel.dates_T[t].astype("datetime64[D]")) for t in (cut, session))
-    yield (
-        f"Book {base.orders.name} trades before its decision: its trade of {ticker} on {on} changes with "
-        f"forecasts made after {after}, which are due {due + 1} session(s) later at the earliest."
-    )
+def _knew_prices(true: _Traded, noisy: _Traded, at: int) -> Iterator[str]:
+    found = true.differs(noisy, at)
+    if found is not None:
+        yield (
+            f"{true.name} knows later prices: its position in {found[1]} on {found[0]} changes when all data "
+            f"after {true.day(at)} are replaced by noise."
+        )
 
 
-def _against_forecasts(book: MeasuredBook, signal_TN: FloatArray, name: str, which: str) -> Iterator[str]:
+def _against_forecasts(traded: _Traded, signal_TN: FloatArray, which: str) -> Iterator[str]:
     """A book must hold more of what has a higher forecast, whatever the returns."""
-    own_TN = mean_of_standardised({0: signal_TN})[book.orders.held]
+    orders = traded.book.orders
+    own_TN = mean_of_standardised({0: signal_TN})[orders.held]
     found = []
-    for target_N, own_N in zip(book.orders.target_TN, own_TN, strict=True):
+    for target_N, own_N in zip(orders.target_TN, own_TN, strict=True):
         known_N = np.isfinite(own_N) & np.isfinite(target_N)
         if known_N.sum() > 2 and target_N[known_N].std() > 0 and own_N[known_N].std() > 0:
             found.append(float(np.corrcoef(target_N[known_N], own_N[known_N])[0, 1]))
     if found and float(np.mean(found)) < _AGAINST:
         yield (
-            f"Book {name} holds against its forecasts ({which}): the correlation of its weights with "
-            f"the mean of the seeds' standardised forecasts is {np.mean(found):+.2f}. Was the sign chosen "
-            "by later returns?"
+            f"{traded.name} holds against its forecasts ({which}): the correlation of its weights with the "
+            f"mean of the seeds' standardised forecasts is {np.mean(found):+.2f}. Was the sign chosen by "
+            "later returns?"
         )
 
 
-def _knew_prices(  # noqa: PLR0917 (two books on two markets)
-    true: MeasuredBook, noisy: MeasuredBook, at: int, market: Market, other: Market, name: str
-) -> Iterator[str]:
-    left = _ledger(true, market.panel.tickers_N, at)
-    right = _ledger(noisy, other.panel.tickers_N, at)
-    if left == right:
-        return
-    session, ticker = min(key for key in {*left, *right} if left.get(key) != right.get(key))
-    on, after = (str(market.panel.dates_T[t].astype("datetime64[D]")) for t in (session, at))
-    yield (
-        f"Book {name} knows later prices: its position in {ticker} on {on} changes when all data after "
-        f"{after} are replaced by noise."
-    )
-
-
-def _not_decided(book: MeasuredBook, due: int, market: Market, config: Config, name: str) -> Iterator[str]:
+def _not_decided(traded: _Traded, config: Config) -> Iterator[str]:
     """Trades without a decision that is due, and trades that do not lead to the weights decided."""
-    execution = config.backtest.execution
+    execution, result, due = config.backtest.execution, traded.book.result, traded.due
     capped = config.backtest.capital is not None and execution.participation_cap is not None
     if capped or execution.unfilled == "carry" or execution.lot is not None:
         return  # what is not filled is traded later, or left
-    target_TN = book.orders.target_TN
-    trades = book.result.ledger.filter(pl.col("trade").abs() > 0)
+    target_TN, first = traded.book.orders.target_TN, traded.book.orders.held.start
+    trades = result.ledger.filter(pl.col("trade").abs() > 0)
     for (session,), rows in trades.group_by("session", maintain_order=True):
         s = int(str(session))
-        decided = s - due >= 0 and np.isfinite(target_TN[s - due]).all()
-        on = market.panel.dates_T[book.orders.held.start + s].astype("datetime64[D]")
-        if not decided:
-            yield f"Book {name} trades on {on}, although no decision was made {due} session(s) earlier."
+        on = traded.day(first + s)
+        if s < due or not np.isfinite(target_TN[s - due]).all():
+            yield f"{traded.name} trades on {on}, although no decision was made {due} session(s) earlier."
             return
-        if execution.price != "close" or book.result.unfilled_T[s] > 1e-9:
+        if execution.price != "close" or result.unfilled_T[s] > 1e-9:
             continue  # purchases wait for sales that cannot be made
         wanted = target_TN[s - due][rows["firm"].to_numpy()]
         held = rows["position"].to_numpy()
         scale = float(held @ wanted) / max(float(wanted @ wanted), 1e-300)
         if np.abs(held - scale * wanted).max() > 1e-6 * max(np.abs(held).max(), 1e-12):
-            yield (f"Book {name} holds other weights on {on} than it decided {due} session(s) earlier.")
+            yield f"{traded.name} holds other weights on {on} than it decided {due} session(s) earlier."
             return
 
 
-def _profits(
-    book: MeasuredBook, prices: pl.DataFrame, market: Market, config: Config, name: str
-) -> Iterator[str]:
+def _profits(traded: _Traded, prices: pl.DataFrame, config: Config) -> Iterator[str]:
     """Profits that are not the return of the position held at the previous close."""
-    ledger = book.result.ledger.sort("firm", "session")
-    before = pl.col("position").shift(1).over("firm")
-    adjacent = pl.col("session").diff().over("firm") == 1
-    rows = ledger.with_columns(before=before, adjacent=adjacent).filter(
-        pl.col("adjacent") & (pl.col("released") == 0) & (pl.col("before") != 0)
+    panel = traded.market.panel
+    before, gap = pl.col("position").shift(1).over("firm"), pl.col("session").diff().over("firm")
+    rows = (
+        traded.book.result.ledger.sort("firm", "session")
+        .with_columns(before=before, gap=gap)
+        .filter((pl.col("gap") == 1) & (pl.col("released") == 0) & (pl.col("before") != 0))
     )
     if config.backtest.execution.price != "close":
         rows = rows.filter(pl.col("trade") == 0)
     firms = rows["firm"].unique().sort().to_numpy().astype(np.int64)
     if not len(firms):
         return
-    value_TN = holder_values(prices, market.panel, firms).value_TN
-    s = rows["session"].to_numpy() + book.orders.held.start
+    value_TN = holder_values(prices, panel, firms).value_TN
+    s = rows["session"].to_numpy() + traded.book.orders.held.start
     n = np.searchsorted(firms, rows["firm"].to_numpy())
     return_R = value_TN[s, n] / value_TN[s - 1, n] - 1.0
     held_R, found_R = rows["before"].to_numpy(), rows["pnl"].to_numpy()
     off_R = np.abs(found_R - held_R * return_R) > BOOK_TOLERANCE * np.abs(held_R)
     if off_R.any():
         i = int(np.argmax(off_R))
-        on = market.panel.dates_T[s[i]].astype("datetime64[D]")
         yield (
-            f"Book {name} earns what its positions did not: {found_R[i] / held_R[i]:+.4f} on "
-            f"{market.panel.tickers_N[firms[n[i]]]} on {on}, and the prices give {return_R[i]:+.4f}."
+            f"{traded.name} earns what its positions did not: {found_R[i] / held_R[i]:+.4f} on "
+            f"{panel.tickers_N[firms[n[i]]]} on {traded.day(s[i])}, and the prices give {return_R[i]:+.4f}."
         )

@@ -70,18 +70,17 @@ def fit_scope(subject: Subject) -> Result:
     if rows:
         first = rows[0]
         what = str(first["what"])
-        return answer(
-            "fail",
+        sentence = (
             f"{what[0].upper()}{what[1:]} of fold {first['fold']} depend on sessions outside "
-            f"{first['scope']}.",
-            rows,
+            f"{first['scope']}."
         )
+        return answer("fail", sentence, rows)
     stored = " and the stored ones" if subject.run is not None else ""
-    return answer(
-        "pass",
+    sentence = (
         f"Channel scaler and groups{stored} of {len(folds)} fold(s) are bitwise identical when all other "
-        f"sessions are replaced, and so are weights and early stopping ({', '.join(models) or 'none'}).",
+        f"sessions are replaced, and so are weights and early stopping ({', '.join(models) or 'none'})."
     )
+    return answer("pass", sentence)
 
 
 def _inputs_of_fold(subject: Subject, fold: Fold) -> Iterator[Difference]:
@@ -209,20 +208,19 @@ def retrained(subject: Subject) -> Result:
     ]
     if rows:
         one = rows[0]
-        return answer(
-            "fail",
+        sentence = (
             f"The stored weights of {one['model']}, fold {one['fold']}, seed {one['seed']} depend on "
             f"sessions outside its training and validation: trained again with noise there, {one['what']} "
-            "differ. The test was used in training, or the checkpoint is not of these settings.",
-            rows,
+            "differ. The test was used in training, or the checkpoint is not of these settings."
         )
+        return answer("fail", sentence, rows)
     left_out = ", ".join(model for model in config.models if model not in chosen)
-    return answer(
-        "pass",
+    sentence = (
         f"{', '.join(chosen)}: fold {fold.index}, trained again with noise for its test, has the stored "
         "weights to the "
-        f"bit{f'; not trained again, because it takes too long: {left_out}' if left_out else ''}.",
+        f"bit{f'; not trained again, because it takes too long: {left_out}' if left_out else ''}."
     )
+    return answer("pass", sentence)
 
 
 def _within_budget(run: Run, fold: Fold) -> list[str]:

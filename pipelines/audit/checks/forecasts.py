@@ -86,18 +86,17 @@ def _check_refits(subject: Subject) -> Result:
         return skipped(f"No small fold of {need} sessions has a test around the sessions that were drawn.")
     if not rows:
         days = ", ".join(str(subject.day(t)) for t in times)
-        return answer(
-            "pass",
+        sentence = (
             f"{', '.join(models)}: weights and forecasts are bitwise identical when refitted with noise "
-            f"after {days}.",
+            f"after {days}."
         )
+        return answer("pass", sentence)
     what = rows[0]["what"]
-    return answer(
-        "fail",
+    sentence = (
         f"{what[0].upper()}{what[1:]} changed when all data after {rows[0]['after']} were replaced: they "
-        "depend on later data.",
-        rows,
+        "depend on later data."
     )
+    return answer("fail", sentence, rows)
 
 
 def _refitted(

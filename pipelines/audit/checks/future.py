@@ -75,12 +75,12 @@ def future(subject: Subject) -> Result:
         ]
     if not rows:
         data = subject.dataset
-        return answer(
-            "pass",
+        sentence = (
             f"{len(data.channel_names) + len(data.characteristic_names)} features, the universe and ended "
             "labels are bitwise identical when all data after "
-            f"{', '.join(str(subject.day(t)) for t in times)} are replaced by noise.",
+            f"{', '.join(str(subject.day(t)) for t in times)} are replaced by noise."
         )
+        return answer("pass", sentence)
     named = _furthest_upstream(row["what"] for row in rows)
     one = next(row for row in rows if row["what"] == named[0])
     where = f", first at {one['first_on']} for {one['ticker']}" if one["first_on"] else ""
@@ -114,11 +114,11 @@ def dates(subject: Subject) -> Result:
         return skipped(f"{FEW_FIRMS} firms are too few for a universe.")
     hits = {t: diffs for t, diffs in found.items() if diffs}
     if not hits:
-        return answer(
-            "pass",
+        sentence = (
             f"Features, the universe and ended labels of {FEW_FIRMS} firms are bitwise identical when all "
-            f"data after each of {len(found)} sessions of every kind are replaced by noise.",
+            f"data after each of {len(found)} sessions of every kind are replaced by noise."
         )
+        return answer("pass", sentence)
     rows = [{"after": subject.day(t), "what": one.what} for t, diffs in hits.items() for one in diffs]
     named = _furthest_upstream(str(row["what"]) for row in rows)
     first = next(row["after"] for row in rows if row["what"] == named[0])

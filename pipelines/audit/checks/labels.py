@@ -318,13 +318,12 @@ def label_spans(subject: Subject) -> Result:
     if problems:
         more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
         return answer("fail", f"{problems[0]}{more}", rows)
-    return answer(
-        "pass",
+    sentence = (
         f"{len(subject.folds)} fold(s): every label of delay up to {label.max_delay} and horizon "
         f"{label.horizon} ends before the next segment, with at least {least} session(s) in between; the "
-        f"embargo is {embargo}.",
-        rows,
+        f"embargo is {embargo}."
     )
+    return answer("pass", sentence, rows)
 
 
 def _nearest(segment: IntArray, other: IntArray) -> tuple[int, int] | None:

@@ -143,12 +143,11 @@ def too_good(subject: Subject) -> Result:
         return answer("pass", sentence.rstrip(), evidence)
     one = failed.row(0, named=True)
     more = f"; {failed.height - 1} more, such as {failed['feature'][1]}" if failed.height > 1 else ""
-    return answer(
-        "fail",
+    sentence = (
         f"Too good to be true: {one['feature']} alone has an IC of {one['ic']:+.3f} (t {one['t']:.1f}), "
-        f"above the plausible limit of {one['limit']:.2f} for its family, {one['family']}{more}.",
-        evidence,
+        f"above the plausible limit of {one['limit']:.2f} for its family, {one['family']}{more}."
     )
+    return answer("fail", sentence, evidence)
 
 
 def _features(
@@ -216,20 +215,18 @@ def shuffled_labels(subject: Subject) -> Result:
         return skipped("No model makes a forecast for permuted labels that differs between firms.")
     worst = max(rows, key=lambda row: abs(row["deviations"]))
     if abs(worst["deviations"]) > NULL_DEVIATIONS:
-        return answer(
-            "fail",
+        sentence = (
             f"{worst['model']} fitted on labels permuted within their dates has a test IC of "
             f"{worst['ic']:+.3f}, {abs(worst['deviations']):.1f} standard deviations of "
-            f"{worst['null_deviation']:.4f} from zero: test data leak into the fit.",
-            rows,
+            f"{worst['null_deviation']:.4f} from zero: test data leak into the fit."
         )
-    return answer(
-        "pass",
+        return answer("fail", sentence, rows)
+    sentence = (
         f"{' and '.join(PERMUTED_MODELS)} fitted on permuted labels have no skill on the test: the IC is at "
         f"most {abs(worst['deviations']):.1f} standard deviations from zero, and {NULL_DEVIATIONS:.0f} are "
-        "allowed.",
-        rows,
+        "allowed."
     )
+    return answer("pass", sentence, rows)
 
 
 def permute_within_dates(target_TN: Float32Array, rng: np.random.Generator) -> Float32Array:
@@ -282,11 +279,11 @@ def performance(subject: Subject) -> Result:
     if found:
         more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
         return answer("warn", f"{found[0]}{more}", pl.DataFrame({"finding": found}))
-    return answer(
-        "pass",
+    sentence = (
         f"No validation IC is above {VALID_IC:.2f}, no net Sharpe ratio above {SHARPE:g}, and no test IC far "
-        "above validation.",
+        "above validation."
     )
+    return answer("pass", sentence)
 
 
 def high_scores(run: Run) -> list[str]:

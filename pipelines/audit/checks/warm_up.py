@@ -75,11 +75,11 @@ def warm_up(subject: Subject) -> Result:
     if not compared:
         return skipped("The history is too short for the window of any feature.")
     if not rows:
-        return answer(
-            "pass",
+        sentence = (
             f"{len(compared)} features have the same values from their declared windows as from a longer "
-            f"history (to {TOLERANCE:g}).",
+            f"history (to {TOLERANCE:g})."
         )
+        return answer("pass", sentence)
     one, named = rows[0], list(dict.fromkeys(row["feature"] for row in rows))
     more = f" and {len(named) - 1} more" if len(named) > 1 else ""
     sentence = (
@@ -175,11 +175,11 @@ def cross_section(subject: Subject) -> Result:
     ]
     if not rows:
         days = ", ".join(str(subject.day(t)) for t in times)
-        return answer(
-            "pass",
+        sentence = (
             f"Ranks, scales and targets of {days} are bitwise identical when the raw values of all other "
-            "dates are replaced.",
+            "dates are replaced."
         )
+        return answer("pass", sentence)
     named = listed(list(dict.fromkeys(str(row["what"]) for row in rows)))
     sentence = (
         f"{named} on {rows[0]['on']} depend on other dates: rank and scale each firm among the firms of its "
