@@ -4,7 +4,7 @@ A z-score, a place in a range, a smoothed price or a value that was filled backw
 past prices, so that its IC with later returns is small even if its window ends after its date. What is left
 once past prices have explained all they can is then mostly the part of the window that was not known. For an
 honest signal it is known at t, however it was made, and no forecast that is known at t has a higher IC than
-`backtest.look_ahead.profile` allows.
+`backtest.look_ahead.returns` allows.
 
 Shape suffixes: T sessions, N firms, D sampled dates of the signal, K functions of past prices, M cells.
 """
@@ -20,8 +20,17 @@ import numpy as np
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Finding, Result
 from backtest.look_ahead.news import is_common
-from backtest.look_ahead.profile import Standardised, correlations, cumulated, sample_dates, standardise
-from backtest.look_ahead.returns import HORIZONS, LAGS, highest, judged
+from backtest.look_ahead.returns import (
+    HORIZONS,
+    LAGS,
+    Standardised,
+    correlations,
+    cumulated,
+    highest,
+    judged,
+    sample_dates,
+    standardise,
+)
 from features.arithmetic.rolling import carry, rolling_max, rolling_mean
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import VERDICTS, Finding, Result, Verdict, conclude
-from backtest.look_ahead.profile import CEILING, REMARKABLE, Standardised, ceiling, cumulated, standardise
+from backtest.look_ahead.returns import CEILING, REMARKABLE, Standardised, ceiling, cumulated, standardise
 from features.arithmetic.rolling import rolling_mean
 from features.arrays import BoolArray, FloatArray, IntArray
 

@@ -16,7 +16,7 @@ import polars as pl
 
 from backtest.look_ahead.finding import Finding, Result, conclude, skipped
 from backtest.look_ahead.news import demeaned
-from backtest.look_ahead.profile import session_returns
+from backtest.look_ahead.returns import session_returns
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 from features.panel.derived import daily_return
 from features.panel.panel import Panel, to_panel

@@ -79,6 +79,14 @@ class Result:
     seconds: float = 0.0
 
 
+_SUMMARY: Final = {
+    "fail": ("failure", "failures"),
+    "pass": ("passed", "passed"),
+    "warn": ("warning", "warnings"),
+    "skipped": ("skipped", "skipped"),
+}
+
+
 def answer(
     verdict: Verdict, sentence: str, rows: Iterable[Mapping[str, object]] | pl.DataFrame = ()
 ) -> Result:
@@ -141,3 +149,15 @@ def _named(one: Finding) -> str:
     if one.subject or one.value is None or one.limit is None:
         return one.subject or one.check
     return f"{one.check} {one.value:.3g} (limit {one.limit:g})"
+
+
+def counts(table: pl.DataFrame) -> dict[str, int]:
+    """Count the rows of a result table by verdict, worst first; verdicts without rows are left out."""
+    by_verdict = dict(table.group_by("verdict").len().iter_rows())
+    return {verdict: by_verdict[verdict] for verdict in VERDICTS if verdict in by_verdict}
+
+
+def summary_line(table: pl.DataFrame) -> str:
+    """Format the counts: ``1 failure, 9 passed, 1 warning``."""
+    number = counts(table)
+    return ", ".join(f"{number[v]} {words[number[v] != 1]}" for v, words in _SUMMARY.items() if v in number)

@@ -33,8 +33,7 @@ from backtest.look_ahead.news import (
     sums_by_part,
     sums_by_session,
 )
-from backtest.look_ahead.profile import MIN_FIRMS, sample_dates, standardise
-from backtest.look_ahead.returns import LAGS, make_profiles, too_high
+from backtest.look_ahead.returns import LAGS, MIN_FIRMS, make_profiles, sample_dates, standardise, too_high
 from features.arrays import BoolArray, Float32Array, FloatArray
 from features.panel.derived import daily_return
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Finding, Result
-from backtest.look_ahead.profile import MIN_FIRMS, sample_dates
+from backtest.look_ahead.returns import MIN_FIRMS, sample_dates
 from features.arithmetic.transforms import rank_normal
 from features.arrays import AnyFloatArray, Float32Array, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date

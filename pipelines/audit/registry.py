@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from backtest.look_ahead import (
@@ -25,7 +26,7 @@ from pipelines.audit.subject import Subject
 
 Check = Callable[[Subject], Result]
 
-_OF_DATA: Final[dict[str, Callable[[Delivery], Result]]] = {
+DATA_CHECKS: Final[dict[str, Callable[[Delivery], Result]]] = {
     "vintages": vintages.check,
     "fingerprints": fingerprints.check,
     "full_sample": full_sample.check,
@@ -44,7 +45,7 @@ _OF_DATA: Final[dict[str, Callable[[Delivery], Result]]] = {
     "survivorship": hindsight.survivorship,
 }
 """Checks of the delivered data."""
-_OF_CODE: Final[dict[str, Check]] = {
+CODE_CHECKS: Final[dict[str, Check]] = {
     "future": future.future,
     "dates": future.dates,
     "warm_up": warm_up.warm_up,
@@ -63,17 +64,10 @@ _OF_CODE: Final[dict[str, Check]] = {
 """Checks of features, folds, models and results, which need code, models or a run."""
 
 
-def _of_data(name: str) -> Check:
-    return lambda subject: replace(_OF_DATA[name](subject.delivery), check=name)
+def _run(name: str, subject: Subject) -> Result:
+    of_data = DATA_CHECKS.get(name)
+    return replace(CODE_CHECKS[name](subject) if of_data is None else of_data(subject.delivery), check=name)
 
 
-def _of_code(name: str) -> Check:
-    return lambda subject: replace(_OF_CODE[name](subject), check=name)
-
-
-CHECKS: Final[dict[str, Check]] = {name: _of_data(name) for name in _OF_DATA} | {
-    name: _of_code(name) for name in _OF_CODE
-}
+CHECKS: Final[dict[str, Check]] = {name: partial(_run, name) for name in (*DATA_CHECKS, *CODE_CHECKS)}
 """All checks in the order in which they run: data, features, folds, models, results."""
-DATA_CHECKS: Final = tuple(_OF_DATA)
-"""Names of the checks of the delivered data."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.look_ahead.profile import session_returns
+from backtest.look_ahead.returns import session_returns
 from features.arrays import BoolArray, IntArray
 from models.explain.network.measures import (
     AgainstNull,

@@ -18,9 +18,8 @@ from plotly.offline import get_plotlyjs
 
 from backtest.analysis.rolling import monthly_returns, rolling_window
 from backtest.inference.means import LEVEL
-from backtest.look_ahead.finding import VERDICTS
+from backtest.look_ahead.finding import VERDICTS, summary_line
 from models.explain.removal import REMOVALS, Removal
-from pipelines.audit.conduct import summary_line
 from pipelines.explain.tables import START
 from pipelines.pages.charts import books, explained, models
 from pipelines.pages.figure import model_styles

@@ -28,8 +28,13 @@ from backtest.look_ahead.levels import (
     prices_of,
     static_signal,
 )
-from backtest.look_ahead.profile import sample_dates, session_returns, standardise
-from backtest.look_ahead.returns import check_returns, make_profiles
+from backtest.look_ahead.returns import (
+    check_returns,
+    make_profiles,
+    sample_dates,
+    session_returns,
+    standardise,
+)
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray
 from features.panel.panel import Panel

@@ -19,8 +19,9 @@ import numpy.typing as npt
 from backtest.look_ahead.finding import Result, answer, skipped
 from backtest.splits.folds import Fold
 from features.arrays import BoolArray, IntArray
-from pipelines.audit.compare import Difference, difference
 from pipelines.audit.refit import (
+    Difference,
+    difference,
     few_firms,
     fit_inputs,
     fits,

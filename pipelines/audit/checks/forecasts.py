@@ -23,8 +23,15 @@ from features.panel.panel import to_panel
 from models.batch import PanelTensors
 from models.fitted import Fitted
 from models.fitting.fit import NeuralFitted, restore
-from pipelines.audit.compare import Difference, common_firms, difference
-from pipelines.audit.refit import fits, inputs_differ, models_to_fit, weights_differ
+from pipelines.audit.refit import (
+    Difference,
+    common_firms,
+    difference,
+    fits,
+    inputs_differ,
+    models_to_fit,
+    weights_differ,
+)
 from pipelines.audit.subject import AFTER, Subject, small_fit_config
 from pipelines.config.schema import Config
 from pipelines.config.sections import WalkForwardConfig

@@ -19,7 +19,7 @@ import polars as pl
 from backtest.look_ahead.finding import Result, answer, skipped
 from backtest.look_ahead.noise import replace_future
 from features.arrays import BoolArray, DateArray
-from pipelines.audit.compare import Difference, differences_until
+from pipelines.audit.refit import Difference, differences_until
 from pipelines.audit.subject import AFTER, Subject
 from pipelines.dataset import build as datasets
 from pipelines.dataset.build import Dataset

@@ -130,15 +130,19 @@ def _labels(subject: Subject) -> Iterator[_Label]:
 def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[Finding]:
     found_TN = label.value_TN[:, holder.columns_N]
     expected_TN, known_TN, gone_TN = _expected(holder, label.delay, label.horizon)
-    odd_TN = _not_as_delivered(subject.dataset.panel)[:, holder.columns_N]
-    known_TN &= ~_touches(odd_TN, label.delay, label.horizon)
+    # cells whose price is no holder's: known gaps, prices without volume, and rows that earn nothing
+    panel = subject.dataset.panel
+    odd_TN = panel.gap_TN | (panel.traded_TN & ~tradable(panel))
+    odd_TN[panel.wrong.session_K, panel.wrong.firm_K] = True
+    for k in range(label.delay, label.delay + label.horizon + 1):
+        known_TN[: max(len(odd_TN) - k, 0)] &= ~odd_TN[k:, holder.columns_N]
     off_TN = known_TN & ~_equal(found_TN, expected_TN)
     missing_TN = gone_TN & np.isnan(found_TN)
     if missing_TN.any():
         t, n = np.argwhere(missing_TN)[0]
         sentence = (
             f"Labels of firms that stopped trading are missing: {label.name} is unknown for "
-            f"{subject.dataset.panel.tickers_N[holder.columns_N[n]]} on {subject.day(int(t))}, although it "
+            f"{panel.tickers_N[holder.columns_N[n]]} on {subject.day(int(t))}, although it "
             "was traded and then delisted. A firm must not be dropped because its later return is missing."
         )
         return [Finding("label", "fail", sentence, float(missing_TN.sum()), subject=label.name)]
@@ -151,7 +155,7 @@ def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[Findin
     sentence = (
         f"{label.name[0].upper()}{label.name[1:]} is not the return from the close of t+{first} to that of "
         f"t+{last}: on {subject.day(int(t))} it is {found_TN[t, n]:+.5f} for "
-        f"{subject.dataset.panel.tickers_N[holder.columns_N[n]]}, and the prices give "
+        f"{panel.tickers_N[holder.columns_N[n]]}, and the prices give "
         f"{expected_TN[t, n]:+.5f} ({off_TN.sum():,} of {known_TN.sum():,} labels differ)."
         f"{_likely(found_TN, off_TN, holder, label)}"
     )
@@ -179,21 +183,6 @@ def _expected(holder: HolderValues, delay: int, horizon: int) -> tuple[FloatArra
     known_TN[rows] = held_TN | halted_TN
     gone_TN[rows] = bought_TN & (end[:, None] - last_TN[end] >= GONE)
     return expected_TN, known_TN, gone_TN
-
-
-def _not_as_delivered(panel: Panel) -> BoolArray:
-    """Cells whose price is no holder's: known gaps, prices without volume, and rows that earn nothing."""
-    odd_TN = panel.gap_TN | (panel.traded_TN & ~tradable(panel))
-    odd_TN[panel.wrong.session_K, panel.wrong.firm_K] = True
-    return odd_TN
-
-
-def _touches(odd_TN: BoolArray, delay: int, horizon: int) -> BoolArray:
-    """Whether the span of a label contains such a cell."""
-    touched_TN = np.zeros_like(odd_TN)
-    for k in range(delay, delay + horizon + 1):
-        touched_TN[: max(len(odd_TN) - k, 0)] |= odd_TN[k:]
-    return touched_TN
 
 
 def _equal(found_TN: FloatArray, expected_TN: FloatArray) -> BoolArray:

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from backtest.look_ahead.beyond import PastPrices, beyond_past
 from backtest.look_ahead.coverage import choice_of_rows, gaps_in_prices
-from backtest.look_ahead.profile import standardise
+from backtest.look_ahead.returns import standardise
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.bool_]

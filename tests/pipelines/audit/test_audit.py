@@ -21,13 +21,13 @@ from audit_markets import (
     market,
 )
 
-from backtest.look_ahead.finding import Result
+from backtest.look_ahead.finding import Result, counts, summary_line
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel
 from models.registry import MODELS
 from pipelines.audit.checks import skill
-from pipelines.audit.conduct import Audit, counts, describe, run_checks, summary_line
+from pipelines.audit.command import Audit, describe, run_checks
 from pipelines.audit.registry import CHECKS
 from pipelines.config.schema import Config
 from pipelines.dataset import folds as dataset_folds

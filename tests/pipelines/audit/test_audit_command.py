@@ -16,8 +16,8 @@ import yaml
 from command import Call, command
 from safetensors.numpy import load_file, save_file
 
+from backtest.look_ahead.finding import counts
 from pipelines.audit.checks.skill import high_scores
-from pipelines.audit.conduct import counts
 from pipelines.audit.registry import CHECKS
 from pipelines.errors import ConfigError
 from pipelines.lake.lake import Lake
@@ -72,7 +72,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def choose(*names: str) -> None:
         chosen = {name: CHECKS[name] for name in names}
-        monkeypatch.setattr("pipelines.audit.conduct.CHECKS", chosen)
+        monkeypatch.setattr("pipelines.audit.command.CHECKS", chosen)
 
     return choose
 

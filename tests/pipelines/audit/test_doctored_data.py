@@ -20,7 +20,7 @@ from backtest.look_ahead.finding import Result
 from backtest.look_ahead.hindsight import span_ics
 from backtest.look_ahead.noise import replace_future
 from features.panel.panel import Panel, build_panel
-from pipelines.audit.compare import differences_until
+from pipelines.audit.refit import differences_until
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.subject import Subject
 from pipelines.config.load import check_config

@@ -28,7 +28,7 @@ from features.panel.universe import universe
 from models.batch import PanelTensors
 from models.fitting.fit import restore
 from models.registry import MODELS
-from pipelines.audit.compare import difference, differences_until
+from pipelines.audit.refit import difference, differences_until
 from pipelines.config.schema import Config
 from pipelines.dataset import market as market_module
 from pipelines.dataset.build import Dataset, build_dataset

@@ -30,7 +30,7 @@ from report_data import (
 )
 
 from backtest.look_ahead.finding import Result
-from pipelines.audit.conduct import Audit
+from pipelines.audit.command import Audit
 from pipelines.config.load import check_config
 from pipelines.pages.report import render_report as render
 from pipelines.pages.report_data import Report, assumptions

@@ -1,6 +1,6 @@
 """The look-ahead guard tells doctored signals from honest ones, on a simulated market and on real prices.
 
-The limits of the guard follow from what an honest signal can know (`backtest.look_ahead.profile`). Markets
+The limits of the guard follow from what an honest signal can know (`backtest.look_ahead.returns`). Markets
 with other seeds than the ones here were looked at while they were written.
 """
 
