@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipelines.pages.figure import DatePool, Figure, Style, to_json
-from pipelines.pages.tables import make_table, write
+from pipelines.pages.tables import Spec, make_table, write
 
 
 @cache
@@ -76,7 +76,7 @@ class Page:
         return self._show("chart", figure, f"figure-{self._charts}", data, caption)
 
     def table(
-        self, frame: pl.DataFrame, columns: Sequence[Sequence[str]], label: str, best: str | None = None
+        self, frame: pl.DataFrame, columns: Sequence[Spec], label: str, best: str | None = None
     ) -> Markup:
         """Show a table (`pipelines.pages.tables.make_table`)."""
         return self._show("table", make_table(frame, columns, label, self.styles, best))

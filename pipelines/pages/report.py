@@ -26,10 +26,12 @@ from pipelines.pages.figure import model_styles
 from pipelines.pages.holdings import select_holdings, to_json
 from pipelines.pages.page import Page, asset, count_sessions, in_script
 from pipelines.pages.report_data import ExplainedModel, Report
-from pipelines.pages.tables import DASH, TOTAL, has_values, is_missing, verdict_rows, with_interval, write
+from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval, write
 from pipelines.pages.verdict import Verdict, baseline_of, deciding_comparisons, judge, rule
 from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE
 from pipelines.results.describe import describe_interval, describe_notes
+from pipelines.results.format import EN_DASH, is_unknown
+from pipelines.results.tables import COLUMNS
 
 SECTIONS = {
     "figures": "Key figures",
@@ -117,6 +119,7 @@ def _shared(report: Report, chosen: str) -> dict[str, Any]:
         counts = counts.pivot(on="reason", index="signal", values="rows")
     return {
         "col": pl.col,
+        "declared": COLUMNS,
         "draw": _DRAW,
         "has_values": has_values,
         "with_interval": with_interval,
@@ -156,7 +159,7 @@ def _shared(report: Report, chosen: str) -> dict[str, Any]:
 
 def shade(value: float | None, full: float, darkest: float) -> Markup:
     """Background of a cell: blue above zero, orange below, the strongest at ``full``."""
-    if value is None or is_missing(value):
+    if value is None or is_unknown(value):
         return Markup()
     colour = "0,114,178" if value >= 0 else "213,94,0"
     strength = darkest * min(abs(value) / full, 1.0)
@@ -200,7 +203,7 @@ def _tiles(report: Report, verdict: Verdict) -> list[tuple[str, str, str]]:
 
 
 def _percent(value: float | None) -> str:
-    return DASH if is_missing(value) else f"{write(value, '%1')}%"
+    return EN_DASH if is_unknown(value) else f"{write(value, '%1')}%"
 
 
 def _checks(report: Report) -> list[dict[str, Any]] | None:
@@ -383,7 +386,7 @@ def _reliability(model: ExplainedModel, unit: str) -> dict[str, str]:
         "largest additivity error": write(factor * facts["additivity_max_abs"], "#2"),
         "relative additivity error": f"{write(100 * facts['additivity_relative'], '#2')} % of mean "
         "|forecast \N{MINUS SIGN} base value|",
-        "Monte Carlo error": exact if not error else "unknown" if is_missing(error) else sampled,
+        "Monte Carlo error": exact if not error else "unknown" if is_unknown(error) else sampled,
         **({} if removal is None else {"absent characteristics get": REMOVALS[cast("Removal", removal)]}),
         **({} if absent is None else {"absent days are": absent}),
     }

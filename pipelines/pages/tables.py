@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import polars as pl
 
 from pipelines.pages.figure import Style
+from pipelines.results.format import ANSWER, EN_DASH, NAMES, TEXT, YES_NO, Kind, is_unknown
+from pipelines.results.tables import COLUMNS
 
-DASH = "\N{EN DASH}"
 TOTAL = "total"  # a row with this key is set off from the others
-_MARKS = {"yes": "\N{CHECK MARK} yes", "no": "\N{MULTIPLICATION X} no"}
 _SCALES = {"%": 100.0, "bps": 1e4}
 _NUMBER = re.compile(r"(\+?)(%|bps|#|g|)(\d+)")
+_WORDS: Mapping[str, Callable[[Any], str]] = {
+    "yes": YES_NO.page,
+    "answer": ANSWER.page,
+    "names": NAMES.page,
+    "mark": lambda value: ANSWER.page("yes" if value else "no"),
+    "alarm": lambda value: "! yes" if value else "no",
+    "minute": lambda value: f"{value:%Y-%m-%d %H:%M}",
+}
+
+Form = str | Kind
+Spec = str | Sequence[Form | None]
 
 
-def is_missing(value: object) -> bool:
-    """Whether a value is not known: None or NaN."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def write(value: object, form: str = "text") -> str:
+def write(value: object, form: Form = "text") -> str:
     """Write a value for a reader; one that is not known is a dash.
 
     Parameters
@@ -33,61 +39,65 @@ def write(value: object, form: str = "text") -> str:
     value
         A number, a flag or anything with a text.
     form
-        For a number, its decimals, after one of: nothing; ``%`` (a fraction in per cent, without the sign);
-        ``bps`` (a fraction in basis points); ``#`` (so many significant digits), ``g`` (at most so many). A
-        ``+`` in front writes the sign of positive numbers too. Otherwise ``text``, ``yes`` (yes or no),
-        ``mark`` (the same with a mark, where one of them is better), ``alarm`` (the same, where yes is bad),
-        ``answer`` (yes, no or unclear, with a mark), ``state`` (a word that is also the class of its cell) or
-        ``minute`` (a time).
+        A kind of number (`pipelines.results.format`). Or its decimals, after one of: nothing; ``%`` (a
+        fraction in per cent, without the sign); ``bps`` (a fraction in basis points); ``#`` (so many
+        significant digits), ``g`` (at most so many). A ``+`` in front writes the sign of positive numbers
+        too. Otherwise ``text``, ``names`` (a list), ``yes`` (yes or no), ``mark`` (the same with a mark,
+        where one of them is better), ``alarm`` (the same, where yes is bad), ``answer`` (yes, no or unclear,
+        with a mark), ``state`` (a word that is also the class of its cell) or ``minute`` (a time).
 
     Returns
     -------
     str
         Plain text. Minus signs are no hyphens, and a number that was rounded to zero has no sign.
     """
-    if is_missing(value):
-        return DASH
+    if isinstance(form, Kind):
+        return form.page(value)
+    if is_unknown(value):
+        return EN_DASH
     found = _NUMBER.fullmatch(form)
-    if found is None or not isinstance(value, int | float):
-        return _word(value, form)
+    if found is None:
+        return _WORDS.get(form, TEXT.page)(value)
     sign, kind, digits = found.groups()
-    style = f"#.{digits}g" if kind == "#" else f".{digits}g" if kind == "g" else f",.{digits}f"
-    text = f"{value * _SCALES.get(kind, 1):{sign}{style}}"
-    if not text.strip("+-0.,"):
-        text = text.lstrip("+-")
-    return text.replace("-", "\N{MINUS SIGN}")
-
-
-def _word(value: object, form: str) -> str:
-    if form in ("yes", "mark", "alarm"):
-        said = "yes" if value else "no"
-        return said if form == "yes" else _MARKS[said] if form == "mark" else "! yes" if value else "no"
-    if form == "answer":
-        return _MARKS.get(str(value), f"? {value}")
-    if form == "minute":
-        return f"{value:%Y-%m-%d %H:%M}"
-    if isinstance(value, list):
-        return ", ".join(str(one).replace(" -", " \N{MINUS SIGN}") for one in value)
-    return str(value)
+    style = kind if kind in ("#", "g") else "f"
+    return Kind(int(digits), _SCALES.get(kind, 1.0), signed=bool(sign), style=style).page(value)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Shown:
     """One column of a table: field of the frame, title, form of its values (`write`), group and hint.
 
     Neighbouring columns with the same ``group`` share a header. ``hint`` is shown when the pointer rests on
-    the title. The form ``wide`` is that of sentences and lists.
+    the title.
     """
 
     field: str
     title: str
-    form: str = "text"
+    form: Form = "text"
     group: str = ""
     hint: str = ""
+
+    @classmethod
+    def of(cls, spec: Spec) -> Shown:
+        """Read a column of a template: the name of a declared column, or name, title, form, group and hint.
+
+        A title, form or hint that is None or left out is that of the declared column.
+        """
+        name, title, form, group, hint, *_ = *([spec] if isinstance(spec, str) else spec), *[None] * 4
+        known = COLUMNS.get(str(name))
+        return cls(
+            str(name),
+            str(title) if title is not None else known.heading if known else str(name),
+            form if form is not None else known.kind if known else "text",
+            str(group or ""),
+            str(hint) if hint is not None else known.meaning if known else "",
+        )
 
     @property
     def css(self) -> str:
         """Class of the cells."""
+        if isinstance(self.form, Kind):
+            return "num" if self.form.numeric else "wide" if self.form.words == "names" else ""
         return "num" if _NUMBER.fullmatch(self.form) else "wide" if self.form == "wide" else ""
 
 
@@ -105,7 +115,7 @@ class Table:
     """A table as the macros of the templates show it; each row is a class and its cells."""
 
     label: str
-    columns: tuple[Column, ...]
+    columns: tuple[Shown, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
 
     @property
@@ -128,7 +138,7 @@ def has_values(frame: pl.DataFrame, name: str) -> bool:
 
 def make_table(
     frame: pl.DataFrame,
-    columns: Sequence[Sequence[str]],
+    columns: Sequence[Spec],
     label: str,
     styles: Mapping[str, Style],
     highlight: str | None = None,
@@ -140,7 +150,7 @@ def make_table(
     frame
         Rows in the order to be shown.
     columns
-        Arguments of `Column`. A field that begins with ``?`` is left out if it has no value.
+        As `Shown.of` reads them. A name that begins with ``?`` is left out if it has no value.
     label
         Description of the table for screen readers.
     styles
@@ -157,19 +167,21 @@ def make_table(
     return Table(label, shown, tuple(rows))
 
 
-def _shown(frame: pl.DataFrame, columns: Sequence[Sequence[str]]) -> Iterator[Column]:
-    for name, *rest in columns:
-        if not name.startswith("?") or has_values(frame, name[1:]):
-            yield Column(name.removeprefix("?"), *rest)
+def _shown(frame: pl.DataFrame, columns: Sequence[Spec]) -> Iterator[Shown]:
+    for spec in columns:
+        name, *rest = [spec] if isinstance(spec, str) else spec
+        field = str(name).removeprefix("?")
+        if field == name or has_values(frame, field):
+            yield Shown.of((field, *rest))
 
 
-def _cell(value: object, column: Column, styles: Mapping[str, Style]) -> Cell:
+def _cell(value: object, column: Shown, styles: Mapping[str, Style]) -> Cell:
     text = write(value, column.form)
-    if is_missing(value):
+    if is_unknown(value):
         return Cell(text, column.css)
     if column.form == "mark":
         return Cell(text, "yes" if value else "no")
-    if column.form in ("answer", "state"):
+    if column.form in (ANSWER, "answer", "state"):
         return Cell(text, str(value))
     if column.field == "model" and value in styles:
         return Cell(text, "name", styles[str(value)].colour)
@@ -194,4 +206,4 @@ def with_interval(frame: pl.DataFrame, low: str = "low", high: str = "high", dig
 
     known = pl.col(low).is_not_null() & pl.col(low).is_not_nan()
     written = pl.concat_str(bound(low), pl.lit(" to "), bound(high))
-    return frame.with_columns(interval=pl.when(known).then(written).otherwise(pl.lit(DASH)))
+    return frame.with_columns(interval=pl.when(known).then(written).otherwise(pl.lit(EN_DASH)))

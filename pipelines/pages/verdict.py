@@ -10,8 +10,9 @@ import polars as pl
 
 from backtest.inference.means import LEVEL
 from pipelines.pages.report_data import Report
-from pipelines.pages.tables import is_missing, write
+from pipelines.pages.tables import write
 from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE, deciding_rows
+from pipelines.results.format import is_unknown
 
 _INTERVAL = f"{1 - LEVEL:.0%} interval"
 _PROFIT = f"the net Sharpe ratio is above 0, its deflated value is at least {MIN_DEFLATED_SHARPE:.2f}"
@@ -110,7 +111,7 @@ def _judge(report: Report, models: tuple[str, ...]) -> Verdict:
     if header.incomplete is not None:
         doubts.append("the run is incomplete")
     model = best["model"]
-    loses = not is_missing(best["sharpe_net"]) and best["sharpe_net"] <= 0
+    loses = not is_unknown(best["sharpe_net"]) and best["sharpe_net"] <= 0
     if header.trained:
         leads = f"{model} leads on validation"
         praise = f"{leads} and beats ridge and LightGBM on the test."
@@ -177,16 +178,16 @@ def _incomplete(report: Report) -> str:
 
 def _doubts(best: Mapping[str, Any]) -> list[str]:
     doubts = []
-    if is_missing(best["sharpe_net"]):
+    if is_unknown(best["sharpe_net"]):
         doubts.append("it has no net Sharpe ratio")
     elif best["sharpe_net"] <= 0:
         doubts.append("it loses money net of costs")
-    elif is_missing(best["deflated_sharpe"]):
+    elif is_unknown(best["deflated_sharpe"]):
         doubts.append("it has no deflated Sharpe ratio")
     elif best["deflated_sharpe"] < MIN_DEFLATED_SHARPE:
         deflated = _number(best["deflated_sharpe"], 2)
         doubts.append(f"its deflated Sharpe ratio of {deflated} is below {MIN_DEFLATED_SHARPE}")
-    if is_missing(best["ic_lower"]):
+    if is_unknown(best["ic_lower"]):
         doubts.append("its test IC has no interval")
     elif best["ic_lower"] <= 0:
         doubts.append("its test IC is not significantly above zero")
@@ -218,10 +219,10 @@ def _join(parts: list[str]) -> str:
 def _interval(row: Mapping[str, Any], name: str, digits: int) -> str:
     """Write an interval after its estimate, as in " [0.31, 2.10]"; empty if it is unknown."""
     bounds = (row[f"{name}_lower"], row[f"{name}_upper"])
-    if any(is_missing(bound) for bound in bounds):
+    if any(is_unknown(bound) for bound in bounds):
         return ""
     return f" [{', '.join(_number(bound, digits) for bound in bounds)}]"
 
 
 def _number(value: float | None, digits: int) -> str:
-    return "unknown" if is_missing(value) else write(value, str(digits))
+    return "unknown" if is_unknown(value) else write(value, str(digits))

@@ -498,7 +498,7 @@ def test_numbers_have_units_and_missing_ones_are_dashes(page: Page) -> None:
         [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
         for row in re.findall(r'<tr class="chosen">.*?</tr>', models)
     ]
-    forecast = ["3", "0.045", "0.041", "6.6", "0.29", "0.038", "0.27", "54.1", "2.46", "51"]
+    forecast = ["3", "0.0451", "0.0410", "6.6", "0.29", "0.0381", "0.27", "54.1", "2.46", "51"]
     forecast += ["100.0", "97.5", "0.0"]
     book = [
         "2.87",
@@ -517,7 +517,7 @@ def test_numbers_have_units_and_missing_ones_are_dashes(page: Page) -> None:
     assert "\N{EN DASH}</td>" in text
     assert "max drawdown %" in page.text
     assert "turnover % / session" in page.text
-    assert "return % / year" in page.text
+    assert "net return % / year" in page.text
 
 
 def test_other_delays_have_their_own_tables(page: Page) -> None:
