@@ -83,7 +83,8 @@ class Shown:
 
         A title, form or hint that is None or left out is that of the declared column.
         """
-        name, title, form, group, hint, *_ = *([spec] if isinstance(spec, str) else spec), *[None] * 4
+        given: list[Form | None] = [spec] if isinstance(spec, str) else [*spec]
+        name, title, form, group, hint = (given + [None] * 4)[:5]
         known = COLUMNS.get(str(name))
         return cls(
             str(name),
