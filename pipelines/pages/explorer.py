@@ -130,8 +130,8 @@ def read_networks(run: Run, model: str | None = None) -> tuple[ModelNetwork, ...
         )
     if not has_networks(run):
         raise DataError(
-            f"The peer network of the run {run.run_id} was made by an earlier version of Peerglass and lacks "
-            f"what the explorer shows; make it again with 'peerglass explain {run.run_id}'."
+            f"The peer network of the run {run.run_id} lacks tables that the explorer "
+            f"shows; make it again with 'peerglass explain {run.run_id}'."
         )
     named = set(firms["model"])
     if model is not None and model not in named:
@@ -149,13 +149,8 @@ def read_networks(run: Run, model: str | None = None) -> tuple[ModelNetwork, ...
 def has_networks(run: Run) -> bool:
     """Whether the run has a peer network with all tables that the explorer needs."""
     tables = {name: run.read_table(f"explain_{name}") for name in _REQUIRED}
-    firms, dated = tables["firms"], tables["dated_edges"]
-    if firms is None or firms.is_empty() or dated is None or "attention_rank" not in dated.columns:
-        return False
-    verdict = run.read_table("explain_verdict")
-    if verdict is not None and "margin" not in verdict.columns:
-        return False
-    return all(frame is not None for frame in tables.values())
+    firms = tables["firms"]
+    return firms is not None and not firms.is_empty() and all(one is not None for one in tables.values())
 
 
 def orders_per_date(run: Run) -> int:
@@ -190,7 +185,7 @@ def write_explorer(run: Run, model: str | None = None, out: Path | None = None) 
     ConfigError
         If the run has no such model, the model has no network, or ``out`` cannot be written.
     DataError
-        If the run has no network, or one of an earlier version.
+        If the run has no network, or one without all tables.
     """
     text = render_explorer(run, read_networks(run, model))
     if out is None:

@@ -109,7 +109,7 @@ def without(name: str) -> Callable[[Run], None]:
     ("change", "model", "kind", "words"),
     [
         (without("firms"), None, DataError, "has no peer network"),
-        (without("groups"), None, DataError, "earlier version"),
+        (without("groups"), None, DataError, "lacks tables"),
         (lambda run: None, "mlp", ConfigError, "has no model 'mlp'"),
         (
             lambda run: None,
