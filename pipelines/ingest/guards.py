@@ -189,18 +189,9 @@ def record_source(
     lake.upsert("sources", pl.DataFrame(row, schema_overrides={"market": pl.String}))
 
 
-def own_rows(lake: Lake, table: str) -> pl.Expr:
-    """Return an expression for the rows of a table from the lake's own source, as opposed to a supplement's.
-
-    A supplement that is recorded without a market added its rows before the column ``fundamentals.source``
-    existed. In that case, rows with a filing id and no source are taken to be the supplement's.
-    """
-    if table != "fundamentals":
-        return pl.lit(value=True)
-    own = pl.col("source").is_null()
-    if any((row := _stored(lake, name)) is not None and row["market"] is None for name in SUPPLEMENTS):
-        own &= pl.col("filing_id").is_null()
-    return own
+def own_rows(table: str) -> pl.Expr:
+    """Return an expression for the rows of a table from the lake's own source, not from a supplement."""
+    return pl.col("source").is_null() if table == "fundamentals" else pl.lit(value=True)
 
 
 def _owners(lake: Lake) -> list[str]:

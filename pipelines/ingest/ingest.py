@@ -36,7 +36,6 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import INPUT_TABLES, SOURCE_TABLES, SUPPLEMENTS, schema
 from pipelines.progress import Progress
 from pipelines.sources.base import LiveSource, Source, SourceTables, StoredData, TickerStatus
-from pipelines.sources.items import SPLIT_ITEMS
 
 _DEFAULT_QUALITY: Final = QualityConfig()
 
@@ -126,7 +125,7 @@ def stored_data(lake: Lake) -> StoredData:
         last_close={ticker: close for ticker, _, _, close in spans},
         securities=_read_if_exists(lake, "securities", pl.col("valid_to").is_null()),
         assumed=_read_if_exists(lake, "fundamentals", pl.col("assumed")),
-        filings=_complete_filings(lake),
+        filings=_stored_filings(lake),
     )
 
 
@@ -257,7 +256,7 @@ class _Committer:
         absent = [t for t in INPUT_TABLES if t not in checked and self._complete and self._lake.exists(t)]
         for table in (*checked, *absent):
             rows = checked[table] if table in checked else schema(table).create_empty()
-            scope = own_rows(self._lake, table) if self._complete else None
+            scope = own_rows(table) if self._complete else None
             plans[table] = self._lake.plan(table, rows, scope=scope)
         return plans
 
@@ -332,18 +331,11 @@ def _read_if_exists(lake: Lake, table: str, filters: pl.Expr) -> pl.DataFrame | 
     return lake.read(table, filters=filters) if lake.exists(table) else None
 
 
-def _complete_filings(lake: Lake) -> dict[str, frozenset[str]]:
-    """Return ticker -> filing ids of its stored statements, without filings that must be read again.
-
-    A filing with a share count or per-share amount without ``stated_on`` was stored by an earlier version of
-    Peerglass; it is left out, so that it is read again.
-    """
+def _stored_filings(lake: Lake) -> dict[str, frozenset[str]]:
+    """Return ticker -> filing ids of its stored statements."""
     if not lake.exists("fundamentals"):
         return {}
-    rows = lake.read("fundamentals", columns=["ticker", "filing_id", "item", "stated_on"])
-    unstated = pl.col("item").is_in(SPLIT_ITEMS) & pl.col("stated_on").is_null()
-    rows = rows.drop_nulls("filing_id").group_by("ticker", "filing_id").agg(unstated.any().alias("unstated"))
-    rows = rows.filter(~pl.col("unstated"))
+    rows = lake.read("fundamentals", columns=["ticker", "filing_id"]).drop_nulls("filing_id").unique()
     by_ticker = rows.sort("ticker", "filing_id").group_by("ticker", maintain_order=True).agg("filing_id")
     return {ticker: frozenset(filings) for ticker, filings in by_ticker.iter_rows()}
 

@@ -17,7 +17,7 @@ import dataframely as dy
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.lake.schemas import STAMPS, added_later, keys, schema
+from pipelines.lake.schemas import STAMPS, keys, schema
 
 _DEFAULTS: Final[Mapping[str, Mapping[str, float | bool]]] = {
     "prices": {"split_ratio": 1.0, "dividend": 0.0},
@@ -246,27 +246,22 @@ def quarantined(table: str, rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:
     """Return rows in the form of the quarantine: ``table``, ``row_hash``, ``row`` and ``rule``.
 
     A row is JSON with its values as text, so that an infinity or a misspelt number is preserved. Its hash
-    covers this text without the stamps, and without nulls in columns that the table gained later: the same
-    values always have the same hash, however and whenever they were delivered.
+    covers the values that are not null, without the stamps: the same values have the same hash, however they
+    were delivered, and also after the table has gained a column.
     """
-    contract = schema(table)
-    texts = {
-        c: _as_text(c, rows.schema[c], column.dtype)
-        for c, column in contract.columns().items()
+    texts = [
+        _as_text(c, rows.schema[c], column.dtype)
+        for c, column in schema(table).columns().items()
         if c not in STAMPS
-    }
-    later = added_later(table)
+    ]
     hashed = pl.concat_str(
-        pl.struct(text for c, text in texts.items() if c not in later).struct.json_encode(),
-        *(
-            pl.when(texts[c].is_null()).then(pl.lit("")).otherwise(pl.struct(texts[c]).struct.json_encode())
-            for c in later
-        ),
+        pl.when(text.is_null()).then(pl.lit("")).otherwise(pl.struct(text).struct.json_encode())
+        for text in texts
     )
     return rows.select(
         pl.lit(table).alias("table"),
         hashed.map_elements(_hash, return_dtype=pl.String).alias("row_hash"),
-        pl.struct(texts.values()).struct.json_encode().alias("row"),
+        pl.struct(texts).struct.json_encode().alias("row"),
         rule.alias("rule"),
     )
 

@@ -6,7 +6,6 @@ import dataframely as dy
 import polars as pl
 
 from pipelines.lake.source_tables import (
-    ADDED_LATER,
     RUN_ID_PATTERN,
     finite,
     key_date,
@@ -69,7 +68,7 @@ class Quarantine(dy.Schema):
     row = dy.String()
     rule = dy.String()
     first_seen = dy.Datetime(time_unit="us", time_zone="UTC")
-    resolved_at = dy.Datetime(time_unit="us", time_zone="UTC", nullable=True, metadata=ADDED_LATER)
+    resolved_at = dy.Datetime(time_unit="us", time_zone="UTC", nullable=True)
 
 
 class Flags(dy.Schema):
@@ -110,7 +109,7 @@ class Sources(dy.Schema):
     source = key_text()
     notes = dy.String()
     hazards = dy.String()
-    market = dy.String(nullable=True, metadata=ADDED_LATER)
+    market = dy.String(nullable=True)
 
 
 class Trials(dy.Schema):
@@ -125,11 +124,11 @@ class Trials(dy.Schema):
     model = dy.String()
     config = dy.String()
     created_at = dy.Datetime(time_unit="us", time_zone="UTC")
-    forecast = dy.String(nullable=True, metadata=ADDED_LATER)
-    traded = dy.String(nullable=True, metadata=ADDED_LATER)
-    book = dy.String(nullable=True, metadata=ADDED_LATER)
-    hypothesis = dy.String(nullable=True, metadata=ADDED_LATER)
-    lake = dy.String(nullable=True, metadata=ADDED_LATER)
+    forecast = dy.String(nullable=True)
+    traded = dy.String(nullable=True)
+    book = dy.String(nullable=True)
+    hypothesis = dy.String(nullable=True)
+    lake = dy.String(nullable=True)
 
 
 class TrialReturns(dy.Schema):

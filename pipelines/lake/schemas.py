@@ -26,7 +26,6 @@ from pipelines.lake.pipeline_tables import (
     Trials,
 )
 from pipelines.lake.source_tables import (
-    ADDED_LATER,
     Fundamentals,
     Gaps,
     Inputs,
@@ -100,11 +99,6 @@ def keys(table: str) -> list[str]:
         If the lake has no table of that name.
     """
     return list(schema(table).primary_key())
-
-
-def added_later(table: str) -> list[str]:
-    """Return the columns that were added to a table after the first lakes were written."""
-    return [name for name, column in schema(table).columns().items() if column.metadata == ADDED_LATER]
 
 
 def schema(table: str) -> type[dy.Schema]:

@@ -67,12 +67,6 @@ def within_range(column: str) -> pl.Expr:
     return (above & below) | (pl.col("high") < pl.col("low")).fill_null(value=False)
 
 
-ADDED_LATER: Final = {"added_later": True}
-"""``metadata`` of a nullable column that was added to a table after the first lakes were written. In older
-tables the column is read as null (`pipelines.lake.storage`). A null in it does not enter a row's hash, so
-rows that were quarantined or released earlier keep their hash."""
-
-
 def named_rule(holds: pl.Expr) -> object:
     """Make a `dataframely.rule` from an expression. Its name is the attribute it is assigned to.
 
@@ -133,7 +127,7 @@ class Securities(dy.Schema):
     delisted_on = dy.Date(nullable=True)
     delisting_return = measure(nullable=True)
     # merger, performance or unknown; null is unknown
-    delisting_reason = dy.String(nullable=True, metadata=ADDED_LATER)
+    delisting_reason = dy.String(nullable=True)
     currency = dy.String(nullable=True)
     exchange = dy.String(nullable=True)
     valid_to = dy.Date(nullable=True)
@@ -167,10 +161,10 @@ class Fundamentals(dy.Schema):
     months = dy.Int64(
         nullable=True, min=1
     )  # span of a flow (3, 6, 9, 12); null: a balance at a date, or unknown
-    stated_on = dy.Date(nullable=True, metadata=ADDED_LATER)
+    stated_on = dy.Date(nullable=True)
     assumed = dy.Bool()  # known_at is period_end plus an assumed lag, not a recorded date of publication
     # the source that added the row to another source's lake; null: the lake's own source
-    source = dy.String(nullable=True, metadata=ADDED_LATER)
+    source = dy.String(nullable=True)
 
     ticker_is_plain = named_rule(plain_ticker("ticker"))
     known_after_period_end = named_rule(pl.col("known_at") >= pl.col("period_end"))
@@ -249,7 +243,7 @@ class TruthEdges(dy.Schema):
     weight = measure()
     explained = dy.Bool()
     rule = dy.String(nullable=True)
-    led_by = dy.String(nullable=True, metadata=ADDED_LATER)
+    led_by = dy.String(nullable=True)
     via = dy.String(nullable=True)
 
     weight_is_finite = named_rule(finite("weight"))

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
-import yaml
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines.errors import DataError
+from pipelines.files import read_json
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location
 from pipelines.lake.schemas import SCHEMAS
@@ -87,10 +87,10 @@ def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
     for folder in folders:
         for path in sorted(folder.glob("*/run.json")):
             try:
-                record = json.loads(path.read_text(encoding="utf-8"))
-                where = canonical_location(_lake_of(path.parent, record))
+                record = read_json(path)
+                where = canonical_location(str(record["identity"]["lake"]))
                 versions = {str(table): int(version) for table, version in record["versions"].items()}
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DataError(
                     f"the run folder {path.parent} cannot be read ({one_line(error)}), so the versions that "
                     "it needs are unknown; repair it, or move it away"
@@ -244,14 +244,6 @@ def describe_vacuum(plans: Sequence[Vacuum], *, dry_run: bool) -> str:
         if plan.kept:
             lines.append(f"{plan.table}: kept for runs: versions {_join_some(list(plan.kept))}")
     return "\n".join(lines) or "nothing to remove"
-
-
-def _lake_of(folder: Path, record: Mapping[str, Any]) -> str:
-    """Return the lake of a run: from its record, or from the config of a run by an older version."""
-    if "identity" in record:
-        return str(record["identity"]["lake"])
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    return str(config["lake"])
 
 
 def _tables(lake: Lake) -> list[tuple[str, DeltaTable]]:

@@ -88,7 +88,8 @@ class FilesSourceConfig(Section):
     """Days from the end of a period until its statement is assumed to be known, where the file has no
     ``known_at``."""
     date_format: str | None = None
-    """strptime format of the dates, such as ``%m/%d/%Y``. Null: ISO dates (2020-01-31 or 20200131)."""
+    """strptime format of the dates, such as ``%m/%d/%Y``. A format without a day, such as
+    ``%Y-%m``, dates a month on its last day. Null: ISO dates (2020-01-31 or 20200131)."""
     separator: str = Field(default=",", min_length=1, max_length=1)
     """Character between two columns of your text files, such as ``;`` or ``"\\t"``."""
     decimal: Literal[".", ","] = "."

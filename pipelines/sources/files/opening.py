@@ -30,7 +30,7 @@ HEADER_LINES: Final = 18
 """Lines in which the data begin."""
 _DATE: Final = re.compile(
     r"(?:\d{4}[-/.年]\d{1,2}[-/.月]\d{1,2}日?|\d{1,2}[-/. ](?:\d{1,2}|[A-Za-z]{3,9})[-/. ]\d{2,4}"
-    r"|(?:19|20)\d{6}"
+    r"|(?:19|20)\d{6}(?:\.0)?|(?:19|20)\d{2}-\d{2}"
     r"|[A-Za-z]{3,9} \d{1,2},? \d{4}|\d{2}[A-Za-z]{3}\d{4})(?:[T ,:].*)?"
 )
 """A cell with a date. A few wrong ones do no harm, because a column needs several."""
@@ -76,24 +76,20 @@ def is_text(file: Path) -> bool:
 
 
 def scan_text(file: Path, given: TextFormat) -> pl.LazyFrame:
-    """Open a text file lazily; every column is text, and numbers have a decimal point.
-
-    Raises
-    ------
-    DataError
-        If the file is not encoded as given.
-    """
+    """Open a text file lazily; every column is text, and numbers have a decimal point."""
     head = io.StringIO(_decoded(file, given.encoding, _BEGINNING).removeprefix("\ufeff"), newline="")
     header = header_of(list(itertools.islice(csv.reader(head, delimiter=given.separator), HEADER_LINES)))
-    named: dict[str, Any] = {}
+    form: dict[str, Any] = {"infer_schema": False, "separator": given.separator}
+    if "\n" not in head.getvalue() and "\r" in head.getvalue():
+        form["eol_char"] = "\r"  # as old programs for the Mac end a line
     if header is not None:
         skipped, names = header
-        named = {"has_header": False, "skip_lines": skipped, "schema": dict.fromkeys(names, pl.String)}
+        form |= {"has_header": False, "skip_lines": skipped, "schema": dict.fromkeys(names, pl.String)}
     if _is_utf8(given.encoding) and not file.name.lower().endswith(".zip"):
-        rows = pl.scan_csv(file, glob=False, infer_schema=False, separator=given.separator, **named)
+        rows = pl.scan_csv(file, glob=False, **form)
     else:
         source = io.BytesIO(_decoded(file, given.encoding).removeprefix("\ufeff").encode())
-        rows = pl.read_csv(source, infer_schema=False, separator=given.separator, **named).lazy()
+        rows = pl.read_csv(source, **form).lazy()
     if given.decimal == "." and given.separator == ",":
         return rows  # a comma inside a number would need quotes, and gives a value that is refused later
     return rows.with_columns(_with_decimal_point(pl.all(), given.decimal))
@@ -107,15 +103,8 @@ def header_of(lines: Sequence[Sequence[str]]) -> tuple[int, list[str]] | None:
     yfinance and Bloomberg write it, a column's name has both parts, as pandas writes them. Without such a
     line, the last of the fullest lines is the header.
 
-    Parameters
-    ----------
-    lines
-        The first lines of the table, split into cells.
-
-    Returns
-    -------
-    tuple of int and list of str, or None
-        Number of lines above the data, and the names of the columns. None if the first line is the header.
+    Returns the number of lines above the data and the names of the columns; None if the first line is the
+    header.
     """
     found = next(
         (
@@ -173,6 +162,11 @@ def _unique(names: Sequence[str]) -> list[str]:
     return result
 
 
+def has_rows(file: Path) -> bool:
+    """Return whether a text file has more than a header; other files are not looked into."""
+    return not is_text(file) or len(_bytes_of(file, _BEGINNING).strip().splitlines()) > 1
+
+
 def recognise_text(file: Path) -> TextFormat:
     """Recognise the separator, decimal mark and encoding of a text file from its beginning.
 
@@ -181,12 +175,8 @@ def recognise_text(file: Path) -> TextFormat:
     ``1,234`` count only if there are no others, and only between semicolons, where decimal commas are
     usual. A file that is not UTF-8 (or UTF-16 with a byte order mark) is read in the first encoding that
     gives its header a known name (`_EASTERN`), else as Korean or Chinese if its signs come in pairs, else
-    as cp1252, the usual encoding of Windows, or as latin-1 if that has no such characters.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, or has no row below its header.
+    as cp1252, the usual encoding of Windows, or as latin-1 if that has no such characters. A file without a
+    row below its header is refused.
     """
     beginning = _bytes_of(file, _BEGINNING)
     encoding = _recognise_encoding(beginning)
@@ -249,7 +239,7 @@ def _recognise_encoding(beginning: bytes) -> str:
             return "cp949"
         if _decoded_beginning(beginning, "gb18030") is not None:
             return "gb18030"
-    return "cp1252" if _decodes(beginning, "cp1252") else "latin-1"
+    return "latin-1" if _decoded_beginning(beginning, "cp1252") is None else "cp1252"
 
 
 def _decoded_beginning(beginning: bytes, encoding: str) -> str | None:
@@ -263,14 +253,6 @@ def _decoded_beginning(beginning: bytes, encoding: str) -> str | None:
 def _names_eastern_columns(text: str) -> bool:
     header = re.split(r"[,;\t|]", text.partition("\n")[0])
     return any(not cell.isascii() and plain(cell) in _KNOWN for cell in header)
-
-
-def _decodes(content: bytes, encoding: str) -> bool:
-    try:
-        content.decode(encoding)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _is_utf8(encoding: str) -> bool:
@@ -319,16 +301,11 @@ def resolve(path: Path) -> list[Path]:
     """Expand ``~``, environment variables and the wildcards ``*?[]`` of a path into files, sorted by name.
 
     If a file has exactly the given name, the name is not treated as a pattern. A folder stands for all its
-    files that can be read; text files (.txt) beside others are notes. Hidden files are left out.
-
-    Raises
-    ------
-    ConfigError
-        If the path contains an environment variable that is not set, or the extension of a file is not known.
-    DataError
-        If no such file exists.
+    files that can be read; text files (.txt) beside others are notes. Hidden files are left out. ConfigError
+    if the path cannot be expanded or an extension is not known, DataError if there is no such file.
     """
     expanded = os.path.expandvars(str(path))
+    wrong = f"correct the path in the config's source ({RELATIVE_PATHS})"
     if unset := re.search(r"\$\{?\w+\}?", expanded):
         raise ConfigError(
             f"path {path} contains the environment variable {unset.group()}, which is not set: set it"
@@ -353,13 +330,9 @@ def resolve(path: Path) -> list[Path]:
                 f"{', '.join(_EXTENSIONS)}: {'narrow the pattern' if pattern else 'convert or rename it'}"
             )
     if pattern and not files:
-        raise DataError(
-            f"no file matches {given}: correct the path in the config's source ({RELATIVE_PATHS})"
-        )
+        raise DataError(f"no file matches {given}: {wrong}")
     if not pattern and not given.is_file():
-        raise DataError(
-            f"there is no file {given}: correct the path in the config's source ({RELATIVE_PATHS})"
-        )
+        raise DataError(f"there is no file {given}: {wrong}")
     return files
 
 
@@ -381,8 +354,6 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 _MAX_LISTED: Final = 12
-
-
 UNNAMED: Final = ("", "__index_level_0__")
 """Names of an index without a name, in CSV and in Parquet, as pandas writes it."""
 

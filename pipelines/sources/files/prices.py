@@ -41,26 +41,15 @@ def read_prices(
     arrangement: Arrangement = "long",
     layout: str | None = None,
 ) -> tuple[pl.DataFrame, pl.DataFrame | None, list[str]]:
-    """Read rows of (date, ticker, close, ...), one per session and firm.
+    """Read rows of (date, ticker, close, ...), one per session and firm, from ``start`` to ``end``.
 
     An open, high or low of zero means "not known", and a split ratio of zero "no split". So does an open
     outside the day's range if the close is inside it (vendors leave opens unadjusted for later splits). All
     are counted in the notes.
 
-    Parameters
-    ----------
-    files
-        Files with the same columns; for ``wide``, they may hold different tickers.
-    options
-        Names, units and formats.
-    start, end
-        First and last date, both inclusive; None for no limit.
-    arrangement
-        ``long``: a row per date and ticker. ``wide``: a column of closes per ticker, or several under a
-        header of two lines; an empty close gives no row. ``file_per_ticker``: a file per ticker, named after
-        it.
-    layout
-        Name of a vendor's layout (`pipelines.sources.files.layouts.LAYOUTS`); None for no vendor.
+    ``arrangement`` is ``long`` (a row per date and ticker), ``wide`` (a column of closes per ticker, or
+    several under a header of two lines; an empty close gives no row), or ``file_per_ticker`` (a file per
+    ticker, named after it). ``layout`` names a vendor's (`pipelines.sources.files.layouts.LAYOUTS`).
 
     Returns
     -------
@@ -75,6 +64,9 @@ def read_prices(
     """
     convention = LAYOUTS[layout] if layout is not None else Layout("", ())
     notes: list[str] = []
+    given, files = files, [file for file in files if file.stat().st_size] or files
+    if len(files) < len(given):
+        notes.append(f"{len(given) - len(files):,} of {len(given):,} files are empty.")
     if arrangement == "wide":
         frame = _read_wide(files, options, notes)
     else:
@@ -118,11 +110,6 @@ def _read_long(
             parts.append(part.with_columns(ticker=pl.lit(ticker_of(file))))
         if empty:
             notes.append(f"{empty:,} of {len(files):,} files have no row.")
-        columns = list(dict.fromkeys(name for part in parts for name in part.columns))
-        absent = [
-            [pl.lit(None).alias(name) for name in columns if name not in part.columns] for part in parts
-        ]
-        parts = [part.with_columns(null).select(columns) for part, null in zip(parts, absent, strict=True)]
         return concat_parts(parts)
     issue = () if convention.issue is None else ("issue",)
     if issue:
@@ -183,10 +170,11 @@ def _firms_below_each_other(
 ) -> pl.DataFrame:
     """Turn the columns (field, ticker) of a wide file into rows."""
     parts = []
-    wanted = ("close", *OPTIONAL)
     for ticker, fields in by_ticker.items():
         names = {
-            ours: fields[theirs] for ours, theirs in options.match(list(fields)).items() if ours in wanted
+            ours: fields[theirs]
+            for ours, theirs in options.match(list(fields)).items()
+            if ours in ("close", *OPTIONAL)
         }
         if "close" not in names:
             raise DataError(
@@ -197,10 +185,7 @@ def _firms_below_each_other(
             frame.select(
                 pl.col(day).alias("date"),
                 pl.lit(ticker).alias("ticker"),
-                *(
-                    pl.col(names[ours]).alias(ours) if ours in names else pl.lit(None).alias(ours)
-                    for ours in wanted
-                ),
+                *(pl.col(theirs).alias(ours) for ours, theirs in names.items()),
             )
         )
     whole = concat_parts(parts)
@@ -266,21 +251,16 @@ def _apply_convention(frame: pl.DataFrame, convention: Layout) -> tuple[pl.DataF
             pl.col("close").abs(),
             *(pl.when(~midpoint).then(pl.col(c)).alias(c) for c in others),
             *(
-                [pl.when(midpoint).then(0.0).otherwise(pl.col("volume")).alias("volume")]
-                if "volume" in frame.columns
-                else []
+                pl.when(midpoint).then(0.0).otherwise(pl.col(c)).alias(c)
+                for c in ("volume",)
+                if c in frame.columns
             ),
         )
     if "split_ratio" in frame.columns and frame.schema["split_ratio"].is_numeric():
         zeros = int((frame["split_ratio"] == 0).sum())
         if zeros:
             notes.append(f"{zeros:,} rows have split_ratio = 0, which is read as no split.")
-        frame = frame.with_columns(
-            pl.when(pl.col("split_ratio") == 0)
-            .then(1.0)
-            .otherwise(pl.col("split_ratio"))
-            .alias("split_ratio")
-        )
+        frame = frame.with_columns(pl.col("split_ratio").replace(0.0, 1.0))
     return frame, notes
 
 
@@ -338,8 +318,7 @@ def _clear_invalid_bars(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
         if strays:
             notes.append(
                 f"{strays:,} rows have an open outside [low, high] but a close inside it: the open is "
-                "treated "
-                "as not known."
+                "treated as not known."
             )
             frame = frame.with_columns(pl.when(~stray).then(pl.col("open")).alias("open"))
     return frame, notes
@@ -363,16 +342,8 @@ def with_splits_and_dividends(prices: pl.DataFrame) -> pl.DataFrame:
     the rounding of the file explains are no dividends. Without a factor, a growth of 1.2 times that of the
     close, or more, is a split.
 
-    Parameters
-    ----------
-    prices
-        date, ticker, close, and some of `pipelines.sources.files.layouts.VENDOR`; numbers are floats, and
-        text only if a value is unreadable.
-
-    Returns
-    -------
-    DataFrame
-        The rows without the vendor's columns, by ticker and date.
+    ``prices`` has date, ticker, close, and some of `pipelines.sources.files.layouts.VENDOR`; numbers are
+    floats, and text only if a value is unreadable. The rows are returned by ticker and date.
     """
     given = [name for name in VENDOR if name in prices.columns]
     if not given:

@@ -1,8 +1,11 @@
-"""Reading a user's CSV, Excel and Parquet files: column names, dates, numbers and units.
+"""Interpret the cells of a user's files: column names, dates, numbers and units.
 
-CSV and Excel are read as text, so that a ticker named NA stays a ticker, and an unreadable number rejects its
-row rather than the whole file. This module interprets values; the contract decides whether they may be
-stored.
+Text files are read as text, so that a ticker named NA stays a ticker, and an unreadable number rejects its
+row rather than the whole file. The contract decides whether a value may be stored.
+
+Dates are days. A midnight of Tokyo that is written in UTC is 15:00 of the day before; read as it stands,
+every price would be known a day early, so such stamps are refused. The order of day and month is decided for
+all dates together, never row by row.
 """
 
 from __future__ import annotations
@@ -22,6 +25,30 @@ from pipelines.sources.files.layouts import Names, match_names
 from pipelines.sources.files.opening import COMMAS, UNNAMED, TextFormat, abbreviate, collect, columns_of, scan
 
 _NOT_AVAILABLE: Final = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-")
+ISO: Final = r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$"
+COMPACT: Final = r"^(\d{8})(?:\.0*)?$"
+"""ISO dates without separators; a program that keeps them as numbers writes 20200131.0."""
+_STAMP: Final = (
+    r"^(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(:\d{2})?(?:[.,]\d+)? ?(Z|z|UTC|[+-]\d{2}:?\d{2})?)?$"
+)
+_MOST: Final = 0.9
+"""Share of the stamps that one time of day, or two an hour apart, must have to be the rule of the file."""
+_SOME: Final = 0.05
+"""Least share of a second time of day, an hour from the first: daylight saving lasts for months."""
+_HOUR, _MIDNIGHT, _DAY = timedelta(hours=1), timedelta(0), timedelta(days=1)
+_ZONES: Final = (
+    "Asia/Shanghai", "Asia/Hong_Kong", "Asia/Singapore", "Asia/Tokyo", "Asia/Seoul", "Asia/Kolkata",
+    "America/New_York", "America/Chicago", "Europe/London", "Europe/Berlin", "Europe/Helsinki",
+    "Europe/Istanbul", "Europe/Moscow", "Australia/Sydney", "Australia/Brisbane", "Pacific/Auckland",
+    "America/Sao_Paulo", "America/Mexico_City", "Africa/Johannesburg", "Asia/Jerusalem", "Asia/Riyadh",
+    "Asia/Dubai", "Asia/Karachi", "Asia/Dhaka", "Asia/Jakarta",
+)  # fmt: skip  # zones of exchanges; one a line would fill a page
+_NAMED_ZONES: Final = 3
+COUNTED: Final = ("excel", "epoch")
+"""Date formats that are numbers: days as Excel counts them, and seconds since 1970 or fractions of them."""
+_EXCEL_EPOCH: Final = date(1899, 12, 30)
+_FIRST_EPOCH: Final = 1e8
+_FIRST_SERIAL, _LAST_SERIAL = 3_000, 109_575  # 1908 and 2200; smaller numbers are years, such as 2020
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +64,8 @@ class ReadOptions:
         Peerglass column or statement item -> factor by which its values are multiplied.
     date_format
         strptime format of dates that are not ISO (2020-01-31 or 20200131), or one of `COUNTED`; None if all
-        are ISO. It must be given, because 05/01/2015 is ambiguous.
+        are ISO. It must be given, because 05/01/2015 is ambiguous. A format without a day, such as ``%Y-%m``,
+        says that the data are monthly: the date is the last day of the month.
     table_only
         Peerglass names that are mapped for this file only; the file must have these columns.
     names
@@ -55,15 +83,14 @@ class ReadOptions:
 
     def for_table(self, table: str, names: Names | None = None) -> ReadOptions:
         """Return the options for one table's file; names given for that table take precedence."""
-        table_only = {
-            name.partition(".")[2]: theirs
+        own = {
+            column: theirs
             for name, theirs in self.columns.items()
-            if name.partition(".")[0] == table and "." in name
+            for of, dot, column in (name.partition("."),)
+            if dot and of == table
         }
         shared = {name: theirs for name, theirs in self.columns.items() if "." not in name}
-        return replace(
-            self, columns=shared | table_only, table_only=frozenset(table_only), names=names or self.names
-        )
+        return replace(self, columns=shared | own, table_only=frozenset(own), names=names or self.names)
 
     def with_name(self, ours: str, theirs: str) -> ReadOptions:
         """Return the options with one more usual name of a column."""
@@ -79,15 +106,8 @@ class ReadOptions:
     ) -> pl.DataFrame:
         """Read the known columns of every file, under Peerglass's names.
 
-        Parameters
-        ----------
-        files
-            Files with the same columns.
-        required, optional
-            Peerglass's column names.
-        fall_back
-            Whether Peerglass's own name is tried if a file lacks the mapped one, because the mapping may be
-            meant for another file.
+        ``fall_back`` tries Peerglass's own name if a file lacks the mapped one, because the mapping may be
+        meant for another file.
 
         Raises
         ------
@@ -146,11 +166,7 @@ class ReadOptions:
         raise DataError(no_column(file, mapped, ours, available))
 
     def numbers(self, frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-        """Convert columns to float64 and multiply them by their units.
-
-        A column with a value that is not a number stays text, so that the contract rejects the rows in
-        question.
-        """
+        """Convert columns to float64 (`read_number`) and multiply them by their units."""
         for column in columns:
             frame = read_number(frame, column)
             if column in self.units:
@@ -166,8 +182,7 @@ class ReadOptions:
         Raises
         ------
         DataError
-            If the dates share a time of day that is not midnight, or have two orders of day and month
-            (`pipelines.sources.files.reading`).
+            If the dates share a time of day that is not midnight, or have two orders of day and month.
         """
         for column in columns:
             dtype = frame.schema[column]
@@ -181,14 +196,12 @@ class ReadOptions:
                 read = read.select(counted_as_iso(pl.col(column), self.date_format).alias(column))
             refuse_times_of_day(read[column])
             value = pl.col(column)
-            # drop the time of day, so that 2020-01-31 00:00:00 and 2020-01-31T00:00 are dates as well
-            iso = value.str.extract(r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$")
             parsed = pl.coalesce(
-                iso.str.to_date("%Y-%m-%d", strict=False),
-                value.str.extract(r"^(\d{8})$").str.to_date("%Y%m%d", strict=False),
+                value.str.extract(ISO).str.to_date("%Y-%m-%d", strict=False),
+                value.str.extract(COMPACT).str.to_date("%Y%m%d", strict=False),
             )
             if self.date_format is not None and self.date_format not in COUNTED:
-                read = self._given_format(read, column, parsed)
+                read = self._given_format(read, column, parsed, self.date_format)
             dates = read.select(parsed.alias(column)).to_series()
             if dates.null_count() == read[column].null_count():
                 frame = frame.with_columns(dates)
@@ -197,13 +210,13 @@ class ReadOptions:
                 frame = frame.with_columns(read.select(kept).to_series())
         return frame
 
-    def _given_format(self, read: pl.DataFrame, column: str, parsed: pl.Expr) -> pl.DataFrame:
+    @staticmethod
+    def _given_format(read: pl.DataFrame, column: str, parsed: pl.Expr, form: str) -> pl.DataFrame:
         """Write the dates of the given format as ISO, where ``parsed`` does not read them already."""
-        assert self.date_format is not None
         others = read.filter(parsed.is_null())[column].drop_nulls().unique().sort()
-        moments = others.str.to_datetime(self.date_format, strict=False)
+        moments = read_moments(others, form)
         refuse_times_of_day(moments)
-        refuse_mixed_orders(others, others.filter(moments.is_null()), self.date_format)
+        _refuse_mixed_orders(others, others.filter(moments.is_null()), form)
         written = pl.DataFrame({column: others, "iso": moments.dt.to_string("%Y-%m-%d")}).drop_nulls()
         iso = pl.col(column).replace(written[column], written["iso"])
         return read.with_columns(pl.when(parsed.is_null()).then(iso).otherwise(pl.col(column)).alias(column))
@@ -227,16 +240,14 @@ def _refuse_different_columns(first: Path, first_part: pl.DataFrame, file: Path,
         if absent := [name for name in has.columns if name not in lacks.columns]:
             raise DataError(
                 f"{incomplete} has no {', '.join(absent)}, which {complete.name} has: the files of one "
-                "pattern "
-                "must have the same columns"
+                "pattern must have the same columns"
             )
     for name in first_part.columns:
         kinds = _kind(first, first_part.schema[name]), _kind(file, part.schema[name])
         if None not in kinds and kinds[0] != kinds[1]:
             raise DataError(
                 f"{file} stores {name} as {part.schema[name]}, but {first.name} as "
-                f"{first_part.schema[name]}: the "
-                "files of one pattern must have columns of the same type"
+                f"{first_part.schema[name]}: the files of one pattern must have columns of the same type"
             )
 
 
@@ -248,21 +259,16 @@ def _kind(file: Path, dtype: pl.DataType) -> str | None:
 
 
 def concat_parts(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate parts with the same columns; columns of different types become float64 or text."""
-    if len(parts) == 1:
-        return parts[0]
-    casts: list[pl.Expr] = []
-    for name in parts[0].columns:
-        dtypes = {part.schema[name] for part in parts} - {pl.Null()}
-        if len(dtypes) <= 1:
-            to: pl.DataType | None = next(iter(dtypes), None)
-        elif all(dtype.is_numeric() for dtype in dtypes):
-            to = pl.Float64()
-        else:
-            to = pl.String()
-        if to is not None:
-            casts.append(pl.col(name).cast(to))
-    return pl.concat([part.with_columns(casts) for part in parts])
+    """Concatenate parts; absent columns are null, and columns of different types become numbers or text."""
+    dtypes: dict[str, set[pl.DataType]] = {}
+    for part in parts:
+        for name, dtype in part.schema.items():
+            dtypes.setdefault(name, set()).add(dtype)
+    times = {name for name, kinds in dtypes.items() if len(kinds) > 1 and any(k.is_temporal() for k in kinds)}
+    texts = [
+        part.with_columns(pl.col(c).cast(pl.String) for c in part.columns if c in times) for part in parts
+    ]
+    return pl.concat(texts, how="diagonal_relaxed")
 
 
 def as_text(column: str) -> pl.Expr:
@@ -271,7 +277,7 @@ def as_text(column: str) -> pl.Expr:
 
 
 def ticker_text(column: str = "ticker") -> pl.Expr:
-    """Return a column of tickers in the form in which they are stored (`pipelines.sources.base`)."""
+    """Return a column of tickers in the form in which they are stored (`plain_tickers`)."""
     return plain_tickers(as_text(column)).alias(column)
 
 
@@ -284,7 +290,7 @@ def null_if_not_available(column: str) -> pl.Expr:
 def read_number(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     """Convert a column to float64, with null for NaN and "not available".
 
-    A column with a value that is not a number stays text.
+    A column with a value that is not a number stays text, so that the contract rejects its row.
     """
     if frame.schema[column].is_numeric():
         return frame.with_columns(pl.col(column).cast(pl.Float64).fill_nan(None))
@@ -305,24 +311,13 @@ def read_numbers(words: pl.Series) -> pl.Series:
 
 
 _AMOUNT: Final = r"^(-?)(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?$"
-_FACTORS: Final = {
-    "K": 1e3,
-    "M": 1e6,
-    "B": 1e9,
-    "T": 1e12,
-    "%": 1e-2,
-    "万": 1e4,
-    "만": 1e4,
-    "亿": 1e8,
-    "억": 1e8,
-}
+_FACTORS: Final = dict(zip("KMBT%万만亿억", (1e3, 1e6, 1e9, 1e12, 1e-2, 1e4, 1e4, 1e8, 1e8), strict=True))
 
 
 def _without_marks(words: pl.Series) -> pl.Series:
     """Read numbers with separators of thousands, signs of currencies, brackets for minus, and suffixes.
 
     ``$1,234.50`` is 1234.5, ``(1.5)`` is -1.5, ``1.2M`` is 1.2 million and ``1.5%`` is 0.015.
-    Null: no number.
     """
     text = pl.col("text").str.replace_all(r"[\s'\u2019]|US\$|USD|EUR|GBP|[$€£¥￥₩₹]", "")
     frame = pl.DataFrame({"text": words}).select(
@@ -346,45 +341,20 @@ def scale(frame: pl.DataFrame, column: str, factor: pl.Expr) -> pl.DataFrame:
     return frame.with_columns(pl.coalesce(scaled, pl.col(column)).alias(column))
 
 
-_STAMP: Final = (
-    r"^(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(:\d{2})?(?:[.,]\d+)? ?(Z|z|UTC|[+-]\d{2}:?\d{2})?)?$"
-)
-_MOST: Final = 0.9
-"""Share of the stamps that one time of day, or two an hour apart, must have to be the rule of the file."""
-_SOME: Final = 0.05
-"""Least share of a second time of day, an hour from the first: daylight saving lasts for months."""
-_HOUR, _MIDNIGHT, _DAY = timedelta(hours=1), timedelta(0), timedelta(days=1)
-_ZONES: Final = (
-    "Asia/Shanghai", "Asia/Hong_Kong", "Asia/Singapore", "Asia/Tokyo", "Asia/Seoul", "Asia/Kolkata",
-    "America/New_York", "America/Chicago", "Europe/London", "Europe/Berlin", "Europe/Helsinki",
-    "Europe/Istanbul", "Europe/Moscow", "Australia/Sydney", "Australia/Brisbane", "Pacific/Auckland",
-    "America/Sao_Paulo", "America/Mexico_City", "Africa/Johannesburg", "Asia/Jerusalem", "Asia/Riyadh",
-    "Asia/Dubai", "Asia/Karachi", "Asia/Dhaka", "Asia/Jakarta",
-)  # fmt: skip  # zones of exchanges; one a line would fill a page
-_NAMED_ZONES: Final = 3
-COUNTED: Final = ("excel", "epoch")
-"""Date formats that are numbers: days as Excel counts them, and seconds since 1970 or fractions of them."""
-_EXCEL_EPOCH: Final = date(1899, 12, 30)
-_FIRST_EPOCH: Final = 1e8
-_FIRST_SERIAL, _LAST_SERIAL = 3_000, 109_575  # 1908 and 2200; smaller numbers are years, such as 2020
+def read_moments(texts: pl.Series, form: str) -> pl.Series:
+    """Read datetimes in a strptime format, null where it does not fit; without a day, ends of months."""
+    if "%d" in form or "%j" in form:
+        return texts.str.to_datetime(form, strict=False)
+    return (texts + " 1").str.to_datetime(f"{form} %d", strict=False).dt.month_end()
 
 
 def refuse_times_of_day(stamps: pl.Series) -> None:
-    """Refuse stamps that share a time of day other than midnight, or two an hour apart.
+    """Refuse stamps of which nine tenths share a time of day other than midnight, or two an hour apart.
 
     Midnights of a stamp's own zone are days. Midnight and 23:00 are the midnights of a zone with daylight
     saving, half of them a day early. Times of day that vary are no midnights of any zone and are read.
-
-    Parameters
-    ----------
-    stamps
-        Datetimes with or without a zone, or ISO text; null, other text and other types are ignored.
-
-    Raises
-    ------
-    DataError
-        If at least nine tenths of the distinct stamps share such a time. The message names the zones whose
-        midnights they are.
+    ``stamps`` are datetimes with or without a zone, or ISO text; null, other text and other types are
+    ignored. The error names the zones whose midnights they are.
     """
     if not isinstance(stamps.dtype, pl.Datetime | pl.String):
         return
@@ -421,22 +391,10 @@ def refuse_times_of_day(stamps: pl.Series) -> None:
     )
 
 
-def refuse_mixed_orders(texts: pl.Series, unread: pl.Series, date_format: str) -> None:
-    """Refuse a format of dates if the other order of day and month reads what it cannot read.
+def _refuse_mixed_orders(texts: pl.Series, unread: pl.Series, date_format: str) -> None:
+    """Refuse a format if the other order of day and month reads what it cannot read.
 
-    Parameters
-    ----------
-    texts
-        All dates that are not ISO.
-    unread
-        Those that the format does not read.
-    date_format
-        strptime format.
-
-    Raises
-    ------
-    DataError
-        If a date is read in the other order only. Dates that both orders read would be stored wrongly.
+    Dates that both orders read would be stored wrongly.
     """
     if "%d" not in date_format or "%m" not in date_format:
         return
@@ -450,15 +408,12 @@ def refuse_mixed_orders(texts: pl.Series, unread: pl.Series, date_format: str) -
             "correct date_format"
         )
     read = texts.filter(texts.str.to_date(date_format, strict=False).is_not_null())
+    refused = read.filter(read.str.to_date(other, strict=False).is_null())
     raise DataError(
         f"the dates have two orders of day and month ({date_format} does not read {only_other[0]}, and "
-        f"{other} does not read {_unread(read, other) or texts[0]}): write all dates as 2020-01-31"
+        f"{other} does not read {texts[0] if refused.is_empty() else refused[0]}): write all dates as "
+        "2020-01-31"
     )
-
-
-def _unread(texts: pl.Series, date_format: str) -> str | None:
-    unread = texts.filter(texts.str.to_date(date_format, strict=False).is_null())
-    return None if unread.is_empty() else str(unread[0])
 
 
 def _clocks(stamps: pl.Series) -> tuple[pl.Series, pl.Series]:
@@ -474,9 +429,8 @@ def _clocks(stamps: pl.Series) -> tuple[pl.Series, pl.Series]:
     text = pl.concat_str(day, pl.lit(" "), clock.fill_null("00:00"), seconds.fill_null(":00"))
     local = text.str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False)
     offset = zone.str.replace(":", "", literal=True)
-    minutes = offset.str.slice(1, 2).cast(pl.Int64, strict=False) * 60 + offset.str.slice(3, 2).cast(
-        pl.Int64, strict=False
-    )
+    hours, rest = (offset.str.slice(place, 2).cast(pl.Int64, strict=False) for place in (1, 3))
+    minutes = 60 * hours + rest
     east = pl.when(offset.str.starts_with("-")).then(-minutes).otherwise(minutes).fill_null(0)
     read = stamps.alias("").to_frame().select(local=local, utc=local - pl.duration(minutes=east))
     return read["local"], read["utc"]
@@ -501,20 +455,11 @@ def counted_as_iso(value: pl.Expr, kind: str) -> pl.Expr:
     if kind == "excel":
         since = pl.duration(seconds=(number * 86_400).round().cast(pl.Int64, strict=False))
         moment = pl.lit(_EXCEL_EPOCH).cast(pl.Datetime("us")) + since
-        iso = pl.when(number.is_between(_FIRST_SERIAL, _LAST_SERIAL)).then(
-            moment.dt.to_string("%Y-%m-%dT%H:%M:%S")
-        )
+        known, form = number.is_between(_FIRST_SERIAL, _LAST_SERIAL), "%Y-%m-%dT%H:%M:%S"
     else:
-        size = number.abs()
-        unit = (
-            pl.when(size < 1e11)
-            .then(1e3)
-            .when(size < 1e14)
-            .then(1.0)
-            .when(size < 1e17)
-            .then(1e-3)
-            .otherwise(1e-6)
-        )
+        size, unit = number.abs(), pl.lit(1e3)
+        for limit, factor in ((1e11, 1.0), (1e14, 1e-3), (1e17, 1e-6)):
+            unit = pl.when(size < limit).then(unit).otherwise(factor)
         moment = (number * unit).round().cast(pl.Int64).cast(pl.Datetime("ms"))
-        iso = pl.when(size >= _FIRST_EPOCH).then(moment.dt.to_string("%Y-%m-%dT%H:%M:%SZ"))
-    return pl.coalesce(iso, value)
+        known, form = size >= _FIRST_EPOCH, "%Y-%m-%dT%H:%M:%SZ"
+    return pl.coalesce(pl.when(known).then(moment.dt.to_string(form)), value)

@@ -26,6 +26,7 @@ from pipelines.sources.files.opening import (
     abbreviate,
     collect,
     columns_of,
+    has_rows,
     is_text,
     recognise_text,
     resolve,
@@ -33,17 +34,20 @@ from pipelines.sources.files.opening import (
 )
 from pipelines.sources.files.prices import Arrangement, ticker_of
 from pipelines.sources.files.reading import (
+    COMPACT,
     COUNTED,
+    ISO,
     ReadOptions,
     as_text,
     counted_as_iso,
     null_if_not_available,
+    read_moments,
     read_number,
 )
 
 _FORMATS: Final = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y",
                    "%d %b %Y", "%b %d, %Y", "%Y.%m.%d", "%d%b%Y", "%B %d, %Y", "%d-%b-%y", "%Y年%m月%d日",
-                   "%m/%d/%y", "%d/%m/%y", "%d.%m.%y")  # fmt: skip
+                   "%m/%d/%y", "%d/%m/%y", "%d.%m.%y", "%Y-%m", "%Y%m", "%m/%Y")  # fmt: skip
 _CURE: Final = "write them as 2020-01-31, or give one with --date-format, such as %d.%m.%Y"
 _YEARS: Final = (1900, 2100)
 _UNREAD: Final = 0.1
@@ -52,7 +56,6 @@ _COLUMNS_OF_A_SERIES: Final = 2  # dates and closes
 _CLEAR_SPLIT: Final = 0.18  # a factor of 1.2, as a logarithm
 _MOST: Final = 0.5
 _NUMBER: Final = r"^\d+(\.\d*)?$"
-_ISO: Final = r"^(\d{4}-\d{2}-\d{2}([T ]\d{2}:.*)?|\d{8})$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
         in two ways.
     """
     files = resolve(path)
-    file = files[0]
+    file = next((one for one in files if has_rows(one)), files[0])
     text = recognise_text(file) if is_text(file) else None
     rows = scan(file, text or COMMAS)
     available = columns_of(rows, file)
@@ -115,7 +118,9 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
     fields = list(next(iter(by_ticker.values()))) if by_ticker else available
     vendor = recognise_layout(fields)
     found = LAYOUTS[vendor].match(fields) if vendor else match_names(PRICE_NAMES, fields)
-    layout = _arrangement(found, available, file) if not by_ticker else "wide"
+    if not by_ticker:
+        found = _without_tickers(found, rows, available, file)
+    layout = "wide" if by_ticker else _arrangement(found, available, file)
     if by_ticker:
         found = {
             "date": next((name for name in available if plain(name) in PRICE_NAMES["date"]), available[0])
@@ -150,7 +155,11 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
         date_format = recognise_dates(collect(rows.select(found["date"]).unique(), file), file)
     else:
         _check_format(collect(rows.select(found["date"]).unique(), file), date_format, file)
-    columns = {ours: theirs for ours, theirs in found.items() if ours != theirs and theirs not in UNNAMED}
+    columns = {
+        ours: theirs
+        for ours, theirs in found.items()
+        if ours != theirs and (theirs not in UNNAMED or ours in recorded)
+    }
     unused = tuple(name for name in available if name not in found.values()) if layout != "wide" else ()
     return PriceFile(text, layout, vendor, {} if vendor else columns, unused, date_format)
 
@@ -168,6 +177,30 @@ def _arrangement(found: Mapping[str, str], available: Sequence[str], file: Path)
     bars = [ours for ours in ("open", "high", "low", "volume") if ours in found]
     of_one_firm = "close" in found and (bars or len(available) <= _COLUMNS_OF_A_SERIES)
     return "file_per_ticker" if of_one_firm else "wide"
+
+
+def _without_tickers(
+    found: Mapping[str, str], rows: pl.LazyFrame, available: Sequence[str], file: Path
+) -> dict[str, str]:
+    """Drop what is a ticker of a wide file: names such as ID and DT are usual names of columns as well.
+
+    A column of tickers repeats every date. Dates that are no dates stand beside an unnamed first column.
+    """
+    kept = dict(found)
+    if "close" not in kept and "ticker" in kept and "date" in kept:
+        head = collect(rows.select(kept["date"], kept["ticker"]).head(1000), file)
+        prices = read_number(head, kept["ticker"])
+        unique = head[kept["date"]].n_unique() == head.height > 1
+        if unique and prices.schema[kept["ticker"]].is_numeric():
+            del kept["ticker"]
+    if available[0] in UNNAMED and "close" not in kept and "ticker" not in kept and "date" in kept:
+        head = collect(rows.select(available[0], kept["date"]).head(1000), file)
+        if (
+            read_number(head, kept["date"]).schema[kept["date"]].is_numeric()
+            and not read_number(head, available[0]).schema[available[0]].is_numeric()
+        ):
+            kept["date"] = available[0]
+    return kept
 
 
 def _refuse_rows_of_several_firms(rows: pl.LazyFrame, day: str, available: Sequence[str], file: Path) -> None:
@@ -272,11 +305,11 @@ def _read_as(texts: pl.Series, form: str | None) -> pl.Series:
         iso = texts.alias("").to_frame().select(number).to_series()
         return iso.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
     if form is not None:
-        return texts.str.to_date(form, strict=False)
-    iso = (
-        texts.alias("").to_frame().select(pl.when(pl.col("").str.contains(_ISO)).then(pl.col(""))).to_series()
-    )
-    return iso.str.replace_all("-", "", literal=True).str.slice(0, 8).str.to_date("%Y%m%d", strict=False)
+        return read_moments(texts, form).dt.date()
+    day = pl.col("").str
+    compact = pl.coalesce(day.extract(ISO).str.replace_all("-", "", literal=True), day.extract(COMPACT))
+    iso = texts.alias("").to_frame().select(compact).to_series()
+    return iso.str.to_date("%Y%m%d", strict=False)
 
 
 def _check_format(days: pl.DataFrame, date_format: str, file: Path) -> None:

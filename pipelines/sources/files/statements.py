@@ -127,8 +127,7 @@ def read_statements(
     files = resolve(given.path)
     parts = [_read_one(file, given, options) for file in files]
     notes = list(dict.fromkeys(note for _, part_notes in parts for note in part_notes))
-    extra = list(dict.fromkeys(c for part, _ in parts for c in part.columns))
-    frame = concat_parts([_with_columns(part, extra) for part, _ in parts])
+    frame = concat_parts([part for part, _ in parts])
     frame = read_number(frame, "value")
     factor = pl.col("item").replace_strict(dict(options.units), default=1.0, return_dtype=pl.Float64)
     if options.units:
@@ -141,8 +140,7 @@ def read_statements(
     if dropped:
         notes.append(
             f"{dropped:,} zeros of {', '.join(given.zero_means_missing)} in {file_label(files)} are treated "
-            "as "
-            "not reported."
+            "as not reported."
         )
     frame = frame.filter(~zeros.fill_null(value=False))
     empty = frame["value"].null_count()
@@ -262,8 +260,7 @@ def _to_canonical_items(
     if absent := [f"{ours}: {theirs!r}" for ours, theirs in items.items() if theirs not in available]:
         raise DataError(
             f"{file} has no item {absent[0].partition(': ')[2]} for {absent[0].partition(': ')[0]}; its "
-            "items "
-            f"are {abbreviate(sorted(available))}"
+            f"items are {abbreviate(sorted(available))}"
         )
     pairs = [(ours, items.get(ours, ours)) for ours in ITEMS if items.get(ours, ours) in available]
     if not pairs:
@@ -281,11 +278,6 @@ def _to_canonical_items(
     return frame.join(names, on="item").drop("item").rename({"ours": "item"}), notes
 
 
-def _with_columns(part: pl.DataFrame, extra: Sequence[str]) -> pl.DataFrame:
-    absent = [pl.lit(None).alias(c) for c in extra if c not in part.columns]
-    return part.with_columns(absent).select(extra)
-
-
 def _fill_months(frame: pl.DataFrame, given: StatementFiles) -> pl.DataFrame:
     """Fill in the number of months that a flow covers; null for an instant."""
     if "months" in frame.columns:
@@ -294,9 +286,7 @@ def _fill_months(frame: pl.DataFrame, given: StatementFiles) -> pl.DataFrame:
         if frame.schema["months"] == pl.Float64:
             whole = value.cast(pl.Int64, strict=False)
             fractional = (value != value.floor()).fill_null(value=False)
-            invalid = frame.select(
-                fractional.any()
-            ).item()  # stay text, so that the contract rejects the rows
+            invalid = frame.select(fractional.any()).item()  # text, so that the contract rejects the rows
             kept = pl.when(fractional).then(value.cast(pl.String)).otherwise(whole.cast(pl.String))
             value = kept if invalid else whole
     else:
@@ -322,16 +312,14 @@ def _hazards(frame: pl.DataFrame, given: StatementFiles, files: Sequence[Path]) 
     one_version = not frame.select(pl.struct(_KEY).is_duplicated().any()).item()
     restated = (
         f"{file_label(files)} has one version of every number, presumably the last restated one, so "
-        "corrections are "
-        "seen before they were made"
+        "corrections are seen before they were made"
     )
     if not assumed:
         return [f"Statements as last restated: {restated}."] if one_version else []
     rows = f"all {assumed:,}" if assumed == frame.height else f"{assumed:,} of {frame.height:,}"
     return [
         f"Assumed reporting lag: {rows} rows of {file_label(files)} have no publication date and are assumed "
-        "to "
-        f"be known {given.reporting_lag_days} days after the end of their period (marked assumed)"
+        f"to be known {given.reporting_lag_days} days after the end of their period (marked assumed)"
         + (f"; {restated}." if one_version else ".")
     ]
 
@@ -343,23 +331,11 @@ _LATER_SPLITS: Final = "later_splits"
 def fill_stated_on(frame: pl.DataFrame, rule: ShareCountsAsOf, prices: pl.DataFrame) -> pl.DataFrame:
     """Fill in ``stated_on`` of share counts and per-share amounts where the file lacks it.
 
-    Parameters
-    ----------
-    frame
-        Statement rows with ticker, period_end, known_at, item and value, and the file's ``stated_on`` if it
-        has one. Dates may be text if one of them is unreadable.
-    rule
-        ``period_end``: the numbers include the splits up to the end of the period. ``known_at``: those up to
-        the date of publication, as in filings. ``today``: the vendor restated its whole history; the splits
-        in the prices after the end of the period are undone, so that the numbers are stated as of that date.
-    prices
-        The prices, with ``split_ratio`` if the file has it. Without it, nothing is undone; the prices are
-        then split-adjusted as well.
-
-    Returns
-    -------
-    DataFrame
-        The rows with ``stated_on``; null for items that are neither counts nor per-share amounts.
+    By ``rule``, the numbers include the splits up to the end of the period (``period_end``), those up to the
+    date of publication, as in filings (``known_at``), or all of them, because the vendor restated its whole
+    history (``today``): the splits in the prices after the end of the period are then undone. Prices without
+    ``split_ratio`` undo nothing, because they are split-adjusted as well. ``stated_on`` is null for items
+    that are neither counts nor per-share amounts. Dates may be text if one of them is unreadable.
     """
     of_split = pl.col("item").is_in(SPLIT_ITEMS)
     recorded = pl.col("stated_on") if "stated_on" in frame.columns else pl.lit(None)

@@ -241,7 +241,7 @@ def _in_other_layout(
             )
             for file in files
         ]
-        frame = _dated(pl.concat(parts, how="vertical_relaxed"), options, files)
+        frame = _dated(concat_parts(parts), options, files)
         if names is _LISTS:
             split = as_text("tickers").str.replace_all(r"[\[\]'\"]", "").str.split(",")
             frame = frame.select("date", split.alias("ticker")).explode("ticker")
@@ -268,7 +268,7 @@ def _from_flags(files: Sequence[Path], options: ReadOptions, available: Sequence
             continue
         frame = frame.rename({day: "date"}).with_columns(pl.col(tickers).cast(pl.String))
         parts.append(frame.unpivot(tickers, index="date", variable_name="ticker", value_name="flag"))
-    whole = pl.concat(parts, how="vertical_relaxed") if parts else pl.DataFrame()
+    whole = concat_parts(parts) if parts else pl.DataFrame()
     if whole.height:
         words = pl.col("flag").str.to_lowercase().replace({"true": "1", "false": "0", "x": "1"})
         whole = read_number(whole.with_columns(words), "flag")
@@ -385,7 +385,8 @@ def read_inputs(
         frame = frame.select(pl.col(day).alias("date"), pl.col(ticker).alias("ticker"), *numeric)
         frame = frame.with_columns(ticker_text()).rename(_input_names(numeric, file))
         parts.append(frame.unpivot(index=["date", "ticker"], variable_name="name", value_name="value"))
-    frame = within_dates(options.dates(concat_parts(parts), ["date"]), files, start, end)
+    whole = concat_parts(parts)
+    frame = within_dates(options.dates(whole, ["date"]), files, start, end)
     notes = []
     if later:
         notes.append(

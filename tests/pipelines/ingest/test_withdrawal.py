@@ -187,21 +187,6 @@ def test_a_file_does_not_withdraw_the_statements_that_the_sec_added(tmp_path: Pa
     assert lake.read("fundamentals")["ticker"].to_list() == ["C"]
 
 
-def test_older_sec_statements_without_a_source_stay(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    own = Given(prices=bars("AB", 3), fundamentals=statement("A", 1.0, None))
-    ingest(own, lake)
-    older = statement("C", 3.0, "0000000000-24-000001").with_columns(assumed=pl.lit(value=False))
-    lake.upsert("fundamentals", older)
-    record = {"source": ["sec"], "notes": ["[]"], "hazards": ["[]"], "market": [None]}
-    lake.upsert("sources", pl.DataFrame(record, schema_overrides={"market": pl.String}))
-    ingest(own, lake)
-    assert lake.read("fundamentals")["ticker"].to_list() == ["A", "C"]
-    ingest(Live("sec", fundamentals=statement("D", 4.0, "0000000000-24-000002")), lake)
-    ingest(Given(prices=bars("AB", 3)), lake)
-    assert lake.read("fundamentals")["ticker"].to_list() == ["C", "D"]
-
-
 def test_an_unchanged_delivery_commits_nothing(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     given_ = Given(prices=bars("AB", 30), fundamentals=statement("A", 1.0, None))

@@ -622,3 +622,53 @@ def test_returns_of_later_months_are_no_inputs(tmp_path: Path) -> None:
     fetched = source.fetch()
     assert sorted(fetched.tables["inputs"]["name"].unique()) == ["adjfct", "prc", "ret"]
     assert "returns of later periods, which are left out: ret_exc_lead1m" in " ".join(fetched.notes)
+
+
+@pytest.mark.parametrize(("dates", "form"), [
+    (["20200131.0", "20200228.0", "20200331.0"], None),
+    (["2020-01", "2020-02", "2020-03"], "%Y-%m"),
+    (["202001", "202002", "202003"], "%Y%m"),
+])  # fmt: skip
+def test_days_kept_as_numbers_and_months_are_read(tmp_path: Path, dates: list[str], form: str | None) -> None:
+    """A format without a day says that the data are monthly; a month is known on its last day."""
+    file = tmp_path / "prices.csv"
+    rows = [f"{day},{ticker},{10 + n}" for n, day in enumerate(dates) for ticker in ("AA", "BB")]
+    file.write_text("\n".join(["date,ticker,close", *rows]))
+    assert recognise_prices(file).date_format == form
+    prices = FilesSource(file, date_format=form).fetch().tables["prices"]
+    last = dt.date(2020, 2, 29) if form else dt.date(2020, 2, 28)
+    assert prices["date"].unique().sort().to_list() == [dt.date(2020, 1, 31), last, dt.date(2020, 3, 31)]
+
+
+def test_lines_may_end_in_carriage_returns_alone(tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_bytes(b"date,ticker,close\r2020-01-02,AA,1.5\r2020-01-02,BB,2.5\r2020-01-03,AA,1.6\r")
+    assert recognise_prices(file).layout == "long"
+    assert FilesSource(file).fetch().tables["prices"]["close"].to_list() == [1.5, 2.5, 1.6]
+
+
+def test_an_empty_file_beside_others_does_not_stop_the_reading(tmp_path: Path) -> None:
+    (tmp_path / "AA.csv").touch()
+    for ticker in ("BB", "CC"):
+        (tmp_path / f"{ticker}.csv").write_text("Date,Open,Close\n2020-01-02,1,1.5\n2020-01-03,1,1.6\n")
+    file = recognise_prices(tmp_path)
+    assert file.layout == "file_per_ticker"
+    read = FilesSource(tmp_path, layout="file_per_ticker", columns=dict(file.columns)).fetch()
+    assert read.tables["prices"]["ticker"].unique().sort().to_list() == ["BB", "CC"]
+    assert "1 of 3 files are empty." in read.notes
+
+
+@pytest.mark.parametrize("day", ["date", ""])
+def test_a_wide_file_may_have_tickers_that_are_names_of_columns(tmp_path: Path, day: str) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text(f"{day},AAPL,ID,SID,DT\n2020-01-02,1.5,2.5,3.5,4.5\n2020-01-03,1.6,2.6,3.6,4.6\n")
+    read = recognise_prices(file)
+    assert read.layout == "wide"
+    prices = FilesSource(file, layout="wide", columns=dict(read.columns)).fetch().tables["prices"]
+    assert prices.filter(pl.col("date") == dt.date(2020, 1, 2))["ticker"].to_list() == [
+        "AAPL",
+        "DT",
+        "ID",
+        "SID",
+    ]
+    assert prices["close"].to_list() == [1.5, 4.5, 2.5, 3.5, 1.6, 4.6, 2.6, 3.6]

@@ -152,17 +152,6 @@ def test_an_unchanged_firm_costs_one_request_and_a_new_filing_a_second(tmp_path:
     assert (summary.tables["fundamentals"].added, summary.tables["fundamentals"].unchanged) == (4, 5)
 
 
-def test_filings_stored_without_stated_on_are_read_again(tmp_path: Path, edgar: Edgar) -> None:
-    edgar.add(firm(APPLE))
-    take(tmp_path, "AAPL")
-    whole = stored(tmp_path)
-    Lake(tmp_path).upsert("fundamentals", whole.with_columns(stated_on=pl.lit(None, dtype=pl.Date)))
-    assert states(take(tmp_path, "AAPL")) == {"AAPL": "ok"}
-    assert stored(tmp_path).equals(whole)
-    assert whole["stated_on"].drop_nulls().to_list() == [dt.date(2019, 2, 10)]
-    assert states(take(tmp_path, "AAPL")) == {"AAPL": "unchanged"}
-
-
 def test_statements_join_the_prices_of_another_source(
     tmp_path: Path, edgar: Edgar, tiny_config: Config
 ) -> None:
