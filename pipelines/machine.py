@@ -56,26 +56,13 @@ def fit_workers(needs: Sequence[float], most: int, machine: Machine) -> tuple[in
 
     One worker is this process itself, which holds the libraries already.
 
-    Parameters
-    ----------
-    needs
-        Memory of each task in bytes, in a process of its own.
-    most
-        The largest number of workers.
-    machine
-        The memory. What this process holds is not available any more.
+    ``needs``: memory of each task in bytes, in a process of its own. ``most``: the largest number of workers.
+    ``machine``: the memory. What this process holds is not available any more.
 
-    Returns
-    -------
-    workers : int
-        At least 1. One task is computed even if other programs use the memory now, because they may end.
-    note : str or None
-        A sentence if that is fewer than ``most`` or the number of tasks.
+    Returns ``workers``: at least 1. One task is computed even if other programs use the memory now, because
+    they may end. ``note``: a sentence if that is fewer than ``most`` or the number of tasks.
 
-    Raises
-    ------
-    DataError
-        If one task needs more memory than the machine has beside what this process holds.
+    Raises DataError if one task needs more memory than the machine has beside what this process holds.
     """
     largest = sorted(needs, reverse=True)[:most]
     alone = memory_of(os.getpid()) + max(0.0, largest[0] - PROCESS)

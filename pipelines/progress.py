@@ -22,10 +22,7 @@ class Progress:
     On a terminal, a stage is a progress bar, or a spinner if the number of its steps is unknown. Elsewhere,
     every event is one line with a JSON object.
 
-    Attributes
-    ----------
-    seconds
-        Stage -> duration of the finished stages.
+    ``seconds``: stage -> duration of the finished stages.
     """
 
     def __init__(self) -> None:

@@ -58,14 +58,8 @@ def contains_secret(text: str) -> bool:
 def register_secrets(written: str, resolved: str, environment: Mapping[str, str]) -> None:
     """Remember the secrets of a setting, so that `redact` finds them in any text.
 
-    Parameters
-    ----------
-    written
-        The setting as written in the config, with references.
-    resolved
-        The setting with its references replaced.
-    environment
-        Variable -> value, for the variables that the setting refers to.
+    ``written``: the setting as written in the config, with references. ``resolved``: the setting with its
+    references replaced. ``environment``: variable -> value, for the variables that the setting refers to.
     """
     secrets = {value for name, value in environment.items() if is_secret_name(name)}
     for text in (written, resolved):

@@ -58,10 +58,7 @@ def calendar_name(exchange: str | None, currency: str | None) -> str | None:
 def require_calendar(name: str) -> str:
     """Return the name under which exchange_calendars stores a calendar.
 
-    Raises
-    ------
-    ConfigError
-        If it has no calendar of that name.
+    Raises ConfigError if it has no calendar of that name.
     """
     resolved = _known_calendar(name)
     if resolved is None or _calendar(resolved) is None:
@@ -81,14 +78,8 @@ def with_sessions(
 ) -> pl.DataFrame:
     """Add ``calendar`` and ``session`` (whether the exchange was open on the date, null if unknown).
 
-    Parameters
-    ----------
-    rows
-        Columns date, source and exchange (as recorded for the row's date).
-    named
-        A calendar for every row; None to use the exchange.
-    overrides
-        Closures and sessions that the calendars do not know.
+    ``rows``: columns date, source and exchange (as recorded for the row's date). ``named``: a calendar for
+    every row; None to use the exchange. ``overrides``: closures and sessions that the calendars do not know.
     """
     if named is not None:
         rows = rows.with_columns(calendar=pl.lit(require_calendar(named)))
@@ -122,14 +113,8 @@ def newest_finished_session(
 
     An added session closes at the end of its day (UTC).
 
-    Parameters
-    ----------
-    name
-        Name of a calendar (`calendar_name`).
-    now
-        The time, with a time zone.
-    overrides
-        Closures and sessions that the calendar does not know.
+    ``name``: name of a calendar (`calendar_name`). ``now``: the time, with a time zone. ``overrides``:
+    closures and sessions that the calendar does not know.
     """
     calendar = _calendar(name)
     if calendar is None:

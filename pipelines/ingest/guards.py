@@ -34,10 +34,7 @@ independent returns with a daily standard deviation of 1% or 2%, only 5% to 10% 
 def refuse_other_tickers(lake: Lake, prices: Plan) -> None:
     """Refuse prices if none of the stored tickers is delivered.
 
-    Raises
-    ------
-    ConfigError
-        If the lake holds prices and no ticker is in both.
+    Raises ConfigError if the lake holds prices and no ticker is in both.
     """
     withdrawn = prices.changes.withdrawn["ticker"]
     if withdrawn.is_empty() or prices.rows.is_empty() or prices.changes.new.height < prices.rows.height:
@@ -56,10 +53,7 @@ def refuse_other_returns(lake: Lake, prices: Plan) -> None:
 
     Applies only if most of the closes differ from the stored ones.
 
-    Raises
-    ------
-    ConfigError
-        If less than a quarter of the returns agree.
+    Raises ConfigError if less than a quarter of the returns agree.
     """
     changed = prices.changes.changed
     if changed.height < max(_MIN_ROWS, _MAX_SHARE * (changed.height + prices.unchanged)):
@@ -84,10 +78,8 @@ def refuse_mostly_broken(origin: str, table: str, checked: Checked) -> None:
 
     Such a file was misread: a wrong format of its dates reads a part of them, with day and month swapped.
 
-    Raises
-    ------
-    DataError
-        If the table has at least 20 rows and more than half are rejected, or if no price is left.
+    Raises DataError if the table has at least 20 rows and more than half are rejected, or if no price is
+    left.
     """
     rejected, valid = checked.rejected.height, checked.valid.height
     broken = rejected + valid >= _MIN_READ and rejected > valid
@@ -105,10 +97,8 @@ def refuse_mostly_broken(origin: str, table: str, checked: Checked) -> None:
 def refuse_partial_delivery(lake: Lake, source: str, plans: Iterable[Plan]) -> None:
     """Refuse a delivery that lacks most of the rows that it would replace.
 
-    Raises
-    ------
-    DataError
-        If more than half of a table's rows would be withdrawn and the table has at least 100 rows.
+    Raises DataError if more than half of a table's rows would be withdrawn and the table has at least 100
+    rows.
     """
     for plan in plans:
         n_stored, withdrawn = plan.changes.in_scope, plan.changes.withdrawn.height
@@ -128,10 +118,7 @@ _NUMBER: Final = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d,.:-]*")
 def refuse_other_source(lake: Lake, source: str) -> None:
     """Refuse a source whose prices would be mixed with those of another source.
 
-    Raises
-    ------
-    ConfigError
-        If the lake holds prices of another source.
+    Raises ConfigError if the lake holds prices of another source.
     """
     owners = _owners(lake)
     if source in SUPPLEMENTS or not owners or owners == [source]:
@@ -147,10 +134,7 @@ def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) 
 
     A setting that only one of the two markets has is ignored, because a later version may have added it.
 
-    Raises
-    ------
-    ConfigError
-        If the lake holds prices of a market with other settings.
+    Raises ConfigError if the lake holds prices of a market with other settings.
     """
     stored = _stored(lake, source)
     if stored is None or stored["market"] is None or not lake.exists("prices"):

@@ -57,30 +57,17 @@ def ingest(
     holds and makes many deliveries, each committed before the next is requested; rows that a delivery does
     not contain are never touched, so an empty answer deletes nothing.
 
-    Parameters
-    ----------
-    source
-        Where the tables come from.
-    lake
-        The lake to write to.
-    progress
-        Reports every batch of a live source as a step of the caller's stage; None for no reports.
-    quality
-        What the quality rules do with a row: reject, flag, or nothing.
-    replace
-        Accept a complete delivery that withdraws or changes most of what the lake holds.
+    ``source``: where the tables come from. ``lake``: the lake to write to. ``progress``: reports every batch
+    of a live source as a step of the caller's stage; None for no reports. ``quality``: what the quality rules
+    do with a row: reject, flag, or nothing. ``replace``: accept a complete delivery that withdraws or changes
+    most of what the lake holds.
 
-    Raises
-    ------
-    IngestStoppedError
-        If a live source refuses after at least one batch. The batches before stay in the lake; the error's
-        ``summary`` describes them.
-    DataError
-        If a table lacks a required column, most rows of a table of a `Source` break its contract, the
-        delivery lacks most of the stored rows, the lake contains something that is not a Delta table, or a
-        live source refuses from the start. The lake is unchanged.
-    ConfigError
-        If the source's settings are invalid, or the lake belongs to another source or market.
+    Raises IngestStoppedError if a live source refuses after at least one batch. The batches before stay in
+    the lake; the error's ``summary`` describes them. Raises DataError if a table lacks a required column,
+    most rows of a table of a `Source` break its contract, the delivery lacks most of the stored rows, the
+    lake contains something that is not a Delta table, or a live source refuses from the start. The lake is
+    unchanged. Raises ConfigError if the source's settings are invalid, or the lake belongs to another source
+    or market.
     """
     for table in ("sources", *INPUT_TABLES, "quarantine", "flags"):
         lake.version(table)  # raises before anything is written if there is no Delta table there
@@ -106,10 +93,7 @@ def ingest(
 def prices_to_keep(source: Source, lake: Lake, quality: QualityConfig = _DEFAULT_QUALITY) -> pl.DataFrame:
     """Return the price rows of a complete delivery that `ingest` would keep, and write nothing.
 
-    Raises
-    ------
-    DataError, ConfigError
-        As `ingest`.
+    Raises DataError, ConfigError as `ingest`.
     """
     refuse_other_source(lake, source.name)
     committer = _Committer(source.name, lake, quality, complete=True)
@@ -280,23 +264,10 @@ def check_tables(
 ) -> dict[str, Checked]:
     """Split the tables of a source by their contracts.
 
-    Parameters
-    ----------
-    source
-        Name of the source.
-    tables
-        Table -> delivered rows.
-    now
-        Time recorded with prices.
-    released
-        Table -> hashes of rows that a user accepted.
-    complete
-        Whether the source delivers its whole scope.
+    ``tables``: table -> delivered rows. ``now``: time recorded with prices. ``released``: table -> hashes of
+    rows that a user accepted. ``complete``: whether the source delivers its whole scope.
 
-    Raises
-    ------
-    DataError
-        If a table lacks a required column, or most rows of a complete delivery break a contract.
+    Raises DataError if a table lacks a required column, or most rows of a complete delivery break a contract.
     """
     checked = {
         table: check(table, _stamp(table, frame, source, now), released.get(table, ()))

@@ -48,19 +48,11 @@ search."""
 class InspectedDelivery:
     """A delivery after inspection.
 
-    Attributes
-    ----------
-    kept
-        Its rows that are stored in the lake.
-    rejected
-        All its rows for the quarantine, with the columns of `contracts.Checked.rejected`.
-    gaps
-        Rows of the table ``gaps``: the prices that the rejected rows leave unknown and, if the delivery is
-        complete, those of sessions that it lacks.
-    flags
-        Rows of the table ``flags``: new flags, and open ones that no longer apply.
-    flagged
-        Rule -> number of flags on rows of this delivery, and of new flags on stored rows.
+    ``kept``: its rows that are stored in the lake. ``rejected``: all its rows for the quarantine, with the
+    columns of `contracts.Checked.rejected`. ``gaps``: rows of the table ``gaps``: the prices that the
+    rejected rows leave unknown and, if the delivery is complete, those of sessions that it lacks. ``flags``:
+    rows of the table ``flags``: new flags, and open ones that no longer apply. ``flagged``: rule -> number of
+    flags on rows of this delivery, and of new flags on stored rows.
     """
 
     kept: pl.DataFrame
@@ -74,16 +66,9 @@ class InspectedDelivery:
 class Coverage:
     """What the stored dates lack.
 
-    Attributes
-    ----------
-    flags
-        Rows of the table ``flags``.
-    flagged
-        Rule -> number of flags on delivered dates, and of new flags on other dates.
-    gaps
-        New rows of the table ``gaps``: sessions that the deliveries of a live source lack.
-    incomplete
-        How many sessions are incomplete, and which have no price, one sentence each.
+    ``flags``: rows of the table ``flags``. ``flagged``: rule -> number of flags on delivered dates, and of
+    new flags on other dates. ``gaps``: new rows of the table ``gaps``: sessions that the deliveries of a live
+    source lack. ``incomplete``: how many sessions are incomplete, and which have no price, one sentence each.
     """
 
     flags: pl.DataFrame
@@ -95,19 +80,11 @@ class Coverage:
 class Inspector:
     """Applies a config's quality rules to rows on their way into a lake.
 
-    Parameters
-    ----------
-    lake
-        The lake that the stored rows around a delivery are read from.
-    config
-        Which rules reject, flag, or are off.
-    released
-        Hashes of price rows, and of flags on whole dates, that a user accepted.
-    stored
-        Tickers that have prices in the lake; None if unknown. The stored rows of other tickers are not
-        searched.
-    complete
-        Whether a delivery replaces everything that is stored, so that it is checked on its own.
+    ``lake``: the lake that the stored rows around a delivery are read from. ``config``: which rules reject,
+    flag, or are off. ``released``: hashes of price rows, and of flags on whole dates, that a user accepted.
+    ``stored``: tickers that have prices in the lake; None if unknown. The stored rows of other tickers are
+    not searched. ``complete``: whether a delivery replaces everything that is stored, so that it is checked
+    on its own.
     """
 
     def __init__(
@@ -129,14 +106,8 @@ class Inspector:
     def inspect(self, checked: Checked, securities: pl.DataFrame | None, now: datetime) -> InspectedDelivery:
         """Check valid price rows before they are stored.
 
-        Parameters
-        ----------
-        checked
-            Prices, split by their contract.
-        securities
-            Valid rows of ``securities`` that were delivered with them.
-        now
-            Time recorded with new flags.
+        ``checked``: prices, split by their contract. ``securities``: valid rows of ``securities`` that were
+        delivered with them. ``now``: time recorded with new flags.
         """
         delivered, rejected = checked.valid, checked.rejected
         if delivered.is_empty():
@@ -316,16 +287,9 @@ def rejected_gaps(
     A row whose date is no session (`pipelines.ingest.rules.DATE_RULES`) leaves none, and neither does a row
     whose key has a valid price, or whose firm has none at all.
 
-    Parameters
-    ----------
-    kept
-        Valid price rows of the delivery.
-    rejected
-        Its rejected price rows, with the columns of `pipelines.lake.contracts.Checked.rejected`.
-    securities
-        Rows of ``securities`` with the firms' exchanges; None if unknown.
-    config
-        The calendar.
+    ``kept``: valid price rows of the delivery. ``rejected``: its rejected price rows, with the columns of
+    `pipelines.lake.contracts.Checked.rejected`. ``securities``: rows of ``securities`` with the firms'
+    exchanges; None if unknown. ``config``: the calendar.
     """
     lost = rejected.filter(~pl.col("rule").is_in(DATE_RULES)).select(
         pl.col("row").str.json_path_match("$.date").str.to_date("%Y-%m-%d", strict=False).alias("date"),
@@ -348,21 +312,12 @@ def missing_sessions(
 ) -> pl.DataFrame:
     """Return the gaps of sessions on which no firm of an exchange has a row.
 
-    Parameters
-    ----------
-    rows
-        Prices of whole dates: date, ticker, source.
-    securities
-        Rows of ``securities`` with the firms' exchanges; None if unknown.
-    config
-        The calendar.
+    ``rows``: prices of whole dates: date, ticker, source. ``securities``: rows of ``securities`` with the
+    firms' exchanges; None if unknown. ``config``: the calendar.
 
-    Returns
-    -------
-    DataFrame
-        Columns of ``gaps``, a row per missing session and firm of the exchange that has prices before and
-        after it. None where the data are not daily, and none where less than five firms of one exchange among
-        several have such prices: these firms may be halted.
+    Returns columns of ``gaps``, a row per missing session and firm of the exchange that has prices before and
+    after it. None where the data are not daily, and none where less than five firms of one exchange among
+    several have such prices: these firms may be halted.
     """
     firms = ticker_calendars(rows, securities, config.calendar).drop_nulls()
     parts: list[pl.DataFrame] = [Gaps.create_empty()]
@@ -386,12 +341,7 @@ def missing_sessions(
 def describe_gaps(gaps: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
     """Say in up to two sentences how many sessions are incomplete, and which have no price at all.
 
-    Parameters
-    ----------
-    gaps
-        Rows of ``gaps``.
-    rows
-        All prices of their dates: date, ticker.
+    ``gaps``: rows of ``gaps``. ``rows``: all prices of their dates: date, ticker.
     """
     gaps = gaps.join(rows, on=_KEY, how="anti")
     held = gaps.join(rows, on="date", how="semi")

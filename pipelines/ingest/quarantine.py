@@ -65,16 +65,9 @@ def quarantine_changes(
 ) -> pl.DataFrame:
     """Return the rows of the quarantine that a delivery adds or resolves.
 
-    Parameters
-    ----------
-    lake
-        The lake of the quarantine.
-    checked
-        The delivery, table by table.
-    now
-        Time of the check.
-    complete
-        Whether the delivery is its source's whole scope, so that rows missing from it are resolved as well.
+    ``lake``: the lake of the quarantine. ``checked``: the delivery, table by table. ``now``: time of the
+    check. ``complete``: whether the delivery is its source's whole scope, so that rows missing from it are
+    resolved as well.
     """
     time = pl.lit(now).cast(pl.Datetime("us", "UTC"))
     never = pl.lit(None, dtype=pl.Datetime("us", "UTC"))
@@ -124,16 +117,10 @@ def _corrected_by(rejected: pl.DataFrame, table: str, valid: pl.DataFrame) -> pl
 def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
     """List rejected (or ``resolved``) rows, and stored rows that are ``flagged``.
 
-    Returns
-    -------
-    DataFrame
-        state, table, ticker, date, rule, what (the rejected row as JSON, or the evidence of a flag),
-        row_hash, since, released_at (null unless a user accepted the row), by table, rule, ticker and date.
+    Returns state, table, ticker, date, rule, what (the rejected row as JSON, or the evidence of a flag),
+    row_hash, since, released_at (null unless a user accepted the row), by table, rule, ticker and date.
 
-    Raises
-    ------
-    DataError
-        If the lake contains something that is not a Delta table.
+    Raises DataError if the lake contains something that is not a Delta table.
     """
     parts = [_rejected(lake), _flagged(lake)]
     rows = pl.concat([part.select(p for p in _LISTED if p != "released_at") for part in parts])
@@ -160,12 +147,8 @@ def release(lake: Lake, selection: Selection) -> str:
     Rejected rows are stored in their table and replace a stored row of the same key; flags on stored rows are
     cleared. The command can be repeated after an interruption.
 
-    Raises
-    ------
-    ConfigError
-        If no rule, ticker or row is given.
-    DataError
-        If no row matches the selection, or none of the rejected rows can be stored.
+    Raises ConfigError if no rule, ticker or row is given, and DataError if no row matches the selection, or
+    none of the rejected rows can be stored.
     """
     if selection.rule is None and selection.ticker is None and selection.row is None:
         raise ConfigError("Select what to release with --rule RULE, --ticker TICKER or --row HASH.")

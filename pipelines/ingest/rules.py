@@ -241,21 +241,12 @@ def add_neighbours(
 ) -> pl.DataFrame:
     """Add the values of neighbouring rows to each price row.
 
-    Parameters
-    ----------
-    prices
-        Valid rows of ``prices``, each key once, in any order.
-    securities
-        Valid rows of ``securities`` with the firms' exchanges and currencies over time; None if unknown.
-    calendar
-        A calendar for every firm; None to use exchange and currency.
-    overrides
-        Closures and sessions that the calendars do not know.
+    ``prices``: valid rows of ``prices``, each key once, in any order. ``securities``: valid rows of
+    ``securities`` with the firms' exchanges and currencies over time; None if unknown. ``calendar``: a
+    calendar for every firm; None to use exchange and currency. ``overrides``: closures and sessions that the
+    calendars do not know.
 
-    Returns
-    -------
-    DataFrame
-        By ticker and date: the columns of `PriceNeighbours`, and the columns that the evidence quotes.
+    Returns by ticker and date: the columns of `PriceNeighbours`, and the columns that the evidence quotes.
     """
     rows = with_dates(prices.sort("ticker", "date"), securities, calendar, overrides)
     near = (pl.col("date") - pl.col("date").shift()).dt.total_days() <= MAX_GAP_DAYS
@@ -319,18 +310,11 @@ def with_dates(
 def find_violations(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:
     """Apply rules to rows with their neighbours.
 
-    Parameters
-    ----------
-    rows
-        The result of `add_neighbours`, or some of its rows.
-    rules
-        Names out of `PRICE_RULES`, at least one.
+    ``rows``: the result of `add_neighbours`, or some of its rows. ``rules``: names out of `PRICE_RULES`, at
+    least one.
 
-    Returns
-    -------
-    DataFrame
-        date, ticker, rule, evidence, known_on: one row per violated rule and row, in the order of
-        `PRICE_RULES` within a row.
+    Returns date, ticker, rule, evidence, known_on: one row per violated rule and row, in the order of
+    `PRICE_RULES` within a row.
     """
     details = PriceNeighbours.filter(rows, cast=False).failure.details()
     broken = rows.join(details.select("date", "ticker", *rules), on=["ticker", "date"], how="inner")
@@ -351,16 +335,10 @@ def find_violations(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:
 def find_coverage_collapses(counts: pl.DataFrame) -> pl.DataFrame:
     """Apply ``coverage_collapse`` to the number of firms by calendar and date.
 
-    Parameters
-    ----------
-    counts
-        calendar, date, firms: every date that has a price, from `BASELINE_DAYS` before the first date to
-        check.
+    ``counts``: calendar, date, firms: every date that has a price, from `BASELINE_DAYS` before the first date
+    to check.
 
-    Returns
-    -------
-    DataFrame
-        date, ticker (``*`` and the calendar), rule, evidence, known_on.
+    Returns date, ticker (``*`` and the calendar), rule, evidence, known_on.
     """
     rows = counts.sort("calendar", "date").with_columns(pl.col("firms").cast(pl.Float64))
     usual = rows.rolling("date", period=f"{BASELINE_DAYS}d", closed="left", group_by="calendar").agg(

@@ -40,18 +40,9 @@ class UpsertCounts:
 class Plan:
     """An upsert before it is written, so that a caller can inspect what it would change.
 
-    Attributes
-    ----------
-    table
-        Name of the lake table.
-    rows
-        The batch, in storage order.
-    scope
-        Stored rows that are withdrawn unless the batch contains them; None for none.
-    changes
-        Differences between the batch and ``target``.
-    target
-        The table at the version that the batch was compared with; None if it does not exist.
+    ``rows``: the batch, in storage order. ``scope``: stored rows that are withdrawn unless the batch contains
+    them; None for none. ``changes``: differences between the batch and ``target``. ``target``: the table at
+    the version that the batch was compared with; None if it does not exist.
     """
 
     table: str
@@ -69,22 +60,11 @@ class Plan:
 def compare_with_table(storage: Storage, table: str, rows: pl.DataFrame, scope: pl.Expr | None) -> Plan:
     """Compare a batch, sorted by `pipelines.lake.commit.in_order`, with the newest version of its table.
 
-    Parameters
-    ----------
-    storage
-        Location of the table.
-    table
-        Name of the lake table.
-    rows
-        The batch.
-    scope
-        Stored rows that are withdrawn unless the batch contains them; None for none.
+    ``storage``: location of the table. ``scope``: stored rows that are withdrawn unless the batch contains
+    them; None for none.
 
-    Raises
-    ------
-    DataError
-        If the location holds something other than a Delta table, or a table with other columns
-        (`pipelines.lake.storage.Storage.scan`).
+    Raises DataError if the location holds something other than a Delta table, or a table with other columns
+    (`pipelines.lake.storage.Storage.scan`).
     """
     target = storage.open(table)
     if target is None or target.version() == 0 or (rows.is_empty() and scope is None):
@@ -99,10 +79,7 @@ def commit(storage: Storage, plan: Plan) -> UpsertCounts:
 
     Nothing is written if nothing changes.
 
-    Raises
-    ------
-    CommitFailedError
-        If another writer has committed since the comparison.
+    Raises CommitFailedError if another writer has committed since the comparison.
     """
     new, changed, withdrawn = plan.changes.new, plan.changes.changed, plan.changes.withdrawn
     target = plan.target
@@ -154,16 +131,10 @@ _SPANS: Final = 16
 class Changes:
     """Differences between a batch and the stored rows.
 
-    Attributes
-    ----------
-    new
-        Rows of the batch whose key is not stored.
-    changed
-        Rows of the batch that are stored with other values; a different stamp alone does not count.
-    withdrawn
-        Keys of the stored rows that the batch withdraws.
-    in_scope
-        Number of stored rows that the batch would withdraw if it did not contain them.
+    ``new``: rows of the batch whose key is not stored. ``changed``: rows of the batch that are stored with
+    other values; a different stamp alone does not count. ``withdrawn``: keys of the stored rows that the
+    batch withdraws. ``in_scope``: number of stored rows that the batch would withdraw if it did not contain
+    them.
     """
 
     new: pl.DataFrame
@@ -181,17 +152,9 @@ def in_order(table: str, rows: pl.DataFrame) -> pl.DataFrame:
 def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr | None = None) -> Changes:
     """Return what a batch changes.
 
-    Parameters
-    ----------
-    table
-        Name of the lake table.
-    rows
-        The batch, as returned by `in_order`, each key once.
-    stored
-        The table's rows.
-    scope
-        Boolean expression over the table's columns: stored rows that are withdrawn unless the batch contains
-        them. None: nothing is withdrawn.
+    ``rows``: the batch, as returned by `in_order`, each key once. ``stored``: the table's rows. ``scope``:
+    boolean expression over the table's columns: stored rows that are withdrawn unless the batch contains
+    them. None: nothing is withdrawn.
     """
     key = keys(table)
     values = [c for c in rows.columns if c not in key and c not in STAMPS]
@@ -229,12 +192,7 @@ def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr
 def match_predicate(table: str, changed: pl.DataFrame) -> str:
     """Return a merge's predicate: equal keys within the changed dates, so that other files are not rewritten.
 
-    Parameters
-    ----------
-    table
-        Name of the lake table.
-    changed
-        The keys to replace or withdraw; rows that are only added match nothing and can be omitted.
+    ``changed``: the keys to replace or withdraw; rows that are only added match nothing and can be omitted.
     """
     key = keys(table)
     terms = [f'target."{c}" = source."{c}"' for c in key]

@@ -46,15 +46,10 @@ _NONE_REJECTED: Final = pl.DataFrame(schema=dict.fromkeys(("table", "row_hash", 
 class Checked:
     """A batch split by its contract.
 
-    Attributes
-    ----------
-    valid
-        Rows that satisfy the contract, with its columns and types.
-    rejected
-        One row per rejected row: ``table``, ``row_hash``, ``row``, ``rule`` (the first rule broken).
-    collapsed
-        Number of rows dropped because another one is kept or rejected in their place: an identical row, or a
-        later one with the same close, split ratio and dividend.
+    ``valid``: rows that satisfy the contract, with its columns and types. ``rejected``: one row per rejected
+    row: ``table``, ``row_hash``, ``row``, ``rule`` (the first rule broken). ``collapsed``: number of rows
+    dropped because another one is kept or rejected in their place: an identical row, or a later one with the
+    same close, split ratio and dividend.
     """
 
     valid: pl.DataFrame
@@ -95,20 +90,11 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
     (except for stamps) collapse to one, and so do prices of one key with the same close, split ratio and
     dividend: the last one is kept. Other rows with the same key are all rejected.
 
-    Parameters
-    ----------
-    table
-        Name of the lake table.
-    frame
-        The batch. Types are cast; a value that cannot be cast rejects its row.
-    released
-        Hashes of rows that a user accepted. They are valid whatever rule they break, unless a value is
-        unreadable, missing or not finite, a name is invalid, or two of them share a key.
+    ``frame``: the batch. Types are cast; a value that cannot be cast rejects its row. ``released``: hashes of
+    rows that a user accepted. They are valid whatever rule they break, unless a value is unreadable, missing
+    or not finite, a name is invalid, or two of them share a key.
 
-    Raises
-    ------
-    DataError
-        If a required column is missing.
+    Raises DataError if a required column is missing.
     """
     contract = schema(table)
     conformed = _conform(table, contract, frame)
@@ -135,10 +121,7 @@ def require(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> 
     A violation is therefore a bug. Rows whose hash is in ``released`` may break the rules that `check`
     waives.
 
-    Raises
-    ------
-    ValueError
-        If a row breaks the contract or occurs twice.
+    Raises ValueError if a row breaks the contract or occurs twice.
     """
     checked = check(table, frame, released)
     if checked.rejected.height or checked.collapsed:

@@ -93,10 +93,7 @@ SUPPLEMENTS: Final = frozenset({"sec"})
 def keys(table: str) -> list[str]:
     """Return the key columns of a lake table.
 
-    Raises
-    ------
-    ValueError
-        If the lake has no table of that name.
+    Raises ValueError if the lake has no table of that name.
     """
     return list(schema(table).primary_key())
 

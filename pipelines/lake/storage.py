@@ -66,12 +66,9 @@ class _Mark(NamedTuple):
 class Storage:
     """Opens and creates the tables under one root.
 
-    Parameters
-    ----------
-    root
-        Folder or URL (``s3://bucket/lake``). The first write creates it; a URL never becomes a local folder.
-    options
-        The object store's options (endpoint, region, ...); credentials come from the environment.
+    ``root``: folder or URL (``s3://bucket/lake``). The first write creates it; a URL never becomes a local
+    folder. ``options``: the object store's options (endpoint, region, ...); credentials come from the
+    environment.
     """
 
     def __init__(self, root: str | Path, options: Mapping[str, str]) -> None:
@@ -91,10 +88,8 @@ class Storage:
     def open(self, table: str, version: int | None = None) -> DeltaTable | None:
         """Open a table at a version of its log (by default the newest); None if it does not exist.
 
-        Raises
-        ------
-        DataError
-            If the location holds something other than a Delta table, or the store cannot be reached.
+        Raises DataError if the location holds something other than a Delta table, or the store cannot be
+        reached.
         """
         schema(table)
         self._refuse_other_content(table)
@@ -166,10 +161,7 @@ class Storage:
         A nullable column that the contract gained after the table was written is null. Files and row groups
         that a filter excludes are not read.
 
-        Raises
-        ------
-        DataError
-            If the table lacks a required column, or has one that the contract does not know.
+        Raises DataError if the table lacks a required column, or has one that the contract does not know.
         """
         missing_columns = self.missing_columns(table, opened)
         columns = schema(table).columns()
@@ -181,10 +173,7 @@ class Storage:
     def missing_columns(self, table: str, opened: DeltaTable) -> list[str]:
         """Return the nullable columns that the contract gained after the opened version was written.
 
-        Raises
-        ------
-        DataError
-            If the table lacks a required column, or has one that the contract does not know.
+        Raises DataError if the table lacks a required column, or has one that the contract does not know.
         """
         stored = [field.name for field in opened.schema().fields]
         columns = schema(table).columns()

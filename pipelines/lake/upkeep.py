@@ -45,18 +45,10 @@ class Compaction:
 class Vacuum:
     """The files that a vacuum removes, or would remove, from a table.
 
-    Attributes
-    ----------
-    files, size
-        Number of files and their total bytes.
-    unreferenced
-        Number of these files that no version references, left by interrupted writes.
-    lost
-        Versions that cannot be read afterwards.
-    kept
-        Version -> runs that it is kept for, among versions outside the retention.
-    broken
-        Version -> runs that recorded it and lose it; only if runs are not protected.
+    ``files``, ``size``: number of files and their total bytes. ``unreferenced``: number of these files that
+    no version references, left by interrupted writes. ``lost``: versions that cannot be read afterwards.
+    ``kept``: version -> runs that it is kept for, among versions outside the retention. ``broken``: version
+    -> runs that recorded it and lose it; only if runs are not protected.
     """
 
     table: str
@@ -71,17 +63,10 @@ class Vacuum:
 def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
     """Return the versions of a lake's tables that are recorded in the folders of runs.
 
-    Parameters
-    ----------
-    lake
-        The lake; runs on other lakes are ignored.
-    folders
-        Folders of runs, with one folder per run.
+    ``lake``: the lake; runs on other lakes are ignored. ``folders``: folders of runs, with one folder per
+    run.
 
-    Raises
-    ------
-    DataError
-        If a run's folder cannot be read, because the versions that it needs are then unknown.
+    Raises DataError if a run's folder cannot be read, because the versions that it needs are then unknown.
     """
     found: list[tuple[str, int, str]] = []
     for folder in folders:
@@ -103,10 +88,8 @@ def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
 def compact(lake: Lake) -> list[Compaction]:
     """Join each table's small files into files of about `pipelines.lake.storage.FILE_BYTES`.
 
-    Raises
-    ------
-    DataError
-        If another process replaced rows in the meantime. Nothing is lost, and it can be repeated.
+    Raises DataError if another process replaced rows in the meantime. Nothing is lost, and it can be
+    repeated.
     """
     done = []
     for table, opened in _tables(lake):
@@ -126,20 +109,11 @@ def vacuum(
 ) -> list[Vacuum]:
     """Remove the files that no kept version needs.
 
-    Parameters
-    ----------
-    lake
-        The lake.
-    keep
-        Versions that were the newest at some time within this span are kept. So are younger files that no
-        version references, because a writer may be about to commit them.
-    recorded
-        Versions that runs need (`pipelines.lake.upkeep.recorded_in_lake`, `recorded_by_runs`,
-        `pipelines.tracking.store.recorded_in_store`).
-    protect
-        Whether recorded versions are kept.
-    dry_run
-        Only report what would be removed.
+    ``keep``: versions that were the newest at some time within this span are kept. So are younger files that
+    no version references, because a writer may be about to commit them. ``recorded``: versions that runs need
+    (`pipelines.lake.upkeep.recorded_in_lake`, `recorded_by_runs`,
+    `pipelines.tracking.store.recorded_in_store`). ``protect``: whether recorded versions are kept.
+    ``dry_run``: only report what would be removed.
     """
     plans = []
     for table, opened in _tables(lake):
@@ -287,10 +261,7 @@ RecordedVersions = Mapping[str, Mapping[int, Sequence[str]]]
 def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
     """Record in the lake which versions a run reads, before they are used; repeating it changes nothing.
 
-    Raises
-    ------
-    DataError
-        If a table is not in the lake, or the lake is not writable.
+    Raises DataError if a table is not in the lake, or the lake is not writable.
     """
     rows = [
         {"run_id": run_id, "table": table, "version": version, "table_id": lake.table_id(table)}

@@ -30,14 +30,9 @@ _MOVES_ROWS_ONLY: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 class Commit:
     """One entry of a table's log.
 
-    Attributes
-    ----------
-    version
-        Its number; 0 is the creation of the empty table.
-    at
-        Its time in UTC, never before that of the previous commit, even if the writers' clocks disagree.
-    changed_rows
-        Whether it added, replaced or removed rows.
+    ``version``: its number; 0 is the creation of the empty table. ``at``: its time in UTC, never before that
+    of the previous commit, even if the writers' clocks disagree. ``changed_rows``: whether it added, replaced
+    or removed rows.
     """
 
     version: int
@@ -121,10 +116,7 @@ def parse_as_of(text: str) -> int | datetime:
 
     A time without a zone is UTC; a date alone is the end of that day in UTC.
 
-    Raises
-    ------
-    ConfigError
-        If it is neither.
+    Raises ConfigError if it is neither.
     """
     text = text.strip()
     if re.fullmatch(r"\d+", text):
@@ -150,14 +142,8 @@ _THREADS: Final = 8
 class TableFiles:
     """A table's files according to its log, and the files in its folder.
 
-    Attributes
-    ----------
-    commits
-        The log, oldest first.
-    version_spans
-        Path -> spans of versions ``first <= version < end`` that reference the file.
-    sizes
-        Path -> bytes, of the data files that exist.
+    ``commits``: the log, oldest first. ``version_spans``: path -> spans of versions ``first <= version <
+    end`` that reference the file. ``sizes``: path -> bytes, of the data files that exist.
     """
 
     commits: tuple[Commit, ...]

@@ -37,21 +37,12 @@ class TickerStatus:
 class StoredData:
     """What the lake already holds, so that a live source requests only what is missing.
 
-    Attributes
-    ----------
-    last_price
-        Ticker -> date of its last stored price.
-    first_price
-        Ticker -> date of its first stored price.
-    last_close
-        Ticker -> stored close on the date of its last price.
-    securities
-        The stored rows of ``securities`` that are still valid (``valid_to`` is null); None if there are none.
-    assumed
-        The stored rows of ``fundamentals`` with an assumed ``known_at``. A source without filing dates
-        compares them with new values to detect restatements. None if there are none.
-    filings
-        Ticker -> filing ids of its stored statements that need not be read again.
+    ``last_price``: Ticker -> date of its last stored price. ``first_price``: Ticker -> date of its first
+    stored price. ``last_close``: Ticker -> stored close on the date of its last price. ``securities``: the
+    stored rows of ``securities`` that are still valid (``valid_to`` is null); None if there are none.
+    ``assumed``: the stored rows of ``fundamentals`` with an assumed ``known_at``. A source without filing
+    dates compares them with new values to detect restatements. None if there are none. ``filings``: Ticker ->
+    filing ids of its stored statements that need not be read again.
     """
 
     last_price: Mapping[str, dt.date] = field(default_factory=dict)
@@ -66,21 +57,12 @@ class StoredData:
 class SourceTables:
     """The tables of one delivery.
 
-    Attributes
-    ----------
-    tables
-        Lake table name -> rows, not yet checked against their contracts. A `Source` always delivers
-        ``prices``.
-    notes
-        What is missing or was assumed, one sentence each.
-    hazards
-        Why a backtest on this data may look too good, one sentence each.
-    statuses
-        The outcome for each ticker, if the source is queried ticker by ticker.
-    market
-        Settings that distinguish this market from others of the same source; empty if there is only one
-        market, or if only the data can tell. A lake that holds prices refuses a market with different
-        settings.
+    ``tables``: lake table name -> rows, not yet checked against their contracts. A `Source` always delivers
+    ``prices``. ``notes``: what is missing or was assumed, one sentence each. ``hazards``: why a backtest on
+    this data may look too good, one sentence each. ``statuses``: the outcome for each ticker, if the source
+    is queried ticker by ticker. ``market``: settings that distinguish this market from others of the same
+    source; empty if there is only one market, or if only the data can tell. A lake that holds prices refuses
+    a market with different settings.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -101,12 +83,8 @@ class Source(Protocol):
     def fetch(self) -> SourceTables:
         """Deliver the tables.
 
-        Raises
-        ------
-        ConfigError
-            If the source's settings are invalid.
-        DataError
-            If data is missing or lacks what a table needs.
+        Raises ConfigError if the source's settings are invalid, and DataError if data is missing or lacks
+        what a table needs.
         """
         ...
 
@@ -127,11 +105,8 @@ class LiveSource(Protocol):
     def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         """Deliver the batches one after another; a batch may lack ``prices``.
 
-        Raises
-        ------
-        DataError
-            After the last batch that could be delivered, if the source kept refusing. What arrived is then in
-            the lake, and repeating the command continues from there.
+        Raises DataError after the last batch that could be delivered, if the source kept refusing. What
+        arrived is then in the lake, and repeating the command continues from there.
         """
         ...
 
@@ -168,19 +143,10 @@ def known_by(table: str, frame: pl.DataFrame, session: dt.date) -> pl.DataFrame:
     ``delisted_on`` with its return and reason) is null. A delisting is known on the last listed session.
     Cutting twice is the same as cutting once at the earlier session.
 
-    Parameters
-    ----------
-    table
-        Name of a source table (`pipelines.lake.schemas.SOURCE_TABLES`).
-    frame
-        Its rows; optional columns may be missing.
-    session
-        The session.
+    ``table``: name of a source table (`pipelines.lake.schemas.SOURCE_TABLES`). ``frame``: its rows; optional
+    columns may be missing.
 
-    Raises
-    ------
-    KeyError
-        If sources have no table of this name.
+    Raises KeyError if sources have no table of this name.
     """
     frame = frame.filter(pl.col(_KNOWN_FROM[table]) <= session)
     return frame.with_columns(
@@ -199,12 +165,7 @@ class SourceThrough:
     A delivery is a prefix of the delivery of the next session: rows are added, and the ends of listings,
     memberships and edges appear on their day.
 
-    Attributes
-    ----------
-    source
-        The source; it delivers its whole scope.
-    session
-        The last session that is delivered.
+    ``source``: the source; it delivers its whole scope. ``session``: the last session that is delivered.
     """
 
     source: Source
@@ -228,18 +189,11 @@ _ISIN = re.compile(r"[A-Z]{2}[A-Z0-9]{9}[0-9]")
 def read_tickers(given: Sequence[str] | str) -> tuple[str, ...]:
     """Return the tickers in the given order, without duplicates.
 
-    Parameters
-    ----------
-    given
-        Tickers, or the path of a CSV file with a ``ticker`` column; ``~`` and environment variables are
-        expanded.
+    ``given``: tickers, or the path of a CSV file with a ``ticker`` column; ``~`` and environment variables
+    are expanded.
 
-    Raises
-    ------
-    ConfigError
-        If there is no ticker, or one is invalid.
-    DataError
-        If the file is missing, unreadable or has no ``ticker`` column.
+    Raises ConfigError if there is no ticker, or one is invalid, and DataError if the file is missing,
+    unreadable or has no ``ticker`` column.
     """
     tickers = _read(given) if isinstance(given, str) else [str(ticker).strip() for ticker in given]
     where = f"source.tickers ({given})" if isinstance(given, str) else "source.tickers"

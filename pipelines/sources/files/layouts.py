@@ -19,7 +19,6 @@ Names = Mapping[str, tuple[str, ...]]
 BAR: Final = ("open", "high", "low")
 VENDOR: Final = ("price_factor", "adjusted_close", "total_return", "price_return")
 """Columns from which splits and dividends are computed (`pipelines.sources.files.prices`)."""
-PRICES: Final = ("date", "ticker", "close", *BAR, "volume", "split_ratio", "dividend", *VENDOR)
 
 PRICE_NAMES: Final[Names] = {
     ours: tuple(theirs.split())

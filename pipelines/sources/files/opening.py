@@ -51,14 +51,9 @@ _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 class TextFormat:
     """How a text file is written.
 
-    Attributes
-    ----------
-    separator
-        Character between two columns.
-    decimal
-        Decimal mark of numbers: a point or a comma. The other one may separate thousands.
-    encoding
-        Name of a Python codec, such as utf-8, latin-1, cp1252 or utf-16.
+    ``separator``: character between two columns. ``decimal``: decimal mark of numbers: a point or a comma.
+    The other one may separate thousands. ``encoding``: name of a Python codec, such as utf-8, latin-1, cp1252
+    or utf-16.
     """
 
     separator: str = ","

@@ -51,16 +51,10 @@ def read_prices(
     several under a header of two lines; an empty close gives no row), or ``file_per_ticker`` (a file per
     ticker, named after it). ``layout`` names a vendor's (`pipelines.sources.files.layouts.LAYOUTS`).
 
-    Returns
-    -------
-    tuple of DataFrame, DataFrame or None, and list of str
-        Prices by date and ticker; ticker, date and `DELISTINGS` where the file has them; notes.
+    Returns prices by date and ticker; ticker, date and `DELISTINGS` where the file has them; notes.
 
-    Raises
-    ------
-    DataError
-        If a file is unreadable or lacks a column, two tickers are written alike, or no row is within the
-        dates.
+    Raises DataError if a file is unreadable or lacks a column, two tickers are written alike, or no row is
+    within the dates.
     """
     convention = LAYOUTS[layout] if layout is not None else Layout("", ())
     notes: list[str] = []

@@ -55,23 +55,14 @@ _FIRST_SERIAL, _LAST_SERIAL = 3_000, 109_575  # 1908 and 2200; smaller numbers a
 class ReadOptions:
     """How to interpret the columns and values of a user's files.
 
-    Attributes
-    ----------
-    columns
-        Peerglass column name -> name in the files, where they differ. ``table.column`` applies only to the
-        file of that table.
-    units
-        Peerglass column or statement item -> factor by which its values are multiplied.
-    date_format
-        strptime format of dates that are not ISO (2020-01-31 or 20200131), or one of `COUNTED`; None if all
-        are ISO. It must be given, because 05/01/2015 is ambiguous. A format without a day, such as ``%Y-%m``,
-        says that the data are monthly: the date is the last day of the month.
-    table_only
-        Peerglass names that are mapped for this file only; the file must have these columns.
-    names
-        Usual names of columns in files of this kind, which are looked for where a name is not mapped.
-    text
-        Separator, decimal mark and encoding of text files.
+    ``columns``: Peerglass column name -> name in the files, where they differ. ``table.column`` applies only
+    to the file of that table. ``units``: Peerglass column or statement item -> factor by which its values are
+    multiplied. ``date_format``: strptime format of dates that are not ISO (2020-01-31 or 20200131), or one of
+    `COUNTED`; None if all are ISO. It must be given, because 05/01/2015 is ambiguous. A format without a day,
+    such as ``%Y-%m``, says that the data are monthly: the date is the last day of the month. ``table_only``:
+    Peerglass names that are mapped for this file only; the file must have these columns. ``names``: usual
+    names of columns in files of this kind, which are looked for where a name is not mapped. ``text``:
+    separator, decimal mark and encoding of text files.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -109,11 +100,8 @@ class ReadOptions:
         ``fall_back`` tries Peerglass's own name if a file lacks the mapped one, because the mapping may be
         meant for another file.
 
-        Raises
-        ------
-        DataError
-            If a file is unreadable, lacks a required or a mapped column, or differs from the first file in
-            the names or types of its columns.
+        Raises DataError if a file is unreadable, lacks a required or a mapped column, or differs from the
+        first file in the names or types of its columns.
         """
         parts: list[pl.DataFrame] = []
         for file in files:
@@ -179,10 +167,8 @@ class ReadOptions:
         A column with a value that is not a date stays text, so that the contract rejects the rows in
         question.
 
-        Raises
-        ------
-        DataError
-            If the dates share a time of day that is not midnight, or have two orders of day and month.
+        Raises DataError if the dates share a time of day that is not midnight, or have two orders of day and
+        month.
         """
         for column in columns:
             dtype = frame.schema[column]

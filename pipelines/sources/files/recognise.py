@@ -62,21 +62,11 @@ _NUMBER: Final = r"^\d+(\.\d*)?$"
 class PriceFile:
     """How a price file is written.
 
-    Attributes
-    ----------
-    text
-        Separator, decimal mark and encoding; None for Parquet.
-    layout
-        ``long``: one row per date and ticker. ``wide``: columns per ticker. ``file_per_ticker``: a file per
-        ticker, named after it.
-    vendor
-        Name of the vendor's layout; None if it has none.
-    columns
-        Peerglass column -> name in the file, where they differ and the vendor does not tell.
-    unused
-        Other columns of a long file, which prices do not use.
-    date_format
-        strptime format of the dates; None if they are ISO.
+    ``text``: separator, decimal mark and encoding; None for Parquet. ``layout``: ``long``: one row per date
+    and ticker. ``wide``: columns per ticker. ``file_per_ticker``: a file per ticker, named after it.
+    ``vendor``: name of the vendor's layout; None if it has none. ``columns``: Peerglass column -> name in the
+    file, where they differ and the vendor does not tell. ``unused``: other columns of a long file, which
+    prices do not use. ``date_format``: strptime format of the dates; None if they are ISO.
     """
 
     text: TextFormat | None
@@ -94,20 +84,12 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
     usual names (`pipelines.sources.files.layouts`). Of files without tickers, one whose columns are prices
     (open, high, low, close) is that of one ticker, and one whose other columns are numbers is wide.
 
-    Parameters
-    ----------
-    path
-        CSV, Excel or Parquet file, a pattern or a folder; of several files, the first one is looked at.
-    date_format
-        strptime format of the dates. None recognises it; an ambiguous one is refused.
+    ``path``: CSV, Excel or Parquet file, a pattern or a folder; of several files, the first one is looked at.
+    ``date_format``: strptime format of the dates. None recognises it; an ambiguous one is refused.
 
-    Raises
-    ------
-    ConfigError
-        If the extension of the file is not known, or it is a file of signals.
-    DataError
-        If the file cannot be read, has no dates or no prices, is that of one ticker, or its dates can be read
-        in two ways.
+    Raises ConfigError if the extension of the file is not known, or it is a file of signals, and DataError if
+    the file cannot be read, has no dates or no prices, is that of one ticker, or its dates can be read in two
+    ways.
     """
     files = resolve(path)
     file = next((one for one in files if has_rows(one)), files[0])
@@ -248,19 +230,10 @@ def recognise_dates(days: pl.DataFrame, file: Path, cure: str = _CURE) -> str | 
 
     A few dates may be unreadable, such as the word "Total" below a table: their rows are quarantined.
 
-    Parameters
-    ----------
-    days
-        One column with the distinct dates.
-    file
-        The file, for messages.
-    cure
-        What to do if the format is unknown or ambiguous.
+    ``days``: one column with the distinct dates. ``cure``: what to do if the format is unknown or ambiguous.
 
-    Raises
-    ------
-    DataError
-        If there is no date, a tenth of them has no usual format, or two formats are equally likely.
+    Raises DataError if there is no date, a tenth of them has no usual format, or two formats are equally
+    likely.
     """
     column = days.columns[0]
     if days.schema[column].is_temporal():

@@ -46,49 +46,13 @@ _WITH_UNITS: Final = frozenset(("close", *OPTIONAL, "delisting_return", *ITEMS))
 class FilesSource:
     """Prices, and optionally other tables, from files.
 
-    Paths may contain wildcards or be folders; ``~`` and environment variables are expanded. CSV may be
-    gzipped or zipped. Dates are ISO (2020-01-31 or 20200131) or have the format ``date_format``.
+    The arguments are the settings of the same names (`pipelines.sources.settings.FilesSourceConfig`).
+    ``statements`` is the fundamentals file with the settings that interpret it, and ``text`` how all text
+    files are written. If a file other than the prices lacks a mapped name, Peerglass's own name is tried
+    there, so ``ticker`` may be mapped for prices alone.
 
-    Parameters
-    ----------
-    prices
-        Long layout: at least date, ticker and close. Wide layout: date and one column of closes per ticker.
-        One file per ticker: at least date and close.
-    securities
-        File with at least ticker, and any of name, sector, industry, currency, exchange, valid_from,
-        valid_to, listed_on, delisted_on, delisting_return, delisting_reason (merger, performance, unknown, or
-        a CRSP delisting code); None if there is none.
-    layout
-        Layout of the prices.
-    vendor
-        Whose layout of columns and values the prices have (`pipelines.sources.files.layouts.LAYOUTS`); None
-        if no vendor's.
-    statements
-        Files of statements; None if there are none.
-    membership
-        File with ticker and from_date, and any of universe and to_date; None if there is none.
-    inputs
-        File of the user's own numbers, by date and ticker; None if there is none.
-    columns
-        Peerglass column name -> name in the files, where they differ. If a file other than the prices lacks a
-        mapped name, Peerglass's own name is tried there, so ``ticker`` may be mapped for prices alone;
-        ``fundamentals.ticker`` maps it for the file of that table only.
-    units
-        Column or statement item -> factor by which its values are multiplied.
-    date_format
-        strptime format of dates that are not ISO.
-    text
-        Separator, decimal mark and encoding of all text files; None for commas, points and UTF-8.
-    start, end
-        First and last date of prices and inputs to read, both inclusive; None for no limit.
-    hazards
-        Known problems of the data (such as survivorship), one sentence each.
-
-    Raises
-    ------
-    ConfigError
-        If a mapped name is not a Peerglass column, a factor is zero or not finite, start is after end, or
-        share counts are restated as of today but prices end earlier.
+    Raises ConfigError if a mapped name is not a Peerglass column, a factor is zero or not finite, start is
+    after end, or share counts are restated as of today but prices end earlier.
     """
 
     def __init__(
@@ -152,14 +116,10 @@ class FilesSource:
     def fetch(self) -> SourceTables:
         """Read the files.
 
-        Raises
-        ------
-        ConfigError
-            If the extension of a file is not known, or a path contains an environment variable that is not
-            set.
-        DataError
-            If a file is missing, unreadable, lacks a required column, differs from the others of its pattern,
-            or has no row within the dates; or if a unit is given for a column that no file has.
+        Raises ConfigError if the extension of a file is not known, or a path contains an environment variable
+        that is not set, and DataError if a file is missing, unreadable, lacks a required column, differs from
+        the others of its pattern, or has no row within the dates; or if a unit is given for a column that no
+        file has.
         """
         names = PRICE_NAMES if self._vendor is None else {**PRICE_NAMES, **LAYOUTS[self._vendor].columns}
         prices, ended, notes = read_prices(
@@ -264,12 +224,8 @@ _LATE_START: Final = timedelta(days=365)
 def detected_hazards(tables: Mapping[str, pl.DataFrame], known_hazards: tuple[str, ...]) -> list[str]:
     """Detect survivorship, missing membership dates, and an incomplete last session.
 
-    Parameters
-    ----------
-    tables
-        The tables that the source delivers, including ``prices``.
-    known_hazards
-        Hazards that the user has already stated.
+    ``tables``: the tables that the source delivers, including ``prices``. ``known_hazards``: hazards that the
+    user has already stated.
     """
     prices = tables["prices"]
     dated = prices.select(day(prices), "ticker").drop_nulls()

@@ -74,25 +74,15 @@ _MILLIONS: Final = 1e6
 class StatementFiles:
     """Files of statements and how to interpret them.
 
-    Attributes
-    ----------
-    path
-        CSV, Excel or Parquet, wildcards allowed. Wide: ticker, period_end, one column per item. Long: ticker,
-        period_end, item, value. Both may have known_at (the date by whose close it was public), unit,
-        filing_id, months (the span of a flow) and stated_on (the last date whose splits a share count or
-        per-share amount includes).
-    items
-        Canonical item (`pipelines.sources.items`) -> name in the file; items with canonical names need no
-        entry.
-    reporting_lag_days
-        Days from the end of a period until its statement is assumed to be known, where there is no known_at.
-    months
-        Span of every flow if the file has no such column; None if unknown.
-    zero_means_missing
-        Items in which a zero means "not reported".
-    share_counts_as_of
-        Date as of which counts and per-share amounts without a stated_on are stated
-        (`pipelines.sources.files.statements.fill_stated_on`).
+    ``path``: CSV, Excel or Parquet, wildcards allowed. Wide: ticker, period_end, one column per item. Long:
+    ticker, period_end, item, value. Both may have known_at (the date by whose close it was public), unit,
+    filing_id, months (the span of a flow) and stated_on (the last date whose splits a share count or
+    per-share amount includes). ``items``: canonical item (`pipelines.sources.items`) -> name in the file;
+    items with canonical names need no entry. ``reporting_lag_days``: days from the end of a period until its
+    statement is assumed to be known, where there is no known_at. ``months``: span of every flow if the file
+    has no such column; None if unknown. ``zero_means_missing``: items in which a zero means "not reported".
+    ``share_counts_as_of``: date as of which counts and per-share amounts without a stated_on are stated
+    (`pipelines.sources.files.statements.fill_stated_on`).
     """
 
     path: Path
@@ -119,10 +109,7 @@ def read_statements(
     ``prices`` provide the splits if share counts are restated for all later splits. Empty values are dropped
     and counted. A row without a publication date gets one from the assumed lag and is marked in ``assumed``.
 
-    Raises
-    ------
-    DataError
-        If a file is unreadable, lacks a column, or holds no known item.
+    Raises DataError if a file is unreadable, lacks a column, or holds no known item.
     """
     files = resolve(given.path)
     parts = [_read_one(file, given, options) for file in files]

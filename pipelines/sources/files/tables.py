@@ -91,11 +91,8 @@ def read_securities(files: Sequence[Path], options: ReadOptions) -> tuple[pl.Dat
 def delisted_firms(ended: pl.DataFrame) -> pl.DataFrame:
     """Return the firms whose prices say on which day their listing ended, and with which return and reason.
 
-    Parameters
-    ----------
-    ended
-        ticker, date, and delisting_return or delisting_reason as in the files. A code of 100 is a firm that
-        is still listed.
+    ``ended``: ticker, date, and delisting_return or delisting_reason as in the files. A code of 100 is a firm
+    that is still listed.
     """
     rows = ended.with_columns(
         pl.lit(None, dtype=kind).alias(name)
@@ -173,10 +170,7 @@ def read_membership(files: Sequence[Path], options: ReadOptions) -> tuple[pl.Dat
     with the tickers added and removed, or a ticker and an action. A file without a column ``universe`` is one
     universe, named after the (first) file.
 
-    Raises
-    ------
-    DataError
-        If a file is unreadable or has none of the layouts.
+    Raises DataError if a file is unreadable or has none of the layouts.
     """
     options = options.for_table("membership", _SPELLS)
     notes: list[str] = []
@@ -351,11 +345,8 @@ def read_inputs(
     Names match ``[a-z][a-z0-9_]*``. Returns of later periods (``ret_exc_lead1m``) are left out. Empty values
     and NaN are dropped and counted; columns that are not numeric are listed in a note.
 
-    Raises
-    ------
-    DataError
-        If a file is unreadable or lacks a date, a ticker or a numeric column, two columns would get the same
-        name, or no row is within the dates.
+    Raises DataError if a file is unreadable or lacks a date, a ticker or a numeric column, two columns would
+    get the same name, or no row is within the dates.
     """
     parts: list[pl.DataFrame] = []
     not_numeric: dict[str, None] = {}

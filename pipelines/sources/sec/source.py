@@ -90,21 +90,11 @@ class _Tally:
 class SecSource:
     """The SEC's company facts, requested firm by firm. Only firms with filings that the lake lacks are read.
 
-    Parameters
-    ----------
-    tickers
-        Tickers, or the path of a CSV file with a ``ticker`` column.
-    identity
-        Name and e-mail address, which the SEC requires of every client.
-    start
-        First ``known_at`` to read.
+    ``tickers``: tickers, or the path of a CSV file with a ``ticker`` column. ``identity``: name and e-mail
+    address, which the SEC requires of every client. ``start``: first ``known_at`` to read.
 
-    Raises
-    ------
-    ConfigError
-        If the identity has no e-mail address, there is no ticker, or a ticker is invalid.
-    DataError
-        If the file of tickers is missing or empty.
+    Raises ConfigError if the identity has no e-mail address, there is no ticker, or a ticker is invalid, and
+    DataError if the file of tickers is missing or empty.
     """
 
     def __init__(self, tickers: Sequence[str] | str, identity: str, start: dt.date) -> None:
@@ -123,13 +113,8 @@ class SecSource:
     def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         """Request every ticker; those that failed are requested once more at the end.
 
-        Raises
-        ------
-        ConfigError
-            If edgartools is not installed.
-        DataError
-            After the last batch, if the SEC throttled or too many tickers had no answer; immediately, if it
-            rejects the identity.
+        Raises ConfigError if edgartools is not installed, and DataError after the last batch, if the SEC
+        throttled or too many tickers had no answer; immediately, if it rejects the identity.
         """
         edgar = _client(self._identity)
         tally = _Tally()

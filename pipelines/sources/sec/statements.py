@@ -24,108 +24,80 @@ import polars as pl
 from pipelines.sources.items import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS
 
 TAGS: Final[Mapping[str, tuple[str, ...]]] = {
-    "revenue": (
-        "Revenues",
-        "RevenueFromContractWithCustomerExcludingAssessedTax",
-        "SalesRevenueNet",
-        "RevenueFromContractWithCustomerIncludingAssessedTax",
-        "RevenuesNetOfInterestExpense",
-        "SalesRevenueGoodsNet",
-    ),
-    "cost_of_revenue": (
-        "CostOfRevenue",
-        "CostOfGoodsAndServicesSold",
-        "CostOfGoodsSold",
-        "CostOfServices",
-    ),
-    "gross_profit": ("GrossProfit",),
-    "research_and_development": (
-        "ResearchAndDevelopmentExpense",
-        "ResearchAndDevelopmentExpenseExcludingAcquiredInProcessCost",
-        "ResearchAndDevelopmentExpenseSoftwareExcludingAcquiredInProcessCost",
-    ),
-    "selling_general_admin": ("SellingGeneralAndAdministrativeExpense",),
-    "operating_income": ("OperatingIncomeLoss",),
-    "interest_expense": (
-        "InterestExpense",
-        "InterestExpenseNonoperating",
-        "InterestAndDebtExpense",
-        "InterestExpenseDebt",
-    ),
-    "income_tax": ("IncomeTaxExpenseBenefit",),
-    # the parent's share; ProfitLoss includes the minority interest
-    "net_income": ("NetIncomeLoss", "NetIncomeLossAvailableToCommonStockholdersBasic", "ProfitLoss"),
-    "depreciation": (
-        "DepreciationDepletionAndAmortization",
-        "DepreciationAmortizationAndAccretionNet",
-        "DepreciationAndAmortization",
-        "Depreciation",
-    ),
-    "operating_cash_flow": (
-        "NetCashProvidedByUsedInOperatingActivities",
-        "NetCashProvidedByUsedInOperatingActivitiesContinuingOperations",
-    ),
-    "capital_expenditure": (  # payments: positive means cash spent, as in the canonical item
-        "PaymentsToAcquirePropertyPlantAndEquipment",
-        "PaymentsToAcquireProductiveAssets",
-    ),
-    "dividends_paid": ("PaymentsOfDividends", "PaymentsOfDividendsCommonStock"),
-    "eps": ("EarningsPerShareDiluted", "EarningsPerShareBasicAndDiluted", "EarningsPerShareBasic"),
-    "total_assets": ("Assets",),
-    "current_assets": ("AssetsCurrent",),
-    "cash": (
-        "CashAndCashEquivalentsAtCarryingValue",
-        "CashCashEquivalentsRestrictedCashAndRestrictedCashEquivalents",
-        "CashAndDueFromBanks",
-        "Cash",
-    ),
-    "short_term_investments": (
-        "ShortTermInvestments",
-        "MarketableSecuritiesCurrent",
-        "AvailableForSaleSecuritiesDebtSecuritiesCurrent",
-        "AvailableForSaleSecuritiesCurrent",
-    ),
-    "receivables": (
-        "ReceivablesNetCurrent",
-        "AccountsReceivableNetCurrent",
-        "AccountsNotesAndLoansReceivableNetCurrent",
-    ),
-    "inventory": ("InventoryNet",),
-    "fixed_assets": (
-        "PropertyPlantAndEquipmentNet",
-        "PropertyPlantAndEquipmentAndFinanceLeaseRightOfUseAssetAfterAccumulatedDepreciationAndAmortization",
-    ),
-    "total_liabilities": ("Liabilities",),
-    "current_liabilities": ("LiabilitiesCurrent",),
-    "accounts_payable": (
-        "AccountsPayableCurrent",
-        "AccountsPayableTradeCurrent",
-        "AccountsPayableAndAccruedLiabilitiesCurrent",
-    ),
-    "short_term_debt": (
-        "DebtCurrent",
-        "LongTermDebtAndCapitalLeaseObligationsCurrent",
-        "LongTermDebtCurrent",
-        "ShortTermBorrowings",
-        "CommercialPaper",
-    ),
-    "long_term_debt": (
-        "LongTermDebtNoncurrent",
-        "LongTermDebtAndCapitalLeaseObligations",
-        "LongTermDebt",
-    ),
-    "book_equity": (
-        "StockholdersEquity",
-        "StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest",
-    ),
-    "retained_earnings": ("RetainedEarningsAccumulatedDeficit",),
-    # the cover page's count as of the cover page's date, which firms with several classes may give only per
-    # class (`pipelines.sources.sec.statements`); the mean over the period comes last
-    "shares_outstanding": (
-        "dei:EntityCommonStockSharesOutstanding",
-        "CommonStockSharesOutstanding",
-        "WeightedAverageNumberOfSharesOutstandingBasic",
-    ),
+    item: tuple(tags.split())
+    for item, tags in {
+        "revenue": (
+            "Revenues RevenueFromContractWithCustomerExcludingAssessedTax SalesRevenueNet "
+            "RevenueFromContractWithCustomerIncludingAssessedTax RevenuesNetOfInterestExpense "
+            "SalesRevenueGoodsNet"
+        ),
+        "cost_of_revenue": "CostOfRevenue CostOfGoodsAndServicesSold CostOfGoodsSold CostOfServices",
+        "gross_profit": "GrossProfit",
+        "research_and_development": (
+            "ResearchAndDevelopmentExpense ResearchAndDevelopmentExpenseExcludingAcquiredInProcessCost "
+            "ResearchAndDevelopmentExpenseSoftwareExcludingAcquiredInProcessCost"
+        ),
+        "selling_general_admin": "SellingGeneralAndAdministrativeExpense",
+        "operating_income": "OperatingIncomeLoss",
+        "interest_expense": (
+            "InterestExpense InterestExpenseNonoperating InterestAndDebtExpense InterestExpenseDebt"
+        ),
+        "income_tax": "IncomeTaxExpenseBenefit",
+        # the parent's share; ProfitLoss includes the minority interest
+        "net_income": "NetIncomeLoss NetIncomeLossAvailableToCommonStockholdersBasic ProfitLoss",
+        "depreciation": (
+            "DepreciationDepletionAndAmortization DepreciationAmortizationAndAccretionNet "
+            "DepreciationAndAmortization Depreciation"
+        ),
+        "operating_cash_flow": (
+            "NetCashProvidedByUsedInOperatingActivities "
+            "NetCashProvidedByUsedInOperatingActivitiesContinuingOperations"
+        ),
+        # payments: positive means cash spent, as in the canonical item
+        "capital_expenditure": (
+            "PaymentsToAcquirePropertyPlantAndEquipment PaymentsToAcquireProductiveAssets"
+        ),
+        "dividends_paid": "PaymentsOfDividends PaymentsOfDividendsCommonStock",
+        "eps": "EarningsPerShareDiluted EarningsPerShareBasicAndDiluted EarningsPerShareBasic",
+        "total_assets": "Assets",
+        "current_assets": "AssetsCurrent",
+        "cash": (
+            "CashAndCashEquivalentsAtCarryingValue "
+            "CashCashEquivalentsRestrictedCashAndRestrictedCashEquivalents CashAndDueFromBanks Cash"
+        ),
+        "short_term_investments": (
+            "ShortTermInvestments MarketableSecuritiesCurrent "
+            "AvailableForSaleSecuritiesDebtSecuritiesCurrent AvailableForSaleSecuritiesCurrent"
+        ),
+        "receivables": (
+            "ReceivablesNetCurrent AccountsReceivableNetCurrent AccountsNotesAndLoansReceivableNetCurrent"
+        ),
+        "inventory": "InventoryNet",
+        "fixed_assets": (
+            "PropertyPlantAndEquipmentNet "
+            "PropertyPlantAndEquipmentAndFinanceLeaseRightOfUseAssetAfterAccumulatedDepreciationAndAmortization"
+        ),
+        "total_liabilities": "Liabilities",
+        "current_liabilities": "LiabilitiesCurrent",
+        "accounts_payable": (
+            "AccountsPayableCurrent AccountsPayableTradeCurrent AccountsPayableAndAccruedLiabilitiesCurrent"
+        ),
+        "short_term_debt": (
+            "DebtCurrent LongTermDebtAndCapitalLeaseObligationsCurrent LongTermDebtCurrent "
+            "ShortTermBorrowings CommercialPaper"
+        ),
+        "long_term_debt": "LongTermDebtNoncurrent LongTermDebtAndCapitalLeaseObligations LongTermDebt",
+        "book_equity": (
+            "StockholdersEquity StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest"
+        ),
+        "retained_earnings": "RetainedEarningsAccumulatedDeficit",
+        # the cover page's count as of its date, which firms with several classes may give only per class;
+        # the mean over the period comes last
+        "shares_outstanding": (
+            "dei:EntityCommonStockSharesOutstanding CommonStockSharesOutstanding "
+            "WeightedAverageNumberOfSharesOutstandingBasic"
+        ),
+    }.items()
 }
 assert set(TAGS) == set(ITEMS), "every canonical item needs tags"
 
@@ -250,23 +222,13 @@ def statement_rows(
 ) -> Statements:
     """Convert a firm's facts to statement rows.
 
-    Parameters
-    ----------
-    ticker
-        The firm's ticker in the lake.
-    facts
-        All facts of the firm; those of forms other than `FORMS` and of other tags are skipped.
-    accepted
-        Accession number -> acceptance time without a time zone.
-    since
-        First ``known_at`` to return.
+    ``facts``: all facts of the firm; those of forms other than `FORMS` and of other tags are skipped.
+    ``accepted``: accession number -> acceptance time without a time zone. ``since``: first ``known_at`` to
+    return.
 
-    Returns
-    -------
-    Statements
-        ``filing_id`` is the accession number, followed by /A if the filing is an amendment. ``months`` is the
-        span of a flow and null for an instant. ``stated_on`` is the last date whose splits are included in a
-        count or per-share amount, null for other items. No publication date is assumed.
+    In the rows, ``filing_id`` is the accession number, followed by /A if the filing is an amendment.
+    ``months`` is the span of a flow and null for an instant. ``stated_on`` is the last date whose splits are
+    included in a count or per-share amount, null for other items. No publication date is assumed.
     """
     filings, periods, (summed, partial) = _sort_into_filings(facts, accepted)
     spans: dict[_Span, float] = {}
@@ -445,15 +407,10 @@ def resolve_share_counts(candidates: dict[Period, list[Candidate]]) -> tuple[int
     below `LEAST_OF_MEAN` times the newest mean of the filing up to that date are dropped, so that the next
     best tag is used.
 
-    Parameters
-    ----------
-    candidates
-        The filing's candidates by item and end of period; changed in place.
+    ``candidates``: the filing's candidates by item and end of period; changed in place.
 
-    Returns
-    -------
-    summed, partial : int
-        Number of counts that were added up over classes, and number of counts that were dropped.
+    Returns ``summed, partial``: number of counts that were added up over classes, and number of counts that
+    were dropped.
     """
     periods = sorted(period for period in candidates if period[0] == SHARE_COUNT)
     by_period = {period: candidates.pop(period) for period in periods}

@@ -375,25 +375,13 @@ def edges_frame(
 ) -> pl.DataFrame:
     """Return the edges as a table, one row per leader, follower, lag and spell of consecutive reviews.
 
-    Parameters
-    ----------
-    reviews
-        Session index of each review -> its edges, in order.
-    dates_T
-        Sessions.
-    firms
-        The firms that the indices refer to.
-    scale
-        Return per unit of relative weight; ``weight`` is multiplied by it.
-    leaders
-        What leaders are chosen by (`MarketConfig.leaders`).
+    ``reviews``: session index of each review -> its edges, in order. ``dates_T``: sessions. ``firms``: the
+    firms that the indices refer to. ``scale``: return per unit of relative weight; ``weight`` is multiplied
+    by it. ``leaders``: what leaders are chosen by (`MarketConfig.leaders`).
 
-    Returns
-    -------
-    DataFrame
-        leader, follower, lag, weight (return per unit of the leader's shock), hop, explained, rule, led_by
-        (``leaders``; ``random`` for hidden edges), via, valid_from (first decision date) and valid_to (first
-        decision date on which it no longer holds; null if it holds to the end).
+    Returns leader, follower, lag, weight (return per unit of the leader's shock), hop, explained, rule,
+    led_by (``leaders``; ``random`` for hidden edges), via, valid_from (first decision date) and valid_to
+    (first decision date on which it no longer holds; null if it holds to the end).
     """
     starts = list(reviews)
     frame = pl.concat(

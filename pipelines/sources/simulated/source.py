@@ -22,18 +22,11 @@ __all__ = ["MarketConfig", "SimulatedSource"]
 class SimulatedSource:
     """A simulated market as a source.
 
-    Parameters
-    ----------
-    config
-        The market's settings.
-    seed
-        The same config and seed give the same tables to the bit. A setting changes only the draws that it
-        concerns: removing a part of ``mu`` leaves all shocks, firms and statements unchanged.
+    ``config``: the market's settings. ``seed``: the same config and seed give the same tables to the bit. A
+    setting changes only the draws that it concerns: removing a part of ``mu`` leaves all shocks, firms and
+    statements unchanged.
 
-    Raises
-    ------
-    ValueError
-        If the seed is negative.
+    Raises ValueError if the seed is negative.
     """
 
     name = "simulated"

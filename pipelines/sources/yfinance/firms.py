@@ -78,23 +78,10 @@ def read_classification(
     The first known values are assumed to have always been valid; a change is valid from today. A field that
     Yahoo omits keeps its stored value, and no row ever records a delisting.
 
-    Parameters
-    ----------
-    ticker
-        yfinance's handle.
-    ours
-        The ticker in the lake.
-    chart
-        Its prices, of which the header is used.
-    stored
-        The lake's rows of ``securities`` that are still valid; None if it has none.
-    today
-        Date of the request.
+    ``chart``: its prices, of which the header is used. ``stored``: the lake's rows of ``securities`` that are
+    still valid; None if it has none.
 
-    Raises
-    ------
-    YahooError
-        If there is no answer.
+    Raises YahooError if there is no answer.
     """
     info: Mapping[str, Any] = call_yfinance(ticker.get_info)
     reported = {
@@ -151,25 +138,11 @@ def read_statements(
     a number is stated as of the end of its period and is the same before and after a split. If
     Yahoo's number equals the stored one, Yahoo has not restated it yet.
 
-    Parameters
-    ----------
-    ticker, session
-        yfinance's handle, and the session that it was created with.
-    ours
-        The ticker in the lake.
-    stored
-        The lake's statement rows with assumed dates; None if it has none.
-    splits
-        Date -> ex-date and ratio of all splits since then.
-    lag
-        Assumed time from the end of a period to its publication.
-    today
-        Date of the request.
+    ``ticker``, ``session``: yfinance's handle, and the session that it was created with. ``stored``: the
+    lake's statement rows with assumed dates; None if it has none. ``splits``: date -> ex-date and ratio of
+    all splits since then. ``lag``: assumed time from the end of a period to its publication.
 
-    Raises
-    ------
-    YahooError
-        If there is no answer. A firm without statements is no error.
+    Raises YahooError if there is no answer. A firm without statements is no error.
     """
     values_by_period: dict[tuple[dt.date, str], float] = {}
     for method in (ticker.get_income_stmt, ticker.get_balance_sheet, ticker.get_cash_flow):
@@ -288,22 +261,13 @@ _DISAGREES: Final = 1e-3
 class Chart:
     """Yahoo's prices of one symbol.
 
-    Attributes
-    ----------
-    rows
-        Quoted prices in the main unit of ``currency``: date, open, high, low, close, volume, split_ratio and
-        dividend. ``unadjusted`` marks a split that Yahoo lists but does not show in its prices. ``disagrees``
-        marks a session whose return differs from that of Yahoo's own adjusted closes.
-    currency, exchange, name
-        As given by Yahoo; None if missing.
-    first_trade
-        Yahoo's first date of the symbol; None if missing.
-    since
-        First requested date.
-    splits
-        Ex-date -> new shares per old share; all splits since then, including those after the last row.
-    remarks
-        What was left out, one clause each.
+    ``rows``: quoted prices in the main unit of ``currency``: date, open, high, low, close, volume,
+    split_ratio and dividend. ``unadjusted`` marks a split that Yahoo lists but does not show in its prices.
+    ``disagrees`` marks a session whose return differs from that of Yahoo's own adjusted closes. ``currency``,
+    ``exchange``, ``name``: as given by Yahoo; None if missing. ``first_trade``: Yahoo's first date of the
+    symbol; None if missing. ``since``: first requested date. ``splits``: Ex-date -> new shares per old share;
+    all splits since then, including those after the last row. ``remarks``: what was left out, one clause
+    each.
     """
 
     rows: pl.DataFrame
@@ -324,20 +288,11 @@ def read_chart(
     Rows without a close are dropped; a split or dividend on such a row moves to the next row that has a
     close. A session that is not over at ``now``, in the exchange's time, has no row yet.
 
-    Parameters
-    ----------
-    ticker, session
-        yfinance's handle, and the session that it was created with.
-    start, end
-        First and last date to return, both inclusive; None for no end. The request always extends to ``now``,
-        because a later split changes the prices before ``end``.
-    now
-        Time of the request, with a time zone.
+    ``ticker``, ``session``: yfinance's handle, and the session that it was created with. ``start``, ``end``:
+    first and last date to return, both inclusive; None for no end. The request always extends to ``now``,
+    because a later split changes the prices before ``end``. ``now``: time of the request, with a time zone.
 
-    Raises
-    ------
-    YahooError
-        If there is no answer, or an answer without data.
+    Raises YahooError if there is no answer, or an answer without data.
     """
     frame = call_yfinance(
         ticker.history,
@@ -388,10 +343,7 @@ def read_chart(
 def call_yfinance(method: Any, **arguments: Any) -> Any:  # noqa: ANN401 (yfinance is not typed)
     """Call a method of yfinance and raise a `YahooError` for whatever goes wrong.
 
-    Raises
-    ------
-    YahooError
-        The session's own error, or one that says what yfinance could not process.
+    Raises YahooError: the session's own error, or one that says what yfinance could not process.
     """
     try:
         return method(**arguments)
@@ -412,23 +364,15 @@ def unadjust_quotes(
 ) -> pl.DataFrame:
     """Undo the adjustment for later splits, and assign splits and dividends to their ex-dates.
 
-    Parameters
-    ----------
-    quotes
-        Yahoo's rows by ascending date, all with a close: date, open, high, low, close, volume, adjusted.
-    splits
-        Ex-date -> new shares per old share; all splits since the first row, including those after the last.
-    dividends
-        Ex-date -> cash per share of today.
+    ``quotes``: Yahoo's rows by ascending date, all with a close: date, open, high, low, close, volume,
+    adjusted. ``splits``: Ex-date -> new shares per old share; all splits since the first row, including those
+    after the last. ``dividends``: Ex-date -> cash per share of today.
 
-    Returns
-    -------
-    DataFrame
-        The rows as quoted on their day, with split_ratio, dividend, unadjusted and disagrees (see `Chart`).
-        An event on a date without a row is assigned to the next row; an event after the last row is dropped.
-        Among the numbers within Yahoo's rounding error, the one with the fewest decimals is returned: it is
-        the quoted one, and therefore the same before and after a later split. A volume that is not a multiple
-        of a reverse split's ratio is rounded to a share of the new kind.
+    Returns the rows as quoted on their day, with split_ratio, dividend, unadjusted and disagrees (see
+    `Chart`). An event on a date without a row is assigned to the next row; an event after the last row is
+    dropped. Among the numbers within Yahoo's rounding error, the one with the fewest decimals is returned: it
+    is the quoted one, and therefore the same before and after a later split. A volume that is not a multiple
+    of a reverse split's ratio is rounded to a share of the new kind.
     """
     days = quotes["date"].to_numpy().astype("datetime64[D]")
     ex_dates, ratios = _arrays(splits)

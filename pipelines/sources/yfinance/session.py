@@ -81,11 +81,8 @@ class RetryPolicy:
 class YahooSession(requests.Session[requests.Response]):
     """A curl_cffi session (the only kind that yfinance accepts) that retries and keeps the last answers.
 
-    Attributes
-    ----------
-    refusing
-        Why no more requests are sent: one was throttled in all its retries, or several in a row had no
-        answer. None while Yahoo answers.
+    ``refusing``: why no more requests are sent: one was throttled in all its retries, or several in a row had
+    no answer. None while Yahoo answers.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
@@ -106,10 +103,7 @@ class YahooSession(requests.Session[requests.Response]):
     def request(self, method: Any, url: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (curl_cffi's)
         """Send a request. Requests for Yahoo's data are repeated until answered or until no retry is left.
 
-        Raises
-        ------
-        YahooError
-            If no data was received in the end.
+        Raises YahooError if no data was received in the end.
         """
         parts = urlsplit(url)
         target = ADDRESS.format(host=parts.hostname) + url.split(parts.netloc, 1)[1]

@@ -84,21 +84,11 @@ class _TickerResult:
 class YFinanceSource:
     """Yahoo Finance, one batch of tickers at a time, the tickers with the oldest data first.
 
-    Parameters
-    ----------
-    config
-        Tickers, dates, batch size and retries.
-    wait
-        Waits for a number of seconds before a request is repeated.
-    clock
-        Returns the current time, with a time zone.
+    ``config``: tickers, dates, batch size and retries. ``wait``: waits for a number of seconds before a
+    request is repeated. ``clock``: returns the current time, with a time zone.
 
-    Raises
-    ------
-    ConfigError
-        If there is no ticker, a ticker is invalid, or start is after end.
-    DataError
-        If the file of tickers is missing or empty, or that of renames cannot be read.
+    Raises ConfigError if there is no ticker, a ticker is invalid, or start is after end, and DataError if the
+    file of tickers is missing or empty, or that of renames cannot be read.
     """
 
     def __init__(
@@ -126,11 +116,8 @@ class YFinanceSource:
     def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         """Request every ticker, from a few sessions before its last stored price.
 
-        Raises
-        ------
-        DataError
-            After the last batch, if Yahoo throttled any request in all its retries, or too many tickers had
-            no answer. A ticker that Yahoo does not know is a status, not an error.
+        Raises DataError after the last batch, if Yahoo throttled any request in all its retries, or too many
+        tickers had no answer. A ticker that Yahoo does not know is a status, not an error.
         """
         session = YahooSession(self._policy)
         queue = sorted(self._symbols, key=lambda ticker: stored.last_price.get(ticker, dt.date.min))
@@ -301,10 +288,7 @@ def _symbols(tickers: Sequence[str]) -> dict[str, str]:
     RCI-B.TO). The last part is kept if it can be an exchange, which has two or more letters, or is one of F,
     L, T and V.
 
-    Raises
-    ------
-    ConfigError
-        If two tickers have the same symbol, because the firm would be included twice.
+    Raises ConfigError if two tickers have the same symbol, because the firm would be included twice.
     """
     symbols: dict[str, str] = {}
     for ticker in tickers:
