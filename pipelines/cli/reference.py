@@ -43,7 +43,7 @@ def config_page() -> str:
     from models.fitting.fit import FitConfig
     from models.registry import MODELS
     from pipelines.config.schema import Config
-    from pipelines.sources.items import FLOWS, STOCKS
+    from pipelines.sources.base import FLOWS, STOCKS
     from pipelines.sources.simulated.config import MarketConfig
 
     parts = [

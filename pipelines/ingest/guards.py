@@ -1,4 +1,10 @@
-"""Decide whether a delivery may enter a lake: its source, its market, and how much it would replace."""
+"""Decide whether a delivery may enter a lake: its source, its market, and how much it would replace.
+
+A lake belongs to the source of its prices, which the table ``sources`` records before the rows. A supplement
+(`pipelines.lake.schemas.SUPPLEMENTS`) adds statements to any lake and owns none. A source that delivers its
+whole scope withdraws rows that it no longer delivers, so a file of another market would replace a lake, and
+an incomplete download would empty it. Files do not name their market, but the tickers and returns do.
+"""
 
 from __future__ import annotations
 

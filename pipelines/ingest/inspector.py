@@ -1,9 +1,13 @@
-"""Apply the quality rules to a delivery of prices: keep, flag or reject its rows.
+"""Apply the quality rules to a delivery of prices: keep, flag or reject its rows, and record what is missing.
 
 A delivery is checked together with the stored rows around it, so that one session per night gives the same
 result as a whole history at once. No rule removes a stored row: what a later session reveals about it is
 flagged, whatever the config says, because removing it would rewrite history with hindsight. A source may
 withdraw it, and a source that delivers its whole scope withdraws rows whose date is no session.
+
+A session on which a firm has neither a price nor a row in ``gaps`` is a halt, and a holder keeps the last
+price. A row that was rejected, or a session of the exchange without any row, is no halt: the firm may have
+traded at a price that is not known, so a label across it is unknown.
 """
 
 from __future__ import annotations

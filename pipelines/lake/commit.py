@@ -1,4 +1,9 @@
-"""Commits: what a batch would change, and writing the change on top of the version it was compared with."""
+"""Commits: what a batch would change, and writing the change on top of the version it was compared with.
+
+Tables are written in the order of their dates, in files of about a million rows whose first and last dates
+are in the log. A batch is compared in pieces, each only with the stored rows of its own dates: a new session
+is compared with nothing, and a complete redelivery never holds the whole table twice in memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of the tables that the pipeline writes: forecasts, quarantine, flags, trials and others."""
+"""Schemas of the tables that the pipeline writes: forecasts, quarantine, flags, trials, nights and others."""
 
 from __future__ import annotations
 

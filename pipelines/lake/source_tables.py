@@ -1,4 +1,4 @@
-"""Schemas of the tables that a source may give: prices, firms, statements, members, renames, truth."""
+"""Schemas of the tables that a source may give, and the kinds of columns and rules that all schemas use."""
 
 from __future__ import annotations
 

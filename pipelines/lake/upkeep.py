@@ -2,7 +2,9 @@
 
 Compaction adds files and removes none, so every version stays readable. A vacuum removes files permanently.
 It keeps the newest version of a table, every version that was the newest at some time within the given number
-of days, and every version that a run recorded, because the run could not be repeated without it.
+of days, and every version that a run recorded, because the run could not be repeated without it. The folders
+of runs cannot be found from the lake, so a run records its versions in the table ``readers`` when it starts;
+the table ``signals`` names those of the nights.
 """
 
 from __future__ import annotations

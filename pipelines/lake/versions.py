@@ -1,8 +1,11 @@
-"""Versions of a table: commits that changed rows, commits that only moved them, and the version at a time.
+"""Versions of a table: commits that changed rows or only moved them, the version at a time, and their files.
 
 Compaction and vacuum are commits as well, but change no row. The version of a table's data is therefore its
 newest commit that changed rows: after a compaction, a run that recorded this version is continued instead of
 started again, and reads the compacted files.
+
+An entry of the log adds and removes files (https://github.com/delta-io/delta, PROTOCOL.md, "Actions"). A file
+belongs to all versions from the one that added it up to, but not including, the one that removed it.
 """
 
 from __future__ import annotations

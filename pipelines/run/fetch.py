@@ -35,11 +35,11 @@ def make_source(config: Config, *, through: dt.date | None = None) -> Source | L
     """
     settings = config.source
     if settings.kind == "yfinance":
-        from pipelines.sources.yfinance.source import YFinanceSource
+        from pipelines.sources.yahoo import YFinanceSource
 
         return YFinanceSource(_ending(settings, through))
     if settings.kind == "sec":
-        from pipelines.sources.sec.source import SecSource
+        from pipelines.sources.sec_filings import SecSource
 
         return SecSource(settings.tickers, settings.identity, settings.start)
     source = _whole_source(config)

@@ -75,7 +75,7 @@ class FilesSourceConfig(Section):
     units: dict[str, float] = Field(default={})
     """Column or statement item -> factor by which its values are multiplied."""
     items: dict[str, str] = Field(default={})
-    """Peerglass statement item (`pipelines.sources.items`) -> its name in the fundamentals file."""
+    """Peerglass statement item (`pipelines.sources.base`) -> its name in the fundamentals file."""
     zero_means_missing: tuple[str, ...] = ()
     """Statement items in which a zero means "not reported"."""
     statement_months: int | None = Field(default=None, ge=1)

@@ -1,4 +1,9 @@
-"""Prices from a user's files: long (one row per bar), wide (columns per ticker), or one file per ticker."""
+"""Prices from a user's files: long (one row per bar), wide (columns per ticker), or one file per ticker.
+
+Where a vendor gives factors, adjusted closes or returns instead of splits and dividends, these follow from
+ratios of two neighbouring sessions. What the vendor changed later, because of a later split, is in both and
+cancels, so nothing looks ahead.
+"""
 
 from __future__ import annotations
 

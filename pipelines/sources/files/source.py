@@ -12,7 +12,7 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.base import SourceTables
+from pipelines.sources.base import ITEMS, SourceTables
 from pipelines.sources.files.layouts import LAYOUTS, PRICE_NAMES
 from pipelines.sources.files.opening import COMMAS, TextFormat, resolve
 from pipelines.sources.files.prices import DELISTINGS, OPTIONAL, REQUIRED, Arrangement, day, read_prices
@@ -29,7 +29,6 @@ from pipelines.sources.files.tables import (
     read_renames,
     read_securities,
 )
-from pipelines.sources.items import ITEMS
 
 _COLUMNS_BY_TABLE: Final[Mapping[str, tuple[str, ...]]] = {
     "prices": (*REQUIRED, *OPTIONAL, *DELISTINGS),

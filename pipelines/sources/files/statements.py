@@ -10,6 +10,7 @@ from typing import Final, Literal
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS
 from pipelines.sources.files.opening import abbreviate, collect, columns_of, file_label, resolve, scan
 from pipelines.sources.files.reading import (
     ReadOptions,
@@ -20,7 +21,6 @@ from pipelines.sources.files.reading import (
     ticker_text,
 )
 from pipelines.sources.files.recognise import recognise_dates
-from pipelines.sources.items import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS
 
 _OPTIONAL: Final = ("known_at", "unit", "filing_id", "months", "stated_on")
 STATEMENTS: Final = ("period_end", "item", "value", *_OPTIONAL)
@@ -77,7 +77,7 @@ class StatementFiles:
     ``path``: CSV, Excel or Parquet, wildcards allowed. Wide: ticker, period_end, one column per item. Long:
     ticker, period_end, item, value. Both may have known_at (the date by whose close it was public), unit,
     filing_id, months (the span of a flow) and stated_on (the last date whose splits a share count or
-    per-share amount includes). ``items``: canonical item (`pipelines.sources.items`) -> name in the file;
+    per-share amount includes). ``items``: canonical item (`pipelines.sources.base`) -> name in the file;
     items with canonical names need no entry. ``reporting_lag_days``: days from the end of a period until its
     statement is assumed to be known, where there is no known_at. ``months``: span of every flow if the file
     has no such column; None if unknown. ``zero_means_missing``: items in which a zero means "not reported".

@@ -1,6 +1,6 @@
-"""The firms of the simulated market: listing periods and constant attributes.
+"""The firms of the simulated market: listing periods, constant attributes, shocks and quarterly statements.
 
-Shape suffixes: T sessions, N firms.
+Shape suffixes: T sessions, N firms, Q quarters, R reviews.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ that close. To find the scales a, b and c, the market is simulated with a first 
 again with the same draws. If the edges end before the market does, the scales are those of a market in which
 they do not, so that both markets are equal up to that session.
 
-Shape suffixes: T sessions, N firms, R reviews, L lags, K ages in sessions, P parts of mu.
+Shape suffixes: T sessions, N firms, R reviews, L lags, K ages in sessions, P parts of mu, E edges.
 """
 
 from __future__ import annotations
@@ -290,6 +290,11 @@ def _dividend_yields(n_sessions: int, n_firms: int, rng: np.random.Generator) ->
 
 
 RULES: tuple[str, ...] = ("industry", "supplier", "supplier_of_supplier", "hidden")
+"""Who leads whom, at lags `WEIGHTS_BY_LAG`. Firms of an industry are ranked by size, by book-to-market or by a
+random table (``leaders``). ``industry``: its first firms lead its others; where size leads, those that are
+smaller by a factor of at least ``size_gap``. ``supplier``: the first firm of the supplier industry leads every
+firm of the customer industry. ``supplier_of_supplier``: so does the first firm of the supplier's supplier, two
+hops away through the supplier's first firm. ``hidden``: a randomly drawn firm leads its follower."""
 WEIGHTS_BY_LAG: dict[str, dict[int, float]] = {
     "industry": {1: 1.0, 2: 0.6},
     "supplier": {1: 0.8, 3: 0.5},

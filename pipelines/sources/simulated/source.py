@@ -1,6 +1,7 @@
-"""The embedded source: a seeded market with planted structure, and its truth tables.
+"""The embedded source: quotes of a seeded market with planted structure, and its truth tables.
 
-:mod:`pipelines.sources.simulated.market` simulates the market; this module converts it to tables.
+`pipelines.sources.simulated.market` simulates the market; this module converts it to raw prices, splits,
+dividends, volume, halts, bad ticks and truth. Shape suffixes: T sessions, N firms, Q quarters.
 """
 
 from __future__ import annotations

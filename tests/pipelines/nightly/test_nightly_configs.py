@@ -18,9 +18,9 @@ from pipelines.dataset.tables import open_lake
 from pipelines.nightly.night import play_nights
 from pipelines.nightly.plan import next_night
 from pipelines.run.fetch import make_source
+from pipelines.sources import yahoo_session as yfinance_session
 from pipelines.sources.base import read_tickers
 from pipelines.sources.simulated.source import SimulatedSource
-from pipelines.sources.yfinance import session as yfinance_session
 
 
 def load(name: str, folder: Path, settings: Mapping[str, Any]) -> Config:

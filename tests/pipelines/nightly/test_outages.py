@@ -29,8 +29,8 @@ from pipelines.nightly.book.next_book import next_book
 from pipelines.nightly.night import play_nights
 from pipelines.nightly.schedule import Clock
 from pipelines.run.fetch import make_source
+from pipelines.sources import yahoo_session as yfinance_session
 from pipelines.sources.base import LiveSource
-from pipelines.sources.yfinance import session as yfinance_session
 
 
 @pytest.fixture

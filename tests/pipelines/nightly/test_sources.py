@@ -20,8 +20,8 @@ from pipelines.nightly import delivery as sources
 from pipelines.nightly.delivery import Delivery, _refuse_rejected_sessions, _Watched, deliver
 from pipelines.nightly.schedule import Clock, expected_session
 from pipelines.progress import Silent
+from pipelines.sources import yahoo_session as yfinance_session
 from pipelines.sources.sample import SampleSource
-from pipelines.sources.yfinance import session as yfinance_session
 
 DAYS = business_days(dt.date(2024, 1, 2), 8)
 TICKERS = ("AAA", "BBB", "CCC")

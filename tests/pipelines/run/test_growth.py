@@ -18,9 +18,9 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import SOURCE_TABLES, STAMPS, keys
 from pipelines.run.fetch import ingest_config, make_source
+from pipelines.sources import yahoo_session as yfinance_session
 from pipelines.sources.base import SourceThrough
 from pipelines.sources.simulated.source import SimulatedSource
-from pipelines.sources.yfinance import session as yfinance_session
 
 MARKET = {
     "sessions": 130,

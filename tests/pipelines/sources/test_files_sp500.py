@@ -10,8 +10,8 @@ from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
+from pipelines.sources.base import ITEMS
 from pipelines.sources.files.source import FilesSource
-from pipelines.sources.items import ITEMS
 
 
 @pytest.fixture

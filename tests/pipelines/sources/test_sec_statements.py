@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from features.panel.asof import statements_as_of
 from pipelines.lake.contracts import check
-from pipelines.sources.items import FLOWS, ITEMS
-from pipelines.sources.sec.statements import TAGS, Statements, known_on, ranked_tags, statement_rows
+from pipelines.sources.base import FLOWS, ITEMS
+from pipelines.sources.sec_statements import TAGS, Statements, known_on, ranked_tags, statement_rows
 
 START = dt.date(2010, 1, 1)
 

@@ -25,10 +25,10 @@ from features.panel.panel import forward_factor
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest.ingest import IngestSummary, ingest
 from pipelines.lake.lake import Lake
+from pipelines.sources import yahoo_session as yfinance_session
 from pipelines.sources.base import read_tickers
 from pipelines.sources.settings import YFinanceSourceConfig
-from pipelines.sources.yfinance import session as yfinance_session
-from pipelines.sources.yfinance.source import YFinanceSource
+from pipelines.sources.yahoo import YFinanceSource
 
 DAYS = business_days(date(2024, 1, 2), 120)  # to 2024-06-17; the clocks change on 2024-03-10
 AFTER = datetime(2024, 6, 18, 3, tzinfo=UTC)  # the evening after the last session in New York

@@ -20,9 +20,9 @@ from pipelines.cli import main as cli
 from pipelines.errors import DataError
 from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest
 from pipelines.lake.lake import Lake
+from pipelines.sources import yahoo_session as yfinance_session
 from pipelines.sources.settings import YFinanceSourceConfig
-from pipelines.sources.yfinance import session as yfinance_session
-from pipelines.sources.yfinance.source import WORKERS, YFinanceSource
+from pipelines.sources.yahoo import WORKERS, YFinanceSource
 
 DAYS = business_days(date(2024, 1, 2), 30)
 AFTER = datetime(2024, 2, 13, 3, tzinfo=UTC)

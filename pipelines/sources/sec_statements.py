@@ -1,14 +1,20 @@
 """Convert XBRL facts to statement rows: choose facts and spans, and the dates when the market knew them.
 
 Every filing with a fact for an item and period is one version of it: a 10-Q or 10-K, the comparison column of
-next year's filing, an amendment. Within a filing, the best tag of an item is used
-(`TAGS`), with the span of a year in annual reports and of a quarter in quarterly ones.
-Cash flows are reported only from the beginning of the year: the quarter is the difference to the months up to
-the previous quarter, as known by then.
+next year's filing, an amendment. Within a filing, the best tag of an item is used (`TAGS`), with the span of
+a year in annual reports and of a quarter in quarterly ones. Cash flows are reported only from the beginning
+of the year: the quarter is the difference to the months up to the previous quarter, as known by then.
 
 A split after the period and before the filing has retroactive effect on the statements, comparatives included
 (SEC Staff Accounting Bulletin, Topic 4.C; ASC 505-10-S99-4 and ASC 260-10-55-12). Share counts and per-share
 amounts are therefore stated as of the filing date. The count on the cover page is stated as of its own date.
+
+A market value needs the shares of all classes, so counts of all classes of stock are summed, and those of a
+single class dropped. The mean over the period, which earnings per share are computed with, covers all.
+
+Taxonomy: FASB US-GAAP (https://xbrl.us/us-gaap) and the SEC's own ``dei``. In `TAGS`, the best tag comes
+first, and totals before their parts: ``Revenues`` is a firm's total revenue, of which contract revenue is
+only a part (banks, insurers).
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from typing import Final, Protocol
 
 import polars as pl
 
-from pipelines.sources.items import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS
+from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS
 
 TAGS: Final[Mapping[str, tuple[str, ...]]] = {
     item: tuple(tags.split())

@@ -1,7 +1,7 @@
 """Statements from the SEC's EDGAR through edgartools: every version, with the date on which it became known.
 
 edgartools sends the requests, keeps to the SEC's rate limit and parses the answers;
-`pipelines.sources.sec.statements` interprets the facts. edgartools' own settings apply: ``EDGAR_DATA_URL``
+`pipelines.sources.sec_statements` interprets the facts. edgartools' own settings apply: ``EDGAR_DATA_URL``
 and ``EDGAR_BASE_URL`` select a mirror, ``EDGAR_LOCAL_DATA_DIR`` its cache, and ``EDGAR_RATE_LIMIT_PER_SEC``
 its request rate.
 """
@@ -18,7 +18,7 @@ import polars as pl
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.base import SourceTables, StoredData, TickerStatus, read_tickers
-from pipelines.sources.sec.statements import FORMS, Statements, known_on, statement_rows
+from pipelines.sources.sec_statements import FORMS, Statements, known_on, statement_rows
 
 _BATCH: Final = 20
 _FORBIDDEN: Final = 403

@@ -1,7 +1,7 @@
 """Yahoo Finance through yfinance: prices, splits, dividends, classifications and statements, in batches.
 
 yfinance's bulk ``download`` is a thread pool over ``Ticker.history`` that discards the currency, the time
-zone and the errors; the pool here keeps them. `pipelines.sources.yfinance.firms` and `.firms` interpret
+zone and the errors; the pool here keeps them. `pipelines.sources.yahoo_firms` and `.firms` interpret
 Yahoo's numbers; `.session` decides what counts as an answer.
 """
 
@@ -26,14 +26,14 @@ from pipelines.sources.files.opening import resolve
 from pipelines.sources.files.reading import ReadOptions
 from pipelines.sources.files.tables import read_renames
 from pipelines.sources.settings import YFinanceSourceConfig
-from pipelines.sources.yfinance.firms import (
+from pipelines.sources.yahoo_firms import (
     Chart,
     read_chart,
     read_classification,
     read_statements,
     statements_due,
 )
-from pipelines.sources.yfinance.session import (
+from pipelines.sources.yahoo_session import (
     NoAnswerError,
     NoDataError,
     RetryPolicy,

@@ -1,4 +1,12 @@
-"""Yahoo's data about a firm except its prices: classification and latest quarterly statements.
+"""Yahoo's data about a firm: prices as quoted, classification, and latest quarterly statements.
+
+Yahoo's "raw" close, its volume and its dividends are per share of today: each is adjusted for all later
+splits. With the splits of the same answer, ``later_d = product of the ratios with ex-date > d``, so that
+
+    quoted close_d = close_d * later_d      quoted volume_d = volume_d / later_d
+
+and a dividend on d, per share after that day's split, is ``dividend_d * later_d``. The split itself is the
+row's ``split_ratio`` on its ex-date. This needs every split up to now, whatever the last requested date.
 
 Yahoo describes the present. What the lake already holds is therefore never rewritten: a changed
 classification is valid from the day on which it was learnt, and so is a restated statement item.
@@ -20,9 +28,9 @@ import polars as pl
 from yfinance.exceptions import YFException, YFTickerMissingError
 
 from pipelines.lake.source_tables import Fundamentals, Securities
-from pipelines.sources.items import FLOWS, SHARE_COUNT, SPLIT_ITEMS
+from pipelines.sources.base import FLOWS, SHARE_COUNT, SPLIT_ITEMS
 from pipelines.sources.sample import STATIC_SINCE
-from pipelines.sources.yfinance.session import NoAnswerError, NoDataError, YahooError, YahooSession
+from pipelines.sources.yahoo_session import NoAnswerError, NoDataError, YahooError, YahooSession
 
 if TYPE_CHECKING:
     import yfinance

@@ -1,1 +1,0 @@
-"""Statements from the SEC's EDGAR."""
