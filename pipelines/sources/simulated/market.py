@@ -290,11 +290,12 @@ def _dividend_yields(n_sessions: int, n_firms: int, rng: np.random.Generator) ->
 
 
 RULES: tuple[str, ...] = ("industry", "supplier", "supplier_of_supplier", "hidden")
-"""Who leads whom, at lags `WEIGHTS_BY_LAG`. Firms of an industry are ranked by size, by book-to-market or by a
-random table (``leaders``). ``industry``: its first firms lead its others; where size leads, those that are
-smaller by a factor of at least ``size_gap``. ``supplier``: the first firm of the supplier industry leads every
-firm of the customer industry. ``supplier_of_supplier``: so does the first firm of the supplier's supplier, two
-hops away through the supplier's first firm. ``hidden``: a randomly drawn firm leads its follower."""
+"""Who leads whom, at lags `WEIGHTS_BY_LAG`. Firms of an industry are ranked by size, by book-to-market or by
+a random table (``leaders``). ``industry``: its first firms lead its others; where size leads, those that are
+smaller by a factor of at least ``size_gap``. ``supplier``: the first firm of the supplier industry leads
+every firm of the customer industry. ``supplier_of_supplier``: so does the first firm of the supplier's
+supplier, two hops away through the supplier's first firm. ``hidden``: a randomly drawn firm leads its
+follower."""
 WEIGHTS_BY_LAG: dict[str, dict[int, float]] = {
     "industry": {1: 1.0, 2: 0.6},
     "supplier": {1: 0.8, 3: 0.5},
