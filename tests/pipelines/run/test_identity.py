@@ -184,10 +184,10 @@ def test_code_that_explains_belongs_to_the_explanation_and_not_to_the_run(
 
     monkeypatch.setattr(attribution, "source_digest", note)
     attribution._code.__wrapped__()
-    scores = Path("models", "explain", "network", "scores.py")
-    assert {scores, Path("pipelines", "explain", "fold.py")} <= read
+    weights = Path("models", "explain", "network", "weights.py")
+    assert {weights, Path("pipelines", "explain", "games.py")} <= read
     root = Path(identity.__file__).parents[2]
-    assert root / scores not in identity._files()
+    assert root / weights not in identity._files()
     assert root / "models" / "batch.py" in identity._files()
 
 
