@@ -204,8 +204,7 @@ def echo_result(
     """Print the summary or the JSON document of measured signals."""
     from pipelines.pages.report_data import signal_report
     from pipelines.pages.verdict import judge
-    from pipelines.results.describe import document
-    from pipelines.results.describe_signals import describe_signals
+    from pipelines.results.describe import describe_signals, document
 
     verdict = judge(signal_report(measured, evaluation))
     if options.as_json:

@@ -29,8 +29,8 @@ from pipelines.pages.report_data import ExplainedModel, Report
 from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval, write
 from pipelines.pages.verdict import Verdict, baseline_of, deciding_comparisons, judge, rule
 from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE
-from pipelines.results.describe import describe_interval, describe_notes
-from pipelines.results.format import EN_DASH, is_unknown
+from pipelines.results.describe import describe_difference, describe_notes
+from pipelines.results.format import EN_DASH, IC, is_unknown
 from pipelines.results.tables import COLUMNS
 
 SECTIONS = {
@@ -193,8 +193,7 @@ def _tiles(report: Report, verdict: Verdict) -> list[tuple[str, str, str]]:
         if baseline_of(best) != baseline:
             row, detail = compared.get(baseline), "not tested"
             if row is not None:
-                bounds = (row[f"ic_{name}"] for name in ("difference", "lower", "upper"))
-                detail = f"IC difference {describe_interval(*bounds, digits=4, signed=True)}"
+                detail = f"IC difference {describe_difference(row, 'ic', IC)}"
             answer = best[f"beats_{baseline}"] or "unknown"
             tiles.append((f"beats {title}", answer, detail.replace("-", "\N{MINUS SIGN}")))
     if not header.trained:  # neither validation nor baselines

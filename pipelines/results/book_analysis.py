@@ -1,4 +1,4 @@
-"""Rows of the analysis tables for one book.
+"""What the books of an evaluation earn, from what, with whom, and at what size: tables, book by book.
 
 Shape suffixes: T sessions of the book, N firms, S sectors, K styles.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.accounts.performance import BookMetrics, counted_sessions
+from backtest.accounts.performance import counted_sessions
 from backtest.accounts.variants import Decisions, Variant
 from backtest.analysis.capacity import capacity
 from backtest.analysis.ledger import (
@@ -42,20 +42,13 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.results.books import MeasuredBook, book_market
 from pipelines.results.comparisons import tradable_delay
+from pipelines.results.tables import table
 from pipelines.results.trading import book_costs, book_execution, dollar_volumes
 
-FIGURES = (
-    *("n_sessions", "annual_return_gross", "annual_return_net", "annual_volatility_net", "sharpe_gross"),
-    *("sharpe_net", "sortino_net", "calmar_net", "hit_rate_net", "skew_net", "worst_day_net", "best_day_net"),
-    *("max_drawdown_net", "leverage", "net_exposure", "turnover", "unfilled"),
-)
-"""Metrics of a book that are columns of the table ``figures``."""
-COUNTS = ("signal_dates", "decisions")
-"""Columns of the table ``figures`` after the metrics: dates with signals, and those that the book used."""
-
-assert set(FIGURES) <= {field.name for field in fields(BookMetrics)}
-
 Row = dict[str, Any]
+_OF_ORDERS = ("signal_dates", "decisions")
+_OF_TERM = ("coefficient", "t", "p_value", "variance_share", "per_year")
+_TABLES = ("figures", "capacity", "factor_alpha", "contributions", "exposures", "drawdowns", "worst_days")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,24 +93,22 @@ class BookView:
 
 
 def figure_row(book: MeasuredBook) -> Row:
-    """Return the usual column of figures, and how many of the dates with signals the book used."""
-    figures = {name: getattr(book.metrics, name) for name in FIGURES}
-    return figures | {name: getattr(book.orders, name) for name in COUNTS}
+    """Return the usual figures, and how many of the dates with signals the book used."""
+    names = [name for name in table("figures").columns if name not in ("model", "book", "delay")]
+    return {name: getattr(book.orders if name in _OF_ORDERS else book.metrics, name) for name in names}
 
 
 def alpha_rows(regression: FactorRegression) -> Iterator[Row]:
     """Yield alpha and the betas of a factor regression; what they say stands in ``reading`` of alpha."""
     for term in regression.terms:
+        reading = describe_regression(regression) if term is regression.alpha else None
+        figures = {name: getattr(term, name) for name in _OF_TERM}
         yield {
             "term": term.name,
-            "coefficient": term.coefficient,
-            "t": term.t,
-            "p_value": term.p_value,
-            "variance_share": term.variance_share,
-            "per_year": term.per_year,
+            **figures,
             "r2": regression.r2,
             "sessions": regression.n,
-            "reading": describe_regression(regression) if term is regression.alpha else None,
+            "reading": reading,
         }
 
 
@@ -152,7 +143,7 @@ def contribution_rows(view: BookView) -> Iterator[Row]:
     if panel.groups_S:
         parts += by_sector(view.rows, panel.group_TN[view.held], panel.groups_S)
     for part in (*parts, *by_name(view.rows, panel.tickers_N)):
-        yield {"by": part.by, "key": part.key, "gross": part.gross, "cost": part.cost, "net": part.net}
+        yield asdict(part) | {"net": part.net}
 
 
 def exposure_rows(view: BookView) -> Iterator[Row]:
@@ -191,13 +182,8 @@ def worst_day_rows(view: BookView) -> Iterator[Row]:
     first = view.counted.start
     for rank, day in enumerate(worst_days(view.return_T[view.counted]), start=1):
         t = day + first
-        lost = float(view.return_T[t])
-        yield {
-            "rank": rank,
-            "date": view.date(t),
-            "return_net": lost,
-            "names": _losers(view, range(t, t + 1)),
-        }
+        names = _losers(view, range(t, t + 1))
+        yield {"rank": rank, "date": view.date(t), "return_net": float(view.return_T[t]), "names": names}
 
 
 def _losers(view: BookView, sessions: range) -> list[str]:
@@ -207,21 +193,13 @@ def _losers(view: BookView, sessions: range) -> list[str]:
 
 
 def position_frame(view: BookView) -> pl.DataFrame:
-    """Every holding and trade: date, ticker, weight, trade, pnl, cost.
-
-    Weight (after trades) and trade are fractions of the day's NAV, profit before costs and costs are
-    fractions of the NAV before, in float32.
-    """
+    """Every holding and trade, in float32: the table ``positions`` without model and book."""
     rows, nav_T = view.rows, view.nav_T
     nav_R = np.where(nav_T > 0, nav_T, np.nan)[rows.session_R]
     before_R = np.concatenate([[1.0], nav_T[:-1]])[rows.session_R]
     dates_T: npt.NDArray[np.datetime64] = view.panel.dates_T[view.held].astype("datetime64[D]")
-    amounts = {
-        "weight": rows.position_R / nav_R,
-        "trade": rows.trade_R / nav_R,
-        "pnl": rows.pnl_R / before_R,
-        "cost": rows.cost_R / before_R,
-    }
+    amounts = {"weight": rows.position_R / nav_R, "trade": rows.trade_R / nav_R}
+    amounts |= {"pnl": rows.pnl_R / before_R, "cost": rows.cost_R / before_R}
     return pl.DataFrame(
         {
             "date": pl.Series(dates_T).gather(rows.session_R),
@@ -229,66 +207,6 @@ def position_frame(view: BookView) -> pl.DataFrame:
             **{name: amount_R.astype(np.float32) for name, amount_R in amounts.items()},
         }
     )
-
-
-Columns = dict[str, type[pl.DataType] | pl.DataType]
-_KEYS: Columns = {"model": pl.String, "book": pl.String, "delay": pl.Int64}
-_COLUMNS: dict[str, Columns] = {
-    "figures": {
-        **{column: pl.Int64 if column == "n_sessions" else pl.Float64 for column in FIGURES},
-        **dict.fromkeys(COUNTS, pl.Int64),
-    },
-    "capacity": {
-        "capital": pl.Float64,
-        "sharpe_net": pl.Float64,
-        "annual_return_net": pl.Float64,
-        "impact_bps_per_year": pl.Float64,
-        "participation_p95": pl.Float64,
-        "unfilled": pl.Float64,
-    },
-    "factor_alpha": {
-        "term": pl.String,
-        "coefficient": pl.Float64,
-        "t": pl.Float64,
-        "p_value": pl.Float64,
-        "variance_share": pl.Float64,
-        "per_year": pl.Float64,
-        "r2": pl.Float64,
-        "sessions": pl.Int64,
-        "reading": pl.String,
-    },
-    "contributions": {
-        "by": pl.String,
-        "key": pl.String,
-        "gross": pl.Float64,
-        "cost": pl.Float64,
-        "net": pl.Float64,
-    },
-    "exposures": {
-        "kind": pl.String,
-        "key": pl.String,
-        "mean": pl.Float64,
-        "low": pl.Float64,
-        "high": pl.Float64,
-    },
-    "drawdowns": {
-        "rank": pl.Int64,
-        "peak": pl.Date,
-        "trough": pl.Date,
-        "recovered": pl.Date,
-        "depth": pl.Float64,
-        "sessions": pl.Int64,
-        "names": pl.List(pl.String),
-    },
-    "worst_days": {
-        "rank": pl.Int64,
-        "date": pl.Date,
-        "return_net": pl.Float64,
-        "names": pl.List(pl.String),
-    },
-}
-SCHEMAS = {name: pl.Schema({**_KEYS, **columns}) for name, columns in _COLUMNS.items()}
-"""Columns of the tables. ``positions`` has date, ticker, weight, trade, pnl and cost after model and book."""
 
 
 class BookAnalysis:
@@ -315,12 +233,6 @@ class BookAnalysis:
     @cached_property
     def _factors(self) -> FactorData:
         return factor_data(self._market.panel, self._market.universe_TN)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """One sentence for everything that the data do not allow."""
-        no_volume = "These data have no volume: the capacity of books is unknown."
-        return (*self._factors.scores.left_out, *(() if self._has_volume else (no_volume,)))
 
     def add(self, book: MeasuredBook) -> None:
         """Analyse a book; its result must hold the ledger."""
@@ -349,27 +261,26 @@ class BookAnalysis:
             "drawdowns": drawdown_rows(view),
             "worst_days": worst_day_rows(view),
         }
-        for table, rows in found.items():
-            self._keep(table, book, rows)
+        for name, rows in found.items():
+            self._keep(name, book, rows)
         if book.delay == self._main_delay and self._has_volume:
             self._keep("capacity", book, capacity_rows(book, view.rows, view.panel, self._settings))
         if book.orders.name == self._first_book and book.delay == self._main_delay:
             keys = [pl.lit(book.model).alias("model"), pl.lit(book.orders.name).alias("book")]
             self._positions.append(position_frame(view).select(*keys, pl.all()))
 
-    def _keep(self, table: str, book: MeasuredBook, rows: Iterable[Row]) -> None:
+    def _keep(self, name: str, book: MeasuredBook, rows: Iterable[Row]) -> None:
         keys = {"model": book.model, "book": book.orders.name, "delay": book.delay}
-        self._rows[table] += ({**keys, **row} for row in rows)
+        self._rows[name] += ({**keys, **row} for row in rows)
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Return the tables of all books that were added; see `SCHEMAS`. NaN is null.
+        """Return the tables of all books that were added (`pipelines.results.tables`).
 
         Without volumes there is no table ``capacity``, and without a book at the first delay that can be
         traded no table ``positions``.
         """
-        tables = {
-            name: pl.DataFrame(self._rows[name], schema=schema, orient="row").fill_nan(None)
-            for name, schema in SCHEMAS.items()
-            if name != "capacity" or self._has_volume
-        }
-        return tables | ({"positions": pl.concat(self._positions)} if self._positions else {})
+        names = [name for name in _TABLES if name != "capacity" or self._has_volume]
+        tables = {name: table(name).frame(self._rows[name]) for name in names}
+        if self._positions:
+            tables["positions"] = table("positions").frame(pl.concat(self._positions))
+        return tables

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from backtest.accounts.accounting import account_book
 from backtest.accounts.execution import Execution
@@ -100,23 +99,6 @@ def book_targets(
     signal = hashlib.sha256(np.ascontiguousarray(signal_TN[asked]).tobytes()).digest()
     decisions = cached(panel, (book_targets, book, horizon, asked.start, signal), decide)
     return decisions.targets(held.stop - held.start)
-
-
-def note_table(model: str, book: str, notes: Sequence[BookNote], days_T: DateArray) -> pl.DataFrame:
-    """Make a table of notes: model, book, date of the decision, note.
-
-    Parameters
-    ----------
-    model, book
-        Model whose forecasts the book trades, and name of the book.
-    notes
-        Notes of the book's targets.
-    days_T
-        Sessions of the targets.
-    """
-    rows = [(model, book, days_T[note.session].item(), note.text) for note in notes]
-    schema = {"model": pl.String, "book": pl.String, "date": pl.Date, "note": pl.String}
-    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

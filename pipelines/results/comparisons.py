@@ -35,6 +35,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.folds import n_paths, path_of_tests
 from pipelines.dataset.market import Market
 from pipelines.results.evaluate import Evaluation, evaluate, forecasts_to_arrays, label_overlap
+from pipelines.results.tables import of_book, table
 from pipelines.run.completeness import common_dates, restrict_to_dates
 
 BASELINES: Final[Mapping[str, str]] = MappingProxyType({"ridge": "ridge", "lightgbm": "LightGBM"})
@@ -97,14 +98,10 @@ def comparison_table(
     Returns
     -------
     polars.DataFrame or None
-        One row per model and rival; None if the run has no baseline and another model. model; baseline
-        (ridge or lightgbm); rival (the entry of the config that is this baseline or a variant of it); delay
-        (sessions); level; dates and lags of the IC test; ic_difference with ic_lower, ic_upper, ic_t and ic_p
-        (`backtest.inference.means.paired_test`); dm_t and dm_p (`backtest.inference.means.diebold_mariano`
-        of the daily losses 1 - IC; a positive dm_t means that the model loses less); book (the main one) and
-        its number of sessions; sharpe_difference with sharpe_lower, sharpe_upper and sharpe_p
-        (`backtest.inference.bootstrap.sharpe_difference`, annualised, net of costs); beats (`beats`). Null:
-        unknown.
+        The table ``comparisons``: `backtest.inference.means.paired_test` of the daily ICs,
+        `backtest.inference.means.diebold_mariano` of the losses 1 - IC, and
+        `backtest.inference.bootstrap.sharpe_difference` of the main book. None if the run has no baseline and
+        another model.
     """
     series = TradableSeries(result, config, dates_T)
     book = next(iter(config.backtest.books))
@@ -148,7 +145,7 @@ def comparison_table(
                     "beats": beats(test, sharpe),
                 }
             )
-    return _frame(rows) if rows else None
+    return table("comparisons").frame(rows) if rows else None
 
 
 def significance_table(
@@ -166,12 +163,10 @@ def significance_table(
     Returns
     -------
     polars.DataFrame
-        One row per model and book, at the first delay that can be traded: model, book, delay, level, ic with
-        ic_lower, ic_upper and ic_p (`backtest.inference.means.mean_test`), ic_bootstrap_lower and
-        ic_bootstrap_upper (`backtest.inference.bootstrap.mean_interval`), sessions, sharpe_net with
-        sharpe_lower and sharpe_upper (`backtest.inference.bootstrap.sharpe_interval`, annualised),
-        probabilistic_sharpe and deflated_sharpe (probabilities, `backtest.inference.overfitting`), trials.
-        Null: unknown.
+        The table ``significance``: `backtest.inference.means.mean_test` and
+        `backtest.inference.bootstrap.mean_interval` of the daily ICs, and
+        `backtest.inference.bootstrap.sharpe_interval` and the probabilities of
+        `backtest.inference.overfitting` of each book.
     """
     series = TradableSeries(result, config, dates_T)
     rows = []
@@ -208,7 +203,7 @@ def significance_table(
                     "trials": trials,
                 }
             )
-    return _frame(rows)
+    return table("significance").frame(rows)
 
 
 def deciding_rows(comparisons: pl.DataFrame) -> Iterator[dict[str, Any]]:
@@ -264,10 +259,6 @@ def _floats(series: pl.Series) -> FloatArray:
     return values
 
 
-def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.col(pl.Float64).fill_nan(None))
-
-
 MIN_SESSIONS: Final = 60
 """Fewer common sessions than about a quarter give no table."""
 
@@ -289,54 +280,44 @@ def multiple_test_table(
     Returns
     -------
     polars.DataFrame or None
-        One row per model and book, on the sessions on which all models have a return: model; book; delay;
-        sessions; spa_p (p-value of the null hypothesis that no model earns more than the risk-free rate, the
-        same for all models of a book); in_stepm (whether StepM counts this model as better than that);
-        mcs_p and in_mcs (`backtest.inference.multiple.confidence_set`; in the set if mcs_p is at least
-        level); baseline (the baseline with the highest net Sharpe ratio), baseline_spa_p and
-        in_baseline_stepm (the same tests against this baseline, for models that are no baseline); level.
-        Null: unknown. None for a single model, or with too few sessions.
+        The table ``multiple_tests``: against the risk-free rate for all, and against the baseline with the
+        highest net Sharpe ratio for models that are no baseline. None for a single model, or with too few
+        sessions.
     """
     series = TradableSeries(result, config, dates_T)
     kinds = {model: registry_name(config, model) for model in series.models if model in config.models}
-    frames = []
+    rows: list[dict[str, Any]] = []
     for book in config.backtest.books:
         return_TV = np.column_stack([series.returns(model, book) for model in series.models])
         return_TV = return_TV[~np.isnan(return_TV).any(axis=1)]
         if len(series.models) < 2 or len(return_TV) < MIN_SESSIONS:
             continue
         against_zero, p_V = superior_books(return_TV, level=LEVEL), confidence_set(return_TV)
-        frame = pl.DataFrame(
-            {
-                "model": series.models,
-                "book": [book] * len(series.models),
-                "delay": [series.delay] * len(series.models),
-                "sessions": [len(return_TV)] * len(series.models),
-                "spa_p": [against_zero.p_value] * len(series.models),
-                "in_stepm": against_zero.superior_V,
-                "mcs_p": p_V,
-                "in_mcs": [None if np.isnan(p) else bool(p >= LEVEL) for p in p_V],
-            },
-            schema_overrides={"in_mcs": pl.Boolean},
-        )
         ours = [v for v, model in enumerate(series.models) if kinds.get(model) not in BASELINES]
         best = _best_baseline(return_TV, [v for v in range(len(series.models)) if v not in ours])
-        baseline: dict[str, list[object]] = {
-            name: [None] * len(series.models) for name in ("baseline", "baseline_spa_p", "in_baseline_stepm")
-        }
+        against: dict[int, dict[str, Any]] = {}
         if best is not None and ours:
             tested = superior_books(return_TV[:, ours] - return_TV[:, [best]], level=LEVEL)
+            shared = {"baseline": series.models[best], "baseline_spa_p": tested.p_value}
             for v, superior in zip(ours, tested.superior_V.tolist(), strict=True):
-                baseline["baseline"][v] = series.models[best]
-                baseline["baseline_spa_p"][v] = tested.p_value
-                baseline["in_baseline_stepm"][v] = superior
-        schema = {"baseline": pl.String, "baseline_spa_p": pl.Float64, "in_baseline_stepm": pl.Boolean}
-        frames.append(
-            frame.hstack(pl.DataFrame(baseline, schema=schema)).with_columns(pl.lit(LEVEL).alias("level"))
+                against[v] = {**shared, "in_baseline_stepm": superior}
+        nothing = dict.fromkeys(("baseline", "baseline_spa_p", "in_baseline_stepm"))
+        rows += (
+            {
+                "model": model,
+                "book": book,
+                "delay": series.delay,
+                "sessions": len(return_TV),
+                "spa_p": against_zero.p_value,
+                "in_stepm": bool(against_zero.superior_V[v]),
+                "mcs_p": p_V[v],
+                "in_mcs": None if np.isnan(p_V[v]) else bool(p_V[v] >= LEVEL),
+                **against.get(v, nothing),
+                "level": LEVEL,
+            }
+            for v, model in enumerate(series.models)
         )
-    if not frames:
-        return None
-    return pl.concat(frames).with_columns(pl.col(pl.Float64).fill_nan(None))
+    return table("multiple_tests").frame(rows) if rows else None
 
 
 def _best_baseline(return_TV: FloatArray, baselines: list[int]) -> int | None:
@@ -370,8 +351,7 @@ def path_table(
     Returns
     -------
     polars.DataFrame or None
-        model, path (from 1), delay, book (the main one), dates (common to all models), ic and rank_ic (seed
-        ensemble), sharpe_net (annualised); None for folds with a single path.
+        The table ``paths``, of the main book and the seed ensembles; None for folds with a single path.
     """
     paths = n_paths(dataset, folds)
     if paths < 2:
@@ -381,7 +361,6 @@ def path_table(
     books = {book: config.backtest.books[book]}
     one_book = config.model_copy(update={"backtest": config.backtest.model_copy(update={"books": books})})
     sessions = np.unique(np.concatenate([fold.test for fold in folds]))
-    no_scores = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
     parts = []
     for path in range(paths):
         of_path = forecasts.join(path_of_tests(dataset, folds, path), on=["date", "fold"], how="semi")
@@ -392,20 +371,18 @@ def path_table(
             restrict_to_dates(ordered, dates_T),
             one_delay,
             one_book,
-            no_scores,
-            truth_TN=None,
             sessions=sessions,
         )
         parts.append(
             result.ladder.select(
                 "model",
-                pl.lit(path + 1, dtype=pl.Int64).alias("path"),
                 "delay",
-                pl.lit(book).alias("book"),
-                pl.lit(int(dates_T.sum()), dtype=pl.Int64).alias("dates"),
-                pl.col("ensemble_ic").alias("ic"),
-                pl.col("ensemble_rank_ic").alias("rank_ic"),
-                pl.col(f"{book}.sharpe_net").alias("sharpe_net"),
+                path=pl.lit(path + 1),
+                book=pl.lit(book),
+                dates=pl.lit(int(dates_T.sum())),
+                ic="ensemble_ic",
+                rank_ic="ensemble_rank_ic",
+                sharpe_net=of_book(book, "sharpe_net"),
             )
         )
-    return pl.concat(parts).sort("model", "path", maintain_order=True)
+    return table("paths").frame(pl.concat(parts).sort("model", "path", maintain_order=True))

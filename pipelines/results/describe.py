@@ -1,10 +1,10 @@
-"""Format an evaluation for a terminal: its settings, the ladder, and the missing tasks."""
+"""An evaluation for a terminal, or as one JSON document (docs/backtesting.md lists its keys)."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,20 +15,33 @@ from backtest.analysis.styles import FAMILIES
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
+from pipelines.results.evaluate_signals import USED, failed
+from pipelines.results.format import IC, RATIO, Kind, interval, number, text_table
+from pipelines.results.tables import COLUMNS, of_book
 from pipelines.run.evaluations import StoredEvaluation
 
+VERSION: Final = 1
+"""Version of the JSON document. A key is never renamed or removed without a new version."""
+
+_KEYS: Final = {
+    "results": "ladder",
+    "books": "figures",
+    "tests": "significance",
+    "comparisons": "comparisons",
+    "multiple_tests": "multiple_tests",
+    "overfitting": "overfitting",
+    "factor_alpha": "factor_alpha",
+    "guard": "guard",
+    "rows": "rows",
+    "flagged_rows": "flagged_rows",
+}
+"""Keys of the JSON document -> tables."""
+
 _NAMED = 5
-_LADDER_CELLS = (  # column, heading, scale, digits, width
-    ("valid_rank_ic", "valid rIC", 1, 4, 11),
-    ("ic", "IC", 1, 4, 9),
-    ("icir", "ICIR", 1, 2, 8),
-    ("rank_ic", "rank IC", 1, 4, 9),
-    ("ensemble_ic", "ens. IC", 1, 4, 9),
-    ("ic_t", "t", 1, 1, 7),
-    ("coverage_dates", "dates %", 100, 1, 9),
-    ("coverage_firms", "firms %", 100, 1, 9),
-    ("tied", "tied %", 100, 1, 8),
-)
+_WIDTH = 110
+_COVERAGE = ("coverage_dates", "coverage_firms", "tied")
+_OF_MODEL = ("valid_rank_ic", "ic", "icir", "rank_ic", "ensemble_ic", "ic_t", *_COVERAGE)
+_OF_SIGNAL = ("ic", "ic_t", "rank_ic", *_COVERAGE)
 
 
 def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
@@ -68,36 +81,60 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
     return "\n".join(parts)
 
 
+def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
+    """Format the evaluation of a signal file: rows used, the guard, the results of each delay, and the tests.
+
+    Parameters
+    ----------
+    evaluation
+        Evaluation of a signal file.
+    config
+        Config with the settings of the evaluation.
+    """
+    parts = [
+        *_used_rows(evaluation.table("rows")),
+        *(textwrap.fill(text, _WIDTH) for text in describe_flagged(evaluation.read_table("flagged_rows"))),
+        *_guard(evaluation.table("guard")),
+        "",
+        *_results(evaluation, config),
+        describe_decisions(evaluation.table("figures")),
+        "",
+        *_signal_tests(evaluation.table("significance"), evaluation.read_table("trials")),
+    ]
+    return "\n".join(parts)
+
+
+def _cells(row: Mapping[str, Any], columns: tuple[str, ...]) -> list[str]:
+    return [COLUMNS[name].text(row[name]) for name in columns]
+
+
+def _headings(columns: tuple[str, ...]) -> list[str]:
+    return [COLUMNS[name].heading for name in columns]
+
+
 def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
     """Format the ladder: one block per delay, one line per model, and a legend of the columns."""
     lines = []
     for delay in config.label.delays:
         rows = ladder.filter(pl.col("delay") == delay)
-        label = f"horizon {config.label.horizon} sessions, delay {delay}"
-        trained = (
-            "as in training" if delay == config.label.delay else "same forecasts, not trained for this delay"
+        own = delay == config.label.delay
+        trained = "as in training" if own else "same forecasts, not trained for this delay"
+        lines.append(
+            f"test results, horizon {config.label.horizon} sessions, delay {delay} ({trained}"
+            f"{_traded_at(config, delay)})"
         )
-        traded = config.backtest.delay
-        books = "" if traded in (None, delay) else f"; books trade at delay {traded}"
-        lines.append(f"test results, {label} ({trained}{books})")
-        columns = [(f"{book}.sharpe_net", f"{book} net") for book in config.backtest.books]
-        ratios = ((f"{book}.information_ratio", f"{book} IR") for book in config.backtest.books)
-        columns += [(column, heading) for column, heading in ratios if rows[column].drop_nulls().len()]
-        width = max([22, *(len(model) + 2 for model in rows["model"])])
-        headings = "".join(f"{heading:>{cell}}" for _, heading, _, _, cell in _LADDER_CELLS)
-        lines.append(f"  {'model':<{width}}{headings}{''.join(f'{heading:>18}' for _, heading in columns)}")
-        for row in rows.iter_rows(named=True):
-            cells = "".join(
-                f"{_number(row[key], digits, scale):>{cell}}" for key, _, scale, digits, cell in _LADDER_CELLS
-            )
-            of_books = "".join(f"{_number(row[column], 2):>18}" for column, _ in columns)
-            lines.append(f"  {row['model']:<{width}}{cells}{of_books}")
+        of_books = {of_book(book, "sharpe_net"): f"{book} net" for book in config.backtest.books}
+        ratios = {of_book(book, "information_ratio"): f"{book} IR" for book in config.backtest.books}
+        of_books |= {name: title for name, title in ratios.items() if rows[name].drop_nulls().len()}
+        cells = [
+            [row["model"], *_cells(row, _OF_MODEL), *(RATIO.text(row[name]) for name in of_books)]
+            for row in rows.iter_rows(named=True)
+        ]
         if rows["truth_ic"].drop_nulls().len():
-            truth = rows.row(0, named=True)
-            lines.append(
-                f"  {'(true mean)':<{width + 11}}"
-                f"{truth['truth_ic']:>9.4f}{'':>8}{truth['truth_rank_ic']:>9.4f}"
-            )
+            truth = {"ic": rows["truth_ic"][0], "rank_ic": rows["truth_rank_ic"][0]}
+            known = [IC.text(truth[name]) if name in truth else "" for name in _OF_MODEL]
+            cells.append(["(true mean)", *known, *("" for _ in of_books)])
+        lines += text_table(cells, ["model", *_headings(_OF_MODEL), *of_books.values()])
     rate = describe_rate(config.backtest.risk_free)
     lines += [
         "valid rIC: rank IC on validation. IC, ICIR, rank IC: test, mean over single seeds.",
@@ -110,6 +147,11 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
     if ladder["truth_ic"].drop_nulls().len():
         lines.append("(true mean): the simulated market's true expected return, the best possible forecast.")
     return "\n".join(lines)
+
+
+def _traded_at(config: Config, delay: int) -> str:
+    traded = config.backtest.delay
+    return "" if traded in (None, delay) else f"; books trade at delay {traded}"
 
 
 def describe_flagged(rows: pl.DataFrame | None) -> tuple[str, ...]:
@@ -165,8 +207,7 @@ def describe_tests(
     significance, comparisons
         Tables of `pipelines.results.comparisons`; None if the run has no baseline to compare with.
     counted
-        Table ``trials`` of `pipelines.results.recount.recount`; None: ``significance`` is not
-        recounted.
+        Table ``trials`` of `pipelines.results.recount.recount`; None: ``significance`` is not recounted.
     """
     first = significance.row(0, named=True)
     delay, book = first["delay"], first["book"]
@@ -175,13 +216,11 @@ def describe_tests(
     for row in [] if comparisons is None else deciding_rows(comparisons):
         answers.setdefault(row["model"], []).append(describe_comparison(row))
     lines = [f"tests at delay {delay}{tradable}, {book} net of costs, intervals at {1 - first['level']:.0%}"]
-    rows = significance.filter(pl.col("book") == book)
-    width = max(22, *(len(model) + 2 for model in rows["model"]))
-    for row in rows.iter_rows(named=True):
-        sharpe = describe_interval(*(row[f"sharpe_{name}"] for name in ("net", "lower", "upper")), digits=2)
-        parts = [f"Sharpe {sharpe}, {describe_deflated(row)}"]
-        parts += answers.get(row["model"], [])
-        lines.append(f"  {row['model']:<{width}}{'; '.join(parts)}")
+    cells = []
+    for row in significance.filter(pl.col("book") == book).iter_rows(named=True):
+        own = f"Sharpe {_estimate(row, 'sharpe')}, {_deflated(row)}"
+        cells.append((row["model"], "; ".join((own, *answers.get(row["model"], ())))))
+    lines += text_table(cells, left=2)
     lines += describe_count(first, counted)
     if answers:
         lines.append(
@@ -191,17 +230,23 @@ def describe_tests(
     return "\n".join(lines)
 
 
-def describe_deflated(row: Mapping[str, Any]) -> str:
+def _estimate(row: Mapping[str, Any], what: str) -> str:
+    """IC or net Sharpe ratio of a row of ``significance``, with its interval."""
+    name, kind = ("sharpe_net", RATIO) if what == "sharpe" else ("ic", IC)
+    return interval(row[name], row[f"{what}_lower"], row[f"{what}_upper"], kind)
+
+
+def _deflated(row: Mapping[str, Any]) -> str:
     """Format a row of ``significance``: "deflated 0.71, effective 0.83, at least -2.10"."""
-    text = f"deflated {_number(row['deflated_sharpe'], 2)}"
+    text = f"deflated {number(row['deflated_sharpe'], 2)}"
     if "deflated_effective" not in row:
         return text
-    effective, lower = (_number(row[name], 2) for name in ("deflated_effective", "rademacher_lower"))
+    effective, lower = (number(row[name], 2) for name in ("deflated_effective", "rademacher_lower"))
     return f"{text}, effective {effective}, at least {lower}"
 
 
 def describe_count(row: Mapping[str, Any], counted: pl.DataFrame | None) -> list[str]:
-    """Say what the figures of `describe_deflated` mean, and how many trials they count up to when."""
+    """Say what the figures of the tests mean, and how many trials they count up to when."""
     plural = "" if row["trials"] == 1 else "s"
     reach = "" if counted is None else counted["reach"][0]
     lines = [
@@ -225,22 +270,22 @@ def describe_together(multiple_tests: pl.DataFrame | None, overfitting: pl.DataF
         superior = rows.filter("in_stepm")["model"].to_list()
         equal = rows.filter(pl.col("in_mcs").fill_null(False))["model"].to_list()
         lines.append(
-            f"all models together: no model earns more than nothing p {_number(rows['spa_p'][0], 3)} (SPA); "
+            f"all models together: no model earns more than nothing p {number(rows['spa_p'][0], 3)} (SPA); "
             f"better than nothing: {', '.join(superior) or 'none'} (StepM); cannot be told from the best: "
             f"{', '.join(equal) or 'unknown'} (model confidence set)"
         )
         tested = rows.drop_nulls("baseline_spa_p")
         if tested.height:
             better = tested.filter("in_baseline_stepm")["model"].to_list()
-            p_value = _number(tested["baseline_spa_p"][0], 3)
+            p_value = number(tested["baseline_spa_p"][0], 3)
             lines.append(
                 f"against {tested['baseline'][0]}, the best baseline: p {p_value} (SPA); better: "
                 f"{', '.join(better) or 'none'} (StepM)"
             )
     for row in [] if overfitting is None else overfitting.iter_rows(named=True):
         lines.append(
-            f"probability of overfitting {_number(row['pbo'], 2)}, of a loss "
-            f"{_number(row['loss_probability'], 2)}, when the best of {row['variants']} is selected "
+            f"probability of overfitting {number(row['pbo'], 2)}, of a loss "
+            f"{number(row['loss_probability'], 2)}, when the best of {row['variants']} is selected "
             f"({row['candidates']}, {row['blocks']} blocks)"
         )
     return "\n".join(lines)
@@ -249,23 +294,24 @@ def describe_together(multiple_tests: pl.DataFrame | None, overfitting: pl.DataF
 def describe_paths(paths: pl.DataFrame) -> str:
     """Format the distribution over paths of combinatorial folds: median, lowest and highest per model."""
     first = paths.row(0, named=True)
+    rows = [
+        (model, f"{_spread(part, 'ic', 'IC', IC)}, {_spread(part, 'sharpe_net', 'net Sharpe', RATIO)}")
+        for (model,), part in paths.group_by("model", maintain_order=True)
+    ]
     lines = [
         f"{paths['path'].n_unique()} paths of combinatorial folds, delay {first['delay']}, {first['book']}: "
-        "median [lowest, highest]"
-    ]
-    width = max(22, *(len(model) + 2 for model in paths["model"]))
-    for (model,), part in paths.group_by("model", maintain_order=True):
-        cells = []
-        for name, title, digits in (("ic", "IC", 4), ("sharpe_net", "net Sharpe", 2)):
-            known = part[name].drop_nulls().drop_nans().to_numpy()
-            bounds = (np.median(known), known.min(), known.max()) if len(known) else (None, None, None)
-            cells.append(f"{title} {describe_interval(*bounds, digits=digits)}")
-        lines.append(f"  {model:<{width}}{', '.join(cells)}")
-    lines.append(
+        "median [lowest, highest]",
+        *text_table(rows, left=2),
         "All other results are those of the first path. Models are trained on sessions before and after "
-        "their tests, so none of these results could have been earned."
-    )
+        "their tests, so none of these results could have been earned.",
+    ]
     return "\n".join(lines)
+
+
+def _spread(part: pl.DataFrame, name: str, title: str, kind: Kind) -> str:
+    known: list[float] = part[name].drop_nulls().to_list()
+    written = interval(float(np.median(known)), min(known), max(known), kind) if known else "-"
+    return f"{title} {written}"
 
 
 def describe_factors(factor_alpha: pl.DataFrame, book: str, delay: int) -> str:
@@ -280,17 +326,13 @@ def describe_factors(factor_alpha: pl.DataFrame, book: str, delay: int) -> str:
     """
     main = factor_alpha.filter(pl.col("book") == book, pl.col("delay") == delay)
     families = dict.fromkeys(FAMILIES[term] for term in main["term"] if term in FAMILIES)
-    rows = main.filter(pl.col("term") == "alpha").select("model", "reading")
-    width = max([22, *(len(model) + 2 for model in rows["model"])])
-    lines = [
-        f"{book} net of costs at delay {delay} against factors of the same firms ({', '.join(families)})"
-    ]
-    lines += [f"  {model:<{width}}{reading}" for model, reading in rows.iter_rows()]
-    return "\n".join(lines)
+    rows = main.filter(pl.col("term") == "alpha").select("model", "reading").rows()
+    head = f"{book} net of costs at delay {delay} against factors of the same firms ({', '.join(families)})"
+    return "\n".join((head, *text_table(rows, left=2)))
 
 
 def describe_notes(notes: pl.DataFrame) -> str:
-    """Format notes on books (`pipelines.results.books.note_table`): one line per model and book."""
+    """Format notes on books: one line per model and book."""
     lines = []
     for (model, book), part in notes.group_by(["model", "book"], maintain_order=True):
         last = part.row(-1, named=True)
@@ -300,51 +342,83 @@ def describe_notes(notes: pl.DataFrame) -> str:
 
 
 def describe_comparison(row: Mapping[str, Any]) -> str:
-    """Format a row of `comparison_table`: "beats ridge: yes (IC difference +0.0100 [+0.0020, +0.0180])"."""
-    ic = describe_interval(row["ic_difference"], row["ic_lower"], row["ic_upper"], digits=4, signed=True)
-    text = f"IC difference {ic}"
+    """Format a row of ``comparisons``: "beats ridge: yes (IC difference +0.0100 [+0.0020, +0.0180])"."""
+    text = f"IC difference {describe_difference(row, 'ic', IC)}"
     if row["beats"] == "no" and not (row["ic_upper"] is not None and row["ic_upper"] < 0):
-        bounds = (row[f"sharpe_{name}"] for name in ("difference", "lower", "upper"))
-        text += f", net Sharpe difference {describe_interval(*bounds, digits=2, signed=True)}"
+        text += f", net Sharpe difference {describe_difference(row, 'sharpe', RATIO)}"
     elif row["beats"] == "unclear" and row["ic_lower"] is not None and row["ic_lower"] > 0:
         text += ", net Sharpe not higher"
     return f"beats {row['rival']}: {row['beats']} ({text})"
 
 
-def describe_interval(
-    estimate: float | None, lower: float | None, upper: float | None, *, digits: int, signed: bool = False
-) -> str:
-    """Format an estimate with its interval, as in "1.20 [0.31, 2.10]"; a dash if it is unknown."""
-    if estimate is None:
-        return "-"
-    style = f"{'+' if signed else ''}.{digits}f"
-    if lower is None or upper is None:
-        return f"{estimate:{style}} (no interval)"
-    return f"{estimate:{style}} [{lower:{style}}, {upper:{style}}]"
+def describe_difference(row: Mapping[str, Any], what: str, kind: Kind) -> str:
+    """Format the difference of ``ic`` or ``sharpe`` in a row of ``comparisons``, with its interval."""
+    lower, upper = row[f"{what}_lower"], row[f"{what}_upper"]
+    return interval(row[f"{what}_difference"], lower, upper, kind.with_sign)
 
 
-def _number(value: float | None, digits: int, scale: int = 1) -> str:
-    if value is None or math.isnan(value):
-        return "-"
-    value *= scale
-    return f"{value:.{digits}f}" if abs(value) < 1e4 else f"{value:.0e}"  # wider would run into its neighbour
+def _used_rows(rows: pl.DataFrame) -> Iterator[str]:
+    for (signal,), own in rows.partition_by(["signal"], as_dict=True, maintain_order=True).items():
+        counts = dict(own.select("reason", "rows").iter_rows())
+        left = [f"{count:,} {reason}" for reason, count in counts.items() if count and reason != USED]
+        yield f"{signal}: {counts[USED]:,} of {sum(counts.values()):,} rows used" + (
+            f"; left out: {', '.join(left)}" if left else ""
+        )
 
 
-VERSION: Final = 1
-"""Version of the document. A key is never renamed or removed without a new version."""
+def _guard(guard: pl.DataFrame) -> Iterator[str]:
+    bad, warned = failed(guard), guard.filter(pl.col("verdict") == "warn")
+    checks = guard.filter(pl.col("verdict") != "skipped").height
+    if not bad and warned.is_empty():
+        yield f"look-ahead guard: {checks} checks, nothing found"
+        return
+    yield "look-ahead guard: " + (
+        f"NOT BELIEVABLE: {', '.join(bad)}" if bad else f"{checks} checks, nothing that proves look-ahead"
+    )
+    shown = guard.filter(pl.col("verdict").is_in(["fail", "warn"]))
+    for signal, check, verdict, sentence in shown.select(
+        "signal", "check", "verdict", "sentence"
+    ).iter_rows():
+        text = f"{verdict}  {signal}, {check}: {sentence}"
+        yield textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="        ")
 
-_TABLES: Final = {
-    "results": "ladder",
-    "books": "figures",
-    "tests": "significance",
-    "comparisons": "comparisons",
-    "multiple_tests": "multiple_tests",
-    "overfitting": "overfitting",
-    "factor_alpha": "factor_alpha",
-    "guard": "guard",
-    "rows": "rows",
-    "flagged_rows": "flagged_rows",
-}
+
+def _results(evaluation: StoredEvaluation, config: Config) -> Iterator[str]:
+    ladder, costs, record = evaluation.table("ladder"), config.backtest.costs, evaluation.record
+    yield (
+        f"{record.first} to {record.last}, {record.dates:,} sessions; horizon {config.label.horizon}; half-"
+        f"spread {costs.half_spread_bps:g} bps, commission {costs.commission_bps:g} bps"
+    )
+    figures = {"sharpe_gross": " gross", "sharpe_net": " net", "turnover": " turnover"}
+    of_books = {
+        of_book(book, name): (COLUMNS[name], f"{book}{title}")
+        for book in config.backtest.books
+        for name, title in figures.items()
+    }
+    heading = ["signal", *_headings(_OF_SIGNAL), *(title for _, title in of_books.values())]
+    for delay in config.label.delays:
+        yield f"delay {delay}{'' if delay >= 1 else ' (cannot be traded)'}{_traded_at(config, delay)}"
+        cells = [
+            [row["model"], *_cells(row, _OF_SIGNAL)]
+            + [column.text(row[name]) for name, (column, _) in of_books.items()]
+            for row in ladder.filter(pl.col("delay") == delay).iter_rows(named=True)
+        ]
+        yield from text_table(cells, heading)
+    yield (
+        f"gross, net: annual Sharpe ratio before and after costs, {record.periods_per_year:g} sessions a "
+        "year. turnover: one-way, per session, % of NAV."
+    )
+
+
+def _signal_tests(significance: pl.DataFrame, counted: pl.DataFrame | None) -> Iterator[str]:
+    first = significance.row(0, named=True)
+    yield f"tests at delay {first['delay']}, intervals at {1 - first['level']:.0%}"
+    cells = []
+    for row in significance.iter_rows(named=True):
+        estimates = (f"IC {_estimate(row, 'ic')}", f"Sharpe net {_estimate(row, 'sharpe')}")
+        cells.append((row["model"], row["book"], *estimates, _deflated(row)))
+    yield from text_table(cells, left=5)
+    yield from describe_count(first, counted)
 
 
 def document(
@@ -386,7 +460,7 @@ def document(
         "trials": int(evaluation.table("trials")["trials"][0]),
         "incomplete": record.incomplete,
         "verdict": verdict,
-        **{key: _rows(evaluation.read_table(name)) for key, name in _TABLES.items()},
+        **{key: _rows(evaluation.read_table(name)) for key, name in _KEYS.items()},
         "paths": {name: str(path) for name, path in paths.items()},
     }
     return json.dumps(content, indent=1, default=str, allow_nan=False)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -20,8 +21,16 @@ from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
-from pipelines.results.books import Benchmarks, MeasuredBook, book_orders, note_table
+from pipelines.results.books import Benchmarks, MeasuredBook, book_orders
+from pipelines.results.tables import BOOK_FIGURES, of_book, table
 from pipelines.run.completeness import forecast_by_all
+
+NO_SCORES: Final = pl.DataFrame(
+    schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64}
+)
+"""Validation scores of what was not trained."""
+
+_ACTIVE: Final = ("information_ratio", "tracking_error")
 
 _FAR = 1e6
 """How many times larger than usual a forecast must be before its date is searched for lost differences."""
@@ -29,30 +38,9 @@ _FAR = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Result tables of a backtest.
+    """Result tables of a backtest (`pipelines.results.tables`).
 
-    Attributes
-    ----------
-    ladder
-        One row per model and delay: metrics averaged over single seeds, metrics of the seed ensemble, and
-        metrics of the ensemble's books. Coverage (shares of the dates and of the universe's firms that are
-        forecast) and the share of tied forecasts are of the ensemble. Information ratio and tracking error
-        are null for books that are not long-only.
-    ic_series
-        date, model, delay, ic, rank_ic of the seed ensemble, on the dates that it forecasts.
-    quantiles
-        model, delay, quantile (1 holds the lowest forecasts), mean_return_bps (over the label's horizon).
-    equity
-        date, model, book, delay, nav_gross, nav_net, excess_net (net return over the risk-free rate; null
-        before the first trade and after ruin), turnover (one-way), unfilled, leverage, net_exposure.
-    costs
-        model, book, delay, one column per kind of cost (`backtest.costs.COST_KINDS`) in bps of NAV per
-        year, and turnover_per_year (one-way, in multiples of NAV). Trades pay the half-spread and the
-        commission on twice the turnover.
-    book_notes
-        model, book, date, note: decisions that a book could not make as configured.
-    periods_per_year
-        Sessions in a year, which annual figures use.
+    ``periods_per_year`` is the number of sessions in a year, which annual figures use.
     """
 
     ladder: pl.DataFrame
@@ -135,9 +123,9 @@ def evaluate(
     forecasts: Mapping[str, Mapping[int, FloatArray]],
     dataset: Market,
     config: Config,
-    scores: pl.DataFrame,
+    scores: pl.DataFrame = NO_SCORES,
     *,
-    truth_TN: FloatArray | None,
+    truth_TN: FloatArray | None = None,
     sessions: IntArray,
     on_book: Callable[[MeasuredBook], None] | None = None,
 ) -> Evaluation:
@@ -152,7 +140,7 @@ def evaluate(
     config
         Books, costs and the label's horizon.
     scores
-        Validation scores: model, seed, fold, valid_ic, valid_rank_ic.
+        Validation scores: model, seed, fold, valid_ic, valid_rank_ic; by default there are none.
     truth_TN
         True conditional mean of a simulated market; None on real data.
     sessions
@@ -168,7 +156,7 @@ def evaluate(
         If the risk-free rates do not cover the books' sessions.
     """
     ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
-    notes: list[pl.DataFrame] = []
+    notes: list[dict[str, object]] = []
     benchmarks: Benchmarks = {}
     dates_T = dataset.panel.dates_T.astype("datetime64[D]")
     year = dataset.panel.periods_per_year
@@ -215,15 +203,10 @@ def evaluate(
                     on_book(MeasuredBook(model, delay, orders, result, metrics, excess_T, rate_T[held]))
                 benchmark = orders.benchmark(dataset, benchmarks)
                 active = None if benchmark is None else active_metrics(result, benchmark)
-                row |= {
-                    f"{book}.sharpe_gross": metrics.sharpe_gross,
-                    f"{book}.sharpe_net": metrics.sharpe_net,
-                    f"{book}.information_ratio": active.information_ratio if active else None,
-                    f"{book}.tracking_error": active.tracking_error if active else None,
-                    f"{book}.turnover": metrics.turnover,
-                    f"{book}.annual_return_net": metrics.annual_return_net,
-                    f"{book}.max_drawdown_net": metrics.max_drawdown_net,
-                }
+                for figure in BOOK_FIGURES:
+                    row[of_book(book, figure)] = getattr(
+                        active if figure in _ACTIVE else metrics, figure, None
+                    )
                 keys = {"model": model, "book": book, "delay": delay}
                 equity.append(
                     pl.DataFrame(
@@ -231,7 +214,7 @@ def evaluate(
                             "date": dates_T[held],
                             "nav_gross": result.nav_gross_T,
                             "nav_net": result.nav_net_T,
-                            "excess_net": pl.Series(excess_T).fill_nan(None),
+                            "excess_net": excess_T,
                             "turnover": result.turnover_T,
                             "unfilled": result.unfilled_T,
                             "leverage": result.leverage_T,
@@ -242,7 +225,15 @@ def evaluate(
                 per_year = year * metrics.turnover
                 costs.append({**keys, **metrics.costs_bps_per_year, "turnover_per_year": per_year})
                 if delay == next(iter(dataset.labels)):  # decisions are the same at every delay
-                    notes.append(note_table(model, book, orders.notes, dates_T[held]))
+                    notes += (
+                        {
+                            "model": model,
+                            "book": book,
+                            "date": dates_T[held][note.session].item(),
+                            "note": note.text,
+                        }
+                        for note in orders.notes
+                    )
             ladder.append(row)
             forecast_T = np.isin(sessions, rows_T)
             series = {"date": dates_T[sessions], "ic": joint.ic_T, "rank_ic": joint.rank_ic_T}
@@ -255,13 +246,14 @@ def evaluate(
                 {"model": model, "delay": delay, "quantile": index + 1, "mean_return_bps": 1e4 * value}
                 for index, value in enumerate(joint.quantile_returns)
             ]
+    of_books = [of_book(book, figure) for book in config.backtest.books for figure in BOOK_FIGURES]
     return Evaluation(
-        ladder=pl.DataFrame(ladder, infer_schema_length=None),
-        ic_series=pl.concat(ic_series),
-        quantiles=pl.DataFrame(quantiles),
-        equity=pl.concat(equity),
-        costs=pl.DataFrame(costs),
-        book_notes=pl.concat(notes),
+        ladder=table("ladder").frame(ladder, *of_books),
+        ic_series=table("ic_series").frame(pl.concat(ic_series)),
+        quantiles=table("quantiles").frame(quantiles),
+        equity=table("equity").frame(pl.concat(equity)),
+        costs=table("costs").frame(costs),
+        book_notes=table("book_notes").frame(notes),
         periods_per_year=year,
     )
 

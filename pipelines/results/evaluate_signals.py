@@ -51,6 +51,7 @@ from pipelines.results.evaluation_tables import evaluation_record, measured_tabl
 from pipelines.results.recount import keep_returns, recount
 from pipelines.results.signal_file import SignalTable
 from pipelines.results.signal_record import MeasuredSignals, SignalRecord, library_versions, signals_id
+from pipelines.results.tables import TABLES
 from pipelines.run.evaluations import StoredEvaluation, store_evaluation
 from pipelines.run.locks import Locks
 from pipelines.run.record import git_commit
@@ -149,12 +150,12 @@ def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame |
         value_TN[t_R[used_R], n_R[used_R]] = value_R[used_R]
         signals[signal] = value_TN
         counts = np.bincount(own_R, minlength=len(REASONS) + 1)
-        rows += [
+        rows += (
             {"signal": signal, "reason": name, "rows": int(count)}
             for name, count in zip((USED, *REASONS), counts, strict=True)
-        ]
+        )
     off = np.unique(day_R[off_R & ~outside_R])
-    return PlacedSignals(signals, pl.DataFrame(rows), tuple(str(day) for day in off))
+    return PlacedSignals(signals, TABLES["rows"].frame(rows), tuple(str(day) for day in off))
 
 
 def leave_out_constant(table: SignalTable, placed: PlacedSignals) -> tuple[SignalTable, PlacedSignals]:
@@ -198,13 +199,7 @@ def _quarantined(frame: pl.DataFrame, asked_R: BoolArray, quarantine: pl.DataFra
     return found_R
 
 
-SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
-    "signal": pl.String,
-    "check": pl.String,
-    "verdict": pl.Enum(list(VERDICTS)),
-    "sentence": pl.String,
-    "value": pl.Float64,
-}
+_OF_FINDING: Final = ("check", "verdict", "sentence", "value")
 
 
 def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horizon: int) -> pl.DataFrame:
@@ -224,8 +219,7 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
     Returns
     -------
     polars.DataFrame
-        signal, check, verdict (`backtest.look_ahead.finding.VERDICTS`), sentence, value: the worst findings
-        of each signal first.
+        The table ``guard``: the worst findings of each signal first.
     """
     past = _Past(market, horizon)
     rows = []
@@ -235,8 +229,8 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
         findings = [_off_sessions(table, signal, placed), scale]
         findings += past.check(signal_TN)
         findings.sort(key=lambda one: VERDICTS.index(one.verdict))
-        rows += [(signal, one.check, one.verdict, one.sentence, one.value) for one in findings]
-    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+        rows += ({"signal": signal} | {name: getattr(one, name) for name in _OF_FINDING} for one in findings)
+    return TABLES["guard"].frame(rows)
 
 
 def failed(guard: pl.DataFrame) -> dict[str, list[str]]:
@@ -302,9 +296,6 @@ def _off_sessions(table: SignalTable, signal: str, placed: PlacedSignals) -> Fin
         "dates come from time stamps in another time zone, the others may be a day early.",
         share,
     )
-
-
-_NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -451,9 +442,7 @@ def signal_tables(
     forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
     sessions = _sessions_to_cover(placed.signals, market.universe_TN)
     analysis = BookAnalysis(market, config)
-    result = evaluate(
-        forecasts, market, config, _NO_SCORES, truth_TN=None, sessions=sessions, on_book=analysis.add
-    )
+    result = evaluate(forecasts, market, config, sessions=sessions, on_book=analysis.add)
     tables = {**measured_tables(result, forecasts, market, config, trials), **analysis.tables()}
     return {**{name: frame for name, frame in tables.items() if frame is not None}, "rows": placed.rows}
 

@@ -27,6 +27,7 @@ from pipelines.results.books import BookOrders, book_market, book_orders
 from pipelines.results.comparisons import comparison_table, multiple_test_table, significance_table
 from pipelines.results.evaluate import Evaluation, ensemble
 from pipelines.results.forecast_tables import forecast_tables
+from pipelines.results.tables import table
 from pipelines.run.evaluations import EvaluationRecord, evaluation_code, evaluation_id, file_digest
 from pipelines.secrets import redact
 
@@ -89,7 +90,7 @@ def flagged_rows(market: Market, equity: pl.DataFrame) -> pl.DataFrame | None:
         return None
     first, last = equity["date"].min(), equity["date"].max()
     rows = market.flags.filter(pl.col("date").is_between(pl.lit(first), pl.lit(last)))
-    return rows.sort("earns", "date", "ticker", "rule") if rows.height else None
+    return table("flagged_rows").frame(rows.sort("earns", "date", "ticker", "rule")) if rows.height else None
 
 
 def evaluation_record(
@@ -162,7 +163,7 @@ def ending_table(
     Returns
     -------
     polars.DataFrame or None
-        One row per model, book and side; None if no such delisting falls into the sessions of the books.
+        The table ``endings``; None if no such delisting falls into the sessions of the books.
     """
     panel = dataset.panel
     if not panel.unknown_TN.any():
@@ -185,7 +186,7 @@ def ending_table(
             for side, target_TN in _sides(orders):
                 row = _results(orders, target_TN, panel, markets, rate_T)
                 rows.append({"model": model, "book": orders.name, "side": side, **row})
-    return pl.DataFrame(rows) if rows else None
+    return table("endings").frame(rows) if rows else None
 
 
 def _sides(orders: BookOrders) -> Iterator[tuple[str, FloatArray]]:

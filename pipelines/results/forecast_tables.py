@@ -40,6 +40,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.pipeline_tables import EnsembleForecasts
 from pipelines.lake.schemas import schema
 from pipelines.results.evaluate import ensemble, label_overlap, seed_dispersion, standardised
+from pipelines.results.tables import table
 from pipelines.run.completeness import forecast_by_all
 from pipelines.run.record import Run
 from pipelines.train.quantiles import FOLDER
@@ -55,13 +56,6 @@ LAGS: Final = (1, 5, 21)
 
 QUANTILES: Final = 5
 
-_SERIES: Final = {
-    "date": pl.Date,
-    "model": pl.String,
-    "delay": pl.Int64,
-    "quantile": pl.Int64,
-    "mean_return_bps": pl.Float64,
-}
 _INDEPENDENT_LABELS: Final = 4  # at least; with fewer, a horizon has no error that could be estimated
 _ROUNDING: Final = 1e-7  # of a correlation with a characteristic, which is in float32
 _BETA: Final = ("beta", "beta_252", 1)
@@ -86,62 +80,28 @@ def forecast_tables(
     Returns
     -------
     dict of str to polars.DataFrame
-        ic_decay
-            model, horizon and delay (sessions), ic and rank_ic (means over dates) with ic_t and rank_ic_t,
-            dates. The horizons of `HORIZONS` and the label's at the first delay that can be traded, and
-            the delays of `DELAYS` and the config's at the label's horizon. A horizon other than the label's
-            is left out if its dates hold fewer than four labels that do not overlap.
-        quantile_spread
-            model, delay (those of the config), quantiles, spread_bps (mean over dates of the mean label of
-            the top quantile less that of the bottom one, over the label's horizon) with t, lower_bps and
-            upper_bps (95%).
-        quantile_series
-            date, model, delay (the first that can be traded), quantile (1 holds the lowest signals),
-            mean_return_bps (mean label of the quantile's firms on that date, over the label's horizon). Null:
-            too few firms.
-        persistence
-            model, lag (forecast dates), rank_autocorrelation, top_turnover and bottom_turnover
-            (`backtest.forecasts.daily.Persistence`), means over dates. Null: never defined.
-        signal_exposures
-            model, kind, key, mean, t. For a style, the mean over dates of the rank correlation of signal and
-            style (`backtest.analysis.styles.STYLES`, and beta); a style that the data do not allow has no
-            row, and one that equals the signal has no t. For a sector, the mean over dates of the mean
-            standardised signal of its firms.
+        ``ic_decay`` (the horizons of `HORIZONS` and the label's at the first delay that can be traded, and
+        the delays of `DELAYS` and the config's at the label's horizon), ``quantile_spread`` (the delays of
+        the config), ``quantile_series``, ``persistence`` and ``signal_exposures`` (a style that the data do
+        not allow has no row, and one that equals the signal has no t).
     """
     measured = [_measured(model, signal_TN, market) for model, signal_TN in signals]
     decay, spread, series = _label_tables(measured, market, config)
     exposures = [*_style_rows(measured, market.panel), *_sector_rows(measured, market.panel)]
-    order = {one.model: i for i, one in enumerate(measured)}
-
-    def frame(rows: list[dict[str, Any]], schema: Mapping[str, type[pl.DataType]], *by: str) -> pl.DataFrame:
-        table = pl.DataFrame(rows, schema={"model": pl.String, **schema}, orient="row")
-        floats = pl.col(pl.Float64).fill_nan(None)
-        rank = pl.col("model").replace_strict(order, return_dtype=pl.Int64)
-        return table.with_columns(floats).sort(rank, *by, maintain_order=True)
-
-    number, text, count = pl.Float64, pl.String, pl.Int64
+    rank = pl.col("model").replace_strict(
+        {one.model: i for i, one in enumerate(measured)}, return_dtype=pl.Int64
+    )
+    rows = {
+        "ic_decay": decay,
+        "quantile_spread": spread,
+        "quantile_series": pl.concat(series) if series else [],
+        "persistence": [row for one in measured for row in _persistence_rows(one)],
+        "signal_exposures": exposures,
+    }
+    by = {"ic_decay": ("delay", "horizon")}
     return {
-        "ic_decay": frame(
-            decay,
-            {"horizon": count, "delay": count, "ic": number, "ic_t": number}
-            | {"rank_ic": number, "rank_ic_t": number, "dates": count},
-            "delay",
-            "horizon",
-        ),
-        "quantile_spread": frame(
-            spread,
-            {"delay": count, "quantiles": count, "spread_bps": number, "t": number}
-            | {"lower_bps": number, "upper_bps": number},
-        ),
-        "quantile_series": pl.concat(
-            [pl.DataFrame(schema=_SERIES), *sorted(series, key=lambda one: order[one["model"][0]])]
-        ),
-        "persistence": frame(
-            [row for one in measured for row in _persistence_rows(one)],
-            {"lag": count, "rank_autocorrelation": number, "top_turnover": number}
-            | {"bottom_turnover": number},
-        ),
-        "signal_exposures": frame(exposures, {"kind": text, "key": text, "mean": number, "t": number}),
+        name: table(name).frame(found).sort(rank, *by.get(name, ()), maintain_order=True)
+        for name, found in rows.items()
     }
 
 
@@ -234,12 +194,11 @@ def _quantile_series(model: str, delay: int, dates_R: DateArray, daily: DailyMet
         {
             "date": np.repeat(dates_R.astype("datetime64[D]"), count),
             "model": pl.repeat(model, daily.quantile_TQ.size, eager=True),
-            "delay": pl.repeat(delay, daily.quantile_TQ.size, dtype=pl.Int64, eager=True),
+            "delay": pl.repeat(delay, daily.quantile_TQ.size, eager=True),
             "quantile": np.tile(np.arange(1, count + 1), len(dates_R)),
             "mean_return_bps": 1e4 * daily.quantile_TQ.reshape(-1),
-        },
-        schema=_SERIES,
-    ).fill_nan(None)
+        }
+    )
 
 
 def _persistence_rows(one: _Measured) -> Iterator[dict[str, Any]]:
@@ -260,11 +219,7 @@ def _style_rows(measured: list[_Measured], panel: Panel) -> Iterator[dict[str, A
 
     styles = (*((style.name, style.characteristic, style.sign) for style in STYLES), _BETA)
     usable = [style for style in styles if CHARACTERISTICS[style[1]].needs <= panel.fields]
-    for (
-        name,
-        characteristic,
-        sign,
-    ) in usable:  # one at a time, to hold one array
+    for name, characteristic, sign in usable:  # one array at a time
         raw_TN = CHARACTERISTICS.compute(panel, [characteristic])[:, :, 0]
         for sessions_R, group in _by_sessions(measured):
             style = SortedPanel(f"style {name}", raw_TN[sessions_R])
@@ -314,8 +269,7 @@ def horizon_table(
     Returns
     -------
     polars.DataFrame or None
-        model, horizon (sessions), seeds, ic, ic_t (Newey-West over overlapping labels), icir, rank_ic on the
-        test sessions; None if no model of the run forecasts shorter horizons than the label's.
+        The table ``horizons``; None if no model of the run forecasts shorter horizons than the label's.
     """
     label = run.config.label
     if not label.shorter_horizons:
@@ -338,18 +292,9 @@ def horizon_table(
         metrics = forecast_metrics(
             joint_TN[rows_T], label_TN[rows_T], horizon=label_overlap(rows_T, int(horizon))
         )
-        rows.append(
-            {
-                "model": model,
-                "horizon": horizon,
-                "seeds": len(seeds),
-                "ic": metrics.ic,
-                "ic_t": metrics.ic_t,
-                "icir": metrics.icir,
-                "rank_ic": metrics.rank_ic,
-            }
-        )
-    return pl.DataFrame(rows)
+        figures = {name: getattr(metrics, name) for name in ("ic", "ic_t", "icir", "rank_ic")}
+        rows.append({"model": model, "horizon": horizon, "seeds": len(seeds), **figures})
+    return table("horizons").frame(rows)
 
 
 def stored_forecasts(run: Run, lake: Lake) -> pl.DataFrame:
@@ -388,7 +333,7 @@ def quantile_score_table(run: Run, folds: Collection[int]) -> pl.DataFrame | Non
     Returns
     -------
     polars.DataFrame or None
-        model, level, pinball, reference, below (see `score_quantiles`); None if no model has quantiles.
+        The table ``quantile_scores``; None if no model has quantiles.
     """
     rows: list[dict[str, Any]] = []
     for path in sorted((run.folder / FOLDER).glob("*.json")):
@@ -402,7 +347,7 @@ def quantile_score_table(run: Run, folds: Collection[int]) -> pl.DataFrame | Non
     means = [(pl.col(name) * weight).sum() for name in ("pinball", "reference", "below")]
     known = pl.DataFrame(rows).filter(pl.col("dates") > 0)
     order = pl.col("model").replace_strict({name: i for i, name in enumerate(run.config.models)})
-    return known.group_by("model", "level").agg(means).sort(order, "level")
+    return table("quantile_scores").frame(known.group_by("model", "level").agg(means).sort(order, "level"))
 
 
 def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Panel) -> pl.DataFrame:

@@ -28,6 +28,7 @@ from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.config.schema import Config
 from pipelines.results.comparisons import tradable_delay
 from pipelines.results.signal_record import MeasuredSignals
+from pipelines.results.tables import table
 from pipelines.run.evaluations import StoredEvaluation, assumptions_id
 from pipelines.run.record import Run
 from pipelines.train.trials import (
@@ -148,10 +149,9 @@ def read_tried(output: Path, scope: Scope, assumptions: str) -> Tried:
 def recount(owner: Run | MeasuredSignals, evaluation: StoredEvaluation) -> StoredEvaluation:
     """Return an evaluation whose tables ``significance``, ``overfitting`` and ``trials`` are of this moment.
 
-    ``significance`` gains trials (their number), deflated_sharpe (with it), effective_trials,
-    deflated_effective (the deflated Sharpe ratio with the effective number) and rademacher_lower (annualised;
-    null: unknown). ``overfitting`` is `overfitting_table`. ``trials`` has one row: trials, effective_trials,
-    on_market, hypothesis (null: the market), reach (`pipelines.train.trials.TrialCount.reach`).
+    ``significance`` gains the number and the effective number of trials, and what both leave of the Sharpe
+    ratio. ``overfitting`` is `overfitting_table`. ``trials`` has one row
+    (`pipelines.train.trials.TrialCount`).
     """
     config = evaluation.record.apply_to(owner.config)
     return replace(
@@ -209,7 +209,7 @@ def recounted_tables(
                 "rademacher_lower": bounds.get(key, np.nan),
             }
         )
-    counted = pl.DataFrame(rows).with_columns(pl.col(pl.Float64).fill_nan(None))
+    counted = pl.DataFrame(rows)
     overfitting = overfitting_table(own, tried, delay)
     summary = {
         "trials": number,
@@ -219,8 +219,10 @@ def recounted_tables(
         "reach": tried.counted.reach,
     }
     return {
-        "significance": significance.drop(counted.columns, strict=False).hstack(counted),
-        "trials": pl.DataFrame([summary], schema_overrides={"hypothesis": pl.String}),
+        "significance": table("significance").frame(
+            significance.drop(counted.columns, strict=False).hstack(counted)
+        ),
+        "trials": table("trials").frame([summary]),
         **({} if overfitting is None else {"overfitting": overfitting}),
     }
 
@@ -242,12 +244,11 @@ def overfitting_table(
     Returns
     -------
     polars.DataFrame or None
-        One row per set of candidates: candidates (every book of every model or signal of this evaluation;
-        and, if there are more, all trials of the ledger under the same assumptions), variants (their number),
-        delay, blocks, pbo and loss_probability (`backtest.inference.overfitting.probability_of_overfitting`),
-        sessions. Only daily net returns that are known on every session of this evaluation count, and books
-        without variation do not; trials_left_out is the number of trials that count and have no such returns.
-        None if there are fewer than two candidates or too few sessions.
+        The table ``overfitting``: among every book of every model or signal of this evaluation; and, if there
+        are more, among all trials of the ledger under the same assumptions
+        (`backtest.inference.overfitting.probability_of_overfitting`). Only daily net returns that are known
+        on every session of this evaluation count, and books without variation do not. None if there are
+        fewer than two candidates or too few sessions.
     """
     if not own:
         return None
@@ -290,7 +291,7 @@ def overfitting_table(
                 "trials_left_out": max(tried.counted.trials - len(own) - len(others), 0),
             }
         )
-    return pl.DataFrame(rows) if rows else None
+    return table("overfitting").frame(rows) if rows else None
 
 
 def _bounds(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +18,12 @@ from features.arrays import FloatArray
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.comparisons import beats, tradable_delay
-from pipelines.results.describe import describe_interval
+from pipelines.results.describe import describe_difference
 from pipelines.results.evaluate import label_overlap
+from pipelines.results.format import IC, RATIO, interval, number, text_table
 from pipelines.results.recount import Tried, read_tried
 from pipelines.results.signal_record import MeasuredSignals, find_signals
+from pipelines.results.tables import table
 from pipelines.run.evaluations import EvaluationRecord, assumptions_id, newest_evaluation
 from pipelines.run.identity import setting_changes
 from pipelines.run.record import Run, open_run
@@ -183,14 +184,9 @@ class Comparison:
     Attributes
     ----------
     figures
-        One row per candidate: name, book, delay, dates, ic with ic_lower and ic_upper, sessions, sharpe_net
-        with sharpe_lower and sharpe_upper (annualised), deflated_sharpe with trials (their number in the
-        ledger at the time of the call), and deflated_effective with effective_trials.
+        ``compared_figures``, with the trials in the ledger at the time of the call.
     tests
-        One row per candidate after the first, which it is compared with: name, reference, dates,
-        ic_difference with ic_lower, ic_upper and ic_p, dm_t and dm_p (Diebold-Mariano; a positive dm_t means
-        that the candidate loses less), sharpe_difference with sharpe_lower, sharpe_upper and sharpe_p, beats
-        (``yes``, ``no`` or ``unclear``). The ICs are null if the two labels differ.
+        ``compared_tests``. ICs are null if the two labels differ.
     differences
         Candidate after the first -> phrases that say what differs: data, settings, code, costs and books.
     level
@@ -238,8 +234,8 @@ def compare(candidates: Sequence[Candidate]) -> Comparison:
     n = len(series[0].return_T)
     counts_RT = bootstrap_counts(n, block=bootstrap_block(n))  # all candidates share the samples
     return Comparison(
-        figures=_frame([_figures(one, counts_RT) for one in series]),
-        tests=_frame([_test(one, series[0], counts_RT) for one in series[1:]]),
+        figures=table("compared_figures").frame(_figures(one, counts_RT) for one in series),
+        tests=table("compared_tests").frame(_test(one, series[0], counts_RT) for one in series[1:]),
         differences={one.name: _differences(one, candidates[0]) for one in candidates[1:]},
         level=LEVEL,
     )
@@ -366,10 +362,6 @@ def _short(value: object) -> str:
     return str(value)
 
 
-def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.col(pl.Float64).fill_nan(None))
-
-
 _LEGEND = (
     "All figures are of the dates that all models have. Sharpe ratios are annualised and net of costs.",
     "deflated: probability of skill, given the trials in the ledger by now; 0.95 or more is strong evidence.",
@@ -382,28 +374,26 @@ _LEGEND = (
 def describe_candidates(comparison: Comparison) -> str:
     """Format figures, tests against the first model, and what differs."""
     rows = list(comparison.figures.iter_rows(named=True))
-    width = max(len("model"), *(len(row["name"]) for row in rows)) + 2
-    level = round(100 * (1 - comparison.level))
-    lines = [
-        f"{rows[0]['sessions']:,} sessions; intervals at {level}%",
-        f"  {'model':<{width}}{'book':<14}{'delay':>5}   {'IC':<30}{'net Sharpe':<26}"
-        f"{'deflated':>8}{'trials':>8}{'effective':>11}",
+    cells = [
+        (
+            row["name"],
+            row["book"],
+            interval(row["ic"], row["ic_lower"], row["ic_upper"], IC),
+            interval(row["sharpe_net"], row["sharpe_lower"], row["sharpe_upper"]),
+            *(f"{row['delay']}", number(row["deflated_sharpe"], 2, unknown="?"), f"{row['trials']:,}"),
+            number(row["deflated_effective"], 2, unknown="?"),
+        )
+        for row in rows
     ]
-    for row in rows:
-        ic = describe_interval(row["ic"], row["ic_lower"], row["ic_upper"], digits=4)
-        sharpe = describe_interval(row["sharpe_net"], row["sharpe_lower"], row["sharpe_upper"], digits=2)
-        lines.append(
-            f"  {row['name']:<{width}}{row['book']:<14}{row['delay']:>5}   {ic:<30}{sharpe:<26}"
-            f"{_number(row['deflated_sharpe'], 2):>8}{row['trials']:>8,}"
-            f"{_number(row['deflated_effective'], 2):>11}"
-        )
-    lines.append(f"against {rows[0]['name']}")
-    ends = ("difference", "lower", "upper")
+    heading = ("model", "book", "IC", "net Sharpe", "delay", "deflated", "trials", "effective")
+    lines = [
+        f"{rows[0]['sessions']:,} sessions; intervals at {1 - comparison.level:.0%}",
+        *text_table(cells, heading, left=4),
+        f"against {rows[0]['name']}",
+    ]
+    width = max(len(row["name"]) for row in rows) + 2
     for row in comparison.tests.iter_rows(named=True):
-        ic, sharpe = (
-            describe_interval(*(row[f"{of}_{end}"] for end in ends), digits=digits, signed=True)
-            for of, digits in (("ic", 4), ("sharpe", 2))
-        )
+        ic, sharpe = describe_difference(row, "ic", IC), describe_difference(row, "sharpe", RATIO)
         ics = f"IC {ic}" if row["dates"] else "IC not compared, because the labels differ"
         lines.append(f"  {row['name']:<{width}}beats: {row['beats']}; {ics}; net Sharpe {sharpe}")
         differences = comparison.differences[row["name"]]
@@ -420,7 +410,3 @@ def comparison_json(comparison: Comparison) -> str:
         "differences": {name: list(phrases) for name, phrases in comparison.differences.items()},
     }
     return json.dumps(document, indent=1, allow_nan=False)
-
-
-def _number(value: float | None, digits: int, sign: str = "") -> str:
-    return "?" if value is None or math.isnan(value) else f"{value:{sign}.{digits}f}"

@@ -41,6 +41,7 @@ from pipelines.errors import ConfigError
 from pipelines.files import replacing
 from pipelines.results.books import book_market, book_targets
 from pipelines.results.sweep_grid import Axis, VariantSettings
+from pipelines.results.tables import TABLES
 from pipelines.results.trading import book_costs, book_execution
 from pipelines.run.evaluations import Evaluated
 from pipelines.train.trials import TrialCount
@@ -56,20 +57,15 @@ class Sweep:
     Attributes
     ----------
     table
-        One row per signal and variant, in the order of the grid: signal, one column per axis, sessions,
-        sharpe_net, sharpe_lower and sharpe_upper (stationary bootstrap; null in sweeps of more than 200
-        variants, where they would take most of the time), sharpe_gross, annual_return_net,
-        annual_volatility_net, max_drawdown_net, turnover (one-way, mean per session), cost_bps_per_year (all
-        costs), unfilled, probabilistic_sharpe, deflated_sharpe, trials; and from `with_effective`,
-        deflated_effective and effective_trials.
+        ``sweep_variants``, in the order of the grid, and one column per axis. Sweeps of more than 200
+        variants have no intervals, which would take most of the time.
     daily
         date, and one column of net excess returns per row of the table (``0``, ``1``, ...); null on sessions
         without positions.
     overfitting
-        Probability of overfitting (CSCV) of the choice among a signal's books, one row per signal and set of
-        assumptions: signal, one column per axis of costs, execution or delay, variants, pbo,
-        loss_probability. Variants under other assumptions are no alternatives: the cheapest would always be
-        best. Sets with fewer than two books or too few sessions are left out.
+        ``sweep_overfitting``, and one column per axis of costs, execution or delay. Variants under other
+        assumptions are no alternatives: the cheapest would always be best. Sets with fewer than two books or
+        too few sessions are left out.
     """
 
     table: pl.DataFrame
@@ -83,10 +79,11 @@ class Sweep:
             deflated_sharpe(self.daily[f"{row}"].cast(pl.Float64).fill_null(np.nan).to_numpy(), effective)
             for row in range(self.table.height)
         ]
-        column = pl.Series("deflated_effective", found, dtype=pl.Float64).fill_nan(None)
-        return replace(
-            self, table=self.table.with_columns(column, pl.lit(effective).alias("effective_trials"))
-        )
+        column = pl.Series("deflated_effective", found, dtype=pl.Float64)
+        wide = self.table.with_columns(column, effective_trials=pl.lit(effective))
+        declared = TABLES["sweep_variants"]
+        axes = [name for name in wide.columns if name not in declared.columns]
+        return replace(self, table=declared.frame(wide, *axes))
 
 
 def sweep(
@@ -137,9 +134,9 @@ def sweep(
             daily.append(pl.Series(f"{len(rows) - 1}", excess_VT[v]))
         overfitting += ({"signal": name, **found} for found in _overfitting(excess_VT, variants))
     return Sweep(
-        pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.col(pl.Float64).fill_nan(None)),
+        TABLES["sweep_variants"].frame(rows, *variants[0].values),
         _join(daily),
-        pl.DataFrame(overfitting, infer_schema_length=None),
+        TABLES["sweep_overfitting"].frame(overfitting, *(variants[0].assumptions if overfitting else ())),
     )
 
 

@@ -19,7 +19,7 @@ from pipelines.results.comparisons import (
     significance_table,
     tradable_delay,
 )
-from pipelines.results.describe import describe_comparison, describe_interval, describe_tests
+from pipelines.results.describe import describe_comparison, describe_tests
 from pipelines.results.evaluate import Evaluation
 
 
@@ -193,10 +193,3 @@ def test_tests_are_printed_with_one_line_per_model() -> None:
     single = describe_tests(significance.with_columns(delay=pl.lit(0)), None)
     assert single.splitlines()[0].startswith("tests at delay 0 (cannot be traded; set label.extra_delays")
     assert "beats" not in single
-
-
-def test_intervals_are_written_with_their_digits() -> None:
-    assert describe_interval(0.0021, -0.001, 0.0052, digits=4, signed=True) == "+0.0021 [-0.0010, +0.0052]"
-    assert describe_interval(1.2, 0.3, 2.1, digits=2) == "1.20 [0.30, 2.10]"
-    assert describe_interval(None, None, None, digits=2) == "-"
-    assert describe_interval(0.236, None, None, digits=3) == "0.236 (no interval)"

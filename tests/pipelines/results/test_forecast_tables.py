@@ -21,7 +21,6 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.results.evaluate import evaluate
 from pipelines.results.forecast_tables import DELAYS, HORIZONS, forecast_tables
-from pipelines.run.evaluations import _MODULES
 
 FIRST, LAST = 100, 250  # of about 320 sessions
 HORIZON, WIDEST = 2, 3  # of the label, and the longest delay of the config
@@ -250,7 +249,3 @@ def test_sparse_forecasts_have_fewer_overlaps_and_few_dates_few_horizons(
     assert few["horizon"].to_list() == [1, 2]  # 9 dates, 4 labels over 2 sessions; 3 would need 12 dates
     persistence = forecast_tables({"few": few_TN}.items(), market, config)["persistence"]
     assert persistence["lag"].to_list() == [1, 5]
-
-
-def test_the_module_is_part_of_the_id_of_an_evaluation() -> None:
-    assert "results/forecast_tables" in _MODULES
