@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from backtest.books.book import Book
+from backtest.books.decisions import book_schedule
 from backtest.books.schedules import periods
 from features.arrays import DateArray, IntArray
-from pipelines.config.backtest import BookConfig
 from pipelines.config.schema import Config
 from pipelines.ingest.calendars import (
     calendar_name,
@@ -26,7 +27,6 @@ from pipelines.ingest.calendars import (
 )
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import Finding
-from pipelines.results.books import book_schedule
 
 _FINAL_AFTER: Final = dt.timedelta(minutes=30)
 """Time from the close of a session until a live source's prices of it are final: quotes are delayed."""
@@ -220,11 +220,11 @@ class Due:
     late: bool
 
 
-def schedule_text(book: BookConfig) -> str:
+def schedule_text(book: Book) -> str:
     """Name the schedule of a book.
 
-    >>> from pipelines.config.backtest import TopKBookConfig
-    >>> schedule_text(TopKBookConfig(kind="top_k_long_only", rebalance_on="month_end", rebalance_every=2))
+    >>> from backtest.books.rules.top_k_long_only import TopKLongOnly
+    >>> schedule_text(TopKLongOnly(rebalance_on="month_end", rebalance_every=2))
     'month end, one in 2'
     """
     if book.rebalance_on is None:
@@ -233,9 +233,7 @@ def schedule_text(book: BookConfig) -> str:
     return f"{book.rebalance_on.replace('_', ' ')}{every}"
 
 
-def decision_due(
-    book: BookConfig, dates_T: DateArray, following: dt.date, accounts: pl.DataFrame
-) -> Due | None:
+def decision_due(book: Book, dates_T: DateArray, following: dt.date, accounts: pl.DataFrame) -> Due | None:
     """Return the decision that tonight has to make; None if there is none.
 
     Sessions count from the first night that followed this schedule, and every ``rebalance_every``-th of them

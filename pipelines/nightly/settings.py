@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.config.backtest import BookConfig
+from backtest.books.book import Book
 from pipelines.config.load import settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
@@ -165,7 +165,7 @@ def champion_findings(version: ModelVersion, config: Config) -> list[Finding]:
     return [Finding("champion settings", "warn", said)]
 
 
-def nightly_book(config: Config) -> tuple[str, BookConfig]:
+def nightly_book(config: Config) -> tuple[str, Book]:
     """Return the name and the settings of the book that the nights trade.
 
     Raises

@@ -1,7 +1,7 @@
 """The book of a night: the target decided at its close, what is held, the trades, and what they will cost.
 
 The target is the decision of the same book in a backtest of the same signals
-(`pipelines.results.books`). What is held comes from the orders that earlier nights recorded
+(`backtest.books.decisions`). What is held comes from the orders that earlier nights recorded
 (`pipelines.nightly.book.holdings`), never from tonight's config.
 
 Shape suffixes: T sessions, N firms.
@@ -16,12 +16,12 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from backtest.books.book import BookTargets, LimitUse
+from backtest.books.book import Book, BookTargets, LimitUse
+from backtest.books.decisions import book_targets, last_limit_uses
 from backtest.books.schedules import Schedule
 from features.arrays import FloatArray
 from features.panel.delistings import DelistingRule
 from features.panel.panel import to_panel
-from pipelines.config.backtest import BookConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.dataset.tables import newest_ticker
@@ -42,7 +42,6 @@ from pipelines.nightly.data import NightData
 from pipelines.nightly.result import Finding
 from pipelines.nightly.schedule import Due, decision_due, following_session, schedule_text
 from pipelines.nightly.settings import nightly_book, trading_delay
-from pipelines.results.books import book_targets, last_limit_uses
 
 _DUST = 1e-12
 """Weights and trades below this are rounding."""
@@ -157,7 +156,7 @@ class _Decided:
 
 def _decide(  # noqa: PLR0917  # the inputs of a decision
     config: Config,
-    book: BookConfig,
+    book: Book,
     market: Market,
     signals: pl.DataFrame,
     recorded: Recorded,

@@ -20,6 +20,7 @@ from every_book import EVERY_BOOK
 
 from backtest.accounts.accounting import account_book
 from backtest.accounts.market import BookMarket
+from backtest.books.decisions import BETA_SESSIONS
 from features.arrays import FloatArray
 from features.library.characteristics.market import market_regression
 from features.panel.derived import daily_return
@@ -31,7 +32,7 @@ from pipelines.lake.lake import Lake
 from pipelines.nightly.book.holdings import Recorded
 from pipelines.nightly.book.next_book import NextBook, _renamed, next_book
 from pipelines.nightly.data import NightData
-from pipelines.results.books import BETA_SESSIONS, BookOrders, book_market, book_orders
+from pipelines.results.books import BookOrders, book_market, book_orders
 from pipelines.results.trading import book_costs, book_execution
 
 CAPPED: dict[str, Any] = {
