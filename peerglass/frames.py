@@ -340,11 +340,10 @@ def _polars(frame: Frame, what: str) -> pl.DataFrame:
     if isinstance(frame, pl.DataFrame):
         rows = frame
     else:
-        named = frame.rename_axis(list(_KEY[: frame.index.nlevels])) if "date" not in frame else frame
-        if "date" not in frame:
-            named = named.rename("value") if named.ndim == 1 else named  # type: ignore[call-overload]
-            named = named.reset_index()
-        rows = pl.from_pandas(named)
+        table = frame if frame.ndim == 2 else frame.to_frame("value")
+        if "date" not in table.columns:
+            table = table.rename_axis(list(_KEY[: table.index.nlevels])).reset_index()
+        rows = pl.from_pandas(table)
     if "date" not in rows.columns or not rows.schema["date"].is_temporal():
         raise DataError(
             f"The {what} has no dates: give a column date, or a pandas index of dates, and convert texts by "

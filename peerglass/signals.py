@@ -43,6 +43,15 @@ class Backtest:
         Signal -> number of its other values, which were ignored.
     trials
         Number of trials that count against these signals at the time of the call, themselves included.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> prices = peerglass.prices("tiny.yaml")
+    >>> signal = prices.select("date", "ticker", reversal=-prices["total_return"])
+    >>> found = peerglass.backtest(signal, "tiny.yaml", ["output=elsewhere"])
+    >>> found.ladder["model"][0]
+    'reversal'
     """
 
     config: Config
@@ -83,6 +92,15 @@ def backtest(
     DataError
         If a column is missing or of the wrong type, a firm appears twice on a date, a value is infinite, a
         signal has no value in the universe or is constant on every date, or the lake is empty.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> prices = peerglass.prices("tiny.yaml")
+    >>> signal = prices.select("date", "ticker", reversal=-prices["total_return"])
+    >>> found = peerglass.backtest(signal, "tiny.yaml", ["output=elsewhere"])
+    >>> sorted(found.tables)[:2]
+    [...]
     """
     checked = config if isinstance(config, Config) else load_config(Path(config), overrides, models=False)
     if isinstance(config, Config) and list(overrides):

@@ -54,6 +54,11 @@ class LimitUse:
         ``of NAV`` and ``a year`` (a volatility) are fractions, ``beta`` and ``firms`` are numbers.
     least : bool
         Whether the limit is the smallest value that is allowed instead.
+
+    Examples
+    --------
+    >>> LimitUse("max_leverage", value=2.0, limit=2.0).state
+    'binds'
     """
 
     name: str
@@ -91,6 +96,11 @@ class PastReturns:
         Number of rows before the first row of the signal.
     periods_per_year : float
         Sessions in a year, which annual volatilities use.
+
+    Examples
+    --------
+    >>> PastReturns(np.zeros((30, 2)), before=20).window(t=0, length=5).shape
+    (5, 2)
     """
 
     return_SN: FloatArray
@@ -126,6 +136,12 @@ class BookInputs:
         before. None: there is none.
     horizon : int
         Sessions that a signal forecasts, for which overlapping decisions are held.
+
+    Examples
+    --------
+    >>> from backtest.books.schedules import every_session
+    >>> BookInputs(np.array([[0.2, 0.1]]), every_session(1)).horizon
+    1
     """
 
     signal_TN: AnyFloatArray
@@ -165,6 +181,11 @@ class BookTargets:
         book keeps its positions.
     notes : tuple of BookNote
         Decisions that could not be made as configured, in the order of their sessions.
+
+    Examples
+    --------
+    >>> BookTargets(np.array([[0.5, 0.5]])).notes
+    ()
     """
 
     target_TN: FloatArray
@@ -172,9 +193,17 @@ class BookTargets:
 
 
 class Book(Options):
-    """A rule with its settings: a kind of book is a subclass in a file of `backtest.books.rules`."""
+    """A rule with its settings: a kind of book is a subclass in a file of `backtest.books.rules`.
 
-    kind: str
+    Examples
+    --------
+    >>> from backtest.books.rules.top_k_long_only import TopKLongOnly
+    >>> book = TopKLongOnly(k=10, rebalance_every=5)
+    >>> book.long_only, sorted(book.needs)
+    (True, [])
+    """
+
+    kind: str = ""
     """Selects the kind of book."""
     rebalance_every: int = Field(default=1, ge=1)
     """Dates with signals from one rebalancing to the next: 5 is a week of daily signals. Sessions without
@@ -283,6 +312,11 @@ def equal_weighted(universe_TN: BoolArray, like_TN: FloatArray) -> FloatArray:
     -------
     ndarray of shape (T, N)
         Target weights ``1/n``, known at the close of t; NaN rows = no decision.
+
+    Examples
+    --------
+    >>> equal_weighted(np.array([[True, True, False]]), np.zeros((1, 3)))
+    array([[0.5, 0.5, 0. ]])
     """
     count_T1 = universe_TN.sum(axis=1, keepdims=True)
     weight_TN: FloatArray = universe_TN / np.maximum(count_T1, 1)

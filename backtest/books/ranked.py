@@ -176,6 +176,11 @@ def neutralise(
     -----
     The regression is solved by the theorem of Frisch, Waugh and Lovell: weights and betas are demeaned within
     sectors, and the demeaned weights are regressed on the demeaned betas.
+
+    Examples
+    --------
+    >>> neutralise(np.array([[1.0, 0.0, -1.0, 0.5]]), beta_DN=np.array([[1.0, 1.0, 1.0, 2.0]])).round(2)
+    array([[ 1.25,  0.  , -1.25, -0.  ]])
     """
     out_DN = np.zeros_like(weight_DN)
     for d, weight_N in enumerate(weight_DN):

@@ -37,7 +37,7 @@ def forms(x_TN: np.ndarray) -> list[pl.DataFrame | pd.DataFrame]:
     first = wide(x_TN)
     long = first.unpivot(index="date", variable_name="ticker", value_name="x").sample(fraction=1.0, seed=1)
     pandas = pd.DataFrame(x_TN, index=pd.DatetimeIndex(DAYS), columns=NAMES)
-    return [first, long, first.to_pandas(), long.to_pandas(), pandas, pandas.stack().to_frame()]
+    return [first, long, first.to_pandas(), long.to_pandas(), pandas, pd.DataFrame({"x": pandas.stack()})]
 
 
 def test_every_form_of_a_frame_gives_the_same_metrics() -> None:

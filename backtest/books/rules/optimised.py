@@ -35,7 +35,13 @@ _ZERO = 1e-8  # a smaller weight is 0
 
 
 class WeightLimits(Options):
-    """WeightLimits of an optimised book, as fractions of NAV. Null is no limit."""
+    """WeightLimits of an optimised book, as fractions of NAV. Null is no limit.
+
+    Examples
+    --------
+    >>> WeightLimits(long_only=True, max_net=1.0, min_net=1.0).max_position
+    0.05
+    """
 
     long_only: bool = False
     """Whether short positions are excluded."""
@@ -153,6 +159,11 @@ class Optimised(Book):
     these sales count. The first book is not limited by it. If no weights satisfy all limits, or the solver
     fails, there is no decision: the last book is kept, and a note says why. Limits hold up to the tolerance
     of the solver (cvxpy, Clarabel), about 1e-8.
+
+    Examples
+    --------
+    >>> Optimised(limits=WeightLimits(max_turnover=0.2, max_sector_net=0.05)).needs == {"returns", "groups"}
+    True
     """
 
     kind: Literal["optimised"] = "optimised"

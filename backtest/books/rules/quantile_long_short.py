@@ -22,6 +22,12 @@ class QuantileLongShort(LongShortBook):
     two quantiles' mean returns, as in the high-minus-low portfolios of the literature. Ties at the edge of a
     side share the weight that is left. The gross exposure is below 2 only if one group of tied firms extends
     into both sides, because its long and short weights cancel.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> QuantileLongShort(quantiles=2).select(np.array([[0.3, 0.1, 0.2, 0.4]]))
+    array([[ 0.5, -0.5, -0.5,  0.5]])
     """
 
     kind: Literal["quantile_long_short"] = "quantile_long_short"

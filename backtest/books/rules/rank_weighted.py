@@ -24,6 +24,11 @@ class RankWeighted(LongShortBook):
     Notes
     -----
     Asness, Moskowitz and Pedersen 2013, "Value and momentum everywhere", equation 1.
+
+    Examples
+    --------
+    >>> RankWeighted().select(np.array([[0.3, 0.1, 0.2]]))
+    array([[ 1., -1.,  0.]])
     """
 
     kind: Literal["rank_weighted"] = "rank_weighted"

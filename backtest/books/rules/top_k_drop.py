@@ -37,6 +37,14 @@ class TopKDrop(Book):
     qlib lets the weights of firms that it keeps drift and splits the proceeds of its sales among its
     purchases, and here each decision resets every position to ``1/k``, which adds the turnover of the drift.
     If there are fewer than ``n_drop`` candidates, qlib sells more firms than it buys, and here k firms stay.
+
+    Examples
+    --------
+    >>> from backtest.books.schedules import every_session
+    >>> signal_TN = np.array([[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
+    >>> TopKDrop(k=2, n_drop=1).targets(BookInputs(signal_TN, every_session(2))).target_TN
+    array([[0.5, 0.5, 0. , 0. ],
+           [0. , 0.5, 0. , 0.5]])
     """
 
     kind: Literal["top_k_drop"] = "top_k_drop"

@@ -20,6 +20,11 @@ class TopKLongOnly(RankedBook):
 
     Each of them has weight ``1/k`` (gross 1, net 1); ties at the edge share equally. A date needs at least k
     signals; with exactly k, all are held.
+
+    Examples
+    --------
+    >>> TopKLongOnly(k=2).select(np.array([[0.3, 0.1, 0.2]]))
+    array([[0.5, 0. , 0.5]])
     """
 
     kind: Literal["top_k_long_only"] = "top_k_long_only"
