@@ -194,7 +194,8 @@ def run_task(
     """
     if task.device == "cpu":
         torch.set_num_threads(1)
-    data = to_tensors(arrays, task.inputs, task.device, windows=model_entry(task.registered).reads_windows)
+    reads_windows = getattr(model_entry(task.registered).build, "reads_windows", True)
+    data = to_tensors(arrays, task.inputs, task.device, windows=reads_windows)
     with _named_snapshot(snapshots):
         chosen = fit(
             task.registered,

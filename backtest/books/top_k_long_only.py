@@ -5,32 +5,40 @@ Shape suffixes: N firms, D decisions.
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from backtest.books.ranked import RankedBook
 from backtest.forecasts.daily import RankSelector
 from features.arrays import FloatArray
 
 
+@dataclass(frozen=True, slots=True)
 class TopKLongOnly(RankedBook):
-    """A long-only book: the ``k`` highest forecasts, equally weighted.
+    """Hold the k highest signals at weight ``1/k`` each (gross 1, net 1); ties at the edge share equally.
 
-    Each of them has weight ``1/k`` (gross 1, net 1); ties at the edge share equally. A date needs at least k
-    signals; with exactly k, all are held.
+    Attributes
+    ----------
+    k : int
+        Number of firms held, at least 1; a date needs at least k signals (with exactly k, all are held).
 
-    Examples
-    --------
-    >>> TopKLongOnly(k=2).select(np.array([[0.3, 0.1, 0.2]]))
-    array([[0.5, 0. , 0.5]])
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
     """
 
-    kind: Literal["top_k_long_only"] = "top_k_long_only"
-    """Selects this kind of book."""
-    k: int = Field(default=20, ge=1)
-    """Number of positions."""
+    kind: ClassVar[str] = "top_k_long_only"
+    formula: ClassVar[str] = "1/k for the k highest signals; ties share"
+    k: int = 20
+
+    def __post_init__(self) -> None:
+        RankedBook.__post_init__(self)
+        if self.k < 1:
+            msg = f"k is {self.k}; a book must hold at least 1 firm."
+            raise ValueError(msg)
 
     @property
     def long_only(self) -> bool:
