@@ -59,6 +59,11 @@ class Borrow:
     ------
     ValueError
         If a value is negative or not finite.
+
+    Examples
+    --------
+    >>> Borrow(50.0).bps_per_year
+    50.0
     """
 
     bps_per_year: Rate = 0.0
@@ -82,6 +87,11 @@ class Commission:
     ------
     ValueError
         If it is negative or not finite.
+
+    Examples
+    --------
+    >>> Commission(0.5, minimum=1e-6).bps
+    0.5
     """
 
     bps: float = 0.0
@@ -110,6 +120,11 @@ class Financing:
     ------
     ValueError
         If it is negative or not finite.
+
+    Examples
+    --------
+    >>> Financing(100.0).bps_per_year
+    100.0
     """
 
     bps_per_year: float = 0.0
@@ -133,6 +148,11 @@ class HalfSpread:
     ------
     ValueError
         If a value is negative or not finite.
+
+    Examples
+    --------
+    >>> HalfSpread(5.0).bps
+    5.0
     """
 
     bps: Rate = 0.0
@@ -168,6 +188,12 @@ class SquareRootImpact:
     ValueError
         If the coefficient is negative, the capital is not positive, one of them is not finite, or a cell is
         negative.
+
+    Examples
+    --------
+    >>> rate = volatility_per_root_volume(np.array([[0.02]]), np.array([[1e6]]))
+    >>> SquareRootImpact(coefficient=1.0, capital=1e7, volatility_per_root_volume_TN=rate).capital
+    10000000.0
     """
 
     coefficient: float
@@ -210,6 +236,11 @@ def volatility_per_root_volume(daily_volatility_TN: FloatArray, dollar_volume_TN
     ------
     ValueError
         If the shapes differ.
+
+    Examples
+    --------
+    >>> volatility_per_root_volume(np.array([[0.02]]), np.array([[1e6]]))
+    array([[2.e-05]])
     """
     require_shape("the dollar volume", dollar_volume_TN, daily_volatility_TN.shape)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -240,6 +271,11 @@ class CostModel:
         Paid on borrowed money.
     periods_per_year : float
         Sessions in a year: what fees and interest per year are divided by.
+
+    Examples
+    --------
+    >>> CostModel.flat(half_spread_bps=5.0, borrow_bps_per_year=50.0).half_spread.bps
+    5.0
     """
 
     half_spread: HalfSpread = HalfSpread()  # frozen
@@ -291,6 +327,12 @@ def corwin_schultz(high_TN: FloatArray, low_TN: FloatArray, close_TN: FloatArray
     ------
     ValueError
         If the shapes differ, the window is below 1 session, or a price is not above zero.
+
+    Examples
+    --------
+    >>> high, low = np.full((5, 1), 10.1), np.full((5, 1), 9.9)
+    >>> corwin_schultz(high, low, np.full((5, 1), 10.0), window=2)[-1].round(4)
+    array([0.01])
     """
     require_shape("low", low_TN, high_TN.shape)
     require_shape("close", close_TN, high_TN.shape)
@@ -323,6 +365,11 @@ def roll(close_TN: FloatArray, window: int) -> FloatArray:
     ------
     ValueError
         If the window is below 1 session, or a price is not above zero.
+
+    Examples
+    --------
+    >>> roll(np.array([[10.0], [10.1]] * 5), window=8)[-1].round(4)
+    array([0.01])
     """
     _require_prices("close", close_TN)
     return 0.5 * roll_spread(close_TN / lag(close_TN, 1) - 1.0, window)

@@ -43,11 +43,11 @@ def market(n_sessions: int, n_firms: int) -> tuple[FloatArray, FloatArray, BoolA
 def weights(signal_TN: FloatArray, quantiles: int = QUANTILES) -> FloatArray:
     """Target weights of the long-short book, gross 1: vectorbt does not lend money."""
     from backtest.books.book import BookInputs
-    from backtest.books.quantile_long_short import QuantileLongShort
+    from backtest.books.rules.quantile_long_short import QuantileLongShort
     from backtest.books.schedules import Schedule
 
     inputs = BookInputs(signal_TN, Schedule(np.ones(len(signal_TN), dtype=np.bool_)))
-    target_TN = QuantileLongShort(quantiles).targets(inputs).target_TN
+    target_TN = QuantileLongShort(quantiles=quantiles).targets(inputs).target_TN
     target_TN *= 0.5
     return target_TN
 

@@ -20,25 +20,25 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backtest.books.book import Book, BookInputs, PastReturns
-from backtest.books.optimised import Limits, Optimised
-from backtest.books.quantile_long_short import QuantileLongShort
-from backtest.books.rank_weighted import RankWeighted
+from backtest.books.rules.optimised import Optimised, WeightLimits
+from backtest.books.rules.quantile_long_short import QuantileLongShort
+from backtest.books.rules.rank_weighted import RankWeighted
+from backtest.books.rules.top_k_drop import TopKDrop
+from backtest.books.rules.top_k_long_only import TopKLongOnly
 from backtest.books.schedules import every_session
-from backtest.books.top_k_drop import TopKDrop
-from backtest.books.top_k_long_only import TopKLongOnly
 
 BEFORE = 252
 BY_RANK: dict[str, Book] = {
-    "quantile_long_short": QuantileLongShort(10),
-    "top_k_long_only": TopKLongOnly(50),
-    "top_k_drop": TopKDrop(50, 5),
+    "quantile_long_short": QuantileLongShort(quantiles=10),
+    "top_k_long_only": TopKLongOnly(k=50),
+    "top_k_drop": TopKDrop(k=50, n_drop=5),
     "rank_weighted": RankWeighted(),
     "rank_weighted, neutral": RankWeighted(neutral=("sector", "beta")),
-    "quantile_long_short, inverse volatility": QuantileLongShort(10, inverse_volatility=True),
-    "quantile_long_short, overlapping 5": QuantileLongShort(10, holding=5),
-    "quantile_long_short, target volatility": QuantileLongShort(10, target_volatility=0.1),
+    "quantile_long_short, inverse volatility": QuantileLongShort(quantiles=10, inverse_volatility=True),
+    "quantile_long_short, overlapping 5": QuantileLongShort(quantiles=10, overlap=True),
+    "quantile_long_short, target volatility": QuantileLongShort(quantiles=10, target_volatility=0.1),
 }
-OPTIMISED = Optimised(Limits(max_turnover=0.3, max_sector_net=0.05, max_beta=0.05))
+OPTIMISED = Optimised(limits=WeightLimits(max_turnover=0.3, max_sector_net=0.05, max_beta=0.05))
 
 
 def inputs(firms: int, sessions: int, every: int = 1) -> BookInputs:
@@ -52,6 +52,7 @@ def inputs(firms: int, sessions: int, every: int = 1) -> BookInputs:
         beta_TN=rng.normal(1.0, 0.3, (sessions, firms)),
         volatility_TN=rng.uniform(0.01, 0.03, (sessions, firms)),
         past=PastReturns(0.02 * (0.5 * common + rng.normal(size=common.shape)), BEFORE),
+        horizon=5,
     )
 
 

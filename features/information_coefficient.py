@@ -37,6 +37,11 @@ def ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArra
     ------
     ValueError
         If the shapes differ.
+
+    Examples
+    --------
+    >>> ic_by_date(np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]]), np.array([[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]]))
+    array([1., 0.])
     """
     require_shape("the label", label_TN, forecast_TN.shape)
     known_TN = np.isfinite(forecast_TN) & np.isfinite(label_TN)
@@ -65,6 +70,11 @@ def rank_ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> Floa
     """Spearman correlation within each date: `ic_by_date` of average ranks, with the same NaN rules.
 
     Ties share their mean rank (`scipy.stats.rankdata`).
+
+    Examples
+    --------
+    >>> rank_ic_by_date(np.array([[1.0, 2.0, 9.0]]), np.array([[0.1, 0.3, 0.2]]))
+    array([0.5])
     """
     from scipy.stats import rankdata  # imported here because the import takes half a second
 

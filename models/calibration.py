@@ -85,7 +85,7 @@ def calibrate(output_DNK: AnyFloatArray, target_DNK: AnyFloatArray) -> Calibrati
     Examples
     --------
     >>> output = np.array([[1.0, 2.0, 4.0], [0.0, 3.0, 1.0]])[..., None]
-    >>> calibrate(output, 0.01 * output - 0.02).lines[0].slope
+    >>> round(calibrate(output, 0.01 * output - 0.02).lines[0].slope, 6)
     0.01
     """
     return Calibration(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.calibration import Calibration
 from models.fitted import EpochRecord, OnEpoch, Tensors
 from models.quantiles import QuantileHead
+from models.spec import Space, Value
 
 
 class Forecaster(nn.Module, ABC):
@@ -31,6 +32,8 @@ class Forecaster(nn.Module, ABC):
     stackable
         Whether all shapes are independent of values for a dense batch, so that several seeds can be trained
         together (`models.fitting.stacked`).
+    space
+        Settings that ``peerglass tune`` searches; empty if the model has no search space.
     uses_days
         Whether days of the window can be ablated in a model without day attention.
     zeroed_days
@@ -45,6 +48,7 @@ class Forecaster(nn.Module, ABC):
 
     uses_peers: ClassVar[bool]
     stackable: ClassVar[bool] = False
+    space: ClassVar[Space] = {}
     uses_days: bool
     zeroed_days: int
     quantile_head: QuantileHead | None
@@ -151,10 +155,24 @@ class Baseline(ABC):
         Whether it reads windows of channels. If not, a training does not copy the channels.
     has_unit
         Whether its forecasts are in the target's unit. A fixed rule that ranks firms has none.
+    learns
+        Whether it has parameters. A fixed rule has none.
+    space
+        As :attr:`Forecaster.space`.
+    quick
+        Options with which it is fitted in a moment, to examine the code around it.
     """
 
     reads_windows: ClassVar[bool] = True
     has_unit: ClassVar[bool] = True
+    learns: ClassVar[bool] = True
+    space: ClassVar[Space] = {}
+    quick: ClassVar[Mapping[str, Value]] = {}
+
+    @classmethod
+    def extra_memory(cls, cells: int, characteristics: int) -> float:
+        """Bytes that a fit needs beside the panel; cells are sessions times firms."""
+        return 0.0
 
     @abstractmethod
     def fit(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
 from models.forecasters.seq2seq import Seq2Seq, Seq2SeqConfig
 from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
 from models.forecasters.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
-from models.spec import Shape
+from models.spec import Shape, Space, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,41 @@ class ModelEntry:
     kind: Literal["neural", "baseline"]
     config: type[Any]
     build: Callable[[Any, Shape], Forecaster | Baseline]
+
+    @property
+    def space(self) -> Space:
+        """Settings that are searched; empty if the model has no search space."""
+        return getattr(self.build, "space", {})
+
+    @property
+    def learns(self) -> bool:
+        """Whether the model has parameters; a fixed rule has none."""
+        return bool(getattr(self.build, "learns", True))
+
+    @property
+    def reads_windows(self) -> bool:
+        """Whether the model reads windows of channels."""
+        return bool(getattr(self.build, "reads_windows", True))
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether the forecasts are in the target's unit."""
+        return bool(getattr(self.build, "has_unit", True))
+
+    @property
+    def stackable(self) -> bool:
+        """Whether several seeds can be trained together."""
+        return bool(getattr(self.build, "stackable", False))
+
+    @property
+    def quick(self) -> Mapping[str, Value]:
+        """Options with which the model is fitted in a moment."""
+        return getattr(self.build, "quick", {})
+
+    def extra_memory(self, cells: int, characteristics: int) -> float:
+        """Bytes that a fit needs beside the panel (`Baseline.extra_memory`)."""
+        measure = getattr(self.build, "extra_memory", None)
+        return 0.0 if measure is None else float(measure(cells, characteristics))
 
     @property
     def has_day_encoder(self) -> bool:

@@ -9,6 +9,36 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 ConfigT = TypeVar("ConfigT")
+Value = int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from ``low`` to ``high`` inclusive, sampled uniformly, or log-uniformly with ``log``."""
+
+    low: float
+    high: float
+    log: bool = False
+    integer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few values."""
+
+    values: tuple[Value, ...]
+
+
+Space = Mapping[str, Range | Choice]
+"""Search space: setting -> range or choices; ``fit.lr`` is a setting of the section ``fit``."""
+
+FIT_SPACE: Space = {
+    "fit.lr": Range(3e-4, 1e-2, log=True),
+    "fit.weight_decay": Range(1e-4, 1.0, log=True),
+}
+"""Settings of the training of a network that are searched."""
+
+DROPOUT_SPACE = Range(0.0, 0.4)
 
 
 class IncompatibleConfig(ValueError):  # noqa: N818  (names the condition, as StopIteration does)

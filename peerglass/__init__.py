@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peerglass.attribution import Attribution, explain
+    from peerglass.frames import audit_signal, forecast_metrics, run_book
     from peerglass.network import PeerNetwork, peer_network
     from peerglass.running import ingest, init, prices, run_config
     from peerglass.runs import Run, list_runs, open_run
@@ -31,8 +32,10 @@ __all__ = [
     "PeerNetwork",
     "PeerglassError",
     "Run",
+    "audit_signal",
     "backtest",
     "explain",
+    "forecast_metrics",
     "ingest",
     "init",
     "list_runs",
@@ -40,27 +43,21 @@ __all__ = [
     "open_run",
     "peer_network",
     "prices",
+    "run_book",
     "run_config",
 ]
 
 _MODULES = {
-    "Attribution": "peerglass.attribution",
-    "Backtest": "peerglass.signals",
-    "Model": "peerglass.scoring",
-    "PeerNetwork": "peerglass.network",
-    "PeerglassError": "pipelines.errors",
-    "Run": "peerglass.runs",
-    "backtest": "peerglass.signals",
-    "explain": "peerglass.attribution",
-    "ingest": "peerglass.running",
-    "init": "peerglass.running",
-    "list_runs": "peerglass.runs",
-    "load_model": "peerglass.scoring",
-    "peer_network": "peerglass.network",
-    "open_run": "peerglass.runs",
-    "prices": "peerglass.running",
-    "run_config": "peerglass.running",
+    "pipelines.errors": ("PeerglassError",),
+    "peerglass.attribution": ("Attribution", "explain"),
+    "peerglass.frames": ("audit_signal", "forecast_metrics", "run_book"),
+    "peerglass.network": ("PeerNetwork", "peer_network"),
+    "peerglass.running": ("ingest", "init", "prices", "run_config"),
+    "peerglass.runs": ("Run", "list_runs", "open_run"),
+    "peerglass.scoring": ("Model", "load_model"),
+    "peerglass.signals": ("Backtest", "backtest"),
 }
+"""Module -> names of the public API that it defines."""
 
 
 def _import_own_pipelines() -> None:
@@ -86,9 +83,10 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 (any public name)
         from importlib.metadata import version
 
         return version("peerglass")
-    if name not in _MODULES:
-        raise AttributeError(f"module 'peerglass' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'peerglass' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

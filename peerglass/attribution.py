@@ -39,6 +39,13 @@ class Attribution:
     unit
         ``return`` (a fraction), ``standard deviations`` if the model forecasts normal scores of ranks, or
         ``none`` if its forecasts have no unit.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> found = peerglass.explain(peerglass.load_model("latest", "ridge"), permutations=2)
+    >>> len(found.explanation.values) == found.forecasts.height
+    True
     """
 
     explanation: shap.Explanation
@@ -84,6 +91,13 @@ def explain(
     The values answer what moved a forecast, not what causes returns. The guide's page on attribution says how
     players are removed. `peerglass explain RUN` attributes a sample of a whole run and stores tables, which
     :meth:`peerglass.Run.table` reads.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> model = peerglass.load_model("latest", "ridge")
+    >>> peerglass.explain(model, permutations=2).forecasts.columns
+    ['date', 'ticker', 'forecast', 'base_value']
     """
     newest = first is None and last is None
     sessions = model.scored[-1:] if newest else model.sessions(first, last)

@@ -59,6 +59,13 @@ class PeerNetwork:
         criteria together), criterion, value, interval (90%), needs, outcome (pass, fail or open), margin
         (distance to another outcome, in halves of the interval) and near (other answers that a small move of
         a figure would give). Without rows if the run has no verdict.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> network = peerglass.peer_network(peerglass.open_run("latest"))
+    >>> network.latest() == network.dated["date"].max()
+    True
     """
 
     model: str
@@ -251,6 +258,12 @@ def peer_network(run: Run, model: str | None = None) -> PeerNetwork:
     ------
     ConfigError
         If the run was not explained, or has no network of the model.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> peerglass.peer_network(peerglass.open_run("latest")).model
+    'temporal_peer'
     """
     edges = run.table("explain_edges")
     models = edges["model"].unique(maintain_order=True).to_list()

@@ -55,6 +55,15 @@ def init(
         If the config exists, or the file is neither CSV nor Parquet.
     DataError
         If the file cannot be read, or is too short for a walk-forward.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> prices = peerglass.prices("tiny.yaml").select("date", "ticker", "close")
+    >>> prices.write_csv("prices.csv")
+    >>> text = peerglass.init("prices.csv", "drafted.yaml", replace=True)
+    >>> "kind: files" in text
+    True
     """
     return write_draft(Path(prices), Path(config), date_format, replace=replace).text
 
@@ -77,6 +86,11 @@ def ingest(config: str | Path, overrides: Iterable[str] = (), *, echo: Callable[
         If the config is invalid, or the lake belongs to another source.
     DataError
         If the source cannot be read.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> peerglass.ingest("tiny.yaml")
     """
     ingest_config(load_config(Path(config), overrides), echo, Silent())
 
@@ -101,6 +115,12 @@ def run_config(
     ------
     PeerglassError
         As `peerglass run`; the message is one sentence.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> peerglass.run_config("tiny.yaml").models  # finished before: nothing is trained again
+    ('ridge', 'lightgbm', 'temporal_peer')
     """
     report = run_stages(load_config(Path(config), overrides), echo, progress=Silent())
     return open_run(report.parent)
@@ -131,6 +151,12 @@ def prices(config: str | Path | Config, overrides: Iterable[str] = ()) -> pl.Dat
         If the config is invalid.
     DataError
         If the lake is empty, or no firm is ever in the universe.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> peerglass.prices("tiny.yaml").columns[:4]
+    ['date', 'ticker', 'close', 'total_return']
     """
     checked = config if isinstance(config, Config) else load_config(Path(config), overrides, models=False)
     lake = open_lake(checked)

@@ -40,6 +40,13 @@ class Run:
     ----------
     recorded
         The run, or the measured signals, as the pipeline opens them.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> run = peerglass.open_run("latest")
+    >>> run.table("ladder").columns[:2]
+    ['model', ...]
     """
 
     recorded: RecordedRun | MeasuredSignals
@@ -236,6 +243,12 @@ def open_run(name: str | Path = "latest", output: str | Path = _OUTPUT) -> Run:
         If no run or more than one matches.
     DataError
         If the run's folder is damaged.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> peerglass.open_run("latest").models
+    ('ridge', 'lightgbm', 'temporal_peer')
     """
     measured = find_signals(str(name), Path(output))
     return Run(measured or open_recorded_run(str(name), Path(output)))
@@ -253,6 +266,12 @@ def list_runs(output: str | Path = _OUTPUT) -> pl.DataFrame:
     -------
     polars.DataFrame
         run, started (UTC), folder.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> peerglass.list_runs().columns
+    ['run', 'started', 'folder']
     """
     found = list_records(Path(output))
     return pl.DataFrame(

@@ -39,6 +39,12 @@ class Model:
         The fitted forecaster.
     inputs
         Scales of the channels and known groups, fitted on the fold's training sessions.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> peerglass.load_model("latest", "ridge").score().columns
+    ['date', 'ticker', 'forecast']
     """
 
     run: Run
@@ -145,6 +151,12 @@ def load_model(run: Run | str, model: str, fold: int | None = None, seed: int | 
         If the run has no such model, fold or seed.
     DataError
         If the checkpoint is missing or corrupted, or the lake no longer holds the data of the run.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> peerglass.load_model("latest", "ridge", fold=0, seed=7)
+    <peerglass model ridge of tiny-..., fold 0, seed 7>
     """
     opened = run if isinstance(run, Run) else open_run(run)
     if model not in opened.models:

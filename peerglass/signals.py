@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from peerglass.frames import check_signals
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market
@@ -23,8 +24,6 @@ from pipelines.train.trials import Scope, count_trials, record, signal_trials
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_KEY = ("date", "ticker")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +43,15 @@ class Backtest:
         Signal -> number of its other values, which were ignored.
     trials
         Number of trials that count against these signals at the time of the call, themselves included.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> prices = peerglass.prices("tiny.yaml")
+    >>> signal = prices.select("date", "ticker", reversal=-prices["total_return"])
+    >>> found = peerglass.backtest(signal, "tiny.yaml", ["output=elsewhere"])
+    >>> found.ladder["model"][0]
+    'reversal'
     """
 
     config: Config
@@ -84,11 +92,20 @@ def backtest(
     DataError
         If a column is missing or of the wrong type, a firm appears twice on a date, a value is infinite, a
         signal has no value in the universe or is constant on every date, or the lake is empty.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> prices = peerglass.prices("tiny.yaml")
+    >>> signal = prices.select("date", "ticker", reversal=-prices["total_return"])
+    >>> found = peerglass.backtest(signal, "tiny.yaml", ["output=elsewhere"])
+    >>> sorted(found.tables)[:2]
+    [...]
     """
     checked = config if isinstance(config, Config) else load_config(Path(config), overrides, models=False)
     if isinstance(config, Config) and list(overrides):
         raise ConfigError("overrides are for a config that is given by its path; this one is loaded already.")
-    signals = _checked(frame if isinstance(frame, pl.DataFrame) else pl.from_pandas(frame))
+    signals = check_signals(frame if isinstance(frame, pl.DataFrame) else pl.from_pandas(frame))
     checked, _ = with_tradable_delay(checked)
     table = SignalTable(Path("frame"), signals, ())
     lake = open_lake(checked)
@@ -131,37 +148,3 @@ def backtest(
         left_out={name: signals[name].count() - number for name, number in used.items()},
         trials=trials,
     )
-
-
-def _checked(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return date, ticker and the signals as float64, with null where there is no signal."""
-    missing = [name for name in _KEY if name not in frame.columns]
-    if missing:
-        raise DataError(
-            f"The frame has no column {missing[0]!r}; it needs date, ticker and one column per signal, and "
-            f"has {', '.join(frame.columns)}."
-        )
-    names = [name for name in frame.columns if name not in _KEY]
-    wrong = [name for name in names if not frame.schema[name].is_numeric()]
-    if wrong or not names:
-        problem = (
-            f"a column {wrong[0]!r} of type {frame.schema[wrong[0]]}" if wrong else "no column of a signal"
-        )
-        raise DataError(f"The frame has {problem}; signals are columns of numbers.")
-    if not frame.schema["date"].is_temporal():
-        raise DataError(f"The column date is of type {frame.schema['date']}; convert it to dates first.")
-    signals = frame.select(
-        pl.col("date").dt.date(),  # of its own time zone; a cast would give the day in UTC
-        pl.col("ticker").cast(pl.String),
-        pl.col(names).cast(pl.Float64).fill_nan(None),
-    )
-    twice = signals.filter(signals.select(_KEY).is_duplicated())
-    if twice.height:
-        day, ticker = twice.select(_KEY).row(0)
-        raise DataError(f"{ticker} appears more than once on {day}; keep one row per firm and date.")
-    for name in names:
-        if signals[name].is_infinite().any():
-            raise DataError(
-                f"The signal {name!r} has an infinite value; use finite numbers, or null for none."
-            )
-    return signals.sort(_KEY)

@@ -1,19 +1,15 @@
-"""Sections of the configuration: frozen, strict about unknown keys, printed without their secrets."""
+"""Sections of the configuration, and the types of settings that are places."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
-from pydantic_core import PydanticCustomError
-
+from features.options import Options
 from pipelines.secrets import masked
 
 Settings = dict[str, Any]
-UNKNOWN_KEY = "unknown_key"
-"""Type of the error for an unknown key; its context holds the ``key`` and the ``known`` keys."""
 RELATIVE_PATHS = "a relative path in a config is relative to the config's file, or to its root"
 """How a path was resolved, for the error of a file that is not there."""
 
@@ -37,24 +33,8 @@ StoreSetting = Annotated[str, PathKind.STORE]
 """A tracking store: the URI of a server or of an SQLite file, or a path."""
 
 
-class Section(BaseModel):
-    """A frozen block of the configuration that refuses unknown keys.
-
-    The refusal is a pydantic error of type `UNKNOWN_KEY`, located at the section. pydantic's own
-    ``extra_forbidden`` does not name the keys that are allowed.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown_keys(cls, given: Any) -> Any:  # noqa: ANN401 (YAML holds anything)
-        if isinstance(given, Mapping):
-            for key in given:
-                if key not in cls.model_fields:
-                    context = {"key": str(key), "known": sorted(cls.model_fields)}
-                    raise PydanticCustomError(UNKNOWN_KEY, "{key} is not a known name", context)
-        return given
+class Section(Options):
+    """A block of the configuration that is printed without its secrets."""
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Show the settings with their secrets masked."""

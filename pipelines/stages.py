@@ -372,7 +372,7 @@ def compile_loops() -> None:
     import numpy as np
 
     from backtest.accounts.accounting import run_book
-    from backtest.books.quantile_long_short import QuantileLongShort
+    from backtest.books.rules.quantile_long_short import QuantileLongShort
     from backtest.costs import CostModel
     from backtest.forecasts.daily import SortedPanel, persistence
     from backtest.forecasts.metrics import forecast_metrics

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from backtest.books.book import Book, BookInputs
-from backtest.books.quantile_long_short import QuantileLongShort
+from backtest.books.rules.quantile_long_short import QuantileLongShort
+from backtest.books.rules.top_k_long_only import TopKLongOnly
 from backtest.books.schedules import every_session
-from backtest.books.top_k_long_only import TopKLongOnly
 from features.arrays import AnyFloatArray, FloatArray
 
 
@@ -17,9 +17,9 @@ def weights(book: Book, signal_TN: AnyFloatArray, rebalance_every: int = 1) -> F
 
 def quantile_long_short(signal_TN: AnyFloatArray, q: int = 5, rebalance_every: int = 1) -> FloatArray:
     """Target weights of the quantile long-short book."""
-    return weights(QuantileLongShort(q), signal_TN, rebalance_every)
+    return weights(QuantileLongShort(quantiles=q), signal_TN, rebalance_every)
 
 
 def top_k_long_only(signal_TN: AnyFloatArray, k: int = 50, rebalance_every: int = 1) -> FloatArray:
     """Target weights of the top-k book."""
-    return weights(TopKLongOnly(k), signal_TN, rebalance_every)
+    return weights(TopKLongOnly(k=k), signal_TN, rebalance_every)

@@ -124,6 +124,13 @@ def run_book(
     ValueError
         If shapes differ, there is no session, the delay is too short, the total-return index is negative or
         infinite, or a row of targets is infinite or only partly NaN.
+
+    Examples
+    --------
+    >>> index, traded = np.array([[1.0, 1.0], [1.1, 1.0]]), np.ones((2, 2), dtype=bool)
+    >>> result = run_book(np.array([[1.0, 0.0], [np.nan, np.nan]]), index, traded, CostModel(), delay=0)
+    >>> result.nav_net_T
+    array([1. , 1.1])
     """
     market = prepare_market(total_return_index_TN, traded_TN, delisted_TN)
     return account_book(target_TN, market, costs, delay, execution=execution, keep_ledger=keep_ledger)
@@ -138,7 +145,14 @@ def account_book(
     execution: Execution = AT_CLOSE,
     keep_ledger: bool = False,
 ) -> BookResult:
-    """Compute the accounts of one book on a prepared market, which many books can share; see `run_book`."""
+    """Compute the accounts of one book on a prepared market, which many books can share; see `run_book`.
+
+    Examples
+    --------
+    >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
+    >>> account_book(np.array([[0.5], [np.nan]]), market, CostModel.flat(10.0), delay=0).turnover_T
+    array([0.25, 0.  ])
+    """
     from backtest.accounts.compounding import compound
     from backtest.accounts.positions import run_lanes
 
@@ -211,6 +225,13 @@ class BookBatch:
         First session with a trade; T if there was none.
     ruined_V : ndarray of int64, shape (V,)
         Session of ruin; T for a book that survived.
+
+    Examples
+    --------
+    >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
+    >>> targets = Decisions.from_targets(np.array([[1.0], [1.0]]))
+    >>> run_books([Variant(targets, CostModel(), 0)], market).ruined_V  # T: it survived
+    array([2])
     """
 
     return_net_VT: FloatArray
@@ -243,6 +264,15 @@ def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
     ------
     ValueError
         If there is no variant, or one does not fit the market.
+
+    Examples
+    --------
+    >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
+    >>> targets = Decisions.from_targets(np.array([[1.0], [np.nan]]))
+    >>> batch = run_books([Variant(targets, CostModel.flat(bps), delay=0) for bps in (0.0, 10.0)], market)
+    >>> batch.return_net_VT.round(4)
+    array([[ 0.    ,  0.1   ],
+           [-0.001 ,  0.1001]])
     """
     if not variants:
         msg = "There is no variant: pass at least one."
@@ -316,6 +346,11 @@ class Account:
         (`backtest.accounts.execution.Execution.carry`).
     cash : float
         Cash; negative if money is borrowed.
+
+    Examples
+    --------
+    >>> Account(value_N=np.array([0.6]), open_N=np.array([0.0]), cash=0.4).nav
+    1.0
     """
 
     value_N: FloatArray
@@ -357,6 +392,13 @@ def roll_forward(
     ------
     ValueError
         If shapes differ, or a position or an open order has no value in row 0.
+
+    Examples
+    --------
+    >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
+    >>> held = Account(value_N=np.array([1.0]), open_N=np.array([0.0]), cash=0.0)
+    >>> roll_forward(held, np.full((2, 1), np.nan), market, CostModel(), AT_CLOSE).value_N
+    array([1.1])
     """
     from backtest.accounts.positions import run_lanes
 

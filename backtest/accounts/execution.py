@@ -49,6 +49,11 @@ class ParticipationCap:
     ------
     ValueError
         If the fraction or the capital is not finite and above 0, or a cell is negative.
+
+    Examples
+    --------
+    >>> ParticipationCap(fraction=0.1, capital=1e6, dollar_volume_TN=np.full((1, 1), 1e7)).fraction
+    0.1
     """
 
     fraction: float
@@ -85,6 +90,11 @@ class Execution:
     lot_TN : ndarray of shape (T, N), optional
         Units of the total-return index that are a lot, for a capital of 1 at the start (`lot_units`). Orders
         are rounded towards zero to whole lots; a position can be closed whole. None: any size is traded.
+
+    Examples
+    --------
+    >>> Execution(carry=True).carries
+    True
     """
 
     price_over_close_TN: FloatArray | None = None
@@ -126,6 +136,11 @@ def at_price_limit(
     -------
     ndarray of shape (T, N)
         1 at the upper limit, -1 at the lower one, 0 elsewhere.
+
+    Examples
+    --------
+    >>> at_price_limit(np.array([[11.0, 10.5]]), np.array([[10.0, 10.0]]), np.array([[0.1, 0.1]]))
+    array([[1., 0.]])
     """
     whole_TN = limit_TN * reference_TN
     room_TN = np.maximum(whole_TN - 0.5 * tick, 0.5 * whole_TN) - 1e-9 * reference_TN
@@ -159,6 +174,11 @@ def price_over_close(
     ------
     ValueError
         If a field that the price needs is missing.
+
+    Examples
+    --------
+    >>> price_over_close("open", np.array([[10.0]]), open_TN=np.array([[9.9]]))
+    array([[0.99]])
     """
     fields = {"open": open_TN, "high": high_TN, "low": low_TN}
     used: list[FloatArray] = []

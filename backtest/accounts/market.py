@@ -28,6 +28,13 @@ class BookMarket:
         Last known total-return index; 0 before the first known value.
     state_TN : ndarray of uint8, shape (T, N)
         Sum of `KNOWN`, `TRADABLE` and `GONE`. See `features.panel.holding`.
+
+    Examples
+    --------
+    >>> market = prepare_market(np.array([[1.0], [1.1]]), np.array([[True], [False]]))
+    >>> (market.state_TN & TRADABLE) > 0
+    array([[ True],
+           [False]])
     """
 
     value_TN: FloatArray
@@ -69,6 +76,12 @@ def prepare_market(
     ------
     ValueError
         If shapes differ, there is no session, or the index is negative or infinite.
+
+    Examples
+    --------
+    >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
+    >>> market.n_sessions, market.n_firms
+    (2, 1)
     """
     if total_return_index_TN.ndim != 2 or not len(total_return_index_TN):
         msg = (

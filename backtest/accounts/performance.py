@@ -73,6 +73,14 @@ class BookMetrics:
         Session on which the book was ruined; None if it was not.
     identity_gap : float
         Largest relative difference between the two NAVs (from returns and from the ledger).
+
+    Examples
+    --------
+    >>> from backtest.accounts.accounting import run_book
+    >>> from backtest.costs import CostModel
+    >>> index = np.array([[1.0], [1.1], [1.0]])
+    >>> book_metrics(run_book(np.ones((3, 1)), index, index > 0, CostModel(), 0)).leverage
+    1.0
     """
 
     n_sessions: int
@@ -114,6 +122,15 @@ class ActiveMetrics:
     information_ratio : float
         Mean over sample standard deviation of the active return, annual; NaN if the two returns differ only
         by rounding.
+
+    Examples
+    --------
+    >>> from backtest.accounts.accounting import run_book
+    >>> from backtest.costs import CostModel
+    >>> index = np.array([[1.0], [1.1], [1.0]])
+    >>> book = run_book(np.ones((3, 1)), index, index > 0, CostModel(), 0)
+    >>> active_metrics(book, book).tracking_error
+    0.0
     """
 
     tracking_error: float
@@ -139,6 +156,14 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
     ------
     ValueError
         If the shapes of rates and accounts differ, or a rate is NaN on a session with positions.
+
+    Examples
+    --------
+    >>> from backtest.accounts.accounting import run_book
+    >>> from backtest.costs import CostModel
+    >>> index = np.array([[1.0], [1.1], [1.0]])
+    >>> round(book_metrics(run_book(np.ones((3, 1)), index, index > 0, CostModel(), 0)).max_drawdown_net, 4)
+    0.0909
     """
     span, year = counted_sessions(result), result.periods_per_year
     last = span.stop
@@ -206,6 +231,15 @@ def active_metrics(result: BookResult, benchmark: BookResult) -> ActiveMetrics:
     ------
     ValueError
         If the numbers of sessions differ.
+
+    Examples
+    --------
+    >>> from backtest.accounts.accounting import run_book
+    >>> from backtest.costs import CostModel
+    >>> index = np.array([[1.0], [1.1], [1.0]])
+    >>> book, half = (run_book(np.full((3, 1), w), index, index > 0, CostModel(), 0) for w in (1.0, 0.5))
+    >>> round(active_metrics(book, half).information_ratio, 2)
+    0.5
     """
     require_shape("the benchmark's return", benchmark.return_gross_T, result.return_net_T.shape)
     span = counted_sessions(result)
@@ -248,7 +282,13 @@ def risk_free_cost(cash_T: FloatArray, rate_T: FloatArray) -> FloatArray:
 
 
 def annual_return(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_YEAR) -> float:
-    """Geometric annual return of session returns; infinite if it overflows for a short series."""
+    """Geometric annual return of session returns; infinite if it overflows for a short series.
+
+    Examples
+    --------
+    >>> round(annual_return(np.full(252, 0.001)), 4)
+    0.2864
+    """
     if not len(return_T):
         return math.nan
     with np.errstate(over="ignore"):
@@ -256,35 +296,71 @@ def annual_return(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_Y
 
 
 def annual_volatility(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_YEAR) -> float:
-    """Sample standard deviation of session returns times the root of the periods; NaN with fewer than 2."""
+    """Sample standard deviation of session returns times the root of the periods; NaN with fewer than 2.
+
+    Examples
+    --------
+    >>> round(annual_volatility(np.array([0.01, -0.01, 0.01])), 3)
+    0.183
+    """
     return float(return_T.std(ddof=1)) * math.sqrt(periods_per_year) if len(return_T) > 1 else math.nan
 
 
 def sharpe(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_YEAR) -> float:
-    """Annualised mean over volatility of session returns; NaN without variation."""
+    """Annualised mean over volatility of session returns; NaN without variation.
+
+    Examples
+    --------
+    >>> round(sharpe(np.array([0.01, -0.005, 0.01])), 2)
+    9.17
+    """
     volatility = annual_volatility(return_T, periods_per_year)
     return ratio(mean_known(return_T) * periods_per_year, volatility)
 
 
 def sortino(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_YEAR) -> float:
-    """Annualised mean of session returns over ``sqrt(mean(min(r, 0)^2))``; NaN without a loss."""
+    """Annualised mean of session returns over ``sqrt(mean(min(r, 0)^2))``; NaN without a loss.
+
+    Examples
+    --------
+    >>> round(sortino(np.array([0.01, -0.005, 0.01])), 2)
+    27.5
+    """
     downside = math.sqrt(mean_known(np.minimum(return_T, 0.0) ** 2))
     return ratio(mean_known(return_T), downside) * math.sqrt(periods_per_year)
 
 
 def max_drawdown(return_T: FloatArray) -> float:
-    """Largest fall of compounded NAV from an earlier peak, including the starting capital; 0 to 1."""
+    """Largest fall of compounded NAV from an earlier peak, including the starting capital; 0 to 1.
+
+    Examples
+    --------
+    >>> round(max_drawdown(np.array([0.1, -0.2, 0.05])), 4)
+    0.2
+    """
     nav_T = np.concatenate([[1.0], np.cumprod(np.maximum(1.0 + return_T, 0.0))])
     return float(np.max(1.0 - nav_T / np.maximum.accumulate(nav_T)))
 
 
 def calmar(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_YEAR) -> float:
-    """Geometric annual return over the largest drawdown (Young 1991); NaN without a drawdown."""
+    """Geometric annual return over the largest drawdown (Young 1991); NaN without a drawdown.
+
+    Examples
+    --------
+    >>> round(calmar(np.array([0.01, -0.005, 0.001]), periods_per_year=12), 2)
+    4.81
+    """
     return ratio(annual_return(return_T, periods_per_year), max_drawdown(return_T))
 
 
 def skewness(return_T: FloatArray) -> float:
-    """Skewness ``m3 / m2^1.5`` of session returns, population moments; NaN without variation."""
+    """Skewness ``m3 / m2^1.5`` of session returns, population moments; NaN without variation.
+
+    Examples
+    --------
+    >>> round(skewness(np.array([0.0, 0.0, 0.03])), 3)
+    0.707
+    """
     if len(return_T) < 2:
         return math.nan
     deviation_T = return_T - return_T.mean()

@@ -61,6 +61,15 @@ class BookResult:
         Amount owed beyond the capital at ruin; 0 otherwise.
     periods_per_year : float
         Sessions in a year, which annual figures use.
+
+    Examples
+    --------
+    >>> from backtest.accounts.accounting import run_book
+    >>> index, traded = np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool)
+    >>> from backtest.costs import CostModel
+    >>> result = run_book(np.array([[1.0], [np.nan]]), index, traded, CostModel.flat(5.0), delay=0)
+    >>> result.costs_T["half_spread"]
+    array([0.0005, 0.    ])
     """
 
     nav_net_T: FloatArray

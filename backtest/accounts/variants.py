@@ -44,6 +44,11 @@ class Decisions:
         Firms with a target that is not zero, ascending within a session.
     weight_K : ndarray of shape (K,)
         Their weights, fractions of NAV.
+
+    Examples
+    --------
+    >>> Decisions.from_targets(np.array([[0.5, 0.0, 0.5], [np.nan, np.nan, np.nan]])).firm_K
+    array([0, 2], dtype=int32)
     """
 
     n_firms: int
@@ -68,7 +73,7 @@ class Decisions:
         """
         target_TN = np.asarray(target_TN, dtype=np.float64)
         unknown_TN = np.isnan(target_TN)
-        decided_T: BoolArray = ~unknown_TN.any(axis=1)
+        decided_T: BoolArray = ~np.asarray(unknown_TN.any(axis=1))
         wrong_T = np.isinf(target_TN).any(axis=1) | ~(decided_T | unknown_TN.all(axis=1))
         if wrong_T.any():
             msg = (
@@ -98,6 +103,12 @@ class Variant:
         close.
     execution : Execution
         Price of execution and participation cap.
+
+    Examples
+    --------
+    >>> targets = Decisions.from_targets(np.array([[1.0]]))
+    >>> Variant(targets, CostModel.flat(half_spread_bps=5.0), delay=0).delay
+    0
     """
 
     decisions: Decisions

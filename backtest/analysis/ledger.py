@@ -253,6 +253,11 @@ class Drawdown:
         ``1 - NAV[trough] / NAV[peak]``.
     sessions : int
         From the peak to the recovery, or to the last session.
+
+    Examples
+    --------
+    >>> largest_drawdowns(np.array([0.1, -0.2, 0.3]))[0].trough
+    1
     """
 
     peak: int
@@ -276,6 +281,11 @@ def largest_drawdowns(return_T: FloatArray, count: int = 5) -> list[Drawdown]:
     -------
     list of Drawdown
         The deepest first; of equal ones the first first. Empty if NAV never falls.
+
+    Examples
+    --------
+    >>> [round(one.depth, 3) for one in largest_drawdowns(np.array([0.1, -0.2, 0.3, -0.05]))]
+    [0.2, 0.05]
     """
     nav_T = np.concatenate([[1.0], np.cumprod(np.maximum(1.0 + return_T, 0.0))])
     high_T = np.maximum.accumulate(nav_T)
@@ -293,7 +303,13 @@ def largest_drawdowns(return_T: FloatArray, count: int = 5) -> list[Drawdown]:
 
 
 def worst_days(return_T: FloatArray, count: int = 10) -> list[int]:
-    """Sessions with the lowest negative returns, the lowest first."""
+    """Sessions with the lowest negative returns, the lowest first.
+
+    Examples
+    --------
+    >>> worst_days(np.array([0.01, -0.02, -0.01]), count=1)
+    [1]
+    """
     order = np.argsort(return_T, kind="stable")[:count]
     return [int(t) for t in order if return_T[t] < 0]
 

@@ -116,6 +116,14 @@ def factor_regression(
     ------
     ValueError
         If the numbers of sessions differ.
+
+    Examples
+    --------
+    >>> from backtest.analysis.styles import FactorReturns
+    >>> market = np.random.default_rng(0).normal(0.0, 0.01, (250, 1))
+    >>> found = factor_regression(0.5 * market[:, 0] + 0.001, FactorReturns(("market",), market))
+    >>> round(found.terms[1].coefficient, 3)
+    0.5
     """
     require_shape("the book's return", return_T, (len(factors.return_TJ),))
     held_T = np.isfinite(return_T)

@@ -85,6 +85,12 @@ class StyleScores:
         Firms that are ranked: those of the newest universe up to t.
     left_out : tuple of str
         One sentence per style that the data do not allow.
+
+    Examples
+    --------
+    >>> score, known = np.zeros((0, 3, 4), np.float32), np.zeros((0, 3), bool)
+    >>> StyleScores((), score, known, np.ones((3, 4), bool), ("These data have no volume.",)).left_out
+    ('These data have no volume.',)
     """
 
     names: tuple[str, ...]
@@ -163,6 +169,11 @@ class FactorReturns:
     return_TJ : ndarray of shape (T, J)
         Return earned in session t, a fraction, known at the close of t. NaN where a factor is unknown: no
         firm had a score, or the universe was too small.
+
+    Examples
+    --------
+    >>> FactorReturns(("market",), np.zeros((5, 1))).names
+    ('market',)
     """
 
     names: tuple[str, ...]
@@ -194,6 +205,13 @@ def factor_returns(scores: StyleScores, earned_TN: FloatArray, delay: int = 0) -
     ------
     ValueError
         If shapes differ or the delay is negative.
+
+    Examples
+    --------
+    >>> score, known = np.zeros((0, 3, 4), np.float32), np.zeros((0, 3), bool)
+    >>> scores = StyleScores((), score, known, np.ones((3, 4), bool), ())  # the market alone
+    >>> factor_returns(scores, np.full((3, 4), 0.01)).return_TJ.ravel()
+    array([ nan, 0.01, 0.01])
     """
     K, T, N = scores.score_KTN.shape
     require_shape("the returns", earned_TN, (T, N))

@@ -17,77 +17,18 @@ Row t of every array holds what was known at the close of session t. Shape suffi
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
-from backtest.books.schedules import Schedule
+from backtest.books.schedules import Schedule, Turn
+from backtest.forecasts.daily import as_signal
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
+from features.options import Options
 from features.panel.periods import SESSIONS_PER_YEAR
-
-
-class Book(Protocol):
-    """A rule with its settings, a frozen dataclass.
-
-    Attributes
-    ----------
-    kind : str
-        Key in `backtest.books.registry.BOOKS`, and name of the kind in a config.
-    formula : str
-        Target weights as a one-line formula.
-    """
-
-    kind: ClassVar[str]
-    formula: ClassVar[str]
-
-    @property
-    def long_only(self) -> bool:
-        """Whether the book holds no short positions. Its benchmark is then the equally weighted universe."""
-        ...
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """Inputs beyond the signal that the book reads with its settings."""
-        ...
-
-    def targets(self, inputs: BookInputs) -> BookTargets:
-        """Decide the target weights.
-
-        Parameters
-        ----------
-        inputs : BookInputs
-            The signal, the schedule, and every input in ``needs``.
-
-        Returns
-        -------
-        BookTargets
-            Target weights of shape (T, N) as fractions of NAV, and notes.
-
-        Raises
-        ------
-        ValueError
-            If a signal is infinite, or no date on which the book may decide has enough signals.
-        """
-        ...
-
-    def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
-        """Measure the last decision by the limits of the book.
-
-        Parameters
-        ----------
-        inputs : BookInputs
-            The inputs of `targets`.
-        target_TN : ndarray of shape (T, N)
-            Its target weights. The last row is a decision.
-
-        Returns
-        -------
-        tuple of LimitUse
-            One for each limit that the decision had; empty for a book without limits.
-        """
-        ...
-
 
 State = Literal["free", "binds", "exceeded"]
 Unit = Literal["of NAV", "a year", "beta", "firms"]
@@ -113,6 +54,11 @@ class LimitUse:
         ``of NAV`` and ``a year`` (a volatility) are fractions, ``beta`` and ``firms`` are numbers.
     least : bool
         Whether the limit is the smallest value that is allowed instead.
+
+    Examples
+    --------
+    >>> LimitUse("max_leverage", value=2.0, limit=2.0).state
+    'binds'
     """
 
     name: str
@@ -150,6 +96,11 @@ class PastReturns:
         Number of rows before the first row of the signal.
     periods_per_year : float
         Sessions in a year, which annual volatilities use.
+
+    Examples
+    --------
+    >>> PastReturns(np.zeros((30, 2)), before=20).window(t=0, length=5).shape
+    (5, 2)
     """
 
     return_SN: FloatArray
@@ -183,6 +134,14 @@ class BookInputs:
     last_N : ndarray of shape (N,) or None
         Target weights of the decision before the first row, for books whose decision depends on the one
         before. None: there is none.
+    horizon : int
+        Sessions that a signal forecasts, for which overlapping decisions are held.
+
+    Examples
+    --------
+    >>> from backtest.books.schedules import every_session
+    >>> BookInputs(np.array([[0.2, 0.1]]), every_session(1)).horizon
+    1
     """
 
     signal_TN: AnyFloatArray
@@ -192,6 +151,7 @@ class BookInputs:
     volatility_TN: FloatArray | None = None
     past: PastReturns | None = None
     last_N: FloatArray | None = None
+    horizon: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +181,104 @@ class BookTargets:
         book keeps its positions.
     notes : tuple of BookNote
         Decisions that could not be made as configured, in the order of their sessions.
+
+    Examples
+    --------
+    >>> BookTargets(np.array([[0.5, 0.5]])).notes
+    ()
     """
 
     target_TN: FloatArray
     notes: tuple[BookNote, ...] = ()
+
+
+class Book(Options):
+    """A rule with its settings: a kind of book is a subclass in a file of `backtest.books.rules`.
+
+    Examples
+    --------
+    >>> from backtest.books.rules.top_k_long_only import TopKLongOnly
+    >>> book = TopKLongOnly(k=10, rebalance_every=5)
+    >>> book.long_only, sorted(book.needs)
+    (True, [])
+    """
+
+    kind: str = ""
+    """Selects the kind of book."""
+    rebalance_every: int = Field(default=1, ge=1)
+    """Dates with signals from one rebalancing to the next: 5 is a week of daily signals. Sessions without
+    signals do not count. With ``rebalance_on``: 2 is every second of its sessions."""
+    rebalance_on: Turn | None = None
+    """Sessions on which the book may rebalance: the first one from a weekday on, or the first or last of a
+    period. If such a session has no signals, the next one that has them takes its place. Null: all."""
+
+    @property
+    def long_only(self) -> bool:
+        """Whether the book holds no short positions. Its benchmark is then the equally weighted universe."""
+        return False
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Inputs beyond the signal that the book reads with its settings."""
+        return frozenset()
+
+    @property
+    def needs_sectors(self) -> bool:
+        """Whether the book needs the sectors or industries of firms."""
+        return "groups" in self.needs
+
+    @abstractmethod
+    def targets(self, inputs: BookInputs) -> BookTargets:
+        """Decide the target weights.
+
+        Parameters
+        ----------
+        inputs : BookInputs
+            The signal, the schedule, and every input in ``needs``.
+
+        Returns
+        -------
+        BookTargets
+            Target weights of shape (T, N) as fractions of NAV, and notes.
+
+        Raises
+        ------
+        ValueError
+            If a signal is infinite, or no date on which the book may decide has enough signals.
+        """
+
+    def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
+        """Measure the last decision by the limits of the book.
+
+        Parameters
+        ----------
+        inputs : BookInputs
+            The inputs of `targets`.
+        target_TN : ndarray of shape (T, N)
+            Its target weights. The last row is a decision.
+
+        Returns
+        -------
+        tuple of LimitUse
+            One for each limit that the decision had; empty for a book without limits.
+        """
+        del inputs, target_TN
+        return ()
+
+
+def eligible(book: Book, inputs: BookInputs) -> FloatArray:
+    """Return the signal as float64, NaN where the firm lacks an exposure that the book needs."""
+    signal_TN = as_signal("signal", inputs.signal_TN)
+    if "groups" in book.needs:
+        assert inputs.group_TN is not None
+        signal_TN[inputs.group_TN < 0] = np.nan
+    if "beta" in book.needs:
+        assert inputs.beta_TN is not None
+        signal_TN[np.isnan(inputs.beta_TN)] = np.nan
+    if "volatility" in book.needs:
+        assert inputs.volatility_TN is not None
+        signal_TN[~(inputs.volatility_TN > 0)] = np.nan
+    return signal_TN
 
 
 def last_decision(inputs: BookInputs, target_TN: FloatArray) -> FloatArray | None:
@@ -258,6 +312,11 @@ def equal_weighted(universe_TN: BoolArray, like_TN: FloatArray) -> FloatArray:
     -------
     ndarray of shape (T, N)
         Target weights ``1/n``, known at the close of t; NaN rows = no decision.
+
+    Examples
+    --------
+    >>> equal_weighted(np.array([[True, True, False]]), np.zeros((1, 3)))
+    array([[0.5, 0.5, 0. ]])
     """
     count_T1 = universe_TN.sum(axis=1, keepdims=True)
     weight_TN: FloatArray = universe_TN / np.maximum(count_T1, 1)

@@ -62,7 +62,7 @@ def drop_and_buy(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
     Notes
     -----
     A fraction of a unit is held only if firms are tied. Without ties every step is that of
-    `backtest.books.top_k_drop`.
+    `backtest.books.rules.top_k_drop`.
     """
     D, N = signal_DN.shape
     candidate_N = np.zeros(N)

@@ -4,7 +4,7 @@ The steps of a decision, in this order:
 
 1. A firm is eligible if it has a signal and every exposure that the book needs.
 2. The rule selects and weighs the eligible firms (`RankedBook.select`).
-3. With ``holding``, the weights of all decisions that are still held are averaged. A firm that is no longer
+3. With ``overlap``, the weights of all decisions that are still held are averaged. A firm that is no longer
    eligible has weight 0.
 4. With ``inverse_volatility``, each side is weighted by ``1 / volatility``.
 5. The exposures in ``neutral`` are removed.
@@ -17,62 +17,49 @@ Shape suffixes: T sessions, N firms, M firms that are held, D decisions, L sessi
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from abc import abstractmethod
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from backtest.books.book import (
+    Book,
     BookInputs,
     BookNote,
     BookTargets,
     LimitUse,
     Need,
     PastReturns,
+    eligible,
     spread_over_sessions,
 )
-from backtest.forecasts.daily import as_signal
+from backtest.forecasts.daily import SortedPanel
 from features.arrays import FloatArray, IntArray
 
+Exposure = Literal["sector", "beta"]
+"""An exposure that a book can be neutral to."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedBook(ABC):
-    """Settings that all books by rank have.
+_ROUNDING = 1e-9  # a residual below this share of the gross exposure is rounding
+WINDOW = 126
+"""Sessions over which the volatility of a book is measured: half a year, as in Barroso and Santa-Clara."""
+LEAST = 0.25
+"""Least volatility of a firm in inverse weights, relative to the median of the firms held."""
 
-    Attributes
-    ----------
-    holding : int or None
-        Sessions for which a decision is held. The book is the average of the decisions of the last
-        ``holding`` sessions. None: a decision replaces the one before.
-    inverse_volatility : bool
-        Whether the weights of each side are proportional to ``1 / volatility`` of the firm.
-    target_volatility : float or None
-        Annual volatility to which the book is scaled, a fraction. None: no scaling.
-    max_leverage : float
-        Largest gross exposure that the scaling may lead to.
 
-    Raises
-    ------
-    ValueError
-        If a setting is out of range.
-    """
+class RankedBook(Book):
+    """Settings that all books by rank have."""
 
-    holding: int | None = None
+    overlap: bool = False
+    """Whether each decision is held for ``label.horizon`` sessions: the book is the average of the decisions
+    of that many sessions. False: a decision replaces the one before."""
     inverse_volatility: bool = False
-    target_volatility: float | None = None
-    max_leverage: float = 4.0
-
-    def __post_init__(self) -> None:
-        if self.holding is not None and self.holding < 1:
-            msg = f"holding is {self.holding}; a decision is held for at least 1 session."
-            raise ValueError(msg)
-        if self.target_volatility is not None and self.target_volatility <= 0:
-            msg = f"target_volatility is {self.target_volatility}; it must be above 0, 0.1 for 10% a year."
-            raise ValueError(msg)
-        if self.max_leverage <= 0:
-            msg = f"max_leverage is {self.max_leverage}; it must be above 0."
-            raise ValueError(msg)
+    """Whether the weights of each side are divided by the firms' volatility over 63 sessions."""
+    target_volatility: float | None = Field(default=None, gt=0)
+    """Annual volatility that every decision is scaled to, 0.1 for 10%, as its weights would have had it over
+    the last 126 sessions. Null: no scaling."""
+    max_leverage: float = Field(default=4.0, gt=0)
+    """Largest gross exposure that ``target_volatility`` may lead to."""
 
     @property
     @abstractmethod
@@ -101,13 +88,13 @@ class RankedBook(ABC):
 
     def targets(self, inputs: BookInputs) -> BookTargets:
         """Decide the target weights; see `backtest.books.book.Book.targets`."""
-        signal_TN = self._eligible(inputs)
+        signal_TN = eligible(self, inputs)
         decides_T = inputs.schedule.decisions(np.count_nonzero(~np.isnan(signal_TN), axis=1), self.needed)
         session_D = np.flatnonzero(decides_T)
         signal_DN = signal_TN if decides_T.all() else signal_TN[decides_T]
         weight_DN = self.select(signal_DN)
-        if self.holding is not None:
-            weight_DN = average_held(weight_DN, session_D, self.holding)
+        if self.overlap:
+            weight_DN = average_held(weight_DN, session_D, inputs.horizon)
             weight_DN[np.isnan(signal_DN)] = 0.0
         if self.inverse_volatility:
             assert inputs.volatility_TN is not None
@@ -144,25 +131,18 @@ class RankedBook(ABC):
             uses.append(LimitUse("max_leverage", float(np.abs(weight_N).sum()), self.max_leverage))
         return tuple(uses)
 
-    def _eligible(self, inputs: BookInputs) -> FloatArray:
-        """Return the signal, NaN where the firm lacks an exposure that the book needs."""
-        signal_TN = as_signal("signal", inputs.signal_TN)
-        if "groups" in self.needs:
-            assert inputs.group_TN is not None
-            signal_TN[inputs.group_TN < 0] = np.nan
-        if "beta" in self.needs:
-            assert inputs.beta_TN is not None
-            signal_TN[np.isnan(inputs.beta_TN)] = np.nan
-        if "volatility" in self.needs:
-            assert inputs.volatility_TN is not None
-            signal_TN[~(inputs.volatility_TN > 0)] = np.nan
-        return signal_TN
 
+class LongShortBook(RankedBook):
+    """Settings of books by rank that hold short positions."""
 
-Exposure = Literal["sector", "beta"]
-"""An exposure that a book can be neutral to."""
+    neutral: tuple[Exposure, ...] = ()
+    """Exposures to remove: ``sector`` (the groups of ``features.group_by``) and ``beta`` (to the market, over
+    252 sessions)."""
 
-_ROUNDING = 1e-9  # a residual below this share of the gross exposure is rounding
+    @property
+    def exposures(self) -> tuple[Exposure, ...]:
+        """Exposures that the book removes."""
+        return self.neutral
 
 
 def neutralise(
@@ -196,6 +176,11 @@ def neutralise(
     -----
     The regression is solved by the theorem of Frisch, Waugh and Lovell: weights and betas are demeaned within
     sectors, and the demeaned weights are regressed on the demeaned betas.
+
+    Examples
+    --------
+    >>> neutralise(np.array([[1.0, 0.0, -1.0, 0.5]]), beta_DN=np.array([[1.0, 1.0, 1.0, 2.0]])).round(2)
+    array([[ 1.25,  0.  , -1.25, -0.  ]])
     """
     out_DN = np.zeros_like(weight_DN)
     for d, weight_N in enumerate(weight_DN):
@@ -256,12 +241,6 @@ def average_held(weight_DN: FloatArray, session_D: IntArray, holding: int) -> Fl
     for d, first in enumerate(first_D):
         weight_DN[first : d + 1].mean(axis=0, out=average_DN[d])
     return average_DN
-
-
-WINDOW = 126
-"""Sessions over which the volatility of a book is measured: half a year, as in Barroso and Santa-Clara."""
-LEAST = 0.25
-"""Least volatility of a firm in inverse weights, relative to the median of the firms held."""
 
 
 def weigh_by_inverse_volatility(weight_DN: FloatArray, volatility_DN: FloatArray) -> FloatArray:
@@ -367,3 +346,24 @@ def expected_volatility(weight_M: FloatArray, return_LM: FloatArray, periods_per
     """
     earned_L = np.nan_to_num(return_LM) @ weight_M
     return float(earned_L.std(ddof=1)) * float(np.sqrt(periods_per_year))
+
+
+def centred_rank(signal_DN: FloatArray) -> FloatArray:
+    """Return ``rank - (n + 1) / 2`` of the n known values of a date, multiples of one half.
+
+    Parameters
+    ----------
+    signal_DN : ndarray of shape (D, N)
+        Values; ties share their mean rank.
+
+    Returns
+    -------
+    ndarray of shape (D, N)
+        0 where the value is NaN. A row sums to 0.
+    """
+    from backtest.books.kernels import centred_ranks  # imports numba
+
+    signals = SortedPanel("signal", signal_DN)
+    rank_DN = np.empty(signals.x_TN.shape)
+    centred_ranks(signals.x_TN, signals.order_TN, signals.count_T, rank_DN)
+    return rank_DN

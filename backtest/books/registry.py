@@ -1,19 +1,22 @@
-"""The books by kind. A new book is one file in this folder and one line here."""
+"""The books by kind: every rule in a file of `backtest.books.rules`."""
 
 from __future__ import annotations
 
-from backtest.books.book import Book
-from backtest.books.optimised import Optimised
-from backtest.books.quantile_long_short import QuantileLongShort
-from backtest.books.rank_weighted import RankWeighted
-from backtest.books.top_k_drop import TopKDrop
-from backtest.books.top_k_long_only import TopKLongOnly
+import importlib
+import pkgutil
+from collections.abc import Iterator
 
-BOOKS: dict[str, type[Book]] = {
-    QuantileLongShort.kind: QuantileLongShort,
-    TopKLongOnly.kind: TopKLongOnly,
-    TopKDrop.kind: TopKDrop,
-    RankWeighted.kind: RankWeighted,
-    Optimised.kind: Optimised,
-}
+from backtest.books import rules
+from backtest.books.book import Book
+
+
+def _rules() -> Iterator[type[Book]]:
+    """The subclasses of `Book` that the files of `backtest.books.rules` define."""
+    for file in pkgutil.iter_modules(rules.__path__, f"{rules.__name__}."):
+        for value in vars(importlib.import_module(file.name)).values():
+            if isinstance(value, type) and issubclass(value, Book) and value.__module__ == file.name:
+                yield value
+
+
+BOOKS: dict[str, type[Book]] = {rule.model_fields["kind"].default: rule for rule in _rules()}
 """Kind -> class of the rule."""

@@ -37,6 +37,11 @@ class Schedule:
     ------
     ValueError
         If ``every`` is less than 1.
+
+    Examples
+    --------
+    >>> Schedule(np.ones(4, dtype=bool), every=2).decisions(np.full(4, 10), needed=5)
+    array([ True, False,  True, False])
     """
 
     turn_T: BoolArray
@@ -83,7 +88,13 @@ class Schedule:
 
 
 def every_session(sessions: int, every: int = 1) -> Schedule:
-    """Return the schedule of a book that may decide on every session and does so every ``every`` signals."""
+    """Return the schedule of a book that may decide on every session and does so every ``every`` signals.
+
+    Examples
+    --------
+    >>> every_session(3).turn_T
+    array([ True,  True,  True])
+    """
     return Schedule(np.ones(sessions, dtype=np.bool_), every)
 
 
@@ -117,6 +128,12 @@ def calendar(
     ------
     ValueError
         If ``every`` is less than 1.
+
+    Examples
+    --------
+    >>> days = np.array(["2024-01-30", "2024-01-31", "2024-02-01"], "datetime64[D]")
+    >>> calendar(days, "month_end").turn_T
+    array([False,  True, False])
     """
     day_T = dates_T.astype("datetime64[D]")
     if following is None:

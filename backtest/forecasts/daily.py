@@ -48,6 +48,11 @@ class SortedPanel:
     ------
     ValueError
         If the array is not two-dimensional or contains an infinite value.
+
+    Examples
+    --------
+    >>> SortedPanel("signal", np.array([[3.0, 1.0, np.nan]])).count_T
+    array([2])
     """
 
     def __init__(self, name: str, x_TN: AnyFloatArray) -> None:
@@ -102,6 +107,12 @@ class DailyMetrics:
         Sums over pairs of ``(label - forecast)^2`` and ``label^2``.
     quantile_TQ : ndarray of shape (T, Q)
         Mean label of each quantile of the forecasts, lowest first; NaN with fewer pairs than quantiles.
+
+    Examples
+    --------
+    >>> forecast = SortedPanel("forecast", np.array([[1.0, 2.0, 3.0]]))
+    >>> daily_metrics(forecast, forecast, quantiles=3).quantile_TQ
+    array([[1., 2., 3.]])
     """
 
     pairs_T: IntArray
@@ -143,6 +154,13 @@ def daily_metrics(
     ------
     ValueError
         If the shapes differ or a number is out of range.
+
+    Examples
+    --------
+    >>> forecast = SortedPanel("forecast", np.array([[1.0, 2.0, 3.0, 4.0]]))
+    >>> label = SortedPanel("label", np.array([[0.01, 0.03, 0.02, 0.04]]))
+    >>> daily_metrics(forecast, label, quantiles=2).rank_ic_T
+    array([0.8])
     """
     from backtest.forecasts.kernels import measure_pairs
 
@@ -185,6 +203,12 @@ class Persistence:
     bottom_turnover_T, top_turnover_T : ndarray of shape (T - lag,)
         Share of the bottom and top quantile that was not in it ``lag`` dates before. A tied firm at the edge
         is in it with the share of its tie. NaN if either date has fewer values than quantiles.
+
+    Examples
+    --------
+    >>> signal = SortedPanel("signal", np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]))
+    >>> persistence(signal, (1,), quantiles=3)[1].top_turnover_T
+    array([1.])
     """
 
     rank_autocorrelation_T: FloatArray
@@ -217,6 +241,12 @@ def persistence(signal: SortedPanel, lags: tuple[int, ...], *, quantiles: int = 
     ------
     ValueError
         If a lag or the number of quantiles is out of range.
+
+    Examples
+    --------
+    >>> signal = SortedPanel("signal", np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]))
+    >>> persistence(signal, (1,), quantiles=3)[1].rank_autocorrelation_T
+    array([0.5])
     """
     from backtest.forecasts.kernels import compare_dates, rank_with_edges
 
@@ -287,6 +317,11 @@ class RankSelector:
     ----------
     count_T : ndarray of int, shape (T,)
         Number of known values of each date.
+
+    Examples
+    --------
+    >>> RankSelector(np.array([[3.0, 1.0, 1.0, 2.0]])).lowest(np.array([1]))
+    array([[0. , 0.5, 0.5, 0. ]])
     """
 
     def __init__(self, x_TN: FloatArray) -> None:

@@ -63,6 +63,12 @@ class ForecastMetrics:
         Spearman correlation of quantile number and mean label.
     ic_T, rank_ic_T : ndarray of shape (T,)
         The daily series.
+
+    Examples
+    --------
+    >>> x = np.random.default_rng(0).normal(size=(20, 8))
+    >>> forecast_metrics(x, 0.01 * x).coverage_firms
+    1.0
     """
 
     n_dates: int
@@ -115,6 +121,13 @@ def forecast_metrics(
     ------
     ValueError
         If shapes differ, a value is infinite, or no pair has both forecast and label.
+
+    Examples
+    --------
+    >>> forecast, noise = np.random.default_rng(0).normal(size=(2, 250, 50))
+    >>> found = forecast_metrics(forecast, 0.1 * forecast + noise)
+    >>> round(found.ic, 2), round(found.ic_t, 1)
+    (0.1, 11.8)
     """
     forecast, label = sorted_panel("forecast", forecast), sorted_panel("label", label)
     daily = daily_metrics(forecast, label, quantiles=_QUANTILES, hits=10, top=5)
@@ -158,6 +171,11 @@ def icir(ic_T: FloatArray) -> float:
     """Mean of a series of ICs over its population standard deviation; not annualised.
 
     NaN if the series varies only by rounding, as for a perfect forecast.
+
+    Examples
+    --------
+    >>> round(icir(np.array([0.02, 0.04, np.nan])), 3)
+    3.0
     """
     known_T = ic_T[~np.isnan(ic_T)]
     deviation = float(known_T.std()) if len(known_T) else 0.0
@@ -168,6 +186,11 @@ def quantile_returns(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, q: int
     """Mean over dates of the equal-weight label of each forecast quantile, shape (Q,), lowest first.
 
     `backtest.forecasts.daily.daily_metrics` defines the quantiles. Dates with fewer than q pairs are skipped.
+
+    Examples
+    --------
+    >>> quantile_returns(np.array([[1.0, 2.0, 3.0, 4.0]]), np.array([[0.01, 0.03, 0.03, 0.05]]), q=2)
+    array([0.02, 0.04])
     """
     forecast, label = SortedPanel("forecast", forecast_TN), SortedPanel("label", label_TN)
     return mean_quantiles(daily_metrics(forecast, label, quantiles=q))
@@ -183,6 +206,11 @@ def monotonicity(quantile_Q: FloatArray) -> float:
 
     NaN if a mean is NaN or all means are equal. Means that differ only by rounding, as for a constant
     forecast, count as equal.
+
+    Examples
+    --------
+    >>> monotonicity(np.array([-0.01, 0.0, 0.02]))
+    1.0
     """
     if np.isnan(quantile_Q).any() or not quantile_Q.any():
         return math.nan
@@ -197,6 +225,11 @@ def r2_oos(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> float:
     """``1 - sum (y - f)^2 / sum y^2`` over all pairs, against a zero forecast (Gu, Kelly and Xiu 2020).
 
     It is meaningful only for forecasts in the label's unit, not for scores or ranks.
+
+    Examples
+    --------
+    >>> r2_oos(np.array([[0.01, -0.01]]), np.array([[0.02, -0.02]]))
+    0.75
     """
     forecast, label = SortedPanel("forecast", forecast_TN), SortedPanel("label", label_TN)
     return _r2(daily_metrics(forecast, label))

@@ -34,6 +34,13 @@ class InferiorityTest:
         One-sided, of the null hypothesis that the first series is worse by the margin at most.
     is_worse : bool
         Whether the null hypothesis is rejected: the first series is worse by more than the margin.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, y = np.random.default_rng(0).normal(size=(2, 200))
+    >>> inferiority_test(x, y, margin=0.5).is_worse
+    False
     """
 
     n: int
@@ -76,6 +83,13 @@ def inferiority_test(
     ValueError
         If ``margin`` is negative, ``level`` is not between 0 and 0.5, or as in
         `backtest.inference.means.paired_test`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, y = np.random.default_rng(0).normal(size=(2, 200))
+    >>> inferiority_test(x - 1.0, y, margin=0.1).p_value < 0.05
+    True
     """
     if not margin >= 0:
         msg = f"margin is {margin}; it must be at least 0."

@@ -45,6 +45,11 @@ class MeanTest:
         Two-sided.
     lower, upper : float
         Interval of the mean at the level of the test.
+
+    Examples
+    --------
+    >>> mean_test(np.random.default_rng(0).normal(0.5, 1.0, 100)).p_value < 0.05
+    True
     """
 
     n: int
@@ -59,7 +64,14 @@ class MeanTest:
 
 @dataclass(frozen=True, slots=True)
 class DieboldMariano:
-    """Result of `diebold_mariano`: sessions used, mean loss difference, test statistic, two-sided p-value."""
+    """Result of `diebold_mariano`: sessions used, mean loss difference, test statistic, two-sided p-value.
+
+    Examples
+    --------
+    >>> a, b = np.random.default_rng(0).normal(size=(2, 100)) ** 2
+    >>> diebold_mariano(a, b + 1.0).p_value < 0.01
+    True
+    """
 
     n: int
     mean: float
@@ -68,7 +80,13 @@ class DieboldMariano:
 
 
 def newey_west_lags(n: int) -> int:
-    """Lags for n observations: ``floor(4 (n / 100)^(2/9))`` (Newey and West 1994)."""
+    """Lags for n observations: ``floor(4 (n / 100)^(2/9))`` (Newey and West 1994).
+
+    Examples
+    --------
+    >>> newey_west_lags(250)
+    4
+    """
     return math.floor(4.0 * math.pow(n / 100.0, 2.0 / 9.0))
 
 
@@ -89,6 +107,11 @@ def newey_west_error(x_T: FloatArray, lags: int | None = None) -> float:
     -------
     float
         In the unit of the series; NaN with fewer than 2 values.
+
+    Examples
+    --------
+    >>> round(newey_west_error(np.array([1.0, -1.0, 2.0, 0.0]), 1), 3)
+    0.28
     """
     known_T = x_T[~np.isnan(x_T)]
     n = len(known_T)
@@ -103,7 +126,13 @@ def newey_west_error(x_T: FloatArray, lags: int | None = None) -> float:
 
 
 def newey_west_t(x_T: FloatArray, lags: int | None = None) -> float:
-    """Mean of a series over its `newey_west_error`; NaN with fewer than 2 values or no variation."""
+    """Mean of a series over its `newey_west_error`; NaN with fewer than 2 values or no variation.
+
+    Examples
+    --------
+    >>> round(newey_west_t(np.array([0.02, 0.01, 0.03, 0.02]), 1), 2)
+    8.0
+    """
     error = newey_west_error(x_T, lags)
     return float(x_T[~np.isnan(x_T)].mean()) / error if error > 0 else math.nan
 
@@ -147,6 +176,11 @@ def mean_test(x_T: FloatArray, *, overlap: int = 1, level: float = LEVEL) -> Mea
     ------
     ValueError
         If ``overlap`` is below 1, ``level`` is not between 0 and 1, or a value is infinite.
+
+    Examples
+    --------
+    >>> round(mean_test(np.random.default_rng(0).normal(0.3, 1.0, 100)).mean, 2)
+    0.38
     """
     require_level(level)
     if overlap < 1:
@@ -219,6 +253,12 @@ def paired_test(a_T: FloatArray, b_T: FloatArray, *, overlap: int = 1, level: fl
     ------
     ValueError
         If the shapes differ, or as in `mean_test`.
+
+    Examples
+    --------
+    >>> a, b = np.random.default_rng(0).normal(size=(2, 100))
+    >>> paired_test(a + 1.0, b).p_value < 0.01
+    True
     """
     require_shape("the second series", b_T, a_T.shape)
     return mean_test(a_T - b_T, overlap=overlap, level=level)
@@ -251,6 +291,12 @@ def diebold_mariano(loss_a_T: FloatArray, loss_b_T: FloatArray, *, horizon: int 
     ------
     ValueError
         If the shapes differ, ``horizon`` is below 1, or a loss is infinite.
+
+    Examples
+    --------
+    >>> a, b = np.random.default_rng(0).normal(size=(2, 100)) ** 2
+    >>> round(diebold_mariano(a, b).p_value, 2)
+    0.93
     """
     require_shape("the second loss", loss_b_T, loss_a_T.shape)
     if horizon < 1:

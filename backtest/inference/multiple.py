@@ -30,6 +30,12 @@ class SuperiorBooks:
         Of the null hypothesis that no book is better than the benchmark (SPA, consistent version).
     superior_V : ndarray of bool, shape (V,)
         Books that StepM finds better than the benchmark.
+
+    Examples
+    --------
+    >>> excess = np.random.default_rng(0).normal(0.0, 0.01, (300, 4)) + [0.0, 0.0, 0.0, 0.005]
+    >>> superior_books(excess, repetitions=200).superior_V
+    array([False, False, False,  True])
     """
 
     p_value: float
@@ -68,6 +74,12 @@ def superior_books(
     ------
     ValueError
         If a return is NaN or infinite, there are fewer than 10 sessions, or ``level`` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> excess = np.random.default_rng(0).normal(0.0, 0.01, (300, 4))
+    >>> superior_books(excess, repetitions=200).p_value > 0.1
+    True
     """
     require_level(level)
     loss_TV, varies_V = _losses(excess_TV)
@@ -123,6 +135,12 @@ def confidence_set(return_TV: FloatArray, *, repetitions: int = REPETITIONS, see
     ------
     ValueError
         If a return is NaN or infinite, or there are fewer than 10 sessions.
+
+    Examples
+    --------
+    >>> returns = np.random.default_rng(0).normal(0.0, 0.01, (300, 3)) + [0.0, 0.0, 0.02]
+    >>> confidence_set(returns, repetitions=200).round(2)
+    array([0., 0., 1.])
     """
     loss_TV, varies_V = _losses(return_TV)
     p_V = np.full(return_TV.shape[1], np.nan)

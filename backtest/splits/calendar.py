@@ -46,6 +46,11 @@ class CalendarPlan:
     ------
     ValueError
         If a value is out of range.
+
+    Examples
+    --------
+    >>> CalendarPlan(period="year", window="rolling", train=2, valid=1, embargo=5).period
+    'year'
     """
 
     period: Period
@@ -97,6 +102,13 @@ def calendar_folds(dates_T: DateArray, plan: CalendarPlan, delay: int, horizon: 
     ValueError
         If no period can be tested, a segment is shorter than the gap after it, or delay or horizon is out of
         range.
+
+    Examples
+    --------
+    >>> days = np.arange("2020-01-01", "2024-01-05", dtype="datetime64[D]")
+    >>> plan = CalendarPlan(period="year", window="expanding", train=1, valid=1, embargo=0)
+    >>> [fold.name for fold in calendar_folds(days, plan, delay=0, horizon=1)]
+    ['2022', '2023', '2024']
     """
     span = label_span(delay, horizon)
     gap = span + plan.embargo

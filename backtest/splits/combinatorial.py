@@ -42,6 +42,11 @@ class CombinatorialPlan:
     ------
     ValueError
         If a value is out of range.
+
+    Examples
+    --------
+    >>> CombinatorialPlan(groups=6, test_groups=2, embargo=5).n_paths
+    5
     """
 
     groups: int
@@ -100,6 +105,13 @@ def combinatorial_folds(n_sessions: int, plan: CombinatorialPlan, delay: int, ho
     ------
     ValueError
         If a segment is empty after purging, or delay or horizon is out of range.
+
+    Examples
+    --------
+    >>> plan = CombinatorialPlan(groups=4, test_groups=2, embargo=1)
+    >>> folds = combinatorial_folds(100, plan, delay=0, horizon=1)
+    >>> len(folds), folds[0].name
+    (6, 'groups 1 and 2')
     """
     span = label_span(delay, horizon)
     gap = span + plan.embargo
@@ -157,6 +169,13 @@ def path_folds(folds: Sequence[Fold], n_sessions: int) -> IntArray:
     -------
     ndarray of int, shape (P, T)
         Index of the fold whose forecasts the path uses; -1 on sessions that are not tested.
+
+    Examples
+    --------
+    >>> plan = CombinatorialPlan(groups=3, test_groups=1, embargo=0)
+    >>> folds = combinatorial_folds(40, plan, delay=0, horizon=1)
+    >>> path_folds(folds, 40)[0, [0, 20, 38, 39]]
+    array([ 0,  1,  2, -1])
     """
     times_T = np.zeros(n_sessions, dtype=np.int64)
     for fold in folds:

@@ -36,6 +36,13 @@ class Fold:
     name : str
         What is tested: ``2016`` or ``2016Q3`` for calendar folds, ``groups 1 and 4`` for combinatorial ones.
         Empty for other schemes.
+
+    Examples
+    --------
+    >>> plan = FoldPlan(scheme="rolling", train=10, valid=5, test=5, embargo=1)
+    >>> fold = make_folds(30, plan, delay=0, horizon=1)[-1]
+    >>> fold.train[[0, -1]], fold.valid[[0, -1]], fold.test[[0, -1]]
+    (array([ 5, 14]), array([17, 21]), array([24, 28]))
     """
 
     index: int
@@ -112,6 +119,11 @@ class FoldPlan:
     ------
     ValueError
         If a value is out of range.
+
+    Examples
+    --------
+    >>> FoldPlan(scheme="expanding", train=250, valid=60, test=60, embargo=5).anchor
+    'end'
     """
 
     scheme: Scheme
@@ -175,6 +187,12 @@ def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int) -> lis
     ValueError
         If no fold fits (the message gives the number of sessions needed), or delay or horizon is out of
         range.
+
+    Examples
+    --------
+    >>> plan = FoldPlan(scheme="rolling", train=4, valid=2, test=2, embargo=1)
+    >>> make_folds(15, plan, delay=0, horizon=1)[0].test
+    array([10, 11])
     """
     span = label_span(delay, horizon)
     gap = span + plan.embargo
@@ -250,6 +268,13 @@ def dated_fold(
     ------
     ValueError
         If the days are out of order, or a segment has no session before or after purging.
+
+    Examples
+    --------
+    >>> days = np.arange("2024-01-01", "2024-02-01", dtype="datetime64[D]")
+    >>> segments = {"train_from": days[0], "valid_from": days[9], "test_from": days[19], "test_to": days[30]}
+    >>> dated_fold(days, **segments, embargo=0, delay=0, horizon=1).valid[[0, -1]]
+    array([ 9, 17])
     """
     require_at_least(0, {"embargo": embargo})
     gap = label_span(delay, horizon) + embargo
@@ -305,6 +330,11 @@ class LivePlan:
     ------
     ValueError
         If a value is out of range.
+
+    Examples
+    --------
+    >>> LivePlan(train=None, valid=60, embargo=5).valid
+    60
     """
 
     train: int | None
@@ -345,6 +375,11 @@ def live_fold(n_sessions: int, plan: LivePlan, delay: int, horizon: int) -> Fold
     ValueError
         If the segments do not fit (the message gives the number of sessions needed), or delay or horizon is
         out of range.
+
+    Examples
+    --------
+    >>> live_fold(100, LivePlan(train=None, valid=20, embargo=1), delay=0, horizon=1).valid[[0, -1]]
+    array([79, 98])
     """
     span = label_span(delay, horizon)
     gap = span + plan.embargo

@@ -69,6 +69,11 @@ def lag(x_TN: FloatArray, k: int) -> FloatArray:
     ------
     ValueError
         If k is negative, which would look ahead.
+
+    Examples
+    --------
+    >>> lag(np.array([[1.0], [2.0], [3.0]]), 1).ravel()
+    array([nan,  1.,  2.])
     """
     if k < 0:
         msg = f"The lag is {k} sessions; it must be at least 0, or it would look ahead."
@@ -101,6 +106,11 @@ def carry(x_TN: FloatArray, longest: float = np.inf) -> FloatArray:
     ndarray of shape (T, N)
         ``x[s]`` with s the last session <= t where x is not NaN. NaN before the first known value and where
         ``t - s`` exceeds ``longest``.
+
+    Examples
+    --------
+    >>> carry(np.array([[1.0], [np.nan], [3.0]])).ravel()
+    array([1., 1., 3.])
     """
     return carry_and_age(x_TN, longest)[0]
 
@@ -141,6 +151,11 @@ def rolling_count(x_TN: AnyFloatArray, window: int) -> FloatArray:
     ------
     ValueError
         If the window is empty.
+
+    Examples
+    --------
+    >>> rolling_count(np.array([[1.0], [np.nan], [3.0]]), 2).ravel()
+    array([1., 1., 1.])
     """
     require_window(window)
     from features.arithmetic import kernels
@@ -149,7 +164,13 @@ def rolling_count(x_TN: AnyFloatArray, window: int) -> FloatArray:
 
 
 def rolling_sum(x_TN: FloatArray, window: int) -> FloatArray:
-    """Sum the known values of the last ``window`` sessions. NaN counts as 0; the sum of no value is 0."""
+    """Sum the known values of the last ``window`` sessions. NaN counts as 0; the sum of no value is 0.
+
+    Examples
+    --------
+    >>> rolling_sum(np.array([[1.0], [2.0], [3.0]]), 2).ravel()
+    array([1., 3., 5.])
+    """
     require_window(window)
     from features.arithmetic import kernels
 
@@ -172,6 +193,11 @@ def rolling_mean(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     -------
     ndarray of shape (T, N)
         The mean, in x's unit.
+
+    Examples
+    --------
+    >>> rolling_mean(np.array([[1.0], [2.0], [6.0]]), 2, 2).ravel()
+    array([nan, 1.5, 4. ])
     """
     require_window(window)
     from features.arithmetic import kernels
@@ -200,6 +226,11 @@ def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     -------
     ndarray of shape (T, N)
         The standard deviation, in x's unit.
+
+    Examples
+    --------
+    >>> rolling_std(np.array([[1.0], [3.0], [1.0]]), 2, 2).ravel().round(3)
+    array([  nan, 1.414, 1.414])
     """
     require_window(window)
     from features.arithmetic import kernels
@@ -224,6 +255,11 @@ def rolling_skewness(x_TN: FloatArray, window: int, min_count: int) -> FloatArra
     -------
     ndarray of shape (T, N)
         Skewness, a pure number.
+
+    Examples
+    --------
+    >>> rolling_skewness(np.array([[0.0], [0.0], [3.0]]), 3, 3).ravel().round(3)
+    array([  nan,   nan, 0.707])
     """
     require_window(window)
     from features.arithmetic import kernels
@@ -257,6 +293,13 @@ def rolling_regression(
         ``cov(x, y) / var(x)``.
     residual_TN : ndarray of shape (T, N)
         Standard error of the regression, ``sqrt(RSS / (n - 2))``, in y's unit.
+
+    Examples
+    --------
+    >>> y, x = np.array([[2.0], [4.0], [6.0]]), np.array([[1.0], [2.0], [3.0]])
+    >>> slope, residual = rolling_regression(y, x, 3, 3)
+    >>> slope.ravel().round(6), residual.ravel().round(6)
+    (array([nan, nan,  2.]), array([nan, nan,  0.]))
     """
     require_window(window)
     from features.arithmetic import kernels
@@ -272,7 +315,13 @@ def rolling_regression(
 
 
 def rolling_max(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
-    """Compute the largest known value of the last ``window`` sessions; NaN below ``min_count`` of them."""
+    """Compute the largest known value of the last ``window`` sessions; NaN below ``min_count`` of them.
+
+    Examples
+    --------
+    >>> rolling_max(np.array([[1.0], [3.0], [2.0]]), 2, 1).ravel()
+    array([1., 3., 3.])
+    """
     require_window(window)
     from features.arithmetic import kernels
 
@@ -298,6 +347,11 @@ def rolling_median(x_TN: Floats, window: int, min_count: int) -> Floats:
     -------
     ndarray of shape (T, N)
         The median, in x's unit.
+
+    Examples
+    --------
+    >>> rolling_median(np.array([[1.0], [5.0], [2.0]]), 3, 1).ravel()
+    array([1., 3., 2.])
     """
     require_window(window)
     from features.arithmetic import kernels
@@ -330,6 +384,12 @@ def rolling_correlation(y_TN: FloatArray, x_TN: FloatArray, window: int, min_cou
     -------
     ndarray of shape (T, N)
         Pearson's correlation, within [-1, 1].
+
+    Examples
+    --------
+    >>> y, x = np.array([[1.0], [2.0], [3.0]]), np.array([[3.0], [2.0], [1.0]])
+    >>> rolling_correlation(y, x, 3, 3).ravel().round(6)
+    array([nan, nan, -1.])
     """
     require_window(window)
     from features.arithmetic import kernels
@@ -367,6 +427,12 @@ def residual_skewness(
     -------
     skewness_TN, coskewness_TN : ndarray of shape (T, N)
         Pure numbers.
+
+    Examples
+    --------
+    >>> y, x = np.random.default_rng(0).normal(size=(2, 60, 1))
+    >>> [part[-1, 0].round(2).item() for part in residual_skewness(y, x, 60, 30)]
+    [-0.02, 0.16]
     """
     both_TN = ~(np.isnan(y_TN) | np.isnan(x_TN))
     y_TN, x_TN = np.where(both_TN, y_TN, np.nan), np.where(both_TN, x_TN, np.nan)
@@ -411,6 +477,12 @@ def roll_spread(return_TN: FloatArray, window: int) -> FloatArray:
     ndarray of shape (T, N)
         0 if the autocovariance is not negative. NaN if fewer than half of the window's pairs of neighbouring
         returns are known.
+
+    Examples
+    --------
+    >>> bounce = np.array([[0.01], [-0.01]] * 5)  # between bid and ask
+    >>> roll_spread(bounce, 9)[-1].round(3)
+    array([0.02])
     """
     before_TN = lag(return_TN, 1)
     both_TN = return_TN * before_TN
@@ -443,6 +515,12 @@ def corwin_schultz_spread(
     -------
     ndarray of shape (T, N)
         NaN if fewer than half of the window's pairs of neighbouring days are known.
+
+    Examples
+    --------
+    >>> high, low = np.full((5, 1), 10.1), np.full((5, 1), 9.9)
+    >>> corwin_schultz_spread(high, low, np.full((5, 1), 10.0), 2)[-1].round(4)
+    array([0.02])
     """
     high_TN, low_TN = np.log(high_TN), np.log(low_TN)
     before_high_TN, before_low_TN = lag(high_TN, 1), lag(low_TN, 1)

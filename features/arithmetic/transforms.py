@@ -51,6 +51,11 @@ def rank_normal(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
     ------
     ValueError
         If the mask's shape differs from the first two axes of x.
+
+    Examples
+    --------
+    >>> rank_normal(np.array([[1.0, 5.0, 2.0]]), np.ones((1, 3), dtype=bool)).round(2)
+    array([[-0.97,  0.97,  0.  ]], dtype=float32)
     """
     return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: _rank_normal_rows(x_RN, out_RN))
 
@@ -59,6 +64,11 @@ def zscore(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
     """Subtract the date's mean and divide by its population standard deviation; 0 where all are equal.
 
     Arguments, result and errors as in `rank_normal`.
+
+    Examples
+    --------
+    >>> zscore(np.array([[1.0, 2.0, 3.0]]), np.ones((1, 3), dtype=bool)).round(2)
+    array([[-1.22,  0.  ,  1.22]], dtype=float32)
     """
     from features.arithmetic.kernels import zscore as standardise
 
@@ -86,6 +96,11 @@ def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Fl
     ------
     ValueError
         If ``tail`` is out of range or the shapes differ.
+
+    Examples
+    --------
+    >>> winsorise(np.array([[1.0, 2.0, 3.0, 90.0]]), np.ones((1, 4), dtype=bool), tail=0.25)
+    array([[ 1.75,  2.  ,  3.  , 24.75]], dtype=float32)
     """
     if not 0 <= tail < 0.5:
         msg = f"tail is {tail}; it must be a share of each tail in [0, 0.5)."
@@ -115,6 +130,11 @@ def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> F
     ------
     ValueError
         If the shapes differ.
+
+    Examples
+    --------
+    >>> neutralise(np.array([[1.0, 3.0, 8.0]]), np.array([[0, 0, 1]]), np.ones((1, 3), dtype=bool))
+    array([[-1.,  1.,  0.]], dtype=float32)
     """
     require_shape("the groups", group_TN, mask_TN.shape)
     from features.arithmetic.kernels import subtract_group_means

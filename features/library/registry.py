@@ -88,6 +88,12 @@ class Registry(dict[str, Feature]):
         Allowed families.
     renamed : mapping of str to str, optional
         Old name -> new name, for messages.
+
+    Examples
+    --------
+    >>> from features.library.channels import CHANNELS
+    >>> "return" in CHANNELS
+    True
     """
 
     def __init__(self, kind: str, families: Iterable[str], renamed: Mapping[str, str] | None = None) -> None:

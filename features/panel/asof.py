@@ -54,6 +54,14 @@ def groups_as_of(
         Code into ``groups_S``; -1 unknown.
     groups_S : tuple of str
         Group names.
+
+    Examples
+    --------
+    >>> rows = pl.DataFrame({"ticker": ["A"], "valid_from": [None], "valid_to": [None], "sector": ["oil"]})
+    >>> dates = np.arange("2024-01-01", "2024-01-03", dtype="datetime64[D]")
+    >>> groups_as_of(rows, "sector", dates, ("A", "B"))
+    (array([[ 0, -1],
+           [ 0, -1]], dtype=int16), ('oil',))
     """
     slots = {ticker: i for i, ticker in enumerate(tickers_N)}
     rows = securities.filter(pl.col("ticker").is_in(tickers_N) & pl.col(group_by).is_not_null())
@@ -110,6 +118,11 @@ class Statements(Mapping[str, FloatArray]):
 
     Keys are the items and, for each, ``<item>@1y``: the value a year earlier (`statements_as_of`). Values are
     arrays of shape (T, N). They are computed on each access and not kept, so a panel stores only the filings.
+
+    Examples
+    --------
+    >>> list(Statements({}, range(2), np.ones((3, 2))))
+    []
     """
 
     def __init__(
@@ -188,6 +201,15 @@ def statements_as_of(
     -------
     Statements
         Values in the statements' unit; NaN before the first one. Rows with a null value are ignored.
+
+    Examples
+    --------
+    >>> rows = {"ticker": ["A"], "period_end": ["2023-12-31"], "known_at": ["2024-01-02"], "item": ["assets"]}
+    >>> rows = pl.DataFrame(rows | {"value": [7.0]})
+    >>> rows = rows.with_columns(pl.col("period_end", "known_at").str.to_date())
+    >>> dates = np.arange("2024-01-01", "2024-01-04", dtype="datetime64[D]")
+    >>> statements_as_of(rows, dates, ("A",), np.ones((3, 1)))["assets"].ravel()
+    array([nan,  7.,  7.])
     """
     from features.panel.kernels import follow_filings  # compiled, so imported only where there are statements
 

@@ -40,6 +40,11 @@ class DelistingRule:
         Return of a delisting for performance on Nasdaq (Shumway and Warther 1999).
     unknown_return : float
         Return of a delisting whose reason is unknown; 0 pays the last price.
+
+    Examples
+    --------
+    >>> DelistingRule(unknown_return=-0.3).unknown_return
+    -0.3
     """
 
     stale_sessions: int = 20
@@ -135,6 +140,13 @@ def find_delistings(
     -------
     Delistings
         Payouts, share values and the assumptions that were used.
+
+    Examples
+    --------
+    >>> traded = np.array([[True], [False], [False]])
+    >>> dates = np.arange("2024-01-01", "2024-01-04", dtype="datetime64[D]")
+    >>> find_delistings(traded, dates, ("A",), None, DelistingRule(stale_sessions=1)).delisted_TN.ravel()
+    array([False, False,  True])
     """
     T, N = traded_TN.shape
     gap_TN = np.zeros((T, N), np.bool_) if gap_TN is None else gap_TN

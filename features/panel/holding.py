@@ -116,6 +116,12 @@ class HolderMarket:
         Whether a unit can be bought or sold at the close of t.
     delisted_TN : ndarray of bool, shape (T, N)
         Whether holders have been paid out by the close of t.
+
+    Examples
+    --------
+    >>> index, traded = np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool)
+    >>> holder_market(index, traded, ~traded).on(slice(1, None)).value_TN
+    array([[1.1]])
     """
 
     value_TN: FloatArray
@@ -151,6 +157,13 @@ def holder_market(
     -------
     HolderMarket
         The same sessions and firms. A firm that is worth nothing counts as delisted.
+
+    Examples
+    --------
+    >>> index, traded = np.array([[1.0], [1.1], [1.1]]), np.array([[True], [True], [False]])
+    >>> market = holder_market(index, traded, np.zeros((3, 1), dtype=bool))
+    >>> market.tradable_TN.ravel()
+    array([ True,  True, False])
     """
     from features.panel.kernels import hold
 
@@ -184,6 +197,12 @@ def held_return(market: HolderMarket, horizon: int) -> FloatArray:
     ndarray of shape (max(T - horizon, 0), N)
         Row s is known at the close of ``s + horizon``. 0 where the unit is worth nothing at s; NaN before the
         first known index.
+
+    Examples
+    --------
+    >>> index, traded = np.array([[1.0], [1.1], [1.32]]), np.ones((3, 1), dtype=bool)
+    >>> held_return(holder_market(index, traded, ~traded), 2).round(6)
+    array([[0.32]])
     """
     return _held(market, horizon)[0]
 
@@ -207,6 +226,12 @@ def bought_return(market: HolderMarket, horizon: int, gap_TN: BoolArray | None =
     ndarray of shape (max(T - horizon, 0), N)
         Row s is known at the close of ``s + horizon``. NaN before the first known index, where the unit is
         still held at ``s + horizon`` while the index is unknown, and across a known gap.
+
+    Examples
+    --------
+    >>> index, traded = np.array([[1.0], [1.1], [1.32]]), np.array([[True], [False], [True]])
+    >>> bought_return(holder_market(index, traded, np.zeros((3, 1), dtype=bool)), 1).ravel().round(6)
+    array([0.1, 0. ])
     """
     earned_TN, paid_TN = _held(market, horizon)
     bought_TN = market.tradable_TN[: len(paid_TN)]
@@ -310,6 +335,11 @@ def target(label_TN: FloatArray, universe_TN: BoolArray, kind: TargetKind) -> Fl
     ------
     ValueError
         If the shapes differ or the kind is unknown.
+
+    Examples
+    --------
+    >>> target(np.array([[0.01, 0.03]]), np.ones((1, 2), dtype=bool), "demean").round(3)
+    array([[-0.01,  0.01]], dtype=float32)
     """
     require_shape("the universe", universe_TN, label_TN.shape)
     inside_TN = np.where(universe_TN, label_TN, np.nan)

@@ -84,6 +84,15 @@ class Panel:
         Sessions in a year, which annual figures use (`periods_per_year`).
     wrong : WrongRows
         Rows that earn nothing (`features.panel.holding`). All other fields hold their prices as delivered.
+
+    Examples
+    --------
+    >>> prices = pl.DataFrame({"date": ["2024-01-02"], "ticker": ["A"], "close": [10.0]})
+    >>> prices = prices.with_columns(pl.col("date").str.to_date())
+    >>> absent = [pl.lit(None, pl.Float64).alias(n) for n in PRICE_COLUMNS if n not in prices.columns]
+    >>> panel = build_panel(prices.with_columns(absent))
+    >>> panel.n_sessions, panel.tickers_N, sorted(panel.fields)
+    (1, ('A',), ['close'])
     """
 
     dates_T: DateArray
@@ -182,6 +191,14 @@ def build_panel(
     ValueError
         If columns or rows are missing, a (date, ticker) appears twice, no close is known, or a split ratio
         or dividend is out of range.
+
+    Examples
+    --------
+    >>> prices = pl.DataFrame({"date": ["2024-01-02", "2024-01-03"], "close": [10.0, 5.5], "ticker": "A"})
+    >>> prices = prices.with_columns(pl.col("date").str.to_date(), split_ratio=pl.Series([1.0, 2.0]))
+    >>> absent = [pl.lit(None, pl.Float64).alias(n) for n in PRICE_COLUMNS if n not in prices.columns]
+    >>> build_panel(prices.with_columns(absent)).close_TN.ravel()  # a split of two for one
+    array([10., 11.])
     """
     _check_prices(prices)
     tickers = prices["ticker"].unique().sort()
@@ -377,6 +394,12 @@ def forward_factor(close_TN: FloatArray, split_TN: FloatArray, dividend_TN: Floa
     -------
     ndarray of shape (T, N)
         The factor; 1 before the first event.
+
+    Examples
+    --------
+    >>> close, split, dividend = np.array([[10.0], [5.0]]), np.array([[1.0], [2.0]]), np.array([[0.0], [0.5]])
+    >>> forward_factor(close, split, dividend).ravel()
+    array([1. , 2.2])
     """
     step_TN = split_TN.copy()
     waiting_N = np.zeros(close_TN.shape[1])
@@ -408,6 +431,11 @@ def total_return_index(close_TN: FloatArray, value_ratio_TN: FloatArray) -> Floa
         The adjusted close; during a halt the last close; after a delisting the constant
         ``last * (1 + delisting return)``. NaN before the first price and where the value is unknown. Row t
         depends only on rows <= t.
+
+    Examples
+    --------
+    >>> total_return_index(np.array([[10.0], [np.nan]]), np.array([[1.0], [0.7]])).ravel()
+    array([10.,  7.])
     """
     return np.where(np.isnan(close_TN), carry(close_TN) * value_ratio_TN, close_TN)
 

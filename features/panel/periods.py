@@ -31,6 +31,13 @@ def periods_per_year(dates_T: DateArray) -> float:
     -------
     float
         252 for fewer than two sessions.
+
+    Examples
+    --------
+    >>> periods_per_year(np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]"))
+    365.0
+    >>> periods_per_year(np.arange("2020-01", "2024-01", dtype="datetime64[M]"))
+    12.0
     """
     day_T = dates_T.astype("datetime64[D]").astype(np.int64)
     step_T = np.diff(day_T)

@@ -35,6 +35,11 @@ def decision_sessions(dates_T: DateArray, schedule: Schedule) -> BoolArray:
     ndarray of bool, shape (T,)
         Known at the close of t. The panel's first session counts only for ``daily``, because it is unknown
         whether it is the first of its period.
+
+    Examples
+    --------
+    >>> decision_sessions(np.arange("2024-01-30", "2024-02-03", dtype="datetime64[D]"), "monthly")
+    array([False, False,  True, False])
     """
     decides_T = np.ones(len(dates_T), dtype=np.bool_)
     if schedule != "daily":
@@ -60,6 +65,11 @@ class UniverseRule:
         Window of that median, in sessions; half of them must be known.
     min_history : int
         Minimum number of sessions with a price, t included.
+
+    Examples
+    --------
+    >>> UniverseRule(min_price=5.0, min_history=20).min_price
+    5.0
     """
 
     min_price: float | None = None

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,11 @@ from models.fitted import (
     require_tensor,
 )
 from models.forecaster import Baseline, known_firms, no_score_message, pad_by_date
-from models.spec import Shape, require_choice
+from models.spec import Range, Shape, Space, Value, require_choice
+
+_BINNED = 1  # byte per cell and characteristic of the bins
+_GRADIENTS = 32  # bytes per cell of labels, scores, gradients and row numbers
+_SAMPLE = 2.6 * 8 * 200_000  # bytes per characteristic of the rows from which the bins are chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,19 @@ class LightGBM(Baseline):
     """
 
     reads_windows = False
+    quick: ClassVar[Mapping[str, Value]] = {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 20}
+    space: ClassVar[Space] = {
+        "learning_rate": Range(0.01, 0.1, log=True),
+        "num_leaves": Range(7, 127, log=True, integer=True),
+        "min_data_in_leaf": Range(100, 5000, log=True, integer=True),
+        "feature_fraction": Range(0.3, 1.0),
+        "lambda_l2": Range(0.1, 100.0, log=True),
+    }
+
+    @classmethod
+    def extra_memory(cls, cells: int, characteristics: int) -> float:
+        """Bins, gradients, and the rows from which the bins are chosen."""
+        return cells * (_GRADIENTS + _BINNED * characteristics) + _SAMPLE * characteristics
 
     def __init__(self, config: LightGBMConfig, shape: Shape) -> None:
         self.config = config

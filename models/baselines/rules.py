@@ -25,6 +25,8 @@ from models.spec import Shape, column_of
 class FixedRule(Baseline):
     """A baseline without parameters."""
 
+    learns: ClassVar[bool] = False
+
     def fit(
         self,
         data: PanelTensors,

@@ -52,7 +52,7 @@ def can_stack(name: str, config: FitConfig) -> bool:
         for option in dataclasses.fields(config)
         if option.name not in STACKED_OPTIONS
     )
-    return plain and bool(getattr(MODELS[name].build, "stackable", False))
+    return plain and MODELS[name].stackable
 
 
 class StackedSeeds:

@@ -14,7 +14,18 @@ from torch import Tensor, nn
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys
-from models.spec import Shape, require_at_least, require_dropout, require_heads, require_recent
+from models.spec import (
+    DROPOUT_SPACE,
+    FIT_SPACE,
+    Choice,
+    Range,
+    Shape,
+    Space,
+    require_at_least,
+    require_dropout,
+    require_heads,
+    require_recent,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,12 @@ class SelfPeer(Forecaster):
 
     uses_peers: ClassVar[bool] = True
     stackable: ClassVar[bool] = True
+    space: ClassVar[Space] = {
+        **FIT_SPACE,
+        "dropout": DROPOUT_SPACE,
+        "width": Choice((32, 64, 128)),
+        "layers": Range(1, 3, integer=True),
+    }
 
     def __init__(self, config: SelfPeerConfig, shape: Shape) -> None:
         super().__init__()

@@ -18,7 +18,12 @@ from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys
 from models.peers.reference import firm_slot, has_size_rank, inverse_ranks, inverse_size_rank, size_column
 from models.spec import (
+    DROPOUT_SPACE,
+    FIT_SPACE,
+    Choice,
+    Range,
     Shape,
+    Space,
     require_at_least,
     require_choice,
     require_dropout,
@@ -116,6 +121,18 @@ class TemporalPeer(Forecaster):
 
     uses_peers: ClassVar[bool] = True
     stackable: ClassVar[bool] = True
+    space: ClassVar[Space] = {
+        **FIT_SPACE,
+        "encoder.dropout": DROPOUT_SPACE,
+        "encoder.width": Choice((16, 32)),
+        "encoder.layers": Range(1, 2, integer=True),
+        "peer_dropout": DROPOUT_SPACE,
+        "peer_width": Choice((16, 32, 64)),
+        "recent_days": Range(1, 5, integer=True),
+        "leader_slope": Choice((1.0, 4.0)),
+        "leader_ranks": Choice(("size", "all")),
+        "firm_slots": Choice((0, 4096)),
+    }
 
     def __init__(self, config: TemporalPeerConfig, shape: Shape) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, enc
 from models.attention.layers import Dropout
 from models.batch import Ablation, AttentionMaps, Batch
 from models.forecaster import Forecaster, zero_linear
-from models.spec import Shape
+from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Range, Shape, Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,14 @@ class TemporalTransformer(Forecaster):
 
     uses_peers: ClassVar[bool] = False
     stackable: ClassVar[bool] = True
+    space: ClassVar[Space] = {
+        **FIT_SPACE,
+        "encoder.dropout": DROPOUT_SPACE,
+        "encoder.width": Choice((16, 32, 64)),
+        "encoder.layers": Range(1, 3, integer=True),
+        "encoder.positions": Choice(("learned", "rotary", "relative")),
+        "encoder.pooling": Choice(("last", "mean", "attention")),
+    }
 
     def __init__(self, config: TemporalTransformerConfig, shape: Shape) -> None:
         super().__init__()

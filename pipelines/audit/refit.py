@@ -15,6 +15,7 @@ import pandas as pd
 
 from backtest.splits.folds import Fold
 from features.arrays import IntArray
+from models.registry import MODELS
 from pipelines.audit.subject import Subject, small_fit_config, temporary_run
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
@@ -162,7 +163,7 @@ def _group_codes(data: Dataset, codes: dict[str, int]) -> Array:
 def models_to_fit(subject: Subject) -> tuple[str, ...]:
     """Select the models that are fitted: all except those without parameters."""
     names = subject.config.models
-    return tuple(name for name in names if registry_name(subject.config, name) not in ("zero", "reversal"))
+    return tuple(name for name in names if MODELS[registry_name(subject.config, name)].learns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

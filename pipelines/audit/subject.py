@@ -21,6 +21,7 @@ from backtest.look_ahead.delivery import Delivery
 from backtest.splits.folds import Fold
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
+from models.registry import MODELS
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset import folds as dataset_folds
@@ -221,8 +222,7 @@ def small_fit_config(config: Config, models: tuple[str, ...], epochs: int = 1) -
     settings = {}
     for name in models:
         own = dict(config.models[name])
-        if registry_name(config, name) == "lightgbm":
-            own |= {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 20}
+        own |= MODELS[registry_name(config, name)].quick
         fit = {**config.fit, **own.get("fit", {})}
         own["fit"] = {**fit, "epochs": epochs, "dates_per_epoch": 8, "batch_dates": 8, "valid_dates": 4}
         if fit.get("pretrain"):

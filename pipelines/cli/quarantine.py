@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli import ConfigArgument, SetOption, WaitOption
+from pipelines.cli.options import ConfigArgument, SetOption, WaitOption
 
-app = typer.Typer(
+quarantine_app = typer.Typer(
     name="quarantine",
     help=(
         "List the rows that ingest rejected or flagged, and release those that are correct.\n\n"
@@ -38,7 +38,7 @@ TableOption = Annotated[
 ]
 
 
-@app.command(name="list")
+@quarantine_app.command(name="list")
 def list_(
     config: ConfigArgument,
     *,
@@ -61,7 +61,7 @@ def list_(
     print(describe_listing(listing(lake, Selection(rule, ticker, table)), limit))
 
 
-@app.command()
+@quarantine_app.command()
 def release(
     config: ConfigArgument,
     *,

@@ -6,16 +6,18 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli import RUNS_FOLDER, JsonOption, OutputOption, RunArgument
+from pipelines.cli.options import RUNS_FOLDER, OutputOption, RunArgument
 
-app = typer.Typer(
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+runs_app = typer.Typer(
     name="runs",
     help="List the runs of a folder, show one of them, and remove what is no longer needed.",
     no_args_is_help=True,
 )
 
 
-@app.command(name="list")
+@runs_app.command(name="list")
 def list_(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
     """List the runs of a folder and its measured signal files, the one that was started last first.
 
@@ -35,7 +37,7 @@ def list_(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> No
     print(runs_json(runs) if as_json else describe_runs(runs))
 
 
-@app.command()
+@runs_app.command()
 def show(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
     """Show the identity, data versions, folds, evaluations, trials and files of a run or a signal file."""
     from pipelines.commands.runs import (
@@ -57,7 +59,7 @@ def show(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOpti
     print(details_json(details) if as_json else describe_details(details))
 
 
-@app.command()
+@runs_app.command()
 def prune(
     runs: Annotated[
         list[str] | None,

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from features.options import UNKNOWN_KEY
 from pipelines.config.models import KEY, registry_name, validation_error
 from pipelines.config.reading import (
     absolute_paths,
@@ -30,7 +31,7 @@ from pipelines.errors import ConfigError
 from pipelines.lake.options import is_url, unusable_part
 from pipelines.lake.options import validation_error as lake_validation_error
 from pipelines.secrets import register_all_secrets
-from pipelines.settings import UNKNOWN_KEY, Settings
+from pipelines.settings import Settings
 
 DataclassT = TypeVar("DataclassT")
 _NOT_OPTIONS = (KEY, "fit", "init_from")  # keys of a model's entry that are not options of the model

@@ -20,10 +20,6 @@ _BUILD = 206  # bytes per cell while the dataset is made; 188 of them already wh
 _MARKET = 85  # bytes per cell of the panel and the universe
 _TASK = 12  # bytes per cell of targets, universe and groups in a worker
 _NETWORK = 20  # bytes per cell of a network's training targets, and of its activations for a date
-_BINNED = 1  # byte per cell and characteristic of LightGBM's bins
-_GRADIENTS = 32  # bytes per cell of LightGBM's labels, scores, gradients and row numbers
-_SAMPLE = 2.6 * 8 * 200_000  # bytes per characteristic of the rows from which LightGBM chooses its bins
-_WITHOUT_WINDOWS = frozenset(("ridge", "lightgbm"))  # their tasks hold no scaled channels
 _PRICES = frozenset(("open", "high", "low", "close", "volume"))
 
 
@@ -80,12 +76,14 @@ def task_need(models: Collection[str], cells: int, channels: int, characteristic
     float
         Bytes.
     """
-    windows = _NETWORK + 4 * channels if set(models) - _WITHOUT_WINDOWS else 0
-    tasks: list[float] = [cells * (_TASK + windows)]
-    if "lightgbm" in models:
-        bins = cells * (_TASK + _GRADIENTS + _BINNED * characteristics)
-        tasks.append(bins + _SAMPLE * characteristics)
-    return PROCESS + max(tasks)
+    from models.registry import MODELS
+
+    needs = [
+        cells * (_TASK + (_NETWORK + 4 * channels) * entry.reads_windows)
+        + entry.extra_memory(cells, characteristics)
+        for entry in map(MODELS.__getitem__, models)
+    ]
+    return PROCESS + max(needs)
 
 
 def require_memory(config: Config, cells: int, machine: Machine) -> None:

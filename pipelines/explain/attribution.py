@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -19,11 +17,9 @@ from pipelines.explain.tables import explanation_tables, planted_edges, recovery
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
-from pipelines.run.fingerprint import source_digest
+from pipelines.run.fingerprint import folders_digest
 from pipelines.run.provenance import ExplanationMade, TaskDone, environment, read_provenance, record
 from pipelines.run.record import Run
-
-_PACKAGES = Path(__file__).parents[2]
 
 
 def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
@@ -146,8 +142,6 @@ def _current(run: Run) -> ExplanationMade | None:
     return last if is_same else None
 
 
-@functools.cache
 def _code() -> str:
     """Digest of the code that explains; that of models and features is in the environment."""
-    folders = (_PACKAGES / "pipelines" / "explain", _PACKAGES / "models" / "explain")
-    return source_digest((path for folder in folders for path in folder.rglob("*.py")), _PACKAGES)
+    return folders_digest("models/explain", "pipelines/explain")

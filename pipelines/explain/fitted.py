@@ -135,7 +135,7 @@ def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Un
     """
     label, sessions = config.label, "session" if config.label.horizon == 1 else "sessions"
     entry = MODELS[registry_name(config, model)]
-    if not getattr(entry.build, "has_unit", True):
+    if not entry.has_unit:
         return Unit("", 1.0, "none", f"none, because {model} is a fixed rule that only ranks firms")
     loss = settings_of(config, model)[1]["loss"]
     if entry.kind == "neural" and loss in SCALE_FREE and not calibrated:

@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.config.backtest import BookConfig
+from backtest.books.book import Book
 from pipelines.config.load import settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
@@ -84,6 +84,13 @@ def changes_since(config: Config, lake: Lake) -> Changes:
     """Compare a config with the last finished night that has its settings; without one, with the champion.
 
     A night that failed has traded nothing: its row is replaced, so the change is recorded by the next one.
+
+    Parameters
+    ----------
+    config
+        The config of tonight.
+    lake
+        Lake with the tables ``nights`` and ``promotions``.
     """
     settings_known = pl.col("settings").is_not_null() & pl.col("state").is_in(FINISHED)
     recorded = read_nights(lake, config.name).filter(settings_known)
@@ -158,7 +165,7 @@ def champion_findings(version: ModelVersion, config: Config) -> list[Finding]:
     return [Finding("champion settings", "warn", said)]
 
 
-def nightly_book(config: Config) -> tuple[str, BookConfig]:
+def nightly_book(config: Config) -> tuple[str, Book]:
     """Return the name and the settings of the book that the nights trade.
 
     Raises

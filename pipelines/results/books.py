@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,199 +13,17 @@ from backtest.accounts.execution import Execution
 from backtest.accounts.market import BookMarket, prepare_market
 from backtest.accounts.performance import BookMetrics
 from backtest.accounts.result import BookResult
-from backtest.books.book import (
-    Book,
-    BookInputs,
-    BookNote,
-    BookTargets,
-    LimitUse,
-    PastReturns,
-    equal_weighted,
-    spread_over_sessions,
-)
-from backtest.books.schedules import Schedule, calendar, every_session
+from backtest.books.book import BookNote, equal_weighted
+from backtest.books.decisions import book_targets
 from backtest.costs import CostModel
-from features.arithmetic.rolling import rolling_std
-from features.arrays import DateArray, FloatArray, IntArray
-from features.panel.derived import cached, daily_return
+from features.arrays import FloatArray
+from features.panel.derived import cached
 from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
-from pipelines.config.backtest import BookConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError
 from pipelines.results.trading import book_costs, book_execution
-
-BETA_SESSIONS = 252
-VOLATILITY_SESSIONS = 63
-
-
-def book_targets(
-    book: BookConfig,
-    signal_TN: FloatArray,
-    panel: Panel,
-    held: slice,
-    horizon: int,
-    *,
-    schedule: Schedule | None = None,
-    last_N: FloatArray | None = None,
-) -> BookTargets:
-    """Decide the target weights of a configured book.
-
-    Betas are slopes on the mean return of all firms over `BETA_SESSIONS` sessions, and volatilities are over
-    `VOLATILITY_SESSIONS`; both need half of these sessions. The definitions are those of the characteristics
-    ``beta_252`` and ``volatility_63``.
-
-    Parameters
-    ----------
-    book
-        Settings of the book.
-    signal_TN
-        Signal on all sessions of the panel, at the close of t; NaN where there is none. At least one session
-        of ``held`` has a signal.
-    panel
-        Prices and groups. If the book needs sectors, some firms have one (`pipelines.dataset.market`).
-    held
-        Range of sessions to give weights for.
-    horizon
-        Horizon of the label, for which overlapping decisions are held.
-    schedule
-        Sessions of ``held`` on which the book decides; by default those of its settings.
-    last_N
-        Decision before ``held``; None if there is none (`backtest.books.book.BookInputs`).
-
-    Returns
-    -------
-    BookTargets
-        Target weights on the sessions of ``held``, known at the close of each, and notes.
-
-    Raises
-    ------
-    ValueError
-        If the book needs more firms than there are.
-    """
-    if schedule is not None or book.kind != "optimised":
-        return _decide(book, signal_TN, panel, held, horizon, schedule, last_N)
-    # An optimised book takes minutes. Every delay and scenario of an evaluation trades the same decisions, on
-    # ranges of sessions that differ only after the last signal.
-    signals_T = np.isfinite(signal_TN[held]).any(axis=1)
-    asked = slice(held.start, held.start + int(np.flatnonzero(signals_T)[-1]) + 1)
-
-    def decide() -> _Decisions:
-        return _Decisions.of(_decide(book, signal_TN, panel, asked, horizon))
-
-    signal = hashlib.sha256(np.ascontiguousarray(signal_TN[asked]).tobytes()).digest()
-    decisions = cached(panel, (book_targets, book, horizon, asked.start, signal), decide)
-    return decisions.targets(held.stop - held.start)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Decisions:
-    """Targets without the sessions that have no decision."""
-
-    weight_DN: FloatArray
-    session_D: IntArray
-    notes: tuple[BookNote, ...]
-
-    @classmethod
-    def of(cls, targets: BookTargets) -> _Decisions:
-        session_D = np.flatnonzero(~np.isnan(targets.target_TN).any(axis=1))
-        return cls(targets.target_TN[session_D], session_D, targets.notes)
-
-    def targets(self, sessions: int) -> BookTargets:
-        decides_T = np.zeros(sessions, dtype=np.bool_)
-        decides_T[self.session_D] = True
-        return BookTargets(spread_over_sessions(self.weight_DN, decides_T), self.notes)
-
-
-def last_limit_uses(  # noqa: PLR0917  # the arguments of book_targets
-    book: BookConfig,
-    signal_TN: FloatArray,
-    panel: Panel,
-    held: slice,
-    target_TN: FloatArray,
-    last_N: FloatArray | None = None,
-) -> tuple[LimitUse, ...]:
-    """Measure the last decision of `book_targets` by the limits of the book.
-
-    Parameters
-    ----------
-    book, signal_TN, panel, held, last_N
-        As for `book_targets`.
-    target_TN
-        Its target weights. The last row is a decision.
-    """
-    rule = book.rule(horizon=1)  # for how long decisions are held does not matter to the last one
-    schedule = every_session(len(target_TN))  # is not read either
-    return rule.limit_uses(_inputs(rule, schedule, signal_TN, panel, held, last_N), target_TN)
-
-
-def _decide(  # noqa: PLR0917  # the arguments of book_targets
-    book: BookConfig,
-    signal_TN: FloatArray,
-    panel: Panel,
-    held: slice,
-    horizon: int,
-    schedule: Schedule | None = None,
-    last_N: FloatArray | None = None,
-) -> BookTargets:
-    rule = book.rule(horizon)
-    schedule = schedule or book_schedule(book, panel.dates_T, held)
-    return rule.targets(_inputs(rule, schedule, signal_TN, panel, held, last_N))
-
-
-def _inputs(  # noqa: PLR0917  # the arguments of book_targets
-    rule: Book,
-    schedule: Schedule,
-    signal_TN: FloatArray,
-    panel: Panel,
-    held: slice,
-    last_N: FloatArray | None,
-) -> BookInputs:
-    return BookInputs(
-        signal_TN[held],
-        schedule,
-        group_TN=panel.group_TN[held] if "groups" in rule.needs else None,
-        beta_TN=_beta(panel)[held] if "beta" in rule.needs else None,
-        volatility_TN=_volatility(panel)[held] if "volatility" in rule.needs else None,
-        past=_past(panel, held) if "returns" in rule.needs else None,
-        last_N=last_N,
-    )
-
-
-def book_schedule(
-    book: BookConfig, dates_T: DateArray, held: slice, following: dt.date | None = None
-) -> Schedule:
-    """Return the sessions of ``held`` on which a configured book may decide.
-
-    ``following`` is the session after the last one of ``dates_T``, by default the next weekday. It tells a
-    book that decides at the end of a period whether the last session is one
-    (`backtest.books.schedules.calendar`). In a backtest no signal is that late, because its label must be
-    known.
-    """
-    if book.rebalance_on is None:
-        return every_session(held.stop - held.start, book.rebalance_every)
-    after = None if following is None else np.datetime64(following)
-    whole = calendar(dates_T, book.rebalance_on, book.rebalance_every, after)
-    return Schedule(whole.turn_T[held], whole.every)
-
-
-def _beta(panel: Panel) -> FloatArray:
-    from features.library.characteristics.market import market_regression  # imports the feature library
-
-    return market_regression(panel, BETA_SESSIONS)[0]
-
-
-def _volatility(panel: Panel) -> FloatArray:
-    def compute() -> FloatArray:
-        return rolling_std(daily_return(panel), VOLATILITY_SESSIONS, (VOLATILITY_SESSIONS + 1) // 2)
-
-    return cached(panel, (book_targets, "volatility"), compute)
-
-
-def _past(panel: Panel, held: slice) -> PastReturns:
-    return PastReturns(daily_return(panel)[: held.stop], held.start, panel.periods_per_year)
-
 
 Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
 _FREE = CostModel()
@@ -361,7 +177,7 @@ def book_orders(
             targets = book_targets(book, signal_TN, dataset.panel, held, config.label.horizon)
         except ValueError as error:
             raise ConfigError(f"backtest.books.{name}: {error}") from None
-        long_only = book.rule(config.label.horizon).long_only
+        long_only = book.long_only
         decided = (name, long_only, targets.target_TN, held, delay)
         yield BookOrders(*decided, costs, execution, len(rows_T), targets.notes)
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from backtest.accounts.performance import active_metrics, book_metrics, excess_return
-from backtest.books.rank_weighted import centred_rank
+from backtest.books.ranked import centred_rank
 from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.metrics import ForecastMetrics, forecast_metrics
 from features.arrays import FloatArray, IntArray

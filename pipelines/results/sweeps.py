@@ -24,6 +24,7 @@ from backtest.accounts.accounting import BookBatch, run_books
 from backtest.accounts.execution import Execution
 from backtest.accounts.performance import annual_return, annual_volatility, max_drawdown, sharpe
 from backtest.accounts.variants import Decisions, Variant
+from backtest.books.decisions import book_targets
 from backtest.costs import COST_KINDS, CostModel
 from backtest.inference.bootstrap import bootstrap_block, bootstrap_counts, sharpe_interval
 from backtest.inference.means import LEVEL
@@ -39,7 +40,7 @@ from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.errors import ConfigError
 from pipelines.files import replacing
-from pipelines.results.books import book_market, book_targets
+from pipelines.results.books import book_market
 from pipelines.results.sweep_grid import Axis, VariantSettings
 from pipelines.results.tables import TABLES
 from pipelines.results.trading import book_costs, book_execution

@@ -11,15 +11,12 @@ import datetime as dt
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
-import backtest
-import features
 from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.config.backtest import BacktestConfig
 from pipelines.config.load import digest
@@ -27,18 +24,16 @@ from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.errors import ConfigError
 from pipelines.files import damaged, remove_partial, replacing
+from pipelines.run.fingerprint import folders_digest
 from pipelines.settings import Settings
 
 _FOLDER: Final = "evaluations"
 _RECORD: Final = "evaluation.json"
-_MODULES: Final = (
-    "config/backtest",
-    "dataset/folds",
-    "dataset/market",
-    "dataset/risk_free",
-    "run/completeness",
-    "train/quantiles",
+CODE: Final = (
+    *("backtest", "features"),
+    *("pipelines/config", "pipelines/dataset", "pipelines/results", "pipelines/run", "pipelines/train"),
 )
+"""Folders with the code that measures forecasts."""
 
 
 class Evaluated(Protocol):
@@ -195,20 +190,9 @@ def file_digest(setting: float | str | None) -> str | None:
     return hashlib.sha256(Path(setting).read_bytes()).hexdigest()[:10]
 
 
-@lru_cache(maxsize=1)
 def evaluation_code() -> str:
-    """Digest of the files that measure forecasts: backtest, features, and results and more of pipelines.
-
-    Comments count. To parse all files and leave them out would take a second of every backtest.
-    """
-    packages = [Path(str(package.__file__)).parent for package in (backtest, features)]
-    files = [path for folder in packages for path in folder.rglob("*.py")]
-    own = Path(__file__).parents[1]
-    files += [*(own / f"{name}.py" for name in _MODULES), *(own / "results").glob("*.py")]
-    root, sha = Path(__file__).parents[2], hashlib.sha256()
-    for path in sorted(files):
-        sha.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
-    return sha.hexdigest()[:10]
+    """Digest of the code that measures forecasts, without comments, docstrings and layout."""
+    return folders_digest(*CODE)[:10]
 
 
 def store_evaluation(

@@ -1,8 +1,9 @@
-"""Digests of code: of source files without their comments, and of functions outside these files.
+"""Digests of code, from its source text: whole folders, and functions that a user has registered.
 
-A registry can hold a function that is not in the files of this project, such as a user's own feature or a
-function that was replaced at run time. Such a function is described by its bytecode, its constants, its
-default values, and every function, class, module and value that it refers to.
+What a result depends on is named by folders, so that a new file in one of them counts without being listed. A
+registry can hold a function that is not in the files of this project, such as a user's own feature or a
+function that was replaced at run time. Such a function is described by its source text, its default values,
+and every function, class, module and value that it refers to.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import ast
 import dataclasses
 import functools
 import hashlib
+import inspect
+import marshal
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+import textwrap
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +35,8 @@ from pipelines.lake.options import is_url
 from pipelines.progress import Progress
 
 _INSTALLED = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib"))
+_ROOT = Path(__file__).parents[2].resolve()
+_OURS = tuple(f"{_ROOT / package}/" for package in ("features", "models", "backtest", "pipelines"))
 _MOST_KEPT = 50  # digests in the cache
 _PARTS = ("__func__", "__self__", "__wrapped__", "py_func", "func", "args", "keywords", "fget")
 """Attributes that hold the function of methods, caches, compiled or partial functions, and properties."""
@@ -40,6 +46,22 @@ _PARTS = ("__func__", "__self__", "__wrapped__", "py_func", "func", "args", "key
 def installed(library: str) -> str:
     """Version of an installed library, as it was when this process first asked."""
     return version(library)
+
+
+@functools.cache
+def folders_digest(*folders: str, without: str | None = None) -> str:
+    """Digest of the Python files in folders of the packages, below each of them, as :func:`source_digest`.
+
+    Parameters
+    ----------
+    folders
+        Relative to the folder of the packages, such as ``backtest/splits``.
+    without
+        A folder below one of them that does not count.
+    """
+    files = {path for folder in folders for path in (_ROOT / folder).rglob("*.py")}
+    apart = set() if without is None else set((_ROOT / without).rglob("*.py"))
+    return source_digest(files - apart, _ROOT)
 
 
 def source_digest(files: Iterable[Path], root: Path) -> str:
@@ -83,24 +105,15 @@ def normalise_source(source: str) -> str:
     return ast.unparse(tree)
 
 
-def fingerprint(value: object, covered: Callable[[str], bool]) -> str:
+def fingerprint(value: object) -> str:
     """SHA-256 of the code of a function, a class, or an object made of them.
 
-    Parameters
-    ----------
-    value
-        Functions and classes are followed through their closures, defaults and the names that they use.
-    covered
-        Tells whether the source file at a path is already part of a :func:`source_digest`. Functions of such
-        a file, and of installed libraries, are described by their names only.
-
-    Returns
-    -------
-    str
-        Equal in every process of one Python version. An object that is neither a function, a class, a
-        dataclass, an array nor a plain value is described by its type only.
+    Functions and classes are followed through their closures, defaults and the names that they use. Those of
+    the packages, which a :func:`folders_digest` covers, and those of installed libraries are described by
+    their names only. An object that is neither a function, a class, a dataclass, an array nor a plain value
+    is described by its type only.
     """
-    return hashlib.sha256(repr(_Walk(covered).describe(value)).encode()).hexdigest()
+    return hashlib.sha256(repr(_Walk().describe(value)).encode()).hexdigest()
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -117,15 +130,12 @@ class _Walk:
 
     Attributes
     ----------
-    covered
-        As given to :func:`fingerprint`.
     home
         Package of the first function that is described. It is followed even if it is an installed library.
     seen
         Objects described so far, by their id. They are kept alive, so that no id is used twice.
     """
 
-    covered: Callable[[str], bool]
     home: str | None = None
     seen: dict[int, object] = dataclasses.field(default_factory=dict)
 
@@ -147,8 +157,6 @@ class _Walk:
         self.seen[id(value)] = value
         if isinstance(value, FunctionType):
             return self._function(value)
-        if isinstance(value, CodeType):
-            return self._code(value)
         if isinstance(value, type):
             return self._class(value)
         if isinstance(value, ModuleType):
@@ -165,25 +173,18 @@ class _Walk:
         """Closure and defaults are always included: they can come from another file than the function."""
         code, name = function.__code__, (function.__module__, function.__qualname__)
         cells = [_content(cell) for cell in function.__closure__ or ()]
-        if self.covered(code.co_filename):
-            bound = (function.__defaults__, function.__kwdefaults__, cells)
-            return ("function", *name, self.describe(bound))
+        bound = self.describe((function.__defaults__, function.__kwdefaults__, cells))
+        if _is_ours(code.co_filename):
+            return ("function", *name, bound)
         self.home = self.home or _package(function.__module__)
         if self._is_library(function.__module__, code.co_filename):
             return ("function", *name)
-        bound = (function.__defaults__, function.__kwdefaults__, cells)
         used = {key: function.__globals__[key] for key in _names(code) if key in function.__globals__}
-        return ("function", self._code(code), self.describe(bound), self.describe(used))
-
-    def _code(self, code: CodeType) -> Any:  # noqa: ANN401
-        """Bytecode, constants (including inner functions) and names, without docstring and line numbers."""
-        first, *rest = code.co_consts or (None,)
-        constants = rest if isinstance(first, str) else [first, *rest]
-        return (code.co_code, self.describe(constants), code.co_names, code.co_varnames)
+        return ("function", _text(function), bound, self.describe(used))
 
     def _class(self, cls: type) -> Any:  # noqa: ANN401
         file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-        if cls.__module__ == "builtins" or self.covered(file) or self._is_library(cls.__module__, file):
+        if cls.__module__ == "builtins" or _is_ours(file) or self._is_library(cls.__module__, file):
             return ("class", cls.__module__, cls.__qualname__)
         own = {
             key: item
@@ -194,7 +195,7 @@ class _Walk:
 
     def _module(self, module: ModuleType) -> Any:  # noqa: ANN401
         file = getattr(module, "__file__", None) or ""
-        if not file.endswith(".py") or self.covered(file) or self._is_library(module.__name__, file):
+        if not file.endswith(".py") or _is_ours(file) or self._is_library(module.__name__, file):
             return ("module", module.__name__)
         return ("module", module.__name__, normalise_source(Path(file).read_text("utf-8")))
 
@@ -202,6 +203,23 @@ class _Walk:
         """Whether code belongs to an installed library other than the package that is described."""
         installed = file.startswith("<frozen") or str(Path(file).resolve()).startswith(_INSTALLED)
         return installed and _package(module) != self.home
+
+
+def _is_ours(file: str) -> bool:
+    """Whether a source file is in the packages."""
+    return str(Path(file).resolve()).startswith(_OURS)
+
+
+def _text(function: FunctionType) -> str:
+    """Source text of a function; its compiled form if it has none, as after ``exec``."""
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return marshal.dumps(function.__code__).hex()
+    try:
+        return normalise_source(source)
+    except SyntaxError:  # a lambda in the middle of a statement
+        return source
 
 
 def _content(cell: Any) -> object:  # noqa: ANN401 (a cell has no public type)
@@ -221,8 +239,6 @@ def _package(module: str) -> str:
 
 
 _LIBRARIES = ("numba", "numpy", "polars", "scipy")
-_CODE = ("features/**/*.py", "pipelines/dataset/characteristics.py", "pipelines/dataset/market.py")
-_ROOT = Path(__file__).parents[2]
 
 
 def feature_store(config: Config, progress: Progress) -> FeatureStore:
@@ -247,26 +263,11 @@ def store_folder(config: Config) -> Path:
 def features_digest() -> str:
     """Digest of the code and the libraries that compute channels and characteristics.
 
-    A feature that was registered or replaced outside these files is included by its bytecode.
+    A feature that was registered or replaced outside these folders is included by its source text.
     """
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
 
     libraries = {name: installed(name) for name in _LIBRARIES}
-    registered = [fingerprint(features, _is_source) for features in (CHANNELS, CHARACTERISTICS)]
-    return digest((_sources(), libraries, registered))
-
-
-@functools.cache
-def _sources() -> str:
-    return source_digest(_files(), _ROOT.resolve())
-
-
-@functools.cache
-def _files() -> frozenset[Path]:
-    return frozenset(path.resolve() for pattern in _CODE for path in _ROOT.resolve().glob(pattern))
-
-
-@functools.cache
-def _is_source(file: str) -> bool:
-    return Path(file).resolve() in _files()
+    registered = fingerprint((CHANNELS, CHARACTERISTICS))
+    return digest((folders_digest("features", "pipelines/dataset"), libraries, registered))

@@ -7,11 +7,9 @@ The data are identified by the tables of the lake and their versions, not by the
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from pipelines.config.load import digest, settings_of
@@ -20,34 +18,18 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.device import resolve_device
 from pipelines.lake.versions import TableVersion
-from pipelines.run.fingerprint import fingerprint, installed, source_digest
+from pipelines.run.fingerprint import fingerprint, folders_digest, installed
 from pipelines.settings import Settings, masked_settings
 
 LIBRARIES = ("lightgbm", "numba", "numpy", "scipy", "torch")
 """Libraries whose results affect forecasts; a different version of one gives a different run."""
 
-CODE = (
-    "features/**/*.py",
-    "models/**/*.py",
-    "backtest/splits/*.py",
-    "pipelines/dataset/build.py",
-    "pipelines/dataset/characteristics.py",
-    "pipelines/dataset/tables.py",
-    "pipelines/dataset/folds.py",
-    "pipelines/dataset/folds.py",
-    "pipelines/dataset/market.py",
-    "pipelines/run/warm_start.py",
-    "pipelines/train/task.py",
-    "pipelines/train/task.py",
-    "pipelines/train/walkforward.py",
-    "pipelines/train/work.py",
-)
-"""Source files that turn tables into forecasts, relative to the folder of the packages, with `APART`."""
+CODE = ("features", "models", "backtest/splits", "pipelines/dataset", "pipelines/run", "pipelines/train")
+"""Folders with the code that turns tables into forecasts."""
 
-APART = ("models/explain/**/*.py",)
-"""Files among `CODE` that explain forecasts and compute none."""
+APART = "models/explain"
+"""Folder below `CODE` that explains forecasts and computes none."""
 
-_ROOT = Path(__file__).parents[2]
 _SHOWN = 60  # maximum number of characters of a value in a sentence
 
 
@@ -196,34 +178,15 @@ def _model(config: Config, model: str, warm_starts: Mapping[str, str]) -> Settin
 def code_digest() -> str:
     """Digest of the code that computes forecasts, without comments, docstrings and layout.
 
-    Covers the source files in `CODE` but not in `APART`, and all features and models in the registries. A
-    function that was registered or replaced outside these files is included by its bytecode (`fingerprint`).
+    Covers the folders in `CODE`, and all features and models in the registries. A function that was
+    registered or replaced outside these folders is included by its source text (`fingerprint`).
     """
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
     from models.registry import MODELS
 
-    registered = fingerprint((CHANNELS, CHARACTERISTICS, MODELS), _is_source)
-    return digest((_sources(), registered))
-
-
-@functools.cache
-def _sources() -> str:
-    return source_digest(_files(), _ROOT)
-
-
-@functools.cache
-def _files() -> frozenset[Path]:
-    code, apart = (
-        {path.resolve() for pattern in patterns for path in _ROOT.resolve().glob(pattern)}
-        for patterns in (CODE, APART)
-    )
-    return frozenset(code - apart)
-
-
-@functools.cache
-def _is_source(file: str) -> bool:
-    return Path(file).resolve() in _files()
+    registered = fingerprint((CHANNELS, CHARACTERISTICS, MODELS))
+    return digest((folders_digest(*CODE, without=APART), registered))
 
 
 def setting_changes(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> Iterator[str]:

@@ -45,6 +45,8 @@ def log_model_versions(
 
     Parameters
     ----------
+    client
+        Client of the store.
     parent
         MLflow run that holds the checkpoints as artifacts.
     run
@@ -82,6 +84,8 @@ def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> 
 
     Parameters
     ----------
+    config
+        Names the store and the registered model.
     named
         Alias -> run id and model of its version. The alias is removed if there is none, or if the store does
         not have the version.
@@ -131,9 +135,10 @@ def _facts(run: Run) -> dict[str, str]:
     if run.identity is not None:
         features = run.identity.settings["features"]
         facts["features"] = json.dumps({key: features[key] for key in ("channels", "characteristics")})
-    audit = audit_verdict(run)
+    audit = run.read_table("audit")
     if audit is not None:
-        facts["audit"] = audit
+        present = set(audit["verdict"])
+        facts["audit"] = next((one for one in ("fail", "warn", "pass") if one in present), "skipped")
     if run.config.folds.scheme == "live":
         facts["trained_through"] = run.config.folds.through.isoformat()
     return facts
@@ -184,6 +189,8 @@ def make_loadable(run: Run, model: str) -> None:
 
     Parameters
     ----------
+    run
+        A recorded run.
     model
         Entry of the config's ``models`` whose tasks are all done.
     """
@@ -243,12 +250,3 @@ def _requirements(run: Run) -> str:
     started = [event for event in read_provenance(run) if isinstance(event, TrainingStarted)]
     libraries = started[-1].environment.libraries if started else {}
     return "".join(f"{name}=={version}\n" for name, version in sorted(libraries.items()))
-
-
-def audit_verdict(run: Run) -> str | None:
-    """Return the worst verdict of a run's last audit; None if none was made."""
-    table = run.read_table("audit")
-    if table is None:
-        return None
-    present = set(table["verdict"])
-    return next((one for one in ("fail", "warn", "pass") if one in present), "skipped")

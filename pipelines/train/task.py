@@ -194,8 +194,7 @@ def run_task(
     """
     if task.device == "cpu":
         torch.set_num_threads(1)
-    reads_windows = getattr(model_entry(task.registered).build, "reads_windows", True)
-    data = to_tensors(arrays, task.inputs, task.device, windows=reads_windows)
+    data = to_tensors(arrays, task.inputs, task.device, windows=model_entry(task.registered).reads_windows)
     with _named_snapshot(snapshots):
         chosen = fit(
             task.registered,

@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 
 import polars as pl
 
-from pipelines.config.backtest import BookConfig
+from backtest.books.book import Book
 from pipelines.config.load import build_settings, digest
 from pipelines.config.models import KEY
 from pipelines.config.schema import Config
@@ -121,7 +121,7 @@ class Trial:
         """Digests of what is forecast and of what is traded (empty for nothing): the identity of a trial."""
         return digest(self.forecast), "" if self.rule is None else digest(self.rule)
 
-    def traded(self, books: Mapping[str, BookConfig]) -> list[Trial]:
+    def traded(self, books: Mapping[str, Book]) -> list[Trial]:
         """Return the trial of each book that trades the forecast."""
         return [replace(self, book=name, rule=book.model_dump(mode="json")) for name, book in books.items()]
 

@@ -20,6 +20,8 @@ import yaml
 
 from models.fitted import NoTrainingSignal
 from models.fitting.fit import Diverged, fit
+from models.registry import MODELS
+from models.spec import Choice, Range, Space, Value
 from pipelines.config.load import check_config, digest, settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
@@ -69,10 +71,11 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
     """
     if model not in config.models:
         raise ConfigError(f"The config has no model {model!r}; choose one of {', '.join(config.models)}.")
-    try:
-        space = space_of(registry_name(config, model))
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    registered = registry_name(config, model)
+    space = MODELS[registered].space
+    if not space:
+        searchable = ", ".join(name for name, entry in MODELS.items() if entry.space)
+        raise ConfigError(f"{registered} has no search space; choose one of {searchable}.")
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
         run, dataset, _ = prepare_run(config, progress, as_of, record=False)
@@ -85,7 +88,6 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
         study = Study(folder, space)
         _track(study, config, name)  # trials that an interruption has left untracked
         remaining = max(0, trials - len(study.finished))
-        registered = registry_name(config, model)
         work = work_on_arrays(score_fold, arrays, resolve_device(config.device), [registered])
         engines = open_engine(config.execution, work, len(folds), note=progress.note)
         with progress.stage("tune", total=remaining), engines as engine:
@@ -212,79 +214,6 @@ def _stop_on(config: Config, model: str) -> str:
 
 def _plain(value: Value) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-Value = int | float | str
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Numbers from ``low`` to ``high`` inclusive, sampled uniformly, or log-uniformly with ``log``."""
-
-    low: float
-    high: float
-    log: bool = False
-    integer: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of a few values."""
-
-    values: tuple[Value, ...]
-
-
-Space = dict[str, Range | Choice]
-"""Setting -> range or choices; a name such as ``fit.lr`` is a setting of the section ``fit``."""
-
-_FIT: Space = {
-    "fit.lr": Range(3e-4, 1e-2, log=True),
-    "fit.weight_decay": Range(1e-4, 1.0, log=True),
-}
-_DROPOUT = Range(0.0, 0.4)
-
-SPACES: dict[str, Space] = {
-    "lightgbm": {
-        "learning_rate": Range(0.01, 0.1, log=True),
-        "num_leaves": Range(7, 127, log=True, integer=True),
-        "min_data_in_leaf": Range(100, 5000, log=True, integer=True),
-        "feature_fraction": Range(0.3, 1.0),
-        "lambda_l2": Range(0.1, 100.0, log=True),
-    },
-    "temporal_transformer": {
-        **_FIT,
-        "encoder.dropout": _DROPOUT,
-        "encoder.width": Choice((16, 32, 64)),
-        "encoder.layers": Range(1, 3, integer=True),
-        "encoder.positions": Choice(("learned", "rotary", "relative")),
-        "encoder.pooling": Choice(("last", "mean", "attention")),
-    },
-    "self_peer": {
-        **_FIT,
-        "dropout": _DROPOUT,
-        "width": Choice((32, 64, 128)),
-        "layers": Range(1, 3, integer=True),
-    },
-    "temporal_peer": {
-        **_FIT,
-        "encoder.dropout": _DROPOUT,
-        "encoder.width": Choice((16, 32)),
-        "encoder.layers": Range(1, 2, integer=True),
-        "peer_dropout": _DROPOUT,
-        "peer_width": Choice((16, 32, 64)),
-        "recent_days": Range(1, 5, integer=True),
-        "leader_slope": Choice((1.0, 4.0)),
-        "leader_ranks": Choice(("size", "all")),
-        "firm_slots": Choice((0, 4096)),
-    },
-}
-
-
-def space_of(model: str) -> Space:
-    """Look up the search space of a registered model; ValueError if it has none."""
-    if model not in SPACES:
-        raise ValueError(f"{model} has no search space; choose one of {', '.join(SPACES)}.")
-    return SPACES[model]
 
 
 def nest(flat: dict[str, Value]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from backtest.accounts.accounting import run_book
 from backtest.accounts import positions
 from backtest.accounts import compounding
 from backtest.accounts import kernels as collect
-from backtest.books.quantile_long_short import QuantileLongShort
+from backtest.books.rules.quantile_long_short import QuantileLongShort
 from backtest.costs import CostModel
 from backtest.forecasts import kernels as date_kernels
 from backtest.forecasts import kernels as order_kernels

@@ -16,10 +16,12 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.accounts.market import GONE, KNOWN, TRADABLE
+from backtest.books.book import Book
+from backtest.books.rules.optimised import Optimised
 from backtest.costs import Rate
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.panel import Panel
-from pipelines.config.backtest import BacktestConfig, BookConfig, OptimisedBookConfig
+from pipelines.config.backtest import BacktestConfig
 from pipelines.lake.lake import Lake
 from pipelines.results.books import book_market
 from pipelines.results.trading import book_costs, book_execution
@@ -82,6 +84,8 @@ def estimate_orders(
         NAV; 1 is the capital before the first night.
     settings
         Costs, capital and execution.
+    panel
+        Prices up to tonight.
     delay
         Sessions between decision and trade, at least 1.
     quarantined
@@ -151,12 +155,18 @@ _TOLERANCE = 1e-6
 
 
 def bounds(
-    book: BookConfig, weight_N: FloatArray, estimates: OrderEstimates, group_N: IntArray
+    book: Book, weight_N: FloatArray, estimates: OrderEstimates, group_N: IntArray
 ) -> npt.NDArray[np.object_]:
     """Name the limit that binds each firm; None where there is none.
 
     Parameters
     ----------
+    book
+        Settings of the book.
+    weight_N
+        Target weights.
+    estimates
+        Expected costs and obstacles of the orders.
     group_N
         Code of the sector of each firm; -1 is unknown.
 
@@ -167,7 +177,7 @@ def bounds(
         ``position limit``, ``sector limit`` (the firm's sector is at its limit on the firm's side).
     """
     bound_N = np.full(len(weight_N), None, dtype=object)
-    if isinstance(book, OptimisedBookConfig):
+    if isinstance(book, Optimised):
         for sign, group in _full_sectors(book, weight_N, group_N):
             bound_N[(group_N == group) & (np.sign(weight_N) == sign)] = "sector limit"
         bound_N[np.abs(weight_N) >= book.limits.max_position - _TOLERANCE] = "position limit"
@@ -177,9 +187,7 @@ def bounds(
     return bound_N
 
 
-def _full_sectors(
-    book: OptimisedBookConfig, weight_N: FloatArray, group_N: IntArray
-) -> Iterator[tuple[float, int]]:
+def _full_sectors(book: Optimised, weight_N: FloatArray, group_N: IntArray) -> Iterator[tuple[float, int]]:
     """Side and code of the sectors whose net weight is at the limit; none if the limit is zero."""
     limit = book.limits.max_sector_net
     if not limit:

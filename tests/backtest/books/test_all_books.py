@@ -11,26 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backtest.books.book import Book, BookInputs, PastReturns
-from backtest.books.optimised import Limits, Optimised
-from backtest.books.quantile_long_short import QuantileLongShort
-from backtest.books.rank_weighted import RankWeighted
 from backtest.books.registry import BOOKS
+from backtest.books.rules.optimised import Optimised, WeightLimits
+from backtest.books.rules.quantile_long_short import QuantileLongShort
+from backtest.books.rules.rank_weighted import RankWeighted
+from backtest.books.rules.top_k_drop import TopKDrop
+from backtest.books.rules.top_k_long_only import TopKLongOnly
 from backtest.books.schedules import every_session
-from backtest.books.top_k_drop import TopKDrop
-from backtest.books.top_k_long_only import TopKLongOnly
 
 T, N, BEFORE = 24, 15, 130
 QUICK: tuple[Book, ...] = (
-    QuantileLongShort(3),
-    QuantileLongShort(3, ("sector", "beta"), holding=5, inverse_volatility=True, target_volatility=0.1),
-    TopKLongOnly(4),
-    TopKLongOnly(4, holding=3, inverse_volatility=True, target_volatility=0.15, max_leverage=1.0),
-    TopKDrop(5, 2),
+    QuantileLongShort(quantiles=3),
+    QuantileLongShort(
+        quantiles=3, neutral=("sector", "beta"), overlap=True, inverse_volatility=True, target_volatility=0.1
+    ),
+    TopKLongOnly(k=4),
+    TopKLongOnly(k=4, overlap=True, inverse_volatility=True, target_volatility=0.15, max_leverage=1.0),
+    TopKDrop(k=5, n_drop=2),
     RankWeighted(),
-    RankWeighted(1.5, ("beta",), holding=4, inverse_volatility=True),
+    RankWeighted(gross=1.5, neutral=("beta",), overlap=True, inverse_volatility=True),
 )
 OPTIMISED = Optimised(
-    Limits(max_position=0.3, max_turnover=0.5, max_sector_net=0.1, max_beta=0.1), covariance_sessions=60
+    limits=WeightLimits(max_position=0.3, max_turnover=0.5, max_sector_net=0.1, max_beta=0.1),
+    covariance_sessions=60,
 )
 EVERY = pytest.mark.parametrize(
     "book", [*QUICK, OPTIMISED], ids=lambda book: f"{book.kind}-{len(book.needs)}"
@@ -51,12 +54,13 @@ def inputs(seed: int, every: int = 1) -> BookInputs:
         beta_TN=beta_TN,
         volatility_TN=rng.uniform(0.01, 0.03, (T, N)),
         past=PastReturns(rng.normal(0, 0.02, (BEFORE + T, N)), BEFORE),
+        horizon=4,
     )
 
 
 def test_every_kind_is_here() -> None:
     assert {book.kind for book in (*QUICK, OPTIMISED)} == set(BOOKS)
-    assert all(kind == book.kind for kind, book in BOOKS.items())
+    assert all(kind == rule().kind for kind, rule in BOOKS.items())
 
 
 @EVERY
@@ -92,6 +96,7 @@ def test_rows_depend_on_rows_up_to_theirs(book: Book) -> None:
         changed("beta_TN"),
         changed("volatility_TN"),
         PastReturns(return_SN, BEFORE),
+        horizon=before.horizon,
     )
     got, want = book.targets(after), book.targets(before)
     np.testing.assert_array_equal(got.target_TN[:cut], want.target_TN[:cut])
@@ -115,6 +120,7 @@ def test_a_shorter_panel_gives_the_same_rows(book: Book) -> None:
         data.beta_TN[:11],
         data.volatility_TN[:11],
         PastReturns(data.past.return_SN[: BEFORE + 11], BEFORE),
+        horizon=data.horizon,
     )
     np.testing.assert_array_equal(book.targets(short).target_TN, book.targets(data).target_TN[:11])
 
@@ -148,6 +154,7 @@ def test_the_order_of_columns_has_no_effect(book: Book) -> None:
         data.beta_TN[:, names_N],
         data.volatility_TN[:, names_N],
         PastReturns(data.past.return_SN[:, names_N], BEFORE),
+        horizon=data.horizon,
     )
     tolerance = 1e-5 if isinstance(book, Optimised) else 1e-12
     np.testing.assert_allclose(
@@ -161,7 +168,9 @@ def test_leverage_position_and_neutrality_hold(seed: int, leverage: float, targe
     data = inputs(seed)
     assert data.group_TN is not None
     assert data.beta_TN is not None
-    book = RankWeighted(2.0, ("sector", "beta"), target_volatility=target, max_leverage=leverage)
+    book = RankWeighted(
+        gross=2.0, neutral=("sector", "beta"), target_volatility=target, max_leverage=leverage
+    )
     target_TN = book.targets(data).target_TN
     decided_T = ~np.isnan(target_TN).any(axis=1)
     assert decided_T.sum() >= 20
@@ -170,7 +179,7 @@ def test_leverage_position_and_neutrality_hold(seed: int, leverage: float, targe
         sector_T = (target_TN * (data.group_TN == code)).sum(axis=1)[decided_T]
         assert np.abs(sector_T).max() < 1e-11
     assert np.abs((target_TN * np.nan_to_num(data.beta_TN)).sum(axis=1)[decided_T]).max() < 1e-11
-    drop_TN = TopKDrop(5, 2).targets(data).target_TN[decided_T]
+    drop_TN = TopKDrop(k=5, n_drop=2).targets(data).target_TN[decided_T]
     assert np.nanmax(drop_TN) <= 0.2 + 1e-15
     both_T = ~np.isnan(drop_TN).any(axis=1)
     np.testing.assert_allclose(drop_TN[both_T].sum(axis=1), 1.0)

@@ -93,8 +93,8 @@ def test_decisions_do_not_depend_on_later_signals() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s: quantile_long_short(s, 1), "at least 2 quantiles"),
-        (lambda s: top_k_long_only(s, 0), "at least 1 firm"),
+        (lambda s: quantile_long_short(s, 1), "greater than or equal to 2"),
+        (lambda s: top_k_long_only(s, 0), "greater than or equal to 1"),
         (lambda s: top_k_long_only(s, 1, rebalance_every=0), "rebalance_every is 0"),
         (lambda s: top_k_long_only(np.where(s > 4, np.inf, s), 1), "infinite at date 1, firm 2"),
         (lambda s: top_k_long_only(s[0], 1), "one row per date"),

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from backtest.books.book import Book, BookInputs, LimitUse, PastReturns
-from backtest.books.optimised import Limits, Optimised, factor_covariance
-from backtest.books.quantile_long_short import QuantileLongShort
-from backtest.books.rank_weighted import RankWeighted
+from backtest.books.rules.optimised import Optimised, WeightLimits, factor_covariance
+from backtest.books.rules.quantile_long_short import QuantileLongShort
+from backtest.books.rules.rank_weighted import RankWeighted
+from backtest.books.rules.top_k_drop import TopKDrop
+from backtest.books.rules.top_k_long_only import TopKLongOnly
 from backtest.books.schedules import every_session
-from backtest.books.top_k_drop import TopKDrop
-from backtest.books.top_k_long_only import TopKLongOnly
 from features.arrays import FloatArray
 
 NAN = np.nan
@@ -42,8 +42,8 @@ def test_a_use_is_free_binds_or_exceeds() -> None:
 
 def test_a_book_without_limits_has_none() -> None:
     inputs = BookInputs(np.array([[1.0, 2, 3, 4]]), every_session(1))
-    assert last(TopKLongOnly(2), inputs) == {}
-    assert last(QuantileLongShort(2), inputs) == {}
+    assert last(TopKLongOnly(k=2), inputs) == {}
+    assert last(QuantileLongShort(quantiles=2), inputs) == {}
 
 
 def test_neutrality_is_named_with_what_is_left_of_the_exposure() -> None:
@@ -82,7 +82,7 @@ def annual(weight_N: list[float], size_N: list[float], sessions: int) -> float:
 def test_target_volatility_binds_unless_leverage_does(target: float, leverage: float, binds: str) -> None:
     """The book is +1, -1 in returns of 2% and 1%: it swings by 1%, an annual volatility of 15.9%."""
     inputs = BookInputs(np.array([[2.0, 1.0]]), every_session(1), past=alternating([0.02, 0.01], 1))
-    book = QuantileLongShort(2, target_volatility=target, max_leverage=leverage)
+    book = QuantileLongShort(quantiles=2, target_volatility=target, max_leverage=leverage)
     found = last(book, inputs)
     unit = annual([1.0, -1.0], [0.02, 0.01], 126)
     assert unit == pytest.approx(0.1594, abs=1e-3)
@@ -99,7 +99,7 @@ def test_target_volatility_binds_unless_leverage_does(target: float, leverage: f
 def test_replaced_firms_are_counted_without_those_that_lost_their_signal() -> None:
     """Firms 0, 1 and 2 are held. Firm 2 has no signal any more, and firms 3 to 5 are better than 0 and 1."""
     signal_TN = np.array([[6.0, 5, 4, 3, 2, 1], [1, 2, NAN, 4, 5, 6]])
-    book = TopKDrop(3, 1)
+    book = TopKDrop(k=3, n_drop=1)
     inputs = BookInputs(signal_TN, every_session(2))
     assert (
         book.limit_uses(BookInputs(signal_TN[:1], every_session(1)), book.targets(inputs).target_TN[:1]) == ()
@@ -113,7 +113,7 @@ def test_replaced_firms_are_counted_without_those_that_lost_their_signal() -> No
 N = 30
 
 
-def optimised(limits: Limits) -> tuple[dict[str, LimitUse], FloatArray, BookInputs]:
+def optimised(limits: WeightLimits) -> tuple[dict[str, LimitUse], FloatArray, BookInputs]:
     rng = np.random.default_rng(3)
     inputs = BookInputs(
         rng.normal(size=(2, N)),
@@ -122,14 +122,14 @@ def optimised(limits: Limits) -> tuple[dict[str, LimitUse], FloatArray, BookInpu
         beta_TN=np.tile(rng.normal(1.0, 0.3, N), (2, 1)),
         past=PastReturns(0.02 * rng.normal(size=(BEFORE + 2, N)), BEFORE),
     )
-    book = Optimised(limits, covariance_sessions=100)
+    book = Optimised(limits=limits, covariance_sessions=100)
     target_TN = book.targets(inputs).target_TN
     assert not np.isnan(target_TN).any()
     return {use.name: use for use in book.limit_uses(inputs, target_TN)}, target_TN, inputs
 
 
 def test_every_limit_of_an_optimised_book_is_measured() -> None:
-    limits = Limits(
+    limits = WeightLimits(
         max_position=0.5,
         max_leverage=3.0,
         min_net=-0.2,
@@ -163,12 +163,12 @@ def test_every_limit_of_an_optimised_book_is_measured() -> None:
 @pytest.mark.parametrize(
     ("binds", "limits"),
     [
-        ("max_volatility", Limits(max_position=9.0, max_leverage=9.0, max_volatility=0.1)),
-        ("max_leverage", Limits(max_position=9.0, max_leverage=0.7, max_volatility=9.0)),
-        ("max_position", Limits(max_position=0.02, max_leverage=9.0, max_volatility=9.0)),
+        ("max_volatility", WeightLimits(max_position=9.0, max_leverage=9.0, max_volatility=0.1)),
+        ("max_leverage", WeightLimits(max_position=9.0, max_leverage=0.7, max_volatility=9.0)),
+        ("max_position", WeightLimits(max_position=0.02, max_leverage=9.0, max_volatility=9.0)),
         (
             "max_beta",
-            Limits(
+            WeightLimits(
                 max_position=0.1,
                 max_leverage=1.0,
                 min_net=-9.0,
@@ -177,14 +177,17 @@ def test_every_limit_of_an_optimised_book_is_measured() -> None:
                 max_beta=0.01,
             ),
         ),
-        ("max_turnover", Limits(max_position=0.2, max_leverage=9.0, max_volatility=0.1, max_turnover=0.05)),
+        (
+            "max_turnover",
+            WeightLimits(max_position=0.2, max_leverage=9.0, max_volatility=0.1, max_turnover=0.05),
+        ),
         (
             "max_sector_net",
-            Limits(max_position=0.1, max_leverage=9.0, max_volatility=9.0, max_sector_net=0.01),
+            WeightLimits(max_position=0.1, max_leverage=9.0, max_volatility=9.0, max_sector_net=0.01),
         ),
     ],
 )
-def test_the_limit_that_binds_is_named(binds: str, limits: Limits) -> None:
+def test_the_limit_that_binds_is_named(binds: str, limits: WeightLimits) -> None:
     found, _, _ = optimised(limits)
     assert found[binds].state == "binds"
     assert all(use.state in {"free", "binds"} for use in found.values())

@@ -12,7 +12,14 @@ from scipy.optimize import LinearConstraint, NonlinearConstraint, linprog, minim
 from scipy.stats import norm, rankdata
 
 from backtest.books.book import BookInputs, BookTargets, PastReturns
-from backtest.books.optimised import Infeasible, Limits, Optimised, Program, best_weights, factor_covariance
+from backtest.books.rules.optimised import (
+    Infeasible,
+    Optimised,
+    Program,
+    WeightLimits,
+    best_weights,
+    factor_covariance,
+)
 from backtest.books.schedules import every_session
 from features.arrays import FloatArray
 
@@ -50,7 +57,7 @@ def program(seed: int = 0, N: int = 8, last: bool = True) -> Program:
     )
 
 
-def by_scipy(given: Program, limits: Limits) -> FloatArray:
+def by_scipy(given: Program, limits: WeightLimits) -> FloatArray:
     """Solve the same program by SLSQP, in long and short weights and in increases and decreases."""
     assert given.group_M is not None
     assert given.beta_M is not None
@@ -103,7 +110,7 @@ def by_scipy(given: Program, limits: Limits) -> FloatArray:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_answer_is_that_of_scipy(seed: int) -> None:
     given_program = program(seed)
-    limits = Limits(
+    limits = WeightLimits(
         max_position=0.3,
         max_leverage=1.2,
         min_net=-0.05,
@@ -123,7 +130,7 @@ def test_the_answer_is_that_of_scipy(seed: int) -> None:
 
 def test_without_a_limit_on_risk_it_is_a_linear_program() -> None:
     given_program = program(3, N=10, last=False)
-    limits = Limits(
+    limits = WeightLimits(
         long_only=True, max_position=0.15, max_leverage=1.0, min_net=1, max_net=1, max_volatility=None
     )
     answer = linprog(-given_program.expected_M, A_eq=np.ones((1, 10)), b_eq=[1.0], bounds=(0, 0.15))
@@ -134,8 +141,8 @@ def test_without_a_limit_on_risk_it_is_a_linear_program() -> None:
 def test_expected_returns_are_volatility_times_normal_score() -> None:
     """With one binding limit, leverage, only the firm with the most extreme expected return is held."""
     inputs = market(T=1)
-    limits = Limits(max_position=1, max_leverage=1, min_net=-1, max_net=1, max_volatility=None)
-    target_N = Optimised(limits, covariance_sessions=BEFORE).targets(inputs).target_TN[0]
+    limits = WeightLimits(max_position=1, max_leverage=1, min_net=-1, max_net=1, max_volatility=None)
+    target_N = Optimised(limits=limits, covariance_sessions=BEFORE).targets(inputs).target_TN[0]
     assert inputs.past is not None
     known_N = ~np.isnan(inputs.signal_TN[0])
     score_N = norm.ppf((rankdata(inputs.signal_TN[0, known_N]) - 0.5) / known_N.sum())
@@ -152,7 +159,7 @@ def decided(targets: BookTargets) -> FloatArray:
 
 
 SOME_LIMITS = st.builds(
-    Limits,
+    WeightLimits,
     max_position=st.floats(0.05, 0.5),
     max_leverage=st.floats(0.3, 3.0),
     min_net=st.floats(-0.3, 0.0),
@@ -166,13 +173,13 @@ SOME_LIMITS = st.builds(
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), limits=SOME_LIMITS)
-def test_no_book_exceeds_its_limits(seed: int, limits: Limits) -> None:
+def test_no_book_exceeds_its_limits(seed: int, limits: WeightLimits) -> None:
     inputs = market(seed)
     assert limits.max_volatility is not None
     assert limits.max_turnover is not None
     assert limits.max_sector_net is not None
     assert limits.max_beta is not None
-    targets = Optimised(limits, covariance_sessions=100).targets(inputs)
+    targets = Optimised(limits=limits, covariance_sessions=100).targets(inputs)
     assert inputs.group_TN is not None
     assert inputs.beta_TN is not None
     assert inputs.past is not None
@@ -205,11 +212,11 @@ def test_no_book_exceeds_its_limits(seed: int, limits: Limits) -> None:
 def test_a_date_that_cannot_be_met_keeps_the_last_book_and_says_why() -> None:
     inputs = market(1)
     signal_TN = inputs.signal_TN.copy()
-    limits = Limits(max_position=0.2, max_leverage=2, max_volatility=None, max_turnover=0.25)
-    first_N = Optimised(limits, covariance_sessions=100).targets(inputs).target_TN[0]
+    limits = WeightLimits(max_position=0.2, max_leverage=2, max_volatility=None, max_turnover=0.25)
+    first_N = Optimised(limits=limits, covariance_sessions=100).targets(inputs).target_TN[0]
     largest = np.argsort(-np.abs(first_N))[:4]
     signal_TN[3, largest] = NAN  # 4 positions of 0.2 without a signal: a turnover of 0.4
-    targets = Optimised(limits, covariance_sessions=100).targets(replace(inputs, signal_TN=signal_TN))
+    targets = Optimised(limits=limits, covariance_sessions=100).targets(replace(inputs, signal_TN=signal_TN))
     assert np.isnan(targets.target_TN[3]).all()
     assert [note.session for note in targets.notes] == [3]
     assert targets.notes[0].text == (
@@ -220,8 +227,8 @@ def test_a_date_that_cannot_be_met_keeps_the_last_book_and_says_why() -> None:
 
 
 def test_limits_that_exclude_each_other_leave_no_book() -> None:
-    limits = Limits(long_only=True, max_position=0.05, max_leverage=1, min_net=1, max_net=1)
-    targets = Optimised(limits, covariance_sessions=100).targets(market(2))
+    limits = WeightLimits(long_only=True, max_position=0.05, max_leverage=1, min_net=1, max_net=1)
+    targets = Optimised(limits=limits, covariance_sessions=100).targets(market(2))
     assert np.isnan(targets.target_TN).all()
     assert {note.text for note in targets.notes} == {"no weights satisfy all limits; there is no book yet"}
     assert [note.session for note in targets.notes] == [0, 3, 6, 9]
@@ -256,12 +263,12 @@ def test_the_covariance_has_the_variances_of_the_sample() -> None:
 @pytest.mark.parametrize(
     ("settings_given", "message"),
     [
-        ({"max_position": 0.0}, "max_position is 0"),
-        ({"max_beta": -0.1}, "max_beta is -0.1"),
+        ({"max_position": 0.0}, r"max_position\s+Input should be greater than 0"),
+        ({"max_beta": -0.1}, r"max_beta\s+Input should be greater than or equal to 0"),
         ({"min_net": 0.2}, "min_net must not be larger"),
         ({"long_only": True}, "a long_only book needs a net exposure above 0"),
     ],
 )
 def test_invalid_limits_raise(settings_given: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Limits(**settings_given)  # type: ignore[arg-type]  # chosen by name
+        WeightLimits(**settings_given)  # type: ignore[arg-type]  # chosen by name

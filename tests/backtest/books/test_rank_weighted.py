@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import rankdata
 
-from backtest.books.rank_weighted import RankWeighted
+from backtest.books.rules.rank_weighted import RankWeighted
 
 NAN = np.nan
 LEVELS = st.sampled_from([NAN, -2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])
@@ -25,9 +25,9 @@ def test_weights_are_centred_ranks(signal_TN: np.ndarray, gross: float) -> None:
     enough_T = (~np.isnan(signal_TN)).sum(axis=1) >= 2
     if not enough_T.any():
         with pytest.raises(ValueError, match="needs 2 signals"):
-            weights(RankWeighted(gross), signal_TN)
+            weights(RankWeighted(gross=gross), signal_TN)
         return
-    target_TN = weights(RankWeighted(gross), signal_TN)
+    target_TN = weights(RankWeighted(gross=gross), signal_TN)
     for signal_N, target_N, enough in zip(signal_TN, target_TN, enough_T, strict=True):
         if not enough:
             assert np.isnan(target_N).all()
@@ -46,5 +46,5 @@ def test_by_hand() -> None:
 
 
 def test_gross_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="gross is 0"):
-        RankWeighted(0)
+    with pytest.raises(ValueError, match="greater than 0"):
+        RankWeighted(gross=0)

@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backtest.books.book import BookInputs, PastReturns
-from backtest.books.quantile_long_short import QuantileLongShort
-from backtest.books.rank_weighted import RankWeighted
 from backtest.books.ranked import (
     WINDOW,
     average_held,
@@ -18,8 +16,10 @@ from backtest.books.ranked import (
     scale_to_volatility,
     weigh_by_inverse_volatility,
 )
+from backtest.books.rules.quantile_long_short import QuantileLongShort
+from backtest.books.rules.rank_weighted import RankWeighted
+from backtest.books.rules.top_k_long_only import TopKLongOnly
 from backtest.books.schedules import every_session
-from backtest.books.top_k_long_only import TopKLongOnly
 from features.arrays import FloatArray
 
 NAN = np.nan
@@ -43,7 +43,9 @@ def test_an_overlapping_book_is_the_average_of_tranches_that_rebalance_every_hor
     """Jegadeesh and Titman: K tranches, each rebalanced every K sessions, one at each session."""
     signal_TN = np.random.default_rng(0).normal(size=(40, 20))
     every = every_session(40)
-    overlapping_TN = QuantileLongShort(holding=5).targets(BookInputs(signal_TN, every)).target_TN
+    overlapping_TN = (
+        QuantileLongShort(overlap=True).targets(BookInputs(signal_TN, every, horizon=5)).target_TN
+    )
     single_TN = QuantileLongShort().targets(BookInputs(signal_TN, every)).target_TN
     tranches = [
         np.repeat(single_TN[first::5], 5, axis=0)[: 40 - first][4 - first : 36 - first] for first in range(5)
@@ -53,7 +55,8 @@ def test_an_overlapping_book_is_the_average_of_tranches_that_rebalance_every_hor
 
 def test_a_firm_without_a_signal_leaves_an_overlapping_book() -> None:
     signal_TN = np.array([[1.0, 2, 3, 4], [1, 2, 3, NAN]])
-    target_TN = TopKLongOnly(1, holding=2).targets(BookInputs(signal_TN, every_session(2))).target_TN
+    inputs = BookInputs(signal_TN, every_session(2), horizon=2)
+    target_TN = TopKLongOnly(k=1, overlap=True).targets(inputs).target_TN
     np.testing.assert_array_equal(target_TN, [[0, 0, 0, 1], [0, 0, 0.5, 0]])
 
 
@@ -155,11 +158,10 @@ def test_a_book_without_a_past_makes_no_decision_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("holding", 0, "at least 1 session"),
-        ("target_volatility", 0.0, "must be above 0"),
-        ("max_leverage", -1.0, "must be above 0"),
+        ("target_volatility", 0.0, "greater than 0"),
+        ("max_leverage", -1.0, "greater than 0"),
     ],
 )
 def test_invalid_settings_raise(field: str, value: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TopKLongOnly(5, **{field: value})  # type: ignore[arg-type]  # chosen by name
+        TopKLongOnly(k=5, **{field: value})  # type: ignore[arg-type]  # chosen by name

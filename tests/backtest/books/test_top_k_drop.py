@@ -8,7 +8,7 @@ from book_weights import top_k_long_only, weights
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from backtest.books.top_k_drop import TopKDrop
+from backtest.books.rules.top_k_drop import TopKDrop
 from features.arrays import FloatArray
 
 NAN = np.nan
@@ -44,7 +44,7 @@ def test_without_ties_it_is_the_algorithm_of_qlib(seed: int, T: int, N: int, dat
     signal_TN[(~np.isnan(signal_TN)).sum(axis=1) < k + n_drop] = NAN  # else qlib may run out of candidates
     expected_TN = topk_dropout(signal_TN, k, n_drop)
     assume(not np.isnan(expected_TN).all())
-    np.testing.assert_array_equal(weights(TopKDrop(k, n_drop), signal_TN), expected_TN)
+    np.testing.assert_array_equal(weights(TopKDrop(k=k, n_drop=n_drop), signal_TN), expected_TN)
 
 
 def test_by_hand() -> None:
@@ -56,13 +56,13 @@ def test_by_hand() -> None:
             [9.0, NAN, 3, 4, 5],  # firm 1 has no signal and is sold; firm 4 stays; firm 0 is bought
         ]
     )
-    held = [np.flatnonzero(row_N).tolist() for row_N in weights(TopKDrop(2, 1), signal_TN)]
+    held = [np.flatnonzero(row_N).tolist() for row_N in weights(TopKDrop(k=2, n_drop=1), signal_TN)]
     assert held == [[0, 1], [1, 4], [1, 4], [0, 4]]
 
 
 def test_with_few_candidates_k_firms_stay() -> None:
     signal_TN = np.array([[3.0, 2, 1], [1, 2, 3], [3, 2, 1]])
-    np.testing.assert_array_equal(weights(TopKDrop(3, 2), signal_TN), np.full((3, 3), 1 / 3))
+    np.testing.assert_array_equal(weights(TopKDrop(k=3, n_drop=2), signal_TN), np.full((3, 3), 1 / 3))
 
 
 def test_ties_share_and_do_not_trade_without_a_gain() -> None:
@@ -73,7 +73,7 @@ def test_ties_share_and_do_not_trade_without_a_gain() -> None:
             [0.0, 2, 2, 2],  # firm 0 is sold; what is free of firms 1, 2 and 3 (1/2, 1/2, 1) shares it
         ]
     )
-    got_TN = 2 * weights(TopKDrop(2, 1), signal_TN)
+    got_TN = 2 * weights(TopKDrop(k=2, n_drop=1), signal_TN)
     np.testing.assert_allclose(got_TN[0], [1, 1 / 2, 1 / 2, 0], atol=1e-15)
     np.testing.assert_allclose(got_TN[1], got_TN[0], atol=1e-15)
     np.testing.assert_allclose(got_TN[2], [0, 3 / 4, 3 / 4, 1 / 2], atol=1e-15)
@@ -87,7 +87,7 @@ def test_with_ties_it_holds_k_firms_and_column_order_has_no_effect(
     rng = np.random.default_rng(seed)
     signal_TN = rng.integers(0, 4, (12, N)).astype(np.float64)
     k = data.draw(st.integers(1, N))
-    book = TopKDrop(k, data.draw(st.integers(1, k)))
+    book = TopKDrop(k=k, n_drop=data.draw(st.integers(1, k)))
     target_TN = weights(book, signal_TN)
     np.testing.assert_allclose(target_TN.sum(axis=1), 1.0, atol=1e-12)
     assert target_TN.min() >= 0
@@ -100,7 +100,7 @@ def test_it_turns_over_less_than_top_k() -> None:
     signal_TN = np.random.default_rng(0).normal(size=(60, 40))
     traded = [
         np.abs(np.diff(target_TN, axis=0)).sum(axis=1) / 2
-        for target_TN in (weights(TopKDrop(10, 2), signal_TN), top_k_long_only(signal_TN, 10))
+        for target_TN in (weights(TopKDrop(k=10, n_drop=2), signal_TN), top_k_long_only(signal_TN, 10))
     ]
     assert traded[0].max() == pytest.approx(0.2)
     assert traded[1].mean() > 0.5
@@ -108,5 +108,5 @@ def test_it_turns_over_less_than_top_k() -> None:
 
 @pytest.mark.parametrize(("k", "n_drop"), [(0, 1), (5, 0), (5, 6)])
 def test_invalid_sizes_raise(k: int, n_drop: int) -> None:
-    with pytest.raises(ValueError, match=r"it must be from 1 to k|at least 1 firm"):
-        TopKDrop(k, n_drop)
+    with pytest.raises(ValueError, match=r"it must be from 1 to k|greater than or equal to 1"):
+        TopKDrop(k=k, n_drop=n_drop)

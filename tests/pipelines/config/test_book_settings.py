@@ -1,62 +1,31 @@
-"""The settings of books: the rules that they build, and the values that they refuse."""
+"""The settings of books: the rules that a config reads, and the values that they refuse."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from backtest.books.optimised import Limits
-from backtest.books.quantile_long_short import QuantileLongShort
+from backtest.books.book import Book
 from backtest.books.registry import BOOKS
-from pipelines.config.backtest import (
-    BookConfig,
-    BookSection,
-    LimitsConfig,
-    OptimisedBookConfig,
-    QuantileBookConfig,
-    RankBookConfig,
-    TopKBookConfig,
-    TopKDropBookConfig,
-)
-
-SECTIONS: tuple[type[BookSection], ...] = (
-    QuantileBookConfig,
-    TopKBookConfig,
-    TopKDropBookConfig,
-    RankBookConfig,
-    OptimisedBookConfig,
-)
+from backtest.books.rules.quantile_long_short import QuantileLongShort
+from pipelines.config.backtest import BookConfig
 
 
-def read(**given: object) -> BookSection:
-    section: BookSection = TypeAdapter(BookConfig).validate_python(given)
-    return section
+def read(**given: object) -> Book:
+    book: Book = TypeAdapter(BookConfig).validate_python(given)
+    return book
 
 
-def test_every_kind_has_settings() -> None:
-    assert [read(kind=kind).kind for kind in BOOKS] == list(BOOKS)
-    assert {type(read(kind=kind)) for kind in BOOKS} == set(SECTIONS)
+def test_every_rule_of_the_folder_can_be_configured() -> None:
+    assert len(BOOKS) >= 5
+    assert all(read(kind=kind) == rule() for kind, rule in BOOKS.items())
 
 
-@pytest.mark.parametrize("kind", BOOKS)
-def test_settings_and_rule_have_the_same_defaults(kind: str) -> None:
-    assert read(kind=kind).rule(horizon=5) == BOOKS[kind]()
-
-
-def test_every_field_of_a_rule_can_be_set() -> None:
-    translated = {"holding": "overlap"}
-    for kind, rule in BOOKS.items():
-        names = {translated.get(field.name, field.name) for field in fields(rule)}  # type: ignore[arg-type]
-        assert names == set(type(read(kind=kind)).model_fields) - set(BookSection.model_fields)
-    assert {field.name for field in fields(Limits)} == set(LimitsConfig.model_fields)
-
-
-def test_overlapping_decisions_are_held_for_the_horizon() -> None:
+def test_a_config_is_read_into_the_rule_itself() -> None:
     book = read(kind="quantile_long_short", quantiles=3, neutral=["sector"], overlap=True)
-    assert book.rule(horizon=5) == QuantileLongShort(3, ("sector",), holding=5)
+    assert book == QuantileLongShort(quantiles=3, neutral=("sector",), overlap=True)
     assert book.needs_sectors
     assert not read(kind="quantile_long_short", neutral=["beta"]).needs_sectors
     assert read(kind="optimised", limits={"max_sector_net": 0.02}).needs_sectors

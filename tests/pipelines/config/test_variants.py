@@ -14,6 +14,8 @@ from command import Call, command
 from mlflow import MlflowClient
 from stored import measured
 
+from models.registry import MODELS
+from models.spec import Range
 from pipelines.audit.refit import models_to_fit
 from pipelines.audit.subject import small_fit_config
 from pipelines.config.load import check_config, init_from_of, load_config, settings_of
@@ -34,7 +36,6 @@ from pipelines.run.warm_start import warm_start_checkpoint
 from pipelines.stages import train_config
 from pipelines.train.task import stacks_of
 from pipelines.train.trials import read_trials, trial_count
-from pipelines.train.tune import SPACES, Range
 from pipelines.train.walkforward import plan_tasks
 
 MODEL = "temporal_transformer"
@@ -322,7 +323,7 @@ def test_init_from_finds_the_entry_of_the_same_model(done: Run, tiny: dict[str, 
 def test_a_variant_is_tuned_in_its_models_space_and_the_best_is_printed_as_an_entry(
     done: Run, peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SPACES, MODEL, {"fit.lr": Range(1e-3, 1e-2, log=True)})
+    monkeypatch.setattr(MODELS[MODEL].build, "space", {"fit.lr": Range(1e-3, 1e-2, log=True)})
     answer = peerglass("tune", "tiny.yaml", "--model", "tt_linear", "--trials", "2")
     assert answer.code == 0, answer.err
     assert "tt_linear: 2 trials" in answer.out

@@ -11,9 +11,11 @@ import polars as pl
 import pytest
 from every_book import EVERY_BOOK
 
+from backtest.books import decisions as module
 from backtest.books.book import BookInputs, BookTargets
-from backtest.books.quantile_long_short import QuantileLongShort
+from backtest.books.decisions import book_targets
 from backtest.books.registry import BOOKS
+from backtest.books.rules.quantile_long_short import QuantileLongShort
 from features.arrays import FloatArray
 from features.library.characteristics import compute_characteristics
 from features.panel.derived import daily_return
@@ -21,8 +23,7 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.errors import ConfigError
-from pipelines.results import books as module
-from pipelines.results.books import book_orders, book_targets
+from pipelines.results.books import book_orders
 from pipelines.results.describe import describe_ladder, describe_notes
 from pipelines.results.evaluate import Evaluation, evaluate
 

@@ -28,7 +28,7 @@ def test_short_and_dotted_names_find_the_same_setting() -> None:
 def test_every_combination_is_a_variant_with_the_swept_book_alone() -> None:
     axes = parse_axes("quantiles=4,5; delay=null,2", SECTION, "mine")
     found = [
-        (one.backtest.books["mine"].quantiles, one.backtest.delay, dict(one.values))  # type: ignore[union-attr]
+        (one.backtest.books["mine"].quantiles, one.backtest.delay, dict(one.values))  # type: ignore[attr-defined]
         for one in variants(axes, SECTION, "mine")
     ]
     assert found == [
@@ -38,7 +38,7 @@ def test_every_combination_is_a_variant_with_the_swept_book_alone() -> None:
         (5, 2, {"quantiles": 5, "delay": 2}),
     ]
     assert all(list(one.backtest.books) == ["mine"] for one in variants(axes, SECTION, "mine"))
-    assert SECTION.books["mine"].quantiles == 5  # type: ignore[union-attr]
+    assert SECTION.books["mine"].quantiles == 5  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,14 @@ import yaml
 from models.fitted import NoTrainingSignal
 from models.fitting.fit import fit
 from models.registry import MODELS
-from models.spec import parse_config
+from models.spec import Choice, Range, parse_config
 from pipelines.cli import main as cli
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
 from pipelines.run.record import read_scores
 from pipelines.train import tune
 from pipelines.train.trials import read_trials, trial_count
-from pipelines.train.tune import SPACES, Choice, Range, nest
+from pipelines.train.tune import nest
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -34,7 +34,7 @@ def peerglass(
     """The command line in this process, in a folder with an ingested tiny market."""
     monkeypatch.chdir(tmp_path)
     small = {"num_leaves": Range(3, 15, integer=True), "learning_rate": Range(0.03, 0.3, log=True)}
-    monkeypatch.setitem(SPACES, "lightgbm", small)  # the default space is for markets of more than 16 firms
+    monkeypatch.setattr(MODELS["lightgbm"].build, "space", small)  # the default is for larger markets
     models = {"zero": {}, "lightgbm": {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50}}
     store = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "artifacts": "mlartifacts"}
     settings = {**tiny, "models": models, "tracking": store}
@@ -54,13 +54,13 @@ def peerglass(
     return call
 
 
-@pytest.mark.parametrize("model", SPACES)
+@pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.space])
 def test_the_bounds_of_a_search_space_are_valid_settings_of_its_model(model: str) -> None:
     from models.fitting.fit import FitConfig
 
     for pick in (0, -1):
         values: dict[str, Any] = {}
-        for name, where in SPACES[model].items():
+        for name, where in MODELS[model].space.items():
             if isinstance(where, Choice):
                 values[name] = where.values[pick]
             else:
@@ -179,11 +179,11 @@ def test_the_storage_of_another_version_of_optuna_is_refused_with_a_cure(tmp_pat
     from pipelines.errors import DataError
     from pipelines.train.tune import Study
 
-    Study(tmp_path / "a-search", SPACES["lightgbm"])
+    Study(tmp_path / "a-search", MODELS["lightgbm"].space)
     with sqlite3.connect(tmp_path / "a-search" / "trials.db") as database:
         database.execute("update alembic_version set version_num = 'v0.9.0.a'")
     with pytest.raises(DataError, match=r"another version of Optuna.*delete it to start the search again"):
-        Study(tmp_path / "a-search", SPACES["lightgbm"])
+        Study(tmp_path / "a-search", MODELS["lightgbm"].space)
 
 
 def test_the_best_settings_print_as_a_config_and_reach_the_score_they_claim(peerglass: Call) -> None:
@@ -271,5 +271,5 @@ def test_the_name_of_a_search_depends_on_everything_that_its_scores_depend_on(pe
     names = set()
     for change in ([], ["label.horizon=2"], ["models.lightgbm.rounds=11"], ["seeds=[1]"]):
         run, _, _ = prepare_run(load_config(Path("tiny.yaml"), change), Progress())
-        names.add(tune.study_name(run, "lightgbm", SPACES["lightgbm"]))
+        names.add(tune.study_name(run, "lightgbm", MODELS["lightgbm"].space))
     assert len(names) == 4

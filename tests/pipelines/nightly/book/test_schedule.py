@@ -9,14 +9,14 @@ from typing import Any
 import polars as pl
 import pytest
 
+from backtest.books.rules.top_k_long_only import TopKLongOnly
 from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
-from pipelines.config.backtest import TopKBookConfig
 from pipelines.lake.schemas import schema
 from pipelines.nightly.schedule import decision_due, schedule_text
 
 
-def book(**settings: Any) -> TopKBookConfig:  # noqa: ANN401 (settings)
-    return TopKBookConfig(kind="top_k_long_only", k=2, **settings)
+def book(**settings: Any) -> TopKLongOnly:  # noqa: ANN401 (settings)
+    return TopKLongOnly(k=2, **settings)
 
 
 def day(text: str) -> dt.date:
@@ -37,7 +37,7 @@ def panel(sessions: list[dt.date]) -> Panel:
 
 
 def decide(
-    settings: TopKBookConfig,
+    settings: TopKLongOnly,
     sessions: list[dt.date],
     first: str,
     expected: dict[str, str] | None = None,

@@ -6,23 +6,26 @@ Shape suffixes: T sessions, N firms, M firms that may be held at a decision.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from backtest.books.book import (
     TOLERANCE,
+    Book,
     BookInputs,
     BookNote,
     BookTargets,
     LimitUse,
     Need,
+    eligible,
     last_decision,
 )
-from backtest.books.rank_weighted import centred_rank
-from backtest.forecasts.daily import as_signal
+from backtest.books.ranked import centred_rank
 from features.arrays import BoolArray, FloatArray, IntArray
+from features.options import Options
 from features.panel.periods import SESSIONS_PER_YEAR
 
 if TYPE_CHECKING:
@@ -31,67 +34,43 @@ if TYPE_CHECKING:
 _ZERO = 1e-8  # a smaller weight is 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits on the weights w of a book, as fractions of NAV. None is no limit.
+class WeightLimits(Options):
+    """WeightLimits of an optimised book, as fractions of NAV. Null is no limit.
 
-    Attributes
-    ----------
-    long_only : bool
-        ``w_i >= 0``.
-    max_position : float
-        ``|w_i| <= max_position``.
-    max_leverage : float
-        ``sum |w_i| <= max_leverage``.
-    min_net, max_net : float
-        ``min_net <= sum w_i <= max_net``.
-    max_volatility : float or None
-        ``sqrt(p w' S w) <= max_volatility``, with the covariance S of the returns of a session and p sessions
-        in a year.
-    max_turnover : float or None
-        ``sum |w_i - last_i| / 2 <= max_turnover``, one-way, from the last target.
-    max_sector_net : float or None
-        ``|sum of w_i in a sector| <= max_sector_net``, for each sector.
-    max_beta : float or None
-        ``|sum beta_i w_i| <= max_beta``.
-
-    Raises
-    ------
-    ValueError
-        If a limit is out of range.
+    Examples
+    --------
+    >>> WeightLimits(long_only=True, max_net=1.0, min_net=1.0).max_position
+    0.05
     """
 
     long_only: bool = False
-    max_position: float = 0.05
-    max_leverage: float = 2.0
+    """Whether short positions are excluded."""
+    max_position: float = Field(default=0.05, gt=0)
+    """Largest absolute weight of a firm."""
+    max_leverage: float = Field(default=2.0, gt=0)
+    """Largest gross exposure."""
     min_net: float = 0.0
+    """Smallest net exposure."""
     max_net: float = 0.0
-    max_volatility: float | None = 0.1
-    max_turnover: float | None = None
-    max_sector_net: float | None = None
-    max_beta: float | None = None
+    """Largest net exposure. A book that is fully invested has 1 for both."""
+    max_volatility: float | None = Field(default=0.1, gt=0)
+    """Largest expected annual volatility, ``sqrt(p w' S w)`` with p sessions in a year."""
+    max_turnover: float | None = Field(default=None, gt=0)
+    """Largest one-way turnover from the last target to the next one. The first book is not limited."""
+    max_sector_net: float | None = Field(default=None, ge=0)
+    """Largest absolute net weight of a sector (the groups of ``features.group_by``)."""
+    max_beta: float | None = Field(default=None, ge=0)
+    """Largest absolute beta of the book to the market, over 252 sessions."""
 
-    def __post_init__(self) -> None:
-        above = {
-            "max_position": self.max_position,
-            "max_leverage": self.max_leverage,
-            "max_volatility": self.max_volatility,
-            "max_turnover": self.max_turnover,
-        }
-        for name, value in above.items():
-            if value is not None and value <= 0:
-                msg = f"{name} is {value}; it must be above 0."
-                raise ValueError(msg)
-        for name, value in {"max_sector_net": self.max_sector_net, "max_beta": self.max_beta}.items():
-            if value is not None and value < 0:
-                msg = f"{name} is {value}; it must be at least 0."
-                raise ValueError(msg)
+    @model_validator(mode="after")
+    def _check_net(self) -> WeightLimits:
         if self.min_net > self.max_net:
             msg = f"min_net is {self.min_net} and max_net is {self.max_net}; min_net must not be larger."
             raise ValueError(msg)
         if self.long_only and self.max_net <= 0:
             msg = f"max_net is {self.max_net}; a long_only book needs a net exposure above 0, such as 1."
             raise ValueError(msg)
+        return self
 
 
 class FactorCovariance(NamedTuple):
@@ -162,58 +141,42 @@ class Infeasible:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Optimised:
-    """Maximise the expected return of the signal within limits on risk, exposures and turnover.
+class Optimised(Book):
+    """The highest expected return within limits on risk, exposures and turnover, by skfolio.
 
-    ``max a'w`` over the weights w that satisfy all of `backtest.books.optimised.Limits`.
+    ``max a'w`` over the weights w that satisfy all of `WeightLimits`.
 
     The expected returns are ``a_i = volatility_i z_i`` with the normal scores ``z_i = Phi^-1((r_i - 0.5) /
     n)`` of the ranks r of the signal (ties share). This is the rule of Grinold (1994), alpha = IC x
     volatility x score; a constant IC changes nothing, because risk is limited and not priced. Only ranks of
     the signal enter. Risk is that of a statistical factor model, estimated on the last
-    ``covariance_sessions`` sessions (`backtest.books.optimised`).
+    ``covariance_sessions`` sessions (`factor_covariance`).
 
     A firm may be held if it has a signal, returns on at least half of these sessions that vary, and, where
     they are limited, a sector and a beta.
 
     The turnover limit counts from the last target to this one. Firms that may no longer be held are sold, and
     these sales count. The first book is not limited by it. If no weights satisfy all limits, or the solver
-    fails, there is no decision: the last book is kept, and a note says why.
+    fails, there is no decision: the last book is kept, and a note says why. Limits hold up to the tolerance
+    of the solver (cvxpy, Clarabel), about 1e-8.
 
-    Attributes
-    ----------
-    limits : Limits
-        Limits on risk, exposures and turnover.
-    covariance_sessions : int
-        Sessions over which covariances are estimated, at least 20.
-    risk_factors : int
-        Largest number of statistical factors in the covariances, at least 1.
-
-    Raises
-    ------
-    ValueError
-        If a setting is out of range.
-
-    Notes
-    -----
-    The program is solved by skfolio's ``MeanRisk`` (cvxpy, Clarabel), so limits hold up to the solver's
-    tolerance, about 1e-8.
+    Examples
+    --------
+    >>> Optimised(limits=WeightLimits(max_turnover=0.2, max_sector_net=0.05)).needs == {"returns", "groups"}
+    True
     """
 
-    kind: ClassVar[str] = "optimised"
-    formula: ClassVar[str] = "maximises volatility x normal score of the signal, within the limits"
-    limits: Limits = Limits()  # frozen
-    covariance_sessions: int = 252
-    risk_factors: int = 20
-
-    def __post_init__(self) -> None:
-        if self.covariance_sessions < 20:
-            msg = f"covariance_sessions is {self.covariance_sessions}; it must be at least 20."
-            raise ValueError(msg)
-        if self.risk_factors < 1:
-            msg = f"risk_factors is {self.risk_factors}; it must be at least 1."
-            raise ValueError(msg)
+    kind: Literal["optimised"] = "optimised"
+    """Selects this kind of book."""
+    rebalance_every: int = Field(default=5, ge=1)
+    """Dates with signals from one rebalancing to the next: 5 is a week of daily signals. Sessions without
+    signals do not count. With ``rebalance_on``: 2 is every second of its sessions."""
+    limits: WeightLimits = WeightLimits()
+    """Limits on risk, exposures and turnover."""
+    covariance_sessions: int = Field(default=252, ge=20)
+    """Sessions on which the covariance of returns is estimated."""
+    risk_factors: int = Field(default=20, ge=1)
+    """Largest number of statistical factors in the covariance; at most a tenth of the firms are used."""
 
     @property
     def long_only(self) -> bool:
@@ -232,7 +195,7 @@ class Optimised:
 
     def targets(self, inputs: BookInputs) -> BookTargets:
         """Decide the target weights; see `backtest.books.book.Book.targets`."""
-        signal_TN = self._eligible(inputs)
+        signal_TN = eligible(self, inputs)
         decides_T = inputs.schedule.decisions((~np.isnan(signal_TN)).sum(axis=1), 2)
         target_TN = np.full(signal_TN.shape, np.nan)
         last_N = inputs.last_N
@@ -249,20 +212,9 @@ class Optimised:
     def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
         """Measure the last decision; see `backtest.books.book.Book.limit_uses`."""
         last_N = last_decision(inputs, target_TN)
-        may_N, program = self._program(len(target_TN) - 1, self._eligible(inputs)[-1], last_N, inputs)
+        may_N, program = self._program(len(target_TN) - 1, eligible(self, inputs)[-1], last_N, inputs)
         assert not isinstance(program, Infeasible), "there was a decision"
         return limit_uses(target_TN[-1, may_N], program, self.limits)
-
-    def _eligible(self, inputs: BookInputs) -> FloatArray:
-        """Return the signal, NaN where the firm lacks an exposure that is limited."""
-        signal_TN = as_signal("signal", inputs.signal_TN)
-        if self.limits.max_sector_net is not None:
-            assert inputs.group_TN is not None
-            signal_TN[inputs.group_TN < 0] = np.nan
-        if self.limits.max_beta is not None:
-            assert inputs.beta_TN is not None
-            signal_TN[np.isnan(inputs.beta_TN)] = np.nan
-        return signal_TN
 
     def _decide(
         self, t: int, signal_N: FloatArray, last_N: FloatArray | None, inputs: BookInputs
@@ -353,8 +305,8 @@ def factor_covariance(return_LM: FloatArray, factors: int) -> FactorCovariance:
     return FactorCovariance(loading_MK * volatility_M[:, None], specific_M * volatility_M**2, volatility_M)
 
 
-def limit_uses(weight_M: FloatArray, program: Program, limits: Limits) -> tuple[LimitUse, ...]:
-    """Measure weights by the formulas of `Limits`, one use for each limit that is set.
+def limit_uses(weight_M: FloatArray, program: Program, limits: WeightLimits) -> tuple[LimitUse, ...]:
+    """Measure weights by the formulas of `WeightLimits`, one use for each limit that is set.
 
     Parameters
     ----------
@@ -362,13 +314,13 @@ def limit_uses(weight_M: FloatArray, program: Program, limits: Limits) -> tuple[
         Weights of the decision.
     program : Program
         Risk, exposures and the last target of the decision. Without a last target there is no turnover.
-    limits : Limits
-        Limits on the weights.
+    limits : WeightLimits
+        WeightLimits on the weights.
     """
     return tuple(_uses(weight_M, program, limits))
 
 
-def _uses(weight_M: FloatArray, program: Program, limits: Limits) -> Iterator[LimitUse]:
+def _uses(weight_M: FloatArray, program: Program, limits: WeightLimits) -> Iterator[LimitUse]:
     net = float(weight_M.sum())
     yield LimitUse("max_position", float(np.abs(weight_M).max()), limits.max_position)
     yield LimitUse("max_leverage", float(np.abs(weight_M).sum()), limits.max_leverage)
@@ -391,15 +343,15 @@ def _uses(weight_M: FloatArray, program: Program, limits: Limits) -> Iterator[Li
         yield LimitUse("max_beta", abs(float(program.beta_M @ weight_M)), limits.max_beta, "beta")
 
 
-def best_weights(program: Program, limits: Limits) -> FloatArray | Infeasible:
+def best_weights(program: Program, limits: WeightLimits) -> FloatArray | Infeasible:
     """Maximise the expected return within the limits.
 
     Parameters
     ----------
     program : Program
         Expected returns, risk, exposures and the last target.
-    limits : Limits
-        Limits on the weights.
+    limits : WeightLimits
+        WeightLimits on the weights.
 
     Returns
     -------
@@ -410,7 +362,9 @@ def best_weights(program: Program, limits: Limits) -> FloatArray | Infeasible:
     if not isinstance(answer, Infeasible):
         return answer
     limited = program.last_M is not None and limits.max_turnover is not None
-    if limited and not isinstance(_solve(program, replace(limits, max_turnover=None)), Infeasible):
+    if limited and not isinstance(
+        _solve(program, limits.model_copy(update={"max_turnover": None})), Infeasible
+    ):
         return Infeasible(
             f"a turnover of {limits.max_turnover} is not enough to come within the other limits (sales of "
             f"firms that may no longer be held take {0.5 * program.forced_sales:.3f})"
@@ -418,7 +372,7 @@ def best_weights(program: Program, limits: Limits) -> FloatArray | Infeasible:
     return answer
 
 
-def _solve(program: Program, limits: Limits) -> FloatArray | Infeasible:
+def _solve(program: Program, limits: WeightLimits) -> FloatArray | Infeasible:
     """Solve the program by skfolio, whose import takes seconds."""
     from cvxpy.atoms.norm1 import norm1
     from skfolio import RiskMeasure
@@ -469,7 +423,7 @@ def _solve(program: Program, limits: Limits) -> FloatArray | Infeasible:
     return weight_M
 
 
-def _exposures(program: Program, limits: Limits) -> Iterator[tuple[FloatArray, float]]:
+def _exposures(program: Program, limits: WeightLimits) -> Iterator[tuple[FloatArray, float]]:
     """Rows of exposures whose absolute sum is limited, with the limit."""
     if limits.max_sector_net is not None:
         assert program.group_M is not None

@@ -5,43 +5,31 @@ Shape suffixes: N firms, D decisions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from backtest.books.book import BookInputs, BookTargets, LimitUse, Need, last_decision, spread_over_sessions
+from backtest.books.book import Book, BookInputs, BookTargets, LimitUse, last_decision, spread_over_sessions
 from backtest.forecasts.daily import SortedPanel, as_signal
 from features.arrays import FloatArray
 
 _ROUNDING = 1e-9  # of a unit
 
 
-@dataclass(frozen=True, slots=True)
-class TopKDrop:
-    """Hold k firms at weight ``1/k``; at each decision replace at most ``n_drop`` of them.
+class TopKDrop(Book):
+    """A long-only book of ``k`` firms that replaces only the worst of them.
 
-    With ``held`` the firms that are held and have a signal:
+    Each firm has weight ``1/k``. With ``held`` the firms that are held and have a signal:
 
     1. The candidates are the ``n_drop + k - len(held)`` firms with the highest signals that are not held.
     2. Of the held firms and the candidates together, the k with the highest signals are held from now on. So
        at most ``n_drop`` firms are sold, and none of them for a firm with a lower signal.
 
     A held firm without a signal is sold in any case, and does not count towards ``n_drop``. The first
-    decision holds the k highest signals. Where firms are tied, fractions of a position are held: those that
-    are bought at the edge share equally, and a held firm is not sold for one that equals it.
-
-    Attributes
-    ----------
-    k : int
-        Number of firms held, at least 1; a date needs at least k signals.
-    n_drop : int
-        Largest number of firms that a decision replaces, from 1 to k.
-
-    Raises
-    ------
-    ValueError
-        If k or n_drop is out of range.
+    decision holds the k highest signals; a date needs at least k signals. Where firms are tied, fractions of
+    a position are held: those that are bought at the edge share equally, and a held firm is not sold for one
+    that equals it.
 
     Notes
     -----
@@ -49,30 +37,34 @@ class TopKDrop:
     qlib lets the weights of firms that it keeps drift and splits the proceeds of its sales among its
     purchases, and here each decision resets every position to ``1/k``, which adds the turnover of the drift.
     If there are fewer than ``n_drop`` candidates, qlib sells more firms than it buys, and here k firms stay.
+
+    Examples
+    --------
+    >>> from backtest.books.schedules import every_session
+    >>> signal_TN = np.array([[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
+    >>> TopKDrop(k=2, n_drop=1).targets(BookInputs(signal_TN, every_session(2))).target_TN
+    array([[0.5, 0.5, 0. , 0. ],
+           [0. , 0.5, 0. , 0.5]])
     """
 
-    kind: ClassVar[str] = "top_k_drop"
-    formula: ClassVar[str] = "1/k for k firms; at most n_drop of them are replaced, the worst by the best"
-    k: int = 50
-    n_drop: int = 5
+    kind: Literal["top_k_drop"] = "top_k_drop"
+    """Selects this kind of book."""
+    k: int = Field(default=50, ge=1)
+    """Number of positions."""
+    n_drop: int = Field(default=5, ge=1)
+    """Largest number of positions that a rebalancing replaces, at most ``k``."""
 
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            msg = f"k is {self.k}; a book must hold at least 1 firm."
-            raise ValueError(msg)
-        if not 1 <= self.n_drop <= self.k:
+    @model_validator(mode="after")
+    def _check_drop(self) -> TopKDrop:
+        if self.n_drop > self.k:
             msg = f"n_drop is {self.n_drop}; it must be from 1 to k ({self.k})."
             raise ValueError(msg)
+        return self
 
     @property
     def long_only(self) -> bool:
         """Whether the book holds no short positions: yes."""
         return True
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """Inputs beyond the signal: none."""
-        return frozenset()
 
     def targets(self, inputs: BookInputs) -> BookTargets:
         """Decide the target weights; see `backtest.books.book.Book.targets`."""

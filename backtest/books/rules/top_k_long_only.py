@@ -5,40 +5,32 @@ Shape suffixes: N firms, D decisions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from backtest.books.ranked import RankedBook
 from backtest.forecasts.daily import RankSelector
 from features.arrays import FloatArray
 
 
-@dataclass(frozen=True, slots=True)
 class TopKLongOnly(RankedBook):
-    """Hold the k highest signals at weight ``1/k`` each (gross 1, net 1); ties at the edge share equally.
+    """A long-only book: the ``k`` highest forecasts, equally weighted.
 
-    Attributes
-    ----------
-    k : int
-        Number of firms held, at least 1; a date needs at least k signals (with exactly k, all are held).
+    Each of them has weight ``1/k`` (gross 1, net 1); ties at the edge share equally. A date needs at least k
+    signals; with exactly k, all are held.
 
-    Raises
-    ------
-    ValueError
-        If a setting is out of range.
+    Examples
+    --------
+    >>> TopKLongOnly(k=2).select(np.array([[0.3, 0.1, 0.2]]))
+    array([[0.5, 0. , 0.5]])
     """
 
-    kind: ClassVar[str] = "top_k_long_only"
-    formula: ClassVar[str] = "1/k for the k highest signals; ties share"
-    k: int = 20
-
-    def __post_init__(self) -> None:
-        RankedBook.__post_init__(self)
-        if self.k < 1:
-            msg = f"k is {self.k}; a book must hold at least 1 firm."
-            raise ValueError(msg)
+    kind: Literal["top_k_long_only"] = "top_k_long_only"
+    """Selects this kind of book."""
+    k: int = Field(default=20, ge=1)
+    """Number of positions."""
 
     @property
     def long_only(self) -> bool:

@@ -1,0 +1,97 @@
+"""Metrics, books and checks of signals in plain frames, without a config and a lake."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from scipy.stats import spearmanr
+
+import peerglass
+from backtest.accounts.accounting import run_book
+from backtest.books.book import BookInputs
+from backtest.books.rules.top_k_long_only import TopKLongOnly
+from backtest.books.schedules import every_session
+from backtest.costs import CostModel
+from pipelines.errors import PeerglassError
+
+T, N = 60, 12
+RNG = np.random.default_rng(0)
+DAYS = [dt.date(2024, 1, 1) + dt.timedelta(days=i) for i in range(90)]
+DAYS = [day for day in DAYS if day.weekday() < 5][:T]
+CLOSE_TN = np.exp(RNG.normal(0, 0.02, (T, N)).cumsum(axis=0))
+SIGNAL_TN = RNG.normal(size=(T, N))
+NAMES = [f"F{n:02}" for n in range(N)]
+
+
+def wide(x_TN: np.ndarray) -> pl.DataFrame:
+    return pl.DataFrame(x_TN, schema=NAMES).insert_column(0, pl.Series("date", DAYS))
+
+
+def forms(x_TN: np.ndarray) -> list[pl.DataFrame | pd.DataFrame]:
+    """One table in every form that is understood."""
+    first = wide(x_TN)
+    long = first.unpivot(index="date", variable_name="ticker", value_name="x").sample(fraction=1.0, seed=1)
+    pandas = pd.DataFrame(x_TN, index=pd.DatetimeIndex(DAYS), columns=NAMES)
+    return [first, long, first.to_pandas(), long.to_pandas(), pandas, pd.DataFrame({"x": pandas.stack()})]
+
+
+def test_every_form_of_a_frame_gives_the_same_metrics() -> None:
+    found = [
+        peerglass.forecast_metrics(signal, prices).rank_ic
+        for signal, prices in zip(forms(SIGNAL_TN), forms(CLOSE_TN), strict=True)
+    ]
+    assert len(set(found)) == 1
+    assert len(found) == 6
+    return_TN = CLOSE_TN[2:] / CLOSE_TN[1:-1] - 1  # bought one session later, held for one
+    by_hand = [spearmanr(x_N, y_N).statistic for x_N, y_N in zip(SIGNAL_TN[:-2], return_TN, strict=True)]
+    assert found[0] == pytest.approx(np.mean(by_hand), abs=1e-12)
+
+
+def test_given_labels_are_used_instead_of_prices() -> None:
+    found = peerglass.forecast_metrics(wide(SIGNAL_TN), label=wide(0.5 * SIGNAL_TN))
+    assert found.ic == pytest.approx(1.0)
+    assert found.n_pairs == T * N
+
+
+def test_a_book_of_a_frame_equals_the_accounts_of_its_arrays() -> None:
+    costs = {"half_spread_bps": 7.0, "commission_bps": 0.0}
+    found = peerglass.run_book(wide(SIGNAL_TN), wide(CLOSE_TN), "top_k_long_only", k=3, costs=costs)
+    target_TN = TopKLongOnly(k=3).targets(BookInputs(SIGNAL_TN, every_session(T))).target_TN
+    expected = run_book(target_TN, CLOSE_TN, np.ones((T, N), dtype=bool), CostModel.flat(7.0, 0.0), 1)
+    np.testing.assert_allclose(found.daily["return_net"], expected.return_net_T, atol=1e-14)
+    assert found.weights.height == 3 * T
+    assert found.metrics.turnover > 0.3
+
+
+def test_tomorrows_return_fails_the_audit_and_noise_does_not() -> None:
+    ahead_TN = np.full((T, N), np.nan)
+    ahead_TN[:-1] = CLOSE_TN[1:] / CLOSE_TN[:-1] - 1
+    assert "fail" in peerglass.audit_signal(wide(ahead_TN).fill_nan(None), wide(CLOSE_TN))["verdict"]
+    assert "fail" not in peerglass.audit_signal(wide(SIGNAL_TN), wide(CLOSE_TN))["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s, p: peerglass.forecast_metrics(s), "pass exactly one"),
+        (lambda s, p: peerglass.forecast_metrics(s.drop("date"), p), "give a column date"),
+        (lambda s, p: peerglass.forecast_metrics(s.cast({"date": pl.String}), p), "str.to_date"),
+        (lambda s, p: peerglass.forecast_metrics(s.rename({n: n.lower() for n in NAMES}), p), "in common"),
+        (lambda s, p: peerglass.run_book(s, p, "best"), "'optimised', 'quantile_long_short'"),
+        (lambda s, p: peerglass.run_book(s, p, k=3), "k is not a known name; choose among"),
+        (lambda s, p: peerglass.run_book(s, p, quantiles=30), "lower its size"),
+        (lambda s, p: peerglass.run_book(s, p, neutral=["sector"]), "run it by a config"),
+        (lambda s, p: peerglass.audit_signal(s.with_columns(x=pl.lit("a")), p), "numbers"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_sentence(
+    call: Callable[[pl.DataFrame, pl.DataFrame], object], message: str
+) -> None:
+    with pytest.raises(PeerglassError, match=message) as raised:
+        call(wide(SIGNAL_TN), wide(CLOSE_TN))
+    assert "\n" not in str(raised.value)
