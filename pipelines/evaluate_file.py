@@ -203,10 +203,10 @@ def echo_result(
 ) -> None:
     """Print the summary or the JSON document of measured signals."""
     from pipelines.pages.report_data import signal_report
-    from pipelines.pages.verdict import judge
+    from pipelines.pages.verdict import judge_report
     from pipelines.results.describe import describe_signals, document
 
-    verdict = judge(signal_report(measured, evaluation))
+    verdict = judge_report(signal_report(measured, evaluation))
     if options.as_json:
         paths = {"folder": measured.folder, "report": report, "tables": evaluation.folder}
         echo(document(measured.run_id, evaluation, verdict.as_dict(), paths))

@@ -144,9 +144,9 @@ def backtest_run(
         evaluation = evaluate_run(run, dataset, lake, progress)
         if as_json:
             from pipelines.pages.report_data import run_report
-            from pipelines.pages.verdict import judge
+            from pipelines.pages.verdict import judge_report
 
-            found = judge(run_report(run, evaluation, dataset, lake)).as_dict()
+            found = judge_report(run_report(run, evaluation, dataset, lake)).as_dict()
             echo(document(run.run_id, evaluation, found, {"folder": run.folder, "tables": evaluation.folder}))
         else:
             echo(describe_evaluation(evaluation, run.config))

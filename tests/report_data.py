@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.explain.fitted import Unit
-from pipelines.pages.report_data import ExplainedModel, Header, Report
+from pipelines.pages.report_data import ExplainedModel, Header, RunReport
 
 MODELS = (
     "zero",
@@ -28,7 +28,7 @@ NEURAL = MODELS[5:]
 BOOKS = ("quantile long-short, 5 quantiles", "top 20 long-only")
 
 
-def make_report(**changes: Any) -> Report:  # noqa: ANN401  # fields and tables
+def make_report(**changes: Any) -> RunReport:  # noqa: ANN401  # fields and tables
     """Build a run of 8 models, 2 delays, 3 folds and 100 firms, with planted truth and explanations.
 
     A change is a field of the report, or a table; a table that is None is left out.
@@ -56,10 +56,10 @@ def make_report(**changes: Any) -> Report:  # noqa: ANN401  # fields and tables
         "header": make_header(),
         "explained": (make_explained("temporal_peer"), make_explained("self_peer", example=False)),
     }
-    fields = set(Report.__dataclass_fields__) - {"tables"}
+    fields = set(RunReport.__dataclass_fields__) - {"tables"}
     own |= {name: value for name, value in changes.items() if name in fields}
     tables |= {name: value for name, value in changes.items() if name not in fields}
-    return Report(tables={name: frame for name, frame in tables.items() if frame is not None}, **own)
+    return RunReport(tables={name: frame for name, frame in tables.items() if frame is not None}, **own)
 
 
 def make_header(**changes: object) -> Header:

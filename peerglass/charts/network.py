@@ -26,7 +26,7 @@ from pipelines.pages.figure import (
     Figure,
     Trace,
     axis,
-    bars,
+    bar_trace,
     draw,
     heat,
     matrix,
@@ -246,7 +246,7 @@ def _fields(trace: Trace) -> dict[str, Any]:
 
 def _bars(network: PeerNetwork, ticker: str, date: dt.date) -> Trace:
     rows = network.peers(ticker, date).head(_PEERS)
-    return bars(
+    return bar_trace(
         [short(leader, 12) for leader in rows["leader"]],
         [round(value, 6) for value in rows["value"]],
         [explained.group_colour(same) for same in rows["same_group"]],

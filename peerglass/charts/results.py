@@ -11,7 +11,7 @@ from peerglass.charts.notebook import to_plotly
 from peerglass.runs import Run
 from pipelines.errors import ConfigError
 from pipelines.pages.charts import books, models
-from pipelines.pages.figure import Style, model_styles
+from pipelines.pages.figure import LineStyle, model_styles
 
 if TYPE_CHECKING:
     from peerglass.signals import Backtest
@@ -79,7 +79,7 @@ def _table(results: Results, name: str) -> pl.DataFrame:
     return results.tables[name]
 
 
-def _styles(results: Results) -> dict[str, Style]:
+def _styles(results: Results) -> dict[str, LineStyle]:
     return model_styles(_table(results, "ladder")["model"].unique(maintain_order=True).to_list())
 
 

@@ -24,7 +24,7 @@ from pipelines.pages.figure import (
     UNSKILLED,
     VERMILION,
     Figure,
-    Style,
+    LineStyle,
     axis,
     band,
     draw,
@@ -35,15 +35,13 @@ from pipelines.pages.page import Page
 from pipelines.pages.static import static_chart
 from pipelines.pages.tables import write
 
-NAMES = 10
-"""Names shown at each end."""
-WINDOW = 20
-"""Sessions of the rolling mean of the realised rank IC."""
+_NAMES = 10  # at each end
+_WINDOW = 20  # sessions of the rolling mean of the realised rank IC
 _LAGS = 4  # lags of its Newey-West errors: labels of a week overlap
 _SESSIONS = 250  # of a chart
 _FEATURES = 12  # of the drift table without unfolding
 _MOVERS = 3
-_ROLES = (("champion", Style(BLUE)), ("challenger", Style(INK, "dash")))
+_ROLES = (("champion", LineStyle(BLUE)), ("challenger", LineStyle(INK, "dash")))
 _SECTIONS = {
     "checks": "Checks",
     "trades": "Trades",
@@ -180,7 +178,7 @@ def _ends(result: NightResult, moved: dict[str, str]) -> Iterator[tuple[str, pl.
         return
     reasons = pl.Series("moved", [moved.get(ticker) for ticker in ranked["ticker"]], dtype=pl.String)
     ranked = ranked.with_columns(reasons)
-    half = min(NAMES, ranked.height // 2) or 1
+    half = min(_NAMES, ranked.height // 2) or 1
     yield "Highest", ranked.head(half)
     yield "Lowest", ranked.tail(half).reverse()
 
@@ -213,16 +211,19 @@ def _skill(result: NightResult) -> tuple[list[dict[str, Any]], list[str]]:
     charts, words = [], []
     if not realised.is_empty():
         charts.append(static_chart(_realised(realised), 2))
-        many = realised.filter(pl.col("role") == "champion").height >= WINDOW
+        many = realised.filter(pl.col("role") == "champion").height >= _WINDOW
         words = [
             "The thin grey line is the rank IC of single sessions whose labels have ended.",
-            f"The thick lines are means of {WINDOW} sessions, with a band of 1.96 Newey-West errors."
+            f"The thick lines are means of {_WINDOW} sessions, with a band of 1.96 Newey-West errors."
             if many
-            else f"A mean with its band is drawn from {WINDOW} sessions on.",
+            else f"A mean with its band is drawn from {_WINDOW} sessions on.",
         ]
     if not cusum.is_empty():
         newest = cusum.sort("session").tail(_SESSIONS)
-        lines = (("CUSUM of the champion", "sum", Style(BLUE)), ("limit", "limit", Style(VERMILION, "dash")))
+        lines = (
+            ("CUSUM of the champion", "sum", LineStyle(BLUE)),
+            ("limit", "limit", LineStyle(VERMILION, "dash")),
+        )
         traces = [line(newest.select(date="session", y=y), name, style, "") for name, y, style in lines]
         charts.append(static_chart(draw("CUSUM of realised rank IC", 180, traces, over_time(axis(""))), 1))
         words.append(
@@ -239,11 +240,11 @@ def _realised(realised: pl.DataFrame) -> Figure:
     }
     within = pl.col("date").is_in(newest.implode())
     daily = series["champion"].filter(within).rename({"rank_ic": "y"})
-    grey = Style(UNSKILLED["zero"])
+    grey = LineStyle(UNSKILLED["zero"])
     traces = [line(daily, "champion, daily", grey, "", line={"color": grey.colour, "width": 0.8})]
     for role, style in _ROLES:
-        mean = rolling_mean_ic(series[role], WINDOW, _LAGS).filter(within).rename({"rank_ic": "y"})
-        known, name = mean.drop_nulls("y"), f"{role}, mean of {WINDOW} sessions"
+        mean = rolling_mean_ic(series[role], _WINDOW, _LAGS).filter(within).rename({"rank_ic": "y"})
+        known, name = mean.drop_nulls("y"), f"{role}, mean of {_WINDOW} sessions"
         if known.is_empty():
             continue
         if role == "champion":

@@ -342,11 +342,11 @@ def _plain(value: object) -> object:
     return value
 
 
-Column = dict[str, str | float]
+_Column = dict[str, str | float]
 _LARGEST = 2.0**15  # of a scaled column; float16 ends at 65,504
 
 
-def whole_numbers(value_E: npt.ArrayLike) -> Column:
+def whole_numbers(value_E: npt.ArrayLike) -> _Column:
     """Encode whole numbers from 0 to 65,535 with one or two bytes each.
 
     Raises
@@ -363,12 +363,12 @@ def whole_numbers(value_E: npt.ArrayLike) -> Column:
     return {"u1" if small else "u2": _base64(whole_E.astype("u1" if small else "<u2"))}
 
 
-def values(value_E: npt.ArrayLike) -> Column:
+def values(value_E: npt.ArrayLike) -> _Column:
     """Encode numbers that a reader compares with a table: four bytes each, IEEE single precision."""
     return {"f4": _base64(np.asarray(value_E, dtype=np.float64).astype("<f4"))}
 
 
-def rough_values(value_E: npt.ArrayLike) -> Column:
+def rough_values(value_E: npt.ArrayLike) -> _Column:
     """Encode errors and shares with two bytes each.
 
     The numbers are IEEE half precision after division by a power of two.

@@ -35,21 +35,21 @@ Trace = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class LineStyle:
     """Colour and dash of one model. If there are more models than colours, the dash distinguishes them."""
 
     colour: str
     dash: str = "solid"
 
 
-def model_styles(models: Sequence[str]) -> dict[str, Style]:
+def model_styles(models: Sequence[str]) -> dict[str, LineStyle]:
     """Assign a style to every model by its position in the ladder, the same for all charts."""
     coloured = [model for model in models if model not in UNSKILLED]
     places = {model: divmod(at, len(PALETTE)) for at, model in enumerate(coloured)}
     return {
-        model: Style(UNSKILLED[model], "dot")
+        model: LineStyle(UNSKILLED[model], "dot")
         if model in UNSKILLED
-        else Style(PALETTE[places[model][1]], DASHES[places[model][0] % len(DASHES)])
+        else LineStyle(PALETTE[places[model][1]], DASHES[places[model][0] % len(DASHES)])
         for model in models
     }
 
@@ -167,7 +167,7 @@ def over_time(y: Mapping[str, Any]) -> dict[str, Any]:
     return {"hovermode": "x unified", "xaxis": axis(""), "yaxis": y}
 
 
-def line(path: pl.DataFrame, name: str, style: Style, hover: str, **changes: object) -> Trace:
+def line(path: pl.DataFrame, name: str, style: LineStyle, hover: str, **changes: object) -> Trace:
     """Draw the column ``y`` over ``date`` in a style."""
     return {
         "type": "scatter",
@@ -181,7 +181,7 @@ def line(path: pl.DataFrame, name: str, style: Style, hover: str, **changes: obj
     }
 
 
-def band(path: pl.DataFrame, half: pl.Series, name: str, style: Style) -> Trace:
+def band(path: pl.DataFrame, half: pl.Series, name: str, style: LineStyle) -> Trace:
     """Draw the area within ``half`` of the column ``y`` over ``date``; it is switched with its line."""
     edge = line(path, name, style, "")
     half_T = np.nan_to_num(floats(half))
@@ -198,7 +198,7 @@ def band(path: pl.DataFrame, half: pl.Series, name: str, style: Style) -> Trace:
     }
 
 
-def bars(names: Sequence[str], values: object, colour: object, **changes: object) -> Trace:
+def bar_trace(names: Sequence[str], values: object, colour: object, **changes: object) -> Trace:
     """Draw horizontal bars; the last name is at the top."""
     return {
         "type": "bar",
@@ -261,8 +261,8 @@ def matrix(
 
 
 def by_model(
-    frame: pl.DataFrame, styles: Mapping[str, Style], order: str = "date"
-) -> list[tuple[str, Style, pl.DataFrame]]:
+    frame: pl.DataFrame, styles: Mapping[str, LineStyle], order: str = "date"
+) -> list[tuple[str, LineStyle, pl.DataFrame]]:
     """Split a frame by model in the order of ``styles``, each part sorted; skip models without rows."""
     parts = ((model, style, frame.filter(pl.col("model") == model)) for model, style in styles.items())
     return [(model, style, rows.sort(order)) for model, style, rows in parts if not rows.is_empty()]
@@ -319,7 +319,7 @@ class DatePool:
         return self._places[key]
 
 
-def to_json(figure: Figure, pool: DatePool) -> str:
+def figure_json(figure: Figure, pool: DatePool) -> str:
     """Encode a figure as JSON for the script of the page.
 
     Numbers keep 5 significant digits, long arrays 4 bytes a number (base64, which plotly.js decodes). NaN

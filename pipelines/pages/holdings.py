@@ -16,7 +16,7 @@ _SCALE = 1e5  # weights, trades, profits and costs are whole numbers of a tenth 
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class ShownHoldings:
     """What the report keeps of the positions of one book.
 
     Attributes
@@ -39,7 +39,7 @@ class Holdings:
         return bool((self.totals["kept"] == self.totals["names"]).all())
 
 
-def select_holdings(positions: pl.DataFrame, max_rows: int = MAX_ROWS) -> Holdings:
+def select_holdings(positions: pl.DataFrame, max_rows: int = MAX_ROWS) -> ShownHoldings:
     """Keep the largest positions and trades of every session.
 
     Parameters
@@ -69,13 +69,13 @@ def select_holdings(positions: pl.DataFrame, max_rows: int = MAX_ROWS) -> Holdin
         pl.col("cost").sum(),
     )
     kept = rows.group_by("date").agg(pl.len().alias("kept"))
-    return Holdings(rows, totals.join(kept, on="date", how="left", maintain_order="left"), count)
+    return ShownHoldings(rows, totals.join(kept, on="date", how="left", maintain_order="left"), count)
 
 
 _FIELDS = ("weight", "trade", "pnl", "cost")
 
 
-def to_json(holdings: Holdings) -> Markup:
+def holdings_json(holdings: ShownHoldings) -> Markup:
     """Encode the holdings: numbers in tenths of a basis point, tickers by their place in a list.
 
     The page's script reads ``days`` (the first day since 1970, then steps), ``totals`` (one list per session:

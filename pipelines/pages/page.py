@@ -17,7 +17,7 @@ import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipelines.pages.figure import DatePool, Figure, Style, to_json
+from pipelines.pages.figure import DatePool, Figure, LineStyle, figure_json
 from pipelines.pages.tables import Spec, make_table, write
 
 
@@ -63,7 +63,7 @@ class Page:
         Model -> style, for the chips in tables.
     """
 
-    def __init__(self, styles: Mapping[str, Style] | None = None) -> None:
+    def __init__(self, styles: Mapping[str, LineStyle] | None = None) -> None:
         self.styles = styles or {}
         self.dates = DatePool()
         self._charts = 0
@@ -72,7 +72,7 @@ class Page:
     def chart(self, figure: Figure, caption: str) -> Markup:
         """Show a chart of plotly.js with its views, its legend and a caption."""
         self._charts += 1
-        data = _quoted(to_json(figure, self.dates))
+        data = _quoted(figure_json(figure, self.dates))
         return self._show("chart", figure, f"figure-{self._charts}", data, caption)
 
     def table(

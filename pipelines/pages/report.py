@@ -23,11 +23,11 @@ from models.explain.removal import REMOVALS, Removal
 from pipelines.explain.tables import START
 from pipelines.pages.charts import books, explained, models
 from pipelines.pages.figure import model_styles
-from pipelines.pages.holdings import select_holdings, to_json
+from pipelines.pages.holdings import holdings_json, select_holdings
 from pipelines.pages.page import Page, asset, count_sessions, in_script
-from pipelines.pages.report_data import ExplainedModel, Report
+from pipelines.pages.report_data import ExplainedModel, RunReport
 from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval, write
-from pipelines.pages.verdict import Verdict, baseline_of, deciding_comparisons, judge, rule
+from pipelines.pages.verdict import ReportVerdict, baseline_of, deciding_comparisons, judge_report, rule
 from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE
 from pipelines.results.describe import describe_difference, describe_notes
 from pipelines.results.format import EN_DASH, IC, is_unknown
@@ -75,9 +75,9 @@ _DRAW = SimpleNamespace(
 )
 
 
-def render_report(report: Report) -> str:
+def render_report(report: RunReport) -> str:
     """Render the report of a run or of signals as an HTML document that loads nothing."""
-    verdict, header = judge(report), report.header
+    verdict, header = judge_report(report), report.header
     best = None if verdict.best is None else verdict.best["model"]
     chosen = report.models[0] if best is None else best
     page = Page(model_styles(report.models))
@@ -104,7 +104,7 @@ def render_report(report: Report) -> str:
     )
 
 
-def _shared(report: Report, chosen: str) -> dict[str, Any]:
+def _shared(report: RunReport, chosen: str) -> dict[str, Any]:
     """What the sections of the template use beside the report: functions, and what is computed."""
     shown_first = (chosen, *(m for m in report.models if m in BASELINES and m != chosen))
     positions = report.table("positions", chosen)
@@ -143,7 +143,7 @@ def _shared(report: Report, chosen: str) -> dict[str, Any]:
         "trial_facts": _trial_facts(report, chosen),
         "path_summary": _paths(report),
         "held": held,
-        "held_json": None if held is None else to_json(held),
+        "held_json": None if held is None else holdings_json(held),
         "other_delays": sorted(set(report.tables["ladder"]["delay"]) - {report.header.label_delay}),
         "rows_of_file": counts,
         "file_columns": [("signal", "signal"), *((name, name, "0") for name in counts.columns[1:])],
@@ -166,7 +166,7 @@ def shade(value: float | None, full: float, darkest: float) -> Markup:
     return Markup(f' style="background:rgba({colour},{strength:.2f})"')  # noqa: S704  # numbers
 
 
-def _tiles(report: Report, verdict: Verdict) -> list[tuple[str, str, str]]:
+def _tiles(report: RunReport, verdict: ReportVerdict) -> list[tuple[str, str, str]]:
     """Name, value and detail of the figures below the verdict; none without a chosen model."""
     best, header = verdict.best, report.header
     if best is None:
@@ -205,7 +205,7 @@ def _percent(value: float | None) -> str:
     return EN_DASH if is_unknown(value) else f"{write(value, '%1')}%"
 
 
-def _checks(report: Report) -> list[dict[str, Any]] | None:
+def _checks(report: RunReport) -> list[dict[str, Any]] | None:
     """Checks of the audit, or of the look-ahead guard, the worst first; None without an audit."""
     if report.file is not None:
         return (
@@ -221,7 +221,7 @@ def _checks(report: Report) -> list[dict[str, Any]] | None:
     )
 
 
-def _checked(report: Report, checks: Sequence[Mapping[str, Any]] | None) -> str:
+def _checked(report: RunReport, checks: Sequence[Mapping[str, Any]] | None) -> str:
     """The number of checks by verdict."""
     if report.file is not None:
         verdicts = [row["verdict"] for row in checks or ()]
@@ -230,7 +230,7 @@ def _checked(report: Report, checks: Sequence[Mapping[str, Any]] | None) -> str:
     return "" if report.header.audit is None else f"Audit: {summary_line(report.header.audit)}"
 
 
-def _key_figures(report: Report, first: Sequence[str]) -> pl.DataFrame:
+def _key_figures(report: RunReport, first: Sequence[str]) -> pl.DataFrame:
     """One row per model: the chosen one, the baselines, and the others in the order of the ladder."""
     frame = report.table("figures")
     if frame.is_empty():
@@ -241,14 +241,14 @@ def _key_figures(report: Report, first: Sequence[str]) -> pl.DataFrame:
     return frame.join(tested, on="model", how="left").sort(order, maintain_order=True)
 
 
-def _books_of(report: Report, name: str) -> list[str]:
+def _books_of(report: RunReport, name: str) -> list[str]:
     """Books of a table: the main book first, the others in order of appearance."""
     frame = report.table(name, every_book=True)
     books: list[str] = [] if frame.is_empty() else frame["book"].unique(maintain_order=True).to_list()
     return sorted(books, key=lambda book: book != report.header.main_book)
 
 
-def _long_only(report: Report, book: str) -> pl.DataFrame:
+def _long_only(report: RunReport, book: str) -> pl.DataFrame:
     """The columns of a long-only book in the ladder; empty for other books."""
     ladder = report.ladder(report.header.label_delay)
     if not has_values(ladder, f"{book}.information_ratio"):
@@ -257,13 +257,13 @@ def _long_only(report: Report, book: str) -> pl.DataFrame:
     return ladder.select("model", **{name: pl.col(f"{book}.{name}") for name in names})
 
 
-def _notes(report: Report, book: str) -> list[str]:
+def _notes(report: RunReport, book: str) -> list[str]:
     """On which dates a book could not decide as configured, and why."""
     notes = report.whole("book_notes")
     return [] if notes.is_empty() else describe_notes(notes.filter(pl.col("book") == book)).splitlines()
 
 
-def _paid(report: Report, book: str) -> tuple[pl.DataFrame, list[tuple[str, ...]]]:
+def _paid(report: RunReport, book: str) -> tuple[pl.DataFrame, list[tuple[str, ...]]]:
     """What every model traded and paid in one book, and the columns of the kinds of cost."""
     costs = report.table("costs", every_book=True).filter(pl.col("book") == book)
     kinds = books.cost_kinds(costs)
@@ -279,7 +279,7 @@ def _paid(report: Report, book: str) -> tuple[pl.DataFrame, list[tuple[str, ...]
     return frame, [(kind, title, "0", "paid, bps of NAV per year") for kind, title in titles]
 
 
-def _months(report: Report, chosen: str) -> dict[str, Any] | None:
+def _months(report: RunReport, chosen: str) -> dict[str, Any] | None:
     """Net returns of the main book by month, with the total of each year; None without a book."""
     equity = report.table("equity", chosen)
     if equity.is_empty():
@@ -298,7 +298,7 @@ def _months(report: Report, chosen: str) -> dict[str, Any] | None:
     }
 
 
-def _contributed(report: Report, chosen: str) -> list[tuple[str, str, pl.DataFrame, pl.DataFrame]]:
+def _contributed(report: RunReport, chosen: str) -> list[tuple[str, str, pl.DataFrame, pl.DataFrame]]:
     """Per breakdown of the profit: its name and title, the rows to draw, and the same with their total."""
     frame, found = report.table("contributions", chosen), []
     for by, title in _BREAKDOWNS.items():
@@ -311,7 +311,7 @@ def _contributed(report: Report, chosen: str) -> list[tuple[str, str, pl.DataFra
     return found
 
 
-def _trial_facts(report: Report, chosen: str) -> dict[str, str]:
+def _trial_facts(report: RunReport, chosen: str) -> dict[str, str]:
     """What is left of the result, given everything that was tried."""
     header = report.header
     row = report.verdict_ladder.filter(pl.col("model") == chosen).row(0, named=True)
@@ -336,7 +336,7 @@ def _trial_facts(report: Report, chosen: str) -> dict[str, str]:
     return facts
 
 
-def _paths(report: Report) -> pl.DataFrame:
+def _paths(report: RunReport) -> pl.DataFrame:
     """The distribution of results over the paths of combinatorial folds, per model."""
     paths, values = report.whole("paths"), pl.col("ic", "sharpe_net")
     if paths.is_empty():
@@ -402,7 +402,7 @@ def _evidence(evidence: pl.DataFrame) -> pl.DataFrame:
     return counts.with_columns(pl.col("kind").replace({"edge": "strongest edges", "random": "random pairs"}))
 
 
-def _identity(report: Report) -> dict[str, str]:
+def _identity(report: RunReport) -> dict[str, str]:
     """Everything that is needed to trace and repeat the run."""
     header, trained = report.header, bool(report.header.seeds)
     seeds = ", ".join(str(seed) for seed in header.seeds)

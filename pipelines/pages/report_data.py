@@ -140,7 +140,7 @@ class ExplainedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunReport:
     """Everything that a report shows; a part without a table has no section.
 
     Attributes
@@ -224,7 +224,7 @@ class Report:
         return max(known, key=lambda one: score.get(one.model, float("-inf")), default=None)
 
 
-def run_report(run: Run, evaluation: StoredEvaluation, dataset: Market, lake: Lake) -> Report:
+def run_report(run: Run, evaluation: StoredEvaluation, dataset: Market, lake: Lake) -> RunReport:
     """Collect a run's results and one of its evaluations.
 
     Everything is read from records written when a stage ran, so building the report again gives the same
@@ -277,10 +277,10 @@ def run_report(run: Run, evaluation: StoredEvaluation, dataset: Market, lake: La
         "learning": curves.filter(pl.col("model").is_in(neural)) if curves.height else curves,
     }
     tables = _tables(evaluation, config, registered) | extra
-    return Report(header, tables, tuple(_explained(run)))
+    return RunReport(header, tables, tuple(_explained(run)))
 
 
-def signal_report(measured: MeasuredSignals, evaluation: StoredEvaluation) -> Report:
+def signal_report(measured: MeasuredSignals, evaluation: StoredEvaluation) -> RunReport:
     """Collect one evaluation of measured signals from their folder."""
     record, shown = measured.record, evaluation.record
     config = shown.apply_to(measured.config)
@@ -302,7 +302,7 @@ def signal_report(measured: MeasuredSignals, evaluation: StoredEvaluation) -> Re
         notes=record.notes,
         trained=False,
     )
-    return Report(header, _tables(evaluation, config, {}), file=record.file)
+    return RunReport(header, _tables(evaluation, config, {}), file=record.file)
 
 
 def _header(

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.pages.figure import Style
+from pipelines.pages.figure import LineStyle
 from pipelines.results.format import ANSWER, EN_DASH, NAMES, TEXT, YES_NO, Kind, is_unknown
 from pipelines.results.tables import COLUMNS
 
@@ -141,7 +141,7 @@ def make_table(
     frame: pl.DataFrame,
     columns: Sequence[Spec],
     label: str,
-    styles: Mapping[str, Style],
+    styles: Mapping[str, LineStyle],
     highlight: str | None = None,
 ) -> Table:
     """Build a table.
@@ -176,7 +176,7 @@ def _shown(frame: pl.DataFrame, columns: Sequence[Spec]) -> Iterator[Shown]:
             yield Shown.of((field, *rest))
 
 
-def _cell(value: object, column: Shown, styles: Mapping[str, Style]) -> Cell:
+def _cell(value: object, column: Shown, styles: Mapping[str, LineStyle]) -> Cell:
     text = write(value, column.form)
     if is_unknown(value):
         return Cell(text, column.css)

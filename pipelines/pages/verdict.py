@@ -9,7 +9,7 @@ from typing import Any, Literal
 import polars as pl
 
 from backtest.inference.means import LEVEL
-from pipelines.pages.report_data import Report
+from pipelines.pages.report_data import RunReport
 from pipelines.pages.tables import write
 from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE, deciding_rows
 from pipelines.results.format import is_unknown
@@ -33,7 +33,7 @@ _SIGNAL_RULE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReportVerdict:
     """A headline and the evidence for it, as plain text that is not escaped.
 
     ``best`` is the row of the chosen model in the ladder; None if no model could be chosen.
@@ -49,7 +49,7 @@ class Verdict:
         return {"tone": self.tone, "headline": self.headline, "evidence": self.evidence}
 
 
-def rule(report: Report) -> str:
+def rule(report: RunReport) -> str:
     """The thresholds of the verdict in words."""
     return _RULE if report.header.trained else _SIGNAL_RULE
 
@@ -60,14 +60,14 @@ def baseline_of(row: Mapping[str, Any]) -> str | None:
     return named
 
 
-def deciding_comparisons(report: Report, model: str) -> dict[str, dict[str, Any]]:
+def deciding_comparisons(report: RunReport, model: str) -> dict[str, dict[str, Any]]:
     """Baseline -> the row of the table ``comparisons`` that decides whether a model beats it."""
     every = report.tables.get("comparisons")
     own = [] if every is None else deciding_rows(every.filter(pl.col("model") == model))
     return {row["baseline"]: row for row in own}
 
 
-def judge(report: Report) -> Verdict:
+def judge_report(report: RunReport) -> ReportVerdict:
     """Choose the model by validation rank IC alone and judge it by its test at the delay of the verdict.
 
     Signals of a file have no validation. The first one that passes the look-ahead guard is judged then,
@@ -75,7 +75,7 @@ def judge(report: Report) -> Verdict:
 
     Returns
     -------
-    Verdict
+    ReportVerdict
         ``good``, ``bad`` or ``caution``, as `rule` says; ``bad`` if every signal of a file fails the guard.
     """
     failed = report.failed_signals
@@ -86,13 +86,13 @@ def judge(report: Report) -> Verdict:
     if not believable:
         words = f"{next(iter(failed))} is not" if len(failed) == 1 else "None of the signals is"
         evidence = f"{refused}. The figures below are those of a signal that knows later prices."
-        return Verdict("bad", f"{words} believable: look-ahead was found.", evidence, None)
+        return ReportVerdict("bad", f"{words} believable: look-ahead was found.", evidence, None)
     verdict = _judge(report, believable)
     found = f"{verdict.evidence} Not believable, because look-ahead was found: {refused}."
     return replace(verdict, evidence=found)
 
 
-def _judge(report: Report, models: tuple[str, ...]) -> Verdict:
+def _judge(report: RunReport, models: tuple[str, ...]) -> ReportVerdict:
     header = report.header
     plural = "s" if header.trial_count != 1 else ""
     trials = f"{header.trial_count:,} trial{plural} in the ledger{header.trial_reach}"
@@ -103,7 +103,7 @@ def _judge(report: Report, models: tuple[str, ...]) -> Verdict:
         candidates = candidates.sort("valid_rank_ic", descending=True, maintain_order=True)
     if candidates.is_empty():
         headline = "No model has a validation rank IC, so no model was chosen."
-        return Verdict("bad", headline, f"{_incomplete(report)}{trials}.", None)
+        return ReportVerdict("bad", headline, f"{_incomplete(report)}{trials}.", None)
     best = candidates.row(0, named=True)
     doubts = _doubts(best) + (_doubts_on_baselines(best) if header.trained else [])
     if header.execution_delay < 1:
@@ -133,10 +133,10 @@ def _judge(report: Report, models: tuple[str, ...]) -> Verdict:
         f"{_number(best['deflated_sharpe'], 2)}. {_compared(report, model)}{_counted(report, model)}"
         f"{trials}: the more trials, the more likely a good result is luck."
     )
-    return Verdict("bad" if loses else "caution" if doubts else "good", headline, evidence, best)
+    return ReportVerdict("bad" if loses else "caution" if doubts else "good", headline, evidence, best)
 
 
-def _compared(report: Report, model: str) -> str:
+def _compared(report: RunReport, model: str) -> str:
     """One sentence per baseline with both differences; empty if there is no comparison."""
     sentences = []
     for row in deciding_comparisons(report, model).values():
@@ -146,7 +146,7 @@ def _compared(report: Report, model: str) -> str:
     return "".join(sentences)
 
 
-def _counted(report: Report, model: str) -> str:
+def _counted(report: RunReport, model: str) -> str:
     """The tests that count all models, and the probability of overfitting; empty where they do not exist."""
     sentences = []
     tests = report.table("multiple_tests", model)
@@ -165,7 +165,7 @@ def _counted(report: Report, model: str) -> str:
     return "".join(sentences)
 
 
-def _incomplete(report: Report) -> str:
+def _incomplete(report: RunReport) -> str:
     """Name missing forecasts and the dates compared; empty for a complete run."""
     header = report.header
     if header.incomplete is None:

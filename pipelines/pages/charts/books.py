@@ -15,11 +15,11 @@ from pipelines.pages.figure import (
     MUTED,
     VERMILION,
     Figure,
-    Style,
+    LineStyle,
     Trace,
     axis,
     band,
-    bars,
+    bar_trace,
     by_model,
     draw,
     floats,
@@ -35,7 +35,7 @@ from pipelines.pages.figure import (
 LOG_NAV_RATIO = 8.0  # ratio of the largest to the smallest NAV above which the axis is logarithmic
 MAX_NAMES = 10  # firms with the largest gains, and as many with the largest losses
 MAX_SECTORS = 15  # with the largest absolute values; the others are added up
-COSTS = {
+_COSTS = {
     "half_spread": ("half-spread", "#33475b"),
     "commission": ("commission", "#7d93a8"),
     "impact": ("impact", "#a8324a"),
@@ -44,7 +44,9 @@ COSTS = {
 }
 
 
-def net_asset_value(equity: pl.DataFrame, styles: Mapping[str, Style], book: str, best: str | None) -> Figure:
+def net_asset_value(
+    equity: pl.DataFrame, styles: Mapping[str, LineStyle], book: str, best: str | None
+) -> Figure:
     """Draw one book's NAV and drawdown per model; the views are net and gross of costs.
 
     For the model ``best`` the net view also shows NAV before costs, as a thin dotted line.
@@ -89,13 +91,13 @@ def cost_kinds(costs: pl.DataFrame) -> dict[str, str]:
     """Columns of a cost table that are not zero throughout -> their titles."""
     paid = {
         name: title
-        for name, (title, _) in COSTS.items()
+        for name, (title, _) in _COSTS.items()
         if name in costs.columns and costs[name].fill_nan(0.0).abs().sum() > 0
     }
-    return paid or {"half_spread": COSTS["half_spread"][0]}
+    return paid or {"half_spread": _COSTS["half_spread"][0]}
 
 
-def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, Style], book: str) -> Figure:
+def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, LineStyle], book: str) -> Figure:
     """Draw the costs of one book per year by kind, one stacked bar per model."""
     order = [model for model in styles if model in set(costs["model"].to_list())]
     frame = pl.DataFrame({"model": order[::-1]}).join(
@@ -103,10 +105,10 @@ def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, Style], book: str) 
     )
     names = [short(model) for model in frame["model"]]
     traces = [
-        bars(
+        bar_trace(
             names,
             floats(frame[kind]),
-            COSTS[kind][1],
+            _COSTS[kind][1],
             name=title,
             hovertemplate=f"%{{y}}, {title}: %{{x:.0f}} bps per year<extra></extra>",
         )
@@ -116,7 +118,7 @@ def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, Style], book: str) 
     return draw(f"Cost per year: {book}", 80 + 26 * max(frame.height, 2), traces, layout)
 
 
-def trading(book: pl.DataFrame, model: str, style: Style, window: int) -> Figure:
+def trading(book: pl.DataFrame, model: str, style: LineStyle, window: int) -> Figure:
     """Draw rolling means of turnover and of unfilled orders of one book.
 
     ``book`` has date, turnover and unfilled (one-way fractions of NAV per session) in order of time.
@@ -124,7 +126,7 @@ def trading(book: pl.DataFrame, model: str, style: Style, window: int) -> Figure
     traces = []
     for name, title, look in (
         ("turnover", "traded", style),
-        ("unfilled", "not filled", Style(MUTED, "dot")),
+        ("unfilled", "not filled", LineStyle(MUTED, "dot")),
     ):
         mean = pl.col(name).cast(pl.Float64).rolling_mean(window, min_samples=max(1, window // 2))
         path = thin(book.select("date", y=100 * mean).drop_nulls("y"), points_per_line(2))
@@ -136,7 +138,7 @@ def trading(book: pl.DataFrame, model: str, style: Style, window: int) -> Figure
 def rolling(
     equity: pl.DataFrame,
     ic_series: pl.DataFrame,
-    styles: Mapping[str, Style],
+    styles: Mapping[str, LineStyle],
     shown: tuple[str, ...],
     *,
     window: int,
@@ -186,7 +188,7 @@ def _with_band(  # noqa: PLR0917
     label: str,
     form: str,
     paths: Mapping[str, pl.DataFrame],
-    styles: Mapping[str, Style],
+    styles: Mapping[str, LineStyle],
     shown: tuple[str, ...],
 ) -> Figure:
     traces: list[Trace] = []
@@ -250,7 +252,7 @@ def contributions(frame: pl.DataFrame, title: str) -> Figure:
     """Draw net contributions as bars, the largest at the top; the sign also shows in the colour."""
     rows = frame.reverse()
     net = rows["net"].to_list()
-    trace = bars(
+    trace = bar_trace(
         [short(key) for key in rows["key"]],
         [100 * value for value in net],
         [BLUE if value >= 0 else VERMILION for value in net],
@@ -306,7 +308,7 @@ def _added_up(rest: pl.DataFrame, noun: str) -> pl.DataFrame:
     return rest.select(pl.lit(f"{rest.height:,} other {noun}").alias("key"), pl.exclude("key").sum())
 
 
-def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, Style]) -> Figure:
+def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, LineStyle]) -> Figure:
     """Draw the net Sharpe ratio against the capital, which is on a logarithmic axis."""
     capital = frame["capital"].cast(pl.Float64).to_list()
     traces: list[Trace] = [

@@ -21,7 +21,7 @@ from pipelines.pages.figure import (
     Figure,
     Trace,
     axis,
-    bars,
+    bar_trace,
     draw,
     floats,
     heat,
@@ -122,7 +122,9 @@ def player_importance(players: pl.DataFrame, model: str, unit: str) -> Figure:
         rows = frame.filter(pl.col("kind") == kind)
         names, colour = [short(player) for player in rows["player"]], _KINDS.get(kind) or next(spare)
         error = whiskers(rows["error"])
-        traces.append(bars(names, floats(rows["mean_abs_shap"]), colour, name=short(kind), error_x=error))
+        traces.append(
+            bar_trace(names, floats(rows["mean_abs_shap"]), colour, name=short(kind), error_x=error)
+        )
     order = [short(player) for player in frame["player"]]
     layout = {
         "barmode": "stack",
@@ -138,7 +140,7 @@ def skill_by_player(skill: pl.DataFrame, model: str) -> Figure:
     players = skill.filter(~pl.col("kind").is_in(["base", "total"]))
     frame = players.sort("value", descending=True).head(MAX_PLAYERS).reverse()
     total = skill.filter(pl.col("kind") == "total").row(0, named=True)
-    trace = bars(
+    trace = bar_trace(
         [short(player) for player in frame["player"]],
         floats(frame["value"]),
         [_KINDS.get(kind, _OTHERS[0]) for kind in frame["kind"]],

@@ -12,10 +12,10 @@ from pipelines.pages.figure import (
     INK,
     MUTED,
     Figure,
-    Style,
+    LineStyle,
     Trace,
     axis,
-    bars,
+    bar_trace,
     by_model,
     draw,
     floats,
@@ -35,14 +35,14 @@ _CURVES = (("train_loss", "Training loss"), ("valid_rank_ic", "Validation rank I
 _CORRELATION = "mean daily rank IC (Spearman correlation)"
 
 
-def skill(ladder: pl.DataFrame, styles: Mapping[str, Style], delay: int) -> Figure:
+def skill(ladder: pl.DataFrame, styles: Mapping[str, LineStyle], delay: int) -> Figure:
     """Draw the mean daily IC of the seed ensemble of every model with its 95% interval, at one delay.
 
     On a simulated market, a dashed line shows the IC of the true conditional mean.
     """
     rows = ladder.with_columns(pl.col("ensemble_ic", "ic_t").fill_nan(None)).reverse()
     pairs = rows.select("ensemble_ic", "ic_t").iter_rows()
-    trace = bars(
+    trace = bar_trace(
         [short(name) for name in rows["model"]],
         rows["ensemble_ic"].to_list(),
         [styles[name].colour for name in rows["model"]],
@@ -59,11 +59,11 @@ def skill(ladder: pl.DataFrame, styles: Mapping[str, Style], delay: int) -> Figu
     return draw(title, 44 + 34 * max(rows.height, 2), [trace], layout)
 
 
-def share_of_ceiling(ladder: pl.DataFrame, styles: Mapping[str, Style], ceiling_ic: float) -> Figure:
+def share_of_ceiling(ladder: pl.DataFrame, styles: Mapping[str, LineStyle], ceiling_ic: float) -> Figure:
     """Draw each model's test rank IC as a bar, with the rank IC of the true conditional mean as a line."""
     frame = ladder.reverse()
     share = frame["share_of_truth"].cast(pl.Float64).fill_nan(None).to_list()
-    trace = bars(
+    trace = bar_trace(
         [short(model) for model in frame["model"]],
         floats(frame["rank_ic"]),
         [styles[model].colour for model in frame["model"]],
@@ -98,7 +98,7 @@ def _true_mean(value: float) -> dict[str, Any]:
     return {"shapes": [shape], "annotations": [place | {"text": f"true mean {value:.3f}"}]}
 
 
-def validation_against_test(ladder: pl.DataFrame, styles: Mapping[str, Style]) -> Figure:
+def validation_against_test(ladder: pl.DataFrame, styles: Mapping[str, LineStyle]) -> Figure:
     """Draw each model's rank IC on validation (hollow) and on test (filled), one row per model."""
     traces: list[Trace] = []
     for row in ladder.reverse().iter_rows(named=True):
@@ -122,7 +122,7 @@ def validation_against_test(ladder: pl.DataFrame, styles: Mapping[str, Style]) -
 
 
 def cumulative_rank_ic(
-    ic_series: pl.DataFrame, styles: Mapping[str, Style], best: str | None = None
+    ic_series: pl.DataFrame, styles: Mapping[str, LineStyle], best: str | None = None
 ) -> Figure:
     """Draw the cumulative sum of daily rank ICs per model; sessions without a rank IC count as 0."""
     parts = by_model(ic_series, styles)
@@ -138,7 +138,7 @@ def cumulative_rank_ic(
     return draw("Cumulative rank IC on the test sessions", 340, traces, over_time(y))
 
 
-def quantile_returns(quantiles: pl.DataFrame, styles: Mapping[str, Style]) -> Figure:
+def quantile_returns(quantiles: pl.DataFrame, styles: Mapping[str, LineStyle]) -> Figure:
     """Draw the mean label by quantile of the forecast, grouped bars per model."""
     traces: list[Trace] = [
         {
@@ -173,7 +173,10 @@ def quantile_curves(series: pl.DataFrame, model: str, horizon: int) -> Figure:
     kept = thin(paths, points_per_line(len(names)))
     traces = [
         line(
-            kept.select("date", y=name), f"Q{name}", Style(_between(at / max(len(names) - 1, 1))), "%{y:.1f}%"
+            kept.select("date", y=name),
+            f"Q{name}",
+            LineStyle(_between(at / max(len(names) - 1, 1))),
+            "%{y:.1f}%",
         )
         for at, name in enumerate(names)
     ]
@@ -188,7 +191,7 @@ def _between(place: float) -> str:
     return f"#{''.join(f'{value:02x}' for value in mixed)}"
 
 
-def ic_decay(decay: pl.DataFrame, by: str, title: str, styles: Mapping[str, Style]) -> Figure:
+def ic_decay(decay: pl.DataFrame, by: str, title: str, styles: Mapping[str, LineStyle]) -> Figure:
     """Draw the mean rank IC against the horizon or the delay, with 95% intervals from its t-statistic.
 
     Parameters
@@ -220,7 +223,7 @@ def ic_decay(decay: pl.DataFrame, by: str, title: str, styles: Mapping[str, Styl
     return draw(title, 300, traces, {"xaxis": x, "yaxis": zero_axis("mean daily rank IC")})
 
 
-def sharpe(rows: pl.DataFrame, styles: Mapping[str, Style], title: str) -> Figure:
+def sharpe(rows: pl.DataFrame, styles: Mapping[str, LineStyle], title: str) -> Figure:
     """Draw net Sharpe ratios with their intervals; probabilistic and deflated values stand at the right.
 
     ``rows`` has model, sharpe_net, sharpe_lower, sharpe_upper, probabilistic_sharpe and deflated_sharpe.
@@ -283,7 +286,7 @@ def fold_timeline(folds: pl.DataFrame) -> Figure:
     return draw("Walk-forward folds", 80 + 24 * max(frame.height, 2), traces, layout)
 
 
-def learning_curves(learning: pl.DataFrame, styles: Mapping[str, Style]) -> Iterator[Figure]:
+def learning_curves(learning: pl.DataFrame, styles: Mapping[str, LineStyle]) -> Iterator[Figure]:
     """Draw training loss and validation rank IC by epoch: thin lines are single fits, thick ones medians."""
     for column, title in _CURVES:
         traces: list[Trace] = []

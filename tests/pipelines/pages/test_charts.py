@@ -14,7 +14,7 @@ from report_data import BOOKS, MODELS, make_books, make_edges, make_explained, m
 
 from pipelines.pages import figure as figures
 from pipelines.pages.charts import books, explained, models
-from pipelines.pages.figure import DatePool, Figure, Style, axis, draw, model_styles, to_json
+from pipelines.pages.figure import DatePool, Figure, LineStyle, axis, draw, figure_json, model_styles
 from pipelines.pages.page import Page
 from pipelines.pages.report import render_report
 
@@ -279,7 +279,7 @@ def test_turnover_is_a_rolling_mean_in_per_cent() -> None:
             "unfilled": [0.0, 0.0, 0.1, 0.1, 0.0, 0.0],
         }
     )
-    traded, left = books.trading(book, "m", Style("#000000"), window=2).traces
+    traded, left = books.trading(book, "m", LineStyle("#000000"), window=2).traces
     assert traded["y"].tolist() == pytest.approx([10, 20, 25, 10, 20, 30], abs=1e-5)
     assert left["y"].tolist() == pytest.approx([0, 0, 5, 10, 5, 0], abs=1e-5)
 
@@ -299,7 +299,7 @@ def test_figures_are_encoded_without_loss_that_an_eye_could_see() -> None:
         {"xaxis": axis("x"), "yaxis": axis("y", range=[0.1, math.inf])},
     )
     pool = DatePool()
-    content = json.loads(to_json(figure, pool))
+    content = json.loads(figure_json(figure, pool))
     assert content["data"][0]["x"] == content["data"][1]["x"] == {"dates": 0}
     packed = base64.b64decode(content["data"][0]["y"]["bdata"])
     assert content["data"][0]["y"]["dtype"] == "f4"

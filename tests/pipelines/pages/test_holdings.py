@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from report_data import make_header, make_positions, make_report
 
-from pipelines.pages.holdings import MAX_NAMES, MIN_NAMES, select_holdings, to_json
+from pipelines.pages.holdings import MAX_NAMES, MIN_NAMES, holdings_json, select_holdings
 from pipelines.pages.report import render_report as render
 
 
@@ -28,7 +28,7 @@ def test_few_positions_are_all_kept_and_survive_the_encoding() -> None:
     positions = make_positions(firms=20, sessions=30)
     kept = select_holdings(positions)
     assert kept.complete
-    got = decode(to_json(kept)).sort("date", "ticker")
+    got = decode(holdings_json(kept)).sort("date", "ticker")
     expected = positions.drop("model", "book").sort("date", "ticker")
     assert got.select("date", "ticker").equals(expected.select("date", "ticker"))
     for name in ("weight", "trade", "pnl", "cost"):
@@ -62,7 +62,7 @@ def test_the_totals_are_those_of_all_positions() -> None:
     )
     for name in ("gross", "net", "pnl"):
         assert kept.totals[name].to_list() == pytest.approx(expected[name].to_list(), abs=1e-12)
-    content = json.loads(to_json(kept))
+    content = json.loads(holdings_json(kept))
     first = content["totals"][0]
     assert first[0] == 60
     assert first[1] / 1e5 == pytest.approx(expected["gross"][0], abs=1e-5)
@@ -82,6 +82,6 @@ def test_the_page_shows_the_newest_session_and_says_what_is_left_out() -> None:
 
 def test_hostile_names_stay_data() -> None:
     positions = make_positions(5, 5).with_columns(ticker=pl.lit("</script><b>") + pl.col("ticker"))
-    text = to_json(select_holdings(positions))
+    text = holdings_json(select_holdings(positions))
     assert "<" not in text
     assert decode(text)["ticker"][0].startswith("</script><b>S000")

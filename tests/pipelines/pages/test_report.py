@@ -33,8 +33,8 @@ from backtest.look_ahead.finding import Result
 from pipelines.audit.command import Audit
 from pipelines.config.load import check_config
 from pipelines.pages.report import render_report as render
-from pipelines.pages.report_data import Report, assumptions
-from pipelines.pages.verdict import judge
+from pipelines.pages.report_data import RunReport, assumptions
+from pipelines.pages.verdict import judge_report
 
 
 class Page(HTMLParser):
@@ -240,7 +240,7 @@ def test_sections_without_data_are_omitted() -> None:
     ]
     assert section_titles(standard_page()) == everything
     ladder = make_ladder().drop("truth_ic", "truth_rank_ic").drop_nulls("ic")
-    bare = Report(make_header(hazards=(), notes=(), git_commit=None), {"ladder": ladder})
+    bare = RunReport(make_header(hazards=(), notes=(), git_commit=None), {"ladder": ladder})
     page = render(bare)
     assert section_titles(page) == ["trials", "models", "provenance", "config"]
     assert 'class="hazards"' not in page
@@ -332,7 +332,7 @@ def test_the_verdict_chooses_by_validation_not_by_test() -> None:
     ladder = ladder_with(
         "self_peer", valid_rank_ic=0.09, ic=-0.01, ic_lower=-0.02, sharpe_net=-0.4, beats_ridge="no"
     )
-    verdict = judge(make_report(ladder=ladder))
+    verdict = judge_report(make_report(ladder=ladder))
     assert verdict.best is not None
     assert verdict.best["model"] == "self_peer"
     assert verdict.tone == "bad"
@@ -343,7 +343,7 @@ def test_the_verdict_chooses_by_validation_not_by_test() -> None:
 
 
 def test_the_verdict_gives_the_evidence() -> None:
-    verdict = judge(make_report())
+    verdict = judge_report(make_report())
     assert verdict.tone == "good"
     assert verdict.headline == "temporal_peer leads on validation and beats ridge and LightGBM on the test."
     assert "Validation rank IC 0.045" in verdict.evidence
@@ -359,7 +359,7 @@ def test_the_verdict_gives_the_evidence() -> None:
     counted = "against earning nothing: p 0.090 (SPA); StepM counts temporal_peer as better. "
     assert counted in verdict.evidence
     assert "Probability of overfitting 13% (8 candidates: results of this evaluation). " in verdict.evidence
-    alone = judge(make_report(**dict.fromkeys(make_trials()))).evidence
+    alone = judge_report(make_report(**dict.fromkeys(make_trials()))).evidence
     assert alone == re.sub("All models at once.*(?=42 trials)", "", verdict.evidence)
 
 
@@ -378,22 +378,22 @@ def test_the_verdict_gives_the_evidence() -> None:
     ],
 )
 def test_each_threshold_of_the_verdict_is_a_doubt(values: dict[str, object], doubt: str) -> None:
-    verdict = judge(make_report(ladder=ladder_with("temporal_peer", **values)))
+    verdict = judge_report(make_report(ladder=ladder_with("temporal_peer", **values)))
     assert verdict.tone == "caution"
     assert verdict.headline == f"temporal_peer leads on validation, but {doubt}."
 
 
 def test_the_verdict_is_about_the_first_delay_that_can_be_traded() -> None:
     trained_at_0 = make_report(header=make_header(label_delay=0, verdict_delay=1))
-    assert judge(trained_at_0) == judge(make_report())
+    assert judge_report(trained_at_0) == judge_report(make_report())
     page = Page(render(trained_at_0)).text
     assert "1.35" in page[: page.index("Hazards")]
     untradable = make_report(header=make_header(label_delay=0, verdict_delay=0, execution_delay=0))
-    verdict = judge(untradable)
+    verdict = judge_report(untradable)
     assert verdict.tone == "caution"
     assert "no delay that can be traded was measured" in verdict.headline
     assert "On the test sessions at delay 0: IC 0.055 (seed ensemble: t 8.9, no interval)" in verdict.evidence
-    at_once = judge(make_report(header=make_header(execution_delay=0)))
+    at_once = judge_report(make_report(header=make_header(execution_delay=0)))
     assert at_once.headline.endswith("but no delay that can be traded was measured.")
 
 
@@ -404,7 +404,7 @@ def test_one_delay_and_one_turnover_have_one_name_each(tiny: dict[str, Any]) -> 
     assert rows["execution delay"] == 1.0, "the delay of the verdict, the key figures and the tests"
 
     report = make_report(header=make_header(execution_delay=3))
-    assert f"before costs ({report.header.main_book}, traded at delay 3)" in judge(report).evidence
+    assert f"before costs ({report.header.main_book}, traded at delay 3)" in judge_report(report).evidence
     page = Page(render(report)).text
     assert "Books trade 3 sessions after it, as backtest.delay sets." in page
     assert "Books trade then." in Page(render(make_report())).text
@@ -440,13 +440,15 @@ def test_the_verdict_names_missing_comparisons_and_winning_baselines() -> None:
         .filter(pl.col("model") == "temporal_peer")
         .with_columns(beats_ridge=pl.lit(None, dtype=pl.String), beats_lightgbm=pl.lit(None, dtype=pl.String))
     )
-    verdict = judge(make_report(ladder=alone, comparisons=None))
+    verdict = judge_report(make_report(ladder=alone, comparisons=None))
     assert verdict.tone == "caution"
     assert "was not compared with ridge" in verdict.headline
-    wins = judge(make_report(ladder=ladder_with("ridge", valid_rank_ic=0.2)))
+    wins = judge_report(make_report(ladder=ladder_with("ridge", valid_rank_ic=0.2)))
     assert wins.tone == "caution"
     assert "it is itself a baseline" in wins.headline
-    unscored = judge(make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(float("nan")))))
+    unscored = judge_report(
+        make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(float("nan"))))
+    )
     assert unscored.tone == "bad"
     assert unscored.best is None
     render(make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(None, dtype=pl.Float64))))
@@ -541,7 +543,7 @@ def test_rendering_twice_gives_the_same_page() -> None:
     assert render(make_report()) == standard_page()
 
 
-def signal_report(*guard: tuple[str, str, str, str], **values: object) -> Report:
+def signal_report(*guard: tuple[str, str, str, str], **values: object) -> RunReport:
     """A report of a file with two signals: no training, no baseline, no validation."""
     chosen = pl.col("model").is_in(["momentum", "reversal"])
     nothing = dict.fromkeys(("beats_ridge", "beats_lightgbm"), pl.lit(None, dtype=pl.String))
@@ -572,21 +574,21 @@ def test_a_signal_that_fails_the_guard_is_not_believable() -> None:
     good = {"sharpe_net": 1.5, "deflated_sharpe": 0.96, "ic_lower": 0.001}
     bad = ("reversal", "returns", "fail", "It knows <i>tomorrow</i>.")
     one = signal_report(bad, ("momentum", "returns", "pass", "None."), **good)
-    verdict = judge(one)
+    verdict = judge_report(one)
     assert verdict.best is not None
     assert verdict.best["model"] == "momentum", "the first that passes"
     assert "Not believable, because look-ahead was found: reversal fails returns." in verdict.evidence
     page = render(one)
     assert "<li><b>reversal, returns</b>: It knows &lt;i&gt;tomorrow&lt;/i&gt;.</li>" in page
     assert "Look-ahead guard: 1 fail, 1 pass." in page
-    every = judge(signal_report(bad, ("momentum", "returns", "fail", "So does it."), **good))
+    every = judge_report(signal_report(bad, ("momentum", "returns", "fail", "So does it."), **good))
     assert (every.tone, every.best) == ("bad", None)
     assert every.headline == "None of the signals is believable: look-ahead was found."
 
 
 def test_a_signal_file_has_a_report_without_training_and_the_first_signal_is_judged() -> None:
     good = {"sharpe_net": 1.5, "deflated_sharpe": 0.96, "ic_lower": 0.001}
-    verdict = judge(signal_report(**good))
+    verdict = judge_report(signal_report(**good))
     assert verdict.tone == "good"
     assert verdict.headline == (
         "The signal reversal earns money net of costs, and its IC is significantly above zero."
@@ -625,7 +627,7 @@ def test_a_signal_file_has_a_report_without_training_and_the_first_signal_is_jud
 def test_the_thresholds_of_a_signal_are_those_of_a_model(
     values: dict[str, object], tone: str, words: str
 ) -> None:
-    verdict = judge(signal_report(**values))
+    verdict = judge_report(signal_report(**values))
     assert verdict.tone == tone
     assert words in verdict.headline
     assert "ridge" not in verdict.headline
