@@ -79,7 +79,7 @@ docs: venv  ## build the user's guide; prints the path of its first page
 	@echo site/index.html
 
 reference: venv  ## write the pages of the guide that are generated from the code
-	$(BIN)/peerglass features --markdown > docs/features.md
-	$(BIN)/python -m pipelines.cli.reference config > docs/config_reference.md
-	$(BIN)/python -m pipelines.cli.reference commands > docs/cli.md
+	$(BIN)/python docs/reference.py features > docs/features.md
+	$(BIN)/python docs/reference.py config > docs/config_reference.md
+	$(BIN)/python docs/reference.py commands > docs/cli.md
 	$(BIN)/python docs/result_tables.py > docs/result_tables.md

@@ -32,7 +32,7 @@ from scipy.special import ndtr, ndtri
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from backtest.monitoring.cusum import mean_delay
+from backtest.monitoring.cusum import mean_delay, reference_of
 from features.information_coefficient import rank_ic_by_date
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel
@@ -42,7 +42,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.dataset.market import build_market
-from pipelines.nightly.monitor.skill import BacktestReference, reference_of, watch_skill
+from pipelines.nightly.monitor.skill import BacktestReference, watch_skill
 from pipelines.sources.simulated.config import INDUSTRIES, REVIEW_SESSIONS, SUPPLIERS, MarketConfig
 from pipelines.sources.simulated.source import SimulatedSource
 from pipelines.train.task import collect_arrays, to_tensors

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
+from backtest.inference.means import newey_west_error, newey_west_lags
 from features.arithmetic.parallel import one_blas_thread
 from features.arrays import BoolArray, FloatArray, require_shape
 
@@ -217,3 +218,18 @@ def _chain(slack: float, limit: float, shift: float) -> FloatArray:
     chain_SS: FloatArray = upper_SS - ndtr(step_SS - width / 2.0 + slack - shift)
     chain_SS[:, 0] = upper_SS[:, 0]
     return chain_SS
+
+
+def reference_of(rank_ic_T: FloatArray, overlap: int) -> Reference | None:
+    """Return mean and long-run standard deviation of daily rank ICs; None without variation.
+
+    Neighbouring ICs are alike: skill changes slowly, and labels of several sessions overlap. The deviation is
+    the Newey-West error of the mean times ``sqrt(n)``, with at least ``3 (overlap - 1)`` lags: a sum of ICs
+    varies as if they were independent with this deviation.
+    """
+    known_T = rank_ic_T[~np.isnan(rank_ic_T)]
+    if len(known_T) < 2:
+        return None
+    lags = max(newey_west_lags(len(known_T)), 3 * (overlap - 1))
+    std = newey_west_error(known_T, lags) * math.sqrt(len(known_T))
+    return Reference(float(known_T.mean()), std, len(known_T)) if std > 0 else None

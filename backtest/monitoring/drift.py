@@ -11,11 +11,16 @@ from typing import Final
 
 import numpy as np
 
-from features.arrays import AnyFloatArray, FloatArray
+from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 
 POINTS: Final = 501
 """Points that stand for a distribution. The distance of `ks_distance` changes by at most 1/500 by it."""
 BINS: Final = 10
+_MIN_BLOCKS: Final = 4
+"""Stretches of the training that are needed to know how much a feature varies by itself."""
+_UNUSUAL: Final = 0.95
+"""Quantile over the stretches. The largest would be that of one crisis, or of the first sessions, on which
+features with a long window are unknown."""
 _FLOOR: Final = 1e-4
 """Smallest share of a bin: an empty bin would make the index infinite."""
 
@@ -135,3 +140,48 @@ def ks_distance(x: FloatArray, y: FloatArray) -> float:
     if not (len(x) and len(y)):
         return math.nan
     return float(ks_2samp(x, y, method="asymp").statistic)
+
+
+def stretches(
+    values_TN: AnyFloatArray, universe_TN: BoolArray, sessions: IntArray, length: int
+) -> dict[str, object]:
+    """Measure one feature on some sessions, and how far stretches of them are from all of them.
+
+    Parameters
+    ----------
+    values_TN, universe_TN
+        The feature, NaN where unknown, and the firms that count, shape (T, N).
+    sessions
+        Rows that are measured, ascending.
+    length
+        Sessions of a stretch; stretches do not overlap, and the last one ends with the sessions.
+
+    Returns
+    -------
+    dict
+        points (`Distribution.points_Q`), missing, shares (`bin_shares`), blocks (number of stretches), and
+        block_psi, block_ks and block_missing: the 95% quantiles of the stretches' stability indices,
+        distances and missing shares; None with fewer than 4 stretches.
+    """
+    whole = Distribution.of(values_TN[sessions][universe_TN[sessions]])
+    shares_B = bin_shares(values_TN[sessions][universe_TN[sessions]], whole.edges_E)
+    psi, ks, missing = [], [], []
+    for stop in range(len(sessions), length - 1, -length):
+        part = sessions[stop - length : stop]
+        x_M = values_TN[part][universe_TN[part]]
+        if len(x_M):
+            own = Distribution.of(x_M)
+            psi.append(stability_index(shares_B, bin_shares(x_M, whole.edges_E)))
+            ks.append(ks_distance(whole.points_Q, own.points_Q))
+            missing.append(own.missing)
+    known = len(psi) >= _MIN_BLOCKS
+    known_ks = [value for value in ks if not np.isnan(value)]
+    return {
+        "points": whole.points_Q.tolist(),
+        "missing": whole.missing,
+        "shares": shares_B.tolist(),
+        "blocks": len(psi),
+        "block_psi": float(np.quantile(psi, _UNUSUAL)) if known else None,
+        "block_ks": float(np.quantile(known_ks, _UNUSUAL)) if known and known_ks else None,
+        "block_missing": float(np.quantile(missing, _UNUSUAL)) if known else None,
+    }

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import RUNS_FOLDER, AsOfOption, OutputOption, SetOption, WaitOption
+from pipelines.cli import RUNS_FOLDER, AsOfOption, OutputOption, SetOption, WaitOption
 from pipelines.errors import ConfigError
 from pipelines.evaluate_file import MeasureOptions, file_of, is_signal_file, measure_file
 

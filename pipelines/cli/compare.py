@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import RUNS_FOLDER, OutputOption
+from pipelines.cli import RUNS_FOLDER, JsonOption, OutputOption
 from pipelines.errors import ConfigError
 
 
@@ -30,7 +30,7 @@ def compare(
         Path | None,
         typer.Option(metavar="CONFIG", help="Aliases, books and costs of versions. Default: the run's."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
     output: OutputOption = RUNS_FOLDER,
 ) -> None:
     """Put models of different runs side by side, with paired tests of the difference to the first one.

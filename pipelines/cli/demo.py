@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 
-from pipelines.cli.options import SetOption, WaitOption
+from pipelines.cli import SetOption, WaitOption
 
 # configs/ is next to the packages, both in a checkout and in an installed wheel.
 DEMO_CONFIG: Final = Path(__file__).parents[2] / "configs" / "demo.yaml"

@@ -15,7 +15,7 @@ import typer
 from packaging.requirements import Requirement
 
 from features.arithmetic.parallel import n_cores
-from pipelines.cli.options import RUNS_FOLDER
+from pipelines.cli import RUNS_FOLDER
 
 
 def doctor() -> None:
@@ -32,11 +32,11 @@ def doctor() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Result of one check: a line of the output."""
+class Checked:
+    """One line of the output: what was looked at, ``ok``, ``note`` or ``missing``, and the cure."""
 
     name: str
-    verdict: str  # ok, note, missing
+    verdict: str
     detail: str
 
     @property
@@ -48,7 +48,7 @@ class Finding:
         return f"{self.verdict:<8}{self.name:<16}{self.detail}"
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Checked]:
     """Check Python, the libraries, the accelerator, memory, disk, the data folder and the sources."""
     return [
         _python(),
@@ -62,15 +62,15 @@ def examine() -> list[Finding]:
     ]
 
 
-def _python() -> Finding:
+def _python() -> Checked:
     ok = sys.version_info >= (3, 11)
     cure = "" if ok else "; install Python 3.11 or later"
-    return Finding(
+    return Checked(
         "python", "ok" if ok else "missing", f"{platform.python_version()} on {platform.system()}{cure}"
     )
 
 
-def _libraries() -> list[Finding]:
+def _libraries() -> list[Checked]:
     """Compare the installed libraries with the requirements of the package."""
     wrong = []
     required = [Requirement(text) for text in requires("peerglass") or []]
@@ -79,55 +79,55 @@ def _libraries() -> list[Finding]:
         try:
             installed = version(requirement.name)
         except PackageNotFoundError:
-            wrong.append(Finding(requirement.name, "missing", f"not installed; pip install '{requirement}'"))
+            wrong.append(Checked(requirement.name, "missing", f"not installed; pip install '{requirement}'"))
             continue
         if not requirement.specifier.contains(installed, prereleases=True):
             wrong.append(
-                Finding(requirement.name, "missing", f"{installed} is installed; pip install '{requirement}'")
+                Checked(requirement.name, "missing", f"{installed} is installed; pip install '{requirement}'")
             )
-    return wrong or [Finding("libraries", "ok", f"all {len(required)} present, torch {version('torch')}")]
+    return wrong or [Checked("libraries", "ok", f"all {len(required)} present, torch {version('torch')}")]
 
 
-def _accelerator() -> Finding:
+def _accelerator() -> Checked:
     import torch
 
     if torch.cuda.is_available():
         gib = torch.cuda.get_device_properties(0).total_memory / 2**30
-        return Finding("accelerator", "ok", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB")
-    return Finding("accelerator", "note", "no CUDA device; training runs on the CPU, one process per core")
+        return Checked("accelerator", "ok", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB")
+    return Checked("accelerator", "note", "no CUDA device; training runs on the CPU, one process per core")
 
 
-def _memory() -> Finding:
+def _memory() -> Checked:
     cores = n_cores()
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     enough = gib >= 4
     cure = "" if enough else "; the demo needs at least 4 GiB of memory"
-    return Finding("machine", "ok" if enough else "missing", f"{cores} cores, {gib:.0f} GiB memory{cure}")
+    return Checked("machine", "ok" if enough else "missing", f"{cores} cores, {gib:.0f} GiB memory{cure}")
 
 
-def _disk() -> Finding:
+def _disk() -> Checked:
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     enough = free >= 2
     cure = "" if enough else "; free at least 2 GiB for the lake and outputs"
-    return Finding("disk", "ok" if enough else "missing", f"{free:.0f} GiB free in the current folder{cure}")
+    return Checked("disk", "ok" if enough else "missing", f"{free:.0f} GiB free in the current folder{cure}")
 
 
-def _data_folder() -> Finding:
+def _data_folder() -> Checked:
     folder = Path("data")
     try:
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return Finding(
+        return Checked(
             "data folder",
             "missing",
             f"{folder.resolve()} is not writable ({error.strerror}); change to a writable folder",
         )
-    return Finding("data folder", "ok", str(folder.resolve()))
+    return Checked("data folder", "ok", str(folder.resolve()))
 
 
-def _feature_store() -> list[Finding]:
+def _feature_store() -> list[Checked]:
     """Describe the stored characteristics; nothing if there are none in the default folder."""
     from pipelines.dataset.feature_store import entries_of
 
@@ -138,14 +138,14 @@ def _feature_store() -> list[Finding]:
     what = "1 entry" if len(sizes) == 1 else f"{len(sizes):,} entries"
     limit = "the least recently used are removed above feature_store.limit_gib; the folder can be deleted"
     return [
-        Finding("feature store", "ok", f"{what}, {sum(sizes) / 2**30:.1f} GiB in {folder.resolve()}; {limit}")
+        Checked("feature store", "ok", f"{what}, {sum(sizes) / 2**30:.1f} GiB in {folder.resolve()}; {limit}")
     ]
 
 
-def _network_sources() -> Finding:
+def _network_sources() -> Checked:
     try:
         sec = f"sec downloads from EDGAR with edgartools {version('edgartools')}"
     except PackageNotFoundError:
         sec = "for sec, run: pip install 'edgartools>=5.62'"
     offline = "simulated and sample work offline; files reads your CSV, Excel or Parquet"
-    return Finding("sources", "ok", f"{offline}; {sec}")
+    return Checked("sources", "ok", f"{offline}; {sec}")

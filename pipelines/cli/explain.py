@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from pipelines.cli.options import RUNS_FOLDER, OutputOption, RunArgument, WaitOption
+from pipelines.cli import RUNS_FOLDER, OutputOption, RunArgument, WaitOption
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:

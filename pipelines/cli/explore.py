@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import RUNS_FOLDER, OutputOption, RunArgument, WaitOption
+from pipelines.cli import RUNS_FOLDER, OutputOption, RunArgument, WaitOption
 
 
 def explore(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.options import ConfigArgument, SetOption, WaitOption
+from pipelines.cli import ConfigArgument, SetOption, WaitOption
 
 if TYPE_CHECKING:
     from pipelines.config.schema import Config
     from pipelines.lake.lake import Lake
     from pipelines.lake.upkeep import RecordedVersions
 
-lake_app = typer.Typer(
+app = typer.Typer(
     name="lake",
     help=(
         "Inspect and maintain a lake. Every version of every table is kept until `peerglass lake vacuum` "
@@ -24,7 +24,7 @@ lake_app = typer.Typer(
 )
 
 
-@lake_app.command()
+@app.command()
 def status(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Print the version, rows, files and size of each table, and how much only old versions use."""
     from pipelines.config.load import load_config
@@ -47,7 +47,7 @@ def status(config: ConfigArgument, overrides: SetOption = None) -> None:
     )
 
 
-@lake_app.command()
+@app.command()
 def compact(config: ConfigArgument, overrides: SetOption = None, wait: WaitOption = False) -> None:
     """Join small files of many ingests into larger ones. All versions stay readable, and so do all runs."""
     from pipelines.config.load import load_config
@@ -64,7 +64,7 @@ def compact(config: ConfigArgument, overrides: SetOption = None, wait: WaitOptio
     print(describe_compaction(done))
 
 
-@lake_app.command()
+@app.command()
 def vacuum(
     config: ConfigArgument,
     *,

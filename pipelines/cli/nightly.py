@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import ConfigArgument, SetOption, WaitOption
+from pipelines.cli import ConfigArgument, SetOption, WaitOption
 
 
 def nightly(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import RUNS_FOLDER, OutputOption
+from pipelines.cli import RUNS_FOLDER, OutputOption
 from pipelines.commands.notebooks import copy_notebooks, find_notebook
 from pipelines.errors import ConfigError
 

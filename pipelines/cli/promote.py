@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import RUNS_FOLDER, ConfigArgument, OutputOption, SetOption
+from pipelines.cli import RUNS_FOLDER, ConfigArgument, OutputOption, SetOption
 
 
 def promote(
@@ -43,12 +43,12 @@ def promote(
     - `peerglass promote challenger --config configs/nightly_demo.yaml`
     - `peerglass promote demo-1a2b3c --force --why "the old champion uses a feature that is gone"`
     """
-    from pipelines.commands.promote import PromoteOptions, config_of_option
+    from pipelines.commands.promote import config_of_option
     from pipelines.commands.promote import promote as promote_version
 
     settings = config_of_option(config, overrides or [])
     folder = output if settings is None else Path(settings.output)
-    promote_version(version, settings, folder, PromoteOptions(force=force, why=why), typer.echo)
+    promote_version(version, settings, folder, typer.echo, force=force, why=why)
 
 
 def demote(

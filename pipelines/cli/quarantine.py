@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import ConfigArgument, SetOption, WaitOption
+from pipelines.cli import ConfigArgument, SetOption, WaitOption
 
-quarantine_app = typer.Typer(
+app = typer.Typer(
     name="quarantine",
     help=(
         "List the rows that ingest rejected or flagged, and release those that are correct.\n\n"
@@ -38,7 +38,7 @@ TableOption = Annotated[
 ]
 
 
-@quarantine_app.command(name="list")
+@app.command(name="list")
 def list_(
     config: ConfigArgument,
     *,
@@ -61,7 +61,7 @@ def list_(
     print(describe_listing(listing(lake, Selection(rule, ticker, table)), limit))
 
 
-@quarantine_app.command()
+@app.command()
 def release(
     config: ConfigArgument,
     *,

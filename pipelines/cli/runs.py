@@ -6,18 +6,16 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import RUNS_FOLDER, OutputOption, RunArgument
+from pipelines.cli import RUNS_FOLDER, JsonOption, OutputOption, RunArgument
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-runs_app = typer.Typer(
+app = typer.Typer(
     name="runs",
     help="List the runs of a folder, show one of them, and remove what is no longer needed.",
     no_args_is_help=True,
 )
 
 
-@runs_app.command(name="list")
+@app.command(name="list")
 def list_(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
     """List the runs of a folder and its measured signal files, the one that was started last first.
 
@@ -37,7 +35,7 @@ def list_(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> No
     print(runs_json(runs) if as_json else describe_runs(runs))
 
 
-@runs_app.command()
+@app.command()
 def show(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
     """Show the identity, data versions, folds, evaluations, trials and files of a run or a signal file."""
     from pipelines.commands.runs import (
@@ -59,7 +57,7 @@ def show(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOpti
     print(details_json(details) if as_json else describe_details(details))
 
 
-@runs_app.command()
+@app.command()
 def prune(
     runs: Annotated[
         list[str] | None,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import RUNS_FOLDER, OutputOption, SetOption
+from pipelines.cli import RUNS_FOLDER, OutputOption, SetOption
 
 
 def signals(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from pipelines.cli.options import ConfigArgument, SetOption
+from pipelines.cli import ConfigArgument, SetOption
 
-track_app = typer.Typer(name="track", help="Send records to the tracking store.", no_args_is_help=True)
+app = typer.Typer(name="track", help="Send records to the tracking store.", no_args_is_help=True)
 
 
-@track_app.callback()
+@app.callback()
 def _group() -> None:
     """Keep `sync` a command of its own; a group with one command would lose its name."""
 
 
-@track_app.command()
+@app.command()
 def sync(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Send what the tracking store does not have: nights that wait, model versions and their aliases.
 

@@ -6,16 +6,14 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import RUNS_FOLDER, OutputOption
+from pipelines.cli import RUNS_FOLDER, JsonOption, OutputOption
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-trials_app = typer.Typer(
+app = typer.Typer(
     name="trials", help="List what was tried in a folder, and show one trial.", no_args_is_help=True
 )
 
 
-@trials_app.command(name="list")
+@app.command(name="list")
 def list_(
     run: Annotated[
         str | None,
@@ -42,7 +40,7 @@ def list_(
     print(trials_json(rows) if as_json else describe_trials(rows))
 
 
-@trials_app.command()
+@app.command()
 def show(
     trial: Annotated[str, typer.Argument(metavar="TRIAL", help="Id of the trial, or a unique prefix of it.")],
     output: OutputOption = RUNS_FOLDER,

@@ -44,12 +44,8 @@ def open_versions(
         Names of versions (`pipelines.nightly.versions.find_version`).
     config
         Books, costs and lake; None for those that the first version's run has stored.
-    output
-        Folder that holds the runs.
     delay
         Delay at which labels start and books trade; None for the first one that can be traded.
-    book
-        Name of the book; None for the first one.
 
     Raises
     ------

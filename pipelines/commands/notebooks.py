@@ -77,15 +77,6 @@ def write_page(notebook: Path, target: Path, variables: Mapping[str, str]) -> Pa
 
     The notebook itself is not changed.
 
-    Parameters
-    ----------
-    notebook
-        Path of the notebook.
-    target
-        HTML file.
-    variables
-        Environment variables of the kernel, besides those of this process.
-
     Returns
     -------
     Path

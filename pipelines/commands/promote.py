@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.config.load import load_config
@@ -29,28 +28,14 @@ from pipelines.nightly.versions import (
 from pipelines.progress import Progress
 
 
-@dataclass(frozen=True, slots=True)
-class PromoteOptions:
-    """Options of the command.
-
-    Attributes
-    ----------
-    force
-        Whether to promote although the guard refuses.
-    why
-        Reason in the words of the user; required with ``force``.
-    """
-
-    force: bool = False
-    why: str | None = None
-
-
 def promote(
     name: str,
     config: Config | None,
     output: Path,
-    options: PromoteOptions,
     echo: Callable[[str], None],
+    *,
+    force: bool = False,
+    why: str | None = None,
 ) -> None:
     """Make a model version the champion of its config, if the guard lets it pass.
 
@@ -60,12 +45,10 @@ def promote(
         The version, see `pipelines.nightly.versions.find_version`.
     config
         Config whose champion it becomes; None for the one that the version's run has stored.
-    output
-        Folder that holds the runs.
-    options
-        Options of the command.
-    echo
-        Prints the result.
+    force
+        Whether to promote although the guard refuses.
+    why
+        Reason in the words of the user; required with ``force``.
 
     Raises
     ------
@@ -78,7 +61,7 @@ def promote(
     TrackingError
         If MLflow's aliases could not be set. The promotion itself is done then.
     """
-    if options.force and not (options.why or "").strip():
+    if force and not (why or "").strip():
         raise ConfigError("--force overrides the guard and is recorded with a reason; add --why TEXT.")
     version, run = find_version(name, config, output)
     settings = run.config if config is None else config
@@ -89,8 +72,8 @@ def promote(
         echo(f"{version} is the champion of {settings.name} already.")
     else:
         judgement = _judge(settings, lake, version, progress)
-        _refuse_unless(judgement, version, options)
-        why = options.why or "the guard passed"
+        _refuse_unless(judgement, version, force=force)
+        why = why or "the guard passed"
         evidence = {**judgement.evidence, "refused": list(judgement.reasons)}
         reason = Reason(why, this_user(), forced=not judgement.passed, evidence=evidence)
         set_alias(lake, settings.name, "champion", version, reason)
@@ -150,8 +133,8 @@ def _judge(config: Config, lake: Lake, version: ModelVersion, progress: Progress
     return judge_promotion(config, lake, market, version)
 
 
-def _refuse_unless(judgement: Judgement, version: ModelVersion, options: PromoteOptions) -> None:
-    if judgement.passed or options.force:
+def _refuse_unless(judgement: Judgement, version: ModelVersion, *, force: bool) -> None:
+    if judgement.passed or force:
         return
     raise PromotionRefused(
         f"{version} is not promoted. {' '.join(judgement.reasons)} To promote it all the same, add --force "

@@ -100,15 +100,11 @@ def plan_prune(
 
     Parameters
     ----------
-    output
-        Folder of the runs.
     names
         Runs or measured signal files to be removed as a whole: ids or unique prefixes.
     older_than
         Runs that were started, and entries of the feature store that were used last, this number of days ago
         or more are removed as a whole; None: age is no reason.
-    now
-        The current time.
     keep
         All but this number of runs of each config name, those started last, are removed as a whole. With
         ``older_than`` as well, both must apply. None: their number is no reason.

@@ -16,12 +16,12 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import forget_later, open_lake, rows_known
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_table
+from pipelines.lake.commit import compare
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import STAMPS, keys, schema
-from pipelines.nightly.attribution import attribute, ends
+from pipelines.lake.schemas import schema
 from pipelines.nightly.data import NightData, night_data
 from pipelines.nightly.result import ModelVersion
-from pipelines.nightly.scoring import score
+from pipelines.nightly.scoring import attribute, ends, score
 from pipelines.nightly.tables import read_nights, read_revision, write_signals
 from pipelines.nightly.versions import champion, open_version
 from pipelines.progress import Progress
@@ -63,17 +63,6 @@ def make_signals(
     target: str, overrides: list[str], options: SignalsOptions, echo: Callable[[str], None]
 ) -> None:
     """Score a session with a stored model, add the signals to the lake, and print a summary.
-
-    Parameters
-    ----------
-    target
-        A config file, or a run.
-    overrides
-        ``KEY=VALUE`` settings of a config.
-    options
-        What to score, and where the result goes.
-    echo
-        Prints the summary.
 
     Raises
     ------
@@ -221,7 +210,7 @@ def describe_reasons(attributions: pl.DataFrame) -> str:
     Parameters
     ----------
     attributions
-        As `pipelines.nightly.attribution.attribute` gives them.
+        As `pipelines.nightly.scoring.attribute` gives them.
     """
     if attributions.is_empty():
         return "No firm has a signal to explain."
@@ -271,8 +260,6 @@ def write_signals_file(frame: pl.DataFrame, path: Path) -> Path:
 
     Parameters
     ----------
-    frame
-        Rows of the table ``signals``.
     path
         File to write. Its folder is created.
 
@@ -369,8 +356,6 @@ def explain_differences(lake: Lake, earlier: pl.DataFrame, later: pl.DataFrame) 
 
     Parameters
     ----------
-    lake
-        Lake with the data.
     earlier, later
         Rows of the table ``signals``, one revision each.
 
@@ -413,31 +398,20 @@ def _changed_rows(
     lake: Lake, table: str, before: int | None, after: int | None, session: dt.date
 ) -> pl.DataFrame:
     """Rows of a table, known at a session, that are not the same at two versions; None is no table yet."""
-    key = keys(table)
-    values = [name for name in schema(table).column_names() if name not in key and name not in STAMPS]
 
     def known(version: int | None) -> pl.DataFrame:
         if version is None:
             return schema(table).create_empty()
-        rows = lake.read(table, version=version, filters=rows_known(table, session), ordered=False)
-        return forget_later(table, rows, session)
+        return forget_later(table, lake.read(table, version, filters=rows_known(table, session)), session)
 
-    left, right = (
-        known(version).select(*key, *values).with_columns(pl.lit(value=True).alias(":there"))
-        for version in (before, after)
-    )
-    both = left.join(right, on=key, how="full", coalesce=True, suffix=":after", nulls_equal=True)
-    same = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}:after")) for name in values)
-    change = (
-        pl.when(pl.col(":there").is_null())
-        .then(pl.lit("added"))
-        .when(pl.col(":there:after").is_null())
-        .then(pl.lit("withdrawn"))
-        .when(~same)
-        .then(pl.lit("corrected"))
-    )
-    return (
-        both.with_columns(change=change)
-        .filter(pl.col("change").is_not_null())
-        .select(pl.lit(table).alias("table"), "ticker", pl.col(_DAY[table]).alias("day"), "change")
+    found = compare(table, known(after), known(before).lazy(), pl.lit(value=True))
+    changes = {"added": found.new, "withdrawn": found.withdrawn, "corrected": found.changed}
+    return pl.concat(
+        rows.select(
+            pl.lit(table).alias("table"),
+            "ticker",
+            pl.col(_DAY[table]).alias("day"),
+            pl.lit(change).alias("change"),
+        )
+        for change, rows in changes.items()
     )

@@ -26,8 +26,6 @@ def trial_rows(output: Path, run: str | None) -> list[dict[str, Any]]:
 
     Parameters
     ----------
-    output
-        Folder of the runs.
     run
         Run or measured file against which the trials are counted; None: each on its own market.
 

@@ -222,11 +222,44 @@ def follow_renames(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame
     renames = tables.pop("renames", None)
     if renames is None:
         return tables
-    names = _names(renames)
     return {
-        table: _renamed(rows, keys(table), _RENAMED_BY[table], names) if table in _RENAMED_BY else rows
+        table: renamed(rows, renames, keys(table), _RENAMED_BY[table]) if table in _RENAMED_BY else rows
         for table, rows in tables.items()
     }
+
+
+def renamed(rows: pl.DataFrame, renames: pl.DataFrame, key: list[str], dated_by: str) -> pl.DataFrame:
+    """Give rows with a ticker the newest one of their firm; see `follow_renames`.
+
+    Parameters
+    ----------
+    rows
+        Rows with the column ticker.
+    renames
+        Rows of the table ``renames`` that are known.
+    key
+        Columns that identify a row.
+    dated_by
+        Column with the date of a row.
+    """
+    names = _names(renames)
+    candidates = rows.filter(pl.col("ticker").is_in(names["ticker"].implode())).sort(dated_by)
+    next_name = names.rename({"from_date": "until"})
+    found = candidates.join_asof(
+        next_name,
+        left_on=dated_by,
+        right_on="until",
+        by="ticker",
+        strategy="forward",
+        allow_exact_matches=False,
+        check_sortedness=False,  # both are sorted by their dates
+    ).filter(pl.col("newest").is_not_null())
+    if found.is_empty():
+        return rows
+    stay = rows.join(found, on=key, how="anti", maintain_order="left")
+    moved = found.with_columns(pl.col("newest").alias("ticker")).select(rows.columns)
+    moved = moved.unique(key, keep="last", maintain_order=True).join(stay, on=key, how="anti")
+    return pl.concat([stay, moved]).sort(key)
 
 
 def newest_ticker(ticker: str, day: dt.date, renames: pl.DataFrame) -> str:
@@ -253,23 +286,3 @@ def _names(renames: pl.DataFrame) -> pl.DataFrame:
         newest[ticker] = names[-1][2]
     schema = {"ticker": pl.String, "from_date": pl.Date, "newest": pl.String}
     return pl.DataFrame(names[::-1], schema=schema, orient="row")
-
-
-def _renamed(rows: pl.DataFrame, key: list[str], dated_by: str, names: pl.DataFrame) -> pl.DataFrame:
-    candidates = rows.filter(pl.col("ticker").is_in(names["ticker"].implode())).sort(dated_by)
-    next_name = names.rename({"from_date": "until"})
-    found = candidates.join_asof(
-        next_name,
-        left_on=dated_by,
-        right_on="until",
-        by="ticker",
-        strategy="forward",
-        allow_exact_matches=False,
-        check_sortedness=False,  # both are sorted by their dates
-    ).filter(pl.col("newest").is_not_null())
-    if found.is_empty():
-        return rows
-    stay = rows.join(found, on=key, how="anti", maintain_order="left")
-    moved = found.with_columns(pl.col("newest").alias("ticker")).select(rows.columns)
-    moved = moved.unique(key, keep="last", maintain_order=True).join(stay, on=key, how="anti")
-    return pl.concat([stay, moved]).sort(key)

@@ -13,12 +13,12 @@ import polars as pl
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, add_features
 from pipelines.dataset.market import Market, build_market
-from pipelines.dataset.tables import input_versions, read_tables, rows_known
+from pipelines.dataset.tables import input_versions, read_tables
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.result import ModelVersion
-from pipelines.nightly.tables import CHALLENGER, CHAMPION, read_nights, read_signals
+from pipelines.nightly.tables import CHALLENGER, CHAMPION, follow, known_renames, read_nights, read_signals
 from pipelines.progress import Progress
 from pipelines.run.fingerprint import feature_store
 
@@ -65,10 +65,10 @@ class NightData:
     @functools.cached_property
     def renames(self) -> pl.DataFrame:
         """Rows of the table ``renames`` that are known at the session; the tables follow them already."""
-        version, known = self.versions.get("renames"), rows_known("renames", self.session)
+        version = self.versions.get("renames")
         if version is None:
             return schema("renames").create_empty()
-        return self.lake.read("renames", version=version, filters=known)
+        return known_renames(self.lake, self.session, version)
 
     @property
     def data_versions(self) -> str:
@@ -87,14 +87,8 @@ def night_data(
 
     Parameters
     ----------
-    config
-        The configuration.
-    lake
-        Lake of the config.
     session
         The session; None for the newest one in the prices.
-    progress
-        Reports progress and notes.
     versions
         Versions of the input tables; None for the newest.
 
@@ -134,21 +128,12 @@ def signal_history(
 ) -> pl.DataFrame:
     """Read the signals that the nights up to this one made for use: the first revision of each.
 
-    Parameters
-    ----------
-    config
-        Names the config.
-    data
-        The data of the night.
-    champion, challenger
-        The versions of the night.
-
     Returns
     -------
     polars.DataFrame
         session, role, version, ticker, signal, seed_dispersion, in_universe. Rows with the role ``champion``
         are those of the version that was champion on the session's night; with ``challenger``, those of
-        today's challenger on every session that it scored.
+        today's challenger on every session that it scored. Tickers are the newest ones.
     """
     first = read_signals(data.lake, config.name, through=data.session)
     nights = read_nights(data.lake, config.name).filter(pl.col("session") < data.session)
@@ -156,11 +141,9 @@ def signal_history(
     if challenger is not None:
         own = nights.filter(pl.col("challenger") == str(challenger))
         parts.append(_sessions_of(own.select("session", version="challenger"), data, challenger, CHALLENGER))
-    return (
-        first.join(pl.concat(parts), on=["session", "version"], how="inner")
-        .select("session", "role", "version", "ticker", "signal", "seed_dispersion", "in_universe")
-        .sort("role", "session", "ticker")
-    )
+    signals = first.join(pl.concat(parts), on=["session", "version"], how="inner")
+    columns = ("session", "role", "version", "ticker", "signal", "seed_dispersion", "in_universe")
+    return follow(signals.select(columns), data.renames).sort("role", "session", "ticker")
 
 
 def _sessions_of(before: pl.DataFrame, data: NightData, version: ModelVersion, role: str) -> pl.DataFrame:
@@ -181,8 +164,6 @@ def champion_signals(
     nights
         Rows of the table ``nights`` of the same config. A night that failed made no book, so its signals are
         left out.
-    session, champion
-        Tonight, and tonight's champion.
 
     Returns
     -------

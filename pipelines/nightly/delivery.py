@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,18 +30,18 @@ from pipelines.ingest.calendars import is_session
 from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest, prices_to_keep
 from pipelines.ingest.rules import SPARSE, SPARSE_DATES
 from pipelines.lake.lake import Lake
-from pipelines.nightly.plan import finished_nights, older_than_the_nights, sessions_of
 from pipelines.nightly.result import Finding, nights_folder
 from pipelines.nightly.schedule import (
     Clock,
     calendar_end,
     calendar_of,
     due_session,
-    exchange_calendar,
     expected_session,
+    finished_nights,
     learned_week,
+    older_than_the_nights,
 )
-from pipelines.nightly.tables import prices_of_night, read_nights
+from pipelines.nightly.tables import prices_of_night, read_nights, sessions_of
 from pipelines.progress import Progress
 from pipelines.run.fetch import make_source
 from pipelines.run.locks import Locks
@@ -106,15 +106,9 @@ def deliver(
     ----------
     config
         Names the source; ``nightly.checks.retry_minutes`` limits the waiting.
-    lake
-        The lake to write to.
     day
         The session that was asked for: the source delivers nothing after it, except for dates that the lake
         holds already. None for everything that there is.
-    progress
-        Reports the ingest and every wait.
-    clock
-        Tells the time and waits.
     wait
         Whether to wait for another process that writes to the lake.
 
@@ -212,7 +206,7 @@ def _late(
     if len(learned_week(sessions_of(lake))) < _DAILY_WEEKDAYS:
         return None
     return (
-        f"The source has no session {due}, which {exchange_calendar(config, lake)} has finished: {end}. "
+        f"The source has no session {due}, which {calendar_of(config, lake)} has finished: {end}. "
         "Deliver the missing sessions, or choose a session of an archive with --date."
     )
 
@@ -282,14 +276,14 @@ def _watched(config: Config, lake: Lake, source: Source | LiveSource) -> LiveSou
 
 
 def _refuse_rejected_sessions(
-    config: Config, lake: Lake, source: _Watched, sessions: Collection[dt.date]
+    config: Config, lake: Lake, source: _Watched, sessions: Sequence[dt.date]
 ) -> None:
     """Refuse a delivery of which every row of a new session was rejected.
 
     A few rows (`pipelines.ingest.rules.SPARSE`) make no session, and neither does a day on which the
     exchange is closed.
     """
-    calendar, overrides = exchange_calendar(config, lake), config.quality.calendar_overrides
+    calendar, overrides = calendar_of(config, lake, sessions), config.quality.calendar_overrides
     usual = source.rows["rows"].tail(SPARSE_DATES).median()  # markets grow
     new = source.rows.tail(1) if source.last is None else source.rows.filter(pl.col("date") > source.last)
     whole = new.filter(pl.col("rows") >= SPARSE * pl.lit(usual))
@@ -372,8 +366,8 @@ def _refuse_closed_day(config: Config, lake: Lake, day: dt.date | None) -> None:
     """Refuse a day on which the exchange is closed, instead of waiting for its prices."""
     newest = _newest(lake)
     if day is None or (newest is not None and day <= newest):
-        return  # the data themselves tell (`pipelines.nightly.plan`)
-    calendar = calendar_of(config, lake, sessions_of(lake))
+        return  # the data themselves tell (`pipelines.nightly.schedule`)
+    calendar = calendar_of(config, lake)
     if calendar is not None and is_session(calendar, day, config.quality.calendar_overrides) is False:
         raise ConfigError(f"--date {day} is not a session: {calendar} is closed on that day.")
 

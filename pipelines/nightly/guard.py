@@ -21,9 +21,8 @@ from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import ModelVersion
-from pipelines.nightly.tables import read_signals
+from pipelines.nightly.tables import follow, known_renames, read_signals
 from pipelines.nightly.versions import (
-    audit_verdict,
     champion,
     describe_missing,
     failed_checks,
@@ -33,6 +32,7 @@ from pipelines.nightly.versions import (
 )
 from pipelines.results.evaluate import label_overlap
 from pipelines.run.record import Run
+from pipelines.tracking.model_versions import audit_verdict
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,14 +72,8 @@ def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVe
 
     Parameters
     ----------
-    config
-        Names the model, the limits, and the folder of the runs.
-    lake
-        Lake with the tables ``signals`` and ``promotions``.
     market
         Prices and labels that are known now. A `pipelines.dataset.build.Dataset` is a market.
-    version
-        The version.
     """
     reasons: list[str] = []
     evidence: dict[str, Any] = {"version": str(version)}
@@ -185,18 +179,15 @@ def night_signals(
 
     Parameters
     ----------
-    lake
-        Lake with the table ``signals``.
-    config
-        Names the config of the signals.
     market
         The market whose sessions and firms the arrays have.
     trained
         Version -> session that it was trained through.
     """
     arrays = {}
+    renames = known_renames(lake, market.panel.dates_T[-1].astype("datetime64[D]").item())
     for version, through in trained.items():
-        rows = read_signals(lake, config.name, version=version, revision="first")
+        rows = follow(read_signals(lake, config.name, version=version, revision="first"), renames)
         unseen = rows.filter(pl.col("session") >= through).rename({"session": "date"})
         arrays[version] = to_panel(unseen, "signal", market.panel)
     return arrays

@@ -17,8 +17,7 @@ column                    content
 A session is forecast from its own characteristics and from the channels of the ``window`` sessions that end
 with it. So the frame holds ``window`` sessions for one forecast, and one more for every further one. The
 answer has date, ticker and signal for every firm of the universe on these sessions. The signal is the one of
-the table ``signals``: the mean over seeds of the forecasts standardised within the session. `input_frame`
-makes such a frame from a dataset.
+the table ``signals``: the mean over seeds of the forecasts standardised within the session.
 
 Shape suffixes: T sessions, N firms, C channels, F characteristics, D sessions that are forecast.
 """
@@ -37,11 +36,10 @@ import polars as pl
 from features.arrays import Float32Array
 from models.batch import PanelTensors
 from models.fitted import Fitted
-from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import FoldInputs
 from pipelines.results.evaluate import ensemble
 from pipelines.run.checkpoints import load_checkpoint
-from pipelines.tracking.model_versions import CHANNEL, CHARACTERISTIC, INPUTS, KEYS
+from pipelines.tracking.model_versions import CHARACTERISTIC, INPUTS, KEYS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,8 +71,6 @@ class LoadedVersion:
         ----------
         model_input
             The frame that the module describes; rows in any order.
-        params
-            Not used; MLflow passes it.
 
         Returns
         -------
@@ -163,41 +159,6 @@ class _Panel:
             characteristic_names=tuple(name.removeprefix(CHARACTERISTIC) for name in version.characteristics),
             firm_names=tuple(self.tickers),
         )
-
-
-def input_frame(dataset: Dataset, window: int, sessions: int = 1) -> pd.DataFrame:
-    """Make the input of a loaded version from a dataset, for its last sessions.
-
-    Parameters
-    ----------
-    dataset
-        Dataset with the features that the version was trained on.
-    window
-        Sessions in a window of the version.
-    sessions
-        Number of sessions to forecast.
-    """
-    panel = dataset.panel
-    first = panel.n_sessions - (window - 1) - sessions
-    if first < 0:
-        raise ValueError(f"The dataset has {panel.n_sessions} sessions; {window - 1 + sessions} are needed.")
-    t, n = (index.ravel() for index in np.mgrid[first : panel.n_sessions, 0 : panel.n_firms])
-    groups = np.array([*panel.groups_S, None], dtype=object)
-    columns: dict[str, Any] = {
-        "date": panel.dates_T.astype("datetime64[D]")[t],
-        "ticker": np.asarray(panel.tickers_N)[n],
-        "group": pl.Series(groups[panel.group_TN[t, n]], dtype=pl.String),
-        "in_universe": dataset.universe_TN[t, n],
-    }
-    for prefix, names_K, value_TNK in (
-        (CHANNEL, dataset.channel_names, dataset.channels_TNC),
-        (CHARACTERISTIC, dataset.characteristic_names, dataset.characteristics_TNF),
-    ):
-        columns |= {
-            f"{prefix}{name}": value_TNK[t, n, k].astype(np.float64) for k, name in enumerate(names_K)
-        }
-    frame = pl.DataFrame(columns).with_columns(pl.col("date").cast(pl.Datetime("ns")))
-    return frame.to_pandas()
 
 
 def _load_pyfunc(path: str) -> LoadedVersion:

@@ -16,7 +16,6 @@ from pipelines.lake.schemas import schema
 from pipelines.lake.upkeep import compact, vacuum
 from pipelines.nightly.book.holdings import read_recorded
 from pipelines.nightly.delivery import Delivery, deliver, foresee
-from pipelines.nightly.plan import Plan, choose_nights, finished_nights, first_begun, next_night, plan_nights
 from pipelines.nightly.play.decisions import CheckFailedError, Decisions, Desk
 from pipelines.nightly.play.journal import lost_since, read_journal
 from pipelines.nightly.play.telling import Told, tell, tell_no_delivery
@@ -25,9 +24,15 @@ from pipelines.nightly.result import Finding, Retraining, night_folder
 from pipelines.nightly.schedule import (
     SYSTEM,
     Clock,
+    Plan,
+    choose_nights,
     decision_due,
     expected_session,
+    finished_nights,
+    first_begun,
     following_session,
+    next_night,
+    plan_nights,
     schedule_text,
 )
 from pipelines.nightly.settings import (
@@ -59,20 +64,14 @@ def play_nights(
 
     Parameters
     ----------
-    config
-        The configuration.
     day
         The session to decide at; None for the newest one, or the next one of a simulated market that grows.
-    echo
-        Prints the outcome of every night.
     dry_run
         Whether to print what would be done, and write nothing.
     accept_changes
         Whether to go on although settings that decide the orders have changed since the last night.
     wait
         Whether to wait for another process that plays the nights of this config or writes to its lake.
-    clock
-        Tells the time and waits.
 
     Raises
     ------
@@ -303,10 +302,6 @@ def keep_house(config: Config, lake: Lake, night_number: int) -> list[str]:
     ----------
     config
         Gives the schedule (``nightly.housekeeping``) and names the tracking store.
-    lake
-        Lake of the config.
-    night_number
-        Number of this night, from 1.
 
     Returns
     -------

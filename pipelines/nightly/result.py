@@ -131,6 +131,29 @@ class NightResult:
     error: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def signal_count(self) -> int:
+        """Number of the champion's signals."""
+        if self.champion is None or self.signals.is_empty():
+            return 0
+        of_champion = pl.col("version") == str(self.champion)
+        return self.signals.filter(of_champion & pl.col("signal").is_not_null()).height
+
+    @property
+    def trade_count(self) -> int:
+        """Number of firms that the book trades."""
+        return self.book.filter(pl.col("trade") != 0.0).height
+
+    @property
+    def turnover(self) -> float:
+        """Half the sum of the absolute trades over NAV; 0 without a book."""
+        return 0.5 * float(self.book["trade"].abs().sum())
+
+    @property
+    def expected_cost(self) -> float:
+        """Expected cost of the orders over NAV; 0 without a book."""
+        return float(self.book["expected_cost"].sum())
+
 
 def nights_folder(config: Config) -> Path:
     """Folder of all nights of a config."""

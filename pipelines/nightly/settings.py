@@ -84,13 +84,6 @@ def changes_since(config: Config, lake: Lake) -> Changes:
     """Compare a config with the last finished night that has its settings; without one, with the champion.
 
     A night that failed has traded nothing: its row is replaced, so the change is recorded by the next one.
-
-    Parameters
-    ----------
-    config
-        The config of tonight.
-    lake
-        Lake with the tables ``nights`` and ``promotions``.
     """
     settings_known = pl.col("settings").is_not_null() & pl.col("state").is_in(FINISHED)
     recorded = read_nights(lake, config.name).filter(settings_known)

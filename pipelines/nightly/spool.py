@@ -20,7 +20,7 @@ from pipelines.errors import DataError
 from pipelines.files import write_text
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import ModelVersion, NightResult, nights_folder
-from pipelines.nightly.tables import peak_memory_bytes, signal_count, trade_count
+from pipelines.nightly.tables import peak_memory_bytes
 from pipelines.nightly.versions import challenger, champion, open_version
 from pipelines.progress import Progress
 from pipelines.tracking.model_versions import set_aliases
@@ -108,15 +108,15 @@ def describe_synced(synced: Synced, config: Config) -> str:
 def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) -> TrackedNight:
     """Summarise a night for the tracking store: figures as metrics, the folder's files as artifacts."""
     metrics = {
-        "signals": float(signal_count(result)),
-        "trades": float(trade_count(result)),
+        "signals": float(result.signal_count),
+        "trades": float(result.trade_count),
         "seconds": sum(result.seconds.values()),
         "peak_memory_bytes": float(peak_memory_bytes()),
         **{f"seconds.{step}": seconds for step, seconds in result.seconds.items()},
         **{f"findings.{level}": float(_count(result, level)) for level in ("ok", "warn", "fail")},
     }
     if result.book.height:
-        metrics["turnover"] = float(result.book["trade"].abs().sum()) / 2.0  # one-way
+        metrics["turnover"] = result.turnover
     metrics |= _realised(result)
     versions = {"champion": result.champion, "challenger": result.challenger}
     nights = nights_folder(config)
@@ -165,10 +165,6 @@ def mirror_aliases(config: Config, lake: Lake, progress: Progress) -> tuple[Mode
     ----------
     config
         The config; its tracking store is used also for runs that were made with another.
-    lake
-        Lake with the table ``promotions``.
-    progress
-        Reports the stage.
 
     Returns
     -------

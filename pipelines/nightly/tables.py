@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
+from pipelines.dataset.tables import renamed, rows_known
 from pipelines.lake.lake import Lake
 from pipelines.lake.pipeline_tables import Signals
 from pipelines.lake.schemas import schema
@@ -80,8 +81,8 @@ def write_night(lake: Lake, result: NightResult, source: NightSource, created_at
         "data_versions": json.dumps(dict(sorted(source.versions.items()))),
         "table_ids": json.dumps(dict(sorted(source.table_ids.items()))),
         "settings": json.dumps(source.settings, sort_keys=True),
-        "rows": signal_count(result),
-        "trades": trade_count(result),
+        "rows": result.signal_count,
+        "trades": result.trade_count,
         "warnings": warnings_json(result.findings),
         "error": result.error,
         "seconds": sum(result.seconds.values()),
@@ -91,19 +92,6 @@ def write_night(lake: Lake, result: NightResult, source: NightSource, created_at
     columns = schema("nights").columns()
     frame = pl.DataFrame([row], schema={name: column.dtype for name, column in columns.items()})
     lake.upsert("nights", frame)
-
-
-def signal_count(result: NightResult) -> int:
-    """Return the number of the champion's signals."""
-    if result.champion is None or result.signals.is_empty():
-        return 0
-    of_champion = pl.col("version") == str(result.champion)
-    return result.signals.filter(of_champion & pl.col("signal").is_not_null()).height
-
-
-def trade_count(result: NightResult) -> int:
-    """Return the number of firms that the book trades."""
-    return 0 if result.book.is_empty() else result.book.filter(pl.col("trade") != 0.0).height
 
 
 def warnings_json(findings: Iterable[Finding]) -> str:
@@ -142,8 +130,6 @@ def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
 
     Parameters
     ----------
-    lake
-        The lake.
     frame
         As `pipelines.nightly.scoring.score` returns it.
     """
@@ -181,10 +167,6 @@ def read_signals(
 
     Parameters
     ----------
-    lake
-        The lake.
-    config_name
-        Name of the config.
     through
         Last session; None for all sessions.
     version
@@ -242,3 +224,27 @@ def _stored(lake: Lake, wanted: pl.Expr) -> pl.DataFrame:
 
 CHAMPION: Final = "champion"
 CHALLENGER: Final = "challenger"
+
+
+def known_renames(lake: Lake, session: dt.date, version: int | None = None) -> pl.DataFrame:
+    """Return the rows of the table ``renames`` that are known at a session."""
+    if not lake.exists("renames"):
+        return schema("renames").create_empty()
+    return lake.read("renames", version=version, filters=rows_known("renames", session))
+
+
+def follow(signals: pl.DataFrame, renames: pl.DataFrame) -> pl.DataFrame:
+    """Give signals of earlier sessions the newest ticker of their firm, as the prices have it.
+
+    Where a night had the firm under both names, the signal under the new name counts.
+    """
+    key = [name for name in signals.columns if name in {"role", "session", "version", "ticker"}]
+    return renamed(signals, renames, key, "session")
+
+
+def sessions_of(lake: Lake) -> list[dt.date]:
+    """Return the sessions of the prices in the lake, ascending; none if there are no prices."""
+    if not lake.exists("prices"):
+        return []
+    dates = lake.read("prices", columns=["date"], ordered=False)["date"]
+    return list(dates.unique().sort())

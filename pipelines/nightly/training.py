@@ -40,12 +40,8 @@ def retraining_due(
 
     Parameters
     ----------
-    config
-        The schedule.
     sessions
         Sessions of the data up to the night's, ascending.
-    promotions
-        The table ``promotions`` of the config.
     nights
         Finished nights of the config before this one, newest first.
     """
@@ -138,19 +134,6 @@ def train_live(
     """Train the nightly model of a config on the data of a night; repeating it resumes or does nothing.
 
     The quick audit comes first, as in ``peerglass run``. The run is not tracked here.
-
-    Parameters
-    ----------
-    config
-        The configuration.
-    data
-        Data of the night, built for this config.
-    progress
-        Reports progress and notes.
-    locks
-        Locks the run's folder.
-    echo
-        Prints the audit.
 
     Raises
     ------

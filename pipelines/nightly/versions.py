@@ -20,7 +20,6 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.result import ModelVersion
-from pipelines.run.checkpoints import checkpoint_exists
 from pipelines.run.locks import Locks
 from pipelines.run.record import Run, open_run
 
@@ -94,16 +93,8 @@ def set_alias(
 
     Parameters
     ----------
-    lake
-        Lake with the table ``promotions``.
-    config_name
-        Name of the config.
-    alias
-        The alias.
     version
         The version that it names from now on; None removes the alias.
-    reason
-        Why, and by whom.
 
     Returns
     -------
@@ -138,8 +129,6 @@ def enter_version(
 
     Parameters
     ----------
-    lake, config_name, version
-        As in `set_alias`.
     by, session, why
         Who trained it at which night, and why (`Reason`).
 
@@ -216,8 +205,6 @@ def find_version(name: str, config: Config | None, output: Path) -> tuple[ModelV
         MLflow's registry, or one of the aliases ``champion`` and ``challenger``.
     config
         The config whose aliases and numbers are meant; None if there is none, then only runs can be named.
-    output
-        Folder that holds the runs.
 
     Raises
     ------
@@ -309,6 +296,10 @@ def _require_usable(version: ModelVersion, run: Run) -> None:
 
 def missing_seeds(run: Run, model: str) -> tuple[int, ...]:
     """Return the seeds whose fitted model is not in the run's folder."""
+    from pipelines.run.checkpoints import (
+        checkpoint_exists,
+    )  # torch: a night that is done needs none
+
     return tuple(seed for seed in run.config.seeds if not checkpoint_exists(run.checkpoint(model, 0, seed)))
 
 
@@ -325,15 +316,6 @@ def require_complete(version: ModelVersion, run: Run) -> None:
 def describe_missing(seeds: tuple[int, ...]) -> str:
     """Say which seeds are missing: ``no fitted model of seed 1, 2``."""
     return f"no fitted model of seed {', '.join(map(str, seeds))}"
-
-
-def audit_verdict(run: Run) -> str | None:
-    """Return the worst verdict of a run's last audit; None if none was made."""
-    table = run.read_table("audit")
-    if table is None:
-        return None
-    present = set(table["verdict"])
-    return next((one for one in ("fail", "warn", "pass") if one in present), "skipped")
 
 
 def failed_checks(run: Run) -> tuple[str, ...]:

@@ -45,8 +45,6 @@ def log_model_versions(
 
     Parameters
     ----------
-    client
-        Client of the store.
     parent
         MLflow run that holds the checkpoints as artifacts.
     run
@@ -84,8 +82,6 @@ def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> 
 
     Parameters
     ----------
-    config
-        Names the store and the registered model.
     named
         Alias -> run id and model of its version. The alias is removed if there is none, or if the store does
         not have the version.
@@ -135,10 +131,9 @@ def _facts(run: Run) -> dict[str, str]:
     if run.identity is not None:
         features = run.identity.settings["features"]
         facts["features"] = json.dumps({key: features[key] for key in ("channels", "characteristics")})
-    audit = run.read_table("audit")
+    audit = audit_verdict(run)
     if audit is not None:
-        present = set(audit["verdict"])
-        facts["audit"] = next((one for one in ("fail", "warn", "pass") if one in present), "skipped")
+        facts["audit"] = audit
     if run.config.folds.scheme == "live":
         facts["trained_through"] = run.config.folds.through.isoformat()
     return facts
@@ -189,8 +184,6 @@ def make_loadable(run: Run, model: str) -> None:
 
     Parameters
     ----------
-    run
-        A recorded run.
     model
         Entry of the config's ``models`` whose tasks are all done.
     """
@@ -250,3 +243,12 @@ def _requirements(run: Run) -> str:
     started = [event for event in read_provenance(run) if isinstance(event, TrainingStarted)]
     libraries = started[-1].environment.libraries if started else {}
     return "".join(f"{name}=={version}\n" for name, version in sorted(libraries.items()))
+
+
+def audit_verdict(run: Run) -> str | None:
+    """Return the worst verdict of a run's last audit; None if none was made."""
+    table = run.read_table("audit")
+    if table is None:
+        return None
+    present = set(table["verdict"])
+    return next((one for one in ("fail", "warn", "pass") if one in present), "skipped")

@@ -64,10 +64,6 @@ def log_night(config: Config, night: TrackedNight, nights: Path) -> None:
 
     Parameters
     ----------
-    config
-        Names the store and the experiment.
-    night
-        The night.
     nights
         Folder that the night's files are relative to. A file that is gone is left out.
 

@@ -34,7 +34,7 @@ from pipelines.run.provenance import (
 )
 from pipelines.run.record import Run, read_scores
 from pipelines.secrets import redact
-from pipelines.tracking.model_versions import log_model_versions, make_loadable
+from pipelines.tracking.model_versions import audit_verdict, log_model_versions, make_loadable
 from pipelines.tracking.store import (
     LAKE_TAG,
     RUN_TAG,
@@ -100,8 +100,6 @@ def log_run(run: Run, failed: str | None = None) -> None:
 
     Parameters
     ----------
-    run
-        The run.
     failed
         Message of the error that ended the run; None if there was no error.
 
@@ -281,11 +279,10 @@ def _log_child(client: MlflowClient, child: MlflowRun, run: Run, model: str, tex
 
 def _log_audit(client: MlflowClient, parent: MlflowRun, run: Run) -> None:
     """Tag a run with the verdicts of its audit, and log how many checks passed, warned and failed."""
-    table = run.read_table("audit")
-    if table is None:
+    table, worst = run.read_table("audit"), audit_verdict(run)
+    if table is None or worst is None:
         return
     numbers = dict(table.group_by("verdict").len().iter_rows())
-    worst = next((verdict for verdict in ("fail", "warn", "pass") if verdict in numbers), "skipped")
     verdicts = {f"audit.{check}": verdict for check, verdict in table.select("check", "verdict").iter_rows()}
     log_tags(client, parent, {"audit": worst, **verdicts})
     counted = {f"audit.{verdict}": float(numbers.get(verdict, 0)) for verdict in ("pass", "warn", "fail")}
@@ -332,15 +329,7 @@ _STAGES = ((AuditMade, "audit"), (EvaluationMade, "evaluation"), (ExplanationMad
 
 
 def describe_run(run: Run, evaluations: Sequence[StoredEvaluation]) -> str:
-    """Describe a run in Markdown: models, folds and data versions, and its newest evaluation if there is one.
-
-    Parameters
-    ----------
-    run
-        The run.
-    evaluations
-        Its evaluations, the newest first.
-    """
+    """Describe a run in Markdown: models, folds, data versions, and its newest evaluation if it has one."""
     config, label = run.config, run.config.label
     lines = [
         f"Config `{config.name}`: {', '.join(config.models)}; seeds {', '.join(map(str, config.seeds))}; "
@@ -399,11 +388,6 @@ def durations(events: Sequence[Event]) -> dict[str, float]:
     Training counts each session from its start to its last finished task or its end. A session that was
     killed counts up to its last finished task. Evaluations, audits and explanations add up.
 
-    Parameters
-    ----------
-    events
-        Events of the run, oldest first.
-
     Returns
     -------
     dict of str to float
@@ -437,8 +421,6 @@ def began_and_ended(events: Sequence[Event], model: str | None = None) -> tuple[
 
     Parameters
     ----------
-    events
-        Events of the run, oldest first.
     model
         Count only the training of this model; None counts every event.
     """

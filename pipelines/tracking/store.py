@@ -171,8 +171,6 @@ def track_trial(
 
     Parameters
     ----------
-    config
-        Names the store and the experiment.
     search
         The search's name; with ``number`` it names the run.
     number
@@ -246,8 +244,6 @@ def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Pat
 
     Parameters
     ----------
-    client, mlflow_run
-        Client and id of the MLflow run.
     files
         Artifact path -> local file with the same name.
     """
@@ -286,15 +282,6 @@ _FILE = "sqlite:///"
 def versions_in_use(config: Config, lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
     """Return the versions of a lake's tables that a vacuum must keep, wherever they are recorded.
 
-    Parameters
-    ----------
-    config
-        Names the tracking store and the output folder.
-    lake
-        The lake.
-    folders
-        Further folders of runs.
-
     Raises
     ------
     TrackingError
@@ -317,13 +304,6 @@ def recorded_in_store(config: Config, root: str) -> RecordedVersions:
     Runs of all experiments are included, because other configs may use the same lake. A run without a lake
     tag, as logged by older versions of Peerglass, is included for every lake. A local store that does not
     exist has no runs.
-
-    Parameters
-    ----------
-    config
-        Names the store.
-    root
-        Root of the lake.
 
     Raises
     ------

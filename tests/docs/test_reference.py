@@ -6,11 +6,11 @@ import re
 import runpy
 
 import pytest
+import reference
 from places import ROOT
 from typer.testing import CliRunner
 
 from models.registry import MODELS
-from pipelines.cli import reference
 from pipelines.cli.main import app
 from pipelines.config.schema import Config
 from pipelines.sources.settings import FilesSourceConfig
@@ -21,9 +21,10 @@ from pipelines.sources.settings import FilesSourceConfig
     [
         ("config_reference.md", reference.config_page),
         ("cli.md", reference.commands_page),
+        ("features.md", reference.features_page),
         ("result_tables.md", runpy.run_path(str(ROOT / "docs" / "result_tables.py"))["page"]),
     ],
-    ids=["config", "commands", "tables"],
+    ids=["config", "commands", "features", "tables"],
 )
 def test_the_page_is_fresh(page: str, written: object) -> None:
     assert callable(written)

@@ -17,7 +17,7 @@ from pipelines.nightly.schedule import Due, schedule_text
 
 _LISTED = 5  # names in a sentence
 _SHORT = 1e-4
-"""Smallest borrowed fraction of NAV that is said: 0.01%."""
+"""Smallest cut of the purchases that is said: 0.01% of NAV."""
 MAX_STUCK = 0.05
 """Largest share of the traded weight that may be in firms which cannot be traded, without a warning."""
 
@@ -32,17 +32,12 @@ def describe_book(
     decided: bool,
     refusal: str | None,
     notes: Sequence[str],
-) -> tuple[Finding, ...]:
+    cut: float,
+) -> Iterator[Finding]:
     """Describe the book of a night.
 
     Parameters
     ----------
-    name
-        Name of the book.
-    config
-        The configuration.
-    rows
-        Rows of the table ``books``.
     before
         What was held before the trades.
     due
@@ -53,26 +48,15 @@ def describe_book(
         Why the decision was refused; None if it was not.
     notes
         Why tonight's decision was not made as configured.
+    cut
+        What the purchases were cut by, over NAV, because blocked sales do not pay for them.
 
-    Returns
-    -------
-    tuple of Finding
+    Yields
+    ------
+    Finding
         Checks ``book``, ``ruin``, ``holdings``, ``unfilled``, ``missed decision``, ``rebalance``,
         ``book limits``, ``no prices``, ``untradable`` and ``participation``.
     """
-    return tuple(_findings(name, config, rows, before, due, decided, refusal, notes))
-
-
-def _findings(  # noqa: PLR0917  # the arguments of describe_book
-    name: str,
-    config: Config,
-    rows: pl.DataFrame,
-    before: Holdings,
-    due: Due | None,
-    decided: bool,
-    refusal: str | None,
-    notes: Sequence[str],
-) -> Iterator[Finding]:
     yield Finding("book", "ok", _summary(name, rows))
     if before.nav <= 0:
         yield Finding(
@@ -99,7 +83,7 @@ def _findings(  # noqa: PLR0917  # the arguments of describe_book
     elif not decided and not notes:
         yield Finding("rebalance", "ok", _no_rebalance(name, config, rows))
     yield from _without_prices(rows)
-    yield from _untradable(rows)
+    yield from _untradable(rows, cut)
     slow = rows.filter(pl.col("fill_sessions") > 1).sort("fill_sessions", descending=True)
     if not slow.is_empty():
         ticker, sessions = slow.select("ticker", "fill_sessions").row(0)
@@ -166,7 +150,7 @@ def _missed(before: Holdings) -> Iterator[Finding]:
     )
 
 
-def _untradable(rows: pl.DataFrame) -> Iterator[Finding]:
+def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[Finding]:
     stuck = rows.filter(~pl.col("tradable")).sort(pl.col("trade").abs(), descending=True)
     if stuck.is_empty():
         return
@@ -174,11 +158,9 @@ def _untradable(rows: pl.DataFrame) -> Iterator[Finding]:
     share = total(stuck["trade"].abs()) / traded if traded > 0 else 0.0
     names = [f"{ticker} ({bound})" for ticker, bound in stuck.select("ticker", "bound").iter_rows()]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    short = _unfunded(rows)
     credit = (
-        f" The purchases exceed what the other sales and the cash raise by {short:.2%} of NAV; the account "
-        "makes them smaller by that, so do not send them in full."
-        if short >= _SHORT
+        f" Their sales pay for nothing, so the purchases are smaller by {cut:.2%} of NAV than decided."
+        if cut >= _SHORT
         else ""
     )
     yield Finding(
@@ -189,16 +171,6 @@ def _untradable(rows: pl.DataFrame) -> Iterator[Finding]:
         value=share,
         limit=MAX_STUCK,
     )
-
-
-def _unfunded(rows: pl.DataFrame) -> float:
-    """By how much the purchases of a long-only book would borrow because sales cannot be made, over NAV."""
-    if total(rows["weight"].clip(upper_bound=0.0)) < 0:
-        return 0.0
-    can = rows.filter("tradable")["trade"]
-    blocked = -total(rows.filter(~pl.col("tradable"))["trade"].clip(upper_bound=0.0))
-    cash, allowed = 1.0 - total(rows["previous"]) - total(can), min(1.0 - total(rows["weight"]), 0.0)
-    return max(0.0, min(allowed - cash, blocked, total(can.clip(lower_bound=0.0))))
 
 
 def _trades(rows: pl.DataFrame) -> int:

@@ -23,6 +23,7 @@ import polars as pl
 
 from backtest.accounts.accounting import Account, roll_forward
 from backtest.accounts.market import GONE, TRADABLE, BookMarket
+from backtest.books.funding import funded
 from features.arrays import BoolArray, DateArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.panel import Panel
@@ -73,11 +74,8 @@ class Holdings:
     weight_N, open_N
         At tonight's close: positions, and the rest of earlier orders that is still to be traded.
     order_nav, previous_N, rest_N
-        The same before the order of tonight is traded: at a delay of 2 or more, orders of earlier nights are
-        traded by then, at tonight's prices.
-    waiting_N
-        Target of an earlier order that is traded at the same time as that of tonight, or later; None if there
-        is none.
+        The same before the order of tonight is traded: the orders of earlier nights are traded by then, at
+        tonight's prices. They were sent, so tonight's order comes on top of them.
     since_N, growth_N
         Session at whose close the position was last traded, and the total return factor from there to
         tonight.
@@ -96,12 +94,16 @@ class Holdings:
     order_nav: float
     previous_N: FloatArray
     rest_N: FloatArray
-    waiting_N: FloatArray | None
     since_N: DateArray
     growth_N: FloatArray
     absent: Mapping[str, Absent] = field(default_factory=dict)
     events: tuple[str, ...] = ()
     missed: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def absent_weight(self) -> float:
+        """Weight of all held firms that the data do not have."""
+        return sum(one.weight for one in self.absent.values())
 
 
 def hold(
@@ -111,10 +113,6 @@ def hold(
 
     Parameters
     ----------
-    recorded
-        The book as the nights before left it.
-    panel
-        Prices up to tonight.
     securities
         Recorded delistings that are known tonight.
     delay
@@ -135,7 +133,7 @@ def hold(
 def _cash(panel: Panel, nav: float = 1.0) -> Holdings:
     zero_N = np.zeros(panel.n_firms)
     tonight_N = np.full(panel.n_firms, panel.dates_T[-1].astype("datetime64[D]"))
-    return Holdings(nav, zero_N, zero_N, nav, zero_N, zero_N, None, tonight_N, np.ones(panel.n_firms))
+    return Holdings(nav, zero_N, zero_N, nav, zero_N, zero_N, tonight_N, np.ones(panel.n_firms))
 
 
 class _Rolling:
@@ -182,8 +180,7 @@ class _Rolling:
         start = Account(self._value_N, self._open_N, cash + self._nav * absent)
         orders = dict(self._orders())
         now = self._continued(start, self._start, tonight, orders)
-        then = self._continued(now, tonight, tonight + delay - 1, orders)
-        waiting = [target_N for at, target_N in sorted(orders.items()) if at >= tonight + delay]
+        then = self._continued(now, tonight, max([tonight + delay - 1, *orders]), orders)
         nav, later = now.nav, then.nav
         if nav <= 0 or later <= 0:
             return _cash(panel, nav=0.0)
@@ -200,7 +197,6 @@ class _Rolling:
             order_nav=later,
             previous_N=then.value_N / later,
             rest_N=then.open_N / later,
-            waiting_N=waiting[-1] if waiting else None,
             since_N=since_N,
             growth_N=growth_N,
             absent={
@@ -259,16 +255,24 @@ class _Rolling:
     def _orders(self) -> Iterator[tuple[int, FloatArray]]:
         """Session -> target weights of the recorded orders that the last night left to be traded.
 
-        A later decision replaces the orders that it overtakes. An order for a session of which the data have
+        A delay counts the sessions that the nights had, also those that the source has withdrawn since. A
+        later decision replaces the orders that it overtakes. An order for a session of which the data have
         no price at all is traded in the next one: it was sent, and would be lost.
         """
+        played = self._recorded.accounts["session"].to_numpy().astype("datetime64[D]")
+        withdrawn = np.setdiff1d(played, self._day_T)
+        sessions: DateArray = np.union1d(self._day_T, withdrawn)
         priced_T: BoolArray = np.any(self._market.state_TN & TRADABLE, axis=1)
+        open_ = np.isin(sessions, np.union1d(self._day_T[priced_T], withdrawn))
         overtaken = len(self._day_T) + int(self._recorded.accounts["delay"].max())  # type: ignore[arg-type]
         for night in self._recorded.made.sort("session", descending=True).iter_rows(named=True):
-            at = self._session(night["session"]) + night["delay"]
-            at += int(np.argmax([*priced_T[at:], True]))
-            if at <= self._start:
-                return
+            place = int(np.searchsorted(sessions, np.datetime64(night["session"]))) + night["delay"]
+            place += int(np.argmax([*open_[place:], True]))
+            at = len(self._day_T) + place - len(sessions)
+            if place < len(sessions):
+                if sessions[place] <= np.datetime64(self._last):
+                    return
+                at = int(np.searchsorted(self._day_T, sessions[place]))
             if at >= overtaken:
                 continue
             overtaken = at
@@ -350,25 +354,6 @@ class _Rolling:
         silent_TN = self._panel.delisted_TN & presumed_N
         state_TN[silent_TN] &= np.uint8(255 - GONE)
         return BookMarket(market.value_TN, state_TN)
-
-
-def funded(target_N: FloatArray, absent: float) -> FloatArray:
-    """Scale a long-only target down to what can be bought while absent firms keep their value.
-
-    A target of gross weight S becomes one of at most ``max(S, 1) - absent``, so that it borrows no more than
-    it asks for. Other targets are returned as they are.
-
-    Parameters
-    ----------
-    target_N
-        Target weights, shape (N,).
-    absent
-        Weight of the held firms that the data do not have, and that therefore cannot be sold.
-    """
-    gross = float(target_N.sum())
-    if absent <= 0 or gross <= 0 or target_N.min() < 0:
-        return target_N
-    return target_N * min(1.0, max(max(gross, 1.0) - absent, 0.0) / gross)
 
 
 def place(rows: pl.DataFrame, column: str, panel: Panel, renames: pl.DataFrame) -> FloatArray:
@@ -459,16 +444,8 @@ def read_recorded(
 
     Parameters
     ----------
-    lake
-        The lake.
-    config_name
-        Name of the config.
     nights
         Rows of the table ``nights`` of the config, newest first.
-    session
-        Tonight.
-    renames
-        Rows of the table ``renames`` that are known tonight.
 
     Raises
     ------

@@ -18,22 +18,23 @@ import polars as pl
 
 from backtest.books.book import Book, BookTargets, LimitUse
 from backtest.books.decisions import book_targets, last_limit_uses
+from backtest.books.funding import affordable, funded
 from backtest.books.schedules import Schedule
 from features.arrays import FloatArray
 from features.panel.delistings import DelistingRule
 from features.panel.panel import to_panel
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
-from pipelines.dataset.tables import newest_ticker
 from pipelines.errors import DataError
 from pipelines.lake.pipeline_tables import Accounts, Books
 from pipelines.lake.pipeline_tables import Holdings as HoldingRows
 from pipelines.nightly.book.describe import describe_book, limit_findings, limit_rows
-from pipelines.nightly.book.holdings import Holdings, Recorded, funded, hold, place
+from pipelines.nightly.book.holdings import Holdings, Recorded, hold, place
 from pipelines.nightly.book.orders import (
     DELISTED,
     NO_PRICE,
     NOT_IN_THE_DATA,
+    OrderEstimates,
     bounds,
     estimate_orders,
     quarantined_tickers,
@@ -42,6 +43,7 @@ from pipelines.nightly.data import NightData
 from pipelines.nightly.result import Finding
 from pipelines.nightly.schedule import Due, decision_due, following_session, schedule_text
 from pipelines.nightly.settings import nightly_book, trading_delay
+from pipelines.nightly.tables import follow
 
 _DUST = 1e-12
 """Weights and trades below this are rounding."""
@@ -77,15 +79,11 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
 
     Parameters
     ----------
-    config
-        Book, costs, execution and the label's horizon.
     data
         Data of the night, cut at its session.
     signals
         Signals of all nights up to this one, one row per session and ticker: session, ticker, signal (null
-        outside the universe) and version. See `pipelines.nightly.tables.champion_signals`.
-    recorded
-        The book as the nights before left it.
+        outside the universe) and version. See `pipelines.nightly.data.champion_signals`.
 
     Returns
     -------
@@ -107,10 +105,10 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
         raise DataError(f"The prices end on {last}, but the night is {data.session}; cut the data there.")
     following = following_session(config, data.lake, panel.dates_T.astype("datetime64[D]").tolist())
     due = decision_due(book, panel.dates_T, following, recorded.accounts)
-    decided = _decide(config, book, data.market, _renamed(signals, recorded), recorded, due)
+    decided = _decide(config, book, data.market, follow(signals, recorded.renames), recorded, due)
     rule = DelistingRule(unknown_return=config.label.unknown_delisting_return)
     before = hold(recorded, panel, data.tables.get("securities"), delay, rule)
-    rows = _rows(config, name, data, before, decided)
+    rows, cut = _rows(config, name, data, before, decided)
     rows = Books.validate(
         rows.select(
             pl.lit(config.name).alias("config"),
@@ -132,6 +130,7 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
         decided=decided.state == "made",
         refusal=decided.refusal,
         notes=decided.notes,
+        cut=cut,
     )
     holdings = _holdings(config, data, before)
     return NextBook(
@@ -207,21 +206,30 @@ _CONTINUED = ("top_k_drop", "optimised")
 def _target(decided: _Decided, before: Holdings) -> FloatArray:
     """Return the weights that the orders lead to: tonight's target, or what earlier orders leave."""
     if decided.weight_N is not None:
-        return funded(decided.weight_N, sum(one.weight for one in before.absent.values()))
-    if before.waiting_N is not None:
-        return before.waiting_N
+        return funded(decided.weight_N, before.absent_weight)
     return before.previous_N + before.rest_N
 
 
-def _rows(config: Config, name: str, data: NightData, before: Holdings, decided: _Decided) -> pl.DataFrame:
-    """Every firm that is held, targeted or to be traded, with the columns of the table ``books``."""
-    panel, weight_N = data.market.panel, _target(decided, before)
+def _rows(
+    config: Config, name: str, data: NightData, before: Holdings, decided: _Decided
+) -> tuple[pl.DataFrame, float]:
+    """Every firm that is held, targeted or to be traded, with the columns of the table ``books``.
+
+    Also what the purchases were cut by, over NAV, because firms that cannot be traded do not pay for them.
+    """
+    panel, quarantined = data.market.panel, quarantined_tickers(data.lake, data.session)
+
+    def estimate(trade_N: FloatArray) -> OrderEstimates:
+        trade_N[np.abs(trade_N) < _DUST] = 0.0
+        delay, nav = trading_delay(config), before.order_nav
+        return estimate_orders(trade_N, nav, config.backtest, panel, delay, quarantined=quarantined)
+
+    target_N = _target(decided, before)
+    estimates = estimate(target_N - before.previous_N)
+    stuck_N = ~estimates.tradable_N
+    weight_N = affordable(target_N, before.previous_N, stuck_N, before.absent_weight)
     trade_N = weight_N - before.previous_N
-    trade_N[np.abs(trade_N) < _DUST] = 0.0
-    quarantined = quarantined_tickers(data.lake, data.session)
-    estimates = estimate_orders(
-        trade_N, before.order_nav, config.backtest, panel, trading_delay(config), quarantined=quarantined
-    )
+    estimates = estimate(trade_N)
     bound_N = bounds(config.backtest.books[name], weight_N, estimates, panel.group_TN[-1])
     rows = pl.DataFrame(
         {
@@ -240,7 +248,8 @@ def _rows(config: Config, name: str, data: NightData, before: Holdings, decided:
     rows = rows.with_columns(pl.when(unrecorded).then(pl.lit(NO_PRICE)).otherwise("bound").alias("bound"))
     relevant = (pl.col("previous").abs() >= _DUST) | (pl.col("held").abs() >= _DUST)
     rows = rows.filter(relevant | (pl.col("weight") != 0) | (pl.col("trade") != 0)).drop("held")
-    return pl.concat([rows, _absent_rows(before, rows.schema, sold=decided.state == "made")]).sort("ticker")
+    rows = pl.concat([rows, _absent_rows(before, rows.schema, sold=decided.state == "made")]).sort("ticker")
+    return rows, float((target_N - weight_N).sum())
 
 
 def _absent_rows(before: Holdings, schema: pl.Schema, *, sold: bool) -> pl.DataFrame:
@@ -317,27 +326,6 @@ def _signals(signals: pl.DataFrame, market: Market) -> FloatArray:
     if signals.select("session", "ticker").is_duplicated().any():
         raise DataError("A session has several signals of one firm; choose the champion's.")
     return to_panel(signals.rename({"session": "date"}), "signal", market.panel)
-
-
-def _renamed(signals: pl.DataFrame, recorded: Recorded) -> pl.DataFrame:
-    """Give the signals of firms that were renamed since the newest ticker.
-
-    Where a night had the firm under both names, the signal under the new name counts, as for the tables.
-    """
-    old = recorded.renames["ticker"].unique()
-    moved = signals.filter(pl.col("ticker").is_in(old.implode()))
-    if moved.is_empty():
-        return signals
-    names = [
-        newest_ticker(ticker, session, recorded.renames)
-        for ticker, session in moved.select("ticker", "session").iter_rows()
-    ]
-    moved = moved.with_columns(pl.Series("renamed", names, dtype=pl.String))
-    kept = moved.filter(pl.col("renamed") == pl.col("ticker")).drop("renamed")
-    rest = pl.concat([signals.filter(~pl.col("ticker").is_in(old.implode())), kept])
-    moved = moved.filter(pl.col("renamed") != pl.col("ticker")).drop("ticker").rename({"renamed": "ticker"})
-    moved = moved.select(signals.columns).unique(["session", "ticker"], keep="last", maintain_order=True)
-    return pl.concat([rest, moved.join(rest, on=["session", "ticker"], how="anti")])
 
 
 def _notes(targets: BookTargets) -> tuple[str, ...]:

@@ -84,8 +84,6 @@ def estimate_orders(
         NAV; 1 is the capital before the first night.
     settings
         Costs, capital and execution.
-    panel
-        Prices up to tonight.
     delay
         Sessions between decision and trade, at least 1.
     quarantined
@@ -161,12 +159,6 @@ def bounds(
 
     Parameters
     ----------
-    book
-        Settings of the book.
-    weight_N
-        Target weights.
-    estimates
-        Expected costs and obstacles of the orders.
     group_N
         Code of the sector of each firm; -1 is unknown.
 

@@ -38,10 +38,6 @@ def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list
 
     Parameters
     ----------
-    config
-        The configuration; ``nightly.checks`` holds the limits.
-    data
-        The data of the night.
     earlier
         Session of the last night, whose row in the table ``nights`` holds its table versions; None for the
         first night.
@@ -279,15 +275,6 @@ _DATED: Mapping[str, str] = {
 def vintage_findings(data: NightData, then: Mapping[str, int], through: dt.date) -> list[Finding]:
     """Compare the tables of a night with those of the last one, as ``peerglass audit --vintage`` does.
 
-    Parameters
-    ----------
-    data
-        The data of the night.
-    then
-        Versions of the last night's tables.
-    through
-        Session of the last night.
-
     Returns
     -------
     list of Finding
@@ -360,15 +347,6 @@ def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> Corr
 
     Only the dates of files that differ between the versions are read: a night's delivery adds files and
     leaves the others.
-
-    Parameters
-    ----------
-    lake
-        The lake.
-    then, now
-        The earlier and the later version.
-    through
-        Last session that counts.
 
     Returns
     -------

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from backtest.monitoring.drift import Distribution, bin_shares, ks_distance, stability_index
+from backtest.monitoring.drift import Distribution, bin_shares, ks_distance, stability_index, stretches
 from features.arrays import BoolArray, Float32Array, IntArray
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
@@ -258,11 +258,6 @@ def _window(feature: RawFeature, hold_inputs: int) -> int:
     return registry[feature.name].window
 
 
-MIN_BLOCKS: Final = 4
-"""Stretches of the training that are needed to know how much a feature varies by itself."""
-UNUSUAL: Final = 0.95
-"""Quantile over the stretches. The largest would be that of one crisis, or of the first sessions, on which
-features with a long window are unknown."""
 _MAX_VALUES: Final = 400_000
 """Values per feature that are measured. Neighbouring sessions hold nearly the same values, so that every
 k-th session has the same distribution."""
@@ -292,10 +287,6 @@ def training_distributions(config: Config, data: NightData, version: ModelVersio
     ----------
     config
         Output folder, and ``nightly.monitoring.sessions``.
-    data
-        The data of the night.
-    version
-        The version.
 
     Returns
     -------
@@ -324,7 +315,7 @@ def _measure_training(run: Run, data: NightData, block: int) -> pl.DataFrame:
     rows = [
         {"feature": feature.name, "kind": feature.kind, "train_from": fold["train_from"]}
         | {"train_to": fold["train_to"]}
-        | _distribution(values_TN, universe_TN, sessions, length)
+        | stretches(values_TN, universe_TN, sessions, length)
         for feature, values_TN in raw_values(
             panel, data.tables, features_of(run), run.config.features.hold_inputs
         )
@@ -332,50 +323,10 @@ def _measure_training(run: Run, data: NightData, block: int) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_TRAINING_SCHEMA)
 
 
-def _distribution(
-    values_TN: Float32Array, universe_TN: BoolArray, sessions: IntArray, length: int
-) -> dict[str, object]:
-    """Measure one feature on some sessions, and how far its stretches are from all of them."""
-    whole = Distribution.of(values_TN[sessions][universe_TN[sessions]])
-    shares_B = bin_shares(values_TN[sessions][universe_TN[sessions]], whole.edges_E)
-    psi, ks, missing = [], [], []
-    for stop in range(len(sessions), length - 1, -length):
-        part = sessions[stop - length : stop]
-        x_M = values_TN[part][universe_TN[part]]
-        if len(x_M):
-            own = Distribution.of(x_M)
-            psi.append(stability_index(shares_B, bin_shares(x_M, whole.edges_E)))
-            ks.append(ks_distance(whole.points_Q, own.points_Q))
-            missing.append(own.missing)
-    known = len(psi) >= MIN_BLOCKS
-    known_ks = [value for value in ks if not np.isnan(value)]
-    return {
-        "points": whole.points_Q.tolist(),
-        "missing": whole.missing,
-        "shares": shares_B.tolist(),
-        "blocks": len(psi),
-        "block_psi": float(np.quantile(psi, UNUSUAL)) if known else None,
-        "block_ks": float(np.quantile(known_ks, UNUSUAL)) if known and known_ks else None,
-        "block_missing": float(np.quantile(missing, UNUSUAL)) if known else None,
-    }
-
-
 def computed_once(
     run: Run, model: str, name: str, compute: Callable[[], pl.DataFrame], *, about: str = ""
 ) -> pl.DataFrame:
-    """Return a stored table of a version, or compute and store it.
-
-    Parameters
-    ----------
-    run, model
-        The version.
-    name
-        Name of the table.
-    compute
-        Computes it.
-    about
-        Settings that it depends on, as part of the file's name.
-    """
+    """Return a stored table of a version, or compute and store it."""
     path = Path(run.folder) / "monitoring" / model / f"{name}{about}.parquet"
     if path.is_file():
         return pl.read_parquet(path)

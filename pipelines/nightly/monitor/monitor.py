@@ -12,17 +12,16 @@ from typing import Final
 
 import polars as pl
 
+from backtest.monitoring.behaviour import agreement_of, mean_dispersion, rank_turnover
 from pipelines.config.schema import Config
 from pipelines.nightly.data import NightData, signal_history
 from pipelines.nightly.monitor.drift import drift
 from pipelines.nightly.monitor.skill import skill
 from pipelines.nightly.result import Finding, ModelVersion
-from pipelines.nightly.tables import CHALLENGER, CHAMPION
+from pipelines.nightly.tables import CHAMPION
 
 _MIN_SESSIONS: Final = 5
 """Sessions that are needed for a median to compare with."""
-_UNRELATED: Final = 1.0 / 3.0
-"""Mean absolute difference of two independent ranks that are uniform on [0, 1]."""
 
 
 def behaviour(
@@ -32,7 +31,7 @@ def behaviour(
     signals = signal_history(config, data, champion, challenger).drop_nulls("signal")
     limits = config.nightly.monitoring
     recent = signals.filter(pl.col("session").is_in(_newest(signals, limits.sessions + 1).implode()))
-    dispersion, turnover, agreement = _dispersion(recent), _turnover(recent), _agreement(recent)
+    dispersion, turnover, agreement = mean_dispersion(recent), rank_turnover(recent), agreement_of(recent)
     findings = [
         _ratio_finding(
             dispersion.select("session", "role", value="mean_dispersion"),
@@ -59,52 +58,6 @@ def behaviour(
 
 def _newest(signals: pl.DataFrame, sessions: int) -> pl.Series:
     return signals["session"].unique().sort().tail(sessions)
-
-
-def _dispersion(signals: pl.DataFrame) -> pl.DataFrame:
-    """Mean seed dispersion by session and role; no row for a single seed."""
-    return (
-        signals.drop_nulls("seed_dispersion")
-        .group_by("session", "role", "version")
-        .agg(mean_dispersion=pl.col("seed_dispersion").mean())
-        .sort("role", "session")
-    )
-
-
-def _turnover(signals: pl.DataFrame) -> pl.DataFrame:
-    """Mean absolute change of the rank since the session before, over that of two unrelated signals."""
-    size = pl.len().over("session", "role")
-    ranked = signals.with_columns(
-        rank=(pl.col("signal").rank("average").over("session", "role") - 0.5) / size,
-        order=pl.col("session").rank("dense").over("role"),
-    )
-    before = ranked.select("role", "ticker", order=pl.col("order") + 1, rank_before="rank")
-    return (
-        ranked.join(before, on=["role", "ticker", "order"], how="inner")
-        .group_by("session", "role", "version")
-        .agg(
-            firms=pl.len().cast(pl.Int64),
-            turnover=(pl.col("rank") - pl.col("rank_before")).abs().mean() / _UNRELATED,
-        )
-        .sort("role", "session")
-    )
-
-
-def _agreement(signals: pl.DataFrame) -> pl.DataFrame:
-    """Rank correlation of the signals of champion and challenger by session."""
-    keys = ["session", "ticker"]
-    one = signals.filter(pl.col("role") == CHAMPION).select(*keys, champion="signal")
-    other = signals.filter(pl.col("role") == CHALLENGER).select(*keys, challenger="signal")
-    return (
-        one.join(other, on=keys, how="inner")
-        .group_by("session")
-        .agg(
-            firms=pl.len().cast(pl.Int64),
-            rank_correlation=pl.corr("champion", "challenger", method="spearman"),
-        )
-        .with_columns(pl.col("rank_correlation").fill_nan(None))
-        .sort("session")
-    )
 
 
 def _ratio_finding(series: pl.DataFrame, check: str, limit: float, what: str, cure: str) -> Finding | None:
@@ -180,15 +133,6 @@ def monitor(
     Reads the tables ``signals`` (first revisions) and ``nights``. The signals of the night are stored before.
     The distribution of the features on the champion's training sessions is computed once per version and
     stored in the folder of its run.
-
-    Parameters
-    ----------
-    config
-        The configuration; ``nightly.monitoring`` and ``nightly.checks`` hold the limits.
-    data
-        The data of the night.
-    champion, challenger
-        Versions that the night scored.
     """
     parts = (
         skill(config, data, champion, challenger),

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from backtest.forecasts.daily import SortedPanel, daily_metrics
-from backtest.inference.means import mean_test, newey_west_error, newey_west_lags
-from backtest.monitoring.cusum import Cusum, Reference, limit_for, lower_cusum, mean_delay
+from backtest.inference.means import mean_test
+from backtest.monitoring.cusum import Cusum, Reference, limit_for, lower_cusum, mean_delay, reference_of
 from features.arrays import FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from features.panel.panel import to_panel
@@ -79,12 +79,8 @@ def realised_ic(config: Config, data: NightData, signals: pl.DataFrame) -> pl.Da
 
     Parameters
     ----------
-    config
-        Delay and horizon of the label.
-    data
-        The data of the night.
     signals
-        As `pipelines.nightly.tables.signal_history` returns them.
+        As `pipelines.nightly.data.signal_history` returns them.
 
     Returns
     -------
@@ -258,15 +254,6 @@ def backtest_reference(config: Config, data: NightData, champion: ModelVersion) 
     tests at the label's delay. Only sessions before the night's are used. Without such a run, it is the
     distribution on the champion's validation sessions. None if the rank IC does not vary, as that of a model
     without forecasts.
-
-    Parameters
-    ----------
-    config
-        The configuration.
-    data
-        The data of the night.
-    champion
-        The version that is watched.
     """
     output = Path(config.output)
     own = open_run(champion.run_id, output)
@@ -292,21 +279,6 @@ def backtest_reference(config: Config, data: NightData, champion: ModelVersion) 
         f"its {reference.n} validation sessions, which it was selected on, so that this is too high "
         "('peerglass run CONFIG' makes a backtest to compare with)",
     )
-
-
-def reference_of(rank_ic_T: FloatArray, overlap: int) -> Reference | None:
-    """Return mean and long-run standard deviation of daily rank ICs; None without variation.
-
-    Neighbouring ICs are alike: skill changes slowly, and labels of several sessions overlap. The deviation is
-    the Newey-West error of the mean times ``sqrt(n)``, with at least ``3 (overlap - 1)`` lags: a sum of ICs
-    varies as if they were independent with this deviation.
-    """
-    known_T = rank_ic_T[~np.isnan(rank_ic_T)]
-    if len(known_T) < 2:
-        return None
-    lags = max(newey_west_lags(len(known_T)), 3 * (overlap - 1))
-    std = newey_west_error(known_T, lags) * math.sqrt(len(known_T))
-    return Reference(float(known_T.mean()), std, len(known_T)) if std > 0 else None
 
 
 def _is_backtest(settings: dict[str, Any], own: Run, model: str) -> bool:

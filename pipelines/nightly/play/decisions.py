@@ -23,7 +23,6 @@ from pipelines.errors import DataError
 from pipelines.files import remove_partial, write_table
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
-from pipelines.nightly.attribution import attribute, ends
 from pipelines.nightly.book.holdings import read_recorded
 from pipelines.nightly.book.next_book import next_book
 from pipelines.nightly.data import NightData, champion_signals, night_data
@@ -40,7 +39,7 @@ from pipelines.nightly.play.journal import (
 )
 from pipelines.nightly.result import Finding, ModelVersion, night_folder
 from pipelines.nightly.schedule import Clock
-from pipelines.nightly.scoring import score
+from pipelines.nightly.scoring import attribute, ends, score
 from pipelines.nightly.settings import champion_findings, traded_settings
 from pipelines.nightly.tables import NightSource, finished_before, read_nights, read_signals, write_signals
 from pipelines.nightly.training import retraining_due, train_live

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from pipelines.nightly.result import NightResult
-from pipelines.nightly.tables import peak_memory_bytes, signal_count, trade_count
+from pipelines.nightly.tables import peak_memory_bytes
 
 _WARNINGS = 8  # shown on the terminal; the page shows all
 
@@ -45,17 +43,11 @@ def night_figures(result: NightResult) -> dict[str, Any]:
     The turnover is half the sum of the absolute trades. It and the cost are fractions of the capital; both
     are 0 without a book.
     """
-    book = result.book
-    turnover, cost = (
-        (0.0, 0.0)
-        if book.is_empty()
-        else book.select(pl.col("trade").abs().sum() / 2.0, pl.col("expected_cost").sum()).row(0)
-    )
     return {
-        "signals": signal_count(result),
-        "trades": trade_count(result),
-        "turnover": turnover,
-        "expected_cost": cost,
+        "signals": result.signal_count,
+        "trades": result.trade_count,
+        "turnover": result.turnover,
+        "expected_cost": result.expected_cost,
     }
 
 

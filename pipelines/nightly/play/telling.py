@@ -17,8 +17,7 @@ import polars as pl
 from pipelines.errors import PeerglassError, TrackingError
 from pipelines.files import write_text
 from pipelines.lake.schemas import schema
-from pipelines.nightly.alerts import send_alerts
-from pipelines.nightly.metrics import write_metrics
+from pipelines.nightly.alerts import send_alerts, write_metrics
 from pipelines.nightly.page import render_page
 from pipelines.nightly.play.decisions import Decisions, Desk
 from pipelines.nightly.play.describe import describe_night, night_document

@@ -1,11 +1,10 @@
-"""`peerglass features`: the table, its filters, JSON, and the generated page docs/features.md."""
+"""`peerglass features`: the table, its filters, and JSON."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from places import ROOT
 from typer.testing import CliRunner
 
 from features.library.channels import CHANNELS
@@ -19,15 +18,6 @@ def run(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["features", *arguments], catch_exceptions=False)
     assert result.exit_code == 0
     return result.output
-
-
-def test_the_documentation_page_is_up_to_date() -> None:
-    written = (ROOT / catalogue.DOCUMENT).read_text(encoding="utf-8")
-    assert written == catalogue.as_markdown(), f"the registries changed: {catalogue.REGENERATE}"
-    assert run("--markdown") == written
-    for name, entry in (CHARACTERISTICS | CHANNELS).items():
-        assert f"| `{name}` |" in written
-        assert entry.source in written
 
 
 def test_json_holds_every_field_of_the_registries() -> None:

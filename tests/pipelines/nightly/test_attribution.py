@@ -23,11 +23,10 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.explain.fitted import families_of
-from pipelines.nightly import attribution
-from pipelines.nightly.attribution import attribute
+from pipelines.nightly import scoring as attribution
 from pipelines.nightly.data import NightData, night_data
 from pipelines.nightly.result import ModelVersion
-from pipelines.nightly.scoring import score, scoring_features, session_arrays
+from pipelines.nightly.scoring import attribute, score, scoring_features, session_arrays
 from pipelines.nightly.training import train_live
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint

@@ -15,7 +15,7 @@ from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
 from pipelines.ingest.calendars import is_session, newest_finished_session, with_sessions
 from pipelines.lake.lake import Lake
-from pipelines.nightly.schedule import calendar_end, following_session
+from pipelines.nightly.schedule import calendar_end, due_session, following_session
 
 
 def config(tiny: Mapping[str, Any], calendar: str | None, **overrides: Sequence[str]) -> Config:
@@ -99,6 +99,20 @@ def test_a_guessed_calendar_that_the_data_contradict_is_not_used(
         ended = calendar_end(config(tiny, None), lake, tonight, days("2026-10-01", "2027-01-04", "01234"))
         assert ended is not None
         assert ended.level == "fail"
+
+
+def test_no_session_is_due_by_a_calendar_that_the_data_contradict(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a Sunday evening New York's last session was on Friday, which says nothing about crypto."""
+    now = dt.datetime(2021, 8, 1, 22, tzinfo=dt.UTC)
+    monkeypatch.setattr("pipelines.nightly.schedule.exchange_calendar", lambda *_: "XNYS")
+    for weekdays, due in (("01234", day("2021-07-30")), ("0123456", None)):
+        held = days("2021-03-01", "2021-08-01", weekdays)
+        monkeypatch.setattr("pipelines.nightly.schedule.sessions_of", lambda _, held=held: held)
+        assert due_session(config(tiny, None), Lake(tmp_path), now) == due
+        closed = config(tiny, None, closures=["2021-07-30"])
+        assert due_session(closed, Lake(tmp_path), now) == (due and day("2021-07-29"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.nightly.night import play_nights
-from pipelines.nightly.plan import next_night
+from pipelines.nightly.schedule import next_night
 from pipelines.run.fetch import make_source
 from pipelines.sources import yahoo_session as yfinance_session
 from pipelines.sources.base import read_tickers

@@ -16,8 +16,8 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
-from pipelines.nightly.plan import choose_nights, next_night
 from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.schedule import choose_nights, next_night
 
 D = [dt.date(2024, 1, day) for day in (2, 3, 4, 5, 8)]
 

@@ -13,7 +13,7 @@ import pytest
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError
-from pipelines.nightly.metrics import metrics_text, write_metrics
+from pipelines.nightly.alerts import metrics_text, write_metrics
 
 NOW = dt.datetime(2026, 11, 20, 22, 45, tzinfo=dt.UTC)
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\\\|\\"|\\n)*"'

@@ -9,7 +9,6 @@ import datetime as dt
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,9 @@ from pipelines.dataset.market import Market, build_market
 from pipelines.dataset.tables import cut_tables
 from pipelines.lake.lake import Lake
 from pipelines.nightly.book.holdings import Recorded
-from pipelines.nightly.book.next_book import NextBook, _renamed, next_book
+from pipelines.nightly.book.next_book import NextBook, next_book
 from pipelines.nightly.data import NightData
+from pipelines.nightly.tables import follow
 from pipelines.results.books import BookOrders, book_market, book_orders
 from pipelines.results.trading import book_costs, book_execution
 
@@ -339,9 +339,7 @@ def test_a_night_that_had_a_firm_under_both_names_counts_the_signal_of_the_new_o
     given = [(first, "OLD", 1.0), (second, "OLD", 2.0), (second, "NEW", 3.0)]
     schema = {"session": pl.Date, "ticker": pl.String, "signal": pl.Float64}
     renames = pl.DataFrame({"ticker": ["OLD"], "from_date": [dt.date(2022, 6, 9)], "new_ticker": ["NEW"]})
-    named = _renamed(
-        pl.DataFrame(given, schema=schema, orient="row"), replace(Recorded.nothing(), renames=renames)
-    )
+    named = follow(pl.DataFrame(given, schema=schema, orient="row"), renames)
     assert named.sort("session").rows() == [(first, "NEW", 1.0), (second, "NEW", 3.0)]
 
 
@@ -389,10 +387,14 @@ def test_a_firm_without_a_price_is_held_and_cannot_be_traded(
     assert finding.level == "warn"
     assert lost in finding.sentence
     assert halted in finding.sentence
-    net = sum(row["trade"] for row in rows.values() if row["tradable"])
+    sent = {ticker: row["trade"] for ticker, row in rows.items() if row["tradable"]}
     cash = 1.0 - sum(row["previous"] for row in rows.values())
-    assert net - cash > 0.1
-    assert f"exceed what the other sales and the cash raise by {net - cash:.2%} of NAV" in finding.sentence
+    assert sum(sent.values()) == pytest.approx(cash, abs=1e-12), "no purchase is made with borrowed money"
+    cut = 1.0 - sum(row["weight"] for row in rows.values())
+    assert cut > 0.1
+    assert f"the purchases are smaller by {cut:.2%} of NAV than decided" in finding.sentence
+    for row in rows.values():
+        assert row["previous"] + row["trade"] == pytest.approx(row["weight"], abs=1e-12)
 
 
 def test_a_book_that_decides_at_the_end_of_a_week_knows_the_holidays_of_its_exchange(

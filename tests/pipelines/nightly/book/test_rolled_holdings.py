@@ -220,13 +220,34 @@ def test_an_order_on_its_way_is_traded_in_its_session_and_replaced_by_a_later_on
     slow, fast = account(9, delay=3, decision="made"), account(10, decision="made")
     only = tonight(market, recorded(accounts=[slow, account()], books=books))
     assert weights(market, only) == {}
-    assert only.waiting_N is not None
-    assert only.waiting_N.tolist() == [1.0, 0.0], "it is traded in session 12, like an order of tonight"
+    assert only.previous_N.tolist() == [1.0, 0.0], "it was sent, so an order of tonight comes on top of it"
     later = tonight(market, recorded(accounts=[slow, account()], books=books), delay=2)
     assert (later.weight_N.tolist(), later.previous_N.tolist()) == ([0.0, 0.0], [1.0, 0.0])
     both = tonight(market, recorded(accounts=[slow, fast], books=books))
     assert weights(market, both) == {"B": 1.0}
-    assert both.waiting_N is None
+
+
+@pytest.mark.parametrize(
+    ("left", "held"),
+    [
+        ((8, 9, 11), {"B": 1.0}),  # the source withdrew session 10, in which A was bought
+        ((8, 10, 11), {"B": 1.0}),  # session 9 was withdrawn before the night of 10 was played
+    ],
+)
+def test_a_withdrawn_session_neither_repeats_nor_empties_an_order(
+    left: tuple[int, ...], held: dict[str, float]
+) -> None:
+    """At a delay of 2, A was ordered in session 8 and traded in 10, and B was ordered in 9."""
+    kept = [*range(8), *left]
+    closes = {
+        ticker: [price if t in kept else None for t in range(12)]
+        for ticker, price in (("A", 100.0), ("B", 10.0))
+    }
+    market = panel(closes)
+    accounts = [account(t, delay=2, decision=made) for t, made in ((8, "made"), (9, "made"), (10, None))]
+    books = rows("books", {"session": DAYS[9], "ticker": "B", "weight": 1.0})  # of 8 is not read any more
+    book = recorded(position("A", 1.0, since=10), accounts=accounts, books=books)
+    assert weights(market, tonight(market, book, delay=2)) == held
 
 
 def test_an_order_for_a_session_that_the_source_lacks_is_traded_in_the_next_one() -> None:

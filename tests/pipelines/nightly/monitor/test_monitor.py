@@ -15,14 +15,19 @@ from nights import backtested, forecast_sessions, night_of, store_nights, store_
 from polars.testing import assert_frame_equal
 from scipy.stats import ks_2samp, spearmanr
 
-from backtest.monitoring.cusum import Reference, alarm_probability
+from backtest.monitoring.cusum import Reference, alarm_probability, reference_of
 from features.library.characteristics import CHARACTERISTICS
 from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import open_lake
-from pipelines.nightly.data import NightData
+from pipelines.nightly.data import NightData, signal_history
 from pipelines.nightly.monitor.monitor import Monitoring, monitor
-from pipelines.nightly.monitor.skill import BacktestReference, backtest_reference, reference_of, watch_skill
+from pipelines.nightly.monitor.skill import (
+    BacktestReference,
+    backtest_reference,
+    realised_ic,
+    watch_skill,
+)
 from pipelines.nightly.result import ModelVersion
 from pipelines.run.record import open_run, read_scores
 
@@ -71,6 +76,25 @@ def test_realised_ics_are_those_of_the_forecasts_and_labels(
         day = rows.filter(pl.col("date") == session).drop_nulls("label")
         expected = spearmanr(day["forecast"], day["label"]).statistic
         assert value == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_signals_of_renamed_firms_are_measured_under_their_new_names(
+    past: tuple[Config, ModelVersion, list[dt.date]], night: NightData, monitored: Monitoring
+) -> None:
+    """All firms were renamed on the last night: the prices have the new names, the signals the old ones."""
+    config, champion, sessions = past
+    panel = night.market.panel
+    panel = replace(panel, tickers_N=tuple(f"NEW{ticker}" for ticker in panel.tickers_N))
+    tickers = night.market.panel.tickers_N
+    renames = pl.DataFrame({"ticker": tickers, "new_ticker": panel.tickers_N}).with_columns(
+        from_date=pl.lit(sessions[-1])
+    )
+    later = replace(night, market=replace(night.market, panel=panel))
+    later.__dict__["renames"] = renames
+    history = signal_history(config, later, champion, CHALLENGER)
+    known = pl.col("session") < sessions[-1]
+    found = realised_ic(config, later, history).filter(known)
+    assert_frame_equal(found, monitored.tables["realised_ic"].filter(known))
 
 
 def test_the_challenger_is_measured_on_its_own_signals(monitored: Monitoring) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
@@ -13,13 +15,15 @@ from live_versions import Versions
 from mlflow import MlflowClient
 from places import ROOT
 
+from pipelines.dataset.build import Dataset
 from pipelines.nightly.data import NightData, night_data
-from pipelines.nightly.loaded import LoadedVersion, _load_pyfunc, input_frame
+from pipelines.nightly.loaded import LoadedVersion, _load_pyfunc
 from pipelines.nightly.scoring import score
 from pipelines.nightly.spool import sync
 from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
 from pipelines.run.record import Run, open_run
+from pipelines.tracking.model_versions import CHANNEL, CHARACTERISTIC
 
 WITHOUT_PEERGLASS = """
 import importlib.util
@@ -46,6 +50,29 @@ import pipelines
 assert "peerglass.zip" in pipelines.__file__
 model.predict(pd.read_parquet(frame)).to_csv(answer, index=False)
 """
+
+
+def input_frame(dataset: Dataset, window: int, sessions: int = 1) -> pd.DataFrame:
+    """The input of a loaded version for the last sessions of a dataset."""
+    panel = dataset.panel
+    first = panel.n_sessions - (window - 1) - sessions
+    t, n = (index.ravel() for index in np.mgrid[first : panel.n_sessions, 0 : panel.n_firms])
+    groups = np.array([*panel.groups_S, None], dtype=object)
+    columns: dict[str, Any] = {
+        "date": panel.dates_T.astype("datetime64[D]")[t],
+        "ticker": np.asarray(panel.tickers_N)[n],
+        "group": pl.Series(groups[panel.group_TN[t, n]], dtype=pl.String),
+        "in_universe": dataset.universe_TN[t, n],
+    }
+    for prefix, names_K, value_TNK in (
+        (CHANNEL, dataset.channel_names, dataset.channels_TNC),
+        (CHARACTERISTIC, dataset.characteristic_names, dataset.characteristics_TNF),
+    ):
+        columns |= {
+            f"{prefix}{name}": value_TNK[t, n, k].astype(np.float64) for k, name in enumerate(names_K)
+        }
+    frame = pl.DataFrame(columns).with_columns(pl.col("date").cast(pl.Datetime("ns")))
+    return frame.to_pandas()
 
 
 @pytest.fixture
@@ -139,5 +166,3 @@ def test_wrong_inputs_are_named(run: Run, data: NightData) -> None:
     last = frame[frame["date"] == frame["date"].max()]
     with pytest.raises(ValueError, match=f"1 sessions, and the model reads windows of {loaded.window}"):
         loaded.predict(last)
-    with pytest.raises(ValueError, match="are needed"):
-        input_frame(data.dataset, loaded.window, sessions=10_000)

@@ -1,8 +1,7 @@
-"""Two generated pages of the documentation: the config reference and the command line.
+"""Write the generated pages of the guide: config reference, command line and feature library.
 
-``python -m pipelines.cli.reference config > docs/config_reference.md`` and
-``python -m pipelines.cli.reference commands > docs/cli.md`` write them; a test compares the files with what
-these functions return. The descriptions are the docstrings of the settings and of the commands.
+``make reference`` writes them with ``python docs/reference.py PAGE``; a test compares the files with what
+these functions return. The descriptions are the docstrings of the settings, commands and features.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import datetime as dt
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -24,7 +23,7 @@ from typer.models import ArgumentInfo
 
 Row = tuple[str, str, str, str]
 Words = tuple[str, ...]
-_WRITE = "python -m pipelines.cli.reference"
+_WRITE = "python docs/reference.py"
 _SCALARS = {
     bool: "true or false",
     int: "integer",
@@ -99,6 +98,62 @@ def commands_page() -> str:
             rows = [(f"`{one.name}`", one.default, one.meaning) for one in parameters]
             parts.append(_table(("name", "default", "meaning"), rows))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def features_page() -> str:
+    """Write the page of the feature library: every registered feature, by family."""
+    from features.library.channels import CHANNELS
+    from features.library.characteristics import CHARACTERISTICS
+    from features.library.registry import NAN_RULE
+    from features.panel.asof import STALE_DAYS
+    from features.panel.derived import MAX_HALT
+    from pipelines.cli.features import needed
+
+    parts = [
+        "# Features",
+        f"<!-- Written by `{_WRITE} features > docs/features.md`; a test compares both. -->",
+        f"The library has {len(CHARACTERISTICS)} characteristics (one number per firm and session, compared "
+        f"within the date) and {len(CHANNELS)} channels (the daily series that windows are made of). All are "
+        "known at the close of session `t`. They are causal to the bit: no data after `t` changes a value at "
+        "or before `t`.",
+        "- **Notation.** `x[t]` is the value of session t. `C` is the close, carried forward through halts "
+        f"of at most {MAX_HALT} sessions. `r[t] = close[t] / C[t-1] - 1`. `m` is the equal-weight mean of "
+        "`r` over the firms that traded. `dv` is the raw close times volume. Prices are adjusted for splits "
+        "and dividends. Averages, sums and moments use known values only.",
+        "- **Statements.** `item[t]` is the value known at t. `item[1y]` is the value of the period one year "
+        "earlier, also as known at t. Flows cover one year: the sum of four quarters where quarters are "
+        "reported, and the value itself where the source does not give the period of a flow. `market_equity` "
+        "is shares outstanding times the raw close. A share count is adjusted for the splits between the day "
+        "it refers to (cover page, filing or period end) and t. `debt` is short-term plus long-term debt. A "
+        f"statement whose period ended more than {STALE_DAYS} days ago is not used.",
+        "- **Window.** The value at t depends on the panel's rows `t-window+1..t`, including whole-market "
+        "series, and on the statements known at t. A panel with a different first session gives the same "
+        "value up to a relative error of 1e-9: forward adjustment starts at the panel's first session, and "
+        "the starting level cancels in ratios up to rounding.",
+        "- **Warm-up.** Number of sessions between a firm's first price and its first value.",
+        f"- **NaN.** {NAN_RULE} The column NaN lists further cases of a feature.",
+    ]
+    for registry in (CHARACTERISTICS, CHANNELS):
+        for family in registry.families:
+            entries = [entry for entry in registry.values() if entry.family == family]
+            parts.append(f"## {family.capitalize()} ({len(entries)})")
+            head = ("name", "formula", "window", "warm-up", "unit", "NaN", "needs", "source")
+            lines = [_row(head), _row(("---", "---", "---:", "---:", "---", "---", "---", "---"))]
+            lines += [
+                _row(
+                    (
+                        *(f"`{one.name}`", f"`{one.formula}`", str(one.window), str(one.warmup)),
+                        *(one.unit, one.nan_rule, needed(one), one.source),
+                    )
+                )
+                for one in entries
+            ]
+            parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _sections(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -296,7 +351,7 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGES = {"config": config_page, "commands": commands_page}
+    PAGES = {"config": config_page, "commands": commands_page, "features": features_page}
     if len(sys.argv) != 2 or sys.argv[1] not in PAGES:
         sys.exit(f"usage: {_WRITE} {'|'.join(PAGES)}")
     print(PAGES[sys.argv[1]](), end="")
