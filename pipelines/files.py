@@ -35,7 +35,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield partial
         _sync(partial)
-        if path.is_dir():  # a folder takes the place of an empty one only
+        if partial.is_dir() and path.is_dir():  # a folder takes the place of an empty one only
             path.replace(former)
         partial.replace(path)
     finally:
