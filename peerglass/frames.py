@@ -337,10 +337,12 @@ def check_signals(frame: pl.DataFrame, what: str = "frame") -> pl.DataFrame:
 
 def _polars(frame: Frame, what: str) -> pl.DataFrame:
     """Turn a frame into one of polars, with a pandas index as columns date and ticker."""
+    import pandas as pd
+
     if isinstance(frame, pl.DataFrame):
         rows = frame
     else:
-        table = frame if frame.ndim == 2 else frame.to_frame("value")
+        table = frame.to_frame("value") if isinstance(frame, pd.Series) else frame
         if "date" not in table.columns:
             table = table.rename_axis(list(_KEY[: table.index.nlevels])).reset_index()
         rows = pl.from_pandas(table)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -141,7 +141,8 @@ def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame |
     for number, name in reversed(list(enumerate(REASONS, start=1))):
         if name in tests:
             reason_R[tests[name]] = number
-    signals, rows = {}, []
+    signals: dict[str, FloatArray] = {}
+    rows: list[dict[str, Any]] = []
     for signal in table.signals:
         value_R = frame[signal].to_numpy()
         own_R = np.where(np.isnan(value_R), 1, reason_R)
@@ -222,7 +223,7 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
         The table ``guard``: the worst findings of each signal first.
     """
     past = _Past(market, horizon)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for signal, signal_TN in placed.signals.items():
         values = table.rows.select("date", "ticker", value=signal).drop_nulls()
         scale = replace(whole_sample_scale("the signal", values), check="statistics of the whole sample")
