@@ -2,7 +2,8 @@
 
 What is written goes to a hidden name in the same folder, ``.NAME.PID.partial``, is forced to the disk, and
 then takes the place of the file or folder. A process that is killed leaves the old content, and at most such
-a partial file.
+a partial file. The old content of a folder may then be in ``.NAME.PID.former.partial``; `remove_partial` puts
+it back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pipelines.errors import DataError
 
 PARTIAL = ".partial"
 """Ending of the names of files and folders that are being written."""
+_FORMER = re.compile(rf"\.(.+)\.\d+\.former{re.escape(PARTIAL)}")
+"""Name of a folder whose place another one is about to take."""
 
 
 @contextmanager
@@ -40,7 +43,7 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         _remove(partial)
-        _remove(former)
+        _put_back(former)
     _sync(path.parent, below=False)
 
 
@@ -73,7 +76,7 @@ def write_table(path: Path, frame: pl.DataFrame) -> Path:
 def remove_partial(folder: Path) -> None:
     """Remove what killed processes have left in a folder; the caller holds the lock of its files."""
     for left in [*folder.rglob(f".*{PARTIAL}")]:
-        _remove(left)
+        _put_back(left)
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 (JSON holds anything)
@@ -110,8 +113,18 @@ def _sync(path: Path, *, below: bool = True) -> None:
             os.close(descriptor)
 
 
+def _put_back(left: Path) -> None:
+    """Remove a partial file or folder, or put it back if it is a former folder whose place is still empty."""
+    former = _FORMER.fullmatch(left.name)
+    place = None if former is None else left.with_name(former[1])
+    if place is not None and left.exists() and not place.exists():
+        left.replace(place)
+    else:
+        _remove(left)
+
+
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

@@ -212,10 +212,11 @@ def _is_ours(file: str) -> bool:
 
 def _text(function: FunctionType) -> str:
     """Source text of a function; its compiled form if it has none, as after ``exec``."""
+    code = function.__code__  # the source of a decorated function itself is that of the one it wraps
     try:
-        source = textwrap.dedent(inspect.getsource(function))
+        source = textwrap.dedent(inspect.getsource(code))
     except (OSError, TypeError):
-        return marshal.dumps(function.__code__).hex()
+        return marshal.dumps(code, 2).hex()  # later versions depend on how often a constant is referred to
     try:
         return normalise_source(source)
     except SyntaxError:  # a lambda in the middle of a statement

@@ -54,6 +54,26 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.partial"))
 
 
+def test_a_folder_is_put_back_when_nothing_took_its_place(tmp_path: Path) -> None:
+    for name in ("lost", "made"):
+        (tmp_path / f".{name}.7.former.partial").mkdir()
+        (tmp_path / f".{name}.7.former.partial" / "old").write_text("x")
+    write_text(tmp_path / "made" / "new", "x")
+    remove_partial(tmp_path)
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
+    assert left == ["lost", "lost/old", "made", "made/new"]
+
+
+def test_a_folder_takes_the_place_of_a_link_to_another(tmp_path: Path) -> None:
+    write_text(tmp_path / "elsewhere" / "kept", "x")
+    (tmp_path / "made").symlink_to(tmp_path / "elsewhere")
+    with replacing(tmp_path / "made") as partial:
+        partial.mkdir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "made"]
+    assert not (tmp_path / "made").is_symlink()
+    assert (tmp_path / "elsewhere" / "kept").is_file()
+
+
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".json"])
 def test_a_table_is_written_by_the_ending_of_its_name(tmp_path: Path, ending: str) -> None:
     frame = pl.DataFrame({"date": [dt.date(2020, 1, 31)], "value": [1.5]})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -186,6 +187,15 @@ def test_a_function_from_elsewhere_is_identified_by_its_source_text(monkeypatch:
     assert fingerprint(scaled(1.0)) != fingerprint(scaled(2.0))
     one = fingerprint(lambda panel: panel.close_TN + 1)
     assert one != fingerprint(lambda panel: panel.close_TN + 2)
+
+    def doubled(panel: Panel) -> FloatArray:
+        return 2 * _user_feature(panel)
+
+    def tripled(panel: Panel) -> FloatArray:
+        return 3 * _user_feature(panel)
+
+    wrap = functools.wraps(_user_feature)
+    assert fingerprint(wrap(doubled)) != fingerprint(wrap(tripled)), "a decorator counts"
     before = fingerprint(_user_feature)
     monkeypatch.setattr(sys.modules[__name__], "_factor", lambda: 3.0)
     assert fingerprint(_user_feature) != before, "functions that it calls are included"
