@@ -98,7 +98,7 @@ def forecast_metrics(
     DataError
         If a frame has neither form, or forecasts and prices have no date and ticker in common.
     ConfigError
-        If not exactly one of prices and label is given.
+        If not exactly one of prices and label is given, or delay or horizon is too small.
 
     Examples
     --------
@@ -112,6 +112,7 @@ def forecast_metrics(
     """
     if (prices is None) == (label is None):
         raise ConfigError("forecast_metrics needs prices or label: pass exactly one of them.")
+    _check_sessions(horizon, delay)
     if label is not None:
         x, y = read_frame(forecast, "forecast"), read_frame(label, "label")
         dates, tickers = y["date"].unique().sort(), y["ticker"].unique().sort()
@@ -175,11 +176,16 @@ def run_book(
     >>> round(found.metrics.total_return_gross, 2)  # bought and sold short on the second day
     0.2
     """
+    _check_sessions(horizon, delay)
     market, placed = _place(signal, prices, "signal")
     panel, signal_TN = market.panel, placed.signals["signal"]
     try:
         configured = BacktestConfig.model_validate(
-            {"books": {"book": {"kind": book, **settings}}, "costs": dict(costs or {}), "delay": delay}
+            {
+                "books": {"book": {"kind": book, **settings}},
+                "costs": {} if costs is None else costs,
+                "delay": delay,
+            }
         )
         rule = configured.books["book"]
         if rule.needs_sectors:
@@ -239,6 +245,8 @@ def audit_signal(signal: Frame, prices: Frame, *, horizon: int = 1) -> pl.DataFr
     ------
     DataError
         If a frame has neither form, or signal and prices have no date and ticker in common.
+    ConfigError
+        If horizon is below 1.
 
     Examples
     --------
@@ -250,6 +258,7 @@ def audit_signal(signal: Frame, prices: Frame, *, horizon: int = 1) -> pl.DataFr
     >>> peerglass.audit_signal(tomorrow, prices)["verdict"][0]
     'fail'
     """
+    _check_sessions(horizon)
     market, placed = _place(signal, prices, "signal")
     table = SignalTable(Path("frame"), read_frame(signal, "signal").rename({"value": "signal"}), ())
     return guard_table(table, placed, market, horizon)
@@ -341,12 +350,22 @@ def _polars(frame: Frame, what: str) -> pl.DataFrame:
 
     if isinstance(frame, pl.DataFrame):
         rows = frame
+    elif not hasattr(frame, "index") or not hasattr(frame, "ndim"):
+        raise DataError(f"The {what} is a {type(frame).__name__}; pass a frame of polars or pandas.")
     else:
         table = frame.to_frame("value") if isinstance(frame, pd.Series) else frame
         if "date" not in table.columns:
-            table = table.rename_axis(list(_KEY[: table.index.nlevels])).reset_index()
+            levels = table.index.nlevels
+            if levels > len(_KEY):
+                raise DataError(f"The index of the {what} has {levels} levels; it needs dates and tickers.")
+            if set(table.index.names) != set(_KEY):  # these are in either order
+                table = table.rename_axis(list(_KEY[:levels]))
+            table = table.reset_index()
+        if not table.columns.is_unique:
+            twice = table.columns[table.columns.duplicated()][0]
+            raise DataError(f"The {what} has two columns {twice!r}; keep one.")
         rows = pl.from_pandas(table)
-    if "date" not in rows.columns or not rows.schema["date"].is_temporal():
+    if rows.schema.get("date") != pl.Date and not isinstance(rows.schema.get("date"), pl.Datetime):
         raise DataError(
             f"The {what} has no dates: give a column date, or a pandas index of dates, and convert texts by "
             "str.to_date."
@@ -389,6 +408,12 @@ def _grid(rows: pl.DataFrame, dates: pl.Series, tickers: pl.Series) -> FloatArra
     kept = rows.filter(pl.col("date").is_in(dates.implode()) & pl.col("ticker").is_in(tickers.implode()))
     out_TN[dates.search_sorted(kept["date"]), tickers.search_sorted(kept["ticker"])] = kept["value"]
     return out_TN
+
+
+def _check_sessions(horizon: int, delay: int = 0) -> None:
+    """Refuse numbers of sessions that no label can have."""
+    if horizon < 1 or delay < 0:
+        raise ConfigError(f"The delay is {delay} and the horizon {horizon}; at least 0 and 1 are needed.")
 
 
 def _first_problem(error: ValueError) -> str:

@@ -37,7 +37,18 @@ def forms(x_TN: np.ndarray) -> list[pl.DataFrame | pd.DataFrame]:
     first = wide(x_TN)
     long = first.unpivot(index="date", variable_name="ticker", value_name="x").sample(fraction=1.0, seed=1)
     pandas = pd.DataFrame(x_TN, index=pd.DatetimeIndex(DAYS), columns=NAMES)
-    return [first, long, first.to_pandas(), long.to_pandas(), pandas, pd.DataFrame({"x": pandas.stack()})]
+    keyed = long.to_pandas().set_index(["ticker", "date"])
+    stacked = pd.DataFrame({"x": pandas.stack()})
+    return [first, long, first.to_pandas(), long.to_pandas(), pandas, stacked, keyed]
+
+
+def _twice(frame: pl.DataFrame) -> pd.DataFrame:
+    table = frame.to_pandas().set_index("date")
+    return pd.concat([table, table[["F00"]]], axis=1)
+
+
+def _levels(frame: pl.DataFrame) -> pd.Series[float]:
+    return pd.concat({"x": frame.to_pandas().set_index("date").stack()})
 
 
 def test_every_form_of_a_frame_gives_the_same_metrics() -> None:
@@ -46,7 +57,7 @@ def test_every_form_of_a_frame_gives_the_same_metrics() -> None:
         for signal, prices in zip(forms(SIGNAL_TN), forms(CLOSE_TN), strict=True)
     ]
     assert len(set(found)) == 1
-    assert len(found) == 6
+    assert len(found) == 7
     return_TN = CLOSE_TN[2:] / CLOSE_TN[1:-1] - 1  # bought one session later, held for one
     by_hand = [spearmanr(x_N, y_N).statistic for x_N, y_N in zip(SIGNAL_TN[:-2], return_TN, strict=True)]
     assert found[0] == pytest.approx(np.mean(by_hand), abs=1e-12)
@@ -87,6 +98,14 @@ def test_tomorrows_return_fails_the_audit_and_noise_does_not() -> None:
         (lambda s, p: peerglass.run_book(s, p, quantiles=30), "lower its size"),
         (lambda s, p: peerglass.run_book(s, p, neutral=["sector"]), "run it by a config"),
         (lambda s, p: peerglass.audit_signal(s.with_columns(x=pl.lit("a")), p), "numbers"),
+        (lambda s, p: peerglass.forecast_metrics(s, p, delay=-1), "delay is -1"),
+        (lambda s, p: peerglass.audit_signal(s, p, horizon=0), "horizon 0"),
+        (lambda s, p: peerglass.run_book(s, p, horizon=0), "horizon 0"),
+        (lambda s, p: peerglass.run_book(s, p, costs=[1]), "valid dictionary"),
+        (lambda s, p: peerglass.forecast_metrics(s.lazy(), p), "LazyFrame; pass a frame"),
+        (lambda s, p: peerglass.forecast_metrics([1.0], p), "list; pass a frame"),
+        (lambda s, p: peerglass.forecast_metrics(_twice(s), p), "two columns 'F00'"),
+        (lambda s, p: peerglass.forecast_metrics(_levels(s), p), "3 levels"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_sentence(
