@@ -128,7 +128,8 @@ def peer_network(network: PeerNetwork, n_edges: int = 40) -> go.Figure:
     edges = found if found.height else network.edges
     top = edges.sort("weight", descending=True).head(n_edges)
     groups = dict(network.firms.select("ticker", "group").iter_rows())
-    counted = Counter(group for firm in {*top["leader"], *top["follower"]} if (group := groups.get(firm)))
+    shown = {*top["leader"], *top["follower"]}
+    counted = Counter(group for firm, group in groups.items() if group and firm in shown)
     colours = dict(zip([group for group, _ in counted.most_common(_GROUPS)], PALETTE, strict=False))
     borders = {firm: colours.get(group, UNKNOWN) for firm, group in groups.items()}
     drawn = explained.peer_network(edges, network.model, n_edges, borders)
