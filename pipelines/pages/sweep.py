@@ -27,7 +27,7 @@ def render_sweep(sweep: Sweep, axes: Sequence[Axis], record: SweepRecord) -> str
         sentences=record.sentences,
         maps=list(_maps(sweep.table, axes)),
         variants=sweep.table,
-        axes=[(a.name, a.name, "g6" if sweep.table[a.name].dtype.is_float() else "text") for a in axes],
+        axes=[(a.name, a.name, _form(sweep.table[a.name].dtype)) for a in axes],
         limit=max((abs(value) for value in sweep.table["sharpe_net"].drop_nulls()), default=0.0) or 1.0,
         shade=shade,
     )
@@ -60,3 +60,8 @@ def _maps(frame: pl.DataFrame, axes: Sequence[Axis]) -> Iterator[dict[str, Any]]
 def _value(value: object) -> str:
     """Write a value of an axis."""
     return "none" if value is None else write(value, "g6") if isinstance(value, float) else str(value)
+
+
+def _form(kind: pl.DataType) -> str:
+    """How the values of an axis are written in a table; numbers stand at the right."""
+    return "g6" if kind.is_float() else "0" if kind.is_integer() else "text"

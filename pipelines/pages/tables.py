@@ -81,17 +81,20 @@ class Shown:
     def of(cls, spec: Spec) -> Shown:
         """Read a column of a template: the name of a declared column, or name, title, form, group and hint.
 
-        A title, form or hint that is None or left out is that of the declared column.
+        A title or form that is None or left out is that of the declared column. So is the hint, unless the
+        title is an own one and the form an own one or left out: then another table than the declared one may
+        have the name.
         """
         given: list[Form | None] = [spec] if isinstance(spec, str) else [*spec]
         name, title, form, group, hint = (given + [None] * 4)[:5]
         known = COLUMNS.get(str(name))
+        meaning = known.meaning if known and (title is None or given[2:3] == [None]) else ""
         return cls(
             str(name),
             str(title) if title is not None else known.heading if known else str(name),
             form if form is not None else known.kind if known else "text",
             str(group or ""),
-            str(hint) if hint is not None else known.meaning if known else "",
+            str(hint) if hint is not None else meaning,
         )
 
     @property

@@ -34,6 +34,7 @@ from pipelines.audit.command import Audit
 from pipelines.config.load import check_config
 from pipelines.pages.report import render_report as render
 from pipelines.pages.report_data import RunReport, assumptions
+from pipelines.pages.tables import Shown, Spec
 from pipelines.pages.verdict import judge_report
 
 
@@ -631,3 +632,16 @@ def test_the_thresholds_of_a_signal_are_those_of_a_model(
     assert verdict.tone == tone
     assert words in verdict.headline
     assert "ridge" not in verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("column", "hint"),
+    [
+        ("weight", "after trades, of the day's NAV"),
+        (("sharpe_net", "net", None, "Sharpe"), "annual Sharpe ratio after costs"),
+        (("weight", "RMS SHAP", "#3"), ""),
+        (("kind", "planted edges"), ""),
+    ],
+)
+def test_a_column_of_another_table_has_no_hint_of_a_declared_one(column: Spec, hint: str) -> None:
+    assert Shown.of(column).hint == hint
