@@ -32,6 +32,7 @@ NOISE = math.sqrt(2.0 / math.pi)
 
 _ROC_POINTS = 200
 _VOLATILITY_DAYS = 21
+_NULLS = ("null", "null_low", "null_high")
 _RECOVERY_SCHEMA = {
     **dict.fromkeys(("method", "kind"), pl.String),
     **dict.fromkeys(("auc", "error", "lift", "lift_error"), pl.Float64),
@@ -344,12 +345,13 @@ def _about_attention(explanation: ModelExplanation, dataset: Dataset, seed: int)
             for i, j in zip(*np.nonzero(np.isfinite(value_nn)), strict=True)
             if i != j
         ]
-    text = {"near": pl.String}
+    tables["agreement"] = [row | {name: row.get(name) for name in _NULLS} for row in tables["agreement"]]
+    kinds = {"near": pl.String, **dict.fromkeys(_NULLS, pl.Float64)}
     return {
         name: pl.DataFrame(
             rows,
             infer_schema_length=None,
-            schema_overrides={column: kind for column, kind in text.items() if column in rows[0]},
+            schema_overrides={column: kind for column, kind in kinds.items() if column in rows[0]},
         )
         for name, rows in tables.items()
         if rows

@@ -1,0 +1,35 @@
+"""The table of agreement has the same columns for every model, so that the models' tables can be joined."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import polars as pl
+import pytest
+
+from models.explain.faithful.statistics import Estimate, columns_of
+from models.explain.faithful.summary import Correlation
+from pipelines.dataset.build import Dataset
+from pipelines.explain import tables
+from pipelines.explain.games import ModelExplanation
+
+
+def agreement(monkeypatch: pytest.MonkeyPatch, found: Correlation) -> pl.DataFrame:
+    made = SimpleNamespace(
+        rows=lambda: {"agreement": [columns_of(found)]}, attention_rows=lambda volatility_T: {}, parts=()
+    )
+    monkeypatch.setattr(tables, "_faithfulness", lambda *given: made)
+    monkeypatch.setattr(tables, "market_return", lambda panel: np.zeros((30, 1)))
+    dataset = cast("Dataset", SimpleNamespace(panel=None))
+    return tables._about_attention(cast("ModelExplanation", None), dataset, 0)["agreement"]
+
+
+def test_a_model_without_a_null_has_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = Estimate(0.5, 0.4, 0.6, 3)
+    without = agreement(monkeypatch, Correlation("shuffled parameters", "rollout", value))
+    compared = agreement(monkeypatch, Correlation("agreement with SHAP", "attention", value, value))
+    joined = pl.concat([without, compared], how="diagonal")
+    assert without.schema == compared.schema
+    assert joined["null"].to_list() == [None, 0.5]
