@@ -16,7 +16,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import forget_later, open_lake, rows_known
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_table
-from pipelines.lake.commit import compare
+from pipelines.lake.commit import compare, in_order
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.data import NightData, night_data
@@ -404,7 +404,7 @@ def _changed_rows(
             return schema(table).create_empty()
         return forget_later(table, lake.read(table, version, filters=rows_known(table, session)), session)
 
-    found = compare(table, known(after), known(before).lazy(), pl.lit(value=True))
+    found = compare(table, in_order(table, known(after)), known(before).lazy(), pl.lit(value=True))
     changes = {"added": found.new, "withdrawn": found.withdrawn, "corrected": found.changed}
     return pl.concat(
         rows.select(

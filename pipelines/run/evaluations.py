@@ -256,6 +256,9 @@ def find_evaluation(run: Evaluated, name: str) -> StoredEvaluation:
 
 def _has_tables(folder: Path, tables: Mapping[str, pl.DataFrame]) -> bool:
     stored = {path.stem: path for path in folder.glob("*.parquet")}
-    return stored.keys() == tables.keys() and all(
-        pl.read_parquet(stored[name]).equals(frame) for name, frame in tables.items()
-    )
+    try:
+        return stored.keys() == tables.keys() and all(
+            pl.read_parquet(stored[name]).equals(frame) for name, frame in tables.items()
+        )
+    except (OSError, pl.exceptions.PolarsError):  # damaged, so written again
+        return False

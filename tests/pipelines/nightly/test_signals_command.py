@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +14,9 @@ import yaml
 from command import Call, command
 from growing_lakes import Tables, deliver, sessions_of
 
-from pipelines.commands.signals import COLUMNS
+from pipelines.commands.signals import COLUMNS, explain_differences
+from pipelines.lake import commit
+from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
 
 
@@ -91,6 +94,35 @@ def test_a_correction_makes_a_revision_and_is_named(live: str, peerglass: Call, 
     assert (
         "Revision 3 equals revision 1 for every firm. No row known at the session was corrected." in back.out
     )
+
+
+def test_statements_that_are_compared_in_pieces_differ_where_they_were_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "_PIECE_ROWS", 4)
+    lake, ends = Lake(tmp_path), [dt.date(2020, month, 1) for month in (1, 4, 7, 10)]
+    rows = pl.DataFrame({"ticker": list("ABC")}).join(pl.DataFrame({"period_end": ends}), how="cross")
+    rows = rows.with_columns(
+        item=pl.lit("sales"), value=1.0, known_at=pl.col("period_end").dt.offset_by("20d")
+    )
+    corrected = (
+        pl.when((pl.col("ticker") == "B") & (pl.col("period_end") == ends[1])).then(2.0).otherwise(1.0)
+    )
+    for batch in (rows, rows.with_columns(value=corrected)):
+        lake.upsert("fundamentals", check("fundamentals", batch).valid)
+    key = {"config": "c", "session": dt.date(2021, 1, 4), "version": "r/m", "ticker": "A"}
+    one, two = (
+        pl.DataFrame(
+            [
+                key
+                | {"revision": n, "signal": 0.0, "rank": 0.5, "in_universe": True}
+                | {"data_versions": json.dumps({"fundamentals": n})}
+            ]
+        )
+        for n in (1, 2)
+    )
+    found = explain_differences(lake, one, two).corrections
+    assert found.rows() == [("fundamentals", "B", dt.date(2020, 4, 21), "corrected")]
 
 
 def test_a_walk_forward_run_scores_with_its_newest_fold(live: str, peerglass: Call) -> None:

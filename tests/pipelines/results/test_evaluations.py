@@ -251,6 +251,10 @@ def test_an_interrupted_write_does_not_damage_stored_evaluations(
     store_evaluation(run, later, {"ladder": table})
     assert not torn.exists()
     assert [one.record.evaluation for one in list_evaluations(run)] == ["0999999999", "0123456789"]
+    file = tmp_path / "evaluations" / "0999999999" / "ladder.parquet"
+    file.write_bytes(file.read_bytes()[:20])
+    store_evaluation(run, later, {"ladder": table})
+    assert list_evaluations(run)[0].table("ladder").equals(table), "a damaged table is written again"
     with pytest.raises(ConfigError, match=r"More than one evaluation .* begins with '0'"):
         find_evaluation(run, "0")
     (tmp_path / "evaluations" / "0999999999" / "evaluation.json").write_text("{")
