@@ -249,7 +249,7 @@ def _realised(realised: pl.DataFrame) -> Figure:
             continue
         if role == "champion":
             traces.append(band(known, Z * known["error"], name, style))
-        traces.append(line(mean, name, style, "", legendgroup=name))
+        traces.append(line(mean, name, style, "", legendgroup=name) | {"name": name})  # not shortened
     return draw("Realised rank IC", 180, traces, over_time(axis("")))
 
 

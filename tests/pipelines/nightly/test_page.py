@@ -66,6 +66,7 @@ def test_a_page_is_closed_html_without_scripts_or_requests(make: object, tmp_pat
 
 def test_the_limits_of_the_book_are_shown_with_their_units(tmp_path: Path) -> None:
     text = " ".join(read(render_page(night_results.night(tmp_path))).text)
+    assert "challenger, mean of 20 sessions" in text
     assert "max_beta binds beta 0.020 beta 0.020 max_leverage free 160.0% of NAV 200.0% of NAV" in text
 
 
