@@ -350,7 +350,7 @@ def _polars(frame: Frame, what: str) -> pl.DataFrame:
 
     if isinstance(frame, pl.DataFrame):
         rows = frame
-    elif not hasattr(frame, "index") or not hasattr(frame, "ndim"):
+    elif not all(hasattr(frame, name) for name in ("index", "ndim")):
         raise DataError(f"The {what} is a {type(frame).__name__}; pass a frame of polars or pandas.")
     else:
         table = frame.to_frame("value") if isinstance(frame, pd.Series) else frame

@@ -97,6 +97,7 @@ def render_report(report: RunReport) -> str:
         tiles=_tiles(report, verdict),
         checks=checks,
         checked=_checked(report, checks),
+        worst=min((row["verdict"] for row in checks or ()), key=VERDICTS.index, default="skipped"),
         assumed="" if evaluations is None else evaluations.filter("shown")["assumptions"].item(),
         others=0 if evaluations is None else evaluations.height - 1,
         r=report,
@@ -206,7 +207,7 @@ def _percent(value: float | None) -> str:
 
 
 def _checks(report: RunReport) -> list[dict[str, Any]] | None:
-    """Checks of the audit, or of the look-ahead guard, the worst first; None without an audit."""
+    """Checks of the audit, the worst first, or of the guard, by signal; None without an audit."""
     if report.file is not None:
         return (
             report.tables["guard"]

@@ -226,12 +226,21 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
     rows: list[dict[str, Any]] = []
     for signal, signal_TN in placed.signals.items():
         values = table.rows.select("date", "ticker", value=signal).drop_nulls()
-        scale = replace(whole_sample_scale("the signal", values), check="statistics of the whole sample")
-        findings = [_off_sessions(table, signal, placed), scale]
+        findings = [_off_sessions(table, signal, placed), _whole_sample(values)]
         findings += past.check(signal_TN)
         findings.sort(key=lambda one: VERDICTS.index(one.verdict))
         rows += ({"signal": signal} | {name: getattr(one, name) for name in _OF_FINDING} for one in findings)
     return TABLES["guard"].frame(rows)
+
+
+def _whole_sample(values: pl.DataFrame) -> Finding:
+    """Whether a signal is scaled by a statistic of the whole sample, with a sentence for each answer."""
+    found = whole_sample_scale("the signal", values)
+    sentence = {
+        "pass": "None is exact for most firms.",
+        "skipped": f"Not examined: {found.sentence}.",
+    }.get(found.verdict, found.sentence)
+    return replace(found, check="statistics of the whole sample", sentence=sentence)
 
 
 def failed(guard: pl.DataFrame) -> dict[str, list[str]]:

@@ -47,8 +47,9 @@ def _twice(frame: pl.DataFrame) -> pd.DataFrame:
     return pd.concat([table, table[["F00"]]], axis=1)
 
 
-def _levels(frame: pl.DataFrame) -> pd.Series[float]:
-    return pd.concat({"x": frame.to_pandas().set_index("date").stack()})
+def _levels(frame: pl.DataFrame) -> pd.DataFrame:
+    long = frame.unpivot(index="date", variable_name="ticker").with_columns(kind=pl.lit("x"))
+    return long.to_pandas().set_index(["kind", "date", "ticker"])
 
 
 def test_every_form_of_a_frame_gives_the_same_metrics() -> None:
@@ -83,7 +84,9 @@ def test_tomorrows_return_fails_the_audit_and_noise_does_not() -> None:
     ahead_TN = np.full((T, N), np.nan)
     ahead_TN[:-1] = CLOSE_TN[1:] / CLOSE_TN[:-1] - 1
     assert "fail" in peerglass.audit_signal(wide(ahead_TN).fill_nan(None), wide(CLOSE_TN))["verdict"]
-    assert "fail" not in peerglass.audit_signal(wide(SIGNAL_TN), wide(CLOSE_TN))["verdict"]
+    honest = peerglass.audit_signal(wide(SIGNAL_TN), wide(CLOSE_TN))
+    assert "fail" not in honest["verdict"]
+    assert honest["sentence"].str.ends_with(".").all(), "every check says what it found"
 
 
 @pytest.mark.parametrize(
@@ -101,9 +104,9 @@ def test_tomorrows_return_fails_the_audit_and_noise_does_not() -> None:
         (lambda s, p: peerglass.forecast_metrics(s, p, delay=-1), "delay is -1"),
         (lambda s, p: peerglass.audit_signal(s, p, horizon=0), "horizon 0"),
         (lambda s, p: peerglass.run_book(s, p, horizon=0), "horizon 0"),
-        (lambda s, p: peerglass.run_book(s, p, costs=[1]), "valid dictionary"),
+        (lambda s, p: peerglass.run_book(s, p, costs=s.columns), "valid dictionary"),
         (lambda s, p: peerglass.forecast_metrics(s.lazy(), p), "LazyFrame; pass a frame"),
-        (lambda s, p: peerglass.forecast_metrics([1.0], p), "list; pass a frame"),
+        (lambda s, p: peerglass.forecast_metrics(s.rows(), p), "list; pass a frame"),
         (lambda s, p: peerglass.forecast_metrics(_twice(s), p), "two columns 'F00'"),
         (lambda s, p: peerglass.forecast_metrics(_levels(s), p), "3 levels"),
     ],

@@ -582,6 +582,8 @@ def test_a_signal_that_fails_the_guard_is_not_believable() -> None:
     page = render(one)
     assert "<li><b>reversal, returns</b>: It knows &lt;i&gt;tomorrow&lt;/i&gt;.</li>" in page
     assert "Look-ahead guard: 1 fail, 1 pass." in page
+    later = render(signal_report(("reversal", "returns", "pass", "None."), ("momentum", *bad[1:]), **good))
+    assert 'class="audit fail"' in later, "the worst verdict of all signals, not that of the first one"
     every = judge_report(signal_report(bad, ("momentum", "returns", "fail", "So does it."), **good))
     assert (every.tone, every.best) == ("bad", None)
     assert every.headline == "None of the signals is believable: look-ahead was found."
