@@ -148,7 +148,7 @@ def _differences(
             (frame.filter(pl.col("name") == part) if part else frame).filter(pl.col(table.known) <= through)
             for frame in (older, newer)
         )
-        if part and newer.filter(pl.col("name") == part).is_empty():
+        if left.is_empty() or (part and newer.filter(pl.col("name") == part).is_empty()):
             continue
         if name == "membership":  # a spell that has ended since was open then
             open_then = pl.when(pl.col("to_date") <= through).then("to_date").otherwise(None)

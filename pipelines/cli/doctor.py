@@ -32,7 +32,7 @@ def doctor() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class Examined:
     """One line of the output: what was looked at, ``ok``, ``note`` or ``missing``, and the cure."""
 
     name: str
@@ -48,7 +48,7 @@ class Checked:
         return f"{self.verdict:<8}{self.name:<16}{self.detail}"
 
 
-def examine() -> list[Checked]:
+def examine() -> list[Examined]:
     """Check Python, the libraries, the accelerator, memory, disk, the data folder and the sources."""
     return [
         _python(),
@@ -62,15 +62,15 @@ def examine() -> list[Checked]:
     ]
 
 
-def _python() -> Checked:
+def _python() -> Examined:
     ok = sys.version_info >= (3, 11)
     cure = "" if ok else "; install Python 3.11 or later"
-    return Checked(
+    return Examined(
         "python", "ok" if ok else "missing", f"{platform.python_version()} on {platform.system()}{cure}"
     )
 
 
-def _libraries() -> list[Checked]:
+def _libraries() -> list[Examined]:
     """Compare the installed libraries with the requirements of the package."""
     wrong = []
     required = [Requirement(text) for text in requires("peerglass") or []]
@@ -79,55 +79,57 @@ def _libraries() -> list[Checked]:
         try:
             installed = version(requirement.name)
         except PackageNotFoundError:
-            wrong.append(Checked(requirement.name, "missing", f"not installed; pip install '{requirement}'"))
+            wrong.append(Examined(requirement.name, "missing", f"not installed; pip install '{requirement}'"))
             continue
         if not requirement.specifier.contains(installed, prereleases=True):
             wrong.append(
-                Checked(requirement.name, "missing", f"{installed} is installed; pip install '{requirement}'")
+                Examined(
+                    requirement.name, "missing", f"{installed} is installed; pip install '{requirement}'"
+                )
             )
-    return wrong or [Checked("libraries", "ok", f"all {len(required)} present, torch {version('torch')}")]
+    return wrong or [Examined("libraries", "ok", f"all {len(required)} present, torch {version('torch')}")]
 
 
-def _accelerator() -> Checked:
+def _accelerator() -> Examined:
     import torch
 
     if torch.cuda.is_available():
         gib = torch.cuda.get_device_properties(0).total_memory / 2**30
-        return Checked("accelerator", "ok", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB")
-    return Checked("accelerator", "note", "no CUDA device; training runs on the CPU, one process per core")
+        return Examined("accelerator", "ok", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB")
+    return Examined("accelerator", "note", "no CUDA device; training runs on the CPU, one process per core")
 
 
-def _memory() -> Checked:
+def _memory() -> Examined:
     cores = n_cores()
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     enough = gib >= 4
     cure = "" if enough else "; the demo needs at least 4 GiB of memory"
-    return Checked("machine", "ok" if enough else "missing", f"{cores} cores, {gib:.0f} GiB memory{cure}")
+    return Examined("machine", "ok" if enough else "missing", f"{cores} cores, {gib:.0f} GiB memory{cure}")
 
 
-def _disk() -> Checked:
+def _disk() -> Examined:
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     enough = free >= 2
     cure = "" if enough else "; free at least 2 GiB for the lake and outputs"
-    return Checked("disk", "ok" if enough else "missing", f"{free:.0f} GiB free in the current folder{cure}")
+    return Examined("disk", "ok" if enough else "missing", f"{free:.0f} GiB free in the current folder{cure}")
 
 
-def _data_folder() -> Checked:
+def _data_folder() -> Examined:
     folder = Path("data")
     try:
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return Checked(
+        return Examined(
             "data folder",
             "missing",
             f"{folder.resolve()} is not writable ({error.strerror}); change to a writable folder",
         )
-    return Checked("data folder", "ok", str(folder.resolve()))
+    return Examined("data folder", "ok", str(folder.resolve()))
 
 
-def _feature_store() -> list[Checked]:
+def _feature_store() -> list[Examined]:
     """Describe the stored characteristics; nothing if there are none in the default folder."""
     from pipelines.dataset.feature_store import entries_of
 
@@ -138,14 +140,16 @@ def _feature_store() -> list[Checked]:
     what = "1 entry" if len(sizes) == 1 else f"{len(sizes):,} entries"
     limit = "the least recently used are removed above feature_store.limit_gib; the folder can be deleted"
     return [
-        Checked("feature store", "ok", f"{what}, {sum(sizes) / 2**30:.1f} GiB in {folder.resolve()}; {limit}")
+        Examined(
+            "feature store", "ok", f"{what}, {sum(sizes) / 2**30:.1f} GiB in {folder.resolve()}; {limit}"
+        )
     ]
 
 
-def _network_sources() -> Checked:
+def _network_sources() -> Examined:
     try:
         sec = f"sec downloads from EDGAR with edgartools {version('edgartools')}"
     except PackageNotFoundError:
         sec = "for sec, run: pip install 'edgartools>=5.62'"
     offline = "simulated and sample work offline; files reads your CSV, Excel or Parquet"
-    return Checked("sources", "ok", f"{offline}; {sec}")
+    return Examined("sources", "ok", f"{offline}; {sec}")

@@ -14,7 +14,7 @@ from pipelines.errors import ConfigError, DataError, PeerglassError
 from pipelines.files import write_text
 
 # notebooks/ is next to the packages, both in a checkout and in an installed wheel.
-SHIPPED: Final = Path(__file__).parents[3] / "notebooks"
+SHIPPED: Final = Path(__file__).parents[2] / "notebooks"
 MARKET: Final = "market.yaml"
 """Config of the simulated market that the notebooks use; it is copied with each of them."""
 

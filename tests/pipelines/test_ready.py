@@ -28,7 +28,7 @@ from random_markets import panel_of, random_tables
 from backtest.accounts.accounting import run_book
 from backtest.accounts import positions
 from backtest.accounts import compounding
-from backtest.accounts import kernels as collect
+from backtest.analysis import kernels as collect
 from backtest.books.rules.quantile_long_short import QuantileLongShort
 from backtest.costs import CostModel
 from backtest.forecasts import kernels as date_kernels

@@ -93,7 +93,7 @@ def test_environment_variables_and_defaults_are_substituted(
         ("universe.min_prise=1", "universe.min_prise", "'min_price'"),
         ("folds.embargoo=1", "folds.embargoo", "'embargo'"),
         ("source.knd=1", "source.knd", "'kind'"),
-        ("backtest.costs=1", "backtest.costs", "'half_spread_bps'"),
+        ("backtest.costs.half_spread=1", "backtest.costs.half_spread", "'half_spread_bps'"),
         ("backtest.books.mine={kind: top_k_long_only, kk: 3}", "backtest.books.mine.kk", "'k'"),
         ("models.rigde={}", "models.rigde", "'ridge'"),
         ("models.ridge.alphaz=[1]", "models.ridge.alphaz", "'alphas'"),
