@@ -63,6 +63,7 @@ _KINDS: Final = {
         "Full-sample z-score",
         "has mean 0 and deviation 1 over the whole sample for {share:.0%} of the firms",
     ),
+    "demeaned": ("Full-sample mean", "has mean 0 over the whole sample for {share:.0%} of the firms"),
     "scaled": ("Full-sample deviation", "has deviation 1 over the whole sample for {share:.0%} of the firms"),
     "robust": (
         "Full-sample robust z-score",
@@ -208,6 +209,10 @@ def _moments(firms: pl.DataFrame, frame: pl.DataFrame) -> _Found:
         if share >= MOST:
             yield kind, 0.0, share
             return
+    demeaned = firms.select((pl.col("mean").abs() <= EXACT * deviation).mean()).item() or 0.0
+    if demeaned >= EXTREME:  # chance gives a mean of a deviation over the root of the rows
+        yield "demeaned", 0.0, demeaned
+        return
     value = frame["value"]
     mean, spread = float(value.mean() or 0.0), float(value.std() or 0.0)  # type: ignore[arg-type]
     if abs(mean) <= POOLED and abs(spread - 1) <= POOLED:
