@@ -24,6 +24,7 @@ def golden() -> ModuleType:
     return module
 
 
+@pytest.mark.slow(26)
 def test_the_quick_figures_are_the_golden_ones(golden: ModuleType, tmp_path: Path) -> None:
     expected = json.loads((HERE / "quick.json").read_text())
     assert {row.split()[0] for row in expected} == set(golden.QUICK["models"])

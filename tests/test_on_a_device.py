@@ -14,6 +14,7 @@ import pytest
 from places import ROOT
 
 
+@pytest.mark.slow(43)
 @pytest.mark.parametrize(
     "file", ["models/models_on_a_device.py", "pipelines/explain/explained_on_a_device.py"]
 )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from places import ROOT
 
 ALONE = """
@@ -30,6 +31,7 @@ runpy.run_path("benchmarks/gpu.py", run_name="__main__")
 """
 
 
+@pytest.mark.slow(4)
 def test_gpu_benchmark_runs_with_only_torch_and_numpy(tmp_path: Path) -> None:
     models = ["temporal_peer", "cross_peer"]
     tiny = ["--device", "cpu", "--tiny", "--models", *models, "--output", str(tmp_path / "table.md")]

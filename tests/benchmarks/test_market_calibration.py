@@ -29,6 +29,7 @@ def world() -> World:
     return make_world(firms=40, sessions=400)
 
 
+@pytest.mark.slow(3)
 def test_tests_at_5_per_cent_reject_about_5_per_cent_of_the_noise(world: World) -> None:
     shares = rejected_noise(world, 200)
     assert len(shares) == 4
@@ -36,12 +37,14 @@ def test_tests_at_5_per_cent_reject_about_5_per_cent_of_the_noise(world: World) 
         assert 0.01 <= share <= 0.1, test  # two standard errors of 200 draws are 3%
 
 
+@pytest.mark.slow(5)
 def test_equal_signals_rarely_beat_each_other(world: World) -> None:
     answers = list(equal_pairs(world, 100))
     assert answers.count("yes") <= 7
     assert answers.count("unclear") >= 85
 
 
+@pytest.mark.slow(2)
 def test_the_best_of_many_noise_signals_is_rarely_called_skill(world: World) -> None:
     deflated = np.array(best_of_noise(world, searches=10, trials=60))
     assert (deflated > 0.95).sum() <= 1

@@ -193,6 +193,7 @@ def substitute(words: list[str], home: Path) -> list[str]:
 PYTHON = [(place, block) for place, text in GUIDE.items() for block in blocks(text, "python")]
 
 
+@pytest.mark.slow(9)
 @pytest.mark.parametrize(
     ("place", "block"), PYTHON, ids=[f"{place}-{i}" for i, (place, _) in enumerate(PYTHON)]
 )
@@ -210,6 +211,7 @@ def test_there_are_commands_of_every_kind() -> None:
         assert any(command.startswith(beginning) for _, command in COMMANDS), f"{beginning} is not used"
 
 
+@pytest.mark.slow(36)
 @pytest.mark.parametrize(("place", "command"), COMMANDS, ids=ids(COMMANDS))
 def test_the_command_runs(place: str, command: str, home: Path) -> None:
     words = shlex.split(command)
@@ -264,6 +266,7 @@ def command_options(command: Any, *words: str) -> dict[tuple[str, ...], set[str]
     return {path: options for one in found for path, options in one.items()}
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize(("place", "command"), INLINE, ids=ids(INLINE))
 def test_a_command_in_a_sentence_has_known_words_and_options(place: str, command: str) -> None:
     words = command.split()[1:]

@@ -45,11 +45,13 @@ def run(module: str) -> None:
     assert not found.failed
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("module", MODULES)
 def test_the_examples_of_a_module_run(module: str) -> None:
     run(module)
 
 
+@pytest.mark.slow(12)
 @pytest.mark.parametrize("path", OPEN, ids=lambda path: path.stem)
 def test_the_examples_of_the_public_functions_run_in_a_folder_with_a_run(
     path: Path, api_project: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def test_a_date_with_one_firm_can_be_trained_on_and_forecast(
     assert np.isnan(forecast[60 - TEST[0], 1:]).all()
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("name", NEURAL)
 @pytest.mark.parametrize("loss", [*LOSSES, QUANTILE])
 def test_losses_handle_dates_with_a_single_firm(

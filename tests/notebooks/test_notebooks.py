@@ -98,6 +98,7 @@ def test_every_figure_is_followed_by_what_it_does_not_show(name: str) -> None:
     assert waiting == 0
 
 
+@pytest.mark.slow(64)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_and_keeps_its_figures_as_a_page(name: str, market: Path, tmp_path: Path) -> None:
     variables = {"PYTHONPATH": str(ROOT)}
@@ -149,6 +150,7 @@ def look_at(page_file: Path, figures: int) -> None:
     assert not errors
 
 
+@pytest.mark.slow(4)
 def test_an_error_in_a_cell_is_one_sentence_and_writes_nothing(market: Path, tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     notebook = market / "notebooks" / "02_peer_network_review.ipynb"

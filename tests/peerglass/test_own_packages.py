@@ -48,6 +48,7 @@ def test_the_users_modules_would_come_first(folder: Path) -> None:
         assert "the users" in python(folder, "-c", f"import {name}").stderr
 
 
+@pytest.mark.slow(12)
 @pytest.mark.parametrize("way", ["-c", "script", "-m", "PYTHONPATH"])
 def test_peerglass_finds_its_own_packages(folder: Path, way: str) -> None:
     (folder / "use.py").write_text(USE)
@@ -79,6 +80,7 @@ def test_the_search_path_is_left_as_it_was(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow(13)
 def test_a_command_trains_in_worker_processes_there(folder: Path, tiny: dict[str, Any]) -> None:
     """Workers are fresh processes with the search path of their parent, here with the user's folder first."""
     for name in PACKAGES[3:]:  # a worker unpickles names of pipelines before any code of ours can run

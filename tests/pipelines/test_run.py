@@ -78,6 +78,7 @@ def done(peerglass: Call) -> str:
     return reports[0].parent.name
 
 
+@pytest.mark.slow(43)
 def test_run_ends_with_a_report_that_loads_nothing_from_elsewhere(done: str) -> None:
     text = Path("runs", done, "report.html").read_text(encoding="utf-8")
     assert text.lower().startswith("<!doctype html>")
@@ -239,6 +240,7 @@ def test_the_run_is_tracked_once_with_a_child_for_every_model(done: str) -> None
     assert pretrained == ["temporal_transformer"]
 
 
+@pytest.mark.slow(4)
 def test_running_again_trains_nothing_and_does_not_change_the_lake(done: str, peerglass: Call) -> None:
     lake = Lake("lake")
     before, forecasts = lake.versions(), lake.read("forecasts")
@@ -283,6 +285,7 @@ def test_run_keeps_an_explanation_until_something_changes_that_it_depends_on(
     assert not is_kept(run), "a task has finished since"
 
 
+@pytest.mark.slow(11)
 def test_each_stage_can_be_repeated_alone(done: str, peerglass: Call) -> None:
     run = open_run(done, Path("runs"))
     (run.folder / "report.html").unlink()
@@ -355,6 +358,7 @@ def at_delay(found: dict[str, Any], delay: int) -> dict[str, Any]:
     return next(row for row in found["results"] if row["delay"] == delay)
 
 
+@pytest.mark.slow(3)
 def test_perfect_foresight_earns_at_delay_0_and_nothing_at_delay_1(foresight: Path, peerglass: Call) -> None:
     found = measured_file(peerglass, foresight)
     at_once, later = at_delay(found, 0), at_delay(found, 1)
@@ -391,6 +395,7 @@ def test_perfect_foresight_is_not_believed(foresight: Path, peerglass: Call) -> 
     assert failed >= {"IC with later returns", "equal to a later return"}
 
 
+@pytest.mark.slow(4)
 def test_signals_are_stored_counted_once_and_shown_again(foresight: Path, peerglass: Call) -> None:
     frame = pl.read_csv(foresight).with_columns(pl.col("signal") * 2, noise=pl.col("signal").shuffle(1))
     frame.write_csv("two.csv")  # other values than those that other tests of this module measure
@@ -520,6 +525,7 @@ def test_a_signal_file_without_a_config_is_a_usage_error(foresight: Path, peergl
 
 
 # The last test, because flags are an input: after it, the config gives a new run.
+@pytest.mark.slow(6)
 def test_rows_flagged_before_training_are_a_hazard_in_the_report(done: str, peerglass: Call) -> None:
     flag = {
         "table": "prices",

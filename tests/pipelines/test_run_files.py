@@ -14,6 +14,7 @@ from pipelines.lake.lake import Lake
 from pipelines.stages import run_config
 
 
+@pytest.mark.slow(3)
 def test_a_run_on_files_reports_the_assumptions_about_them(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

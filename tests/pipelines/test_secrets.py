@@ -219,6 +219,7 @@ PLACES = (
 )
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.text)
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(password=passwords, how=st.sampled_from(("text", "env", "default")))
@@ -314,6 +315,7 @@ def test_an_invalid_yaml_file_is_not_quoted(line: str, peerglass: Call) -> None:
     assert SECRET not in answer.err + answer.out
 
 
+@pytest.mark.slow(2)
 def test_a_whole_run_writes_no_secret_anywhere(
     tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
 ) -> None:

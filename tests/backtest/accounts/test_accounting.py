@@ -26,6 +26,7 @@ DEAR = CostModel.flat(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=
 HOLD = [NAN, NAN]
 
 
+@pytest.mark.slow(14)
 def test_three_days_two_firms_by_hand() -> None:
     """Buy 60% of A and short 40% of B, hold for a day, then move to 50% of A and 0% of B."""
     total_return_index_TN = np.array([[50.0, 20.0], [55.0, 18.0], [49.5, 21.6]])  # A +10% -10%, B -10% +20%

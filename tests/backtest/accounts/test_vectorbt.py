@@ -12,6 +12,7 @@ import warnings
 
 import numpy as np
 import polars as pl
+import pytest
 from ending_markets import STALE, holders_paid, raw_market
 
 from backtest.accounts.accounting import run_book
@@ -93,6 +94,7 @@ def test_nav_equals_that_of_a_plain_loop() -> None:
     assert events > 100
 
 
+@pytest.mark.slow(17)
 def test_nav_equals_that_of_vectorbt() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

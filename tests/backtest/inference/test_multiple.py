@@ -79,6 +79,7 @@ def test_leverage_does_not_change_a_result() -> None:
     np.testing.assert_array_equal(one.superior_V, other.superior_V)
 
 
+@pytest.mark.slow(2)
 def test_20_books_without_skill_are_called_good_in_at_most_7_per_cent_of_100_samples() -> None:
     rng = np.random.default_rng(0)
     rejected = named = outside = single = 0

@@ -617,6 +617,7 @@ def by_reference(market: Market, reference: Reference, entry: Feature, sessions:
     return out
 
 
+@pytest.mark.slow(3)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the references divide by a flat range
 @pytest.mark.parametrize("name", sorted(CHARACTERISTICS))
 def test_characteristic_equals_its_scalar_reference(panel: Panel, market: Market, name: str) -> None:

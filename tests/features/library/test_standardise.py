@@ -83,6 +83,7 @@ def slow(
     return out, (inside & ~known).astype(np.float64)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_transforms_equal_a_loop_over_dates_and_firms(rule: TransformRule, market: Market) -> None:
     values_TNF, universe_TN, group_TN = market

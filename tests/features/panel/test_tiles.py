@@ -248,6 +248,7 @@ def test_blocks_cover_all_firms_once_and_share_no_cache_line() -> None:
     assert firm_blocks(10, 0) == []
 
 
+@pytest.mark.slow(2)
 def test_features_import_without_numba_and_work_on_read_only_disks() -> None:
     light = """
 import sys, features.arithmetic.rolling, features.library.characteristics, features.arithmetic.transforms

@@ -82,6 +82,7 @@ def assert_same(name: str, data: PanelTensors, config: FitConfig) -> None:
     assert float((weights - others).abs().mean()) < 1e-6
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer"])
 def test_compiled_steps_make_the_same_losses_gradients_and_weights(name: str, data: PanelTensors) -> None:
     assert_same(name, data, FitConfig(batch_dates=4, precision="float32"))

@@ -105,6 +105,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(name: str) ->
     assert not np.array_equal(fitted(name, seed=4).forecast(data, TEST), want, equal_nan=True)
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("name", NEURAL)
 @pytest.mark.parametrize("loss", ["mse", "huber", "ic"])
 def test_a_linear_signal_is_recovered(name: str, loss: str) -> None:

@@ -142,6 +142,7 @@ def test_quantiles_cover_what_they_say_and_widen_where_the_target_does() -> None
     assert kept < 0.85 * float(quantile(start, y_V, known_V, LEVELS).detach())
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.kind == "neural"])
 @pytest.mark.parametrize("loss", ["pairwise", "quantile"])
 def test_every_neural_model_learns_from_ranks_and_quantiles(

@@ -92,6 +92,7 @@ def test_ridge_keeps_its_penalty_and_lightgbm_its_rounds() -> None:
     assert not np.array_equal(model.forecast(data, TEST), trees.forecast(data, TEST))
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("name", [name for name in SMALL if name not in ("zero", "reversal", "momentum")])
 def test_it_reads_validation_labels_and_none_after_them(name: str) -> None:
     data, given = panel(), arrays()

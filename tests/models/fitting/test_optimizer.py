@@ -6,6 +6,7 @@ import copy
 import os
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from warm import Process
@@ -56,6 +57,7 @@ def test_steps_and_state_are_those_of_torch_to_the_bit() -> None:
         assert all(torch.equal(moments[name], other[index][name]) for name in moments)
 
 
+@pytest.mark.slow(5)
 def test_training_does_not_load_the_compiler() -> None:
     with Process(TRAINS, env={**os.environ, "PYTHONPATH": str(TESTS)}) as process:
         out, err = process.communicate(timeout=60)

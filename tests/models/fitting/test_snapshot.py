@@ -60,6 +60,7 @@ def bits(fitted: Fitted) -> dict[str, bytes]:
     return {name: np.asarray(value).tobytes() for name, value in fitted.tensors().items()}
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("name", NEURAL)
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_resumed_weights_equal_undisturbed_ones_to_the_bit(name: str, epoch: int, data: PanelTensors) -> None:

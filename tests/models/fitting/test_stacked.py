@@ -79,6 +79,7 @@ def compare(name: str, given: dict[str, Any], data: PanelTensors, config: FitCon
     return [len(one.history) for one in together]
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("name", STACKABLE)
 def test_a_seed_ends_where_it_ends_alone(
     name: str, data: PanelTensors, every_model: dict[str, dict[str, Any]]
@@ -93,6 +94,7 @@ def _in_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.usefixtures("_in_float64")
 @pytest.mark.parametrize("name", STACKABLE)
 def test_what_differs_is_rounding(
@@ -110,6 +112,7 @@ def test_what_differs_is_rounding(
             assert mine.valid_ic == pytest.approx(theirs.valid_ic, abs=1e-6)
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("loss", [*LOSSES, QUANTILE])
 @pytest.mark.parametrize("name", ["mlp", "temporal_peer"])
 def test_with_every_loss(

@@ -120,6 +120,7 @@ def engine_of(name: str, data: PanelTensors, config: FitConfig) -> SingleSeed:
     return SingleSeed(module.to(ON_DEVICE).train(), data, config, 0, TRAIN)
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("in_host_memory", [False, True], ids=["panel-on-device", "panel-on-host"])
 @pytest.mark.parametrize("firms", [None, 4])
 @pytest.mark.parametrize("name", NEURAL)
@@ -134,6 +135,7 @@ def test_a_step_reads_nothing_back(name: str, firms: int | None, in_host_memory:
     assert loss.shape == norm.shape == (1,)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("in_host_memory", [False, True], ids=["panel-on-device", "panel-on-host"])
 @pytest.mark.parametrize("firms", [None, 4])
 @pytest.mark.parametrize("name", [name for name in NEURAL if can_stack(name, FitConfig())])

@@ -542,6 +542,7 @@ def chain() -> tuple[PanelTensors, np.ndarray, np.ndarray]:
     return data, one_hop, two_hops
 
 
+@pytest.mark.slow(6)
 def test_two_layers_carry_a_second_hop_and_one_does_not() -> None:
     data, one_hop, two_hops = chain()
     correlation = {}

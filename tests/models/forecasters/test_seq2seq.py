@@ -146,6 +146,7 @@ def test_day_weights_are_those_of_the_horizon_of_the_label() -> None:
     torch.testing.assert_close(model(changed, ablation), model(batch, ablation), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("loss", ["mse", "ic", "quantile"])
 def test_every_horizon_is_learned_and_restored(loss: str) -> None:
     data = panel()

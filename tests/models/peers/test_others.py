@@ -146,6 +146,7 @@ def largest_saved(module: Forecaster, batch: Batch) -> int:
     return max(sizes) // len(batch.m_BN)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("options", [{}, {"market_tokens": 2}], ids=str)
 @pytest.mark.parametrize("name", ["self_peer", "temporal_peer"])
 def test_no_matrix_over_pairs_of_firms_is_kept_for_the_backward_pass(

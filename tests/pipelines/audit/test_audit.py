@@ -60,6 +60,7 @@ def base(tiny_settings: Mapping[str, Any], every_model: dict[str, dict[str, Any]
     }
 
 
+@pytest.mark.slow(6)
 @pytest.mark.parametrize("name", LEAKS)
 def test_planted_leak_is_caught_and_named(
     name: str, base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -96,6 +97,7 @@ def test_all_kinds_of_leaks_are_covered() -> None:
     }
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_clean_market_has_no_failures_or_warnings(seed: int, base: dict[str, Any]) -> None:
     """Set PEERGLASS_AUDIT_SEEDS=20 to try twenty markets. Every other one has many delistings."""

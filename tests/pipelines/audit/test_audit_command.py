@@ -77,6 +77,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return choose
 
 
+@pytest.mark.slow(5)
 def test_run_is_audited_once_before_training(done: str, peerglass: Call) -> None:
     run = open_run(done, Path("runs"))
     table = run.read_table("audit")
@@ -107,6 +108,7 @@ def test_the_audit_is_in_mlflow(done: str) -> None:
     assert "audit.json" in {file.path for file in client.list_artifacts(parent.info.run_id)}
 
 
+@pytest.mark.slow(2)
 def test_audit_of_a_run_uses_its_checkpoints(done: str, peerglass: Call) -> None:
     answer = peerglass("audit", done, "--output", "runs")
     assert answer.code == 0, answer.out + answer.err
@@ -201,6 +203,7 @@ def test_high_validation_ics_and_sharpe_ratios_are_named(done: str) -> None:
     assert "Book long_only of ridge has a net Sharpe ratio of 15.0" in named
 
 
+@pytest.mark.slow(4)
 def test_leaky_input_stops_a_run_before_training(peerglass: Call, only: Callable[..., None]) -> None:
     only("fingerprints", "horizons")
     assert peerglass("ingest", "tiny.yaml").code == 0
@@ -233,6 +236,7 @@ def test_invalid_commands_raise_with_a_message(peerglass: Call) -> None:
     assert "need a CONFIG" in answer.err
 
 
+@pytest.mark.slow(3)
 def test_the_stored_forecasts_of_shorter_horizons_are_compared_with_the_checkpoint(
     peerglass: Call, only: Callable[..., None]
 ) -> None:

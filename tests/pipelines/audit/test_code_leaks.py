@@ -100,6 +100,7 @@ def test_a_pool_that_trains_on_the_test_is_caught(honest: Market, monkeypatch: p
     assert "sessions outside its training and validation sessions" in result.sentence
 
 
+@pytest.mark.slow(6)
 def test_the_pool_itself_is_used_and_passes(honest: Market) -> None:
     config, tables = honest
     models = {"ridge": config.models["ridge"]}
@@ -255,6 +256,7 @@ def with_seed(subject: Subject, seed: int, cuts: int) -> Subject:
     return dataclasses.replace(subject, seed=seed, budget=dataclasses.replace(subject.budget, cuts=cuts))
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize(
     ("dates", "kind"), [(fridays, "Fridays"), (first_of_month, "first sessions of a month")]
 )

@@ -172,6 +172,7 @@ def test_features_and_universe_equal_those_of_a_panel_that_ends_at_t(
     assert_same_until(t, true, build_dataset(until, tiny_config))
 
 
+@pytest.mark.slow(10)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("seed", MODEL_SEEDS)
 def test_forecasts_up_to_t_do_not_depend_on_later_data(  # noqa: PLR0917 (fixtures)
@@ -206,6 +207,7 @@ def compare_forecasts(  # noqa: PLR0917 (what, on what, when, where)
     return left_BN
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.kind == "neural"])
 def test_training_steps_do_not_depend_on_later_listings(
     model: str,
@@ -269,6 +271,7 @@ def test_planted_survivorship_in_the_universe_is_detected(
         assert_same_until(t, leaky, noisy)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("model", ["ridge", "temporal_peer"])
 @pytest.mark.parametrize("leak", ["scaler", "groups", "purge"])
 def test_planted_fit_beyond_training_sessions_is_detected(  # noqa: PLR0917 (fixtures)

@@ -106,6 +106,7 @@ def lake(here: Path, tiny: dict[str, Any], peerglass: Call) -> dict[str, tuple[i
 # Errors that stop a command.
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize(
     ("changes", "arguments", "words"),
     [
@@ -323,6 +324,7 @@ def test_a_training_that_diverges_exits_5_and_keeps_the_folds_that_did_not(
     assert kept["model"].unique().to_list() == ["ridge"]
 
 
+@pytest.mark.slow(2)
 def test_an_unreachable_tracking_server_exits_6_and_loses_nothing(
     here: Path, tiny: dict[str, Any], peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,6 +380,7 @@ def trained(
     shutil.copytree(tmp_path / "runs", folder / "runs")
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize(
     "damage", ["cut", "empty", "other bytes", "garbage json", "json of another", "gone", "shape"]
 )
@@ -457,6 +460,7 @@ def test_a_bug_exits_1_without_a_traceback_unless_asked(
     assert 'raise RuntimeError("boom")' in with_traceback.err
 
 
+@pytest.mark.slow(3)
 def test_the_real_command_exits_with_the_same_codes(here: Path, tiny: dict[str, Any]) -> None:
     config = files_config(here, tiny, GOOD_ROWS)
     command = [sys.executable, "-c", PEERGLASS]

@@ -118,6 +118,7 @@ def test_validate_opens_the_files_and_checks_their_columns(bars: pl.DataFrame, p
     assert not Path("data").exists(), "nothing is stored"
 
 
+@pytest.mark.slow(7)
 def test_the_config_runs_from_ingest_to_report(bars: pl.DataFrame, peerglass: Call) -> None:
     Path("kurse.csv").write_bytes(german(bars))
     assert peerglass("init", "kurse.csv", "--config", "mine.yaml").code == 0

@@ -197,6 +197,7 @@ def done(peerglass: Call) -> Run:
     return open_run(report.parent.name, Path("runs"))
 
 
+@pytest.mark.slow(7)
 def test_a_variant_forecasts_the_same_as_its_model_alone(
     done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +294,7 @@ def test_a_variant_is_explained_under_its_name(done: Run, peerglass: Call) -> No
         assert frame["model"].unique().to_list() == ["tt_linear"]
 
 
+@pytest.mark.slow(3)
 def test_init_from_finds_the_entry_of_the_same_model(done: Run, tiny: dict[str, Any]) -> None:
     earlier = done.run_id
 

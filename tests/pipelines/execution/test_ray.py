@@ -76,6 +76,7 @@ def ended(
         }
 
 
+@pytest.mark.slow(8)
 def test_a_killed_machine_and_a_killed_worker_lose_nothing(
     machines: Machines, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_machine_with_other_code_is_refused() -> None:
     assert "has other code of Peerglass than this one" in str(report.error)
 
 
+@pytest.mark.slow(15)
 def test_a_killed_driver_is_continued_on_another_machine_with_the_forecasts_of_one_process(
     machines: Machines, tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

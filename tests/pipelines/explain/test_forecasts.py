@@ -115,6 +115,7 @@ def column(frame: pl.DataFrame, name: str) -> FloatArray:
     return frame[name].to_numpy().astype(np.float64)
 
 
+@pytest.mark.slow(3)
 def test_the_values_of_one_forecast_add_up_to_the_stored_forecast(
     explain: Call, tested: pl.DataFrame, tmp_path: Path
 ) -> None:
@@ -516,6 +517,7 @@ class Elsewhere:
         return [pickle.loads(pickle.dumps(attempt(self._call, shared, pickle.loads(item), ticket, print)))]  # noqa: S301
 
 
+@pytest.mark.slow(3)
 def test_the_step_of_a_run_gives_the_same_on_every_engine(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

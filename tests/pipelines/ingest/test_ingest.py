@@ -339,6 +339,7 @@ def test_a_live_source_that_refuses_from_the_start_leaves_the_lake_unchanged(tmp
     assert lake.versions() == {}
 
 
+@pytest.mark.slow(9)
 @pytest.mark.skipif(
     not (DATA / "nasdaq_prices.parquet").exists(), reason="the shared Nasdaq data is not here"
 )

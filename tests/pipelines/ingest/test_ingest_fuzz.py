@@ -148,6 +148,7 @@ def decides(row: dict[str, Any]) -> tuple[object, ...]:
     return (row["date"], row["ticker"], *earned) if finite else meaning(row)
 
 
+@pytest.mark.slow(4)
 @settings(max_examples=200, deadline=None)
 @given(deliveries(max_size=12))
 @example(frame_of([]))
@@ -189,6 +190,7 @@ def test_the_order_of_delivery_changes_nothing(frame: pl.DataFrame, random: Any)
     assert first.collapsed == second.collapsed
 
 
+@pytest.mark.slow(2)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(deliveries(max_size=10), min_size=1, max_size=3),

@@ -62,6 +62,7 @@ def refused(capsys: pytest.CaptureFixture[str], what: str) -> None:
     assert "name another folder in 'lake', or delete that one" in error.replace("Name", "name")
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize(
     "other",
     [
@@ -82,6 +83,7 @@ def test_another_simulated_market_is_refused_before_anything_is_written(
     assert peerglass({"kind": "simulated", **other}, "--replace") == 2
 
 
+@pytest.mark.slow(2)
 def test_a_simulated_market_may_grow_and_shrink(peerglass: Peerglass, folder: Path) -> None:
     for sessions in (60, 61, 59):
         market = {**MARKET, "sessions": sessions}

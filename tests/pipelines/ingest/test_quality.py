@@ -449,6 +449,7 @@ def test_flagged_rows_are_stored_and_counted_and_a_repeat_changes_nothing(tmp_pa
     assert lake.versions() == versions
 
 
+@pytest.mark.slow(7)
 @settings(max_examples=5, deadline=None)
 @example(cuts=list(range(4, len(DEFECTS), 3)), spare=9.0)
 @given(

@@ -201,6 +201,7 @@ KEYS = [(day, firm) for day in range(9) for firm in "ABC"]
 rows_of = st.dictionaries(st.sampled_from(KEYS), st.sampled_from([1.0, 2.0, 3.0]), min_size=1, max_size=27)
 
 
+@pytest.mark.slow(3)
 @settings(max_examples=25, deadline=None)
 @given(deliveries=st.lists(rows_of, min_size=2, max_size=4), piece=st.sampled_from([1, 4, 100]))
 def test_after_every_delivery_the_lake_equals_a_new_one(

@@ -69,6 +69,7 @@ def files() -> set[Path]:
     return {path for path in OUTPUT.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow(2)
 def test_the_list_agrees_with_the_runs_own_tables(first: Path) -> None:
     second, one = summarise_runs(OUTPUT)
     assert (second.run_id.partition("-")[0], one.run_id) == ("second", first.name)

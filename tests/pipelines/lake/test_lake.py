@@ -215,6 +215,7 @@ for fold in range(int(sys.argv[2])):
 """
 
 
+@pytest.mark.slow(2)
 def test_a_killed_writer_loses_no_commit_and_a_rerun_duplicates_nothing(tmp_path: Path) -> None:
     folds = 12
     (tmp_path / "tests_lake_rows.py").write_text(Path(__file__).read_text())

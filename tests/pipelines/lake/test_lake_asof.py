@@ -59,6 +59,7 @@ def test_a_run_as_of_a_version_records_it_and_equals_the_earlier_run(
     assert set(ratio[np.isfinite(ratio)]) == {2.0}
 
 
+@pytest.mark.slow(3)
 def test_run_and_tune_as_of_a_version_ingest_nothing(twice: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = CliRunner().invoke(app, ["run", str(twice), "--as-of", "1"], catch_exceptions=False)
     assert result.exit_code == 0
@@ -84,6 +85,7 @@ def measured_at(config: Path, as_of: str | None) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow(2)
 def test_a_signal_file_is_evaluated_on_an_earlier_lake(twice: Path) -> None:
     rows = Lake("lake").read("prices", version=1).select("date", "ticker", signal=pl.col("close"))
     rows.write_csv("signal.csv")

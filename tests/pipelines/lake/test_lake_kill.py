@@ -31,6 +31,7 @@ with progress.stage("ingest"):
 """
 
 
+@pytest.mark.slow(16)
 def test_an_ingest_survives_kills_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location("kill_ingest", SCRIPT)
     assert spec is not None

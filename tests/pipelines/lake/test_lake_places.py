@@ -107,6 +107,7 @@ def test_create_upsert_read_and_refuse(place: Place) -> None:
         lake.read("securities")
 
 
+@pytest.mark.slow(4)
 def test_as_of_a_time_and_as_of_a_version(place: Place) -> None:
     lake = place.lake()
     moments = []
@@ -148,6 +149,7 @@ def test_as_of_a_time_and_as_of_a_version(place: Place) -> None:
             lake.versions_as_of(wrong)
 
 
+@pytest.mark.slow(2)
 def test_compaction_keeps_every_version_and_its_number(place: Place) -> None:
     lake = place.lake()
     for day in range(6):
@@ -172,6 +174,7 @@ def test_compaction_keeps_every_version_and_its_number(place: Place) -> None:
     assert_frame_equal(lake.read("prices", version=6), before[6])
 
 
+@pytest.mark.slow(3)
 def test_a_vacuum_keeps_the_newest_and_what_runs_recorded(place: Place) -> None:
     lake = place.lake()
     for version in range(1, 6):
@@ -220,6 +223,7 @@ def test_after_compaction_a_vacuum_frees_the_small_files_of_a_recorded_version(p
     assert_frame_equal(lake.read("prices", version=4), whole)
 
 
+@pytest.mark.slow(5)
 def test_two_concurrent_processes_store_every_key_once(place: Place) -> None:
     rounds = 12
     with ExitStack() as stack:
@@ -257,6 +261,7 @@ def writing(place: Place, first: int, rounds: int) -> Iterator[subprocess.Popen[
             process.kill()
 
 
+@pytest.mark.slow(4)
 def test_a_config_with_a_url_ingests_and_trains(
     place: Place, tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +283,7 @@ def test_a_config_with_a_url_ingests_and_trains(
     assert made == {"runs", "features"}, "a URL is never made a folder"
 
 
+@pytest.mark.slow(15)
 @pytest.mark.parametrize("name", ["my%20lake", "a?b", "a[1]", "a|b", "a\\b"])
 def test_a_folder_whose_name_the_tables_cannot_have_is_refused_with_the_sign(
     name: str, tiny: dict[str, Any], tmp_path: Path

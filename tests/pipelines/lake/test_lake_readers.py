@@ -113,6 +113,7 @@ def stored_run(uri: str, experiment: str, **tags: str) -> str:
     return str(client.create_run(made, tags=tags).info.run_id)
 
 
+@pytest.mark.slow(2)
 def test_versions_recorded_in_the_tracking_store_are_kept(
     lake: Lake, tiny: dict[str, Any], peerglass: Call
 ) -> None:

@@ -57,6 +57,7 @@ def trained(settings: Config, tables: Tables) -> tuple[ModelVersion, NightData]:
     return version, night_data(settings, lake, days[260], progress)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("model", ["temporal_peer", "self_peer", "mlp", "ridge", "lightgbm", "zero"])
 def test_values_add_up_to_the_stored_signal(
     model: str,

@@ -60,6 +60,7 @@ def nights(
     return Nights(here, peerglass, tuple(sessions[: desk_nights.PLAYED]), sessions[desk_nights.PLAYED])
 
 
+@pytest.mark.slow(3)
 def test_nights_whose_tables_agree_go_on(nights: Nights) -> None:
     assert nights.night().code == 0
     assert list(nights.states()) == [*nights.played, nights.next]
@@ -153,6 +154,7 @@ def test_a_first_night_that_was_killed_before_its_book_is_played_first(nights: N
     assert (again.code, again.out.count("already done")) == (0, 1), again.err
 
 
+@pytest.mark.slow(2)
 def test_an_interrupted_night_whose_session_is_withdrawn_does_not_count(nights: Nights) -> None:
     assert nights.night().code == 0
     nights.roll_back("nights", 1)
@@ -197,6 +199,7 @@ def test_a_config_that_changed_is_named_and_refused(nights: Nights, setting: str
     assert list(nights.states()) == list(nights.played)
 
 
+@pytest.mark.slow(3)
 def test_an_accepted_change_is_recorded_once(nights: Nights) -> None:
     setting = ("--set", "backtest.costs.half_spread_bps=20")
     dry = nights.night(*setting, "--dry-run", "--accept-changes")
@@ -346,6 +349,7 @@ def test_firms_whose_whole_history_is_withdrawn_are_missed(nights: Nights) -> No
     assert nights.peerglass("nightly", "desk.yaml").code == 0, "a single firm may go"
 
 
+@pytest.mark.slow(4)
 def test_a_delivery_that_the_calendar_expects_is_late(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +398,7 @@ def test_nobody_waits_for_what_cannot_come(nights: Nights, monkeypatch: pytest.M
     assert (gone.code, "prices.csv" in gone.err) == (3, True)
 
 
+@pytest.mark.slow(7)
 def test_a_dry_run_names_every_training_of_the_nights_to_come(nights: Nights) -> None:
     days = desk_nights.days()[desk_nights.FIRST :]
     nights.deliver(days[8])
@@ -408,6 +413,7 @@ def test_a_dry_run_names_every_training_of_the_nights_to_come(nights: Nights) ->
     assert dry.out.count("  training    ") == 2
 
 
+@pytest.mark.slow(12)
 def test_a_dry_run_names_the_nights_on_which_the_book_decides(nights: Nights) -> None:
     days = desk_nights.days()[desk_nights.FIRST :]
     book = {"kind": "top_k_long_only", "k": 4, "rebalance_on": "friday"}
@@ -423,6 +429,7 @@ def test_a_dry_run_names_the_nights_on_which_the_book_decides(nights: Nights) ->
     assert "book        weekly does not decide (friday)" in dry.out
 
 
+@pytest.mark.slow(4)
 def test_a_dry_run_knows_what_an_interrupted_night_has_decided(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,6 +446,7 @@ def test_a_dry_run_knows_what_an_interrupted_night_has_decided(
     assert nights.rows("promotions")["session"].to_list() == [nights.played[0], nights.next]
 
 
+@pytest.mark.slow(5)
 def test_a_lake_that_is_older_than_the_output_folder_goes_on(nights: Nights) -> None:
     backup = nights.folder / "backup"
     shutil.copytree(nights.folder / "lake", backup)
@@ -460,6 +468,7 @@ def test_a_lake_that_is_older_than_the_output_folder_goes_on(nights: Nights) -> 
     assert nights.rows("books").drop("created_at").equals(undisturbed["books"])
 
 
+@pytest.mark.slow(3)
 def test_the_journal_of_another_lake_at_the_same_place_is_discarded(nights: Nights) -> None:
     shutil.rmtree(nights.folder / "lake")
     nights.deliver(nights.played[-1])
@@ -472,6 +481,7 @@ def test_the_journal_of_another_lake_at_the_same_place_is_discarded(nights: Nigh
     assert list(nights.states()) == [nights.played[-1]]
 
 
+@pytest.mark.slow(7)
 @pytest.mark.parametrize("damage", ["locked", "not a database"])
 def test_a_night_is_recorded_although_the_tracking_file_cannot_be_used(
     nights: Nights, monkeypatch: pytest.MonkeyPatch, damage: str
@@ -500,6 +510,7 @@ def test_a_night_is_recorded_although_the_tracking_file_cannot_be_used(
     assert not list(spool.glob("*.json"))
 
 
+@pytest.mark.slow(11)
 @pytest.mark.parametrize("damage", ["a file is gone", "all is gone", "garbage"])
 def test_the_printed_cure_of_a_missing_checkpoint_works(nights: Nights, damage: str) -> None:
     champion = nights.rows("nights")["version"][-1]

@@ -73,6 +73,7 @@ def states() -> list[tuple[dt.date, str]]:
     return list(zip(nights["session"], nights["state"], strict=True))
 
 
+@pytest.mark.slow(4)
 def test_nights_are_played_in_order_once_and_caught_up(peerglass: Call, settings: dict[str, Any]) -> None:
     write_config(
         {**settings, "nightly": {**settings["nightly"], "retrain": {"when": "sessions", "every": 3}}}
@@ -124,6 +125,7 @@ def test_nights_are_played_in_order_once_and_caught_up(peerglass: Call, settings
     assert closed.code in (2, 3)
 
 
+@pytest.mark.slow(6)
 def test_a_night_in_a_new_process_equals_one_that_is_caught_up(
     peerglass: Call, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +145,7 @@ def test_a_night_in_a_new_process_equals_one_that_is_caught_up(
     assert books[0].equals(books[1])
 
 
+@pytest.mark.slow(3)
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     peerglass: Call, settings: dict[str, Any]
 ) -> None:
@@ -181,6 +184,7 @@ def test_a_second_process_ends_with_a_sentence(peerglass: Call, settings: dict[s
     assert not Lake("lake").exists("prices")
 
 
+@pytest.mark.slow(3)
 def test_a_failed_check_fails_the_night_and_the_next_one_makes_its_decision(
     peerglass: Call, settings: dict[str, Any]
 ) -> None:
@@ -227,6 +231,7 @@ def test_a_failed_check_fails_the_night_and_the_next_one_makes_its_decision(
     assert book["trade"].to_list() == book["weight"].to_list() == [pytest.approx(1 / 3)] * 3
 
 
+@pytest.mark.slow(7)
 def test_a_promotion_counts_from_the_next_night(peerglass: Call, settings: dict[str, Any]) -> None:
     nightly = {
         **settings["nightly"],

@@ -51,6 +51,7 @@ def test_another_model_of_the_night_leaves_its_other_settings(tmp_path: Path) ->
     assert changed.nightly.book == "long_only"
 
 
+@pytest.mark.slow(8)
 def test_the_nightly_job_on_yahoo_plays_two_nights_with_the_real_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.slow(17)
 def test_a_night_killed_after_every_step_ends_as_if_undisturbed(tmp_path: Path, script: ModuleType) -> None:
     settings = {
         **script.SETTINGS,

@@ -82,6 +82,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow(14)
 def test_a_tracking_server_that_stops_in_mid_night_delays_the_record_alone(
     peerglass: Call, settings: dict[str, Any], backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("left", [24_000, 300_000])
 def test_a_full_disk_ends_the_night_with_a_sentence_and_the_next_call_completes_it(
     peerglass: Call, settings: dict[str, Any], small_disk: Path, monkeypatch: pytest.MonkeyPatch, left: int
@@ -168,6 +170,7 @@ def test_a_full_disk_ends_the_night_with_a_sentence_and_the_next_call_completes_
     assert not list(small_disk.rglob("*.partial"))
 
 
+@pytest.mark.slow(3)
 def test_a_clock_set_back_by_two_days_changes_neither_order_nor_signals(
     peerglass: Call, settings: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,6 +207,7 @@ main()
 """
 
 
+@pytest.mark.slow(8)
 def test_of_two_processes_one_plays_the_night_and_the_other_leaves_or_waits(
     peerglass: Call, settings: dict[str, Any]
 ) -> None:
@@ -236,6 +240,7 @@ def test_of_two_processes_one_plays_the_night_and_the_other_leaves_or_waits(
     assert signals["revision"].unique().to_list() == [1]
 
 
+@pytest.mark.slow(11)
 def test_a_process_whose_clock_is_two_days_slow_plays_the_next_night(
     peerglass: Call, settings: dict[str, Any]
 ) -> None:
@@ -263,6 +268,7 @@ def test_a_process_whose_clock_is_two_days_slow_plays_the_next_night(
     assert signals["revision"].unique().to_list() == [1]
 
 
+@pytest.mark.slow(4)
 def test_yahoo_that_refuses_ends_the_night_with_what_is_missing_and_the_next_call_plays_it(
     peerglass: Call, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -246,6 +246,7 @@ def evaluated(version: ModelVersion, config: Config, lake: Lake) -> pl.DataFrame
     return ensemble_table(forecasts_to_arrays(pl.concat(rows), dataset.panel), dataset.panel).sort("ticker")
 
 
+@pytest.mark.slow(53)
 def test_every_night_says_what_an_evaluation_on_its_data_says(season: Season) -> None:
     stored = read_signals(season.lake, season.config.name)
     assert stored["session"].unique().sort().to_list() == season.market.days[FIRST : FIRST + NIGHTS]
@@ -294,6 +295,7 @@ def test_the_events_of_the_season_happened(season: Season) -> None:
     np.testing.assert_allclose(ranks["rank"].to_numpy(), 0.5)
 
 
+@pytest.mark.slow(8)
 def test_todays_data_differ_exactly_where_a_correction_explains_it(season: Season) -> None:
     days, firms = season.market.days, season.market.firms
     price = ("prices", firms[5], days[WRONG_PRICE], "corrected")

@@ -174,6 +174,7 @@ def test_a_live_run_has_no_test_to_measure(live: str, peerglass: Call, verb: str
     assert "folds.scheme is live" in whole.err.splitlines()[-1]
 
 
+@pytest.mark.slow(3)
 def test_a_live_run_is_audited_listed_and_not_trained_twice(live: str, peerglass: Call) -> None:
     audited = peerglass("audit", live, "--output", "runs")
     assert audited.code == 0, audited.out

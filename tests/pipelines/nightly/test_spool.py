@@ -114,6 +114,7 @@ def contents(server: Server) -> list[Contents]:
     ]
 
 
+@pytest.mark.slow(13)
 def test_nights_wait_for_a_server_that_stops_and_arrive_once(
     server: Server,
     versions: Versions,
@@ -179,6 +180,7 @@ def test_nights_wait_for_a_server_that_stops_and_arrive_once(
     assert contents(server) == before
 
 
+@pytest.mark.slow(3)
 def test_a_night_that_failed_and_was_repeated_is_one_run(versions: Versions) -> None:
     config, client = versions.config, MlflowClient(tracking_uri=versions.config.tracking.uri)
     good = night(config, versions, DAYS[0])

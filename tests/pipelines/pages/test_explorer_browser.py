@@ -210,6 +210,7 @@ def test_a_phone_scrolls_in_one_direction_only(show: Show, scheme: str) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
+@pytest.mark.slow(4)
 def test_a_network_without_edges_one_date_one_firm_and_no_verdict(show: Show) -> None:
     page = show(made_tables(TICKERS[:1], (None,), DATES[:1], edges=False, verdict=False))
     assert page.inner_text("#ticker") == "AAA"

@@ -249,6 +249,7 @@ def test_sections_without_data_are_omitted() -> None:
     assert re.findall(r'href="#([a-z]+)"', page) == ["top", "trials", "models", "provenance", "config"]
 
 
+@pytest.mark.slow(9)
 @pytest.mark.parametrize(
     ("table", "anchors"),
     [

@@ -25,6 +25,7 @@ def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     return command(monkeypatch, capfd)
 
 
+@pytest.mark.slow(4)
 def test_a_combinatorial_run_shows_the_distribution_over_paths(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
 ) -> None:

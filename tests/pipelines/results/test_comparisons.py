@@ -80,6 +80,7 @@ def answers(result: Evaluation, **kwargs: Any) -> dict[tuple[str, str], str]:  #
     return {(row["model"], row["baseline"]): row["beats"] for row in deciding_rows(table)}
 
 
+@pytest.mark.slow(5)
 def test_equal_models_rarely_beat_each_other_and_a_better_one_does() -> None:
     two: dict[str, Any] = {"models": {"ridge": {}, "tcn": {}}, "delays": (1,)}
     equal = [

@@ -110,6 +110,7 @@ def test_a_recorded_return_or_reason_is_not_an_unknown_delisting(tiny: dict[str,
     assert table_of(panel_of(dict.fromkeys("ABCD", 7)), tiny) is None
 
 
+@pytest.mark.slow(3)
 def test_unknown_delistings_are_in_the_report_of_a_run_that_has_some(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def shown(run_id: str) -> str:
     return Path("runs", run_id, "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow(3)
 def test_set_on_a_run_adds_an_evaluation(done: str, peerglass: Call) -> None:
     first = shown(done)
     kept = {path: path.read_bytes() for path in Path("runs", done).rglob("*.parquet")}
@@ -108,6 +109,7 @@ def test_set_on_a_run_adds_an_evaluation(done: str, peerglass: Call) -> None:
     assert named[1] in unknown.err
 
 
+@pytest.mark.slow(2)
 def test_a_repeated_command_with_other_costs_does_not_change_the_assumptions_of_a_report(
     done: str, peerglass: Call
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_repeated_command_with_other_costs_does_not_change_the_assumptions_of_
     assert "99.0" not in re.findall(r"half_spread_bps: ([\d.]+)", shown(done))
 
 
+@pytest.mark.slow(3)
 def test_a_repeated_evaluation_is_the_newest_and_is_shown(done: str, peerglass: Call) -> None:
     three = ("--set", "backtest.costs.half_spread_bps=3")
     for options, expected in ((three, 3), (("--set", "backtest.costs.half_spread_bps=4"), 4), (three, 3)):
@@ -163,6 +166,7 @@ def test_a_report_made_again_is_the_same_to_the_byte(done: str, peerglass: Call)
     assert shown(done) == first
 
 
+@pytest.mark.slow(3)
 def test_changed_rates_in_the_same_file_give_a_new_evaluation(done: str, peerglass: Call) -> None:
     days = pl.date_range(dt.date(2014, 1, 1), dt.date(2017, 1, 1), "1w", eager=True)
     rates, run = Path("rates.csv"), open_run(done, Path("runs"))

@@ -22,6 +22,7 @@ from pipelines.stages import train_config, write_report
 SEQ2SEQ = {"encoder": {"width": 8, "heads": 2, "layers": 1}}
 
 
+@pytest.mark.slow(3)
 def test_forecasts_of_every_horizon_are_stored_measured_and_shown(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     return command(monkeypatch, capfd)
 
 
+@pytest.mark.slow(5)
 def test_two_models_of_one_run_have_the_tests_of_its_evaluation(runs: tuple[Path, str, str]) -> None:
     output, first, _ = runs
     result = compare([open_candidate(f"{first}:{model}", output) for model in ("ridge", "mlp")])

@@ -31,6 +31,7 @@ def verdicts(frame: pl.DataFrame, *wanted: str) -> list[str]:
     return frame.filter(pl.col("verdict").is_in(wanted))["check"].to_list()
 
 
+@pytest.mark.slow(26)
 @pytest.mark.parametrize("name", DOCTORED)
 def test_a_doctored_signal_is_flagged(simulated: Ground, name: str) -> None:
     found = findings(DOCTORED[name](simulated), simulated)
@@ -38,6 +39,7 @@ def test_a_doctored_signal_is_flagged(simulated: Ground, name: str) -> None:
     assert found["verdict"][0] == "fail", "the worst finding comes first"
 
 
+@pytest.mark.slow(15)
 @pytest.mark.parametrize("name", CLEAN)
 def test_an_honest_signal_is_not_flagged(simulated: Ground, name: str) -> None:
     found = findings(CLEAN[name](simulated), simulated)
@@ -52,12 +54,14 @@ def test_the_truth_of_the_market_is_not_flagged(simulated: Ground) -> None:
     assert highest > 0.05, "the strongest honest signal is nearly at the limit"
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("name", HIDDEN)
 def test_what_the_file_does_not_show_is_not_claimed(simulated: Ground, name: str) -> None:
     """The guide names these cases: a guard that flagged them would flag honest signals as well."""
     assert verdicts(findings(HIDDEN[name](simulated), simulated), "fail") == []
 
 
+@pytest.mark.slow(7)
 @pytest.mark.parametrize("horizon", [5, 21])
 def test_longer_labels_flag_no_honest_signal(simulated: Ground, horizon: int) -> None:
     for signal in (truth, CLEAN["momentum"], CLEAN["slow characteristic"], CLEAN["industry dummy"]):
@@ -75,12 +79,14 @@ def nasdaq() -> Ground:
     return ground(build_panel(prices), None, seed=20261122)
 
 
+@pytest.mark.slow(19)
 @pytest.mark.parametrize("name", [name for name in CLEAN if name != "industry dummy"])
 def test_an_honest_signal_on_real_prices_is_not_flagged(nasdaq: Ground, name: str) -> None:
     found = findings(CLEAN[name](nasdaq), nasdaq)
     assert verdicts(found, "fail", "warn") == [], found
 
 
+@pytest.mark.slow(28)
 @pytest.mark.parametrize("name", [name for name in DOCTORED if name not in NOT_IN_NASDAQ])
 def test_a_doctored_signal_on_real_prices_is_flagged(nasdaq: Ground, name: str) -> None:
     assert verdicts(findings(DOCTORED[name](nasdaq), nasdaq), "fail")

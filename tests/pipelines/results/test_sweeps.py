@@ -43,6 +43,7 @@ def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     return command(monkeypatch, capfd)
 
 
+@pytest.mark.slow(2)
 def test_a_run_that_was_not_measured_says_so(run: tuple[Path, str], peerglass: Call) -> None:
     output, name = run
     answer = peerglass("backtest", name, "--sweep", AXES, "--output", str(output))
@@ -51,6 +52,7 @@ def test_a_run_that_was_not_measured_says_so(run: tuple[Path, str], peerglass: C
     assert peerglass("backtest", name, "--output", str(output)).code == 0  # for the tests below
 
 
+@pytest.mark.slow(2)
 def test_variants_have_the_numbers_of_single_backtests(run: tuple[Path, str], peerglass: Call) -> None:
     output, name = run
     place = ("--output", str(output))
@@ -112,6 +114,7 @@ def test_variants_have_the_numbers_of_single_backtests(run: tuple[Path, str], pe
             )
 
 
+@pytest.mark.slow(2)
 def test_the_same_sweep_again_counts_no_new_trial(run: tuple[Path, str], peerglass: Call) -> None:
     output, name = run
     place = ("--output", str(output))

@@ -65,6 +65,7 @@ def ics(frame: pl.DataFrame) -> dict[Any, float]:
     }
 
 
+@pytest.mark.slow(5)
 def test_an_incomplete_run_is_reported_as_such_until_it_is_completed(
     interrupted: Answer, peerglass: Call
 ) -> None:

@@ -108,6 +108,7 @@ def test_nothing_of_a_delivery_is_later_than_its_session(tiny: dict[str, Any], t
                 ).row(0) == (True, True)
 
 
+@pytest.mark.slow(4)
 def test_a_lake_that_grew_night_by_night_holds_what_one_delivery_would_have_stored(
     tiny: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def trained(answer: Answer) -> str:
 # A changed feature gives a new run, which is audited.
 
 
+@pytest.mark.slow(3)
 def test_a_feature_with_look_ahead_gives_a_new_run_and_its_audit_fails(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_feature_with_look_ahead_gives_a_new_run_and_its_audit_fails(
     assert message in second.err
 
 
+@pytest.mark.slow(5)
 def test_the_audit_is_made_again_when_its_own_settings_change(peerglass: Call) -> None:
     assert peerglass("run", "tiny.yaml").code == 0
     again = peerglass("run", "tiny.yaml")
@@ -531,6 +533,7 @@ def test_every_key_of_a_config_is_classified() -> None:
     assert len(CLASSIFIED) > 90
 
 
+@pytest.mark.slow(6)
 @pytest.mark.parametrize("key", [key for key, (_, other) in CLASSIFIED.items() if other is not None])
 def test_a_key_changes_the_id_if_and_only_if_it_can_change_a_forecast(
     key: str, tiny: dict[str, Any], dataset: Dataset
@@ -644,6 +647,7 @@ def test_a_lake_that_was_deleted_and_filled_again_gives_a_new_run(
     assert tiny
 
 
+@pytest.mark.slow(2)
 def test_a_moved_lake_gives_a_new_run_and_a_message(
     tmp_path: Path, peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

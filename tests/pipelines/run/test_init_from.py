@@ -109,6 +109,7 @@ def test_folds_start_from_the_latest_usable_encoder_and_record_the_sessions_it_s
     )
 
 
+@pytest.mark.slow(2)
 def test_a_run_that_would_leak_or_does_not_fit_is_refused(
     earlier: Run, home: Path, tiny_settings: Mapping[str, Any]
 ) -> None:

@@ -75,6 +75,7 @@ def test_a_second_process_names_the_holder_and_takes_over_the_lock_of_a_dead_one
         process.communicate()
 
 
+@pytest.mark.slow(9)
 @pytest.mark.parametrize("wait", [False, True])
 def test_two_trainings_of_one_config_end_with_one_complete_run(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, wait: bool

@@ -82,6 +82,7 @@ def test_a_report_made_later_shows_the_versions_that_trained_the_run(
     assert "9.9.9" not in page
 
 
+@pytest.mark.slow(4)
 def test_a_run_resumed_under_another_commit_shows_both(
     trained: str, peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_run_resumed_under_another_commit_shows_both(
     assert [(row[1], row[2]) for row in cells] == [("2", "first-commit"), ("1", "second-commit")]
 
 
+@pytest.mark.slow(3)
 def test_hazards_are_those_of_the_training_and_trials_those_of_the_report(
     trained: str, peerglass: Call
 ) -> None:
@@ -122,6 +124,7 @@ def test_hazards_are_those_of_the_training_and_trials_those_of_the_report(
     assert trials_shown(page) == ["4"]
 
 
+@pytest.mark.slow(2)
 def test_events_are_appended_and_never_changed(trained: str, peerglass: Call) -> None:
     path = Path("runs", trained, "provenance.jsonl")
     begun = path.read_text()

@@ -106,6 +106,7 @@ def fifty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, IngestSummary
     return lake, summary, server
 
 
+@pytest.mark.slow(3)
 def test_fifty_tickers_arrive_as_they_were_quoted(fifty: tuple[Lake, IngestSummary, YahooServer]) -> None:
     lake, summary, server = fifty
     assert summary.batches == 3

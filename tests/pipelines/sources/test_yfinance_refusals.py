@@ -81,6 +81,7 @@ def complete(lake: Lake, tickers: list[str]) -> None:
     assert prices.select("date", "ticker").is_unique().all()
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("kind", ["throttle", "error", "truncate", "html"])
 @pytest.mark.parametrize("root", ["chart", "quoteSummary", "timeseries"])
 def test_temporary_throttling_is_retried(
@@ -159,6 +160,7 @@ def test_prices_are_kept_if_later_requests_are_throttled(yahoo: YahooServer, tmp
     assert lake.read("securities").height == 1
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("kind", ["empty", "nulls"])
 def test_an_empty_answer_for_a_listed_ticker_deletes_nothing(
     yahoo: YahooServer, tmp_path: Path, kind: FaultKind
@@ -178,6 +180,7 @@ def test_an_empty_answer_for_a_listed_ticker_deletes_nothing(
     complete(fresh, ["T01"])
 
 
+@pytest.mark.slow(9)
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
@@ -308,6 +311,7 @@ def test_a_new_sector_is_valid_from_the_request_date(yahoo: YahooServer, tmp_pat
     ]
 
 
+@pytest.mark.slow(2)
 def test_the_command_exits_with_3_and_can_be_completed(
     yahoo: YahooServer,
     tmp_path: Path,

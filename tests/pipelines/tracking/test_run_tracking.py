@@ -89,6 +89,7 @@ def test_a_training_alone_is_tracked(here: Path, peerglass: Call) -> None:
     assert "checkpoints/mlp/fold-1-seed-0/model.safetensors" in places
 
 
+@pytest.mark.slow(4)
 def test_five_reports_give_the_same_store_as_one(here: Path, peerglass: Call) -> None:
     assert peerglass("train", "tiny.yaml").code == 0
     assert peerglass("report", "tiny", "--output", "runs").code == 0
@@ -107,6 +108,7 @@ def test_five_reports_give_the_same_store_as_one(here: Path, peerglass: Call) ->
     }
 
 
+@pytest.mark.slow(3)
 def test_costs_are_logged_for_every_evaluation(here: Path, peerglass: Call) -> None:
     assert peerglass("train", "tiny.yaml").code == 0
     expensive = ("--set", "backtest.costs.half_spread_bps=50")
@@ -161,6 +163,7 @@ def test_an_interrupted_training_is_marked_as_failed_until_it_is_completed(
     assert not [one for one in (parent, *children.values()) if "peerglass.error" in one.data.tags]
 
 
+@pytest.mark.slow(2)
 def test_coverage_and_ties_of_the_ladder_are_metrics_of_each_model(here: Path, peerglass: Call) -> None:
     models = {"zero": {}, "ridge": {}, "momentum": {"characteristic": "momentum_252_21"}}
     settings = yaml.safe_load(Path("tiny.yaml").read_text())

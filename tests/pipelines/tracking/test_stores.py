@@ -85,6 +85,7 @@ def stored(
         yield Stored(client, open_run(run_id, folder / "runs"), parent, children)
 
 
+@pytest.mark.slow(9)
 def test_parameters_metrics_and_artifacts_arrive(stored: Stored) -> None:
     assert stored.parent.data.params["label.horizon"] == "1"
     evaluation = stored.parent.data.tags["evaluation"]
@@ -213,6 +214,7 @@ def test_a_database_that_cannot_be_used_is_a_tracking_error_within_seconds(
     assert time.monotonic() - started < 20
 
 
+@pytest.mark.slow(3)
 def test_processes_that_start_at_once_on_a_fresh_store_all_succeed(tmp_path: Path) -> None:
     code = (
         "import sys\n"

@@ -59,6 +59,7 @@ def test_true_quantiles_beat_the_reference_and_are_calibrated() -> None:
     assert rows[2]["pinball"] < 0.9 * rows[2]["reference"]
 
 
+@pytest.mark.slow(2)
 def test_the_report_shows_quantile_scores_only_if_there_are_some(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

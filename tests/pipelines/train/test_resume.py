@@ -144,6 +144,7 @@ def check_complete(folder: Path, run_id: str, models: dict[str, Any], seeds: tup
     assert not list((run.folder / "snapshots").glob("*")), "snapshots are deleted at the end"
 
 
+@pytest.mark.slow(13)
 def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[str, Any]) -> None:
     prepared(tmp_path / "uninterrupted", tiny)
     run_id, seconds, _ = finish(tmp_path / "uninterrupted")
@@ -177,6 +178,7 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[s
     assert forecasts(folder).equals(whole)
 
 
+@pytest.mark.slow(6)
 def test_an_interrupted_training_resumes_from_its_last_epoch_and_ends_with_the_same_bits(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +232,7 @@ def test_a_damaged_snapshot_is_named_with_its_cure(tmp_path: Path) -> None:
     assert snapshots.load() is None
 
 
+@pytest.mark.slow(11)
 def test_a_killed_pool_resumes_to_the_same_forecasts_as_one_process(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +256,7 @@ def test_a_killed_pool_resumes_to_the_same_forecasts_as_one_process(
     assert forecasts(folder).equals(forecasts(tmp_path / "uninterrupted"))
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("lost", ["checkpoint", "scores"])
 def test_a_task_whose_files_are_lost_is_repeated_and_committed_once(
     tmp_path: Path, tiny: dict[str, Any], lost: str, monkeypatch: pytest.MonkeyPatch

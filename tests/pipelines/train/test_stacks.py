@@ -65,6 +65,7 @@ def single_seeds(
         return forecasts(), read_scores(run).sort("model", "fold", "seed")
 
 
+@pytest.mark.slow(16)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stacked_run_gives_the_forecasts_of_single_seeds(
     tmp_path: Path,
@@ -92,6 +93,7 @@ def test_a_stacked_run_gives_the_forecasts_of_single_seeds(
     assert read_curves(run).select("model", "fold", "seed").n_unique() == len(MODELS) * 2 * len(SEEDS)
 
 
+@pytest.mark.slow(4)
 def test_an_interrupted_stack_is_trained_again_and_its_missing_tasks_are_committed(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +110,7 @@ def test_an_interrupted_stack_is_trained_again_and_its_missing_tasks_are_committ
     assert Lake("lake").version("forecasts") == version, "an upsert of the same rows changes nothing"
 
 
+@pytest.mark.slow(2)
 def test_a_stack_out_of_memory_names_its_seeds_and_the_cure(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def trained(answer: Answer) -> pl.DataFrame:
     return frame
 
 
+@pytest.mark.slow(8)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_learning_rate_that_explodes(market: Callable[..., None], peerglass: Call, workers: int) -> None:
     market(execution={"engine": "pool", "workers": workers})
@@ -225,6 +226,7 @@ def test_a_firm_without_history_is_forecast_on_its_first_day(
     assert first["date"].to_list() == [listed[0]] * len(MODELS)
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("known", ["never", "later"])
 def test_a_channel_without_training_data_is_ignored_with_a_note(
     market: Callable[..., None], peerglass: Call, known: str

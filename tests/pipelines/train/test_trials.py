@@ -51,6 +51,7 @@ def trained(peerglass: Call, lake: str, *more: str) -> str:
     return answer.out.strip()
 
 
+@pytest.mark.slow(4)
 def test_one_config_on_two_lakes_is_one_trial_with_two_runs_and_survives_the_lakes(peerglass: Call) -> None:
     first = trained(peerglass, "one")
     (tried,) = read_trials(RUNS)["first_tried"]

@@ -72,6 +72,7 @@ def test_the_bounds_of_a_search_space_are_valid_settings_of_its_model(model: str
         FitConfig(**fit)
 
 
+@pytest.mark.slow(2)
 def test_an_extended_search_keeps_its_finished_trials(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ class Killed(BaseException):
     """Interrupts a command; no handler catches it."""
 
 
+@pytest.mark.slow(4)
 def test_an_interrupted_trial_is_repeated_and_counts_once(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +146,7 @@ def test_an_interrupted_trial_is_repeated_and_counts_once(
     assert trial_count(Path("killed")) == trial_count(Path("whole")) == 10
 
 
+@pytest.mark.slow(2)
 def test_every_trial_is_tracked_once_even_if_the_tracking_store_was_unreachable(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -186,6 +189,7 @@ def test_the_storage_of_another_version_of_optuna_is_refused_with_a_cure(tmp_pat
         Study(tmp_path / "a-search", MODELS["lightgbm"].space)
 
 
+@pytest.mark.slow(2)
 def test_the_best_settings_print_as_a_config_and_reach_the_score_they_claim(peerglass: Call) -> None:
     _, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "3")
     claimed = float(out.split("1. validation rank_ic ")[1].split()[0])

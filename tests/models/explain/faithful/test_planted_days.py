@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scipy.stats import spearmanr
 
 from models.batch import PanelTensors
@@ -31,6 +32,7 @@ def planted_panel() -> PanelTensors:
     )
 
 
+@pytest.mark.slow(2)
 def test_the_days_that_were_planted_are_found() -> None:
     data = planted_panel()
     train, valid = np.arange(WINDOW, 200), np.arange(200, 230)

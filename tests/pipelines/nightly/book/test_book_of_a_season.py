@@ -193,6 +193,7 @@ def world() -> World:
     return World()
 
 
+@pytest.mark.slow(7)
 def test_recorded_orders_lead_from_book_to_book(
     world: World, tiny_settings: Mapping[str, Any], tmp_path: Path
 ) -> None:

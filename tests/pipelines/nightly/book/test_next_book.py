@@ -133,6 +133,7 @@ def column(rows: pl.DataFrame, name: str, market: Market) -> FloatArray:
     return out_N
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("book", list(EVERY_BOOK))
 def test_a_season_of_nights_decides_the_rows_of_a_backtest(
     book: str, tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame], tmp_path: Path
@@ -192,6 +193,7 @@ def continued(
 
 
 # not of a long-only book: it buys less than it ordered by the costs that it has to pay
+@pytest.mark.slow(4)
 @pytest.mark.parametrize(("book", "delay"), [("rank", 1), ("rank", 2), ("best", 1)])
 def test_trades_and_costs_are_those_of_an_account_at_unchanged_prices(
     book: str,

@@ -63,6 +63,7 @@ def monitored(past: tuple[Config, ModelVersion, list[dt.date]], night: NightData
     return monitor(config, night, champion, CHALLENGER)
 
 
+@pytest.mark.slow(3)
 def test_realised_ics_are_those_of_the_forecasts_and_labels(
     past: tuple[Config, ModelVersion, list[dt.date]], monitored: Monitoring
 ) -> None:

@@ -88,6 +88,7 @@ def run(versions: Versions) -> Run:
     return open_run(versions.new.run_id, Path(versions.config.output))
 
 
+@pytest.mark.slow(7)
 def test_mlflow_loads_a_version_in_a_process_without_peerglass(
     versions: Versions, run: Run, data: NightData, tmp_path: Path
 ) -> None:
