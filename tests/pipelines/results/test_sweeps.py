@@ -128,6 +128,7 @@ def test_the_same_sweep_again_counts_no_new_trial(run: tuple[Path, str], peergla
     assert trial_count(output) == counted + 2, "the sweep has counted that book"
 
 
+@pytest.mark.slow(1)  # reads what the first test has evaluated
 def test_terminal_and_page_show_every_variant(run: tuple[Path, str], peerglass: Call) -> None:
     output, name = run
     answer = peerglass("backtest", name, "--sweep", AXES, "--output", str(output))
@@ -143,6 +144,7 @@ def test_terminal_and_page_show_every_variant(run: tuple[Path, str], peerglass: 
     assert "probability of overfitting" in " ".join(answer.out.split())
 
 
+@pytest.mark.slow(1)  # reads what the first test has evaluated
 @pytest.mark.parametrize(
     ("options", "code", "advice"),
     [
