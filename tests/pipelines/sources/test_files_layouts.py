@@ -1,4 +1,7 @@
-"""Price files as vendors write them: each is recognised, and gives the prices and returns of one market."""
+"""Price files as vendors write them: each is recognised, and gives the prices and returns of one market.
+
+This file is long because every vendor's layout is written by a function of its own.
+"""
 
 from __future__ import annotations
 
