@@ -32,27 +32,11 @@ def is_version(name: str) -> bool:
 def open_versions(
     names: Sequence[str], config: Config | None, output: Path, delay: int | None, book: str | None
 ) -> list[Candidate]:
-    """Open model versions for a comparison.
+    """Open model versions for a comparison, measured on the sessions that all of them forecast at night.
 
-    Each version is measured on its first revisions of the sessions that all versions forecast without having
-    seen their labels (`pipelines.nightly.guard.night_signals`), with the books and costs of the
-    config. Nothing is stored, and no trial is counted: the signals were used before they were measured.
-
-    Parameters
-    ----------
-    names
-        Names of versions (`pipelines.nightly.versions.find_version`).
-    config
-        Books, costs and lake; None for those that the first version's run has stored.
-    delay
-        Delay at which labels start and books trade; None for the first one that can be traded.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such version, delay or book.
-    DataError
-        If there is no session that all versions forecast at night.
+    These are first revisions, made without having seen the labels. Books and costs are those of the config,
+    or of the first version's run. Nothing is stored, and no trial is counted: the signals were used before
+    they were measured.
     """
     found = [find_version(name, config, output) for name in names]
     settings, _ = with_tradable_delay(found[0][1].config if config is None else config)

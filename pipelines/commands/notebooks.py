@@ -44,11 +44,6 @@ def open_lab(path: Path, variables: Mapping[str, str]) -> NoReturn:
     """Replace this process by JupyterLab on a notebook or a folder.
 
     The kernel ``python3`` is that of this installation, even if the user has another one of this name.
-
-    Raises
-    ------
-    ConfigError
-        If JupyterLab is not installed.
     """
     if importlib.util.find_spec("jupyterlab") is None:
         raise ConfigError(
@@ -75,17 +70,7 @@ _ERRORS = {error.__name__: error for error in (ConfigError, DataError)}
 def write_page(notebook: Path, target: Path, variables: Mapping[str, str]) -> Path:
     """Run a notebook in its folder and write it with its outputs as one HTML page.
 
-    The notebook itself is not changed.
-
-    Returns
-    -------
-    Path
-        The absolute path of the page.
-
-    Raises
-    ------
-    PeerglassError
-        If nbconvert or the kernel is missing, or a cell ends with an error. Nothing is written then.
+    A cell that ends with an error leaves no page.
     """
     for package in ("nbclient", "nbconvert", "ipykernel"):
         if importlib.util.find_spec(package) is None:

@@ -37,29 +37,9 @@ def promote(
     force: bool = False,
     why: str | None = None,
 ) -> None:
-    """Make a model version the champion of its config, if the guard lets it pass.
+    """Make a model version the champion of its config, if the guard allows it or with ``force`` and a reason.
 
-    Parameters
-    ----------
-    name
-        The version, see `pipelines.nightly.versions.find_version`.
-    config
-        Config whose champion it becomes; None for the one that the version's run has stored.
-    force
-        Whether to promote although the guard refuses.
-    why
-        Reason in the words of the user; required with ``force``.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such version, or ``force`` comes without a reason.
-    DataError
-        If the version's run is gone or incomplete; such a version cannot be scored, so force does not help.
-    PromotionRefused
-        If the guard refuses, with its reasons.
-    TrackingError
-        If MLflow's aliases could not be set. The promotion itself is done then.
+    If MLflow's aliases cannot be set, the promotion itself is done.
     """
     if force and not (why or "").strip():
         raise ConfigError("--force overrides the guard and is recorded with a reason; add --why TEXT.")
@@ -84,14 +64,7 @@ def promote(
 def demote(config: Config, why: str, echo: Callable[[str], None]) -> None:
     """Make the champion before the current one champion again.
 
-    Raises
-    ------
-    ConfigError
-        If there is no reason or no earlier champion.
-    DataError
-        If the run of the earlier champion is gone or incomplete.
-    TrackingError
-        If MLflow's aliases could not be set. The demotion itself is done then.
+    If MLflow's aliases cannot be set, this is done.
     """
     if not why.strip():
         raise ConfigError("A demotion is recorded with a reason; give it with --why TEXT.")

@@ -44,19 +44,7 @@ _FEATURES = "features"  # the default folder of the store, beside that of the ru
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Something that is removed, or would be.
-
-    Attributes
-    ----------
-    run_id
-        The run that it belongs to.
-    path
-        File or folder.
-    reason
-        Why it may go.
-    size
-        Bytes.
-    """
+    """What is removed, or would be, of a run: file or folder, why it may go, and its bytes."""
 
     run_id: str
     path: Path
@@ -66,16 +54,9 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What a prune removes, and which runs it leaves alone although they were asked for.
+    """What a prune removes, and sentences on what it keeps although it was asked for.
 
-    Attributes
-    ----------
-    removals
-        What goes.
-    kept
-        Sentences that name a run and the reason.
-    forgettable
-        Ids of removed runs whose data versions the lake still keeps.
+    The lake still keeps the data versions of the removed runs in ``forgettable``.
     """
 
     removals: tuple[Removal, ...]
@@ -98,21 +79,8 @@ def plan_prune(
 ) -> Pruning:
     """Find what may be removed; nothing is changed.
 
-    Parameters
-    ----------
-    names
-        Runs or measured signal files to be removed as a whole: ids or unique prefixes.
-    older_than
-        Runs that were started, and entries of the feature store that were used last, this number of days ago
-        or more are removed as a whole; None: age is no reason.
-    keep
-        All but this number of runs of each config name, those started last, are removed as a whole. With
-        ``older_than`` as well, both must apply. None: their number is no reason.
-
-    Raises
-    ------
-    ConfigError
-        If no run or more than one matches a name.
+    Whole runs go by name, by age in days (entries of the feature store too), or if more than ``keep`` newer
+    runs have their config's name; with an age and a number, both must apply.
     """
     runs = newest_first([*summarise_runs(output), *summarise_signals(output)])
     whole = {_find(name, output).absolute(): "named" for name in names}
@@ -183,15 +151,10 @@ def _old_runs(
 
 
 def apply_prune(planned: Pruning, notify: Callable[[str], None]) -> Pruning:
-    """Remove what was planned, each run under its lock.
+    """Remove what was planned, each run under its lock; a run that was locked in the meantime is left alone.
 
-    A run that another process has locked in the meantime is left alone. A run is renamed before its files are
-    deleted, so that an interruption leaves no half of it under its name.
-
-    Returns
-    -------
-    Pruning
-        What was removed.
+    A run is renamed before its files are deleted, so that an interruption leaves no half of it under its
+    name.
     """
     removed: list[Removal] = []
     kept = list(planned.kept)
@@ -341,15 +304,9 @@ _SCORED = {"signals": ("version",), "nights": ("version", "challenger")}
 
 
 def referred_runs(lake: Lake) -> Mapping[str, str]:
-    """Return the runs that the nights of a lake refer to, each with a reason to keep it.
+    """Return the runs that the nights of a lake refer to, each with the reason to keep it after its id.
 
-    These are the runs of champions and challengers, present and past, and of every version that has scored a
-    session: signals are never rewritten, and a comparison or an attribution of a past night needs its model.
-
-    Returns
-    -------
-    Mapping
-        Run -> what it is, as the end of a sentence that begins with its id.
+    Signals are never rewritten, and a comparison or an attribution of a past night needs its model.
     """
     reasons: dict[str, str] = {}
     for run_id, reason in (*_with_alias(lake), *_scored(lake)):

@@ -35,24 +35,9 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The newest evaluation of a run, for the model that leads on validation.
+    """The newest evaluation of a run: figures of the model that leads on validation, or of the first signal.
 
-    Attributes
-    ----------
-    evaluation
-        Id of the evaluation.
-    model
-        Model with the highest validation rank IC, as in a report's verdict; the first one if there is none.
-    delay
-        First delay that can be traded, in sessions; the longest one if none can.
-    ic
-        Mean daily IC on the test.
-    book
-        First book of the evaluation.
-    sharpe_net
-        Annual net Sharpe ratio of that book.
-    first, last
-        First and last date that all models forecast.
+    ``delay`` is the first that can be traded.
     """
 
     evaluation: str
@@ -67,29 +52,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What is known of a run without opening it.
+    """What is known of a run or of a measured signal file without opening it.
 
-    Attributes
-    ----------
-    run_id, folder
-        Name of the run's folder, and its path.
-    started
-        When a command last started the run; None if it is unreadable.
-    state
-        ``running`` while a process holds its lock; ``unreadable`` if it is damaged or of an older version;
-        ``signals`` for a measured signal file (`pipelines.commands.runs`), which trains nothing.
-    done, planned
-        Training tasks (model, fold, seed): finished, and in total.
-    holder
-        The process that holds the lock; None if there is none.
-    models
-        Models of the config.
-    evaluations
-        Number of evaluations.
-    measured
-        Figures of the newest evaluation; None without one.
-    size
-        Bytes of all files in the folder.
+    ``started`` is None if it is unreadable (damaged, or of an older version); ``done`` and ``planned`` count
+    training tasks; ``holder`` is the process that holds the lock; ``size`` is in bytes.
     """
 
     run_id: str
@@ -106,13 +72,7 @@ class RunSummary:
 
 
 def summarise_runs(output: Path) -> list[RunSummary]:
-    """Summarise the runs of an output folder, the one that was started last first.
-
-    Raises
-    ------
-    DataError
-        If an evaluation is damaged.
-    """
+    """Summarise the runs of an output folder, the one that was started last first."""
     return newest_first(summarise_run(path.parent) for path in output.glob("*/run.json"))
 
 
@@ -239,14 +199,7 @@ Details = Mapping[str, Any]
 def run_details(run: Run) -> Details:
     """Collect what is recorded of a run.
 
-    Returns
-    -------
-    mapping
-        ``summary`` (`pipelines.commands.runs.RunSummary`), ``identity`` (lake, device, digest of the
-        code, libraries), ``tables`` (table -> version), ``folds`` (first and last date of each segment),
-        ``evaluations`` (newest first), ``trials`` (of this run, and all that count against it), ``audit``
-        (the last verdict; None without one), ``commit`` (of the last training), ``files`` (entry of the
-        folder -> bytes).
+    The audit is the last verdict and the commit that of the last training.
     """
     assert run.identity is not None, "an opened run has recorded its identity"
     counted = count_trials(run.folder.parent, Scope.of(run.config))
@@ -346,15 +299,7 @@ def summarise_signals(output: Path) -> list[RunSummary]:
 
 
 def signal_details(measured: MeasuredSignals) -> Details:
-    """Collect what is recorded of a measured signal file.
-
-    Returns
-    -------
-    mapping
-        ``summary`` (`pipelines.commands.runs.RunSummary`), ``record``
-        (`pipelines.results.signal_record.SignalRecord`), ``evaluations`` (newest first), ``trials`` (of this
-        file, and all that count against it), ``files`` (entry of the folder -> bytes).
-    """
+    """Collect what is recorded of a measured signal file."""
     counted = count_trials(measured.folder.parent, Scope.of(measured.config))
     return {
         "summary": asdict(_summarise(measured)),

@@ -35,20 +35,7 @@ _ENDS = 5  # number of firms shown at the top and at the bottom
 class SignalsOptions:
     """Options of ``peerglass signals``.
 
-    Attributes
-    ----------
-    session
-        Session to score; None for the newest one in the lake.
-    model
-        Model of the config or run; None for the champion's, or the only one of a run.
-    version
-        Model version as RUN/MODEL; None for the champion of a config.
-    out
-        File to write; None for none.
-    output
-        Folder of the runs, for a RUN.
-    explain
-        Explain this many names at the top and at the bottom; None for none.
+    None is the newest session, the champion's or the only model, no file, and no explanation.
     """
 
     session: dt.date | None
@@ -62,15 +49,7 @@ class SignalsOptions:
 def make_signals(
     target: str, overrides: list[str], options: SignalsOptions, echo: Callable[[str], None]
 ) -> None:
-    """Score a session with a stored model, add the signals to the lake, and print a summary.
-
-    Raises
-    ------
-    ConfigError
-        If the model, the version or the file's suffix is not allowed, or the model has seen the session.
-    DataError
-        If there is no trained version, no price on the session, or a feature that the model needs is missing.
-    """
+    """Score a session that a stored model has not seen, add the signals to the lake, and print a summary."""
     if options.out is not None:
         require_suffix(options.out)
     if options.explain is not None and options.explain < 1:
@@ -205,13 +184,7 @@ _REASONS = 3  # values shown of a name
 
 
 def describe_reasons(attributions: pl.DataFrame) -> str:
-    """Show the largest values of each name, the highest signal first.
-
-    Parameters
-    ----------
-    attributions
-        As `pipelines.nightly.scoring.attribute` gives them.
-    """
+    """Show the largest values of each name, the highest signal first."""
     if attributions.is_empty():
         return "No firm has a signal to explain."
     names = attributions.select("ticker", "signal").unique(maintain_order=True)
@@ -256,23 +229,7 @@ def require_suffix(path: Path) -> None:
 
 
 def write_signals_file(frame: pl.DataFrame, path: Path) -> Path:
-    """Write signals to a file, in the format that its suffix names; the write is atomic.
-
-    Parameters
-    ----------
-    path
-        File to write. Its folder is created.
-
-    Returns
-    -------
-    Path
-        The file.
-
-    Raises
-    ------
-    ConfigError
-        If the suffix is not one of `SUFFIXES`.
-    """
+    """Write signals to a file atomically, in the format that its suffix names."""
     require_suffix(path)
     rows = frame.select(COLUMNS)
     if path.suffix.lower() != ".parquet":
@@ -295,16 +252,8 @@ _SHOWN: Final = 5
 class Differences:
     """Differences between two revisions of the signals of one session and model version.
 
-    Attributes
-    ----------
-    earlier, later
-        The revisions.
-    firms
-        ticker, before, after: firms whose signal, rank or place in the universe differs; a null signal is
-        that of a firm outside the universe or without a price. Sorted by ticker.
-    corrections
-        table, ticker, day, change (``added``, ``withdrawn`` or ``corrected``): rows known at the session that
-        differ between the data of the two revisions. Sorted by table, ticker and day.
+    ``firms`` (ticker, before, after) have another signal, rank or place in the universe. ``corrections``
+    (table, ticker, day, change) are rows known at the session that differ between the data of the revisions.
     """
 
     earlier: int
@@ -352,19 +301,6 @@ def explain_differences(lake: Lake, earlier: pl.DataFrame, later: pl.DataFrame) 
     """Compare two revisions of the signals of one session and version, and the data that they were made on.
 
     Signals compare firms with each other, so a correction of one firm can change the signals of others.
-    Without a correction that was known at the session, two revisions are equal.
-
-    Parameters
-    ----------
-    earlier, later
-        Rows of the table ``signals``, one revision each.
-
-    Raises
-    ------
-    ValueError
-        If the revisions are not of the same session and version.
-    DataError
-        If a vacuum has removed the data of the earlier revision.
     """
     identity = ["config", "session", "version"]
     if not earlier.select(identity).unique().equals(later.select(identity).unique()):

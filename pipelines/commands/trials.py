@@ -22,25 +22,7 @@ _TRAINED = "trained"
 
 
 def trial_rows(output: Path, run: str | None) -> list[dict[str, Any]]:
-    """List the trials of an output folder, oldest first.
-
-    Parameters
-    ----------
-    run
-        Run or measured file against which the trials are counted; None: each on its own market.
-
-    Returns
-    -------
-    list of dict
-        trial (id, whose unique prefix names it), model, book (null for what was only trained), market (number
-        within the folder), source and lake (of the market), hypotheses, first_tried, runs, counts, and why it
-        counts or does not.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such run.
-    """
+    """List the trials of an output folder, oldest first, and whether each counts (against ``run``)."""
     trials = read_trials(output)
     counting = None if run is None else _counted_against(output, run)
     return [
@@ -96,19 +78,7 @@ def describe_trials(rows: list[dict[str, Any]]) -> str:
 
 
 def trial_details(output: Path, trial: str) -> Mapping[str, Any]:
-    """Collect what the ledger knows of one trial.
-
-    Returns
-    -------
-    mapping
-        The row of `trial_rows`, ``settings`` (what is forecast and traded), and ``measured``: under each set
-        of assumptions, first and last date, sessions and the annualised net Sharpe ratio, newest first.
-
-    Raises
-    ------
-    ConfigError
-        If no trial or more than one begins with the name.
-    """
+    """Collect what the ledger knows of one trial, with its results by set of assumptions, newest first."""
     trials = read_trials(output)
     found = [row for row in trials.iter_rows(named=True) if _name(row).startswith(trial)]
     if len(found) != 1:

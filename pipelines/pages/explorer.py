@@ -34,18 +34,7 @@ _SCRIPTS = ("data.js", "elements.js", "charts.js", "matrices.js", "firm.js", "ne
 def render_explorer(run: Run, networks: Sequence[ModelNetwork]) -> str:
     """Render the explorer of some models of a run.
 
-    Parameters
-    ----------
-    run
-        The run.
-    networks
-        From `pipelines.pages.explorer.read_networks`.
-
-    Returns
-    -------
-    str
-        An HTML document that loads nothing. For 1,026 firms on 32 dates it has 5 MB with 200 measured
-        followers, and 27 MB if all firms are.
+    1,026 firms on 32 dates take 5 MB with 200 measured followers, and 27 MB if all firms are.
     """
     script = f"(function () {{\n{''.join(asset(name) for name in _SCRIPTS)}}})();\n"
     data = {
@@ -67,22 +56,9 @@ _REQUIRED = ("edges", "dated_edges", "dated_firms", "firms", "groups", "network"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelNetwork:
-    """The tables of one model's network, without their column ``model``; the guide lists their columns.
+    """The tables of one model's network, without their column ``model``.
 
-    Attributes
-    ----------
-    model
-        Entry of the config.
-    edges
-        The strongest edges of each follower over all dates, and those that were found.
-    dated_edges, dated_firms
-        Shapley values and forecasts by date, sorted by date.
-    firms, groups, network
-        Measures of firms, of groups and of the whole network.
-    evidence
-        Followers' next returns on leaders' returns; empty without an edge found.
-    verdict
-        Criteria of the verdict on attention, over days and over peers; empty if it was not measured.
+    ``evidence`` and ``verdict`` may be empty.
     """
 
     model: str
@@ -97,26 +73,9 @@ class ModelNetwork:
 
 
 def read_networks(run: Run, model: str | None = None) -> tuple[ModelNetwork, ...]:
-    """Read the peer networks of a run.
+    """Read the peer networks of a run in the order of its config, or that of one model.
 
-    Parameters
-    ----------
-    run
-        The run.
-    model
-        Entry of its config; None for every model that has a network.
-
-    Returns
-    -------
-    tuple of ModelNetwork
-        In the order of the config; never empty.
-
-    Raises
-    ------
-    ConfigError
-        If the run has no such model, or the model has no network.
-    DataError
-        If the run has no network, or one without the tables that the explorer needs.
+    There is at least one.
     """
     if model is not None and model not in run.config.models:
         raise ConfigError(
@@ -169,24 +128,7 @@ FILE = "explorer.html"
 
 
 def write_explorer(run: Run, model: str | None = None, out: Path | None = None) -> Path:
-    """Write the explorer of a run's peer networks and return its path.
-
-    Parameters
-    ----------
-    run
-        The run.
-    model
-        The only model to show; None for every model that has a network.
-    out
-        File to write; None for ``explorer.html`` in the run's folder.
-
-    Raises
-    ------
-    ConfigError
-        If the run has no such model, the model has no network, or ``out`` cannot be written.
-    DataError
-        If the run has no network, or one without all tables.
-    """
+    """Write the explorer of a run's peer networks, by default into the run's folder, and return its path."""
     text = render_explorer(run, read_networks(run, model))
     if out is None:
         return run.write_text(FILE, text)
@@ -212,20 +154,9 @@ def unit_payload(units: Sequence[Unit]) -> Payload:
 def model_payload(network: ModelNetwork, orders: int) -> Payload:
     """Encode one model's network.
 
-    Parameters
-    ----------
-    network
-        The tables.
-    orders
-        Independent pairs of orders behind a Shapley value, at least 2; they give the 95% interval of a value,
-        by Student's t distribution.
-
-    Returns
-    -------
-    dict
-        Rows of ``dated`` are sorted by date, follower and rank, those of ``edges`` by follower and rank.
-        Entry d of ``dated.starts`` is the first row of date d. Firms, dates and groups are numbers, which
-        count the lists ``firms``, ``dates`` and ``groups``.
+    Firms, dates and groups are numbers, which count the lists of the same names. ``orders`` are the
+    independent pairs of orders behind a value, at least 2; they give its 95% interval by Student's t
+    distribution. Entry d of ``dated.starts`` is the first row of date d.
     """
     firms = network.firms.sort("ticker")
     tickers = firms["ticker"].to_list()
@@ -347,13 +278,7 @@ _LARGEST = 2.0**15  # of a scaled column; float16 ends at 65,504
 
 
 def whole_numbers(value_E: npt.ArrayLike) -> _Column:
-    """Encode whole numbers from 0 to 65,535 with one or two bytes each.
-
-    Raises
-    ------
-    ValueError
-        If a number is outside this range.
-    """
+    """Encode whole numbers from 0 to 65,535 with one or two bytes each; others raise ValueError."""
     whole_E = np.asarray(value_E)
     if whole_E.size and not 0 <= whole_E.min() <= whole_E.max() <= np.iinfo(np.uint16).max:
         raise ValueError(

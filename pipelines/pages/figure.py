@@ -67,22 +67,11 @@ class LegendEntry:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart.
+    """A chart: traces and layout of plotly.js, and its height in pixels without title and legend.
 
-    Attributes
-    ----------
-    title
-        Plain text, shown by the page above the chart.
-    traces
-        Traces of plotly.js. An x that holds dates is an array of ``datetime64[D]``. Names are escaped,
-        because plotly.js interprets texts as HTML.
-    layout
-        Layout of plotly.js.
-    height
-        In pixels, without title and legend.
-    views
-        Name of a view -> indices of the traces that it shows; buttons switch between views, and the first is
-        shown at the start. Traces in no view are always shown.
+    An x that holds dates is an array of ``datetime64[D]``. Names in traces are escaped, because plotly.js
+    interprets texts as HTML. Buttons switch between the traces of ``views``; the first is shown at the start,
+    and traces in no view always.
     """
 
     title: str

@@ -19,14 +19,9 @@ _SCALE = 1e5  # weights, trades, profits and costs are whole numbers of a tenth 
 class ShownHoldings:
     """What the report keeps of the positions of one book.
 
-    Attributes
-    ----------
-    rows
-        date, ticker, weight, trade, pnl, cost: the firms kept, by date and falling |weight|.
-    totals
-        date, names, gross, net, traded, pnl, cost, kept (number of firms in ``rows``): sums over all firms.
-    names_per_date
-        Largest number of firms that are kept for their weight on a date; half as many for their trade.
+    ``rows`` are the firms kept, by date and falling weight; ``totals`` are sums over all firms, and ``kept``
+    the number of rows. At most ``names_per_date`` are kept for their weight, and half as many for their
+    trade.
     """
 
     rows: pl.DataFrame
@@ -40,16 +35,7 @@ class ShownHoldings:
 
 
 def select_holdings(positions: pl.DataFrame, max_rows: int = MAX_ROWS) -> ShownHoldings:
-    """Keep the largest positions and trades of every session.
-
-    Parameters
-    ----------
-    positions
-        date, ticker, weight, trade, pnl, cost of one book: fractions of NAV, one row per firm that is held or
-        traded in a session.
-    max_rows
-        Rows to keep, about; the number of firms per session follows from it.
-    """
+    """Keep the largest positions and trades of every session, about ``max_rows`` in all."""
     frame = positions.select(
         "date", "ticker", *(pl.col(name).cast(pl.Float64).fill_nan(0.0).fill_null(0.0) for name in _FIELDS)
     ).sort("date", pl.col("weight").abs(), "ticker", descending=[False, True, False])

@@ -55,13 +55,7 @@ def _quoted(text: str) -> Markup:
 
 
 class Page:
-    """What one page shows its tables and charts by, in its templates.
-
-    Parameters
-    ----------
-    styles
-        Model -> style, for the chips in tables.
-    """
+    """What one page shows its tables and charts by; ``styles`` are for the chips of models."""
 
     def __init__(self, styles: Mapping[str, LineStyle] | None = None) -> None:
         self.styles = styles or {}

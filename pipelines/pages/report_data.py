@@ -60,30 +60,9 @@ _SCALED = {
 class Header:
     """What makes the numbers of a report traceable: run, code, data, settings and warnings.
 
-    Attributes
-    ----------
-    created_at
-        Time of the newest result shown.
-    git_commit, libraries
-        As used in training, several if training sessions used different ones.
-    trial_count, trial_reach
-        Trials that count against the results, and the newest among them in words.
-    verdict_delay
-        First delay that can be traded among those measured (sessions); the verdict is about it.
-    execution_delay
-        Sessions between decision and trade of the books at that delay.
-    main_book
-        The book of the verdict.
-    hazards, notes, coverage
-        Sentences: why numbers may be wrong, what else to know, and what was tested.
-    incomplete
-        Tasks that have no forecasts; None if the run is complete.
-    measured_on
-        Dates that all models forecast, in words.
-    trained
-        Whether models were trained. A file of signals has no validation, and its first signal is judged.
-    tables
-        Folder of the evaluation's Parquet files, relative to the report.
+    The verdict is about the main book at ``verdict_delay``, the first delay that can be traded; its books are
+    traded after ``execution_delay``. ``incomplete`` is None for a complete run. ``tables`` is a folder
+    relative to the report. Without ``trained``, it is of a file of signals.
     """
 
     run_id: str
@@ -143,20 +122,9 @@ class ExplainedModel:
 class RunReport:
     """Everything that a report shows; a part without a table has no section.
 
-    Attributes
-    ----------
-    header
-        Identity and provenance.
-    tables
-        Those of the evaluation (`pipelines.results`) by name; the ladder has the columns of the main book
-        without prefix, the intervals, ``baseline`` and the answers on the baselines. And ``folds``,
-        ``learning`` (curves of models that are trained by epochs), ``assumptions`` (assumption, value, unit).
-    explained
-        One entry per explained model.
-    explorer
-        File beside the report that shows the peer networks; None if the run has none.
-    file
-        The file of signals; None for a run.
+    ``tables`` are those of the evaluation, ``folds``, ``learning`` and ``assumptions``; the ladder has the
+    columns of the main book without prefix, its intervals, and the answers on the baselines. ``explorer`` is
+    a file beside the report, and ``file`` that of the signals.
     """
 
     header: Header

@@ -32,24 +32,12 @@ Spec = str | Sequence[Form | None]
 
 
 def write(value: object, form: Form = "text") -> str:
-    """Write a value for a reader; one that is not known is a dash.
+    """Write a value for a reader as plain text; one that is not known is a dash.
 
-    Parameters
-    ----------
-    value
-        A number, a flag or anything with a text.
-    form
-        A kind of number (`pipelines.results.format`). Or its decimals, after one of: nothing; ``%`` (a
-        fraction in per cent, without the sign); ``bps`` (a fraction in basis points); ``#`` (so many
-        significant digits), ``g`` (at most so many). A ``+`` in front writes the sign of positive numbers
-        too. Otherwise ``text``, ``names`` (a list), ``yes`` (yes or no), ``mark`` (the same with a mark,
-        where one of them is better), ``alarm`` (the same, where yes is bad), ``answer`` (yes, no or unclear,
-        with a mark), ``state`` (a word that is also the class of its cell) or ``minute`` (a time).
-
-    Returns
-    -------
-    str
-        Plain text. Minus signs are no hyphens, and a number that was rounded to zero has no sign.
+    ``form`` is a kind of number (`pipelines.results.format`); or decimals after one of nothing, ``%`` (a
+    fraction in per cent), ``bps``, ``#`` (significant digits) and ``g`` (at most so many), with ``+`` in
+    front for plus signs; or ``text``, ``names``, ``yes``, ``mark`` (yes is better), ``alarm`` (yes is bad),
+    ``answer``, ``state`` (also the class of the cell) or ``minute``.
     """
     if isinstance(form, Kind):
         return form.page(value)
@@ -147,20 +135,10 @@ def make_table(
     styles: Mapping[str, LineStyle],
     highlight: str | None = None,
 ) -> Table:
-    """Build a table.
+    """Build a table of a frame's rows in order.
 
-    Parameters
-    ----------
-    frame
-        Rows in the order to be shown.
-    columns
-        As `Shown.of` reads them. A name that begins with ``?`` is left out if it has no value.
-    label
-        Description of the table for screen readers.
-    styles
-        Model -> style; its colour is drawn before the model's name in the column ``model``.
-    highlight
-        The model whose rows are shaded.
+    A column (`Shown.of`) whose name begins with ``?`` is left out without a value. ``label`` is for screen
+    readers; the rows of the model ``highlight`` are shaded.
     """
     shown = tuple(_shown(frame, columns))
     rows = []

@@ -72,11 +72,6 @@ def judge_report(report: RunReport) -> ReportVerdict:
 
     Signals of a file have no validation. The first one that passes the look-ahead guard is judged then,
     because choosing by the test would make the test optimistic.
-
-    Returns
-    -------
-    ReportVerdict
-        ``good``, ``bad`` or ``caution``, as `rule` says; ``bad`` if every signal of a file fails the guard.
     """
     failed = report.failed_signals
     if not failed:

@@ -55,22 +55,8 @@ _TABLES = ("figures", "capacity", "factor_alpha", "contributions", "exposures", 
 class BookView:
     """One book with the parts of the panel that it covers.
 
-    Attributes
-    ----------
-    panel
-        The panel.
-    held
-        Sessions of the panel that the book covers.
-    rows
-        Ledger of the book.
-    return_T, nav_T
-        Net return, and NAV of the ledger.
-    counted
-        Sessions of the book from the first trade to the last session or ruin.
-    scores
-        Style scores on the book's sessions.
-    factors
-        Factor returns on the book's sessions, from the scores one session before.
+    ``counted`` are its sessions from the first trade to the last session or ruin, and the factors are those
+    of the scores one session before.
     """
 
     panel: Panel
@@ -212,13 +198,7 @@ def position_frame(view: BookView) -> pl.DataFrame:
 class BookAnalysis:
     """Analyses books one by one, so that only one ledger is in memory, and collects the tables.
 
-    Parameters
-    ----------
-    market
-        Prices, universe and groups.
-    config
-        Books and delays. Capacity is measured at the first delay that can be traded, and positions are kept
-        for the first book at that delay.
+    Capacity is measured at the first delay that can be traded. Positions are kept for the first book there.
     """
 
     def __init__(self, market: Market, config: Config) -> None:

@@ -33,26 +33,8 @@ _FREE = CostModel()
 class BookOrders:
     """Target weights of one book, from the first forecast to the end of the last holding period.
 
-    Attributes
-    ----------
-    name
-        Name of the book in ``backtest.books`` of the config.
-    long_only
-        Whether the book holds no short positions.
-    target_TN
-        Target weights decided at the close of each session of ``held``. A row of NaN means no decision.
-    held
-        Range of the panel's sessions that the rows of ``target_TN`` belong to.
-    delay
-        Sessions between decision and trade.
-    costs
-        Terms of the costs on the sessions of ``held``.
-    execution
-        Price of execution and participation cap on the sessions of ``held``.
-    signal_dates
-        Number of dates with signals.
-    notes
-        Decisions that could not be made as configured; their sessions are rows of ``target_TN``.
+    ``target_TN`` is decided at the close of each session of ``held``; a row of NaN means no decision.
+    ``notes`` are decisions that could not be made as configured.
     """
 
     name: str
@@ -78,19 +60,7 @@ class BookOrders:
         market: BookMarket | None = None,
         keep_ledger: bool = False,
     ) -> BookResult:
-        """Run the accounting of the book.
-
-        Parameters
-        ----------
-        panel
-            The panel with prices, traded sessions and delistings.
-        target_TN
-            Weights on the sessions of ``held`` to use instead of the book's.
-        market
-            Market on the sessions of ``held`` to use instead of the panel's (`book_market`).
-        keep_ledger
-            Whether to keep the ledger of positions and trades per ticker.
-        """
+        """Run the accounts, with other weights or another market on the same sessions if they are given."""
         return account_book(
             self.target_TN if target_TN is None else target_TN,
             book_market(panel, self.held) if market is None else market,
@@ -123,18 +93,7 @@ class BookOrders:
 
 
 def book_market(panel: Panel, held: slice, total_return_index_TN: FloatArray | None = None) -> BookMarket:
-    """Prepare the market of a range of sessions.
-
-    Parameters
-    ----------
-    panel
-        Prices, traded sessions and delistings.
-    held
-        Range of the panel's sessions.
-    total_return_index_TN
-        Total-return index on all sessions to use instead of the panel's. The market of the panel's own index
-        is computed once.
-    """
+    """Prepare the market of a range of sessions, once for the panel's own total-return index."""
     traded_TN, delisted_TN = tradable(panel)[held], panel.delisted_TN[held]
     if total_return_index_TN is not None:
         return prepare_market(earned_index(panel, total_return_index_TN)[held], traded_TN, delisted_TN)
@@ -146,27 +105,9 @@ def book_market(panel: Panel, held: slice, total_return_index_TN: FloatArray | N
 def book_orders(
     signal_TN: FloatArray, rows_T: npt.NDArray[np.intp], dataset: Market, config: Config, delay: int
 ) -> Iterator[BookOrders]:
-    """Build the target weights of every configured book.
+    """Build the target weights of every configured book from forecasts on the sessions ``rows_T``.
 
-    Parameters
-    ----------
-    signal_TN
-        Forecasts on all sessions of the panel; NaN where there is none.
-    rows_T
-        Sessions with forecasts, ascending.
-    dataset
-        The panel.
-    config
-        Books, costs, execution and the label's horizon.
-    delay
-        Label delay: the execution delay if the config sets none.
-
-    Raises
-    ------
-    ConfigError
-        If a book needs more firms than there are, or orders of delay 0 are to be executed before the close.
-    DataError
-        If the data lack a field that the costs or the execution need.
+    Orders are traded after the label's ``delay`` unless the config sets an execution delay.
     """
     settings, panel = config.backtest, dataset.panel
     delay = settings.delay if settings.delay is not None else delay
@@ -184,25 +125,9 @@ def book_orders(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredBook:
-    """One book of one model at one delay.
+    """One book of one model at one delay of the label.
 
-    Attributes
-    ----------
-    model
-        Model or signal that the book trades.
-    delay
-        Delay of the label, the key of the tables.
-    orders
-        Target weights, sessions and execution delay.
-    result
-        Accounts, with the ledger.
-    metrics
-        Performance.
-    excess_T
-        Net return over the risk-free rate on the sessions of the book; NaN before the first trade and after
-        ruin.
-    rate_T
-        Risk-free rate of the same sessions.
+    ``excess_T`` is the net return over the risk-free rate; NaN before the first trade and after ruin.
     """
 
     model: str

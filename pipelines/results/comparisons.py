@@ -59,20 +59,8 @@ def tradable_delay(delays: Iterable[int]) -> int:
 def beats(ic: MeanTest, sharpe: BootstrapInterval, level: float = LEVEL) -> str:
     """Say whether a model beats another one, from the tests of two differences (model less the other).
 
-    Parameters
-    ----------
-    ic
-        Difference of the daily ICs.
-    sharpe
-        Difference of the net Sharpe ratios of the main book.
-    level
-        Level of both tests.
-
-    Returns
-    -------
-    str
-        ``yes`` if the interval of the IC difference lies above zero and the Sharpe ratio is higher; ``no`` if
-        the interval of either difference lies below zero; ``unclear`` otherwise, also if a test is undefined.
+    ``yes`` if the interval of the IC difference lies above zero and the Sharpe ratio is higher; ``no`` if the
+    interval of either difference lies below zero; ``unclear`` otherwise, also if a test is undefined.
     """
     if (ic.p_value < level and ic.mean < 0) or sharpe.upper < 0:
         return "no"
@@ -84,25 +72,7 @@ def beats(ic: MeanTest, sharpe: BootstrapInterval, level: float = LEVEL) -> str:
 def comparison_table(
     result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]
 ) -> pl.DataFrame | None:
-    """Compare every model with every variant of each baseline, at the first delay that can be traded.
-
-    Parameters
-    ----------
-    result
-        Daily ICs and daily net returns of the seed ensembles.
-    config
-        Models, books and label.
-    dates_T
-        Sessions of the panel.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        The table ``comparisons``: `backtest.inference.means.paired_test` of the daily ICs,
-        `backtest.inference.means.diebold_mariano` of the losses 1 - IC, and
-        `backtest.inference.bootstrap.sharpe_difference` of the main book. None if the run has no baseline and
-        another model.
-    """
+    """Compare every model with every variant of each baseline; None without a baseline and another model."""
     series = TradableSeries(result, config, dates_T)
     book = next(iter(config.backtest.books))
     kinds = {model: registry_name(config, model) for model in series.models}
@@ -151,23 +121,7 @@ def comparison_table(
 def significance_table(
     result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64], trials: int
 ) -> pl.DataFrame:
-    """Compute intervals of IC and net Sharpe ratio, and the deflated Sharpe ratio, of every model and book.
-
-    Parameters
-    ----------
-    result, config, dates_T
-        As in `comparison_table`.
-    trials
-        Number of trials in the ledger.
-
-    Returns
-    -------
-    polars.DataFrame
-        The table ``significance``: `backtest.inference.means.mean_test` and
-        `backtest.inference.bootstrap.mean_interval` of the daily ICs, and
-        `backtest.inference.bootstrap.sharpe_interval` and the probabilities of
-        `backtest.inference.overfitting` of each book.
-    """
+    """Compute intervals of IC and net Sharpe ratio of every model and book, and what trials leave of them."""
     series = TradableSeries(result, config, dates_T)
     rows = []
     for model in series.models:
@@ -266,23 +220,9 @@ MIN_SESSIONS: Final = 60
 def multiple_test_table(
     result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]
 ) -> pl.DataFrame | None:
-    """Test the net returns of all models or signals together, at the first delay that can be traded.
+    """Test the net returns of all models or signals together; None for a single one, or too few sessions.
 
-    Parameters
-    ----------
-    result
-        Daily net returns of the books of the seed ensembles.
-    config
-        Models, books and label.
-    dates_T
-        Sessions of the panel.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        The table ``multiple_tests``: against the risk-free rate for all, and against the baseline with the
-        highest net Sharpe ratio for models that are no baseline. None for a single model, or with too few
-        sessions.
+    All are tested against the risk-free rate, and those that are no baseline against the best baseline.
     """
     series = TradableSeries(result, config, dates_T)
     kinds = {model: registry_name(config, model) for model in series.models if model in config.models}
@@ -331,27 +271,10 @@ def _best_baseline(return_TV: FloatArray, baselines: list[int]) -> int | None:
 def path_table(
     forecasts: pl.DataFrame, folds: Sequence[Fold], dataset: Market, config: Config
 ) -> pl.DataFrame | None:
-    """Measure every model on every path of tests, at the first delay that can be traded.
+    """Measure every model on every path of tests; None for folds with a single path.
 
-    Each path covers every tested date once, with forecasts of models that were trained on different groups of
-    sessions. The spread over paths shows how much a result depends on that choice. Paths share training data
-    and test dates, so it is not a standard error.
-
-    Parameters
-    ----------
-    forecasts
-        Rows of the run in the lake's table ``forecasts``.
-    folds
-        Folds of the run.
-    dataset
-        Labels, universe and panel.
-    config
-        Books, costs and the label.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        The table ``paths``, of the main book and the seed ensembles; None for folds with a single path.
+    Each path covers every tested date once, with models trained on different sessions. Paths share training
+    data and test dates, so their spread is not a standard error.
     """
     paths = n_paths(dataset, folds)
     if paths < 2:

@@ -82,15 +82,7 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
 
 
 def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
-    """Format the evaluation of a signal file: rows used, the guard, the results of each delay, and the tests.
-
-    Parameters
-    ----------
-    evaluation
-        Evaluation of a signal file.
-    config
-        Config with the settings of the evaluation.
-    """
+    """Format the evaluation of a signal file: rows used, the guard, the results, and the tests."""
     parts = [
         *_used_rows(evaluation.table("rows")),
         *(textwrap.fill(text, _WIDTH) for text in describe_flagged(evaluation.read_table("flagged_rows"))),
@@ -155,13 +147,7 @@ def _traded_at(config: Config, delay: int) -> str:
 
 
 def describe_flagged(rows: pl.DataFrame | None) -> tuple[str, ...]:
-    """Describe flagged price rows: those that earn nothing by name, the others by number.
-
-    Parameters
-    ----------
-    rows
-        Table ``flagged_rows`` (`pipelines.results.evaluation_tables.flagged_rows`); None if there are none.
-    """
+    """Describe flagged price rows: those that earn nothing by name, the others by number."""
     if rows is None:
         return ()
     sentences = []
@@ -200,15 +186,7 @@ def describe_decisions(figures: pl.DataFrame) -> str:
 def describe_tests(
     significance: pl.DataFrame, comparisons: pl.DataFrame | None, counted: pl.DataFrame | None = None
 ) -> str:
-    """Format the tests: one line per model with the main book's Sharpe ratio and the answers on baselines.
-
-    Parameters
-    ----------
-    significance, comparisons
-        Tables of `pipelines.results.comparisons`; None if the run has no baseline to compare with.
-    counted
-        Table ``trials`` of `pipelines.results.recount.recount`; None: ``significance`` is not recounted.
-    """
+    """Format the tests: one line per model with the main book's Sharpe ratio and the answers on baselines."""
     first = significance.row(0, named=True)
     delay, book = first["delay"], first["book"]
     tradable = "" if delay >= 1 else " (cannot be traded; set label.extra_delays to 1 or more)"
@@ -315,15 +293,7 @@ def _spread(part: pl.DataFrame, name: str, title: str, kind: Kind) -> str:
 
 
 def describe_factors(factor_alpha: pl.DataFrame, book: str, delay: int) -> str:
-    """Format what the factor regressions say of one book: one line per model.
-
-    Parameters
-    ----------
-    factor_alpha
-        Table of `pipelines.results.book_analysis.BookAnalysis`.
-    book, delay
-        The main book, and the delay of the tests.
-    """
+    """Format what the factor regressions say of one book: one line per model."""
     main = factor_alpha.filter(pl.col("book") == book, pl.col("delay") == delay)
     families = dict.fromkeys(FAMILIES[term] for term in main["term"] if term in FAMILIES)
     rows = main.filter(pl.col("term") == "alpha").select("model", "reading").rows()
@@ -427,24 +397,9 @@ def document(
     verdict: Mapping[str, Any] | None,
     paths: Mapping[str, Path],
 ) -> str:
-    """Format an evaluation as JSON.
+    """Format an evaluation as one JSON object: a table is a list of rows, or null if there is none.
 
-    Parameters
-    ----------
-    run_id
-        Id of the run, or of the measured signals.
-    evaluation
-        The evaluation.
-    verdict
-        tone (good, caution or bad), headline and evidence; None if there is no report to take it from.
-    paths
-        Name -> file or folder.
-
-    Returns
-    -------
-    str
-        One object. A table is a list of rows, or null if the evaluation does not have it. NaN and unknown
-        values are null, dates are YYYY-MM-DD.
+    NaN is null.
     """
     record = evaluation.record
     content = {

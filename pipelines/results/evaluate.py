@@ -131,29 +131,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate every model's forecasts at every label delay of the config.
 
-    Parameters
-    ----------
-    forecasts
-        model -> seed -> array of shape (T, N), known at the close of session t; NaN where there is none.
-    dataset
-        Labels, universe and panel.
-    config
-        Books, costs and the label's horizon.
-    scores
-        Validation scores: model, seed, fold, valid_ic, valid_rank_ic; by default there are none.
-    truth_TN
-        True conditional mean of a simulated market; None on real data.
-    sessions
-        Sessions that should be forecast; coverage is a share of them.
-    on_book
-        Called with every book and its ledger; without it no ledger is kept.
-
-    Raises
-    ------
-    ConfigError
-        If a book needs more firms than there are.
-    DataError
-        If the risk-free rates do not cover the books' sessions.
+    Forecasts (model -> seed -> shape (T, N)) are known at the close of session t; NaN: none. Coverage is a
+    share of ``sessions``. ``on_book`` is called with every book; without it no ledger is kept.
     """
     ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
     notes: list[dict[str, object]] = []

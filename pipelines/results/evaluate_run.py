@@ -40,31 +40,10 @@ _COLUMNS = ["model", "fold", "seed", "date", "ticker", "forecast"]
 
 
 def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> StoredEvaluation:
-    """Measure a run's forecasts with the backtest settings of its config, and store the evaluation.
+    """Evaluate a run's forecasts with the backtest settings of its config, and store the evaluation.
 
-    Every book of every model is recorded as a trial before it is measured.
-
-    Models are compared on the dates that all of them forecast. Combinatorial folds test every date several
-    times: all tables show the first path of tests, and the table ``paths`` compares the paths.
-
-    Parameters
-    ----------
-    run
-        The run. Its config gives books, costs and delays.
-    dataset
-        Dataset of the run.
-    lake
-        Lake with the run's forecasts.
-    progress
-        Reports progress.
-
-    Raises
-    ------
-    ConfigError
-        If a book needs more firms than there are, or if the run has no test.
-    DataError
-        If the run has no forecasts, if no date is forecast by all models, or if the risk-free rates do not
-        cover the test.
+    Every book of every model is recorded as a trial first. Models are compared on the dates that all of them
+    forecast. Of combinatorial folds, all tables but ``paths`` show the first path of tests.
     """
     require_test(run.config, run.run_id)
     config, started = run.config, time.monotonic()

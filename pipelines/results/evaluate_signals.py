@@ -74,16 +74,9 @@ REASONS: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedSignals:
-    """Signals on the panel.
+    """Signals on the cells of the universe, and how the rows of the file were used.
 
-    Attributes
-    ----------
-    signals
-        Signal -> values on the cells of the universe, shape (T, N); NaN where there is none.
-    rows
-        signal, reason (`USED` or one of `REASONS`), rows: how the rows of the file were used.
-    off_sessions
-        Dates of the file that are not sessions although prices exist before and after them, sorted.
+    ``off_sessions`` are dates of the file that are no sessions although prices exist before and after them.
     """
 
     signals: Mapping[str, FloatArray]
@@ -106,17 +99,7 @@ class PlacedSignals:
 
 
 def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame | None) -> PlacedSignals:
-    """Place signals on the panel and count the rows that are left out.
-
-    Parameters
-    ----------
-    table
-        The rows of the file.
-    market
-        Panel and universe.
-    quarantine
-        Rows of the lake's table ``quarantine``; None if there is none.
-    """
+    """Place signals on the panel and count the rows that are left out."""
     panel, frame = market.panel, table.rows
     dates_T = panel.dates_T.astype("datetime64[D]")
     day_R = frame["date"].to_numpy().astype("datetime64[D]")
@@ -160,13 +143,7 @@ def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame |
 
 
 def leave_out_constant(table: SignalTable, placed: PlacedSignals) -> tuple[SignalTable, PlacedSignals]:
-    """Leave out the signals that are constant on every date, with a note in the table.
-
-    Raises
-    ------
-    DataError
-        If no other signal is left.
-    """
+    """Leave out the signals that are constant on every date, with a note in the table."""
     constant = placed.constant
     if not constant:
         return table, placed
@@ -204,24 +181,7 @@ _OF_FINDING: Final = ("check", "verdict", "sentence", "value")
 
 
 def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horizon: int) -> pl.DataFrame:
-    """Make all checks of every signal.
-
-    Parameters
-    ----------
-    table
-        All rows of the file.
-    placed
-        The signals on the panel.
-    market
-        Prices and universe.
-    horizon
-        Horizon of the label, in sessions.
-
-    Returns
-    -------
-    polars.DataFrame
-        The table ``guard``: the worst findings of each signal first.
-    """
+    """Make all checks of every signal; the worst findings of each signal come first."""
     past = _Past(market, horizon)
     rows: list[dict[str, Any]] = []
     for signal, signal_TN in placed.signals.items():
@@ -310,22 +270,10 @@ def _off_sessions(table: SignalTable, signal: str, placed: PlacedSignals) -> Fin
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSignals:
-    """Signals of a file on a market, before they are measured.
+    """Signals of a file on a market, before they are evaluated.
 
-    Attributes
-    ----------
-    measured
-        Their folder, which is locked and holds their record.
-    config
-        The config, with a delay that can be traded first, and without models.
-    market
-        Prices, universe and labels.
-    placed
-        The signals on the panel.
-    guarding
-        The look-ahead guard, which runs beside the backtest.
-    trials
-        Signal -> its trial without a book.
+    Their folder is locked and holds their record. The config has a delay that can be traded first, and no
+    models. The guard runs beside the backtest. ``trials`` have no book yet.
     """
 
     measured: MeasuredSignals
@@ -348,24 +296,6 @@ def prepare_signals(
 
     A signal dated ``t`` is held to be known at the close of ``t``. The same signals on the same data have the
     same folder.
-
-    Parameters
-    ----------
-    table
-        The signals (`pipelines.results.signal_file.read_signals`).
-    config
-        Lake, universe, label, books, costs and output folder. Its models and features are not used.
-    progress
-        Reports progress.
-    locks
-        The folder of the signals is locked.
-    as_of
-        Earlier state of the lake to read; None for the newest.
-
-    Raises
-    ------
-    DataError
-        If the lake holds no prices, no row is in the universe, or every signal is constant.
     """
     config, added = with_tradable_delay(config)
     lake = open_lake(config, progress.note)
@@ -395,22 +325,9 @@ def prepare_signals(
 
 
 def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEvaluation:
-    """Measure signals side by side and store the evaluation.
+    """Evaluate signals side by side and store the evaluation.
 
-    Every book of every signal is recorded as a trial before it is measured.
-
-    Returns
-    -------
-    StoredEvaluation
-        The tables of `pipelines.results.evaluation_tables.measured_tables`, and ``rows`` (signal, reason,
-        rows) and ``guard`` (`guard_table`).
-
-    Raises
-    ------
-    ConfigError
-        If a book needs more firms than there are.
-    DataError
-        If the risk-free rates do not cover the books.
+    Every book of every signal is recorded as a trial first.
     """
     measured, market, placed, own = prepared.measured, prepared.market, prepared.placed, prepared.config
     with progress.stage("backtest"):
@@ -436,19 +353,7 @@ def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEval
 def signal_tables(
     placed: PlacedSignals, market: Market, config: Config, trials: int
 ) -> dict[str, pl.DataFrame]:
-    """Compute the tables of an evaluation of signals, and ``rows``: how the rows of the file were used.
-
-    Parameters
-    ----------
-    placed
-        The signals on the panel.
-    market
-        Prices, universe and labels.
-    config
-        Label, books and costs, without models, so that no signal is taken for a model.
-    trials
-        Number of trials that count, these signals included.
-    """
+    """Compute the tables of an evaluation of signals; ``trials`` include them."""
     forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
     sessions = _sessions_to_cover(placed.signals, market.universe_TN)
     analysis = BookAnalysis(market, config)

@@ -41,19 +41,7 @@ def measured_tables(
 ) -> dict[str, pl.DataFrame | None]:
     """Compute the tables of an evaluation by their names; None for a table that does not apply.
 
-    Parameters
-    ----------
-    result
-        Metrics and books of the forecasts.
-    forecasts
-        model -> seed -> array of shape (T, N).
-    market
-        Prices, universe and labels.
-    config
-        Models, books and label. Names of ``forecasts`` that are not in its ``models`` are signals, which are
-        not compared with baselines.
-    trials
-        Number of trials that count by now.
+    Forecasts that are not in the config's ``models`` are signals, which are not compared with baselines.
     """
     sessions_T = market.panel.dates_T
     signals = ((model, ensemble(seeds)) for model, seeds in forecasts.items())
@@ -77,15 +65,7 @@ def measured_tables(
 
 
 def flagged_rows(market: Market, equity: pl.DataFrame) -> pl.DataFrame | None:
-    """Return the open quality flags on price rows of the sessions of the books; None if there are none.
-
-    Parameters
-    ----------
-    market
-        Its flags: date, ticker, rule, evidence, earns.
-    equity
-        ``date`` of the books' sessions.
-    """
+    """Return the open quality flags on price rows of the sessions of the books; None if there are none."""
     if market.flags is None:
         return None
     first, last = equity["date"].min(), equity["date"].max()
@@ -96,21 +76,7 @@ def flagged_rows(market: Market, equity: pl.DataFrame) -> pl.DataFrame | None:
 def evaluation_record(
     config: Config, panel: Panel, measured_T: BoolArray | IntArray, trials: int, commit: str
 ) -> EvaluationRecord:
-    """Make the record of an evaluation of complete forecasts.
-
-    Parameters
-    ----------
-    config
-        Books, costs and delays.
-    panel
-        Prices of the market.
-    measured_T
-        Sessions that were measured: a mask, or their indices in order.
-    trials
-        Number of trials that count by now.
-    commit
-        Git commit of the code.
-    """
+    """Make the record of an evaluation of the sessions ``measured_T`` (a mask, or indices in order)."""
     rate = config.backtest.risk_free
     costs = config.backtest.costs
     printable = redact(rate) if isinstance(rate, str) else rate  # a path can hold a secret
@@ -150,20 +116,6 @@ def ending_table(
 
     Forecasts and weights stay the same; only the payouts change. Each side of a long-short book is also
     evaluated as a separate book that holds only the long or only the short weights.
-
-    Parameters
-    ----------
-    forecasts
-        model -> seed -> array of shape (T, N); the seed ensemble is traded.
-    dataset
-        The panel marks the delistings that have neither a recorded return nor a known reason.
-    config
-        Books, costs and delay.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        The table ``endings``; None if no such delisting falls into the sessions of the books.
     """
     panel = dataset.panel
     if not panel.unknown_TN.any():

@@ -64,26 +64,10 @@ _BETA: Final = ("beta", "beta_252", 1)
 def forecast_tables(
     signals: Iterable[tuple[str, FloatArray]], market: Market, config: Config
 ) -> dict[str, pl.DataFrame]:
-    """Compute all tables of this module.
+    """Compute the tables on models and their seed ensembles, known at the close of session t; NaN: none.
 
-    Parameters
-    ----------
-    signals
-        Models, and their seed ensembles of shape (T, N), known at the close of session t; NaN where there is
-        none. Only sessions with a signal are measured, so pass no signal for sessions outside the test. An
-        ensemble of a generator is let go before the next one is made.
-    market
-        Panel and universe. Signals outside the universe are not measured.
-    config
-        Horizon and delays of the label.
-
-    Returns
-    -------
-    dict of str to polars.DataFrame
-        ``ic_decay`` (the horizons of `HORIZONS` and the label's at the first delay that can be traded, and
-        the delays of `DELAYS` and the config's at the label's horizon), ``quantile_spread`` (the delays of
-        the config), ``quantile_series``, ``persistence`` and ``signal_exposures`` (a style that the data do
-        not allow has no row, and one that equals the signal has no t).
+    Only sessions with a signal are measured, so pass none outside the test. A style that the data do not
+    allow has no row, and one that equals the signal has no t.
     """
     measured = [_measured(model, signal_TN, market) for model, signal_TN in signals]
     decay, spread, series = _label_tables(measured, market, config)
@@ -253,23 +237,9 @@ def _sector_rows(measured: list[_Measured], panel: Panel) -> Iterator[dict[str, 
 def horizon_table(
     run: Run, lake: Lake, dataset: Market, dates_T: npt.NDArray[np.bool_]
 ) -> pl.DataFrame | None:
-    """Measure the seed ensemble of a run's forecasts at every horizon, including the label's.
+    """Measure a run's seed ensembles at every horizon on the dates that all models forecast.
 
-    Parameters
-    ----------
-    run
-        The run.
-    lake
-        Lake with its forecasts.
-    dataset
-        Labels.
-    dates_T
-        True on the dates that all models of the run forecast; only these are measured.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        The table ``horizons``; None if no model of the run forecasts shorter horizons than the label's.
+    None if no model forecasts shorter horizons than the label's.
     """
     label = run.config.label
     if not label.shorter_horizons:
@@ -298,14 +268,7 @@ def horizon_table(
 
 
 def stored_forecasts(run: Run, lake: Lake) -> pl.DataFrame:
-    """Read the stored forecasts of a run at all horizons.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns of the lake's table ``forecasts``, and ``horizon`` in sessions. All models have rows at the
-        label's horizon; models that forecast shorter horizons also have rows at these.
-    """
+    """Read the stored forecasts of a run, with their ``horizon``: the label's, and shorter ones."""
     forecasts = _rows_of(run, lake, "forecasts").with_columns(
         pl.lit(run.config.label.horizon, dtype=pl.Int64).alias("horizon")
     )
@@ -321,19 +284,9 @@ def _rows_of(run: Run, lake: Lake, table: str) -> pl.DataFrame:
 
 
 def quantile_score_table(run: Run, folds: Collection[int]) -> pl.DataFrame | None:
-    """Average the quantile scores of a run over folds and seeds, weighted by the number of dates.
+    """Average the quantile scores of a run over seeds and the folds that all models have, weighted by dates.
 
-    Parameters
-    ----------
-    run
-        The run.
-    folds
-        Folds that all models have, so that the scores of all models are from the same dates.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        The table ``quantile_scores``; None if no model has quantiles.
+    None if no model has quantiles.
     """
     rows: list[dict[str, Any]] = []
     for path in sorted((run.folder / FOLDER).glob("*.json")):
@@ -351,23 +304,7 @@ def quantile_score_table(run: Run, folds: Collection[int]) -> pl.DataFrame | Non
 
 
 def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Panel) -> pl.DataFrame:
-    """Compute every model's seed ensemble, on the dates and firms that all its seeds forecast.
-
-    Parameters
-    ----------
-    forecasts
-        model -> seed -> array of shape (T, N), known at the close of session t.
-    panel
-        Dates and tickers of the rows and columns.
-
-    Returns
-    -------
-    polars.DataFrame
-        model, date, ticker, signal (mean over seeds of the forecasts standardised within the date),
-        seed_dispersion (standard deviation over seeds of the standardised forecasts; null for a single seed)
-        and seeds (the number of seeds). A row that violates the contract
-        `pipelines.lake.pipeline_tables.EnsembleForecasts` is a bug and raises an error.
-    """
+    """Compute every model's seed ensemble, on the dates and firms that all its seeds forecast."""
     dates_T, tickers_N = panel.dates_T.astype("datetime64[D]"), np.asarray(panel.tickers_N)
     parts = []
     for model, seeds in forecasts.items():

@@ -22,22 +22,10 @@ def is_unknown(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a sort of figure is written.
+    """How a sort of figure is written: decimals, a factor (100 for a fraction in per cent), and plus signs.
 
-    Attributes
-    ----------
-    digits
-        Decimals, or significant digits with ``style`` "#" and "g".
-    scale
-        Factor before writing: 100 for a fraction in per cent, 10,000 for one in basis points.
-    signed
-        Whether a positive number has a plus sign.
-    style
-        ``f``: fixed decimals with thousands separators; ``#``: exactly ``digits`` significant digits; ``g``:
-        at most that many.
-    words
-        What a value that is no number is: ``text``, ``yes or no``, ``answer`` (yes, no, unclear), ``names``
-        (a list). Empty for numbers.
+    ``style`` is ``f`` (fixed decimals), ``#`` (exactly ``digits`` significant digits) or ``g`` (at most so
+    many). ``words`` says what a value is that is no number: text, yes or no, answer, names.
     """
 
     digits: int = 2
@@ -126,17 +114,7 @@ def interval(
 
 
 def text_table(rows: Iterable[Sequence[str]], heading: Sequence[str] = (), *, left: int = 1) -> list[str]:
-    """Align cells in lines that begin with two spaces; the first ``left`` columns are flush left.
-
-    Parameters
-    ----------
-    rows
-        Cells, as many as there are in the heading.
-    heading
-        First line; none if empty.
-    left
-        Number of columns flush left.
-    """
+    """Align cells in lines that begin with two spaces; the first ``left`` columns are flush left."""
     lines = [[*heading], *map(list, rows)] if heading else [*map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [

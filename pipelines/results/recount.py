@@ -64,19 +64,7 @@ def trials_of(owner: Run | MeasuredSignals) -> dict[str, Trial]:
 
 
 def keep_returns(output: Path, equity: pl.DataFrame, trials: Mapping[str, Trial], config: Config) -> None:
-    """Keep the returns of an evaluation in the ledger, at the first delay that can be traded.
-
-    Parameters
-    ----------
-    output
-        Folder of the runs.
-    equity
-        Daily returns of the books (`pipelines.results.evaluate.Evaluation.equity`).
-    trials
-        Model or signal -> its trial without a book.
-    config
-        Books, costs and delays.
-    """
+    """Keep the returns of an evaluation's books in the ledger, at the first delay that can be traded."""
     delay = tradable_delay(config.label.delays)
     under = assumptions_id(config.backtest, delay)
     own = _own_returns(equity, trials, config, delay)
@@ -87,19 +75,8 @@ def keep_returns(output: Path, equity: pl.DataFrame, trials: Mapping[str, Trial]
 class Tried:
     """The returns of all trials that count against a result.
 
-    Attributes
-    ----------
-    counted
-        The trials.
-    keys_V
-        `Trial.key` of the trials with returns.
-    dates_T
-        Every date on which one of them has a return, sorted.
-    return_TV
-        Daily net returns, under the assumptions of the result where they were measured under these, and
-        under the newest ones otherwise; NaN where a trial has none.
-    same_V
-        Whether a trial was measured under the assumptions of the result.
+    ``return_TV`` is under the result's assumptions where ``same_V``, and under the newest ones otherwise; NaN
+    where a trial has none.
     """
 
     counted: TrialCount
@@ -116,17 +93,7 @@ class Tried:
 
 
 def read_tried(output: Path, scope: Scope, assumptions: str) -> Tried:
-    """Read the trials that count against a result, and their returns.
-
-    Parameters
-    ----------
-    output
-        Folder of the runs.
-    scope
-        Market and hypothesis of the result.
-    assumptions
-        `pipelines.run.evaluations.assumptions_id` of the result.
-    """
+    """Read the trials that count against a result, and their returns."""
     counted = count_trials(output, scope)
     stored = read_returns(output, counted.rows)
     chosen = (
@@ -176,21 +143,7 @@ def recounted_tables(
     *,
     periods_per_year: float = SESSIONS_PER_YEAR,
 ) -> dict[str, pl.DataFrame]:
-    """Compute the tables of `recount`.
-
-    Parameters
-    ----------
-    equity, significance
-        Tables of the evaluation.
-    trials
-        Model or signal -> its trial without a book.
-    config
-        Books, costs and delays of the evaluation.
-    output
-        Folder of the runs.
-    periods_per_year
-        Sessions in a year.
-    """
+    """Compute the tables of `recount` from the evaluation's own tables and the ledger."""
     delay = tradable_delay(config.label.delays)
     own = _own_returns(equity, trials, config, delay)
     tried = read_tried(output, Scope.of(config), assumptions_id(config.backtest, delay))
@@ -230,25 +183,11 @@ def recounted_tables(
 def overfitting_table(
     own: Mapping[tuple[str, str], pl.DataFrame], tried: Tried, delay: int
 ) -> pl.DataFrame | None:
-    """Compute the probability that the best backtest in one half of the sessions is below the median later.
+    """Compute the probability that the best backtest in one half of the sessions disappoints in the other.
 
-    Parameters
-    ----------
-    own
-        `Trial.key` -> date and excess_net, of every model and book of the evaluation.
-    tried
-        The trials that count against it.
-    delay
-        Delay of the evaluation, in sessions.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        The table ``overfitting``: among every book of every model or signal of this evaluation; and, if there
-        are more, among all trials of the ledger under the same assumptions
-        (`backtest.inference.overfitting.probability_of_overfitting`). Only daily net returns that are known
-        on every session of this evaluation count, and books without variation do not. None if there are
-        fewer than two candidates or too few sessions.
+    Candidates are the evaluation's books, and then all trials of the ledger under the same assumptions. Only
+    returns that are known on every session of this evaluation count. None for fewer than two candidates or
+    too few sessions.
     """
     if not own:
         return None

@@ -32,24 +32,9 @@ from pipelines.train.trials import Scope
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """One model of a run, or one signal of a measured file, as an evaluation measured it.
+    """One model of a run, one signal of a measured file, or a model version, as an evaluation measured it.
 
-    Attributes
-    ----------
-    name
-        Name in tables: ``RUN:MODEL``, or ``RUN/MODEL`` for the nights of a model version.
-    run
-        The run, or the measured signals.
-    record
-        Settings and code of the evaluation.
-    model
-        Entry of the config's ``models``, or name of the signal.
-    book, delay
-        Book and delay that are compared.
-    tried
-        The trials that count against it by now.
-    daily
-        date, ic, and excess_net (net return over the risk-free rate) of the book; null where unknown.
+    ``daily`` has date, ic, and excess_net of the book; null where unknown.
     """
 
     name: str
@@ -74,27 +59,10 @@ class Candidate:
 
 
 def open_candidate(name: str, output: Path, delay: int | None = None, book: str | None = None) -> Candidate:
-    """Open one side of a comparison.
+    """Open one side of a comparison: ``RUN`` or ``RUN:MODEL``.
 
-    Parameters
-    ----------
-    name
-        ``RUN`` or ``RUN:MODEL``; a name that ``peerglass runs list`` shows. Without a model, the one with the
-        highest rank IC on validation is taken, as in a report's verdict; the test has no part in this choice.
-        Of measured signals, the first one is taken.
-    output
-        Folder that holds the runs.
-    delay
-        Delay at which labels start and books trade; None for the first one that can be traded.
-    book
-        Name of the book; None for the first one.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such run, model, delay or book.
-    DataError
-        If the run has no evaluation.
+    Without a model, the one with the highest rank IC on validation is taken; the test has no part in this
+    choice. Of measured signals, the first one is taken.
     """
     run_name, _, model = name.partition(":") if not Path(name).is_dir() else (name, "", "")
     run = find_signals(run_name, output) or open_run(run_name, output)
@@ -135,22 +103,7 @@ def tried_by_now(record: EvaluationRecord, config: Config, delay: int, output: P
 def choose_delay_and_book(
     where: str, delay: int | None, delays: Sequence[int], book: str | None, books: Sequence[str]
 ) -> tuple[int, str]:
-    """Return the delay and the book to compare: those asked for, or the first tradable delay and first book.
-
-    Parameters
-    ----------
-    where
-        What has the delays and books, to begin an error with.
-    delay, book
-        What was asked for; None for the default.
-    delays, books
-        What there is.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such delay or book.
-    """
+    """Return the delay and the book that were asked for, or the first tradable delay and first book."""
     delay = tradable_delay(delays) if delay is None else delay
     book = books[0] if book is None else book
     _require_known(where, "delay", delay, delays)
@@ -179,19 +132,7 @@ _MIN_DATES = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """Models side by side.
-
-    Attributes
-    ----------
-    figures
-        ``compared_figures``, with the trials in the ledger at the time of the call.
-    tests
-        ``compared_tests``. ICs are null if the two labels differ.
-    differences
-        Candidate after the first -> phrases that say what differs: data, settings, code, costs and books.
-    level
-        Level of all tests.
-    """
+    """Models side by side, with the trials by now, and phrases that say how each differs from the first."""
 
     figures: pl.DataFrame
     tests: pl.DataFrame
@@ -209,20 +150,7 @@ class _Series:
 
 
 def compare(candidates: Sequence[Candidate]) -> Comparison:
-    """Compare candidates with the first one.
-
-    Daily ICs are tested with Newey-West errors (`backtest.inference.means.paired_test`), net Sharpe ratios
-    with the stationary bootstrap (`backtest.inference.bootstrap.sharpe_difference`). ICs are measured on the
-    dates on which every candidate has one, and returns on those on which every candidate has one, so that no
-    candidate profits from an easier period.
-
-    Raises
-    ------
-    ConfigError
-        If there are fewer than two candidates, or two are the same.
-    DataError
-        If they have fewer than 20 dates in common.
-    """
+    """Compare candidates with the first one, on the dates that all of them have."""
     names = [one.name for one in candidates]
     if len(names) < 2 or len(set(names)) < len(names):
         raise ConfigError(

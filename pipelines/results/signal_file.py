@@ -44,18 +44,8 @@ _FEWEST_FIRMS = 2
 class Columns:
     """The roles of a file's columns.
 
-    Attributes
-    ----------
-    date, ticker
-        Columns of the keys.
-    signals
-        Name shown -> column. A single column called ``signal`` or ``factor`` is shown by the file's name.
-    ignored
-        Columns that are not measured, with the reason.
-    text
-        Separator, decimal mark and encoding of a text file; without meaning for other files.
-    wide
-        Columns of a wide file, which are tickers; ``signals`` then has one signal. Empty for a long file.
+    ``signals`` maps the name shown to the column. ``ignored`` gives the reason. ``wide`` are the tickers of a
+    wide file, which has one signal; empty for a long file.
     """
 
     date: str
@@ -83,20 +73,6 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
     numbers is a signal, except alphalens's forward returns (``1D``, ``5D``), its ``factor_quantile`` and its
     ``group``. A file with one row a date and several columns of numbers is wide: its columns are tickers, as
     in pyfolio's positions, whose ``cash`` is left out.
-
-    Parameters
-    ----------
-    path
-        CSV, Excel or Parquet file.
-    wanted
-        Columns to measure; empty for all.
-
-    Raises
-    ------
-    ConfigError
-        If a wanted column does not exist or does not hold numbers.
-    DataError
-        If there is no such file, it cannot be read, or it lacks a date, a ticker or a signal.
     """
     text, schema, rows = _schema(path)
     names = list(schema)
@@ -201,18 +177,7 @@ def _shown(signals: Sequence[str], path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SignalTable:
-    """The rows of a signal file.
-
-    Attributes
-    ----------
-    path
-        The file.
-    rows
-        date, ticker, and one column of Float64 per signal, sorted by date and ticker; each key once. Null:
-        the signal has no value.
-    notes
-        Columns that are not measured, and why.
-    """
+    """The rows of a signal file: date, ticker, a column per signal (null: none), in order, no key twice."""
 
     path: Path
     rows: pl.DataFrame
@@ -233,21 +198,7 @@ class SignalTable:
 
 
 def read_signals(path: Path, columns: Columns) -> SignalTable:
-    """Read the signals of a file.
-
-    Parameters
-    ----------
-    path
-        CSV, Excel or Parquet file.
-    columns
-        Roles of its columns (`pipelines.results.signal_file.find_columns`).
-
-    Raises
-    ------
-    DataError
-        If the file cannot be parsed, repeats a key, lacks a date or ticker in a row, or holds infinite
-        values, or its dates share a time of day that is not midnight.
-    """
+    """Read the signals of a file, and refuse repeated keys, rows without a key, and infinite values."""
     rows = scan(path, columns.text)
     if columns.wide:
         frame = collect(rows.select(columns.date, *columns.wide), path)

@@ -32,30 +32,9 @@ _NAME = re.compile(r"[^a-z0-9_]+")
 class SignalRecord(BaseModel):
     """What was measured, and on which data.
 
-    Attributes
-    ----------
-    run_id
-        Name of the folder.
-    file
-        Path of the signal file, as given.
-    signals
-        Signal -> digest of its values.
-    rows
-        Number of rows of the file.
-    notes
-        Columns of the file that were not measured, and settings that were added.
-    lake
-        Location of the lake.
-    tables
-        Lake table -> version and number of rows.
-    hazards
-        What may make the numbers wrong: remarks of the source and of the panel.
-    firms
-        Mean number of firms in the universe.
-    commit, libraries
-        Code and libraries that measured the signals first.
-    made_at
-        When they were measured first.
+    ``signals`` gives the digest of each signal's values, ``tables`` version and rows. ``notes`` name columns
+    that were not measured and settings that were added. Commit and libraries are those of the first
+    measurement.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -76,19 +55,7 @@ class SignalRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSignals:
-    """The signals of a file, measured on one version of the data.
-
-    Attributes
-    ----------
-    run_id
-        Name of the folder.
-    config
-        The config they were measured with last.
-    folder
-        Folder of the evaluations and of the report.
-    record
-        What was measured.
-    """
+    """The signals of a file, measured on one version of the data, with the config of the last measurement."""
 
     run_id: str
     config: Config
@@ -132,13 +99,6 @@ def find_signals(name: str, output: Path) -> MeasuredSignals | None:
     """Find measured signals by id, by a unique prefix of the id, or by folder; None if there are none.
 
     ``latest`` is the run that was started last, and never the signals of a file of that name.
-
-    Raises
-    ------
-    ConfigError
-        If several folders begin with the name, those of runs included.
-    DataError
-        If the record is damaged.
     """
     if (Path(name) / RECORD).is_file():
         return _open(Path(name))

@@ -21,17 +21,7 @@ _SCALARS = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One setting of a sweep.
-
-    Attributes
-    ----------
-    name
-        Name in tables: as the user wrote it.
-    path
-        Keys of the setting inside the section ``backtest``, outermost first.
-    values
-        Values to try, in the user's order.
-    """
+    """One setting of a sweep: its name as the user wrote it, its keys inside ``backtest``, and values."""
 
     name: str
     path: tuple[str, ...]
@@ -56,20 +46,6 @@ def parse_axes(text: str, backtest: BacktestConfig, book: str) -> tuple[Axis, ..
     A name is a key of the swept book (``quantiles``), of the costs or the execution (``half_spread_bps``), or
     of the section itself (``delay``); or the dotted path of any of them inside the section
     (``costs.half_spread_bps``). Values are separated by commas and written as in YAML.
-
-    Parameters
-    ----------
-    text
-        The axes, separated by semicolons.
-    backtest
-        The section that is changed.
-    book
-        Name of the book that is swept.
-
-    Raises
-    ------
-    ConfigError
-        If a part is not of the form name=values, or a name is unknown, repeated or ambiguous.
     """
     known = _settings(backtest, book)
     axes: list[Axis] = []
@@ -96,13 +72,7 @@ def parse_axes(text: str, backtest: BacktestConfig, book: str) -> tuple[Axis, ..
 
 
 def variants(axes: Sequence[Axis], backtest: BacktestConfig, book: str) -> list[VariantSettings]:
-    """All combinations of the axes' values, the last axis changing fastest, with the swept book alone.
-
-    Raises
-    ------
-    ConfigError
-        If there are more than 10,000 combinations, or a value is not allowed.
-    """
+    """All combinations of the axes' values, the last axis changing fastest, with the swept book alone."""
     count = math.prod(len(axis.values) for axis in axes)
     if count > MAX_VARIANTS:
         raise ConfigError(

@@ -53,20 +53,11 @@ _MANY = 64  # variants from which the splits of CSCV are coarser, because time g
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
-    """The result of a sweep.
+    """The result of a sweep; its tables have a further column per axis.
 
-    Attributes
-    ----------
-    table
-        ``sweep_variants``, in the order of the grid, and one column per axis. Sweeps of more than 200
-        variants have no intervals, which would take most of the time.
-    daily
-        date, and one column of net excess returns per row of the table (``0``, ``1``, ...); null on sessions
-        without positions.
-    overfitting
-        ``sweep_overfitting``, and one column per axis of costs, execution or delay. Variants under other
-        assumptions are no alternatives: the cheapest would always be best. Sets with fewer than two books or
-        too few sessions are left out.
+    ``table`` is in the order of the grid; more than 200 variants have no intervals. ``daily`` has a column of
+    net excess returns per row of it. ``overfitting`` is by set of assumptions, because the cheapest would
+    always be best; sets with fewer than two books or too few sessions are left out.
     """
 
     table: pl.DataFrame
@@ -94,27 +85,9 @@ def sweep(
     variants: Sequence[VariantSettings],
     trials: int,
 ) -> Sweep:
-    """Measure every variant of every signal.
+    """Measure every variant of every signal, each known at the close of session t.
 
-    Parameters
-    ----------
-    signals
-        Name -> array of shape (T, N), known at the close of session t; NaN where there is none.
-    market
-        Prices and universe.
-    config
-        The label: its delay holds for variants whose ``backtest.delay`` is null.
-    variants
-        Settings of the variants; each has one book.
-    trials
-        Number of trials that count, these variants included.
-
-    Raises
-    ------
-    ConfigError
-        If a book needs more firms than there are.
-    DataError
-        If the data lack a field that costs or execution need, or the risk-free rates do not cover the books.
+    ``trials`` count, these variants included.
     """
     rows: list[dict[str, Any]] = []
     daily: list[pl.Series] = []
@@ -270,25 +243,7 @@ _FOLDER, _RECORD = "sweeps", "sweep.json"
 
 
 class SweepRecord(BaseModel):
-    """What a sweep measured, and how.
-
-    Attributes
-    ----------
-    sweep
-        Id: the digest of the axes, of the section ``backtest``, of the signals and of the code that measures.
-    run_id
-        Id of the run or of the measured file.
-    axes
-        Name of each axis -> its values.
-    book
-        The swept book.
-    made_at
-        When it was measured.
-    trials
-        Trials that counted when the sweep was made, its books included.
-    sentences
-        What the page and the terminal say about the sweep as a whole.
-    """
+    """What a sweep measured, how many trials counted then, and what is said about it as a whole."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

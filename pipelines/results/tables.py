@@ -45,25 +45,7 @@ _EXPOSURE: Final = Kind(3, signed=True)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of result tables.
-
-    Attributes
-    ----------
-    name
-        Name in the table.
-    label
-        What a reader calls it, without its unit.
-    meaning
-        What it holds, in a phrase.
-    kind
-        How a value is written.
-    unit
-        Unit of what is written: ``%`` where a fraction is written in per cent.
-    dtype
-        Type of the values.
-    optional
-        Whether a table may lack it.
-    """
+    """A column of result tables: name, label without unit, meaning, how a value is written and its unit."""
 
     name: str
     label: str
@@ -351,17 +333,7 @@ def of_book(book: str, figure: str) -> str:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A result table.
-
-    Attributes
-    ----------
-    name
-        Name of the table and of its file.
-    meaning
-        What it holds.
-    columns
-        Name -> column, in order.
-    """
+    """A result table: its name, what it holds, and its columns in order."""
 
     name: str
     meaning: str
@@ -375,17 +347,7 @@ class ResultTable:
     def frame(self, rows: pl.DataFrame | Iterable[Mapping[str, Any]], *further: str) -> pl.DataFrame:
         """Make the table: columns in order, NaN as null, checked against the schema.
 
-        Parameters
-        ----------
-        rows
-            A frame, or rows by column. Their order is kept.
-        further
-            Columns that this table has beside the declared ones, such as the settings of a sweep.
-
-        Raises
-        ------
-        Exception
-            A bug: a column is missing or unknown, has another type, or a key is null.
+        ``further`` are undeclared columns.
         """
         if not isinstance(rows, pl.DataFrame):
             listed = list(rows)

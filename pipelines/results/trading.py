@@ -44,24 +44,7 @@ SPREAD_WINDOWS: dict[SpreadEstimator, int] = {"corwin_schultz": 21, "roll": 63}
 
 
 def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel:
-    """Build the cost terms of the sessions ``held``.
-
-    Parameters
-    ----------
-    settings
-        Costs, capital, and the window of volatility and volume.
-    panel
-        Prices and volumes of all sessions.
-    held
-        Range of sessions that are traded. It may end after the last session of the panel.
-
-    Raises
-    ------
-    ConfigError
-        If the file of borrow fees has no ticker of the data.
-    DataError
-        If the data lack a field that the costs need, or the file of borrow fees cannot be used.
-    """
+    """Build the cost terms of the sessions ``held``, which may end after the last session of the panel."""
     costs = settings.costs
     impact = None
     if settings.capital is not None and costs.impact_coefficient:
@@ -85,14 +68,6 @@ def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: i
 
     ``held`` may end after the last session of the panel. Prices there are not known, so the price of
     execution is the close.
-
-    Raises
-    ------
-    ConfigError
-        If orders of delay 0 are to be executed before the close, or the file of price limits has no ticker
-        of the data.
-    DataError
-        If the data lack a field that the execution needs, or the file of price limits cannot be used.
     """
     execution = settings.execution
     if execution.price != "close" and delay < 1:
@@ -223,11 +198,6 @@ def dollar_volumes(panel: Panel, window: int) -> FloatArray:
     """Mean dollar volume of the ``window`` sessions before s, at least half of them known, shape (T + 1, N).
 
     The last row is that of the session after the data.
-
-    Raises
-    ------
-    DataError
-        If the prices have no volume.
     """
     if panel.volume_TN is None:
         raise DataError(
@@ -273,15 +243,7 @@ def _borrow_fees(costs: CostsConfig, panel: Panel) -> Rate:
 
 
 def _read_of_firms(path: Path, what: str, setting: str, value: str, panel: Panel) -> pl.DataFrame:
-    """Read a CSV or Parquet file with columns ticker and a number of at least 0, and perhaps from_date.
-
-    Raises
-    ------
-    ConfigError
-        If none of the file's tickers is in the panel.
-    DataError
-        If there is no such file, or it has other contents.
-    """
+    """Read a CSV or Parquet file with columns ticker and a number of at least 0, and perhaps from_date."""
     if not path.is_file():
         raise DataError(f"There is no file of {what}s at {path}; check {setting}.")
     try:

@@ -41,17 +41,7 @@ _MODEL: Final = "peerglass.model"
 def log_model_versions(
     client: MlflowClient, parent: MlflowRun, run: Run, descriptions: Mapping[str, str]
 ) -> None:
-    """Register the models of a run whose tasks are all done, or update the texts of their versions.
-
-    Parameters
-    ----------
-    parent
-        MLflow run that holds the checkpoints as artifacts.
-    run
-        The run; its config's name is that of the registered model.
-    descriptions
-        Entry of the config's ``models`` -> text of its version's page.
-    """
+    """Register the models of a run that have a description (all tasks are done), or update their texts."""
     if not descriptions:
         return
     name, facts = run.config.name, _facts(run)
@@ -78,18 +68,9 @@ def log_model_versions(
 
 
 def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> None:
-    """Let aliases of a config's registered model name versions; other aliases stay as they are.
+    """Let aliases of a config's registered model name versions; others stay.
 
-    Parameters
-    ----------
-    named
-        Alias -> run id and model of its version. The alias is removed if there is none, or if the store does
-        not have the version.
-
-    Raises
-    ------
-    TrackingError
-        If the tracking store cannot be reached.
+    An alias without a version, or with one that the store does not have, is removed.
     """
     name = config.name
     with store(config) as client:
@@ -106,15 +87,7 @@ def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> 
 
 
 def find_number(config: Config, number: int) -> tuple[str, str]:
-    """Return the run id and the model of a version of a config's registered model.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such version.
-    TrackingError
-        If the tracking store cannot be reached.
-    """
+    """Return the run id and the model of a version of a config's registered model."""
     with store(config) as client:
         found = client.search_model_versions(f"name = '{config.name}'")
         by_number = {int(one.version): one for one in found}
@@ -181,11 +154,6 @@ def make_loadable(run: Run, model: str) -> None:
 
     The newest fold is loaded: a live run has one, and a walk-forward run is loaded as of its end. The code is
     that of this process, so it is written when the training has just ended.
-
-    Parameters
-    ----------
-    model
-        Entry of the config's ``models`` whose tasks are all done.
     """
     folder = run.folder / "checkpoints" / model
     folds = run.read_table("folds")

@@ -30,22 +30,7 @@ _ERROR_TAG: Final = "peerglass.error"
 class TrackedNight(BaseModel):
     """What the tracking store is told about a night.
 
-    Attributes
-    ----------
-    config
-        Name of the config.
-    session
-        The night's session.
-    ended_at
-        When the night ended.
-    error
-        Sentence of the error that ended it; None if there was none.
-    tags
-        State, versions and other texts that a later attempt at the same night may change.
-    metrics
-        Name -> value.
-    files
-        Artifact path -> path relative to the folder of the config's nights.
+    ``tags`` may change with a later attempt, and ``files`` are relative to the folder of the config's nights.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,18 +45,7 @@ class TrackedNight(BaseModel):
 
 
 def log_night(config: Config, night: TrackedNight, nights: Path) -> None:
-    """Log a night. Logging it again changes only what has changed, and adds no run.
-
-    Parameters
-    ----------
-    nights
-        Folder that the night's files are relative to. A file that is gone is left out.
-
-    Raises
-    ------
-    TrackingError
-        If the tracking store cannot be reached.
-    """
+    """Log a night. Logging it again changes only what has changed. A file that is gone is left out."""
     with store(config) as client:
         experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-nightly")
         known = _run_of(client, experiment, night)

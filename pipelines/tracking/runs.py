@@ -62,16 +62,10 @@ _FOLDERS = ("tables", "evaluations", "checkpoints")
 
 @contextmanager
 def tracked(run: Run, progress: Progress) -> Iterator[None]:
-    """Track a run while the ``with`` block works on it.
+    """Track a run while the ``with`` block works on it; an error marks its MLflow runs as failed.
 
-    The parent and one child per model are created at the beginning. An error marks them as failed and is
-    stored in the tag ``peerglass.error``. If the store cannot be reached at the beginning, the run is trained
-    anyway. If it cannot be reached after an error, that error is raised all the same.
-
-    Raises
-    ------
-    TrackingError
-        If the tracking store cannot be reached at the end of a successful run.
+    If the store cannot be reached at the beginning, the run is trained anyway; after an error, that error is
+    raised all the same.
     """
     with progress.stage("track"):
         try:
@@ -94,19 +88,7 @@ def tracked(run: Run, progress: Progress) -> Iterator[None]:
 def log_run(run: Run, failed: str | None = None) -> None:
     """Log the audit, scores, evaluations and files in a run's folder; nothing is logged twice.
 
-    The parent gets the status ``FINISHED`` if all tasks are done and there was no error. A child gets it if
-    all tasks of its model are done. Otherwise the status is ``FAILED``, and the tag ``peerglass.error`` gives
-    the reason.
-
-    Parameters
-    ----------
-    failed
-        Message of the error that ended the run; None if there was no error.
-
-    Raises
-    ------
-    TrackingError
-        If the tracking store cannot be reached.
+    The status is ``FINISHED`` if all tasks (a child: those of its model) are done and there was no error.
     """
     missing = {model: _missing_of(run, model) for model in run.config.models}
     for model, tasks in missing.items():
@@ -131,13 +113,7 @@ def log_run(run: Run, failed: str | None = None) -> None:
 
 
 def log_audit(run: Run) -> None:
-    """Log the audit in a run's folder to the run's parent, which is created if it does not exist.
-
-    Raises
-    ------
-    TrackingError
-        If the tracking store cannot be reached.
-    """
+    """Log the audit in a run's folder to the run's parent, which is created if it does not exist."""
     with store(run.config) as client:
         runs = _Runs(client, run)
         is_new = _PARENT not in runs.known
@@ -383,16 +359,9 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def durations(events: Sequence[Event]) -> dict[str, float]:
-    """Seconds that were spent on a run, by stage: what worked on it, without the pauses between sessions.
+    """Seconds that were spent on a run, by stage, without the pauses between sessions.
 
-    Training counts each session from its start to its last finished task or its end. A session that was
-    killed counts up to its last finished task. Evaluations, audits and explanations add up.
-
-    Returns
-    -------
-    dict of str to float
-        ``seconds.training``, ``seconds.audit``, ``seconds.evaluation`` and ``seconds.explanation``; only
-        stages that took place.
+    A training session that was killed counts up to its last finished task.
     """
     spent: dict[str, float] = {}
     for before, event in pairwise(events):
@@ -417,12 +386,9 @@ def model_seconds(events: Sequence[Event], model: str) -> dict[int, float]:
 
 
 def began_and_ended(events: Sequence[Event], model: str | None = None) -> tuple[int | None, int | None]:
-    """First and last moment of work, in milliseconds since 1970; None if none is recorded.
+    """First and last moment of work, on a run or on one of its models, in milliseconds since 1970.
 
-    Parameters
-    ----------
-    model
-        Count only the training of this model; None counts every event.
+    None if unknown.
     """
     own = [
         event

@@ -45,16 +45,7 @@ _LOCKED_SECONDS = 10.0
 
 @contextmanager
 def store(config: Config) -> Iterator[MlflowClient]:
-    """Open a client of the config's tracking store.
-
-    Raises
-    ------
-    TrackingError
-        If the store cannot be reached or used: its server is gone, or its database is locked, damaged or of
-        another release of MLflow.
-    ConfigError
-        If the URI has lost its secret, as in the stored config of a run.
-    """
+    """Open a client of the config's tracking store, which may be gone, locked, damaged or too old."""
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # read at import; hides messages on new tables
     os.environ.setdefault(
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"
@@ -110,16 +101,9 @@ def _client(uri: str) -> MlflowClient:
 
 
 def _create_database(file: str) -> None:
-    """Create an SQLite store atomically: MLflow refuses a store whose creation was interrupted.
+    """Create an SQLite store atomically, and check one that exists.
 
-    Creating one takes seconds. Of the processes that start at once on a fresh store, one creates it and the
-    others wait. A file that exists is opened here first, because MLflow tries for minutes to open a damaged
-    one.
-
-    Raises
-    ------
-    sqlite3.Error
-        If the file is not a database, is damaged, or is locked for longer than `_LOCKED_SECONDS`.
+    MLflow refuses a store whose creation was interrupted, and tries for minutes to open a damaged one.
     """
     from filelock import FileLock
     from mlflow import MlflowClient
@@ -169,16 +153,7 @@ def track_trial(
 ) -> None:
     """Log a finished trial of a search as a run of the experiment ``<name>-tune``.
 
-    Parameters
-    ----------
-    search
-        The search's name; with ``number`` it names the run.
-    number
-        Place of the trial among those of its search, from 0.
-    values
-        Searched setting -> value: the run's parameters.
-    score
-        The run's metric ``validation``; None for a trial that diverged, whose run has failed.
+    Without a score it has failed.
     """
     with store(config) as client:
         experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-tune")
@@ -238,15 +213,7 @@ def log_metrics(
 
 
 def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Path]) -> None:
-    """Upload files to a run, except those that were uploaded before with the same content.
-
-    The SHA-256 digests of all uploaded files are stored as an artifact, ``manifest.json``.
-
-    Parameters
-    ----------
-    files
-        Artifact path -> local file with the same name.
-    """
+    """Upload files (artifact path -> file), except those that ``manifest.json`` lists unchanged."""
     with TemporaryDirectory() as folder:
         uploaded: dict[str, str] = {}
         if any(one.path == _MANIFEST for one in client.list_artifacts(mlflow_run)):
@@ -280,15 +247,7 @@ _FILE = "sqlite:///"
 
 
 def versions_in_use(config: Config, lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
-    """Return the versions of a lake's tables that a vacuum must keep, wherever they are recorded.
-
-    Raises
-    ------
-    TrackingError
-        If the store cannot be reached or read, because runs in it may need any version.
-    DataError
-        If a run's folder cannot be read.
-    """
+    """Return the versions of a lake's tables that a vacuum must keep, wherever they are recorded."""
     try:
         in_store = recorded_in_store(config, lake.root)
     except TrackingError as error:
@@ -301,15 +260,8 @@ def versions_in_use(config: Config, lake: Lake, folders: Iterable[Path]) -> Reco
 def recorded_in_store(config: Config, root: str) -> RecordedVersions:
     """Return the versions that the runs of a config's tracking store have recorded.
 
-    Runs of all experiments are included, because other configs may use the same lake. A run without a lake
-    tag, as logged by older versions of Peerglass, is included for every lake. A local store that does not
-    exist has no runs.
-
-    Raises
-    ------
-    TrackingError
-        If the store cannot be reached or the record of a run cannot be read, because it is then unknown which
-        versions are needed.
+    Other configs may use the same lake, so all experiments count; a run without a lake tag counts for every
+    lake. An unreadable record is an error: which versions are needed is unknown then.
     """
     uri = config.tracking.uri
     if uri.startswith(_FILE):

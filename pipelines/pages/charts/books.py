@@ -145,24 +145,10 @@ def rolling(
     lags: int,
     year: float,
 ) -> Iterator[Figure]:
-    """Draw rolling Sharpe ratio, volatility and rank IC of every model.
+    """Draw rolling Sharpe ratio, volatility and rank IC of every model; a frame without rows has no chart.
 
-    Parameters
-    ----------
-    equity
-        date, model, nav_net and optionally excess_net of one book; without rows, no Sharpe and volatility.
-    ic_series
-        date, model, rank_ic; without rows, no IC.
-    styles
-        Model -> style.
-    shown
-        Models that are drawn at the start; the first has a band. The others can be switched on.
-    window
-        Sessions in a window.
-    lags
-        Lags of the Newey-West errors of the IC.
-    year
-        Sessions in a year.
+    Models in ``shown`` are drawn at the start, the first with a band. ``lags`` are those of the IC's
+    Newey-West errors.
     """
     if not equity.is_empty():
         risk = {model: rolling_risk(rows, window, year) for model, _, rows in by_model(equity, styles)}
@@ -280,15 +266,9 @@ def largest_sectors(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def largest_exposures(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Keep the sectors with the largest absolute means; add the means of the others up in the last row.
+    """Keep the sectors with the largest absolute means, and add the others up in the last row; return both.
 
-    The mean of a sum is the sum of the means. The range of a sum does not follow from the ranges of its
-    parts, so the last row has none (null).
-
-    Returns
-    -------
-    tuple of DataFrame
-        The rows to draw (key, mean, low, high), and the sectors that the last of them adds up.
+    The range of a sum does not follow from the ranges of its parts, so the last row has none (null).
     """
     rows = frame.select("key", "mean", "low", "high").sort(pl.col("mean").abs(), descending=True)
     kept, rest = _split(rows)

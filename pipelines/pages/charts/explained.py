@@ -155,18 +155,8 @@ def skill_by_player(skill: pl.DataFrame, model: str) -> Figure:
 def one_forecast(example: pl.DataFrame, model: str, unit: str, factor: float = 1.0) -> Figure:
     """Draw one forecast as a waterfall from the base value to the forecast, one bar per player.
 
-    The whisker of a bar is the Monte Carlo error of its value. Players that are drawn as one bar have the
-    root of their summed squared errors.
-
-    Parameters
-    ----------
-    example
-        date, ticker, base_value, forecast, player, value, error: one row per player. The base value and all
-        values add up to the forecast.
-    model, unit
-        The model, and the unit of what is drawn.
-    factor
-        What values are multiplied by to be in the unit.
+    Base value and values add up to it. The whisker of a bar is the Monte Carlo error of its value; ``factor``
+    turns values into the unit.
     """
     head = example.row(0, named=True)
     base, forecast = factor * head["base_value"], factor * head["forecast"]

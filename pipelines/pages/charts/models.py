@@ -192,19 +192,7 @@ def _between(place: float) -> str:
 
 
 def ic_decay(decay: pl.DataFrame, by: str, title: str, styles: Mapping[str, LineStyle]) -> Figure:
-    """Draw the mean rank IC against the horizon or the delay, with 95% intervals from its t-statistic.
-
-    Parameters
-    ----------
-    decay
-        model, rank_ic, rank_ic_t, and the column ``by``, with one row per model and value of it.
-    by
-        horizon or delay; distances on the axis are those of its places, not of its values.
-    title
-        Title of the figure.
-    styles
-        Model -> style.
-    """
+    """Draw the mean rank IC against ``by`` (horizon or delay), with 95% intervals from its t-statistic."""
     order = [str(value) for value in decay[by].unique().sort()]
     traces: list[Trace] = [
         {
