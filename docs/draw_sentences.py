@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("features", "models", "backtest", "pipelines")
+PACKAGES = ("features", "models", "backtest", "pipelines", "peerglass")
 FEWEST_WORDS = 4
 
 
