@@ -8,7 +8,7 @@ gets the weights, and its time covers the simulation and the portfolio's value. 
 Both compile their loops beforehand on a small market. Memory is the peak of the process, input included.
 
 The targets: a book at least 10 times faster than vectorbt, 1,000 variants for at most 100 times one book, and
-at most 2 GiB for each. Without vectorbt (``pip install '.[peers]'``) the comparison is left out.
+at most 2 GiB for each. Without vectorbt (``pip install '.[dev]'``) the comparison is left out.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def main() -> None:
         print(f"last NAVs differ by {gap:.0e}, because vectorbt charges fees on the slipped price")
         met = met and faster >= FASTER
     else:
-        print("vectorbt is not installed: pip install '.[peers]' to compare with it")
+        print("vectorbt is not installed: pip install '.[dev]' to compare with it")
     sys.exit(0 if met else 1)
 
 

@@ -21,7 +21,7 @@ import json
 import math
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from backtest.monitoring.cusum import mean_delay, reference_of
 from features.information_coefficient import rank_ic_by_date
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel
+from models.baselines.ridge import RidgeConfig
 from models.fitting.fit import FitConfig, fit
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
@@ -185,13 +186,13 @@ def play(seed: int, config: Config, args: argparse.Namespace) -> Outcome:
     reviews = np.arange(0, sessions, REVIEW_SESSIONS)
     allowed = reviews[(reviews >= first + 20) & (reviews <= last - WITHIN - 20)]
     until = int(allowed[seed % len(allowed)])
-    other = dataset_of(replace(market, peer_until=until), seed, config)
+    other = dataset_of(market.model_copy(update={"peer_until": until}), seed, config)
     arrays, disturbed = (collect_arrays(one, config.features.window) for one in (dataset, other))
     ics = []
     for fold in folds:
         inputs = fit_inputs(dataset, fold)
         data = to_tensors(arrays, inputs, "cpu")
-        fitted = fit("ridge", {}, data, data.shape, fold.train, fold.valid, fit_config=FitConfig(), seed=0)
+        fitted = fit("ridge", RidgeConfig(), data, fold.train, fold.valid, fit_config=FitConfig(), seed=0)
         forecast_BN = fitted.forecast(data, fold.test)
         ics.append(rank_ic_by_date(forecast_BN, arrays.label_TN[fold.test]))
     changed_BN = fitted.forecast(to_tensors(disturbed, inputs, "cpu"), fold.test)

@@ -35,7 +35,7 @@ def measure(kernel: str, sequences: int, length: int) -> dict[str, float]:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    block = Block(BlockConfig(WIDTH, HEADS, kernel=kernel, radius=RADIUS))  # type: ignore[arg-type]  # a str
+    block = Block(BlockConfig(width=WIDTH, heads=HEADS, kernel=kernel, radius=RADIUS))  # type: ignore[arg-type]  # a str
     small = torch.randn(1, 16, WIDTH, requires_grad=True)
     block(small).sum().backward()  # the first call loads code, which is not part of the kernel's cost
     x = torch.randn(sequences, length, WIDTH, requires_grad=True)

@@ -104,7 +104,7 @@ def main() -> None:
         return
     found = subprocess.run([arguments.peer, "-c", "import alphalens"], capture_output=True, check=False)
     if found.returncode:
-        parser.exit(2, "alphalens-reloaded is not installed: pip install '.[peers]', or --peer PYTHON.\n")
+        parser.exit(2, "alphalens-reloaded is not installed: pip install '.[dev]', or --peer PYTHON.\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_panel(folder, arguments.firms, arguments.sessions)

@@ -54,9 +54,8 @@ def compare(task: Task, arrays: Arrays) -> list[Row]:
         data = to_tensors(chosen, task.inputs, "cpu")
         fitted = fit(
             task.registered,
-            task.settings,
+            task.options,
             data,
-            data.shape,
             task.fold.train,
             valid,
             fit_config=task.fit,

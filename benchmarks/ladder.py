@@ -29,9 +29,9 @@ import torch
 
 from backtest.forecasts.metrics import forecast_metrics
 from features.panel.panel import to_panel
-from models.fitting.fit import FitConfig, fit, refit
-from pipelines.config.load import build_settings, digest, load_config, settings_of
-from pipelines.config.models import registry_name
+from models.fitting.fit import fit, refit
+from pipelines.config.load import digest, load_config
+from pipelines.config.models import model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import fit_inputs, plan_folds
@@ -101,13 +101,12 @@ def run_job(job: Job) -> dict[str, Any]:
     config, dataset = world.config, world.dataset
     fold = plan_folds(dataset, config)[job.fold]
     data = to_tensors(collect_arrays(dataset, config.features.window), fit_inputs(dataset, fold), "cpu")
-    settings, fit_settings = settings_of(config, job.model)
-    fit_config = build_settings(FitConfig, fit_settings, f"models.{job.model}.fit")
+    one = model_settings(config, job.model)
+    fit_config = one.fit
     fitted = fit(
-        registry_name(config, job.model),
-        settings,
+        one.registered,
+        one.options,
         data,
-        data.shape,
         fold.train,
         fold.valid,
         fit_config=fit_config,
@@ -189,7 +188,7 @@ def main() -> None:
     for market in options.market or list(MARKETS):
         own = market_config(config, market)
         shared = own.model_dump(mode="json", include={"source", "universe", "features", "label", "folds"})
-        key = {model: digest([shared, settings_of(own, model), segments]) for model in models}
+        key = {model: digest([shared, str(model_settings(own, model)), segments]) for model in models}
         done = [row for row in known if row["market"] == market and row["key"] == key.get(row["model"])]
         finished = {(row["model"], row["fold"], row["seed"]) for row in done}
         rows += done

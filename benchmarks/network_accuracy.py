@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from math import factorial
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,9 +26,9 @@ from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig, T
 
 SESSIONS, TRAIN, VALID, DATES = 420, 320, 370, 24
 EXACT_FIRMS, REFERENCE_PAIRS, SHUFFLES = 12, 100, 1000
-MODELS: dict[str, dict[str, Any]] = {
-    "temporal_peer": {"encoder": {"width": 16}},
-    "self_peer": {"width": 32, "layers": 2, "recent_days": 3},
+MODELS: dict[str, TemporalPeerConfig | SelfPeerConfig] = {
+    "temporal_peer": TemporalPeerConfig(encoder=TokenEncoderConfig(width=16)),
+    "self_peer": SelfPeerConfig(width=32, layers=2, recent_days=3),
 }
 
 
@@ -71,7 +70,7 @@ def trained_module(name: str, data: PanelTensors) -> Forecaster:
     """The model after four epochs."""
     sessions = np.arange(8, TRAIN), np.arange(TRAIN, VALID)
     config = FitConfig(epochs=4, patience=4, batch_dates=16, lr=3e-3)
-    fitted = fit(name, MODELS[name], data, data.shape, *sessions, fit_config=config, seed=0)
+    fitted = fit(name, MODELS[name], data, *sessions, fit_config=config, seed=0)
     if not isinstance(fitted, NeuralFitted):
         raise TypeError(f"{name} is not a neural model")
     return fitted.module

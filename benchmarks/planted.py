@@ -41,8 +41,9 @@ from models.explain.groups import GroupGameConfig, explain_groups
 from models.explain.network.recovery import edge_recovery
 from models.explain.peers import PeerGameConfig, attention_matrices, explain_peers
 from models.explain.players import PlayerConfig
-from models.fitting.fit import FitConfig, NeuralFitted, fit, untrained
-from pipelines.config.load import build_settings, digest, load_config, settings_of
+from models.fitting.fit import NeuralFitted, fit, untrained
+from pipelines.config.load import digest, load_config
+from pipelines.config.models import model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fit_inputs, plan_folds
@@ -94,10 +95,9 @@ def fitted_model(
     """Fit a model on the first fold; also returns its data, the fold and the CPU seconds."""
     fold = plan_folds(dataset, config)[0]
     data = to_tensors(collect_arrays(dataset, config.features.window), fit_inputs(dataset, fold), "cpu")
-    settings, fit_settings = settings_of(config, model)
-    how = build_settings(FitConfig, fit_settings, f"models.{model}.fit")
+    one = model_settings(config, model)
     started = time.process_time()
-    fitted = fit(model, settings, data, data.shape, fold.train, fold.valid, fit_config=how, seed=seed)
+    fitted = fit(model, one.options, data, fold.train, fold.valid, fit_config=one.fit, seed=seed)
     return cast("NeuralFitted", fitted), data, fold, time.process_time() - started
 
 
@@ -294,7 +294,7 @@ def measured(options: argparse.Namespace, market: str, seed: int, candidate: str
     config = load_config(options.config, [*settings, *options.overrides])
     model = "temporal_transformer" if market == "days" else "temporal_peer"
     shared = config.model_dump(mode="json", include={"source", "universe", "features", "label", "folds"})
-    fit_settings = None if candidate == LINEAR else settings_of(config, model)
+    fit_settings = None if candidate == LINEAR else str(model_settings(config, model))
     key = digest([shared, fit_settings, options.dates])
     if options.out.exists():
         for line in options.out.read_text().splitlines():

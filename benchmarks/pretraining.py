@@ -31,8 +31,8 @@ from ladder import World, build_world
 from backtest.forecasts.metrics import forecast_metrics
 from models.fitting.config import PretrainConfig
 from models.fitting.fit import FitConfig, fit
-from pipelines.config.load import build_settings, digest, load_config, settings_of
-from pipelines.config.models import registry_name
+from pipelines.config.load import digest, load_config
+from pipelines.config.models import model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.train.task import collect_arrays, to_tensors
@@ -63,10 +63,12 @@ class Job:
 
 def fitting(config: Config, job: Job, pretraining: PretrainConfig) -> FitConfig:
     """Training options of a job: the same number of steps for every share, and its pretraining."""
-    own = build_settings(FitConfig, settings_of(config, job.model)[1], f"models.{job.model}.fit")
+    own = model_settings(config, job.model).fit
     epochs = math.ceil(own.epochs / job.share)
-    before = None if job.start == "scratch" else dataclasses.replace(pretraining, objective=job.start)
-    return dataclasses.replace(own, epochs=epochs, patience=epochs, label_share=job.share, pretrain=before)
+    before = None if job.start == "scratch" else pretraining.model_copy(update={"objective": job.start})
+    return own.model_copy(
+        update={"epochs": epochs, "patience": epochs, "label_share": job.share, "pretrain": before}
+    )
 
 
 def run_job(args: tuple[Job, PretrainConfig]) -> dict[str, Any]:
@@ -79,9 +81,8 @@ def run_job(args: tuple[Job, PretrainConfig]) -> dict[str, Any]:
     fold = plan_folds(dataset, config)[job.fold]
     data = to_tensors(collect_arrays(dataset, config.features.window), fit_inputs(dataset, fold), "cpu")
     how = fitting(config, job, pretraining)
-    own, label_TN = settings_of(config, job.model)[0], dataset.labels[config.label.delay]
-    name = registry_name(config, job.model)
-    fitted = fit(name, own, data, data.shape, fold.train, fold.valid, fit_config=how, seed=job.seed)
+    one, label_TN = model_settings(config, job.model), dataset.labels[config.label.delay]
+    fitted = fit(one.registered, one.options, data, fold.train, fold.valid, fit_config=how, seed=job.seed)
     row: dict[str, Any] = dataclasses.asdict(job)
     row["epochs"] = max(range(len(fitted.history)), key=lambda e: fitted.history[e].valid_rank_ic) + 1
     row["pretrain_loss"] = next(
@@ -176,10 +177,7 @@ def main() -> None:
     )
     shared = config.model_dump(mode="json", include={"source", "universe", "features", "label", "folds"})
     models = options.model or MODELS
-    key = {
-        model: digest([shared, settings_of(config, model), dataclasses.asdict(pretraining)])
-        for model in models
-    }
+    key = {model: digest([shared, str(model_settings(config, model)), str(pretraining)]) for model in models}
     rows = [row for row in known if row["key"] == key.get(row["model"])]
     finished = {tuple(row[field.name] for field in dataclasses.fields(Job)) for row in rows}
     _world.append(build_world(config))

@@ -40,7 +40,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
 """Benchmarks in order, with arguments that shorten them; without arguments the full benchmark runs."""
 
 LEFT_OUT: Mapping[str, str] = {
-    "forecasts_speed": "needs pip install '.[peers]': python benchmarks/forecasts_speed.py",
+    "forecasts_speed": "needs pip install '.[dev]': python benchmarks/forecasts_speed.py",
     "demo_time": "about half an hour on two idle cores: python benchmarks/demo_time.py --before CHECKOUT",
     "kill_nightly": "half an hour on two cores: python benchmarks/kill_nightly.py",
     "kill_engines": "about half an hour on two cores: python benchmarks/kill_engines.py",

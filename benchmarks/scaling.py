@@ -29,7 +29,7 @@ import math
 import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,9 +43,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from backtest.forecasts.metrics import forecast_metrics
 from backtest.splits.folds import Fold
 from features.arrays import FloatArray, IntArray
+from features.options import Options
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, NeuralFitted, fit
-from pipelines.config.load import build_settings, digest, load_config, settings_of
+from pipelines.config.load import digest, load_config
+from pipelines.config.models import model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fit_inputs, plan_folds
@@ -96,20 +98,19 @@ class Study:
 _studies: dict[str, Study] = {}  # by model; filled before the workers are forked, so that they share it
 
 
-def options_of(config: Config, cell: Cell) -> tuple[dict[str, Any], FitConfig]:
+def options_of(config: Config, cell: Cell) -> tuple[Options, FitConfig]:
     """Settings of a cell's model and of its training, by the rule of the study."""
-    settings, fit_settings = settings_of(config, cell.model)
-    own: dict[str, Any] = {
-        **settings,
-        "encoder": {**settings.get("encoder", {}), "width": cell.width, **SIZES[cell.width]},
-    }
+    one = model_settings(config, cell.model)
+    own = one.options.model_dump()
+    own["encoder"] = {**own.get("encoder", {}), "width": cell.width, **SIZES[cell.width]}
     if cell.model == "temporal_peer":
         own["peer_width"] = cell.width
-    how = build_settings(FitConfig, fit_settings, f"models.{cell.model}.fit")
+    options, how = type(one.options)(**own), one.fit
     dates = min(how.dates_per_epoch or cell.sessions, cell.sessions)
     epochs = max(PASSES, math.ceil(STEPS * how.batch_dates / dates))
     lr = 0.004 * math.sqrt(32 / cell.width)
-    return own, replace(how, epochs=epochs, patience=max(2, epochs // 4), lr=lr)
+    changed = {"epochs": epochs, "patience": max(2, epochs // 4), "lr": lr}
+    return options, how.model_copy(update=changed)
 
 
 def flops_per_date(fitted: NeuralFitted, data: PanelTensors, dates: IntArray) -> float:
@@ -131,7 +132,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     started = time.process_time()
     fitted = cast(
         "NeuralFitted",
-        fit(cell.model, settings, data, data.shape, train, fold.valid, fit_config=how, seed=cell.seed),
+        fit(cell.model, settings, data, train, fold.valid, fit_config=how, seed=cell.seed),
     )
     seconds = time.process_time() - started
     each = flops_per_date(fitted, data, train[-how.batch_dates :].copy())
@@ -237,7 +238,7 @@ def expected_flops(study: Study, cell: Cell) -> float:
     firms = _firms(study)
     if cell.model != "temporal_peer":
         firms = min(firms, how.firms_per_date or firms)
-    weights = 12.0 * own["encoder"]["layers"] * cell.width**2
+    weights = 12.0 * own.model_dump()["encoder"]["layers"] * cell.width**2
     passes = how.epochs * min(how.dates_per_epoch or cell.sessions, cell.sessions)
     return float(6.0 * weights * study.config.features.window * firms * passes)
 

@@ -44,14 +44,14 @@ def solo(model: str, seed: int, epochs: int, threads: int) -> float:
     import torch
 
     from models.fitting.fit import FitConfig, fit
+    from models.registry import MODELS
 
     torch.set_num_threads(threads)
     data = panel()
     fitted = fit(
         model,
-        {},
+        MODELS[model].config(),
         data,
-        data.shape,
         np.arange(WINDOW, TRAIN_END),
         np.arange(TRAIN_END + 10, SESSIONS - 10),
         fit_config=FitConfig(epochs=epochs, patience=epochs),

@@ -11,7 +11,7 @@ import datetime as dt
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 import yaml
 from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
 from typer.models import ArgumentInfo
 
 Row = tuple[str, str, str, str]
@@ -43,7 +44,6 @@ def config_page() -> str:
     from models.registry import MODELS
     from pipelines.config.schema import Config
     from pipelines.sources.base import FLOWS, STOCKS
-    from pipelines.sources.simulated.config import MarketConfig
 
     parts = [
         "# Config reference",
@@ -51,23 +51,22 @@ def config_page() -> str:
         "Every setting of a config, with its type, its default and its meaning. "
         "[Writing a config](config.md) explains how files, `extends` and `--set` work together. "
         "`peerglass validate CONFIG` prints a config with every default filled in.",
+        "## Index",
+        _index(Config, FitConfig, MODELS),
         "## Top level",
         _settings_table(_section_rows(Config)),
     ]
     for key, section in _sections(Config):
         parts += [f"## {key}", _prose(section), _settings_table(_section_rows(section))]
     parts += [
-        "## source.market",
-        _prose(MarketConfig),
-        _settings_table(_dataclass_rows(MarketConfig)),
         "## fit",
         "How models are trained. An entry of `models` may have a `fit` of its own, which overrides these.",
-        _settings_table(_dataclass_rows(FitConfig)),
+        _settings_table(_section_rows(FitConfig, nested=True)),
         "## models",
         "The options of each registered model. [Models and when to use which](models.md) compares them.",
     ]
     for name, entry in MODELS.items():
-        rows = list(_dataclass_rows(entry.config))
+        rows = list(_section_rows(entry.config, nested=True))
         parts += [f"### {name}", _settings_table(rows) if rows else "No options."]
     parts += [
         "## Statement items",
@@ -76,6 +75,18 @@ def config_page() -> str:
         "At the end of a period: " + ", ".join(f"`{item}`" for item in STOCKS) + ".",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _index(config: type[BaseModel], fit: type[BaseModel], models: Mapping[str, Any]) -> str:
+    """One line per section, with a link to it and the names of its settings."""
+    named = [("Top level", config), *_sections(config), ("fit", fit)]
+    named += [(name, entry.config) for name, entry in models.items()]
+    lines = []
+    for heading, section in named:
+        anchor = re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
+        keys = ", ".join(f"`{name}`" for name in section.model_fields) or "no options"
+        lines.append(f"- [{heading}](#{anchor}): {keys}")
+    return "\n".join(lines)
 
 
 def commands_page() -> str:
@@ -175,55 +186,43 @@ def _section_classes(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 
     return [member for part in get_args(annotation) for member in _section_classes(part)]
 
 
-def _section_rows(cls: type[BaseModel]) -> Iterator[Row]:
+def _section_rows(cls: type[BaseModel], prefix: str = "", *, nested: bool = False) -> Iterator[Row]:
+    """Rows of a section; with ``nested``, those of its sections follow with their key before them."""
     for name, field in cls.model_fields.items():
-        assert field.description, f"{cls.__name__}.{name} has no docstring"
         bounds = ", ".join(
-            f"{sign} {getattr(one, kind)}"
-            for one in field.metadata
-            for kind, sign in _BOUNDS.items()
-            if hasattr(one, kind)
+            dict.fromkeys(
+                f"{sign} {getattr(one, kind)}"
+                for one in _metadata(field)
+                for kind, sign in _BOUNDS.items()
+                if getattr(one, kind, None) is not None
+            )
         )
-        kind = "section" if _section_classes(field.annotation) else _type_name(field.annotation)
+        inside = _section_classes(field.annotation)
+        kind = "section" if inside else _type_name(field.annotation)
         default = (
-            "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+            "required"
+            if field.is_required() or (name in _TAGS and len(get_args(field.annotation)) == 1)
+            else _default(field.get_default(call_default_factory=True))
         )
-        yield name, f"{kind}, {bounds}" if bounds else kind, default, field.description
-
-
-def _dataclass_rows(cls: type[Any], prefix: str = "") -> Iterator[Row]:
-    """Rows of a settings dataclass; the fields of a nested one come with their key before them."""
-    descriptions: dict[str, str] = {}
-    for one in reversed(cls.__mro__):  # a class that only changes defaults does not describe its fields again
-        descriptions |= _attributes(one)
-    hints = get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        nested = next(
-            (one for one in (hints[field.name], *get_args(hints[field.name])) if _is_dataclass(one)), None
-        )
-        assert nested or field.name in descriptions, f"{cls.__name__}.{field.name} is not in its docstring"
-        has_factory = field.default_factory is not dataclasses.MISSING
-        default = "its defaults" if has_factory else _default(field.default)
-        kind = "section" if nested else _type_name(hints[field.name])
-        yield (
-            f"{prefix}{field.name}",
-            kind,
-            default,
-            descriptions.get(field.name, _first_sentence(nested)).replace("None", "null"),
-        )
+        yield f"{prefix}{name}", f"{kind}, {bounds}" if bounds else kind, default, _description(cls, name)
         if nested:
-            yield from _dataclass_rows(nested, f"{prefix}{field.name}.")
+            for one in inside:
+                yield from _section_rows(one, f"{prefix}{name}.", nested=True)
 
 
-def _attributes(cls: type[Any]) -> dict[str, str]:
-    """Name -> description, of the section "Attributes" of a class's docstring."""
-    _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes\n----------\n")
-    found: dict[str, str] = {}
-    for block in re.split(r"\n(?=\S)", section.partition("\n\n")[0]):
-        names, _, text = block.partition("\n")
-        for name in names.partition(" : ")[0].split(", "):
-            found[name] = " ".join(text.split())
-    return found
+def _metadata(field: FieldInfo) -> list[Any]:
+    """Bounds of a field, also where it is null or a bounded number."""
+    inside = [one for part in get_args(field.annotation) for one in getattr(part, "__metadata__", ())]
+    return [bound for one in (*field.metadata, *inside) for bound in getattr(one, "metadata", [one])]
+
+
+def _description(cls: type[BaseModel], name: str) -> str:
+    """What a setting means; a class that only changes a default does not describe it again."""
+    for one in cls.__mro__:
+        field = getattr(one, "model_fields", {}).get(name)
+        if field is not None and field.description:
+            return str(field.description)
+    raise AssertionError(f"{cls.__name__}.{name} has no docstring")
 
 
 def _type_name(annotation: Any) -> str:  # noqa: ANN401 (any annotation)
@@ -254,14 +253,6 @@ def _default(value: Any) -> str:  # noqa: ANN401 (settings hold anything)
         value = list(value)
     text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n...\n").strip()
     return f"`{text}`"
-
-
-def _is_dataclass(annotation: Any) -> bool:  # noqa: ANN401 (any annotation)
-    return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
-
-
-def _first_sentence(cls: type[Any] | None) -> str:
-    return "" if cls is None else inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
 
 
 def _prose(cls: type[Any]) -> str:

@@ -23,21 +23,15 @@ _ROUNDING = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``forecast = intercept + slope * output``, for one horizon.
-
-    Attributes
-    ----------
-    intercept, slope
-        What is applied; the slope is positive, so that the order of the firms stays.
-    measured, error
-        Slope by least squares, and its standard error with whole dates as the sampled units; NaN with a
-        single date. Both are 0 for outputs that are all the same.
-    """
+    """``forecast = intercept + slope * output``, for one horizon."""
 
     intercept: float
     slope: float
+    """What is applied; the slope is positive, so that the order of the firms stays."""
     measured: float
     error: float
+    """Slope by least squares, and its standard error with whole dates as the sampled units; NaN with a single
+    date. Both are 0 for outputs that are all the same."""
 
     def __post_init__(self) -> None:
         """Check the numbers, which may come from a file."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from features.arrays import Float32Array, IntArray
+from features.options import Options
 from models.batch import Batch, PanelTensors
 from models.spec import Shape
 
@@ -33,34 +34,23 @@ class NoTrainingSignal(ValueError):  # noqa: N818  (names the condition, as Stop
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """Scores of one epoch of a neural model, one ridge penalty, or one evaluation of LightGBM.
-
-    Attributes
-    ----------
-    epoch
-        Index, from 0.
-    train_loss
-        Mean loss of the epoch, in standard deviations of the training target; NaN if there is none.
-    valid_rank_ic
-        Mean rank IC over the validation dates.
-    lr
-        Learning rate at the end of the epoch; 0 for ridge.
-    seconds
-        Wall-clock time of the epoch.
-    valid_ic
-        Mean IC over the validation dates; NaN if it was not computed.
-    valid_pinball
-        Pinball score over the validation dates, in standard deviations of the training target; NaN without
-        the quantile loss.
-    """
+    """Scores of one epoch of a neural model, one ridge penalty, or one evaluation of LightGBM."""
 
     epoch: int
+    """Index, from 0."""
     train_loss: float
+    """Mean loss of the epoch, in standard deviations of the training target; NaN if there is none."""
     valid_rank_ic: float
+    """Mean rank IC over the validation dates."""
     lr: float
+    """Learning rate at the end of the epoch; 0 for ridge."""
     seconds: float
+    """Wall-clock time of the epoch."""
     valid_ic: float = math.nan
+    """Mean IC over the validation dates; NaN if it was not computed."""
     valid_pinball: float = math.nan
+    """Pinball score over the validation dates, in standard deviations of the training target; NaN without the
+    quantile loss."""
 
 
 OnEpoch = Callable[[EpochRecord], None]
@@ -88,19 +78,17 @@ class Fitted(ABC):
     ----------
     name
         Name of the model in the registry.
-    config
-        Options of the model, as plain values.
+    options
+        Options of the model.
     shape
         Shape of the panel that it was fitted to.
     history
         Training history, used for early stopping.
     """
 
-    def __init__(
-        self, name: str, config: dict[str, Any], shape: Shape, history: tuple[EpochRecord, ...]
-    ) -> None:
+    def __init__(self, name: str, options: Options, shape: Shape, history: tuple[EpochRecord, ...]) -> None:
         self.name = name
-        self.config = config
+        self.options = options
         self.shape = shape
         self.history = history
 
@@ -129,7 +117,7 @@ class Fitted(ABC):
         """State from which :func:`models.fitting.fit.restore` gives the same forecasts, to the bit."""
         config = {
             "name": self.name,
-            "config": self.config,
+            "config": self.options.model_dump(mode="json"),
             "shape": {**asdict(self.shape), "characteristic_names": list(self.shape.characteristic_names)},
             "history": [asdict(record) for record in self.history],
         }

@@ -15,44 +15,55 @@ from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.calibration import Calibration
 from models.fitted import EpochRecord, OnEpoch, Tensors
 from models.quantiles import QuantileHead
-from models.spec import Space, Value
+from models.spec import IncompatibleConfig, Shape, Space, Value
 
 
-class Forecaster(nn.Module, ABC):
+class Registered:
+    """What the registry says of a model beside its options; a model sets what differs."""
+
+    stackable: ClassVar[bool] = False
+    """Whether all shapes are independent of values for a dense batch, so that several seeds can be trained
+    together (`models.fitting.stacked`)."""
+    reads_windows: ClassVar[bool] = True
+    """Whether it reads windows of channels. If not, a training does not copy the channels."""
+    has_unit: ClassVar[bool] = True
+    """Whether its forecasts are in the target's unit. A fixed rule that ranks firms has none."""
+    learns: ClassVar[bool] = True
+    """Whether it has parameters. A fixed rule has none."""
+    space: ClassVar[Space] = {}
+    """Settings that ``peerglass tune`` searches; empty if the model has no search space."""
+    quick: ClassVar[Mapping[str, Value]] = {}
+    """Options with which it is fitted in a moment, to examine the code around it."""
+    benchmark: ClassVar[str] = ""
+    """Title of a model that every other model is compared with; empty for others."""
+
+    @classmethod
+    def extra_memory(cls, cells: int, characteristics: int) -> float:
+        """Bytes that a fit needs beside the panel; cells are sessions times firms."""
+        return 0.0
+
+
+class Forecaster(Registered, nn.Module, ABC):
     """Maps a batch of dates to one forecast per firm, in the target's unit.
 
     A subclass implements :meth:`embed` (an embedding of each firm's own inputs) and :meth:`mix` (forecasts
     from the embeddings of a firm and its peers). The network's outputs are in units of ``target_scale``, the
     standard deviation of the training targets, so one learning rate suits all labels.
-
-    Attributes
-    ----------
-    uses_peers
-        Whether a firm's forecast depends on the other firms of the date.
-    stackable
-        Whether all shapes are independent of values for a dense batch, so that several seeds can be trained
-        together (`models.fitting.stacked`).
-    space
-        Settings that ``peerglass tune`` searches; empty if the model has no search space.
-    uses_days
-        Whether days of the window can be ablated in a model without day attention.
-    zeroed_days
-        Number of newest days that enter a linear map or a convolution. Ablated, they are set to 0 instead of
-        masked: the centre of each channel, and what an unknown value is in training.
-    quantile_head
-        Quantiles around the forecast, for models trained with the quantile loss. The forecast is the median.
-    calibration
-        Lines from the network's outputs to the target's unit, for models trained with a loss that has no
-        scale; None during training and for other losses.
     """
 
     uses_peers: ClassVar[bool]
-    stackable: ClassVar[bool] = False
-    space: ClassVar[Space] = {}
+    """Whether a firm's forecast depends on the other firms of the date."""
     uses_days: bool
+    """Whether days of the window can be ablated in a model without day attention."""
     zeroed_days: int
+    """Number of newest days that enter a linear map or a convolution. Ablated, they are set to 0 instead of
+    masked: the centre of each channel, and what an unknown value is in training."""
     quantile_head: QuantileHead | None
+    """Quantiles around the forecast, for models trained with the quantile loss. The forecast is the
+    median."""
     calibration: Calibration | None
+    """Lines from the network's outputs to the target's unit, for models trained with a loss that has no
+    scale; None during training and for other losses."""
     target_scale: Tensor
 
     def __init__(self) -> None:
@@ -62,6 +73,19 @@ class Forecaster(nn.Module, ABC):
         self.quantile_head = None
         self.calibration = None
         self.register_buffer("target_scale", torch.ones(()))
+
+    def read_recent(self, days: int, shape: Shape) -> int:
+        """Declare the last ``days`` of a window as linear inputs; return how many numbers they are per firm.
+
+        Raises IncompatibleConfig if the window is shorter.
+        """
+        if days > shape.window:
+            raise IncompatibleConfig(
+                f"recent_days is {days} but the window has {shape.window} sessions; "
+                "lower recent_days or lengthen the window."
+            )
+        self.uses_days, self.zeroed_days = days > 0, days
+        return days * shape.n_channels
 
     def forward(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N]; 0 for firms outside the universe."""
@@ -146,33 +170,8 @@ def zero_linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-class Baseline(ABC):
-    """A forecaster with its own fit method.
-
-    Attributes
-    ----------
-    reads_windows
-        Whether it reads windows of channels. If not, a training does not copy the channels.
-    has_unit
-        Whether its forecasts are in the target's unit. A fixed rule that ranks firms has none.
-    learns
-        Whether it has parameters. A fixed rule has none.
-    space
-        As :attr:`Forecaster.space`.
-    quick
-        Options with which it is fitted in a moment, to examine the code around it.
-    """
-
-    reads_windows: ClassVar[bool] = True
-    has_unit: ClassVar[bool] = True
-    learns: ClassVar[bool] = True
-    space: ClassVar[Space] = {}
-    quick: ClassVar[Mapping[str, Value]] = {}
-
-    @classmethod
-    def extra_memory(cls, cells: int, characteristics: int) -> float:
-        """Bytes that a fit needs beside the panel; cells are sessions times firms."""
-        return 0.0
+class Baseline(Registered, ABC):
+    """A forecaster with its own fit method."""
 
     @abstractmethod
     def fit(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +11,6 @@ from models.baselines.mlp import MLP, MLPConfig
 from models.baselines.ridge import Ridge, RidgeConfig
 from models.baselines.rules import Momentum, MomentumConfig, Reversal, ReversalConfig, Zero, ZeroConfig
 from models.baselines.tcn import TCN, TCNConfig
-from models.forecaster import Baseline, Forecaster
 from models.forecasters.cross_peer import CrossPeer, CrossPeerConfig
 from models.forecasters.kernel_regression import KernelRegression, KernelRegressionConfig
 from models.forecasters.sector_mean import SectorMean, SectorMeanConfig
@@ -20,66 +18,24 @@ from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
 from models.forecasters.seq2seq import Seq2Seq, Seq2SeqConfig
 from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
 from models.forecasters.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
-from models.spec import Shape, Space, Value
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """How to build a forecaster.
-
-    Attributes
-    ----------
-    kind
-        ``neural``: trained by the training loop; ``baseline``: has a fit method of its own.
-    config
-        Dataclass of the options.
-    build
-        ``(config, shape) -> Forecaster | Baseline``.
-    """
+    """How to build a forecaster."""
 
     kind: Literal["neural", "baseline"]
+    """``neural``: trained by the training loop; ``baseline``: has a fit method of its own."""
     config: type[Any]
-    build: Callable[[Any, Shape], Forecaster | Baseline]
-
-    @property
-    def space(self) -> Space:
-        """Settings that are searched; empty if the model has no search space."""
-        return getattr(self.build, "space", {})
-
-    @property
-    def learns(self) -> bool:
-        """Whether the model has parameters; a fixed rule has none."""
-        return bool(getattr(self.build, "learns", True))
-
-    @property
-    def reads_windows(self) -> bool:
-        """Whether the model reads windows of channels."""
-        return bool(getattr(self.build, "reads_windows", True))
-
-    @property
-    def has_unit(self) -> bool:
-        """Whether the forecasts are in the target's unit."""
-        return bool(getattr(self.build, "has_unit", True))
-
-    @property
-    def stackable(self) -> bool:
-        """Whether several seeds can be trained together."""
-        return bool(getattr(self.build, "stackable", False))
-
-    @property
-    def quick(self) -> Mapping[str, Value]:
-        """Options with which the model is fitted in a moment."""
-        return getattr(self.build, "quick", {})
-
-    def extra_memory(self, cells: int, characteristics: int) -> float:
-        """Bytes that a fit needs beside the panel (`Baseline.extra_memory`)."""
-        measure = getattr(self.build, "extra_memory", None)
-        return 0.0 if measure is None else float(measure(cells, characteristics))
+    """Class of the options."""
+    build: type[Any]
+    """The `Forecaster` or `Baseline`, built from its options and a shape; the class says the rest
+    (`models.forecaster.Registered`)."""
 
     @property
     def has_day_encoder(self) -> bool:
         """Whether the model has a day encoder, which can be pretrained."""
-        return hasattr(self.config, "encoder")
+        return "encoder" in self.config.model_fields
 
 
 MODELS: dict[str, ModelEntry] = {
@@ -99,6 +55,11 @@ MODELS: dict[str, ModelEntry] = {
     "self_peer": ModelEntry("neural", SelfPeerConfig, SelfPeer),
     "temporal_peer": ModelEntry("neural", TemporalPeerConfig, TemporalPeer),
 }
+
+
+def benchmarks() -> dict[str, str]:
+    """The models that every other model is compared with, and their titles."""
+    return {name: entry.build.benchmark for name, entry in MODELS.items() if entry.build.benchmark}
 
 
 def model_entry(name: str) -> ModelEntry:

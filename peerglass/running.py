@@ -65,7 +65,7 @@ def init(
     >>> "kind: files" in text
     True
     """
-    return write_draft(Path(prices), Path(config), date_format, replace=replace).text
+    return write_draft(Path(prices), Path(config), date_format, force=replace).text
 
 
 def ingest(config: str | Path, overrides: Iterable[str] = (), *, echo: Callable[[str], None] = QUIET) -> None:

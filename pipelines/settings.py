@@ -1,12 +1,15 @@
-"""Sections of the configuration, and the types of settings that are places."""
+"""Sections of the configuration, the types of settings that are places, and what is wrong with settings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Annotated, Any
 
-from features.options import Options
+from pydantic import ValidationError
+
+from features.options import UNKNOWN_KEY, Options
 from pipelines.secrets import masked
 
 Settings = dict[str, Any]
@@ -51,3 +54,44 @@ def masked_settings(value: Any) -> Any:  # noqa: ANN401 (settings hold anything)
     if isinstance(value, list | tuple):
         return type(value)(masked_settings(item) for item in value)
     return value
+
+
+def unknown_key(where: str, key: str, known: Iterable[str]) -> str:
+    """Say that a key is unknown, and which one was probably meant."""
+    names = sorted(known)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(names) or 'nothing'}."
+    return f"{where} is not a known name; {hint}"
+
+
+def describe(error: ValidationError, origin: str, raw: Any, section: str = "") -> str:  # noqa: ANN401 (YAML holds anything)
+    """Describe one problem of a validation in one sentence: the first unknown key, else the first problem.
+
+    ``section`` is the path of what was validated; empty for a whole config.
+    """
+    inside = [section] if section else []
+    problems = error.errors()
+    problem = next((p for p in problems if p["type"] == UNKNOWN_KEY), problems[0])
+    if problem["type"] == UNKNOWN_KEY:
+        context = problem["ctx"]
+        path = ".".join([*inside, _key_path((*problem["loc"], context["key"]), raw)])
+        return unknown_key(f"{origin}: {path}", **context)
+    where = ".".join([*inside, *filter(None, [_key_path(problem["loc"], raw)])])
+    given = "" if problem["type"] == "missing" else f" (given: {problem['input']!r})"
+    message = problem["msg"].removeprefix("Value error, ")
+    more = f" {len(problems) - 1} more problem(s) follow." if len(problems) > 1 else ""
+    return f"{origin}: {where or 'settings'}: {message}{given}.{more}"
+
+
+def _key_path(location: Iterable[str | int], raw: Any) -> str:  # noqa: ANN401 (YAML holds anything)
+    """Convert pydantic's location of a problem to a key's path, without the tags of unions."""
+    path: list[str] = []
+    for part in location:
+        if isinstance(raw, Mapping) and part not in raw and part in (raw.get("kind"), raw.get("scheme")):
+            continue
+        if isinstance(raw, Mapping):
+            raw = raw.get(part)
+        elif isinstance(raw, list | tuple) and isinstance(part, int):
+            raw = raw[part]
+        path.append(str(part))
+    return ".".join(path)

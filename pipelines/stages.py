@@ -42,6 +42,24 @@ __all__ = [
 ]
 
 
+@contextmanager
+def opened(
+    name: str, output: Path, *, wait: bool, tested: bool = True, progress: Progress | None = None
+) -> Iterator[tuple[Run, Progress]]:
+    """Open and lock a run, fetch its copy before the block and store it afterwards.
+
+    With ``tested``, a run of live folds, which has no test, is refused.
+    """
+    progress = progress or Progress()
+    with Locks(wait=wait, notify=progress.note) as locks:
+        run = open_run(name, output)
+        if tested:
+            require_test(run.config, run.run_id)
+        locks.lock_run(run.folder)
+        locks.enter_context(StoredRun(run).kept())
+        yield run, progress
+
+
 def audit_target(
     target: str,
     overrides: list[str],
@@ -72,22 +90,7 @@ def train_config(config: Config, as_of: str | None = None, *, wait: bool = False
 
 
 def train_run(name: str, output: Path, *, wait: bool = False) -> str:
-    """Train what is missing of a recorded run, on exactly the data versions that it recorded.
-
-    Parameters
-    ----------
-    name
-        Id of the run, a unique prefix of it, or its folder.
-    output
-        Folder that holds the runs.
-    wait
-        Whether to wait for another process that writes to the run.
-
-    Returns
-    -------
-    str
-        Id of the run.
-    """
+    """Train what is missing of a recorded run, on exactly the data versions that it recorded."""
     from pipelines.run.identity import code_digest
     from pipelines.tracking.runs import tracked
     from pipelines.train.walkforward import train
@@ -113,41 +116,22 @@ def backtest_run(
     as_json: bool = False,
     wait: bool = False,
 ) -> None:
-    """Evaluate a run again with other backtest settings, and store an additional evaluation.
-
-    Parameters
-    ----------
-    name
-        Id of the run, a unique prefix of it, or its folder.
-    overrides
-        ``KEY=VALUE`` settings of the section ``backtest``.
-    output
-        Folder that holds the runs.
-    echo
-        Prints the result.
-    as_json
-        Whether to print JSON instead of the tables.
-    wait
-        Whether to wait for another process that writes to the run.
-    """
+    """Evaluate a run again with other backtest settings, and store an additional evaluation."""
     from pipelines.results.describe import describe_evaluation, document
     from pipelines.results.evaluate_run import evaluate_run
 
-    progress = Progress()
-    with Locks(wait=wait, notify=progress.note) as locks:
-        run = open_run(name, output)
-        require_test(run.config, run.run_id)
-        locks.lock_run(run.folder)
-        locks.enter_context(StoredRun(run).kept())
-        run = replace(run, config=override_backtest(run.config, overrides))
+    with opened(name, output, wait=wait) as (found, progress):
+        run = replace(found, config=override_backtest(found.config, overrides))
         dataset, lake = load_run_market(run, progress)
         evaluation = evaluate_run(run, dataset, lake, progress)
         if as_json:
             from pipelines.pages.report_data import run_report
             from pipelines.pages.verdict import judge_report
 
-            found = judge_report(run_report(run, evaluation, dataset, lake)).as_dict()
-            echo(document(run.run_id, evaluation, found, {"folder": run.folder, "tables": evaluation.folder}))
+            verdict = judge_report(run_report(run, evaluation, dataset, lake)).as_dict()
+            echo(
+                document(run.run_id, evaluation, verdict, {"folder": run.folder, "tables": evaluation.folder})
+            )
         else:
             echo(describe_evaluation(evaluation, run.config))
         track_run(run, progress)
@@ -157,12 +141,7 @@ def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
     """Attribute a sample of a run's test forecasts, store the tables, and return a summary."""
     from pipelines.explain.attribution import explain
 
-    progress = Progress()
-    with Locks(wait=wait, notify=progress.note) as locks:
-        run = open_run(name, output)
-        require_test(run.config, run.run_id)
-        locks.lock_run(run.folder)
-        locks.enter_context(StoredRun(run).kept())
+    with opened(name, output, wait=wait) as (run, progress):
         dataset, lake = load_run_data(run, progress)
         return explain(run, dataset, lake, progress)
 
@@ -174,11 +153,7 @@ def explore_run(name: str, output: Path, model: str | None, out: Path | None, *,
     """
     from pipelines.pages.explorer import write_explorer
 
-    progress = Progress()
-    with Locks(wait=wait, notify=progress.note) as locks:
-        run = open_run(name, output)
-        locks.lock_run(run.folder)
-        locks.enter_context(StoredRun(run).kept())
+    with opened(name, output, wait=wait, tested=False) as (run, _):
         return write_explorer(run, model, out).resolve()
 
 
@@ -186,17 +161,6 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
     """Write the report of a run and return its path.
 
     The run is evaluated first if it has no evaluation, or if tasks have finished since the evaluation.
-
-    Parameters
-    ----------
-    name
-        Id of the run, a unique prefix of it, or its folder.
-    output
-        Folder that holds the runs.
-    evaluation_id
-        Evaluation to show, by its id or a unique prefix; None for the newest.
-    wait
-        Whether to wait for another process that writes to the run.
     """
     from pipelines.evaluate_file import report_signals
     from pipelines.results.evaluate_run import evaluate_run, missing_tasks_of_run
@@ -207,14 +171,12 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
     of_signals = report_signals(name, output, evaluation_id, progress, wait=wait)
     if of_signals is not None:
         return str(of_signals)
-    with Locks(wait=wait, notify=progress.note) as locks:
-        run = open_run(name, output)
-        require_test(run.config, run.run_id)
-        locks.lock_run(run.folder)
-        locks.enter_context(StoredRun(run).kept())
-        evaluation = newest_evaluation(run) if evaluation_id is None else find_evaluation(run, evaluation_id)
-        if evaluation is not None:
-            run = replace(run, config=evaluation.record.apply_to(run.config))
+    with opened(name, output, wait=wait, progress=progress) as (found, _):
+        evaluation = (
+            newest_evaluation(found) if evaluation_id is None else find_evaluation(found, evaluation_id)
+        )
+        config = found.config if evaluation is None else evaluation.record.apply_to(found.config)
+        run = replace(found, config=config)
         dataset, lake = load_run_market(run, progress)
         if evaluation is None or evaluation.record.missing != missing_tasks_of_run(run, dataset, lake):
             evaluation = evaluate_run(run, dataset, lake, progress)
@@ -263,24 +225,6 @@ def run_config(
 
     What has been done is kept: finished tasks, and an explanation of the same forecasts with the same
     settings and code.
-
-    Parameters
-    ----------
-    config
-        The config of the run.
-    echo
-        Prints the results.
-    as_of
-        Earlier state of the lake to read; nothing is ingested then. None ingests and reads the newest state.
-    wait
-        Whether to wait for another process that writes to the lake or the run.
-    progress
-        Reports progress; None reports it on stderr.
-
-    Returns
-    -------
-    Path
-        Path of the report.
     """
     progress = progress or Progress()
     if config.folds.scheme == "live":

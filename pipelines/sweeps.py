@@ -27,39 +27,22 @@ from pipelines.train.trials import Scope, Trial, count_trials, record, record_re
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What a sweep changes, and how its result is printed.
-
-    Attributes
-    ----------
-    axes
-        Value of ``--sweep``.
-    book
-        Swept book; None for the first one.
-    overrides
-        ``KEY=VALUE`` settings of the section ``backtest`` that all variants share.
-    as_json
-        Whether JSON is printed.
-    wait
-        Whether to wait for another process that writes into the run's folder.
-    """
+    """What a sweep changes, and how its result is printed."""
 
     axes: str
+    """Value of ``--sweep``."""
     book: str | None = None
+    """Swept book; None for the first one."""
     overrides: tuple[str, ...] = ()
+    """``KEY=VALUE`` settings of the section ``backtest`` that all variants share."""
     as_json: bool = False
+    """Whether JSON is printed."""
     wait: bool = False
+    """Whether to wait for another process that writes into the run's folder."""
 
 
 def sweep_run(name: str, options: SweepOptions, output: Path, echo: Callable[[str], None]) -> None:
-    """Sweep every model of a run, on the data that it recorded.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such run or book, or the axes are wrong.
-    DataError
-        If the run has not been evaluated, or its lake has changed.
-    """
+    """Sweep every model of a run, on the data that it recorded."""
     progress = Progress()
     with Locks(wait=options.wait, notify=progress.note) as locks:
         run = open_run(name, output)

@@ -55,7 +55,7 @@ def small_modules() -> dict[str, Forecaster]:
             TemporalPeerConfig(encoder=encoder, peer_heads=2, peer_layers=2, market_tokens=2), market.shape
         ),
         "self_peer": SelfPeer(SelfPeerConfig(width=8, heads=2, layers=2, market_tokens=1), market.shape),
-        "transformer": TemporalTransformer(TemporalTransformerConfig(config), market.shape),
+        "transformer": TemporalTransformer(TemporalTransformerConfig(encoder=config), market.shape),
     }
     return {name: random_weights(module) for name, module in built.items()}
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from features.options import Options
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, Fitted, fit
-from models.registry import MODELS
+from models.registry import MODELS, model_entry
 
 T, N, C, F, W, S = 90, 24, 2, 3, 5, 3
 NAMES = ("return_1", "size", "noise")
@@ -57,6 +59,12 @@ def panel(given: dict[str, Any] | None = None) -> PanelTensors:
     )
 
 
+def options_of(name: str, given: Mapping[str, Any] = {}) -> Options:
+    """Options of a registered model; those that are not given have their defaults."""
+    options: Options = model_entry(name).config(**given)
+    return options
+
+
 def fitted(name: str, data: PanelTensors | None = None, seed: int = 0, config: FitConfig = QUICK) -> Fitted:
     data = panel() if data is None else data
-    return fit(name, SMALL[name], data, data.shape, TRAIN, VALID, fit_config=config, seed=seed)
+    return fit(name, options_of(name, SMALL[name]), data, TRAIN, VALID, fit_config=config, seed=seed)

@@ -15,13 +15,10 @@ SHARED = frozenset(
         "Changes",
         "Decisions",
         "Delivery",
-        "Engine",
         "Estimate",
-        "ExecutionConfig",
         "Finding",
         "Firms",
         "Holdings",
-        "Market",
         "PeerNetwork",
         "Plan",
         "Reference",
@@ -29,7 +26,6 @@ SHARED = frozenset(
         "Statements",
         "Style",
         "Subject",
-        "Trial",
         "Verdict",
     }
 )

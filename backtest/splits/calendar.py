@@ -5,47 +5,22 @@ Shape suffixes: T sessions, P periods. Times are session indices; index t is the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from pydantic import Field
 
-from backtest.splits.folds import Fold, label_span, require_at_least, sessions_between
+from backtest.splits.folds import Fold, label_span, sessions_between
 from features.arrays import DateArray, IntArray
-
-Period = Literal["year", "quarter"]
-Window = Literal["expanding", "rolling"]
+from features.options import Options
 
 _MONTHS: Final = {"year": 12, "quarter": 3}
 _HOLIDAYS: Final = 7
 """A period is complete at its start if the first session is among its first 7 days."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalendarPlan:
-    """How sessions are split by the calendar. Lengths count periods.
-
-    Attributes
-    ----------
-    period : {"year", "quarter"}
-        Length of a test.
-    window : {"expanding", "rolling"}
-        Training starts at ``first`` in every fold (expanding), or ``train`` periods before validation
-        (rolling).
-    train, valid : int
-        Periods for training and validation, at least 1. For ``expanding``, the first fold has at least
-        ``train`` whole periods.
-    embargo : int
-        Sessions left out in addition to the purge, at least 0.
-    max_folds : int or None
-        Keep only this many folds, the latest; None: all that fit.
-    first : int
-        First usable session.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of range.
+class CalendarPlan(Options):
+    """Walk-forward folds whose tests are calendar years or quarters. Lengths count these periods.
 
     Examples
     --------
@@ -53,26 +28,25 @@ class CalendarPlan:
     'year'
     """
 
-    period: Period
-    window: Window
-    train: int
-    valid: int
-    embargo: int
-    max_folds: int | None = None
-    first: int = 0
-
-    def __post_init__(self) -> None:
-        if self.period not in _MONTHS:
-            msg = f"Unknown period {self.period!r}: choose year or quarter."
-            raise ValueError(msg)
-        if self.window not in ("expanding", "rolling"):
-            msg = f"Unknown window {self.window!r}: choose expanding or rolling."
-            raise ValueError(msg)
-        require_at_least(1, {"train": self.train, "valid": self.valid, "max_folds": self.max_folds})
-        require_at_least(0, {"embargo": self.embargo, "first": self.first})
+    scheme: Literal["calendar"] = "calendar"
+    """Selects this scheme."""
+    period: Literal["year", "quarter"]
+    """Length of a test. The newest period is tested as far as its labels are known."""
+    window: Literal["expanding", "rolling"]
+    """``expanding`` trains on all sessions up to the purge; ``rolling`` on ``train`` periods."""
+    train: int = Field(ge=1)
+    """Periods of the training segment; for ``expanding``, at least that many in the first fold."""
+    valid: int = Field(ge=1)
+    """Periods of the validation segment."""
+    embargo: int = Field(ge=0)
+    """Sessions left out between segments, in addition to the purge of label spans."""
+    max_folds: int | None = Field(default=None, ge=1)
+    """Maximum number of folds; the latest are kept. Null: all that fit."""
 
 
-def calendar_folds(dates_T: DateArray, plan: CalendarPlan, delay: int, horizon: int) -> list[Fold]:
+def calendar_folds(
+    dates_T: DateArray, plan: CalendarPlan, delay: int, horizon: int, first: int = 0
+) -> list[Fold]:
     """Split sessions into folds whose tests are calendar years or quarters.
 
     The test of period p has every session of p whose label ends inside the data. Its validation has the
@@ -91,6 +65,8 @@ def calendar_folds(dates_T: DateArray, plan: CalendarPlan, delay: int, horizon: 
         Sessions between decision and trade, at least 0.
     horizon : int
         Sessions held, at least 1.
+    first : int
+        First usable session.
 
     Returns
     -------
@@ -115,7 +91,7 @@ def calendar_folds(dates_T: DateArray, plan: CalendarPlan, delay: int, horizon: 
     days_T = dates_T.astype("datetime64[D]")
     months = _MONTHS[plan.period]
     period_T = days_T.astype("datetime64[M]").astype(np.int64) // months
-    first_period = _first_whole_period(days_T, period_T, plan.first, months)
+    first_period = _first_whole_period(days_T, period_T, first, months)
     newest = len(days_T) - span  # the first session whose label is unknown
     first_test = first_period + plan.train + plan.valid
     tested = range(first_test, int(period_T[newest - 1]) + 1) if newest > 0 else range(0)
@@ -123,7 +99,7 @@ def calendar_folds(dates_T: DateArray, plan: CalendarPlan, delay: int, horizon: 
         msg = (
             f"One fold needs {plan.train} whole {plan.period}s for training, {plan.valid} for validation and "
             f"a session with a known label after them, so a test in {_name(first_test, months)}, but the "
-            f"data {_covered(days_T, plan.first)}: shorten train or valid, or use a longer history."
+            f"data {_covered(days_T, first)}: shorten train or valid, or use a longer history."
         )
         raise ValueError(msg)
     if plan.max_folds is not None:
@@ -134,7 +110,7 @@ def calendar_folds(dates_T: DateArray, plan: CalendarPlan, delay: int, horizon: 
             period_T, [period - plan.valid - plan.train, period - plan.valid, period, period + 1]
         )
         train_from, valid_from, test_from, test_to = (int(bound) for bound in bounds)
-        train_from = plan.first if plan.window == "expanding" else max(train_from, plan.first)
+        train_from = first if plan.window == "expanding" else max(train_from, first)
         fold = Fold(
             index=k,
             train=sessions_between(train_from, valid_from - gap),

@@ -13,35 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from backtest.splits.folds import Fold, label_span, read_only, require_at_least
+from backtest.splits.folds import Fold, label_span, read_only
 from features.arrays import BoolArray, IntArray
+from features.options import Options
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CombinatorialPlan:
-    """How sessions are split into groups.
-
-    Attributes
-    ----------
-    groups : int
-        N: number of groups of consecutive sessions, at least 3.
-    test_groups : int
-        k: groups that are tested together, at least 1 and at most N - 2, because one group validates and at
-        least one trains.
-    embargo : int
-        Sessions left out on both sides of a test and of the validation, in addition to the purge.
-    first : int
-        First usable session.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of range.
+class CombinatorialPlan(Options):
+    """Combinatorial purged cross-validation: one fold for every choice of groups that are tested.
 
     Examples
     --------
@@ -49,21 +33,26 @@ class CombinatorialPlan:
     5
     """
 
-    groups: int
-    test_groups: int
-    embargo: int
-    first: int = 0
+    scheme: Literal["combinatorial"] = "combinatorial"
+    """Selects this scheme."""
+    groups: int = Field(ge=3)
+    """Number N of groups of consecutive sessions that the history is cut into."""
+    test_groups: int = Field(ge=1)
+    """Number k of groups that are tested together, at most ``groups - 2``. There are ``N! / (k! (N - k)!)``
+    folds, and ``k / N`` times as many paths."""
+    embargo: int = Field(ge=0)
+    """Sessions left out on both sides of a test and of the validation, in addition to the purge of label
+    spans."""
 
-    def __post_init__(self) -> None:
-        require_at_least(3, {"groups": self.groups})
-        require_at_least(1, {"test_groups": self.test_groups})
-        require_at_least(0, {"embargo": self.embargo, "first": self.first})
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
         if self.test_groups > self.groups - 2:
             msg = (
                 f"test_groups is {self.test_groups} and groups is {self.groups}; test_groups must be at most "
-                "groups - 2, because one group validates and at least one trains."
+                "groups - 2, because one group validates and at least one trains"
             )
             raise ValueError(msg)
+        return self
 
     @property
     def n_folds(self) -> int:
@@ -76,7 +65,9 @@ class CombinatorialPlan:
         return self.n_folds * self.test_groups // self.groups
 
 
-def combinatorial_folds(n_sessions: int, plan: CombinatorialPlan, delay: int, horizon: int) -> list[Fold]:
+def combinatorial_folds(
+    n_sessions: int, plan: CombinatorialPlan, delay: int, horizon: int, first: int = 0
+) -> list[Fold]:
     """Make one fold for every choice of groups that are tested.
 
     The sessions from ``first`` to the newest one with a known label are cut into N groups of equal length;
@@ -95,6 +86,8 @@ def combinatorial_folds(n_sessions: int, plan: CombinatorialPlan, delay: int, ho
         Sessions between decision and trade, at least 0.
     horizon : int
         Sessions held, at least 1.
+    first : int
+        First usable session.
 
     Returns
     -------
@@ -115,7 +108,7 @@ def combinatorial_folds(n_sessions: int, plan: CombinatorialPlan, delay: int, ho
     """
     span = label_span(delay, horizon)
     gap = span + plan.embargo
-    usable = n_sessions - span - plan.first
+    usable = n_sessions - span - first
     length = usable // plan.groups
     if length <= 2 * gap:  # a group between two others keeps at least one session
         msg = (
@@ -124,7 +117,7 @@ def combinatorial_folds(n_sessions: int, plan: CombinatorialPlan, delay: int, ho
             f"than {2 * gap}: use fewer groups or a longer history."
         )
         raise ValueError(msg)
-    sessions_T = np.arange(plan.first, plan.first + usable)
+    sessions_T = np.arange(first, first + usable)
     group_T = np.minimum(np.arange(usable) // length, plan.groups - 1)
     folds = []
     for k, tested in enumerate(combinations(range(plan.groups), plan.test_groups)):

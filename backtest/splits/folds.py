@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from features.arrays import DateArray, IntArray
+from features.options import Options
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,14 +68,6 @@ def label_span(delay: int, horizon: int) -> int:
     return delay + horizon
 
 
-def require_at_least(least: int, settings: dict[str, int | None]) -> None:
-    """Raise ValueError if a setting is below ``least``; None is allowed."""
-    for name, value in settings.items():
-        if value is not None and value < least:
-            msg = f"{name} is {value}; it must be at least {least}."
-            raise ValueError(msg)
-
-
 def sessions_between(start: int, stop: int) -> IntArray:
     """Return the session indices of ``[start, stop)``, read-only."""
     return read_only(np.arange(start, stop, dtype=np.int64))
@@ -85,40 +79,8 @@ def read_only(sessions: IntArray) -> IntArray:
     return sessions
 
 
-Scheme = Literal["expanding", "rolling"]
-Anchor = Literal["end", "start"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldPlan:
-    """How sessions are split into folds. Lengths count decision dates; gaps are added between segments.
-
-    Attributes
-    ----------
-    scheme : {"expanding", "rolling"}
-        Training dates start at ``first`` in every fold (expanding), or are always the last ``train`` dates
-        before the gap (rolling).
-    train, valid, test : int
-        Decision dates per segment, at least 1. For ``expanding``, the first fold has at least ``train``.
-    embargo : int
-        Sessions left out in addition to the purge, at least 0. It has no default and must be set.
-    step : int or None
-        Sessions between the starts of two test segments, at least ``test``, so that tests never overlap;
-        None: ``test``.
-    max_folds : int or None
-        Keep only this many folds: the latest with ``anchor="end"``, the earliest with ``"start"``. None: all
-        that fit.
-    anchor : {"end", "start"}
-        Where test segments are counted from. ``end``: the newest session with a known label is the last one
-        of the last test, and the segments before it follow backwards. ``start``: the first test starts as
-        early as possible, and up to ``step - 1`` of the newest sessions are in no test.
-    first : int
-        First usable session.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of range.
+class FoldPlan(Options):
+    """Walk-forward folds of fixed lengths. All lengths are in sessions.
 
     Examples
     --------
@@ -126,34 +88,38 @@ class FoldPlan:
     'end'
     """
 
-    scheme: Scheme
-    train: int
-    valid: int
-    test: int
-    embargo: int
-    step: int | None = None
-    max_folds: int | None = None
-    anchor: Anchor = "end"
-    first: int = 0
+    scheme: Literal["expanding", "rolling"]
+    """``expanding`` trains on all sessions up to the purge; ``rolling`` on the last ``train`` of them."""
+    train: int = Field(ge=1)
+    """Length of the training segment; for ``expanding``, at least that of the first fold."""
+    valid: int = Field(ge=1)
+    """Length of the validation segment."""
+    test: int = Field(ge=1)
+    """Length of the test segment."""
+    embargo: int = Field(ge=0)
+    """Sessions left out between segments, in addition to the purge of label spans."""
+    step: int | None = Field(default=None, ge=1)
+    """Sessions from the start of one test segment to the start of the next, at least ``test``, so that tests
+    never overlap. Null: ``test``."""
+    max_folds: int | None = Field(default=None, ge=1)
+    """Maximum number of folds; the latest are kept, or the earliest with ``anchor: start``. Null: all that
+    fit."""
+    anchor: Literal["end", "start"] = "end"
+    """``end`` lays the test segments backwards from the newest session with a known label, so that the latest
+    data are tested. ``start`` lays them forwards from the first possible one, so that new data add folds and
+    change none."""
 
-    def __post_init__(self) -> None:
-        if self.scheme not in ("expanding", "rolling"):
-            msg = f"Unknown scheme {self.scheme!r}: choose expanding or rolling."
-            raise ValueError(msg)
-        if self.anchor not in ("end", "start"):
-            msg = f"Unknown anchor {self.anchor!r}: choose end or start."
-            raise ValueError(msg)
-        lengths = {"train": self.train, "valid": self.valid, "test": self.test}
-        require_at_least(1, {**lengths, "max_folds": self.max_folds})
-        require_at_least(0, {"embargo": self.embargo, "first": self.first})
+    @model_validator(mode="after")
+    def _check_step(self) -> Self:
         if self.step is not None and self.step < self.test:
             msg = (
                 f"step is {self.step} and test is {self.test}; step must be at least test, or tests overlap."
             )
             raise ValueError(msg)
+        return self
 
 
-def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int) -> list[Fold]:
+def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int, first: int = 0) -> list[Fold]:
     """Split sessions into walk-forward folds of fixed lengths.
 
     With ``gap = delay + horizon + embargo``, a fold whose test starts at session ``e`` has the test dates
@@ -176,6 +142,8 @@ def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int) -> lis
         Sessions between decision and trade, at least 0.
     horizon : int
         Sessions held, at least 1.
+    first : int
+        First usable session.
 
     Returns
     -------
@@ -197,11 +165,11 @@ def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int) -> lis
     span = label_span(delay, horizon)
     gap = span + plan.embargo
     step = plan.test if plan.step is None else plan.step
-    first_test = plan.first + plan.train + gap + plan.valid + gap
+    first_test = first + plan.train + gap + plan.valid + gap
     needed = first_test + plan.test + span
     if needed > n_sessions:
         msg = (
-            f"One fold needs {needed} sessions ({plan.first} before the first usable one, "
+            f"One fold needs {needed} sessions ({first} before the first usable one, "
             f"train {plan.train}, valid {plan.valid}, test {plan.test}, "
             f"two gaps of {gap} = delay {delay} + horizon {horizon} + embargo {plan.embargo}, "
             f"and {span} for the last label), but there are {n_sessions}: "
@@ -217,7 +185,7 @@ def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int) -> lis
         test_from = first_test + k * step
         valid_from = test_from - gap - plan.valid
         train_to = valid_from - gap
-        train_from = plan.first if plan.scheme == "expanding" else train_to - plan.train
+        train_from = first if plan.scheme == "expanding" else train_to - plan.train
         folds.append(
             Fold(
                 index=k,
@@ -229,21 +197,44 @@ def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int) -> lis
     return folds
 
 
-Day = dt.date | np.datetime64
+class DatedPlan(Options):
+    """One fold with given dates, as published benchmarks define it.
+
+    A day that is not a session means the next session (for ``test_to``: the previous one).
+
+    Examples
+    --------
+    >>> days = {"train_from": "2024-01-01", "valid_from": "2024-01-10", "test_from": "2024-01-20"}
+    >>> DatedPlan(**days, test_to="2024-01-31", embargo=0).test_to
+    datetime.date(2024, 1, 31)
+    """
+
+    scheme: Literal["dated"] = "dated"
+    """Selects this scheme."""
+    train_from: dt.date
+    """First date of the training segment."""
+    valid_from: dt.date
+    """First date of the validation segment."""
+    test_from: dt.date
+    """First date of the test segment."""
+    test_to: dt.date
+    """Last date of the test segment, inclusive."""
+    embargo: int = Field(ge=0)
+    """Sessions left out between segments, in addition to the purge of label spans."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if not self.train_from < self.valid_from < self.test_from <= self.test_to:
+            msg = (
+                "train_from < valid_from < test_from <= test_to must hold, "
+                f"but the dates are {self.train_from}, {self.valid_from}, {self.test_from}, {self.test_to}"
+            )
+            raise ValueError(msg)
+        return self
 
 
-def dated_fold(
-    dates_T: DateArray,
-    *,
-    train_from: Day,
-    valid_from: Day,
-    test_from: Day,
-    test_to: Day,
-    embargo: int,
-    delay: int,
-    horizon: int,
-) -> Fold:
-    """Build one fold between given days, as published benchmarks define it.
+def dated_fold(dates_T: DateArray, plan: DatedPlan, delay: int, horizon: int, first: int = 0) -> Fold:
+    """Build one fold between given days.
 
     Training uses the sessions of ``[train_from, valid_from)`` and validation those of
     ``[valid_from, test_from)``, both without their last ``delay + horizon + embargo`` sessions. The test uses
@@ -254,10 +245,12 @@ def dated_fold(
     ----------
     dates_T : ndarray of datetime64[D], shape (T,)
         Sessions, ascending.
-    train_from, valid_from, test_from, test_to : date or datetime64
-        Days. A day that is not a session means the next session (for ``test_to``: the previous one).
-    embargo, delay, horizon : int
-        As in `backtest.splits.folds`.
+    plan : DatedPlan
+        Days and embargo.
+    delay, horizon : int
+        As in `make_folds`.
+    first : int
+        First usable session.
 
     Returns
     -------
@@ -267,28 +260,21 @@ def dated_fold(
     Raises
     ------
     ValueError
-        If the days are out of order, or a segment has no session before or after purging.
+        If a segment has no session before or after purging.
 
     Examples
     --------
-    >>> days = np.arange("2024-01-01", "2024-02-01", dtype="datetime64[D]")
-    >>> segments = {"train_from": days[0], "valid_from": days[9], "test_from": days[19], "test_to": days[30]}
-    >>> dated_fold(days, **segments, embargo=0, delay=0, horizon=1).valid[[0, -1]]
+    >>> days_T = np.arange("2024-01-01", "2024-02-01", dtype="datetime64[D]")
+    >>> days = {"train_from": "2024-01-01", "valid_from": "2024-01-10", "test_from": "2024-01-20"}
+    >>> plan = DatedPlan(**days, test_to="2024-01-31", embargo=0)
+    >>> dated_fold(days_T, plan, delay=0, horizon=1).valid[[0, -1]]
     array([ 9, 17])
     """
-    require_at_least(0, {"embargo": embargo})
-    gap = label_span(delay, horizon) + embargo
-    days = [
-        np.datetime64(day).astype("datetime64[D]") for day in (train_from, valid_from, test_from, test_to)
-    ]
-    if not days[0] < days[1] < days[2] <= days[3]:
-        msg = (
-            f"The fold's days are {days[0]}, {days[1]}, {days[2]} and {days[3]}; they must satisfy "
-            "train_from < valid_from < test_from <= test_to."
-        )
-        raise ValueError(msg)
+    gap = label_span(delay, horizon) + plan.embargo
+    days = [np.datetime64(day) for day in (plan.train_from, plan.valid_from, plan.test_from, plan.test_to)]
     days_T = dates_T.astype("datetime64[D]")
     train_start, valid_start, test_start = (int(np.searchsorted(days_T, day)) for day in days[:3])
+    train_start = max(train_start, first)
     test_stop = int(np.searchsorted(days_T, days[3], side="right"))
     for name, start, stop, purge in (
         ("train", train_start, valid_start, gap),
@@ -299,7 +285,7 @@ def dated_fold(
             span = f"{days_T[0]} to {days_T[-1]}" if len(days_T) else "no session"
             msg = (
                 f"The {name} segment has {stop - start} sessions, but it needs more than {purge} "
-                f"(delay {delay} + horizon {horizon} + embargo {embargo} are purged before "
+                f"(delay {delay} + horizon {horizon} + embargo {plan.embargo} are purged before "
                 f"the next segment): move its dates. The data cover {span}."
             )
             raise ValueError(msg)
@@ -311,59 +297,46 @@ def dated_fold(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LivePlan:
-    """Lengths of a live fold, in decision dates.
+class LivePlan(Options):
+    """One fold without a test, for a model that is used: it trains on the newest known labels.
 
-    Attributes
-    ----------
-    train : int or None
-        Length of the training segment, at least 1; None: all dates from ``first`` on.
-    valid : int
-        Length of the validation segment, at least 1.
-    embargo : int
-        Sessions left out between the segments in addition to the purge, at least 0.
-    first : int
-        First usable session.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of range.
+    Lengths are in sessions. Such a run makes no test forecasts and cannot be backtested.
 
     Examples
     --------
-    >>> LivePlan(train=None, valid=60, embargo=5).valid
-    60
+    >>> LivePlan(valid=60, embargo=5, through="2024-06-28").train is None
+    True
     """
 
-    train: int | None
-    valid: int
-    embargo: int
-    first: int = 0
+    scheme: Literal["live"] = "live"
+    """Selects this scheme."""
+    through: dt.date
+    """Date of the data: what was not known at the close of this session is left out."""
+    train: int | None = Field(default=None, ge=1)
+    """Length of the training segment. Null: all sessions."""
+    valid: int = Field(ge=1)
+    """Length of the validation segment; its last label ends on ``through``."""
+    embargo: int = Field(ge=0)
+    """Sessions left out between the segments, in addition to the purge of label spans."""
 
-    def __post_init__(self) -> None:
-        require_at_least(1, {"train": self.train, "valid": self.valid})
-        require_at_least(0, {"embargo": self.embargo, "first": self.first})
 
-
-def live_fold(n_sessions: int, plan: LivePlan, delay: int, horizon: int) -> Fold:
+def live_fold(dates_T: DateArray, plan: LivePlan, delay: int, horizon: int, first: int = 0) -> Fold:
     """Make the fold of a model that forecasts the sessions after the newest one.
 
     With ``span = delay + horizon``, the validation dates are the last ``valid`` dates whose label is known at
-    the close of the newest session, ``[n - span - valid, n - span)`` for ``n = n_sessions``. Training ends
-    ``span + embargo`` sessions before the first of them. The test is empty.
+    the close of the newest session up to ``through``, ``[n - span - valid, n - span)`` for n sessions.
+    Training ends ``span + embargo`` sessions before the first of them. The test is empty.
 
     Parameters
     ----------
-    n_sessions : int
-        Sessions in the data.
+    dates_T : ndarray of datetime64[D], shape (T,)
+        Sessions, ascending.
     plan : LivePlan
-        Lengths and embargo.
-    delay : int
-        Sessions between decision and trade, at least 0.
-    horizon : int
-        Sessions held, at least 1.
+        Lengths, embargo and the date of the data.
+    delay, horizon : int
+        As in `make_folds`.
+    first : int
+        First usable session.
 
     Returns
     -------
@@ -378,16 +351,19 @@ def live_fold(n_sessions: int, plan: LivePlan, delay: int, horizon: int) -> Fold
 
     Examples
     --------
-    >>> live_fold(100, LivePlan(train=None, valid=20, embargo=1), delay=0, horizon=1).valid[[0, -1]]
+    >>> days_T = np.arange("2024-01-01", "2024-04-10", dtype="datetime64[D]")
+    >>> plan = LivePlan(valid=20, embargo=1, through="2024-04-09")
+    >>> live_fold(days_T, plan, delay=0, horizon=1).valid[[0, -1]]
     array([79, 98])
     """
+    n_sessions = int(np.searchsorted(dates_T, np.datetime64(plan.through), side="right"))
     span = label_span(delay, horizon)
     gap = span + plan.embargo
     train = 1 if plan.train is None else plan.train
-    needed = plan.first + train + gap + plan.valid + span
+    needed = first + train + gap + plan.valid + span
     if needed > n_sessions:
         msg = (
-            f"A live fold needs {needed} sessions ({plan.first} before the first usable one, train {train}, "
+            f"A live fold needs {needed} sessions ({first} before the first usable one, train {train}, "
             f"valid {plan.valid}, a gap of {gap} = delay {delay} + horizon {horizon} + embargo "
             f"{plan.embargo}, and {span} for the last label), but there are {n_sessions}: "
             "shorten train or valid, or use a longer history."
@@ -396,7 +372,7 @@ def live_fold(n_sessions: int, plan: LivePlan, delay: int, horizon: int) -> Fold
     valid_to = n_sessions - span
     valid_from = valid_to - plan.valid
     train_to = valid_from - gap
-    train_from = plan.first if plan.train is None else train_to - plan.train
+    train_from = first if plan.train is None else train_to - plan.train
     return Fold(
         index=0,
         train=sessions_between(train_from, train_to),

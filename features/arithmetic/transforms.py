@@ -14,7 +14,6 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 from features.arithmetic.parallel import for_each
 from features.arrays import (
@@ -204,6 +203,8 @@ def _pack_order(x_RN: AnyFloatArray) -> npt.NDArray[np.uint64]:
 @lru_cache(maxsize=512)  # the number of known values changes little from date to date
 def _normal_scores(count: int, tied: bool) -> FloatArray:
     """Return the normal score of each rank (from 0) among ``count``; with ties, of each half rank."""
+    from scipy.special import ndtri  # takes a third of a second to import
+
     n_places = max(2 * count - 1, 0) if tied else count
     half = np.arange(n_places // 2) * (0.5 if tied else 1.0)
     low = ndtri((half + 0.5) / max(count, 1))  # the upper half mirrors it, and the middle is 0

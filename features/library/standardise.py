@@ -8,50 +8,37 @@ of sessions).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from features.arithmetic.parallel import for_each
 from features.arithmetic.transforms import neutralise, rank_normal, winsorise, zscore
 from features.arrays import AnyFloatArray, BoolArray, Float32Array, IntArray, require_shape
+from features.options import Options
 
 MISSING = "_missing"
 """Suffix of the name of a missing-value indicator."""
 _ROWS = 64  # sessions per block when medians are computed
 
 
-@dataclass(frozen=True, slots=True)
-class TransformRule:
-    """Cross-sectional transforms of characteristics within each date, in this order.
+class TransformRule(Options):
+    """Transformation of characteristics within each date: its settings are steps in their order."""
 
-    Attributes
-    ----------
-    winsorise : float or None
-        Share of each tail, in [0, 0.5), that is clipped to its quantile; None for no winsorising.
-    neutralise : {"none", "group"}
-        Whether the mean of the firm's group is subtracted. The value is unknown where the group is unknown.
-    kind : {"rank_normal", "zscore"}
-        Rank and map to a standard normal, or subtract the mean and divide by the standard deviation.
-    missing : {"zero", "median", "group_median"}
-        Imputation of unknown values of firms in the universe: 0 (the centre), the date's median, or the
-        median of the firm's group on the date. If the group is unknown or has no known value,
-        ``group_median`` uses the date's median.
-    add_indicator : bool
-        Whether to add, for every characteristic, an indicator that is 1 where the value was unknown, else 0.
-    """
-
-    winsorise: float | None = None
+    winsorise: float | None = Field(default=None, ge=0, lt=0.5)
+    """Share of each tail, in [0, 0.5), that is clipped to its quantile. Null: no clipping."""
     neutralise: Literal["none", "group"] = "none"
+    """``group`` subtracts the mean of the firm's group (``features.group_by``) on the date; ``none`` does
+    not. The value is unknown where the group is unknown."""
     kind: Literal["rank_normal", "zscore"] = "rank_normal"
+    """``rank_normal`` maps ranks to a standard normal distribution; ``zscore`` subtracts the mean and divides
+    by the standard deviation."""
     missing: Literal["zero", "median", "group_median"] = "zero"
+    """Value that replaces a missing one: zero (the centre), the median of the date, or the median of the
+    group; the date's median where the group is unknown or has no known value."""
     add_indicator: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= (self.winsorise or 0.0) < 0.5:
-            msg = f"winsorise is {self.winsorise}; it must be a share of each tail in [0, 0.5)."
-            raise ValueError(msg)
+    """Whether to add, for each characteristic, an indicator of whether its value was missing."""
 
     def names(self, characteristics: Iterable[str]) -> tuple[str, ...]:
         """Return the names of the columns that `transform_characteristics` computes."""

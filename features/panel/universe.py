@@ -5,13 +5,14 @@ Shape suffixes: T sessions, N firms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import polars as pl
+from pydantic import Field
 
 from features.arrays import BoolArray, DateArray
+from features.options import Options
 from features.panel.derived import median_dollar_volume
 from features.panel.panel import Panel
 
@@ -51,20 +52,8 @@ def decision_sessions(dates_T: DateArray, schedule: Schedule) -> BoolArray:
     return decides_T
 
 
-@dataclass(frozen=True, slots=True)
-class UniverseRule:
-    """Conditions that a firm must meet at the close of t.
-
-    Attributes
-    ----------
-    min_price : float or None
-        Minimum raw close, in the price's currency; None for no limit.
-    min_dollar_volume : float or None
-        Minimum trailing median of raw close times volume, in currency per day; None for no limit.
-    dollar_volume_window : int
-        Window of that median, in sessions; half of them must be known.
-    min_history : int
-        Minimum number of sessions with a price, t included.
+class UniverseRule(Options):
+    """Conditions that a firm must meet at the close of ``t``, decided with what is known then.
 
     Examples
     --------
@@ -72,18 +61,15 @@ class UniverseRule:
     5.0
     """
 
-    min_price: float | None = None
-    min_dollar_volume: float | None = None
-    dollar_volume_window: int = 63
-    min_history: int = 60
-
-    def __post_init__(self) -> None:
-        if self.dollar_volume_window < 1 or self.min_history < 1:
-            msg = (
-                f"dollar_volume_window is {self.dollar_volume_window} and min_history is {self.min_history}; "
-                "both must be at least 1."
-            )
-            raise ValueError(msg)
+    min_price: float | None = Field(default=None, ge=0)
+    """Minimum raw (unadjusted) close at ``t``, in the price's currency. Null: no limit."""
+    min_dollar_volume: float | None = Field(default=None, ge=0)
+    """Minimum trailing median of raw close times volume, in the price's currency per session. Null:
+    no limit."""
+    dollar_volume_window: int = Field(default=63, ge=1)
+    """Number of sessions of the trailing median for ``min_dollar_volume``; half of them must be known."""
+    min_history: int = Field(default=60, ge=1)
+    """Minimum number of sessions with a price, ``t`` included."""
 
 
 def universe(panel: Panel, rule: UniverseRule, membership: pl.DataFrame | None = None) -> BoolArray:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from features.options import Options
 from models.attention.core import (
-    KERNELS,
     attention,
     attention_weights,
     band_keep,
@@ -30,77 +31,52 @@ from models.attention.core import (
 from models.attention.layers import Dropout, drop
 from models.attention.positions import bias_of_distance, rotate
 from models.attention.probe import Probed
-from models.spec import require_choice, require_dropout, require_heads
+from models.spec import Count, Positive, Share, require_heads
 
 
-@dataclass(frozen=True, slots=True)
-class BlockConfig:
-    """Options of an attention block.
+class BlockConfig(Options):
+    """Options of an attention block."""
 
-    Attributes
-    ----------
-    width, heads
-        D, a multiple of H.
-    dropout
-        Probability of dropping a weight or an activation in training.
-    kernel
-        ``softmax``; ``local``: a softmax over positions at most ``radius`` away; ``linear``: linear attention
-        in O(W).
-    radius
-        Radius of the local kernel, in positions.
-    temperature
-        Divides the logits: below 1 sharpens the weights, above 1 flattens them.
-    norm
-        Layer norm before each sublayer (``pre``) or after each sum (``post``, Vaswani et al. 2017).
-    activation
-        Activation of the feed-forward network, ``gelu`` or ``relu``.
-    """
-
-    width: int
-    heads: int
-    dropout: float = 0.0
+    width: Count = 32
+    """D, width of the model; a multiple of ``heads``."""
+    heads: Count = 4
+    """H, number of attention heads."""
+    dropout: Share = 0.0
+    """Probability with which a weight or an activation is dropped in training."""
     kernel: Literal["softmax", "local", "linear"] = "softmax"
-    radius: int = 8
-    temperature: float = 1.0
+    """``local`` is a softmax over the positions at most ``radius`` away; ``linear`` takes time proportional
+    to the length, without logits."""
+    radius: Count = 8
+    """Radius of the local kernel, in positions."""
+    temperature: Positive = 1.0
+    """Divides the logits: below 1 sharpens attention, above 1 flattens it."""
     norm: Literal["pre", "post"] = "pre"
+    """Layer norm before each sublayer, or after each sum (Vaswani et al. 2017)."""
     activation: Literal["gelu", "relu"] = "gelu"
+    """Activation of the feed-forward network."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check_block(self) -> Self:
         require_heads(self.width, self.heads)
-        require_dropout(self.dropout)
-        require_choice("kernel", self.kernel, KERNELS)
-        require_choice("norm", self.norm, ("pre", "post"))
-        require_choice("activation", self.activation, ("gelu", "relu"))
-        if self.radius < 1:
-            raise ValueError(f"radius is {self.radius}; it must be at least 1.")
-        if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise ValueError(f"temperature is {self.temperature}; it divides logits, so it must be positive.")
         if self.kernel == "linear" and self.temperature != 1.0:
             raise ValueError(
                 f"temperature is {self.temperature}; it must be 1 for the linear kernel, which has no logits."
             )
+        return self
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMask:
-    """Which keys queries may attend to, and the position terms; queries are the last Q of the K positions.
-
-    Attributes
-    ----------
-    keys_BK
-        bool; False masks the key (padding, or an ablated day). The output of a query without any key is 0.
-    causal
-        Whether a query attends only to keys up to its own position.
-    rotary_W2d
-        Rotary angles of the positions, see `models.attention.positions.rotary`.
-    bias_HR
-        Biases of the logits by distance, see `models.attention.positions.bias_of_distance`.
-    """
+    """Which keys queries may attend to, and the position terms; queries are the last Q of the K positions."""
 
     keys_BK: Tensor | None = None
+    """bool; False masks the key (padding, or an ablated day). The output of a query without any key is 0."""
     causal: bool = False
+    """Whether a query attends only to keys up to its own position."""
     rotary_W2d: Tensor | None = None
+    """Rotary angles of the positions, see `models.attention.positions.rotary`."""
     bias_HR: Tensor | None = None
+    """Biases of the logits by distance, see `models.attention.positions.bias_of_distance`."""
 
 
 NO_MASK = AttentionMask()

@@ -189,7 +189,6 @@ def join_heads(x_BHWd: Tensor) -> Tensor:
     return x_BHWd.transpose(1, 2).flatten(2)
 
 
-KERNELS = ("softmax", "local", "linear")
 CHUNK = 64
 
 

@@ -7,11 +7,12 @@ width, H heads, R = 2W - 1 distances, U masks of days.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, cast
+from dataclasses import replace
+from typing import ClassVar, Literal, Self, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from models.attention import positions as pos
@@ -19,75 +20,30 @@ from models.attention.block import AttentionMask, Block, BlockConfig
 from models.attention.layers import FewInputs
 from models.attention.probe import Probed
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present, select_dates
-from models.spec import require_choice, require_heads
-
-Pooling = Literal["last", "cls", "mean", "attention"]
-Positions = Literal["none", "sinusoidal", "learned", "rotary", "relative", "alibi"]
-Kernel = Literal["softmax", "local", "linear"]
+from models.spec import Count, Share, require_heads
 
 _FIRM_DAYS = 30_000  # embedded at a time for an explainer, chosen to fit into a CPU cache
 _CUDA_FACTOR = 64
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderConfig:
-    """Options of a day encoder.
+class EncoderConfig(BlockConfig):
+    """Options of a day encoder: those of its blocks, whose positions are days, and its own."""
 
-    The first six are the usual ones. The others are variants for comparison and rarely need to be set.
-
-    Attributes
-    ----------
-    width
-        D, width of the model; a multiple of ``heads``.
-    heads
-        H, number of attention heads.
-    layers
-        Number of blocks.
-    dropout
-        Probability with which a weight or an activation is dropped while training.
-    causal
-        Whether a day attends only to itself and earlier days.
-    pooling
-        How the states of the days become one embedding. ``last``: the state of the decision day; ``cls``:
-        the state of a learned token after the window; ``mean``: the mean over days; ``attention``: a mean
-        weighted by the softmax of a learned query.
-    positions
-        ``none``, ``sinusoidal``, ``learned``, ``rotary``, ``relative`` (a learned bias per distance) or
-        ``alibi`` (a fixed bias per distance). The last three act on logits, which the linear kernel does not
-        have.
-    kernel
-        ``softmax``; ``local``, a softmax over the days at most ``radius`` away; ``linear``, without logits,
-        in time proportional to the window length.
-    radius
-        Radius of the local kernel, in days.
-    temperature
-        Divides the logits: below 1 sharpens attention, above 1 flattens it.
-    norm
-        ``pre``: layer norm before each sublayer; ``post``: after each sum (Vaswani et al. 2017).
-    activation
-        ``gelu`` or ``relu``, in the feed-forward layers.
-    """
-
-    width: int = 32
-    heads: int = 4
-    layers: int = 2
-    dropout: float = 0.1
+    dropout: Share = 0.1
+    layers: Count = 2
+    """Number of blocks."""
     causal: bool = False
-    pooling: Pooling = "last"
-    positions: Positions = "learned"
-    kernel: Kernel = "softmax"
-    radius: int = 8
-    temperature: float = 1.0
-    norm: Literal["pre", "post"] = "pre"
-    activation: Literal["gelu", "relu"] = "gelu"
+    """Whether a day attends only to itself and earlier days."""
+    pooling: Literal["last", "cls", "mean", "attention"] = "last"
+    """How the states of the days become one embedding: the state of the decision day, that of a learned token
+    after the window, the mean over days, or a mean weighted by the softmax of a learned query."""
+    positions: Literal["none", "sinusoidal", "learned", "rotary", "relative", "alibi"] = "learned"
+    """``relative`` is a learned and ``alibi`` a fixed bias per distance. The last three act on logits, which
+    the linear kernel does not have."""
 
-    def __post_init__(self) -> None:
-        require_choice("positions", self.positions, pos.POSITIONS)
-        require_choice("pooling", self.pooling, ("last", "cls", "mean", "attention"))
+    @model_validator(mode="after")
+    def _check_encoder(self) -> Self:
         require_heads(self.width, self.heads, rotary=self.positions == "rotary")
-        self.block()
-        if self.layers < 1:
-            raise ValueError(f"layers is {self.layers}: the day encoder needs at least 1.")
         if self.kernel == "linear" and self.positions in ("rotary", "relative", "alibi"):
             raise ValueError(
                 f"positions is {self.positions!r}, which acts on logits, and the linear kernel has none: "
@@ -98,19 +54,7 @@ class EncoderConfig:
                 "pooling is 'cls' and the kernel local: the token would see the last days alone; "
                 "use last, mean or attention."
             )
-
-    def block(self) -> BlockConfig:
-        """Return the blocks' part, checked."""
-        return BlockConfig(
-            width=self.width,
-            heads=self.heads,
-            dropout=self.dropout,
-            kernel=self.kernel,
-            radius=self.radius,
-            temperature=self.temperature,
-            norm=self.norm,
-            activation=self.activation,
-        )
+        return self
 
 
 class DayEncoder(Probed):
@@ -133,7 +77,7 @@ class DayEncoder(Probed):
         length = window + (config.pooling == "cls")
         self.input = FewInputs(n_channels, config.width)
         self._create_positions(length)
-        self.blocks = nn.ModuleList(Block(config.block()) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         if config.pooling == "cls":
             self.cls_D = nn.Parameter(0.02 * torch.randn(config.width))

@@ -19,23 +19,16 @@ Over = Literal["days", "memory", "pooling", "peers", "steps"]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One place of a model where attention weights are used.
-
-    Attributes
-    ----------
-    name
-        Name of the part in the model, as in ``named_modules``.
-    over
-        What the keys are: ``days`` (in a layer of the day encoder), ``memory`` (days, queried by a decoder),
-        ``pooling`` (days, in the pooled embedding), ``peers`` (firms, in the last column the null key if
-        there is one) or ``steps`` (horizons of a decoder).
-    null_key
-        Whether the last key is a null key, which stands for no firm.
-    """
+    """One place of a model where attention weights are used."""
 
     name: str
+    """Name of the part in the model, as in ``named_modules``."""
     over: Over
+    """What the keys are: ``days`` (in a layer of the day encoder), ``memory`` (days, queried by a decoder),
+    ``pooling`` (days, in the pooled embedding), ``peers`` (firms, in the last column the null key if there is
+    one) or ``steps`` (horizons of a decoder)."""
     null_key: bool
+    """Whether the last key is a null key, which stands for no firm."""
 
 
 Weigh = Callable[[Tensor, Tensor | None], Tensor]

@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
+from features.options import Options
 from models.batch import Batch, PanelTensors
 from models.fitted import (
     EpochRecord,
@@ -27,63 +28,40 @@ from models.fitted import (
     require_tensor,
 )
 from models.forecaster import Baseline, known_firms, no_score_message, pad_by_date
-from models.spec import Range, Shape, Space, Value, require_choice
+from models.spec import Count, Positive, Range, Shape, Space, Value
 
 _BINNED = 1  # byte per cell and characteristic of the bins
 _GRADIENTS = 32  # bytes per cell of labels, scores, gradients and row numbers
 _SAMPLE = 2.6 * 8 * 200_000  # bytes per characteristic of the rows from which the bins are chosen
 
 
-@dataclass(frozen=True, slots=True)
-class LightGBMConfig:
-    """Options of lightgbm.
+class LightGBMConfig(Options):
+    """Options of lightgbm; those without a meaning of their own are parameters of LightGBM."""
 
-    Attributes
-    ----------
-    rounds
-        Maximum number of trees.
-    evaluate_every
-        Number of trees between two evaluations on the validation dates.
-    patience
-        Number of evaluations without improvement before early stopping.
-    stop_on
-        Validation score: ``rank_ic``, or ``ic`` if the tails of the target matter more.
-    learning_rate, num_leaves, min_data_in_leaf, feature_fraction, bagging_fraction, lambda_l2, max_bin
-        Parameters of LightGBM with the same names.
-    num_threads
-        Number of threads; it does not change the trees.
-    """
-
-    rounds: int = 400
-    evaluate_every: int = 10
-    patience: int = 5
+    rounds: Count = 400
+    """Maximum number of trees."""
+    evaluate_every: Count = 10
+    """Number of trees between two evaluations on the validation dates."""
+    patience: Count = 5
+    """Number of evaluations without improvement before early stopping."""
     stop_on: Literal["rank_ic", "ic"] = "rank_ic"
-    learning_rate: float = 0.03
-    num_leaves: int = 31
-    min_data_in_leaf: int = 500
-    feature_fraction: float = 0.7
-    bagging_fraction: float = 0.7
-    lambda_l2: float = 1.0
-    max_bin: int = 255
-    num_threads: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("rounds", "evaluate_every", "patience", "min_data_in_leaf", "num_threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        require_choice("stop_on", self.stop_on, ("rank_ic", "ic"))
-        if self.max_bin < 2:
-            raise ValueError(f"max_bin is {self.max_bin}; it must be at least 2.")
-        if self.num_leaves < 2:
-            raise ValueError(f"num_leaves is {self.num_leaves}; it must be at least 2.")
-        for name in ("feature_fraction", "bagging_fraction"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be in (0, 1].")
-        if not self.learning_rate > 0 or not self.lambda_l2 >= 0:
-            raise ValueError(
-                f"learning_rate is {self.learning_rate} and lambda_l2 is {self.lambda_l2}; "
-                "learning_rate must be positive, and lambda_l2 must not be negative."
-            )
+    """Validation score: ``rank_ic``, or ``ic`` if the tails of the target matter more."""
+    learning_rate: Positive = 0.03
+    """Factor of each tree."""
+    num_leaves: int = Field(default=31, ge=2)
+    """Maximum number of leaves of a tree."""
+    min_data_in_leaf: Count = 500
+    """Minimum number of cells in a leaf."""
+    feature_fraction: float = Field(default=0.7, gt=0, le=1)
+    """Share of the characteristics that a tree may use, drawn at random."""
+    bagging_fraction: float = Field(default=0.7, gt=0, le=1)
+    """Share of the cells that a tree is fitted to, drawn at random."""
+    lambda_l2: float = Field(default=1.0, ge=0)
+    """L2 penalty on the values of the leaves."""
+    max_bin: int = Field(default=255, ge=2)
+    """Maximum number of bins of a characteristic."""
+    num_threads: Count = 1
+    """Number of threads; it does not change the trees."""
 
 
 class LightGBM(Baseline):
@@ -94,7 +72,11 @@ class LightGBM(Baseline):
     """
 
     reads_windows = False
-    quick: ClassVar[Mapping[str, Value]] = {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 20}
+    benchmark: ClassVar[str] = "LightGBM"
+    quick: ClassVar[Mapping[str, Value]] = {
+        **{"rounds": 40, "evaluate_every": 10, "patience": 2},
+        **{"num_leaves": 15, "min_data_in_leaf": 50},
+    }
     space: ClassVar[Space] = {
         "learning_rate": Range(0.01, 0.1, log=True),
         "num_leaves": Range(7, 127, log=True, integer=True),
@@ -115,13 +97,7 @@ class LightGBM(Baseline):
         self._booster: Any = None
 
     def fit(
-        self,
-        data: PanelTensors,
-        train: IntArray,
-        valid: IntArray,
-        *,
-        seed: int,
-        on_epoch: OnEpoch | None,
+        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
     ) -> tuple[EpochRecord, ...]:
         """Add trees until the validation score stops improving."""
         import lightgbm as lgb  # slow import, needed only here
@@ -240,18 +216,12 @@ class LightGBM(Baseline):
         }  # a Booster does not pass these to its datasets
 
     def _parameters(self, seed: int) -> dict[str, Any]:
-        config = self.config
+        own = {"learning_rate", "num_leaves", "min_data_in_leaf", "feature_fraction", "bagging_fraction"}
         return {
             "objective": "regression",
             "metric": "None",
-            "learning_rate": config.learning_rate,
-            "num_leaves": config.num_leaves,
-            "min_data_in_leaf": config.min_data_in_leaf,
-            "feature_fraction": config.feature_fraction,
-            "bagging_fraction": config.bagging_fraction,
+            **self.config.model_dump(include={*own, "lambda_l2", "num_threads"}),
             "bagging_freq": 1,
-            "lambda_l2": config.lambda_l2,
-            "num_threads": config.num_threads,
             "seed": seed,
             "deterministic": True,
             "force_col_wise": True,

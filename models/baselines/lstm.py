@@ -6,38 +6,28 @@ D model width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
+from features.options import Options
 from models.attention.layers import Dropout
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
-from models.spec import Shape, require_at_least, require_dropout
+from models.spec import Count, Shape, Share
 
 
-@dataclass(frozen=True, slots=True)
-class LSTMConfig:
-    """Options of lstm.
+class LSTMConfig(Options):
+    """Options of lstm."""
 
-    Attributes
-    ----------
-    width, layers
-        D, the size of the state, and the number of stacked layers.
-    dropout
-        Dropout probability between layers and in the head, while training.
-    """
-
-    width: int = 32
-    layers: int = 1
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_at_least(1, width=self.width, layers=self.layers)
-        require_dropout(self.dropout)
+    width: Count = 32
+    """D, size of the state."""
+    layers: Count = 1
+    """Number of stacked layers."""
+    dropout: Share = 0.1
+    """Probability between layers and in the head, in training."""
 
 
 class LSTMLayer(nn.Module):

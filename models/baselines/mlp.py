@@ -5,42 +5,30 @@ Legend: B dates, N firms, F characteristics, D model width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from features.options import Options
 from models.attention.layers import Dropout
 from models.batch import Ablation, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
-from models.spec import Shape, require_at_least, require_dropout, require_recent
+from models.spec import Count, Shape, Share, Whole
 
 
-@dataclass(frozen=True, slots=True)
-class MLPConfig:
-    """Options of mlp.
+class MLPConfig(Options):
+    """Options of mlp."""
 
-    Attributes
-    ----------
-    width, layers
-        D and the number of hidden layers.
-    recent_days
-        Number of recent sessions of the window as inputs; 0 for characteristics only.
-    dropout
-        Probability, in training.
-    """
-
-    width: int = 64
-    layers: int = 2
-    recent_days: int = 5
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_at_least(1, width=self.width, layers=self.layers)
-        require_at_least(0, recent_days=self.recent_days)
-        require_dropout(self.dropout)
+    width: Count = 64
+    """D, width of the hidden layers."""
+    layers: Count = 2
+    """Number of hidden layers."""
+    recent_days: Whole = 5
+    """Number of recent sessions of the window as inputs; 0 for characteristics only."""
+    dropout: Share = 0.1
+    """Probability, in training."""
 
 
 class MLP(Forecaster):
@@ -55,11 +43,8 @@ class MLP(Forecaster):
 
     def __init__(self, config: MLPConfig, shape: Shape) -> None:
         super().__init__()
-        require_recent(config.recent_days, shape.window)
         self.config = config
-        self.uses_days = config.recent_days > 0
-        self.zeroed_days = config.recent_days
-        width = shape.n_characteristics + config.recent_days * shape.n_channels
+        width = shape.n_characteristics + self.read_recent(config.recent_days, shape)
         widths = [width] + [config.width] * config.layers
         self.body = nn.Sequential()
         for before, after in pairwise(widths):

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import mean_known, rank_ic_by_date
+from features.options import Options
 from models.batch import Batch, PanelTensors
 from models.fitted import (
     EpochRecord,
@@ -25,25 +27,15 @@ from models.fitted import (
     require_tensor,
 )
 from models.forecaster import Baseline, known_cells, no_score_message, pad_by_date
-from models.spec import Shape
+from models.spec import Positive, Shape
 
 
-@dataclass(frozen=True, slots=True)
-class RidgeConfig:
-    """Options of ridge.
+class RidgeConfig(Options):
+    """Options of ridge."""
 
-    Attributes
-    ----------
-    alphas
-        Penalties per training cell, one of which is chosen by validation rank IC. ``alpha = 1`` halves the
-        coefficient of a single characteristic of unit variance, whatever the number of cells.
-    """
-
-    alphas: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-
-    def __post_init__(self) -> None:
-        if not self.alphas or not all(alpha > 0 and math.isfinite(alpha) for alpha in self.alphas):
-            raise ValueError(f"alphas is {self.alphas}: give at least one positive penalty.")
+    alphas: tuple[Positive, ...] = Field(default=(1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0), min_length=1)
+    """Penalties per training cell, one of which is chosen by validation rank IC. ``alpha = 1`` halves the
+    coefficient of a single characteristic of unit variance, whatever the number of cells."""
 
 
 class Ridge(Baseline):
@@ -56,6 +48,7 @@ class Ridge(Baseline):
     """
 
     reads_windows = False
+    benchmark: ClassVar[str] = "ridge"
 
     def __init__(self, config: RidgeConfig, shape: Shape) -> None:
         self.config = config
@@ -63,13 +56,7 @@ class Ridge(Baseline):
         self.intercept: float = 0.0
 
     def fit(
-        self,
-        data: PanelTensors,
-        train: IntArray,
-        valid: IntArray,
-        *,
-        seed: int,
-        on_epoch: OnEpoch | None,
+        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
     ) -> tuple[EpochRecord, ...]:
         """Solve for every penalty; keep the one with the best validation rank IC."""
         started = time.perf_counter()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 
 from features.arrays import Float32Array, IntArray
 from features.information_coefficient import mean_known, rank_ic_by_date
+from features.options import Options
 from models.batch import Batch, PanelTensors
 from models.fitted import EpochRecord, OnEpoch, Tensors, require_no_others
 from models.forecaster import Baseline, pad_by_date
@@ -28,13 +28,7 @@ class FixedRule(Baseline):
     learns: ClassVar[bool] = False
 
     def fit(
-        self,
-        data: PanelTensors,
-        train: IntArray,
-        valid: IntArray,
-        *,
-        seed: int,
-        on_epoch: OnEpoch | None,
+        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
     ) -> tuple[EpochRecord, ...]:
         """Evaluate the rule on the validation dates."""
         started = time.perf_counter()
@@ -60,8 +54,7 @@ class FixedRule(Baseline):
         require_no_others(tensors, (), type(self).__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ZeroConfig:
+class ZeroConfig(Options):
     """Options of zero: none."""
 
 
@@ -76,17 +69,11 @@ class Zero(FixedRule):
         return np.zeros(batch.firms_N.numel(), dtype=np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class ReversalConfig:
-    """Options of reversal.
-
-    Attributes
-    ----------
-    characteristic
-        Name or column of the characteristic with the last session's return.
-    """
+class ReversalConfig(Options):
+    """Options of reversal."""
 
     characteristic: str | int = "return_1"
+    """Name or column of the characteristic with the last session's return."""
 
 
 class Reversal(FixedRule):
@@ -105,18 +92,12 @@ class Reversal(FixedRule):
         return -batch.z_BNF[0, :, self.column].cpu().numpy()
 
 
-@dataclass(frozen=True, slots=True)
-class MomentumConfig:
-    """Options of momentum.
-
-    Attributes
-    ----------
-    characteristic
-        Name or column of the characteristic with the trailing return; by default the return over the last
-        year without the last month.
-    """
+class MomentumConfig(Options):
+    """Options of momentum."""
 
     characteristic: str | int = "momentum_252_21"
+    """Name or column of the characteristic with the trailing return; by default the return over the last year
+    without the last month."""
 
 
 class Momentum(FixedRule):

@@ -7,41 +7,29 @@ D model width.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from pydantic import Field
 from torch import Tensor, nn
 
+from features.options import Options
 from models.attention.layers import Dropout
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
-from models.spec import Shape, require_at_least, require_dropout
+from models.spec import Count, Shape, Share
 
 
-@dataclass(frozen=True, slots=True)
-class TCNConfig:
-    """Options of tcn.
+class TCNConfig(Options):
+    """Options of tcn."""
 
-    Attributes
-    ----------
-    width
-        D, number of channels of every block.
-    kernel
-        Kernel size of a convolution, in days before dilation.
-    dropout
-        Probability, in training.
-    """
-
-    width: int = 32
-    kernel: int = 3
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_at_least(1, width=self.width)
-        require_at_least(2, kernel=self.kernel)
-        require_dropout(self.dropout)
+    width: Count = 32
+    """D, number of channels of every block."""
+    kernel: int = Field(default=3, ge=2)
+    """Kernel size of a convolution, in days before dilation."""
+    dropout: Share = 0.1
+    """Probability, in training."""
 
 
 class TCNBlock(nn.Module):

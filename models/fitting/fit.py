@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from features.arrays import IntArray
+from features.options import Options
 from models.attention.encoder import day_encoder
 from models.batch import PanelTensors
 from models.calibration import calibrate, carry_over
-from models.fitted import (
-    Diverged,
-    EpochRecord,
-    Fitted,
-    FittedState,
-    NoTrainingSignal,
-    OnEpoch,
-    best_record,
-    require_same_shape,
-)
+from models.fitted import Diverged, EpochRecord, Fitted, FittedState, NoTrainingSignal, OnEpoch, best_record
 from models.fitting.config import FitConfig
 from models.fitting.fitted_models import BaselineFitted, NeuralFitted, restore, start_from, untrained
 from models.fitting.loop import SingleSeed, train_seeds
@@ -35,7 +25,7 @@ from models.fitting.stacked import CompiledSeed, StackedSeeds, can_stack
 from models.forecaster import Baseline, Forecaster
 from models.quantiles import QuantileHead
 from models.registry import model_entry
-from models.spec import IncompatibleConfig, Shape, parse_config
+from models.spec import IncompatibleConfig
 
 __all__ = [
     "Diverged",
@@ -52,11 +42,10 @@ __all__ = [
 ]
 
 
-def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keyword)
+def fit(
     name: str,
-    config: Mapping[str, Any],
+    options: Options,
     data: PanelTensors,
-    shape: Shape,
     train: IntArray,
     valid: IntArray,
     *,
@@ -72,12 +61,10 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
     ----------
     name
         A key of :data:`models.registry.MODELS`.
-    config
-        The model's options; options left out take their defaults.
+    options
+        The model's options, of the class in its registry entry.
     data
         The panel. Only the sessions in ``train`` and ``valid`` are read, with their windows.
-    shape
-        The panel's, ``data.shape``.
     train, valid
         Session indices, purged and embargoed by the caller.
     fit_config
@@ -102,25 +89,23 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
     Raises
     ------
     ValueError
-        For an unknown model or option.
+        For an unknown model.
     NoTrainingSignal
         When no training or validation date has a known target, or all targets are the same.
     Diverged
         When the training loss is not finite.
     """
     entry = model_entry(name)
-    parsed = parse_config(entry.config, config, name)
-    require_same_shape(shape, data.shape, name)
     span = np.asarray(train, dtype=np.int64)
     train = share_of(with_targets(data, train, "training", fewest=1), fit_config.label_share, seed)
     every_valid = with_targets(data, valid, "validation", fewest=3)
     valid = evenly_spaced(every_valid, fit_config.valid_dates)
     with _seeded(data, seed):
-        model = entry.build(parsed, shape)
+        model = entry.build(options, data.shape)
         if isinstance(model, Baseline):
             history = model.fit(data, train, valid, seed=seed, on_epoch=on_epoch)
-            return BaselineFitted(name, dataclasses.asdict(parsed), shape, history, model)
-        fitted = _ready(name, parsed, model, data, fit_config)
+            return BaselineFitted(name, options, data.shape, history, model)
+        fitted = _ready(name, options, model, data, fit_config)
         _warm_up(fitted, data, span, fit_config, seed, snapshots, start)
         (fitted.history,) = train_seeds(
             _engine(fitted, data, fit_config, seed, train),
@@ -153,40 +138,25 @@ def refit(
     follow its validation sessions, so the refitted model has seen the labels of the months just before the
     test. It cannot be evaluated on validation, or calibrated with its labels (`models.calibration`).
 
-    Parameters
-    ----------
-    chosen
-        The result of :func:`fit` for these sessions, options and seed.
-    data, train, valid, fit_config, seed, start
-        As given to :func:`fit`. All validation sessions are trained on, whatever ``valid_dates`` and
-        ``label_share`` are.
-    snapshots
-        Store of the snapshots of this fit, a different one from that of the first fit.
-
-    Returns
-    -------
-    Fitted
-        Its history is that of the first fit, on which the choice was made.
-
-    Raises
-    ------
-    Diverged
-        When the training loss is not finite.
+    ``chosen`` is the result of :func:`fit` for these sessions, options and seed, and the other arguments are
+    as given to it. All validation sessions are trained on, whatever ``valid_dates`` and ``label_share`` are.
+    ``snapshots`` is a different store from that of the first fit. Returns a fit with the history of the first
+    one, on which the choice was made. Raises `Diverged` when the training loss is not finite.
     """
     name, shape = chosen.name, chosen.shape
     entry = model_entry(name)
-    parsed = parse_config(entry.config, chosen.config, name)
+    options = chosen.options
     span = np.union1d(train, valid).astype(np.int64)
     dates = np.union1d(
         share_of(with_targets(data, train, "training", fewest=1), fit_config.label_share, seed),
         with_targets(data, valid, "validation", fewest=1),
     )
     with _seeded(data, seed):
-        model = entry.build(parsed, shape)
+        model = entry.build(options, shape)
         if isinstance(model, Baseline):
             model.refit(data, dates, chosen.history, seed=seed)
-            return BaselineFitted(name, chosen.config, shape, chosen.history, model)
-        fitted = _ready(name, parsed, model, data, fit_config)
+            return BaselineFitted(name, options, shape, chosen.history, model)
+        fitted = _ready(name, options, model, data, fit_config)
         _warm_up(fitted, data, span, fit_config, seed, snapshots, start)
         train_seeds(
             _engine(fitted, data, fit_config, seed, dates),
@@ -207,7 +177,7 @@ def refit(
 
 def fit_stacked(
     name: str,
-    config: Mapping[str, Any],
+    options: Options,
     data: PanelTensors,
     train: IntArray,
     valid: IntArray,
@@ -218,19 +188,8 @@ def fit_stacked(
 ) -> list[NeuralFitted]:
     """Fit several seeds of a neural model at once (`models.fitting.stacked`).
 
-    Parameters
-    ----------
-    name, config, data, train, valid, fit_config
-        As for :func:`fit`.
-    seeds
-        Each decides its own initial weights, order of dates and draw of firms.
-    on_epoch
-        One function per seed, called with the record of each of its epochs.
-
-    Returns
-    -------
-    list of NeuralFitted
-        In the order of the seeds. The seconds of an epoch are those of all seeds together.
+    Arguments are those of :func:`fit`. Each seed decides its own initial weights, order of dates and draw of
+    firms. Returns the fits in the order of the seeds; the seconds of an epoch are those of all seeds.
 
     Raises
     ------
@@ -243,16 +202,15 @@ def fit_stacked(
     entry = model_entry(name)
     if not can_stack(name, fit_config):
         raise ValueError(f"{name} cannot be trained as a stack of seeds with these options: fit each seed.")
-    parsed = parse_config(entry.config, config, name)
     train = with_targets(data, train, "training", fewest=1)
     every_valid = with_targets(data, valid, "validation", fewest=3)
     valid = evenly_spaced(every_valid, fit_config.valid_dates)
     fitted: list[NeuralFitted] = []
     for seed in seeds:
         with _seeded(data, seed):
-            module = entry.build(parsed, data.shape)
+            module = entry.build(options, data.shape)
             assert isinstance(module, Forecaster), "baselines do not stack"
-            fitted.append(_ready(name, parsed, module, data, fit_config))
+            fitted.append(_ready(name, options, module, data, fit_config))
     with _seeded(data, seeds[0]):  # the dropout of all seeds
         for one in fitted:
             one.module.target_scale.copy_(target_scale_of(data, train))
@@ -286,17 +244,13 @@ def _seeded(data: PanelTensors, seed: int) -> Iterator[None]:
 
 
 def _ready(
-    name: str,
-    parsed: Any,  # noqa: ANN401 (each model's own config class)
-    model: Forecaster,
-    data: PanelTensors,
-    fit_config: FitConfig,
+    name: str, options: Options, model: Forecaster, data: PanelTensors, fit_config: FitConfig
 ) -> NeuralFitted:
     """Put a new model on the device, with a quantile head if the loss needs one."""
     if fit_config.loss == QUANTILE:
         model.quantile_head = QuantileHead(fit_config.quantiles, data.shape.n_characteristics)
     model.require(data)
-    return NeuralFitted(name, dataclasses.asdict(parsed), data.shape, (), model.to(data.device))
+    return NeuralFitted(name, options, data.shape, (), model.to(data.device))
 
 
 def _engine(
@@ -334,25 +288,10 @@ def _warm_up(  # noqa: PLR0917  (what is prepared, on what, how)
 
 
 def with_targets(data: PanelTensors, dates: IntArray, part: str, fewest: int) -> IntArray:
-    """Keep the dates on which at least ``fewest`` firms of the universe have a known target.
+    """Keep the session indices on which at least ``fewest`` firms of the universe have a known target.
 
-    Parameters
-    ----------
-    data
-        The panel.
-    dates
-        int [D] session indices.
-    part
-        "training" or "validation", for the error sentence.
-    fewest
-        Minimum number of firms.
-
-    Raises
-    ------
-    ValueError
-        When a date is outside the panel.
-    NoTrainingSignal
-        When no date is left.
+    ``part``, "training" or "validation", is for the error. Raises ValueError for a date outside the panel,
+    and `NoTrainingSignal` when no date is left.
     """
     dates = np.asarray(dates, dtype=np.int64)
     sessions = data.mask_TN.shape[0]

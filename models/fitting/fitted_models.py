@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from features.arrays import Float32Array, IntArray
+from features.options import Options
 from models.attention.encoder import day_encoder
 from models.batch import Batch, PanelTensors
 from models.calibration import calibration_from
@@ -30,21 +30,16 @@ from models.fitted import (
 from models.forecaster import Baseline, Forecaster
 from models.quantiles import QuantileHead
 from models.registry import model_entry
-from models.spec import IncompatibleConfig, Shape, parse_config
+from models.spec import IncompatibleConfig, Shape
 
 
 class NeuralFitted(Fitted):
     """A trained :class:`Forecaster`, in eval mode as ``module``."""
 
     def __init__(
-        self,
-        name: str,
-        config: dict[str, Any],
-        shape: Shape,
-        history: tuple[EpochRecord, ...],
-        module: Forecaster,
+        self, name: str, options: Options, shape: Shape, history: tuple[EpochRecord, ...], module: Forecaster
     ) -> None:
-        super().__init__(name, config, shape, history)
+        super().__init__(name, options, shape, history)
         self.module = module.eval()
         self.pretraining: tuple[EpochRecord, ...] = ()
 
@@ -119,14 +114,9 @@ class BaselineFitted(Fitted):
     """A fitted :class:`Baseline`."""
 
     def __init__(
-        self,
-        name: str,
-        config: dict[str, Any],
-        shape: Shape,
-        history: tuple[EpochRecord, ...],
-        baseline: Baseline,
+        self, name: str, options: Options, shape: Shape, history: tuple[EpochRecord, ...], baseline: Baseline
     ) -> None:
-        super().__init__(name, config, shape, history)
+        super().__init__(name, options, shape, history)
         self.baseline = baseline
 
     def forecast_date(self, batch: Batch) -> Float32Array:
@@ -147,7 +137,7 @@ def untrained(fitted: NeuralFitted, seed: int) -> Forecaster:
     device = next(fitted.module.parameters()).device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        model = entry.build(parse_config(entry.config, fitted.config, fitted.name), fitted.shape)
+        model = entry.build(fitted.options, fitted.shape)
     assert isinstance(model, Forecaster), "a neural model was fitted"
     return model.to(device).eval()
 
@@ -161,7 +151,9 @@ def restore(state: FittedState) -> Fitted:
         When the configuration is damaged, or a tensor is missing, damaged or unknown.
     """
     try:
-        name, options = str(state.config["name"]), dict(state.config["config"])
+        name = str(state.config["name"])
+        entry = model_entry(name)
+        options = entry.config(**state.config["config"])
         sizes = dict(state.config["shape"])
         shape = Shape(**{**sizes, "characteristic_names": tuple(sizes["characteristic_names"])})
         history = tuple(EpochRecord(**record) for record in state.config["history"])
@@ -174,11 +166,8 @@ def restore(state: FittedState) -> Fitted:
             f"The stored model's configuration is damaged ({error}): "
             "fit it again, or restore its files from a backup."
         ) from error
-    entry = model_entry(name)
-    parsed = parse_config(entry.config, options, name)
     with torch.random.fork_rng(devices=[]):
-        model = entry.build(parsed, shape)
-    options = dataclasses.asdict(parsed)
+        model = entry.build(options, shape)
     if isinstance(model, Baseline):
         model.load(state.tensors)
         return BaselineFitted(name, options, shape, history, model)
@@ -226,9 +215,9 @@ def start_from(module: nn.Module, window: int, state: FittedState) -> None:
         raise IncompatibleConfig(
             f"init_from copies the day encoder of {name}, but both models need one: remove init_from."
         )
-    theirs = asdict(parse_config(entry.config, state.config["config"], name).encoder)
+    theirs = entry.config(**state.config["config"]).encoder.model_dump()
     theirs["window"] = state.config["shape"]["window"]
-    for option, ours in {**asdict(encoder.config), "window": window}.items():
+    for option, ours in {**encoder.config.model_dump(), "window": window}.items():
         if option not in FREE_TO_DIFFER and theirs[option] != ours:
             raise IncompatibleConfig(
                 f"The day encoder of init_from has {option} {theirs[option]!r} and this model has {ours!r}: "

@@ -9,7 +9,6 @@ Legend: M windows, W window length, C channels, D model width, N firms, T sessio
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from dataclasses import dataclass
@@ -99,7 +98,7 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
     module = DayPredictor(encoder, how, data.shape.n_channels, data.window).to(data.device)
     sessions_P, firms_P = windows_of(data, train)
     per_epoch = min(how.windows_per_epoch or len(sessions_P), len(sessions_P))
-    own_rate = dataclasses.replace(config, lr=how.lr, layer_decay=1.0)
+    own_rate = config.model_copy(update={"lr": how.lr, "layer_decay": 1.0})
     optimizer, schedule = make_optimizer(
         parameter_groups(module, own_rate), own_rate, how.epochs * math.ceil(per_epoch / how.batch)
     )
@@ -145,21 +144,14 @@ TOKEN_SHARE, OTHER_SHARE = 0.8, 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Masked:
-    """Windows with masked days, and which days are predicted.
-
-    Attributes
-    ----------
-    x_MWC
-        The windows, some of the chosen days replaced by another day's values.
-    token_MW
-        bool, days that show the mask token.
-    chosen_MW
-        bool, days that are predicted, including those shown unchanged.
-    """
+    """Windows with masked days, and which days are predicted."""
 
     x_MWC: Tensor
+    """The windows, some of the chosen days replaced by another day's values."""
     token_MW: Tensor
+    """bool, days that show the mask token."""
     chosen_MW: Tensor
+    """bool, days that are predicted, including those shown unchanged."""
 
 
 def known_days(x_MWC: Tensor) -> Tensor:

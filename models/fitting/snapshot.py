@@ -65,29 +65,20 @@ class SnapshotStore(Protocol):
 
 @dataclass(eq=False)
 class SeedState:
-    """What changes for one seed while it is trained.
-
-    Attributes
-    ----------
-    seed
-        The seed.
-    module
-        Trained in place.
-    generator
-        Draws dates and firms; dropout draws from torch's global generator.
-    best, best_epoch, best_score
-        Weights, epoch and validation score of the best epoch so far.
-    history
-        One record per finished epoch.
-    """
+    """What changes for one seed while it is trained."""
 
     seed: int
+    """The seed."""
     module: nn.Module
+    """Trained in place."""
     generator: torch.Generator
+    """Draws dates and firms; dropout draws from torch's global generator."""
     best: Mapping[str, Tensor]
     best_epoch: int = -1
     best_score: float = -math.inf
+    """Weights, epoch and validation score of the best epoch so far."""
     history: list[EpochRecord] = field(default_factory=list)
+    """One record per finished epoch."""
 
     def add(self, record: EpochRecord, stop_on: Literal["rank_ic", "ic"] | None) -> None:
         """Append a record; keep the weights if its score is the best so far, or if there is no score."""
@@ -100,26 +91,18 @@ class SeedState:
 
 @dataclass(eq=False)
 class TrainingState:
-    """Everything that changes while one seed is trained.
-
-    Attributes
-    ----------
-    seed_state
-        The part that a stack of seeds has once per seed.
-    optimizer, schedule, mean
-        Updated in place.
-    stage
-        Whether a model is fitted or its day encoder pretrained.
-    pretraining
-        Records of the pretraining that came before a fit.
-    """
+    """Everything that changes while one seed is trained."""
 
     seed_state: SeedState
+    """The part that a stack of seeds has once per seed."""
     optimizer: torch.optim.Optimizer
     schedule: torch.optim.lr_scheduler.LRScheduler
     mean: RunningMean
+    """Updated in place."""
     stage: Stage
+    """Whether a model is fitted or its day encoder pretrained."""
     pretraining: tuple[EpochRecord, ...] = ()
+    """Records of the pretraining that came before a fit."""
 
     def snapshot(self) -> Snapshot:
         """Copy the state, with that of torch's global generator."""

@@ -18,7 +18,6 @@ channels, F characteristics.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -46,13 +45,8 @@ STACKED_OPTIONS = (
 
 def can_stack(name: str, config: FitConfig) -> bool:
     """Whether the seeds of a model can be trained at once with these options."""
-    defaults = FitConfig()
-    plain = all(
-        getattr(config, option.name) == getattr(defaults, option.name)
-        for option in dataclasses.fields(config)
-        if option.name not in STACKED_OPTIONS
-    )
-    return plain and MODELS[name].stackable
+    defaults = FitConfig().model_copy(update={name: getattr(config, name) for name in STACKED_OPTIONS})
+    return config == defaults and bool(MODELS[name].build.stackable)
 
 
 class StackedSeeds:

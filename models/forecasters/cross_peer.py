@@ -6,58 +6,48 @@ D model width, L layers, R = recent_days * C.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import ClassVar, Self, cast
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from features.options import Options
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerKeys, PeerLayer, PeerSizes
 from models.peers.reference import Reference, ReferenceConfig, has_size_rank, inverse_size_rank
-from models.spec import Shape, require_at_least, require_dropout, require_heads, require_recent
+from models.spec import Count, Shape, Share, Whole, require_heads
 
 
-@dataclass(frozen=True, slots=True)
-class CrossPeerConfig:
-    """Options of cross_peer.
+class CrossPeerConfig(Options):
+    """Options of cross_peer."""
 
-    Attributes
-    ----------
-    reference
-        How the reference firms are chosen.
-    width, heads, layers
-        D, H and the number of peer layers.
-    recent_days
-        Number of recent sessions of the window as linear inputs of values and skip connection; 0 for
-        characteristics only.
-    leader_slope
-        Initial slope of the key bias on the inverse size rank, as in temporal_peer. Size is the
-        characteristic by which the reference firms are chosen.
-    group_width
-        Width of the group embedding.
-    group_bias
-        Whether to learn a bias per head and ordered pair of groups.
-    dropout
-        Probability, in training.
-    """
-
-    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
-    width: int = 32
-    heads: int = 4
-    layers: int = 1
-    recent_days: int = 3
+    reference: ReferenceConfig = ReferenceConfig()
+    """How the reference firms are chosen."""
+    width: Count = 32
+    """D, width of the tokens; a multiple of ``heads``."""
+    heads: Count = 4
+    """H, number of attention heads."""
+    layers: Count = 1
+    """Number of peer layers."""
+    recent_days: Whole = 3
+    """Number of recent sessions of the window as linear inputs of values and skip connection; 0 for
+    characteristics only."""
     leader_slope: float = 4.0
-    group_width: int = 4
+    """Initial slope of the key bias on the inverse size rank, as in temporal_peer. Size is the characteristic
+    by which the reference firms are chosen."""
+    group_width: Count = 4
+    """Width of the group embedding."""
     group_bias: bool = True
-    dropout: float = 0.1
+    """Whether to learn a bias per head and ordered pair of groups."""
+    dropout: Share = 0.1
+    """Probability, in training."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
         require_heads(self.width, self.heads)
-        require_dropout(self.dropout)
-        require_at_least(1, layers=self.layers, group_width=self.group_width)
-        require_at_least(0, recent_days=self.recent_days)
+        return self
 
 
 class CrossPeer(Forecaster):
@@ -74,13 +64,10 @@ class CrossPeer(Forecaster):
 
     def __init__(self, config: CrossPeerConfig, shape: Shape) -> None:
         super().__init__()
-        require_recent(config.recent_days, shape.window)
         self.config = config
-        self.uses_days = config.recent_days > 0
-        self.zeroed_days = config.recent_days
         self.reference = Reference(config.reference, shape, "cross_peer")
         identity = shape.n_characteristics + config.group_width
-        recent = config.recent_days * shape.n_channels
+        recent = self.read_recent(config.recent_days, shape)
         sizes = PeerSizes(
             width=config.width,
             heads=config.heads,

@@ -5,44 +5,31 @@ Legend: B dates, N firms, F characteristics, D = F + recent_days * C.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
+from features.options import Options
 from models.attention.core import attention, attention_weights
 from models.attention.probe import Probed
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import LOGIT_GAIN, peer_keys
-from models.spec import Shape, require_at_least, require_recent
+from models.spec import Positive, Shape, Whole
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRegressionConfig:
-    """Options of kernel_regression.
+class KernelRegressionConfig(Options):
+    """Options of kernel_regression."""
 
-    Attributes
-    ----------
-    recent_days
-        Number of recent sessions of the window as inputs, of the firm and its peers; 0 for characteristics
-        only.
-    bandwidth
-        Initial value of all bandwidths, divided by ``F^(1/4)``. The standard deviation of squared distances
-        between firms grows with the square root of F, so at 1 similar firms start with larger weights, but no
-        single firm dominates.
-    """
-
-    recent_days: int = 3
-    bandwidth: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_at_least(0, recent_days=self.recent_days)
-        if not (self.bandwidth > 0 and math.isfinite(self.bandwidth)):
-            raise ValueError(f"bandwidth is {self.bandwidth}; it must be positive.")
+    recent_days: Whole = 3
+    """Number of recent sessions of the window as inputs, of the firm and its peers; 0 for characteristics
+    only."""
+    bandwidth: Positive = 1.0
+    """Initial value of all bandwidths, divided by ``F^(1/4)``. The standard deviation of squared distances
+    between firms grows with the square root of F, so at 1 similar firms start with larger weights, but no
+    single firm dominates."""
 
 
 class KernelRegression(Forecaster, Probed):
@@ -63,11 +50,8 @@ class KernelRegression(Forecaster, Probed):
 
     def __init__(self, config: KernelRegressionConfig, shape: Shape) -> None:
         super().__init__()
-        require_recent(config.recent_days, shape.window)
         self.config = config
-        self.uses_days = config.recent_days > 0
-        self.zeroed_days = config.recent_days
-        width = shape.n_characteristics + config.recent_days * shape.n_channels
+        width = shape.n_characteristics + self.read_recent(config.recent_days, shape)
         self.start = config.bandwidth * shape.n_characteristics**0.25
         # divided by LOGIT_GAIN, so that the common learning rate suits; a vector, so weight decay does not
         # apply

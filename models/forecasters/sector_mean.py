@@ -5,33 +5,24 @@ Legend: B dates, N firms, F characteristics, S group codes, D = F + recent_days 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
+from features.options import Options
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
-from models.spec import Shape, require_at_least, require_recent
+from models.spec import Shape, Whole
 
 
-@dataclass(frozen=True, slots=True)
-class SectorMeanConfig:
-    """Options of sector_mean.
+class SectorMeanConfig(Options):
+    """Options of sector_mean."""
 
-    Attributes
-    ----------
-    recent_days
-        Number of recent sessions of the window as inputs, of the firm and its group; 0 for characteristics
-        only.
-    """
-
-    recent_days: int = 3
-
-    def __post_init__(self) -> None:
-        require_at_least(0, recent_days=self.recent_days)
+    recent_days: Whole = 3
+    """Number of recent sessions of the window as inputs, of the firm and its group; 0 for characteristics
+    only."""
 
 
 class SectorMean(Forecaster):
@@ -48,12 +39,9 @@ class SectorMean(Forecaster):
 
     def __init__(self, config: SectorMeanConfig, shape: Shape) -> None:
         super().__init__()
-        require_recent(config.recent_days, shape.window)
         self.config = config
-        self.uses_days = config.recent_days > 0
-        self.zeroed_days = config.recent_days
         self.n_groups = shape.n_groups
-        width = shape.n_characteristics + config.recent_days * shape.n_channels
+        width = shape.n_characteristics + self.read_recent(config.recent_days, shape)
         self.own = zero_linear(width, 1)
         self.peers = nn.Parameter(torch.zeros(1, width))
 

@@ -5,12 +5,13 @@ Legend: B dates, N firms, F characteristics, G group embedding, D model width, L
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar, Self, cast
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from features.options import Options
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys
@@ -18,51 +19,40 @@ from models.spec import (
     DROPOUT_SPACE,
     FIT_SPACE,
     Choice,
+    Count,
     Range,
     Shape,
+    Share,
     Space,
-    require_at_least,
-    require_dropout,
+    Whole,
     require_heads,
-    require_recent,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SelfPeerConfig:
-    """Options of self_peer.
+class SelfPeerConfig(Options):
+    """Options of self_peer."""
 
-    Attributes
-    ----------
-    width, heads, layers
-        D, H and the number of stacked peer layers; the second layer also carries peers of peers (i <- j <-
-        k).
-    group_width
-        Width of the group embedding in a firm's token.
-    group_bias
-        Whether to learn a bias per head and ordered pair of groups.
-    dropout
-        Probability, in training.
-    recent_days
-        Number of recent sessions of the window as linear inputs of values and skip connection; 0 for none.
-    market_tokens
-        Number of learned tokens that attend to all firms and that every firm can attend to; 0 for none.
-    """
-
-    width: int = 64
-    heads: int = 4
-    layers: int = 2
-    group_width: int = 8
+    width: Count = 64
+    """D, width of the tokens; a multiple of ``heads``."""
+    heads: Count = 4
+    """H, number of attention heads."""
+    layers: Count = 2
+    """Number of stacked peer layers; the second one also carries peers of peers (i <- j <- k)."""
+    group_width: Count = 8
+    """Width of the group embedding in a firm's token."""
     group_bias: bool = True
-    dropout: float = 0.1
-    recent_days: int = 0
-    market_tokens: int = 0
+    """Whether to learn a bias per head and ordered pair of groups."""
+    dropout: Share = 0.1
+    """Probability, in training."""
+    recent_days: Whole = 0
+    """Number of recent sessions of the window as linear inputs of values and skip connection; 0 for none."""
+    market_tokens: Whole = 0
+    """Number of learned tokens that attend to all firms and that every firm can attend to; 0 for none."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
         require_heads(self.width, self.heads)
-        require_dropout(self.dropout)
-        require_at_least(1, layers=self.layers, group_width=self.group_width)
-        require_at_least(0, recent_days=self.recent_days, market_tokens=self.market_tokens)
+        return self
 
 
 class SelfPeer(Forecaster):
@@ -84,11 +74,8 @@ class SelfPeer(Forecaster):
 
     def __init__(self, config: SelfPeerConfig, shape: Shape) -> None:
         super().__init__()
-        require_recent(config.recent_days, shape.window)
         self.config = config
-        self.uses_days = config.recent_days > 0
-        self.zeroed_days = config.recent_days
-        recent = config.recent_days * shape.n_channels
+        recent = self.read_recent(config.recent_days, shape)
         sizes = PeerSizes(
             width=config.width,
             heads=config.heads,

@@ -6,55 +6,42 @@ D model width, K horizons.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import ClassVar, Self, cast
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from features.options import Options
 from models.attention.block import AttentionMask, BlockConfig, DecoderBlock
 from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import Ablation, AttentionMaps, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
-from models.spec import Shape, require_at_least
+from models.spec import Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Seq2SeqConfig:
-    """Options of seq2seq.
+class Seq2SeqConfig(Options):
+    """Options of seq2seq."""
 
-    Attributes
-    ----------
-    encoder
-        Options of the day encoder. The decoder attends to every day, so ``pooling`` stays ``last``. The
-        decoder has the same width, heads, dropout, norm and activation.
-    decoder_layers
-        Number of decoder blocks.
-    use_characteristics
-        Whether the decoder starts from the characteristics of the date.
-    """
-
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    decoder_layers: int = 1
+    encoder: EncoderConfig = EncoderConfig()
+    """Options of the day encoder. The decoder attends to every day, so ``pooling`` stays ``last``. The
+    decoder has the same width, heads, dropout, norm and activation."""
     use_characteristics: bool = True
+    """Whether the decoder starts from the characteristics of the date."""
 
-    def __post_init__(self) -> None:
-        require_at_least(1, decoder_layers=self.decoder_layers)
+    @model_validator(mode="after")
+    def _check_pooling(self) -> Self:
         if self.encoder.pooling != "last":
             raise ValueError(
                 f"encoder.pooling is {self.encoder.pooling!r}, but seq2seq attends to every day and pools "
                 "none; leave it out."
             )
+        return self
 
     def decoder(self) -> BlockConfig:
         """Options of the decoder blocks."""
-        return BlockConfig(
-            width=self.encoder.width,
-            heads=self.encoder.heads,
-            dropout=self.encoder.dropout,
-            norm=self.encoder.norm,
-            activation=self.encoder.activation,
-        )
+        same = {"width", "heads", "dropout", "norm", "activation"}
+        return BlockConfig(**self.encoder.model_dump(include=same))
 
 
 class Seq2Seq(Forecaster):
@@ -80,7 +67,7 @@ class Seq2Seq(Forecaster):
         self.start = nn.Linear(extra, width) if extra else None
         self.given = nn.Linear(1, width)
         self.step_KD = nn.Parameter(0.02 * torch.randn(K, width))
-        self.blocks = nn.ModuleList(DecoderBlock(config.decoder()) for _ in range(config.decoder_layers))
+        self.blocks = nn.ModuleList([DecoderBlock(config.decoder())])
         self.norm = nn.LayerNorm(width) if config.encoder.norm == "pre" else nn.Identity()
         self.head = zero_linear(width, 1)
         self.skip = zero_linear(extra, K) if extra else None

@@ -6,12 +6,13 @@ width, L peer layers, R = recent_days * C.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, Self, cast
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from features.options import Options
 from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
 from models.batch import Ablation, AttentionMaps, Batch, EqualDates, recent_days, select_dates
 from models.forecaster import Forecaster, zero_linear
@@ -21,93 +22,68 @@ from models.spec import (
     DROPOUT_SPACE,
     FIT_SPACE,
     Choice,
+    Count,
     Range,
     Shape,
+    Share,
     Space,
-    require_at_least,
-    require_choice,
-    require_dropout,
+    Whole,
     require_heads,
-    require_recent,
 )
 
 
-@dataclass(frozen=True, slots=True)
 class TokenEncoderConfig(EncoderConfig):
     """Options of the day encoder of temporal_peer: `EncoderConfig` with its own default sizes."""
 
-    width: int = 16
-    layers: int = 1
-    dropout: float = 0.3
+    width: Count = 16
+    layers: Count = 1
+    dropout: Share = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class TemporalPeerConfig:
-    """Options of temporal_peer.
+class TemporalPeerConfig(Options):
+    """Options of temporal_peer."""
 
-    Attributes
-    ----------
-    encoder
-        Options of the day encoder; its width is that of the firms' tokens.
-    peer_layers
-        L, number of stacked peer layers.
-    peer_heads
-        Number of attention heads of a peer layer.
-    peer_width
-        Width of queries, keys and messages, over all heads.
-    leader_slope
-        Initial slope of the key bias on a firm's inverse size rank in its group. At 4, the largest firm of a
-        group has ``e^2`` times the weight of the second and nearly ``e^4`` times that of small firms. Without
-        groups, half of it is the initial slope on size, ranked to a normal. Size is the first of
-        :data:`models.peers.reference.SIZES` among the characteristics. Without a size, or with
-        ``keys_from="token"``, there is no such bias.
-    recent_days
-        Number of recent sessions of the window as linear inputs of the peers' values.
-    keys_from
-        Inputs of queries and keys. ``identity``: characteristics and group. ``token``: the full token of the
-        layer, which also depends on the recent days of the firm.
-    group_width
-        Width of the group embedding.
-    group_bias
-        Whether to learn a bias per head and ordered pair of groups.
-    peer_dropout
-        Dropout probability of the peer layers, in training.
-    market_tokens
-        Number of learned tokens that attend to all firms and that every firm can attend to; 0 for none.
-    leader_ranks
-        By which characteristics a firm's rank in its group can make it a leader. ``size``: only by size.
-        ``all``: by every characteristic, from above and from below, with slopes that start at 0 and that all
-        heads share. It finds leaders where the start at size is wrong.
-    firm_slots
-        X, number of slots of a learned key bias per firm, which all heads share; 0 for none. The bias starts
-        at 0 and finds leaders that no characteristic reveals. A firm's slot is a hash of its name, so there
-        should be several times as many slots as firms. A firm that training never saw has no bias, unless it
-        shares a slot.
-    """
-
-    encoder: TokenEncoderConfig = field(default_factory=TokenEncoderConfig)
-    peer_layers: int = 1
-    peer_heads: int = 4
-    peer_width: int = 32
+    encoder: TokenEncoderConfig = TokenEncoderConfig()
+    """Options of the day encoder; its width is that of the firms' tokens."""
+    peer_layers: Count = 1
+    """L, number of stacked peer layers."""
+    peer_heads: Count = 4
+    """Number of attention heads of a peer layer."""
+    peer_width: Count = 32
+    """Width of queries, keys and messages, over all heads."""
     leader_slope: float = 4.0
-    recent_days: int = 3
+    """Initial slope of the key bias on a firm's inverse size rank in its group. At 4, the largest firm of a
+    group has ``e^2`` times the weight of the second and nearly ``e^4`` times that of small firms. Without
+    groups, half of it is the initial slope on size, ranked to a normal. Size is the first of
+    `models.peers.reference.SIZES` among the characteristics. Without a size, or with ``keys_from="token"``,
+    there is no such bias."""
+    recent_days: Count = 3
+    """Number of recent sessions of the window as linear inputs of the peers' values."""
     keys_from: Literal["identity", "token"] = "identity"
-    group_width: int = 4
+    """Inputs of queries and keys. ``identity``: characteristics and group. ``token``: the full token of the
+    layer, which also depends on the recent days of the firm."""
+    group_width: Count = 4
+    """Width of the group embedding."""
     group_bias: bool = True
-    peer_dropout: float = 0.3
-    market_tokens: int = 0
+    """Whether to learn a bias per head and ordered pair of groups."""
+    peer_dropout: Share = 0.3
+    """Dropout probability of the peer layers, in training."""
+    market_tokens: Whole = 0
+    """Number of learned tokens that attend to all firms and that every firm can attend to; 0 for none."""
     leader_ranks: Literal["size", "all"] = "size"
-    firm_slots: int = 0
+    """By which characteristics a firm's rank in its group can make it a leader. ``size``: only by size.
+    ``all``: by every characteristic, from above and from below, with slopes that start at 0 and that all
+    heads share. It finds leaders where the start at size is wrong."""
+    firm_slots: Whole = 0
+    """X, number of slots of a learned key bias per firm, which all heads share; 0 for none. The bias starts
+    at 0 and finds leaders that no characteristic reveals. A firm's slot is a hash of its name, so there
+    should be several times as many slots as firms. A firm that training never saw has no bias, unless it
+    shares a slot."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
         require_heads(self.peer_width, self.peer_heads)
-        require_dropout(self.peer_dropout, "peer_dropout")
-        require_choice("keys_from", self.keys_from, ("identity", "token"))
-        require_choice("leader_ranks", self.leader_ranks, ("size", "all"))
-        require_at_least(
-            1, peer_layers=self.peer_layers, recent_days=self.recent_days, group_width=self.group_width
-        )
-        require_at_least(0, market_tokens=self.market_tokens, firm_slots=self.firm_slots)
+        return self
 
 
 class TemporalPeer(Forecaster):
@@ -136,13 +112,10 @@ class TemporalPeer(Forecaster):
 
     def __init__(self, config: TemporalPeerConfig, shape: Shape) -> None:
         super().__init__()
-        require_recent(config.recent_days, shape.window)
         self.config = config
-        self.uses_days = True
-        self.zeroed_days = config.recent_days
         identity = shape.n_characteristics + config.group_width
         self.size = size_column(shape) if config.keys_from == "identity" else None
-        recent = config.recent_days * shape.n_channels
+        recent = self.read_recent(config.recent_days, shape)
         sizes = PeerSizes(
             width=config.peer_width,
             heads=config.peer_heads,

@@ -5,12 +5,12 @@ Legend: B dates, N firms, W window length, C channels, F characteristics, D mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from features.options import Options
 from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
 from models.attention.layers import Dropout
 from models.batch import Ablation, AttentionMaps, Batch
@@ -18,20 +18,13 @@ from models.forecaster import Forecaster, zero_linear
 from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Range, Shape, Space
 
 
-@dataclass(frozen=True, slots=True)
-class TemporalTransformerConfig:
-    """Options of temporal_transformer.
+class TemporalTransformerConfig(Options):
+    """Options of temporal_transformer."""
 
-    Attributes
-    ----------
-    encoder
-        Options of the day encoder; its width and dropout are also those of the head.
-    use_characteristics
-        Whether the head reads the characteristics of the date as well as the embedding of the window.
-    """
-
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    encoder: EncoderConfig = EncoderConfig()
+    """Options of the day encoder; its width and dropout are also those of the head."""
     use_characteristics: bool = True
+    """Whether the head reads the characteristics of the date as well as the embedding of the window."""
 
 
 class TemporalTransformer(Forecaster):
@@ -54,10 +47,7 @@ class TemporalTransformer(Forecaster):
         extra = shape.n_characteristics if config.use_characteristics else 0
         self.encoder = DayEncoder(config.encoder, shape.n_channels, shape.window)
         self.head = nn.Sequential(
-            nn.Linear(width + extra, width),
-            nn.GELU(),
-            Dropout(config.encoder.dropout),
-            zero_linear(width, 1),
+            nn.Linear(width + extra, width), nn.GELU(), Dropout(config.encoder.dropout), zero_linear(width, 1)
         )
         self.skip = zero_linear(extra, 1) if extra else None
 

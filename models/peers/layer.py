@@ -43,82 +43,55 @@ LOGIT_GAIN = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PeerSizes:
-    """Sizes and initialisation of one peer layer.
-
-    Attributes
-    ----------
-    width, heads
-        D and H.
-    identity
-        E, width of the inputs of queries and keys.
-    recent
-        R, recent days as inputs of the values; 0 for none.
-    n_groups
-        S, group codes of the group-pair bias; 0 for no bias.
-    dropout
-        Probability, in training.
-    tokens
-        Width of the firms' tokens.
-    size
-        Column of the identity with a firm's size; None if there is none.
-    leader_slope
-        Initial slope of each head's key bias: on the inverse size rank if ``has_size_rank``, else half of it
-        on size.
-    has_size_rank
-        Whether firms have an inverse size rank.
-    market_tokens
-        G.
-    firm_slots
-        X, slots of the learned bias per firm; 0 for no such bias.
-    ranks
-        Y, inverse ranks with a learned slope; 0 for none.
-    """
+    """Sizes and initialisation of one peer layer."""
 
     width: int
     heads: int
+    """D and H."""
     identity: int
+    """E, width of the inputs of queries and keys."""
     recent: int
+    """R, recent days as inputs of the values; 0 for none."""
     n_groups: int
+    """S, group codes of the group-pair bias; 0 for no bias."""
     dropout: float
+    """Probability, in training."""
     tokens: int
+    """Width of the firms' tokens."""
     size: int | None = None
+    """Column of the identity with a firm's size; None if there is none."""
     leader_slope: float = 0.0
+    """Initial slope of each head's key bias: on the inverse size rank if ``has_size_rank``, else half of it
+    on size."""
     has_size_rank: bool = False
+    """Whether firms have an inverse size rank."""
     market_tokens: int = 0
+    """G."""
     firm_slots: int = 0
+    """X, slots of the learned bias per firm; 0 for no such bias."""
     ranks: int = 0
+    """Y, inverse ranks with a learned slope; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Firms:
-    """Inputs of a peer layer for its target or source firms.
-
-    Attributes
-    ----------
-    token_BND
-        Tokens of the firms.
-    identity_BNE
-        Inputs of queries and keys.
-    recent_BNR
-        Recent days as inputs of the values; None if values do not use them.
-    group_BN
-        int64 group codes.
-    inverse_size_rank_BN
-        Inverse size rank within the group (:func:`models.peers.reference.inverse_size_rank`); None if it is
-        not used.
-    slot_BN
-        int64, slot of each firm's own bias (:func:`.reference.firm_slot`); None without such a bias.
-    rank_BNY
-        Inverse ranks by every characteristic (:func:`.reference.inverse_ranks`); None if they are not used.
-    """
+    """Inputs of a peer layer for its target or source firms."""
 
     token_BND: Tensor
+    """Tokens of the firms."""
     identity_BNE: Tensor
+    """Inputs of queries and keys."""
     recent_BNR: Tensor | None
+    """Recent days as inputs of the values; None if values do not use them."""
     group_BN: Tensor
+    """int64 group codes."""
     inverse_size_rank_BN: Tensor | None = None
+    """Inverse size rank within the group (:func:`models.peers.reference.inverse_size_rank`); None if it is
+    not used."""
     slot_BN: Tensor | None = None
+    """int64, slot of each firm's own bias (:func:`.reference.firm_slot`); None without such a bias."""
     rank_BNY: Tensor | None = None
+    """Inverse ranks by every characteristic (:func:`.reference.inverse_ranks`); None if they are not used."""
 
     def with_tokens(self, token_BND: Tensor) -> Firms:
         """Replace the tokens."""
@@ -139,18 +112,13 @@ class Firms:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerKeys:
-    """Which source firms a target firm may attend to: those that are kept, without itself.
-
-    Attributes
-    ----------
-    keep_BM
-        bool; False for sources outside the universe and for ablated ones.
-    own_BNM
-        bool, whether source j is target i; None if targets and sources are the same firms in the same order.
-    """
+    """Which source firms a target firm may attend to: those that are kept, without itself."""
 
     keep_BM: Tensor
+    """bool; False for sources outside the universe and for ablated ones."""
     own_BNM: Tensor | None = None
+    """bool, whether source j is target i; None if targets and sources are the same firms in the same
+    order."""
 
     def of_targets(self, targets_E: Tensor) -> PeerKeys:
         """The keys of the targets at some positions, where targets and sources were the same firms."""

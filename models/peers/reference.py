@@ -5,52 +5,42 @@ Legend: B dates, N firms, M largest number of reference firms on a date, F chara
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
+from features.options import Options
 from models.batch import Batch, PanelTensors
-from models.spec import IncompatibleConfig, Shape, column_of, firm_key, require_at_least, require_choice
+from models.spec import Count, IncompatibleConfig, Shape, column_of, firm_key
 
 SIZES: tuple[str, ...] = ("log_market_equity", "log_dollar_volume_21")
 """Characteristics that measure the size of a firm, in order of preference."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceConfig:
-    """Which firms are the reference universe of a date, chosen with data known at its close.
-
-    Attributes
-    ----------
-    by
-        ``size``: the largest firms of the universe; ``group``: the largest firms of each group, without firms
-        of unknown group; ``list``: the firms in ``tickers``.
-    count
-        Number of firms, in total or per group; firms tied with the last one are included.
-    characteristic
-        Name or column of the characteristic that measures size; by default the first of :data:`SIZES` that
-        exists.
-    tickers
-        The firms for ``list``; on dates when a firm is outside the universe, it is not used.
-    """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # read by pydantic
+class ReferenceConfig(Options):
+    """Which firms are the reference universe of a date, chosen with data known at its close."""
 
     by: Literal["size", "group", "list"] = "size"
-    count: int = 100
+    """``size``: the largest firms of the universe; ``group``: the largest firms of each group, without firms
+    of unknown group; ``list``: the firms in ``tickers``."""
+    count: Count = 100
+    """Number of firms, in total or per group; firms tied with the last one are included."""
     characteristic: str | int | None = None
+    """Name or column of the characteristic that measures size. Null: the first of
+    `models.peers.reference.SIZES` that exists."""
     tickers: tuple[str, ...] = ()
+    """The firms for ``list``; on dates when a firm is outside the universe, it is not used."""
 
-    def __post_init__(self) -> None:
-        require_choice("reference.by", self.by, ("size", "group", "list"))
-        require_at_least(1, **{"reference.count": self.count})
+    @model_validator(mode="after")
+    def _check_tickers(self) -> Self:
         if (self.by == "list") != bool(self.tickers):
             raise ValueError(
                 f"reference.by is {self.by!r} with {len(self.tickers)} reference.tickers; "
                 "list needs tickers, and size and group do not allow them."
             )
+        return self
 
 
 class Reference:

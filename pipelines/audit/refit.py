@@ -163,7 +163,7 @@ def _group_codes(data: Dataset, codes: dict[str, int]) -> Array:
 def models_to_fit(subject: Subject) -> tuple[str, ...]:
     """Select the models that are fitted: all except those without parameters."""
     names = subject.config.models
-    return tuple(name for name in names if MODELS[registry_name(subject.config, name)].learns)
+    return tuple(name for name in names if MODELS[registry_name(subject.config, name)].build.learns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

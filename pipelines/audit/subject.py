@@ -222,7 +222,7 @@ def small_fit_config(config: Config, models: tuple[str, ...], epochs: int = 1) -
     settings = {}
     for name in models:
         own = dict(config.models[name])
-        own |= MODELS[registry_name(config, name)].quick
+        own |= MODELS[registry_name(config, name)].build.quick
         fit = {**config.fit, **own.get("fit", {})}
         own["fit"] = {**fit, "epochs": epochs, "dates_per_epoch": 8, "batch_dates": 8, "valid_dates": 4}
         if fit.get("pretrain"):

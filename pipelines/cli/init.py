@@ -46,18 +46,17 @@ def init(
 
     stem = re.sub(r"[*?\[\]]", "", file.name.partition(".")[0]).strip() or "prices"
     target = Path(f"{stem}.yaml") if config is None else config
-    draft = write_draft(file, target, date_format, replace=force)
-    market = draft.market
+    draft = write_draft(file, target, date_format, force=force)
     typer.echo(
-        f"{target}: {market.rows:,} prices of {market.firms:,} firms, {market.sessions:,} sessions from "
-        f"{market.first} to {market.last}"
+        f"{target}: {draft.rows:,} prices of {draft.firms:,} firms, {draft.sessions:,} sessions from "
+        f"{draft.first} to {draft.last}"
     )
-    if market.rejected:
+    if draft.rejected:
         typer.echo(
-            f"{market.rejected:,} rows cannot be used as prices and will be quarantined: {market.broken}"
+            f"{draft.rejected:,} rows cannot be used as prices and will be quarantined: {draft.broken}"
         )
-    for note in market.notes:
+    for note in draft.notes:
         typer.echo(f"note: {note}")
-    for hazard in market.hazards:
+    for hazard in draft.hazards:
         typer.echo(f"note: {hazard}")
     typer.echo(f"next: read {target}, then run: peerglass run {target}")

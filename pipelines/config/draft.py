@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -29,28 +29,12 @@ _NOW = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # the contract asks for a time; n
 
 
 @dataclass(frozen=True, slots=True)
-class Market:
-    """What the prices of a file contain.
+class Draft:
+    """A config as text, and what the prices of the file contain.
 
-    Attributes
-    ----------
-    sessions, firms, rows
-        Distinct dates, distinct tickers, and rows that satisfy the contract of prices.
-    rejected
-        Rows that break it, for example repeated keys and closes that are not above zero, or whose date is no
-        session.
-    broken
-        The rules that they break, with a value each; empty if none is rejected.
-    notes
-        What the reading of the file assumed, one sentence each.
-    median_firms
-        Median number of firms with a price on a session.
-    step_days
-        Median number of days between two sessions: 1 for daily data.
-    first, last
-        First and last session.
-    hazards
-        Problems that the prices show, one sentence each, with the number of incomplete sessions.
+    ``rows`` satisfy the contract of prices, and ``rejected`` break the rules in ``broken``, or their date is
+    no session. Medians: firms with a price on a session, and days between two sessions (1 for daily data).
+    ``notes`` say what the reading of the file assumed, and ``hazards`` which problems the prices show.
     """
 
     sessions: int
@@ -64,45 +48,21 @@ class Market:
     first: str
     last: str
     hazards: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A config as text, and what it was written from."""
-
-    text: str
-    market: Market
+    text: str = ""
 
 
 def draft_config(path: Path, folder: Path, date_format: str | None = None) -> Draft:
-    """Look at a price file and write a config that runs on it.
-
-    Parameters
-    ----------
-    path
-        CSV, Excel or Parquet file, a pattern, or a folder.
-    folder
-        Folder that the config will be in; a path below it is written relative to it.
-    date_format
-        strptime format of the dates; None recognises it.
-
-    Raises
-    ------
-    ConfigError
-        If the extension of the file is not known, or it holds signals.
-    DataError
-        If the file cannot be read, or has too few sessions or firms for a walk-forward.
-    """
+    """Look at a price file and write a config that runs on it."""
     file = recognise_prices(path, date_format)
-    market = _look(path, file)
-    text = _write(path, folder, file, market)
+    seen = _look(path, file)
+    text = _write(path, folder, file, seen)
     check_config(yaml.safe_load(text), origin=f"draft for {path.name}")
-    return Draft(text, market)
+    return replace(seen, text=text)
 
 
-def write_draft(path: Path, target: Path, date_format: str | None = None, *, replace: bool = False) -> Draft:
-    """Write the config of :func:`draft_config` to ``target``; ``replace`` overwrites an existing file."""
-    if target.exists() and not replace:
+def write_draft(path: Path, target: Path, date_format: str | None = None, *, force: bool = False) -> Draft:
+    """Write the config of :func:`draft_config` to ``target``; ``force`` overwrites an existing file."""
+    if target.exists() and not force:
         raise ConfigError(
             f"{target} exists; choose another name with --config, or overwrite it with --force."
         )
@@ -111,7 +71,7 @@ def write_draft(path: Path, target: Path, date_format: str | None = None, *, rep
     return draft
 
 
-def _look(path: Path, file: PriceFile) -> Market:
+def _look(path: Path, file: PriceFile) -> Draft:
     """Read the prices as an ingest would, and count."""
     source = FilesSource(
         path,
@@ -131,7 +91,7 @@ def _look(path: Path, file: PriceFile) -> Market:
     by_date = valid.group_by(day(valid).alias("date")).len().sort("date")
     step = by_date["date"].diff().dt.total_days().median()
     assert isinstance(step, float)
-    market = Market(
+    seen = Draft(
         sessions=by_date.height,
         firms=valid["ticker"].n_unique(),
         rows=valid.height,
@@ -145,17 +105,17 @@ def _look(path: Path, file: PriceFile) -> Market:
         hazards=(*fetched.hazards, *describe_gaps(gaps, valid)),
     )
     tickers = valid["ticker"].unique().sort().head(_MIN_FIRMS)
-    if market.sessions < _MIN_SESSIONS:
+    if seen.sessions < _MIN_SESSIONS:
         raise DataError(
-            f"{path} has {market.sessions} sessions; a walk-forward needs at least {_MIN_SESSIONS}: use a "
+            f"{path} has {seen.sessions} sessions; a walk-forward needs at least {_MIN_SESSIONS}: use a "
             "longer history"
         )
-    if market.median_firms < _MIN_FIRMS:
+    if seen.median_firms < _MIN_FIRMS:
         raise DataError(
-            f"{path} has {market.median_firms} firms on a typical session ({', '.join(tickers)}); a "
+            f"{path} has {seen.median_firms} firms on a typical session ({', '.join(tickers)}); a "
             f"cross-section needs at least {_MIN_FIRMS}: use a file with more firms"
         )
-    return market
+    return seen
 
 
 def _without_other_dates(checked: Checked) -> tuple[Checked, pl.DataFrame]:
@@ -186,9 +146,9 @@ class _Lengths:
         return f"train: {self.train}, valid: {self.valid}, test: {self.test}, embargo: {self.embargo}"
 
 
-def _lengths(market: Market) -> _Lengths:
+def _lengths(seen: Draft) -> _Lengths:
     """Half of the history trains the first fold, an eighth validates, the rest is tested in up to 5 folds."""
-    daily, sessions = market.step_days <= 3, market.sessions
+    daily, sessions = seen.step_days <= 3, seen.sessions
     horizon = 5 if daily and sessions >= 500 else 1
     min_history = min(60, sessions // 8)
     usable = sessions - min_history
@@ -207,22 +167,22 @@ def _lengths(market: Market) -> _Lengths:
     )
 
 
-def _write(path: Path, folder: Path, file: PriceFile, market: Market) -> str:
-    lengths, name = _lengths(market), _name(path)
-    firms = market.median_firms
+def _write(path: Path, folder: Path, file: PriceFile, seen: Draft) -> str:
+    lengths, name = _lengths(seen), _name(path)
+    firms = seen.median_firms
     quantiles = 10 if firms >= 200 else 5 if firms >= 25 else max(2, firms // 3)
-    attention = firms >= 8 and market.sessions >= 400
-    kind = "daily" if market.step_days <= 3 else f"one every {market.step_days} days"
-    rejected = f"; {market.rejected:,} rows cannot be used and will be quarantined"
+    attention = firms >= 8 and seen.sessions >= 400
+    kind = "daily" if seen.step_days <= 3 else f"one every {seen.step_days} days"
+    rejected = f"; {seen.rejected:,} rows cannot be used and will be quarantined"
     lines = [
-        f"# Written by 'peerglass init' for {path.name}: {market.rows:,} prices of {market.firms:,} firms,",
-        f"# {market.sessions:,} sessions ({kind}) from {market.first} to {market.last}"
-        f"{rejected if market.rejected else ''}.",
+        f"# Written by 'peerglass init' for {path.name}: {seen.rows:,} prices of {seen.firms:,} firms,",
+        f"# {seen.sessions:,} sessions ({kind}) from {seen.first} to {seen.last}"
+        f"{rejected if seen.rejected else ''}.",
         "# Read it, check it with 'peerglass validate', and start it with 'peerglass run'.",
         f"name: {name}",
         "source:",
         *(f"  {line}" for line in _source(path, folder, file)),
-        *_hazards(market),
+        *_hazards(seen),
         f"lake: data/lake/{name}",
         "",
         "# Firms that may be forecast at t, decided with what is known at t. For your own rules, see",
@@ -262,10 +222,7 @@ def _source(path: Path, folder: Path, file: PriceFile) -> list[str]:
     """Lines of the section source."""
     whole, base = path.expanduser().absolute(), folder.absolute()
     inside = whole.is_relative_to(base)
-    values: dict[str, object] = {
-        "kind": "files",
-        "prices": str(whole.relative_to(base) if inside else whole),
-    }
+    values: dict[str, object] = {"kind": "files", "prices": str(whole.relative_to(base) if inside else whole)}
     if file.layout != "long":
         values["layout"] = file.layout
     if file.vendor is not None:
@@ -289,13 +246,10 @@ def _source(path: Path, folder: Path, file: PriceFile) -> list[str]:
     return lines
 
 
-def _hazards(market: Market) -> list[str]:
-    if not market.hazards:
+def _hazards(seen: Draft) -> list[str]:
+    if not seen.hazards:
         return []
-    return [
-        "  # What the prices show (every report repeats it):",
-        *(f"  # - {one}" for one in market.hazards),
-    ]
+    return ["  # What the prices show (every report repeats it):", *(f"  # - {one}" for one in seen.hazards)]
 
 
 def _name(path: Path) -> str:

@@ -87,12 +87,6 @@ class MonitoringConfig(Section):
     sessions: int = Field(default=63, ge=5)
     """Number of newest sessions that are compared with the training. A quarter: shorter stretches differ from
     years of training by their market regime alone."""
-    cusum_slack: float | None = Field(default=None, gt=0)
-    """Slack of the CUSUM of realised rank IC, in standard deviations of the daily rank IC. Null: half of the
-    reference mean, which detects a complete loss of skill fastest (Page 1954)."""
-    cusum_limit: float | None = Field(default=None, gt=0)
-    """Sum at which the CUSUM raises an alarm, in the same unit. Null: the limit that an undisturbed model
-    reaches with probability ``cusum_false_alarms``."""
     cusum_false_alarms: float = Field(default=0.05, gt=0, lt=0.5)
     """Probability of an alarm within 250 sessions although nothing has changed. One false alarm in twenty
     years costs less than the sessions by which a smaller probability delays every true alarm."""

@@ -12,7 +12,6 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from pipelines.config.models import KEY
 from pipelines.config.schema import Config
 from pipelines.config.schema import Path as SettingPath
 from pipelines.errors import ConfigError
@@ -25,27 +24,7 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read a config file and the files that it extends. Paths become absolute; references are kept.
-
-    Parameters
-    ----------
-    path
-        YAML file.
-    root
-        Folder that relative paths in this file are relative to, in place of the file's own ``root``.
-    seen
-        Files that led to this one by ``extends``.
-
-    Returns
-    -------
-    dict
-        Merged settings; ``root`` is the root of ``path``.
-
-    Raises
-    ------
-    ConfigError
-        If a file is missing, is not YAML, or extends itself.
-    """
+    """Read a config file and the files that it extends. Paths become absolute; references are kept."""
     if path.resolve() in seen:
         raise ConfigError(
             f"{path} extends itself through {' -> '.join(p.name for p in seen)}; remove one of these extends."
@@ -73,17 +52,7 @@ def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] =
 
 
 def _load(text: str, key: str = "") -> Any:  # noqa: ANN401 (YAML holds anything)
-    """Parse YAML in which tickers are text without quotes as well.
-
-    YAML would read ON, NO and TRUE as booleans, NULL as nothing, and 000660 as the octal number 432.
-
-    Parameters
-    ----------
-    text
-        The YAML text.
-    key
-        The key whose value the text is; empty for a whole file.
-    """
+    """Parse YAML in which tickers are text without quotes as well."""
     loader = _LOADER(text)
     try:
         node = loader.get_single_node()
@@ -189,7 +158,7 @@ def _what_is_wrong(error: yaml.YAMLError) -> str:
 
 
 def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any], section: str | None) -> bool:
-    tags = ("kind", "scheme", KEY) if section == "models" else ("kind", "scheme")
+    tags = ("kind", "scheme", "model") if section == "models" else ("kind", "scheme")
     return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in tags)
 
 
@@ -199,21 +168,7 @@ _NOT_A_FOLDER = (":memory:", "databricks", "uc")  # tracking stores that are nei
 
 
 def absolute_paths(settings: Mapping[str, Any], folder: Path) -> Settings:
-    """Make the relative paths in the settings of a config absolute.
-
-    Parameters
-    ----------
-    settings
-        Settings as read from YAML, before they are validated; a value of the wrong type is left as it is.
-    folder
-        Absolute folder that relative paths are relative to.
-
-    Returns
-    -------
-    dict
-        The settings. The default of a reference, ``${NAME:-default}``, is made absolute as well. A value that
-        begins with a reference without a default is left as it is: call this again once it is resolved.
-    """
+    """Make the relative paths in the settings of a config absolute."""
     changed = _in_section(Config, settings, folder)
     models = changed.get("models")
     if isinstance(models, Mapping):

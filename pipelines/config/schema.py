@@ -1,10 +1,8 @@
 """The configuration of a run: every setting that a YAML file may contain.
 
-Frozen pydantic models. Most sections are in :mod:`pipelines.config.sections`, ``folds`` and ``backtest`` in
-modules of their own, and those of sources and of quality rules next to the code that reads them.
-:mod:`pipelines.config.load` reads the files and refuses unknown keys. The settings of models, of their
-fitting and of the simulated market are dataclasses of those modules, so that each is defined once;
-:func:`pipelines.config.load.load_config` checks them as well.
+Frozen pydantic models (`features.options`). What a source, a book, a fold, a model or its fitting can be told
+is defined next to the code that reads it, and is a section here; :mod:`pipelines.config.load` reads the
+files.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from pipelines.config.backtest import BacktestConfig
 from pipelines.config.nightly import NightlyConfig
 from pipelines.config.sections import (
     AuditConfig,
-    ExecutionConfig,
+    EngineConfig,
     ExplainConfig,
     FeaturesConfig,
     FeatureStoreConfig,
@@ -87,7 +85,7 @@ class Config(Section):
     """The nightly pipeline."""
     tracking: TrackingConfig = TrackingConfig()
     """MLflow tracking store."""
-    execution: ExecutionConfig = ExecutionConfig()
+    execution: EngineConfig = EngineConfig()
     """Where tasks are computed."""
     stack_seeds: bool | None = None
     """Whether to train all seeds of a network together. Null: only on a GPU."""

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from backtest.splits.calendar import CalendarPlan
+from backtest.splits.combinatorial import CombinatorialPlan
+from backtest.splits.folds import DatedPlan, FoldPlan, LivePlan
+from features.library.standardise import TransformRule
+from features.panel.universe import UniverseRule
 from pipelines.settings import PathSetting, Section, StoreSetting
 
 
-class UniverseConfig(Section):
+class UniverseConfig(UniverseRule):
     """Firms that may be forecast at ``t``, decided with what is known at ``t``."""
 
     membership: str | None = None
     """Name of a universe in the lake's membership table; only its members at ``t`` are included. Null: no
     such limit."""
-    min_price: float | None = Field(default=None, ge=0)
-    """Minimum raw (unadjusted) close at ``t``, in the price's currency. Null: no limit."""
-    min_dollar_volume: float | None = Field(default=None, ge=0)
-    """Minimum trailing median of raw close times volume, in the price's currency per session. Null:
-    no limit."""
-    dollar_volume_window: int = Field(default=63, ge=1)
-    """Number of sessions of the trailing median for ``min_dollar_volume``; half of them must be known."""
-    min_history: int = Field(default=60, ge=1)
-    """Minimum number of sessions with a price, ``t`` included."""
 
 
 class FeatureStoreConfig(Section):
@@ -47,23 +42,6 @@ class OutputStoreConfig(Section):
     """Options of the object store, as ``lake_options``. Credentials come from the environment."""
 
 
-class TransformConfig(Section):
-    """Transformation of characteristics within each date (`features.library.standardise.TransformRule`)."""
-
-    winsorise: float | None = Field(default=None, ge=0, lt=0.5)
-    """Share of each tail, in [0, 0.5), that is clipped to its quantile. Null: no clipping."""
-    neutralise: Literal["none", "group"] = "none"
-    """``group`` subtracts the mean of the firm's group (``features.group_by``) on the date; ``none`` does
-    not."""
-    kind: Literal["rank_normal", "zscore"] = "rank_normal"
-    """``rank_normal`` maps ranks to a standard normal distribution; ``zscore`` subtracts the mean and divides
-    by the standard deviation."""
-    missing: Literal["zero", "median", "group_median"] = "zero"
-    """Value that replaces a missing one: zero, the median of the date, or the median of the group."""
-    add_indicator: bool = False
-    """Whether to add, for each characteristic, an indicator of whether its value was missing."""
-
-
 class FeaturesConfig(Section):
     """Inputs of the models: the window of days and the characteristics of the cross-section."""
 
@@ -82,7 +60,7 @@ class FeaturesConfig(Section):
     alone, so that monthly numbers are known on one session a month."""
     group_by: Literal["sector", "industry"] = "industry"
     """Groups for neutralisation, group medians and models of peers by group."""
-    transform: TransformConfig = TransformConfig()
+    transform: TransformRule = TransformRule()
     """Transformation of the characteristics within each date."""
 
 
@@ -212,7 +190,7 @@ class AuditConfig(Section):
     """Names of checks to leave out; the report lists them."""
 
 
-class ExecutionConfig(Section):
+class EngineConfig(Section):
     """Where the tasks of training, tuning and attribution are computed. No setting changes a result."""
 
     engine: Literal["serial", "pool", "ray"] = "pool"
@@ -227,7 +205,7 @@ class ExecutionConfig(Section):
     """Ray: number of GPUs that every task reserves. With a fraction, tasks share a GPU."""
 
     @model_validator(mode="after")
-    def _check_engine(self) -> ExecutionConfig:
+    def _check_engine(self) -> EngineConfig:
         if self.engine != "ray" and (self.address is not None or self.gpus_per_task):
             given = "address" if self.address is not None else "gpus_per_task"
             raise ValueError(f"{given} is a setting of engine ray, and engine is {self.engine}; remove one")
@@ -241,119 +219,7 @@ class ExecutionConfig(Section):
         return self
 
 
-class WalkForwardConfig(Section):
-    """Walk-forward folds of fixed lengths. All lengths are in sessions."""
-
-    scheme: Literal["expanding", "rolling"]
-    """``expanding`` trains on all sessions up to the purge; ``rolling`` on the last ``train`` of them."""
-    train: int = Field(ge=1)
-    """Length of the training segment; for ``expanding``, at least that of the first fold."""
-    valid: int = Field(ge=1)
-    """Length of the validation segment."""
-    test: int = Field(ge=1)
-    """Length of the test segment."""
-    embargo: int = Field(ge=0)
-    """Sessions left out between segments, in addition to the purge of label spans."""
-    step: int | None = Field(default=None, ge=1)
-    """Sessions from the start of one test segment to the start of the next, at least ``test``. Null:
-    ``test``."""
-    max_folds: int | None = Field(default=None, ge=1)
-    """Maximum number of folds; the latest are kept, or the earliest with ``anchor: start``. Null: all that
-    fit."""
-    anchor: Literal["end", "start"] = "end"
-    """``end`` lays the test segments backwards from the newest session, so that the latest data are tested.
-    ``start`` lays them forwards from the first possible one, so that new data add folds and change none."""
-
-
-class DatedFoldConfig(Section):
-    """One fold with given dates, as published benchmarks define it."""
-
-    scheme: Literal["dated"]
-    """Selects this scheme."""
-    train_from: dt.date
-    """First date of the training segment."""
-    valid_from: dt.date
-    """First date of the validation segment."""
-    test_from: dt.date
-    """First date of the test segment."""
-    test_to: dt.date
-    """Last date of the test segment, inclusive."""
-    embargo: int = Field(ge=0)
-    """Sessions left out between segments, in addition to the purge of label spans."""
-
-    @model_validator(mode="after")
-    def _check_order(self) -> DatedFoldConfig:
-        if not self.train_from < self.valid_from < self.test_from <= self.test_to:
-            raise ValueError(
-                "train_from < valid_from < test_from <= test_to must hold, "
-                f"but the dates are {self.train_from}, {self.valid_from}, {self.test_from}, {self.test_to}"
-            )
-        return self
-
-
-class CalendarFoldsConfig(Section):
-    """Walk-forward folds whose tests are calendar years or quarters. Lengths count these periods."""
-
-    scheme: Literal["calendar"]
-    """Selects this scheme."""
-    period: Literal["year", "quarter"]
-    """Length of a test. The newest period is tested as far as its labels are known."""
-    window: Literal["expanding", "rolling"]
-    """``expanding`` trains on all sessions up to the purge; ``rolling`` on ``train`` periods."""
-    train: int = Field(ge=1)
-    """Periods of the training segment; for ``expanding``, at least that many in the first fold."""
-    valid: int = Field(ge=1)
-    """Periods of the validation segment."""
-    embargo: int = Field(ge=0)
-    """Sessions left out between segments, in addition to the purge of label spans."""
-    max_folds: int | None = Field(default=None, ge=1)
-    """Maximum number of folds; the latest are kept. Null: all that fit."""
-
-
-class CombinatorialFoldsConfig(Section):
-    """Combinatorial purged cross-validation: one fold for every choice of groups that are tested."""
-
-    scheme: Literal["combinatorial"]
-    """Selects this scheme."""
-    groups: int = Field(ge=3)
-    """Number N of groups of consecutive sessions that the history is cut into."""
-    test_groups: int = Field(ge=1)
-    """Number k of groups that are tested together, at most ``groups - 2``. There are ``N! / (k! (N - k)!)``
-    folds, and ``k / N`` times as many paths."""
-    embargo: int = Field(ge=0)
-    """Sessions left out on both sides of a test and of the validation, in addition to the purge of label
-    spans."""
-
-    @model_validator(mode="after")
-    def _check_groups(self) -> CombinatorialFoldsConfig:
-        if self.test_groups > self.groups - 2:
-            raise ValueError(
-                f"test_groups is {self.test_groups} and groups is {self.groups}; test_groups must be at most "
-                "groups - 2, because one group validates and at least one trains"
-            )
-        return self
-
-
-class LiveFoldConfig(Section):
-    """One fold without a test, for a model that is used: it trains on the newest known labels.
-
-    Lengths are in sessions. Such a run makes no test forecasts and cannot be backtested.
-    """
-
-    scheme: Literal["live"]
-    """Selects this scheme."""
-    through: dt.date
-    """Date of the data: what was not known at the close of this session is left out."""
-    train: int | None = Field(default=None, ge=1)
-    """Length of the training segment. Null: all sessions."""
-    valid: int = Field(ge=1)
-    """Length of the validation segment; its last label ends on ``through``."""
-    embargo: int = Field(ge=0)
-    """Sessions left out between the segments, in addition to the purge of label spans."""
-
-
 FoldsConfig = Annotated[
-    WalkForwardConfig | DatedFoldConfig | CalendarFoldsConfig | CombinatorialFoldsConfig | LiveFoldConfig,
-    Field(discriminator="scheme"),
+    FoldPlan | DatedPlan | CalendarPlan | CombinatorialPlan | LivePlan, Field(discriminator="scheme")
 ]
 """The folds of a config: sessions for training, validation and test, purged and embargoed."""

@@ -22,7 +22,6 @@ from pipelines.dataset.characteristics import (
     Allocate,
     input_notes,
     make_characteristics,
-    rule_of,
     user_inputs,
 )
 from pipelines.dataset.feature_store import FeatureStore
@@ -37,61 +36,30 @@ class Dataset(Market):
     Row ``t`` of ``channels_TNC`` and ``characteristics_TNF`` holds what was known at the close of session
     ``t``. ``labels`` and ``target_TN`` look ahead by definition. Only fitting (on training and validation
     sessions) and evaluation read them.
-
-    Attributes
-    ----------
-    channels_TNC : unscaled window channels; NaN where unknown. Each fold scales them.
-    characteristics_TNF : transformed within the date's universe (`features.library.standardise`); no NaN. A
-        read-only mapped file if it is of a feature store.
-    target_TN : the target of fitting: the label of the trained delay, transformed within the date.
-    channel_names, characteristic_names : names of the last axes.
-    path_TNK : targets of the shorter horizons, ascending; None if the config names none.
     """
 
     channels_TNC: Float32Array
+    """Unscaled window channels; NaN where unknown. Each fold scales them."""
     characteristics_TNF: Float32Array
+    """read-only mapped file if it is of a feature store."""
     target_TN: Float32Array
+    """The target of fitting: the label of the trained delay, transformed within the date."""
     channel_names: tuple[str, ...]
     characteristic_names: tuple[str, ...]
+    """Names of the last axes."""
     path_TNK: Float32Array | None = None
+    """Targets of the shorter horizons, ascending; None if the config names none."""
 
 
 def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset:
-    """Build the dataset of a config from lake tables.
-
-    Raises
-    ------
-    ConfigError
-        If a named channel or characteristic does not exist, or a transform needs groups and there are none.
-    DataError
-        If no firm is ever in the universe, or no channel or characteristic can be computed.
-    """
+    """Build the dataset of a config from lake tables."""
     return add_features(build_market(tables, config), tables, config)
 
 
 def add_features(
     market: Market, tables: Mapping[str, pl.DataFrame], config: Config, store: FeatureStore | None = None
 ) -> Dataset:
-    """Add the features and targets of a config to its market.
-
-    Parameters
-    ----------
-    market
-        Market of the config, built from the same tables (`pipelines.dataset.market.build_market`).
-    tables
-        Lake tables; only ``inputs`` is read.
-    config
-        The configuration.
-    store
-        Where channels and characteristics live, as mapped files; None: in memory.
-
-    Raises
-    ------
-    ConfigError
-        If a named channel or characteristic does not exist, or a transform needs groups and there are none.
-    DataError
-        If no channel or characteristic can be computed, or the store has no room.
-    """
+    """Add the features and targets of a config to its market."""
     panel, universe_TN, labels = market.panel, market.universe_TN, market.labels
     try:
         channels, channel_notes = available_channels(panel, config.features.channels)
@@ -108,7 +76,7 @@ def add_features(
             + " ".join((*channel_notes, *characteristic_notes))
         )
     names = (*characteristics, *(f"{INPUT_PREFIX}{name}" for name in inputs))
-    rule = rule_of(config)
+    rule = config.features.transform
 
     def make(allocate: Allocate) -> Float32Array:
         return make_characteristics(panel, names, universe_TN, tables, config=config, allocate=allocate)

@@ -21,7 +21,7 @@ import polars as pl
 from features.arithmetic.rolling import carry
 from features.arrays import BoolArray, Float32Array, FloatArray
 from features.library.characteristics import CHARACTERISTICS
-from features.library.standardise import TransformRule, transform_characteristics
+from features.library.standardise import transform_characteristics
 from features.panel.panel import Panel, to_panel
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
@@ -53,12 +53,7 @@ def within_dates(
     raw_TNF: Float32Array, universe_TN: BoolArray, group_TN: npt.NDArray[np.integer], config: Config
 ) -> Float32Array:
     """Apply the config's transform to characteristics, date by date (`transform_characteristics`)."""
-    return transform_characteristics(raw_TNF, universe_TN, group_TN, rule_of(config))
-
-
-def rule_of(config: Config) -> TransformRule:
-    """Return the transform of a config."""
-    return TransformRule(**config.features.transform.model_dump())
+    return transform_characteristics(raw_TNF, universe_TN, group_TN, config.features.transform)
 
 
 def make_characteristics(
@@ -72,24 +67,11 @@ def make_characteristics(
 ) -> Float32Array:
     """Compute and transform the characteristics of a dataset.
 
-    The result equals `within_dates` of `raw_characteristics` to the bit.
-
-    Parameters
-    ----------
-    panel, names, tables, config
-        As in `raw_characteristics`.
-    universe_TN
-        Firms in the universe.
-    allocate
-        Called for the scratch array, and then for the result.
-
-    Returns
-    -------
-    ndarray of float32, shape (T, N, G)
-        As `transform_characteristics`, with all characteristics of a cell next to each other.
+    The result [T, N, G] equals `within_dates` of `raw_characteristics` to the bit, with all characteristics
+    of a cell next to each other.
     """
     computed, own = _split(panel, names, tables, config)
-    rule, (T, N), F = rule_of(config), universe_TN.shape, len(names)
+    rule, (T, N), F = config.features.transform, universe_TN.shape, len(names)
     blocks = blocks_of(T, N * len(rule.names(names)))
     tiles: list[slice] = []
     scratch = allocate((F * T * N,))
@@ -155,18 +137,7 @@ def user_inputs(tables: Mapping[str, pl.DataFrame], config: Config) -> dict[str,
 
 
 def own_values(frame: pl.DataFrame, panel: Panel, hold: int) -> FloatArray:
-    """Values [T, N] of one of the user's inputs; NaN = not known.
-
-    Parameters
-    ----------
-    frame
-        date, ticker, value: a value is known at the close of its date.
-    panel
-        Sessions and firms.
-    hold
-        Further sessions for which a value is held (`features.hold_inputs`). If it is 0, values that are dated
-        on a day without a session are left out.
-    """
+    """Values [T, N] of one of the user's inputs; NaN = not known."""
     if not hold:
         return to_panel(frame, "value", panel)
     dates_T = panel.dates_T.astype("datetime64[D]")

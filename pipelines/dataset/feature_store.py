@@ -45,24 +45,16 @@ _SPARE = 2**28  # bytes that stay free on the disk
 
 @dataclass(frozen=True, slots=True)
 class FeatureStore:
-    """Mapped features below a folder.
-
-    Attributes
-    ----------
-    folder
-        The folder; it is created with the first entry.
-    limit
-        Bytes that the entries may take together. The newest entry stays even if it alone takes more.
-    code
-        Digest of the code and the libraries that compute features.
-    notify
-        Gets a sentence when an entry is damaged.
-    """
+    """Mapped features below a folder."""
 
     folder: Path
+    """The folder; it is created with the first entry."""
     limit: int
+    """Bytes that the entries may take together. The newest entry stays even if it alone takes more."""
     code: str
+    """Digest of the code and the libraries that compute features."""
     notify: Callable[[str], None]
+    """Gets a sentence when an entry is damaged."""
 
     def key(
         self, panel: Panel, universe_TN: BoolArray, inputs: Mapping[str, pl.DataFrame], settings: object
@@ -88,22 +80,7 @@ class FeatureStore:
     def get(
         self, key: str, shape: tuple[int, int, int], make: Callable[[Allocate], Float32Array]
     ) -> MappedArray:
-        """Return an entry, which is made if it does not exist or is damaged.
-
-        Parameters
-        ----------
-        key
-            Name of the entry, which contains what `key` returns.
-        shape
-            Sessions, firms and features.
-        make
-            Computes the values into the last array that it allocates.
-
-        Raises
-        ------
-        DataError
-            If the disk has no room for the entry, or the folder cannot be written.
-        """
+        """Return an entry, which is made if it does not exist or is damaged."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(self._lock(key)):
@@ -247,14 +224,10 @@ class MappedArray(np.ndarray[Any, np.dtype[np.float32]]):
 
     While the array or a view of it exists, the file is locked as in use (`is_in_use`). Views and results of
     arithmetic are ordinary arrays, and are sent with their values.
-
-    Attributes
-    ----------
-    path
-        The file; None for views and results.
     """
 
     path: Path | None = None
+    """The file; None for views and results."""
 
     def __array_finalize__(self, source: object) -> None:
         """Leave `path` unset: a view is not the whole file."""
@@ -272,15 +245,7 @@ class MappedArray(np.ndarray[Any, np.dtype[np.float32]]):
 
 
 def open_mapped(path: Path, shape: tuple[int, ...]) -> MappedArray:
-    """Map a file and lock it as in use.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file, or it was removed in this moment.
-    ValueError
-        If its size does not match the shape.
-    """
+    """Map a file and lock it as in use."""
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)  # the mapping keeps the lock
         status = os.fstat(file.fileno())

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.splits.calendar import CalendarPlan, calendar_folds
-from backtest.splits.combinatorial import CombinatorialPlan, combinatorial_folds, path_folds
-from backtest.splits.folds import Fold, FoldPlan, LivePlan, dated_fold, live_fold, make_folds
+from backtest.splits.calendar import calendar_folds
+from backtest.splits.combinatorial import combinatorial_folds, path_folds
+from backtest.splits.folds import Fold, dated_fold, live_fold, make_folds
 from features.arrays import BoolArray, IntArray
 from features.library.scaling import ChannelScaler, fit_channel_scaler
 from features.panel.panel import Panel
@@ -29,11 +28,6 @@ def plan_folds(dataset: Market, config: Config) -> list[Fold]:
 
     Lengths count sessions. With a forecast frequency other than daily, each segment keeps only the sessions
     on which forecasts are made.
-
-    Raises
-    ------
-    DataError
-        If there are fewer sessions than a fold needs, or a segment has no session with a forecast.
     """
     folds = _split_sessions(dataset, config)
     if config.label.forecast_frequency == "daily":
@@ -57,21 +51,16 @@ def _split_sessions(dataset: Market, config: Config) -> list[Fold]:
     """Make the folds of the config's scheme, with every session of each segment."""
     plan, first = config.folds, dataset.first_session
     dates_T, delay, horizon = dataset.panel.dates_T, config.label.max_delay, config.label.horizon
-    settings = plan.model_dump(exclude={"scheme", "through"})
     try:
         if plan.scheme == "live":
-            known = int(np.searchsorted(dates_T, np.datetime64(plan.through), side="right"))
-            return [live_fold(known, LivePlan(**settings, first=first), delay, horizon)]
+            return [live_fold(dates_T, plan, delay, horizon, first)]
         if plan.scheme == "dated":
-            settings["train_from"] = max(plan.train_from, _date(dataset, first))
-            return [dated_fold(dates_T, **settings, delay=delay, horizon=horizon)]
+            return [dated_fold(dates_T, plan, delay, horizon, first)]
         if plan.scheme == "calendar":
-            return calendar_folds(dates_T, CalendarPlan(**settings, first=first), delay, horizon)
+            return calendar_folds(dates_T, plan, delay, horizon, first)
         if plan.scheme == "combinatorial":
-            groups = CombinatorialPlan(**settings, first=first)
-            return combinatorial_folds(len(dates_T), groups, delay, horizon)
-        walk = FoldPlan(scheme=plan.scheme, **settings, first=first)
-        return make_folds(len(dates_T), walk, delay=delay, horizon=horizon)
+            return combinatorial_folds(len(dates_T), plan, delay, horizon, first)
+        return make_folds(len(dates_T), plan, delay, horizon, first)
     except ValueError as error:
         raise DataError(f"folds: {error}") from None
 
@@ -82,10 +71,7 @@ def path_of_tests(dataset: Market, folds: Sequence[Fold], path: int = 0) -> pl.D
     Walk-forward folds have a single path. Combinatorial folds have several
     (`backtest.splits.combinatorial.path_folds`).
 
-    Returns
-    -------
-    polars.DataFrame
-        date, fold. A semi join of forecasts on both columns keeps one forecast per date and firm.
+    Columns: date, fold. A semi join of forecasts on both columns keeps one forecast per date and firm.
     """
     fold_T = path_folds(folds, dataset.panel.n_sessions)[path]
     dates_T = dataset.panel.dates_T.astype("datetime64[D]")
@@ -131,12 +117,9 @@ def describe_tested(dataset: Market, config: Config, folds: Sequence[Fold]) -> s
 def fold_table(dataset: Market, folds: Iterable[Fold]) -> pl.DataFrame:
     """Make a table with one row per fold.
 
-    Returns
-    -------
-    polars.DataFrame
-        fold, name (null for folds without one), and for each segment its first and last date (null if it is
-        empty), its number of sessions, and ``<segment>_spans``: the first and last date of every stretch that
-        no other segment interrupts. Only combinatorial folds have several stretches.
+    Columns: fold, name (null for folds without one), and for each segment its first and last date (null if it
+    is empty), its number of sessions, and ``<segment>_spans``: the first and last date of every stretch that
+    no other segment interrupts. Only combinatorial folds have several stretches.
     """
     names = ("train", "valid", "test")
     dates_T = dataset.panel.dates_T.astype("datetime64[D]")
@@ -162,38 +145,20 @@ def fold_table(dataset: Market, folds: Iterable[Fold]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema_overrides={"name": pl.String, **dated, **spans})
 
 
-def _date(dataset: Market, session: int) -> dt.date:
-    return cast("dt.date", dataset.panel.dates_T[session].astype("datetime64[D]").item())
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldInputs:
-    """Properties of a model's inputs that are fitted on a fold's training sessions; stored with the model.
-
-    Attributes
-    ----------
-    scaler
-        Scale of the channels.
-    groups
-        Names of the groups with a firm in the universe on training sessions, in the order of the panel's
-        codes. A model has one embedding for each of them. With later groups included, the model's size and
-        its random initialisation would depend on the future. Names are stored, because newer data may number
-        the groups differently.
-    """
+    """Properties of a model's inputs that are fitted on a fold's training sessions; stored with the model."""
 
     scaler: ChannelScaler
+    """Scale of the channels."""
     groups: tuple[str, ...]
+    """Names of the groups with a firm in the universe on training sessions, in the order of the panel's
+    codes. A model has one embedding for each of them. With later groups included, the model's size and its
+    random initialisation would depend on the future. Names are stored, because newer data may number the
+    groups differently."""
 
     def known_groups(self, group_TN: npt.NDArray[np.integer], groups_S: Sequence[str]) -> IntArray:
-        """Map a panel's group codes to positions in ``groups``; -1 for any other group.
-
-        Parameters
-        ----------
-        group_TN
-            Codes, positions in ``groups_S``; -1 for unknown.
-        groups_S
-            Names of the panel's groups, by code.
-        """
+        """Map a panel's group codes to positions in ``groups``; -1 for any other group."""
         position = {name: index for index, name in enumerate(self.groups)}
         of_code = np.array([*(position.get(name, -1) for name in groups_S), -1], dtype=np.int16)
         positions_TN: IntArray = of_code[group_TN]  # code -1 takes the last entry

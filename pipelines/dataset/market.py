@@ -15,7 +15,7 @@ from features.arrays import BoolArray, FloatArray
 from features.panel.delistings import DelistingRule
 from features.panel.holding import forward_returns
 from features.panel.panel import Panel, build_panel
-from features.panel.universe import UniverseRule, decision_sessions, universe, universe_messages
+from features.panel.universe import decision_sessions, universe, universe_messages
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 
@@ -26,23 +26,20 @@ class Market:
 
     Row ``t`` of ``universe_TN`` holds what was known at the close of session ``t``. ``labels`` look ahead by
     definition.
-
-    Attributes
-    ----------
-    panel : prices, total-return index and groups of all firms.
-    universe_TN : True where a firm may be forecast.
-    labels : execution delay -> simple total return of the label's span; NaN where not known yet.
-    notes : what was left out, and why.
-    shorter_labels : horizon below the label's -> return at the trained delay; NaN where not known yet.
-    flags : open quality flags on price rows (`open_flags`); None if there is no table of them.
     """
 
     panel: Panel
+    """Prices, total-return index and groups of all firms."""
     universe_TN: BoolArray
+    """True where a firm may be forecast."""
     labels: Mapping[int, FloatArray]
+    """Execution delay -> simple total return of the label's span; NaN where not known yet."""
     notes: tuple[str, ...]
+    """What was left out, and why."""
     shorter_labels: Mapping[int, FloatArray] = field(default_factory=dict)
+    """Horizon below the label's -> return at the trained delay; NaN where not known yet."""
     flags: pl.DataFrame | None = None
+    """Open quality flags on price rows (`open_flags`); None if there is no table of them."""
 
     @property
     def first_session(self) -> int:
@@ -51,23 +48,7 @@ class Market:
 
 
 def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
-    """Build the market of a config from lake tables.
-
-    Parameters
-    ----------
-    tables
-        Lake table -> rows. ``prices`` is required; ``securities``, ``fundamentals``, ``membership``,
-        ``gaps`` and ``flags`` are used where they exist.
-    config
-        Universe, and delays and horizon of the label.
-
-    Raises
-    ------
-    ConfigError
-        If a book needs sectors and no firm has one.
-    DataError
-        If no firm is ever in the universe, or the lake does not hold the universe that the config names.
-    """
+    """Build the market of a config from lake tables."""
     flags = tables.get("flags")
     panel = build_panel(
         tables["prices"],
@@ -80,8 +61,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
         wrong=None if flags is None else _wrong(flags, config),
     )
     _require_sectors(panel, config)
-    rule = UniverseRule(**config.universe.model_dump(exclude={"membership"}))
-    universe_TN = universe(panel, rule, _membership(tables, config))
+    universe_TN = universe(panel, config.universe, _membership(tables, config))
     universe_TN &= decision_sessions(panel.dates_T, config.label.forecast_frequency)[:, None]
     if not universe_TN.any():
         raise DataError(
@@ -93,7 +73,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
         panel=panel,
         universe_TN=universe_TN,
         labels={delay: forward_returns(panel, delay, config.label.horizon) for delay in config.label.delays},
-        notes=universe_messages(panel, rule),
+        notes=universe_messages(panel, config.universe),
         shorter_labels={
             horizon: forward_returns(panel, config.label.delay, horizon)
             for horizon in config.label.shorter_horizons
@@ -105,11 +85,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
 def open_flags(flags: pl.DataFrame, config: Config) -> pl.DataFrame:
     """Return the open flags on price rows: date, ticker, rule, evidence, earns (whether the row earns)."""
     return flags.filter((pl.col("table") == "prices") & ~pl.col("cleared")).select(
-        "date",
-        "ticker",
-        "rule",
-        "evidence",
-        earns=~pl.col("rule").is_in(list(config.quality.earn_nothing)),
+        "date", "ticker", "rule", "evidence", earns=~pl.col("rule").is_in(list(config.quality.earn_nothing))
     )
 
 

@@ -60,50 +60,21 @@ def estimate_need(config: Config, cells: int) -> Need:
 
 
 def task_need(models: Collection[str], cells: int, channels: int, characteristics: int) -> float:
-    """Estimate the memory of a process that fits or explains one model at a time, beside the arrays.
-
-    Parameters
-    ----------
-    models
-        Names in the registry; the one that needs most decides.
-    cells
-        Sessions times firms.
-    channels, characteristics
-        Numbers of both.
-
-    Returns
-    -------
-    float
-        Bytes.
-    """
+    """Estimate the memory of a process that fits or explains one model at a time, beside the arrays."""
     from models.registry import MODELS
 
     needs = [
-        cells * (_TASK + (_NETWORK + 4 * channels) * entry.reads_windows)
-        + entry.extra_memory(cells, characteristics)
-        for entry in map(MODELS.__getitem__, models)
+        cells * (_TASK + (_NETWORK + 4 * channels) * model.reads_windows)
+        + model.extra_memory(cells, characteristics)
+        for model in (MODELS[name].build for name in models)
     ]
-    return PROCESS + max(needs)
+    return PROCESS + float(max(needs))
 
 
 def require_memory(config: Config, cells: int, machine: Machine) -> None:
     """Refuse a run before it starts if the machine has less memory than it needs.
 
     How many tasks are computed at once is decided when they are known (`pipelines.machine.fit_workers`).
-
-    Parameters
-    ----------
-    config
-        The configuration.
-    cells
-        Sessions times firms, or the rows of the prices.
-    machine
-        The memory.
-
-    Raises
-    ------
-    DataError
-        If the run needs more memory than the machine has.
     """
     least = estimate_need(config, cells).least
     if least > machine.total:

@@ -20,28 +20,8 @@ def risk_free_rates(
 ) -> FloatArray:
     """Return the risk-free return of each session, as known at the close of the session before.
 
-    Parameters
-    ----------
-    setting : float or str
-        ``backtest.risk_free``: an annual rate as a fraction (0.03 is 3% a year), or the path of a CSV or
-        Parquet file with the columns date (YYYY-MM-DD, when the rate was known) and rate (annual, a
-        fraction).
-    dates_T : ndarray of datetime64, shape (T,)
-        Sessions.
-    periods_per_year : float
-        Sessions in a year.
-
-    Returns
-    -------
-    ndarray of shape (T,)
-        Annual rate divided by the periods per year. Session t uses the newest rate dated at or before
-        session t-1. NaN if
-        there is none, or if it is more than 45 days older than session t-1.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, lacks a column, repeats a date, or holds a rate outside (-1, 1).
+    Annual rate divided by the periods per year. Session t uses the newest rate dated at or before session
+    t-1. NaN if there is none, or if it is more than 45 days older than session t-1.
     """
     if not isinstance(setting, str):
         return np.full(len(dates_T), setting / periods_per_year)
@@ -57,13 +37,7 @@ def risk_free_rates(
 
 
 def require_rates(setting: float | str, rate_T: FloatArray, dates_T: DateArray) -> None:
-    """Require a rate on every session except the first, on which a book earns nothing.
-
-    Raises
-    ------
-    DataError
-        If a rate is missing (NaN).
-    """
+    """Require a rate on every session except the first, on which a book earns nothing."""
     unknown_T = np.isnan(rate_T[1:])
     if unknown_T.any():
         day = dates_T[1:][unknown_T][0].astype("datetime64[D]")

@@ -27,77 +27,40 @@ from pipelines.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class FeatureNames:
-    """Names of a model's inputs, in their order.
-
-    Attributes
-    ----------
-    channels
-        Channels of the window.
-    characteristics
-        Characteristics and the user's inputs, then the indicators of missing values if there are any.
-    """
+    """Names of a model's inputs, in their order."""
 
     channels: tuple[str, ...]
+    """Channels of the window."""
     characteristics: tuple[str, ...]
+    """Characteristics and the user's inputs, then the indicators of missing values if there are any."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionFeatures:
-    """Features known at the close of one session, the last of the window.
-
-    Attributes
-    ----------
-    names
-        Names of the channels and characteristics.
-    tickers_N
-        Firms.
-    channels_WNC
-        Unscaled channels of the window's sessions; NaN where unknown.
-    raw_NF
-        Characteristics at the session before any transform, without indicators; NaN where unknown.
-    characteristics_NF
-        Characteristics at the session, transformed within its universe; no NaN.
-    universe_WN
-        Universe on the window's sessions.
-    group_WN
-        Group codes on the window's sessions; -1 for unknown.
-    groups_S
-        Names of the groups by code.
-    """
+    """Features known at the close of one session, the last of the window."""
 
     names: FeatureNames
+    """Names of the channels and characteristics."""
     tickers_N: tuple[str, ...]
+    """Firms."""
     channels_WNC: Float32Array
+    """Unscaled channels of the window's sessions; NaN where unknown."""
     raw_NF: Float32Array
+    """Characteristics at the session before any transform, without indicators; NaN where unknown."""
     characteristics_NF: Float32Array
+    """Characteristics at the session, transformed within its universe; no NaN."""
     universe_WN: BoolArray
+    """Universe on the window's sessions."""
     group_WN: IntArray
+    """Group codes on the window's sessions; -1 for unknown."""
     groups_S: tuple[str, ...]
+    """Names of the groups by code."""
 
 
 def session_features(
     market: Market, tables: Mapping[str, pl.DataFrame], config: Config, names: FeatureNames
 ) -> SessionFeatures:
-    """Compute named features of a market's last session.
-
-    Parameters
-    ----------
-    market
-        Market whose last session is scored.
-    tables
-        Lake tables that the market was built from; only ``inputs`` is read.
-    config
-        Gives the window and the transform.
-    names
-        The features, as a run recorded them.
-
-    Raises
-    ------
-    ConfigError
-        If the transform needs groups and there are none.
-    DataError
-        If the data do not give one of the features.
-    """
+    """Compute named features of a market's last session."""
     require_groups(market.panel, config)
     raw_names = names.characteristics
     if config.features.transform.add_indicator:

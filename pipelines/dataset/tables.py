@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -29,45 +29,27 @@ def read_tables(
 
     Tables without rows, because they were withdrawn or nothing in them was known yet, are left out. Firms
     that were renamed by then have their newest ticker (`follow_renames`).
-
-    Raises
-    ------
-    DataError
-        If there are no prices up to the session.
     """
-    known = {table: None if through is None else rows_known(table, through) for table in versions}
-    tables = {
-        table: lake.read(table, version=version, filters=known[table]) for table, version in versions.items()
-    }
-    if through is not None:
-        tables = {table: forget_later(table, frame, through) for table, frame in tables.items()}
-        if "prices" in tables:
-            _require_prices(tables["prices"], lake, through)
-    return follow_renames({table: frame for table, frame in tables.items() if frame.height})
+    return _read(lake, versions, through, {})
+
+
+def _read(
+    lake: Lake, versions: Mapping[str, int], through: dt.date | None, of_prices: Mapping[str, Any]
+) -> dict[str, pl.DataFrame]:
+    """Read tables; ``of_prices`` are arguments of `Lake.read` for the prices alone."""
+    tables = {}
+    for table, version in versions.items():
+        known = None if through is None else rows_known(table, through)
+        how = of_prices if table == "prices" else {}
+        rows = lake.read(table, version=version, filters=known, **how)
+        tables[table] = rows if through is None else forget_later(table, rows, through)
+    if through is not None and "prices" in tables and tables["prices"].is_empty():
+        raise DataError(f"The lake {lake.root} has no prices up to {through}; choose a later date.")
+    return follow_renames({table: rows for table, rows in tables.items() if rows.height or table == "prices"})
 
 
 def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
-    """Return the versions of the tables that a run reads: the newest, or those of an earlier state.
-
-    Parameters
-    ----------
-    lake
-        Lake with the tables.
-    as_of
-        Value of ``--as-of`` (`Lake.versions_as_of`); None for the newest versions.
-
-    Returns
-    -------
-    dict
-        Input table -> version.
-
-    Raises
-    ------
-    DataError
-        If nothing has been ingested, or nothing up to that time.
-    ConfigError
-        If ``as_of`` is neither a version nor a date or time.
-    """
+    """Return the versions of the tables that a run reads: the newest, or those of an earlier state."""
     all_versions = lake.versions() if as_of is None else lake.versions_as_of(as_of)
     versions = {
         table: version for table, version in all_versions.items() if table in (*INPUT_TABLES, "flags")
@@ -92,28 +74,9 @@ def read_market_tables(
 
     The prices come in the order in which they are stored, because sorting millions of rows takes longer than
     reading them and the market does not depend on their order.
-
-    Raises
-    ------
-    DataError
-        If there are no prices up to the session.
     """
-    tables = {
-        table: lake.read(table, version=versions[table]) for table in _OF_MARKET[1:] if table in versions
-    }
-    known = None if through is None else rows_known("prices", through)
-    prices = lake.read(
-        "prices", version=versions["prices"], columns=list(PRICE_COLUMNS), filters=known, ordered=False
-    )
-    if through is not None:
-        _require_prices(prices, lake, through)
-        tables = cut_tables(tables, through)
-    return follow_renames({"prices": prices, **{name: rows for name, rows in tables.items() if rows.height}})
-
-
-def _require_prices(prices: pl.DataFrame, lake: Lake, through: dt.date) -> None:
-    if prices.is_empty():
-        raise DataError(f"The lake {lake.root} has no prices up to {through}; choose a later date.")
+    of_market = {table: versions[table] for table in _OF_MARKET if table in versions}
+    return _read(lake, of_market, through, {"columns": list(PRICE_COLUMNS), "ordered": False})
 
 
 _DATED_BY: Final[Mapping[str, str]] = {
@@ -169,20 +132,7 @@ def forget_later(table: str, frame: pl.DataFrame, through: dt.date) -> pl.DataFr
 
 
 def cut_tables(tables: Mapping[str, pl.DataFrame], through: dt.date) -> dict[str, pl.DataFrame]:
-    """Cut tables of a source at the close of a session; tables without a known row are left out.
-
-    Parameters
-    ----------
-    tables
-        Table -> rows, as `pipelines.dataset.tables.read_tables` gives them.
-    through
-        The session.
-
-    Returns
-    -------
-    dict
-        Table -> known rows, in the order of the tables given.
-    """
+    """Cut tables of a source at the close of a session; tables without a known row are left out."""
     cut = {
         table: forget_later(table, frame.filter(rows_known(table, through)), through)
         for table, frame in tables.items()
@@ -207,16 +157,6 @@ def follow_renames(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame
     A row of ``ticker`` that is dated before ``from_date`` becomes one of ``new_ticker``, so that returns,
     histories and positions go on. A later row keeps its ticker: it belongs to another firm that took the
     ticker over. Where the source has the row under both names, the one under the new name counts.
-
-    Parameters
-    ----------
-    tables
-        Lake table -> rows. Renames that are not known yet must have been left out (`cut_tables`).
-
-    Returns
-    -------
-    dict
-        Lake table -> rows, sorted by key if a row was renamed.
     """
     tables = dict(tables)
     renames = tables.pop("renames", None)
@@ -229,19 +169,7 @@ def follow_renames(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame
 
 
 def renamed(rows: pl.DataFrame, renames: pl.DataFrame, key: list[str], dated_by: str) -> pl.DataFrame:
-    """Give rows with a ticker the newest one of their firm; see `follow_renames`.
-
-    Parameters
-    ----------
-    rows
-        Rows with the column ticker.
-    renames
-        Rows of the table ``renames`` that are known.
-    key
-        Columns that identify a row.
-    dated_by
-        Column with the date of a row.
-    """
+    """Give rows with a ticker the newest one of their firm; see `follow_renames`."""
     names = _names(renames)
     candidates = rows.filter(pl.col("ticker").is_in(names["ticker"].implode())).sort(dated_by)
     next_name = names.rename({"from_date": "until"})

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from pipelines.config.sections import ExecutionConfig
+from pipelines.config.sections import EngineConfig
 from pipelines.execution.pool import PoolEngine, memory_of_waiting
-from pipelines.execution.protocol import Engine, Finished, Hear, Raised, Report, Ticket, Work
+from pipelines.execution.protocol import Finished, Hear, Raised, Report, TaskEngine, Ticket, Work
 from pipelines.machine import Machine, fit_workers, this_machine
 
 Shared = TypeVar("Shared")
@@ -19,36 +19,16 @@ Result = TypeVar("Result")
 
 @contextmanager
 def open_engine(
-    config: ExecutionConfig,
+    config: EngineConfig,
     work: Work[Shared, Item, Result],
     jobs: int,
     needs: Sequence[float] | None = None,
     note: Callable[[str], None] = lambda _: None,
-) -> Iterator[Engine[Item, Result]]:
+) -> Iterator[TaskEngine[Item, Result]]:
     """Open an engine for a number of tasks; everything that it starts ends with the ``with`` block.
 
     ``pool`` computes as many tasks at once as fit the memory of this machine. It computes in this process if
     there is nothing to share out: one worker, one task, or a GPU.
-
-    Parameters
-    ----------
-    config
-        The section ``execution``.
-    work
-        What is computed.
-    jobs
-        Number of tasks.
-    needs
-        Memory of each task in bytes; None: each needs ``work.memory``.
-    note
-        Called with a sentence if the memory allows fewer workers than the config.
-
-    Raises
-    ------
-    ConfigError
-        If the engine cannot be started, or no machine of the cluster is large enough for a task.
-    DataError
-        If a task needs more memory than this machine has.
     """
     if config.engine == "ray":
         from pipelines.execution.ray import RayEngine

@@ -45,13 +45,7 @@ _ONE_THREAD = dict.fromkeys(
 
 
 class _Worker:
-    """A worker process, and the attempt that it computes; None while it is idle.
-
-    Parameters
-    ----------
-    prepare
-        ``module:function`` that the process calls at its start; empty for nothing.
-    """
+    """A worker process, and the attempt that it computes; None while it is idle."""
 
     def __init__(self, prepare: str = "") -> None:
         self.ticket: Ticket | None = None
@@ -146,15 +140,7 @@ def memory_of_waiting() -> float:
 
 
 class PoolEngine(Generic[Shared, Item, Result]):
-    """Computes tasks in single-threaded processes of this machine, which share one copy of the arrays.
-
-    Parameters
-    ----------
-    work
-        What is computed.
-    workers
-        Number of processes. They start when they are needed, and a lost one is replaced.
-    """
+    """Computes tasks in single-threaded processes of this machine, which share one copy of the arrays."""
 
     def __init__(self, work: Work[Shared, Item, Result], workers: int) -> None:
         self.slots = workers

@@ -37,50 +37,34 @@ Tell = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[Shared, Item, Result]):
-    """What is computed, for all tasks of one kind.
-
-    Attributes
-    ----------
-    call
-        Computes one task from the shared object, the task's own item, and a function that sends news. A
-        function of a module, so that other processes find it by name. It must not write to disk, and must
-        return the same result for the same arguments.
-    shared
-        What all tasks read, such as the arrays of a dataset. It is placed once per machine, and its arrays
-        are read-only views of that one copy.
-    memory
-        Estimate of the memory that one task needs in addition to ``shared``, in bytes.
-    device
-        Device of the tasks: ``cpu`` or ``cuda``.
-    code
-        Computes the digest of the code that results depend on. It must be the same on all machines.
-    portable
-        Returns ``shared`` without references to files of this machine, for workers that may be on another
-        one; None if ``shared`` refers to no file.
-    """
+    """What is computed, for all tasks of one kind."""
 
     call: Callable[[Shared, Item, Tell], Result]
+    """Computes one task from the shared object, the task's own item, and a function that sends news. A
+    function of a module, so that other processes find it by name. It must not write to disk, and must return
+    the same result for the same arguments."""
     shared: Shared
+    """What all tasks read, such as the arrays of a dataset. It is placed once per machine, and its arrays are
+    read-only views of that one copy."""
     memory: int
+    """Estimate of the memory that one task needs in addition to ``shared``, in bytes."""
     device: str
+    """Device of the tasks: ``cpu`` or ``cuda``."""
     code: Callable[[], str]
+    """Computes the digest of the code that results depend on. It must be the same on all machines."""
     portable: Callable[[Shared], Shared] | None = None
+    """Returns ``shared`` without references to files of this machine, for workers that may be on another one;
+    None if ``shared`` refers to no file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """One attempt at one task.
-
-    Attributes
-    ----------
-    job
-        Position of the task in the list of tasks.
-    attempt
-        Number of the attempt, from 1.
-    """
+    """One attempt at one task."""
 
     job: int
+    """Position of the task in the list of tasks."""
     attempt: int
+    """Number of the attempt, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +99,7 @@ Hear = Callable[[Ticket, Any], None]
 """Called in the parent with the news of an attempt."""
 
 
-class Engine(Protocol[Item_contra, Result_co]):
+class TaskEngine(Protocol[Item_contra, Result_co]):
     """Computes tasks somewhere. Used as a context manager: leaving it ends everything that it started."""
 
     @property
@@ -128,36 +112,14 @@ class Engine(Protocol[Item_contra, Result_co]):
         ...
 
     def wait(self, hear: Hear) -> Sequence[Report[Result_co]]:
-        """Wait for reports, and pass on news.
-
-        Returns
-        -------
-        sequence of Finished, Raised or Lost
-            At least one, unless nothing is under way: then the engine has no trace of any open attempt.
-        """
+        """Wait for reports, and pass on news."""
         ...
 
 
 def attempt(
-    call: Callable[[Shared, Item, Tell], Result],
-    shared: Shared,
-    item: Item,
-    ticket: Ticket,
-    tell: Tell,
+    call: Callable[[Shared, Item, Tell], Result], shared: Shared, item: Item, ticket: Ticket, tell: Tell
 ) -> Finished[Result] | Raised:
-    """Compute one attempt in a worker. Its prints and warnings become part of its log.
-
-    Parameters
-    ----------
-    call, shared
-        As in `Work`.
-    item
-        The task's own item.
-    ticket
-        The attempt.
-    tell
-        Sends news to the parent.
-    """
+    """Compute one attempt in a worker. Its prints and warnings become part of its log."""
     started, printed = time.monotonic(), io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
@@ -208,7 +170,7 @@ class Failed:
 
 
 def run_jobs(
-    engine: Engine[Item, Result],
+    engine: TaskEngine[Item, Result],
     jobs: int,
     item: Callable[[int], Item],
     hear: Callable[[int, Any], None] = lambda *_: None,
@@ -219,21 +181,6 @@ def run_jobs(
     pass. Every other error would come again, because a task is a pure function: it is not repeated. A task
     that fails does not stop the others. The next task starts before the caller gets a result, so that no
     worker is idle while the caller uses it.
-
-    Parameters
-    ----------
-    engine
-        Computes the attempts.
-    jobs
-        Number of tasks.
-    item
-        Task -> what is sent to the worker. Called at the start of every attempt.
-    hear
-        Called with the news of a task, only while the attempt that sends them is the newest.
-
-    Yields
-    ------
-    Completed or Failed
     """
     waiting, attempts = deque(range(jobs)), Counter[int]()
     under_way: dict[int, Ticket] = {}

@@ -11,13 +11,11 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from pipelines.config.sections import ExecutionConfig
+from pipelines.config.sections import EngineConfig
 from pipelines.errors import ConfigError
-from pipelines.execution.guard import Guard
 from pipelines.execution.protocol import Finished, Hear, Lost, Raised, Report, Ticket, Work, attempt
 
 if TYPE_CHECKING:
@@ -46,36 +44,19 @@ class _Needs:
 
 
 class RayEngine(Generic[Shared, Item, Result]):
-    """Computes tasks on the cluster of the config, or on a local one that ends with the command.
+    """Computes tasks on the cluster of the config, or on a local one that ends with the command."""
 
-    Parameters
-    ----------
-    config
-        The section ``execution``.
-    work
-        What is computed.
-    workers
-        Number of tasks at once, over all machines.
-    """
-
-    def __init__(self, config: ExecutionConfig, work: Work[Shared, Item, Result], workers: int) -> None:
+    def __init__(self, config: EngineConfig, work: Work[Shared, Item, Result], workers: int) -> None:
         self.slots = workers
         self._config, self._work = config, work
         self._under_way: dict[ray.ObjectRef[Any], Ticket] = {}
 
     def __enter__(self) -> Self:
-        """Connect, place the shared object, and check that a machine is large enough for a task.
-
-        Raises
-        ------
-        ConfigError
-            If Ray is not installed, no cluster answers, or no machine is large enough.
-        """
+        """Connect, place the shared object, and check that a machine is large enough for a task."""
         self._needs = _needs(self._config, self._work)
         _require_ray()
-        self._guard = Guard() if self._config.address is None else None
         try:
-            _connect(self._config, self.slots, self._guard)
+            _connect(self._config, self.slots)
             _require_room(self._needs)
             self._start()
         except BaseException:
@@ -105,8 +86,6 @@ class RayEngine(Generic[Shared, Item, Result]):
 
         self._under_way.clear()
         ray.shutdown()  # ends the tasks of this command, and the cluster if it was started here
-        if self._guard is not None:
-            self._guard.end()
 
     def submit(self, ticket: Ticket, item: Item) -> None:
         """Hand the attempt to Ray, which places it on a machine with enough room."""
@@ -177,7 +156,7 @@ def _attempt(shared: Any, item: Any, ticket: Ticket, mailbox: Any, code: Any) ->
     return attempt(call, value, item, ticket, lambda news: mailbox.put.remote(ticket, news))
 
 
-def _needs(config: ExecutionConfig, work: Work[Any, Any, Any]) -> _Needs:
+def _needs(config: EngineConfig, work: Work[Any, Any, Any]) -> _Needs:
     on_gpu = work.device != "cpu"
     if on_gpu != (config.gpus_per_task > 0):
         cure = "set execution.gpus_per_task" if on_gpu else "set device: cuda, or gpus_per_task: 0"
@@ -202,19 +181,18 @@ def _require_ray() -> None:
         raise ConfigError("This process is connected with a Ray cluster already; call ray.shutdown() first.")
 
 
-def _connect(config: ExecutionConfig, workers: int, guard: Guard | None) -> None:
+def _connect(config: EngineConfig, workers: int) -> None:
     import ray
 
     local: dict[str, Any] = {} if config.address else {"num_cpus": workers, "include_dashboard": False}
     try:
-        with guard.marking() if guard is not None else nullcontext():
-            ray.init(
-                address=config.address or "local",
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                configure_logging=True,
-                **local,
-            )
+        ray.init(
+            address=config.address or "local",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+            **local,
+        )
         # Ray prints notices of lost workers on stdout, which is for results; `Lost` tells the parent
         vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:

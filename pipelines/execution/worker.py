@@ -24,19 +24,7 @@ _PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the par
 
 
 def main(pipe: int, parent: int, prepare: str) -> None:
-    """Compute tasks until the parent closes its end of the connection.
-
-    Parameters
-    ----------
-    pipe
-        Descriptor of the connection with the parent. An empty message announces the descriptor of a shared
-        object, which the tasks after it read.
-    parent
-        Process id of the parent.
-    prepare
-        ``module:function`` to call before that, such as one that imports what the tasks need. Empty for
-        nothing.
-    """
+    """Compute tasks until the parent closes its end of the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends this one
     end_with(parent)
     connection = Connection(pipe)

@@ -15,8 +15,7 @@ from models.explain.groups import GroupAttribution
 from models.fitted import Fitted
 from models.fitting.losses import SCALE_FREE
 from models.registry import MODELS
-from pipelines.config.load import settings_of
-from pipelines.config.models import registry_name
+from pipelines.config.models import model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.errors import DataError
@@ -135,9 +134,9 @@ def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Un
     """
     label, sessions = config.label, "session" if config.label.horizon == 1 else "sessions"
     entry = MODELS[registry_name(config, model)]
-    if not entry.has_unit:
+    if not entry.build.has_unit:
         return Unit("", 1.0, "none", f"none, because {model} is a fixed rule that only ranks firms")
-    loss = settings_of(config, model)[1]["loss"]
+    loss = model_settings(config, model).fit.loss
     if entry.kind == "neural" and loss in SCALE_FREE and not calibrated:
         why = (
             "no checkpoint is left that says whether its forecasts were calibrated"

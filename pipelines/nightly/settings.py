@@ -10,8 +10,7 @@ from typing import Final
 import polars as pl
 
 from backtest.books.book import Book
-from pipelines.config.load import settings_of
-from pipelines.config.models import registry_name
+from pipelines.config.models import model_settings
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_text
@@ -69,12 +68,13 @@ def traded_settings(config: Config) -> Settings:
 
 def trained_settings(config: Config, model: str) -> Settings:
     """Return the settings that decide the signals of a model: universe, features, label, model and seeds."""
-    own, fit = settings_of(config, model)
+    one = model_settings(config, model)
+    own, fit = one.options.model_dump(mode="json"), one.fit.model_dump(mode="json")
     settings = {
         "universe": config.universe.model_dump(mode="json"),
         "features": config.features.model_dump(mode="json"),
         "label": config.label.model_dump(mode="json", exclude={"extra_delays"}),
-        "model": {"name": model, "kind": registry_name(config, model), **own, "fit": fit},
+        "model": {"name": model, "kind": one.registered, **own, "fit": fit},
         "seeds": list(config.seeds),
     }
     return dict(masked_settings(json.loads(json.dumps(settings))))

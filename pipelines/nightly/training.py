@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
+from backtest.splits.folds import LivePlan
 from pipelines.audit.command import audit_before_training
 from pipelines.config.nightly import RetrainConfig
 from pipelines.config.schema import Config
-from pipelines.config.sections import LiveFoldConfig
 from pipelines.errors import ConfigError
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import ModelVersion, Retraining
@@ -124,7 +124,7 @@ def live_config(config: Config, session: dt.date) -> Config:
         valid = folds.valid
     if train is None and folds.scheme in ("rolling", "live"):
         train = folds.train
-    live = LiveFoldConfig(scheme="live", through=session, train=train, valid=valid, embargo=folds.embargo)
+    live = LivePlan(through=session, train=train, valid=valid, embargo=folds.embargo)
     return config.model_copy(update={"folds": live, "models": {model: config.models[model]}})
 
 

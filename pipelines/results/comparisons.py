@@ -30,6 +30,7 @@ from backtest.inference.multiple import confidence_set, superior_books
 from backtest.inference.overfitting import deflated_sharpe, probabilistic_sharpe
 from backtest.splits.folds import Fold
 from features.arrays import FloatArray
+from models.registry import benchmarks
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import n_paths, path_of_tests
@@ -38,7 +39,7 @@ from pipelines.results.evaluate import Evaluation, evaluate, forecasts_to_arrays
 from pipelines.results.tables import of_book, table
 from pipelines.run.completeness import common_dates, restrict_to_dates
 
-BASELINES: Final[Mapping[str, str]] = MappingProxyType({"ridge": "ridge", "lightgbm": "LightGBM"})
+BASELINES: Final[Mapping[str, str]] = MappingProxyType(benchmarks())
 """Models that every other model is compared with, and their titles."""
 
 MIN_DEFLATED_SHARPE: Final = 0.95

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import json
 import shlex
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,21 +45,14 @@ def checkpoint_exists(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """The contents of a checkpoint, which can be sent to another process.
-
-    Attributes
-    ----------
-    folder
-        Where it was read, for messages.
-    state
-        The fitted model as plain values.
-    inputs
-        The inputs of its fold.
-    """
+    """The contents of a checkpoint, which can be sent to another process."""
 
     folder: Path
+    """Where it was read, for messages."""
     state: FittedState
+    """The fitted model as plain values."""
     inputs: FoldInputs
+    """The inputs of its fold."""
 
     def restore(self) -> Fitted:
         """Build the fitted model; DataError if the contents are not those of a model."""
@@ -97,13 +89,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def load_checkpoint(folder: Path) -> tuple[Fitted, FoldInputs]:
-    """Read a fitted model and the inputs of its fold.
-
-    Raises
-    ------
-    DataError
-        If the folder is missing, incomplete or corrupted, or was written before groups were stored by name.
-    """
+    """Read a fitted model and the inputs of its fold."""
     checkpoint = read_checkpoint(folder)
     return checkpoint.restore(), checkpoint.inputs
 
@@ -130,34 +116,26 @@ def _cure(folder: Path) -> str:
 _NUMBERS = "numbers"
 
 
-class TaskSnapshots(ABC):
-    """Stores the newest snapshot of one training of a task.
-
-    Parameters
-    ----------
-    path
-        The file in the run's folder.
-    """
+class FileSnapshotStore:
+    """Stores the newest snapshot of one training of a task in a file, whose folder the first save creates."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    @abstractmethod
     def read(self) -> bytes | None:
         """Return the stored content; None if there is none."""
+        return self.path.read_bytes() if self.path.is_file() else None
 
-    @abstractmethod
     def write(self, content: bytes) -> None:
-        """Replace the stored content."""
+        """Replace the stored content, atomically."""
+        write_bytes(self.path, content)
+
+    def at(self, path: Path) -> Self:
+        """Return the store of another file of the same folder."""
+        return type(self)(path)
 
     def load(self) -> Snapshot | None:
-        """Read the snapshot; None if there is none.
-
-        Raises
-        ------
-        DataError
-            If the content is corrupted.
-        """
+        """Read the snapshot; None if there is none, DataError if the content is corrupted."""
         try:
             content = self.read()
             return None if content is None else Snapshot(load(content), _metadata(content)[_NUMBERS])
@@ -172,10 +150,6 @@ class TaskSnapshots(ABC):
         """Return the store of another snapshot of the same task, in a file next to this one."""
         return self.at(self.path.with_name(f"{self.path.stem}-{name}{self.path.suffix}"))
 
-    @abstractmethod
-    def at(self, path: Path) -> Self:
-        """Return the store of another file of the same folder."""
-
     def unusable(self, error: Exception) -> DataError:
         """Return the error of a snapshot that cannot be resumed, which names the file and the cure."""
         reason = " ".join(str(error).split())
@@ -183,22 +157,6 @@ class TaskSnapshots(ABC):
             f"The snapshot {self.path} cannot be resumed ({reason}); delete it and run 'peerglass train' "
             "again, which restarts only this training."
         )
-
-
-class FileSnapshotStore(TaskSnapshots):
-    """Stores a snapshot in its file, whose folder is created by the first save."""
-
-    def read(self) -> bytes | None:
-        """Return the file's content; None if there is no file."""
-        return self.path.read_bytes() if self.path.is_file() else None
-
-    def write(self, content: bytes) -> None:
-        """Replace the file, atomically."""
-        write_bytes(self.path, content)
-
-    def at(self, path: Path) -> Self:
-        """Return the store of another file."""
-        return type(self)(path)
 
     def delete(self) -> None:
         """Remove the file, and what killed processes have left of it, when its training is stored."""
@@ -214,18 +172,8 @@ class SavedSnapshot:
     content: bytes
 
 
-class RelayedSnapshotStore(TaskSnapshots):
-    """Stores a snapshot with the parent.
-
-    Parameters
-    ----------
-    path
-        The file in the run's folder, which this process may not see.
-    contents
-        File -> content at the start of the task.
-    send
-        Sends the new content to the parent.
-    """
+class RelayedSnapshotStore(FileSnapshotStore):
+    """Stores a snapshot with the parent."""
 
     def __init__(
         self, path: Path, contents: Mapping[Path, bytes], send: Callable[[SavedSnapshot], None]

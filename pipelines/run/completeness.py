@@ -22,13 +22,7 @@ Key = tuple[str, int, int]
 
 
 def require_test(config: Config, run_id: str) -> None:
-    """Refuse to measure or explain test forecasts of a run whose folds have no test.
-
-    Raises
-    ------
-    ConfigError
-        If the folds are live.
-    """
+    """Refuse to measure or explain test forecasts of a run whose folds have no test."""
     if config.folds.scheme == "live":
         raise ConfigError(
             f"Run {run_id} was trained for use, through {config.folds.through}, and has no test forecasts; "
@@ -47,15 +41,7 @@ def committed_tasks(run_id: str, lake: Lake) -> pl.DataFrame:
 def missing_tasks(
     models: Iterable[str], folds: Iterable[int], seeds: Iterable[int], forecasts: pl.DataFrame
 ) -> tuple[Key, ...]:
-    """List the tasks of a run that have no forecasts, in the order of models, folds and seeds.
-
-    Parameters
-    ----------
-    models, folds, seeds
-        The models, folds and seeds of the config; every combination is a task.
-    forecasts
-        Rows of the run in the lake's table ``forecasts``; the columns model, fold and seed are used.
-    """
+    """List the tasks of a run that have no forecasts, in the order of models, folds and seeds."""
     present = set(forecasts.select("model", "fold", "seed").unique().iter_rows())
     planned = [(model, fold, seed) for model in models for fold in folds for seed in seeds]
     return tuple(key for key in planned if key not in present)
@@ -101,20 +87,7 @@ def forecast_by_all(forecasts: Iterable[FloatArray]) -> npt.NDArray[np.bool_]:
 def common_dates(forecasts: Mapping[str, Mapping[int, FloatArray]]) -> npt.NDArray[np.bool_]:
     """Find the dates on which every seed of every model has at least one forecast.
 
-    Parameters
-    ----------
-    forecasts
-        model -> seed -> array of shape (T, N); NaN where there is no forecast.
-
-    Returns
-    -------
-    ndarray of shape (T,)
-        True on the dates on which all models can be compared.
-
-    Raises
-    ------
-    DataError
-        If there is no such date.
+    True on the dates on which all models can be compared.
     """
     common_T = forecast_by_all(seed_TN for seeds in forecasts.values() for seed_TN in seeds.values())
     if not common_T.any():
@@ -149,15 +122,6 @@ def comparable_folds(
     A model's validation score is a mean over folds: a model that lacks a hard fold would look better than the
     others. A seed that a model lacks on every fold is ignored, because the model's ensemble then consists of
     the other seeds.
-
-    Parameters
-    ----------
-    folds
-        Folds of the run.
-    missing
-        Tasks without forecasts.
-    forecasts
-        Rows of the run in the lake's table ``forecasts``; the columns model, fold and seed are used.
     """
     in_use = set(forecasts.select("model", "seed").unique().iter_rows())
     lacking = {fold for model, fold, seed in missing if (model, seed) in in_use}

@@ -49,58 +49,40 @@ class Evaluated(Protocol):
 
 
 class EvaluationRecord(BaseModel):
-    """Settings and code that the tables of an evaluation were computed with.
-
-    Attributes
-    ----------
-    evaluation
-        Id of the evaluation.
-    made_at
-        When it was last computed. A report shows the newest evaluation by default.
-    backtest
-        Books, costs and execution delay.
-    rates
-        `file_digest` of the file of risk-free rates that was used; None if the rate is a number.
-    borrow_fees
-        `file_digest` of the file of borrow fees that was used; None without one.
-    delays
-        Label delays at which forecasts were measured; the delay used in training comes first.
-    code
-        Digest of the code that measured the forecasts.
-    commit
-        Git commit of that code.
-    trials
-        Number of trials that counted at that time. What is shown counts again.
-    missing
-        Tasks (model, fold, seed) of the run that had no forecasts.
-    incomplete
-        Description of the missing tasks; None for a complete run.
-    dates, first, last
-        Number of dates that all models forecast, and the first and last of these dates.
-    periods_per_year
-        Sessions in a year, which annual figures use.
-    tested
-        Description of the dates that the folds test, and of those that they do not; empty without folds.
-    """
+    """Settings and code that the tables of an evaluation were computed with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     evaluation: str
+    """Id of the evaluation."""
     made_at: dt.datetime
+    """When it was last computed. A report shows the newest evaluation by default."""
     backtest: BacktestConfig
+    """Books, costs and execution delay."""
     rates: str | None = None
+    """`file_digest` of the file of risk-free rates that was used; None if the rate is a number."""
     borrow_fees: str | None = None
+    """`file_digest` of the file of borrow fees that was used; None without one."""
     delays: tuple[int, ...]
+    """Label delays at which forecasts were measured; the delay used in training comes first."""
     code: str
+    """Digest of the code that measured the forecasts."""
     commit: str
+    """Git commit of that code."""
     trials: int
+    """Number of trials that counted at that time. What is shown counts again."""
     missing: tuple[tuple[str, int, int], ...] = ()
+    """Tasks (model, fold, seed) of the run that had no forecasts."""
     incomplete: str | None = None
+    """Description of the missing tasks; None for a complete run."""
     dates: int
     first: dt.date
     last: dt.date
+    """Number of dates that all models forecast, and the first and last of these dates."""
     periods_per_year: float = SESSIONS_PER_YEAR
+    """Sessions in a year, which annual figures use."""
     tested: str = ""
+    """Description of the dates that the folds test, and of those that they do not; empty without folds."""
 
     @property
     def assumptions(self) -> str:
@@ -216,13 +198,7 @@ def store_evaluation(
 
 
 def list_evaluations(run: Evaluated) -> list[StoredEvaluation]:
-    """List a run's evaluations, newest first.
-
-    Raises
-    ------
-    DataError
-        If a record cannot be read.
-    """
+    """List a run's evaluations, newest first."""
     found = []
     for path in (run.folder / _FOLDER).glob(f"[!.]*/{_RECORD}"):
         again = f"delete that folder and run 'peerglass backtest {run.run_id}' again"
@@ -238,13 +214,7 @@ def newest_evaluation(run: Evaluated) -> StoredEvaluation | None:
 
 
 def find_evaluation(run: Evaluated, name: str) -> StoredEvaluation:
-    """Return the evaluation of a run with this id, or with this unique prefix of its id.
-
-    Raises
-    ------
-    ConfigError
-        If no evaluation or more than one matches.
-    """
+    """Return the evaluation of a run with this id, or with this unique prefix of its id."""
     known = list_evaluations(run)
     matches = [one for one in known if one.record.evaluation.startswith(name)]
     if len(matches) == 1:

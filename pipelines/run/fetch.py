@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 
-from pipelines.config.load import build_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError
@@ -22,17 +21,7 @@ from pipelines.sources.settings import FilesSourceConfig, YFinanceSourceConfig
 
 
 def make_source(config: Config, *, through: dt.date | None = None) -> Source | LiveSource:
-    """Build the source of a config.
-
-    Parameters
-    ----------
-    config
-        Names the source.
-    through
-        The last session that is delivered; None for everything. A source that delivers its whole scope then
-        delivers what it knew at the close of that session (`pipelines.sources.base`). Yahoo's prices end
-        there; its other tables, and the SEC's statements, say themselves since when each row is known.
-    """
+    """Build the source of a config."""
     settings = config.source
     if settings.kind == "yfinance":
         from pipelines.sources.yahoo import YFinanceSource
@@ -50,10 +39,9 @@ def _whole_source(config: Config) -> Source:
     """Build a source that always delivers its whole scope."""
     settings = config.source
     if settings.kind == "simulated":
-        from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
+        from pipelines.sources.simulated.source import SimulatedSource
 
-        market = build_settings(MarketConfig, settings.market, "source.market")
-        return SimulatedSource(market, seed=settings.seed)
+        return SimulatedSource(settings.market, seed=settings.seed)
     if settings.kind == "files":
         return _files_source(settings)
     from pipelines.sources.sample import SampleSource
@@ -62,15 +50,7 @@ def _whole_source(config: Config) -> Source:
 
 
 def check_source(config: Config) -> None:
-    """Read the files of a config's source as an ingest would, and store nothing. Other sources are not asked.
-
-    Raises
-    ------
-    ConfigError
-        If a setting of the source is wrong.
-    DataError
-        If a file is missing or lacks a column, or most rows of a table break their contract.
-    """
+    """Read the files of a config's source as an ingest would, and store nothing; ask no other source."""
     if config.source.kind == "files":
         source = _files_source(config.source)
         check_tables(source.name, source.fetch().tables, dt.datetime.now(dt.UTC), {})
@@ -136,21 +116,6 @@ def ingest_config(
     The summary is also printed if the source stops before its end. If the lake holds prices of sessions after
     ``through``, the source is read up to the last of them instead, because a source that delivers its whole
     scope withdraws what it no longer delivers. Repeating an earlier night therefore withdraws nothing.
-
-    Parameters
-    ----------
-    config
-        Names the source and the lake.
-    echo
-        Prints the summary.
-    progress
-        Reports progress; None makes a new one.
-    through
-        The last session to ingest; None for everything that the source has.
-    replace
-        Whether the delivery may withdraw or change most of the rows in the lake.
-    wait
-        Whether to wait for another process that writes to the lake, instead of raising `DataError`.
     """
     progress = progress or Progress()
     lake = open_lake(config, progress.note)

@@ -50,15 +50,7 @@ def installed(library: str) -> str:
 
 @functools.cache
 def folders_digest(*folders: str, without: str | None = None) -> str:
-    """Digest of the Python files in folders of the packages, below each of them, as :func:`source_digest`.
-
-    Parameters
-    ----------
-    folders
-        Relative to the folder of the packages, such as ``backtest/splits``.
-    without
-        A folder below one of them that does not count.
-    """
+    """Digest of the Python files in folders of the packages, below each of them, as :func:`source_digest`."""
     files = {path for folder in folders for path in (_ROOT / folder).rglob("*.py")}
     apart = set() if without is None else set((_ROOT / without).rglob("*.py"))
     return source_digest(files - apart, _ROOT)
@@ -126,18 +118,12 @@ def _is_text(statement: ast.stmt) -> bool:
 
 @dataclasses.dataclass(eq=False)
 class _Walk:
-    """State of one :func:`fingerprint`.
-
-    Attributes
-    ----------
-    home
-        Package of the first function that is described. It is followed even if it is an installed library.
-    seen
-        Objects described so far, by their id. They are kept alive, so that no id is used twice.
-    """
+    """State of one :func:`fingerprint`."""
 
     home: str | None = None
+    """Package of the first function that is described. It is followed even if it is an installed library."""
     seen: dict[int, object] = dataclasses.field(default_factory=dict)
+    """Objects described so far, by their id. They are kept alive, so that no id is used twice."""
 
     def describe(self, value: Any) -> Any:  # noqa: ANN401, PLR0911
         """Describe a value by nested tuples of plain values."""

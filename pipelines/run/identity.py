@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from pipelines.config.load import digest, settings_of
-from pipelines.config.models import KEY, registry_name
+from pipelines.config.load import digest
+from pipelines.config.models import KEY, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.device import resolve_device
@@ -35,31 +35,21 @@ _SHOWN = 60  # maximum number of characters of a value in a sentence
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Everything that forecasts depend on.
-
-    Attributes
-    ----------
-    settings
-        Settings with every default filled in: universe, features by name, label, folds, seeds, and models
-        with their fit settings.
-    code
-        `code_digest`.
-    libraries
-        Versions of `LIBRARIES`.
-    device
-        ``cpu`` or ``cuda``.
-    lake
-        Absolute path or URL of the lake.
-    tables
-        Lake table -> id of the Delta table, and the version that is read.
-    """
+    """Everything that forecasts depend on."""
 
     settings: Mapping[str, Any]
+    """Settings with every default filled in: universe, features by name, label, folds, seeds, and models with
+    their fit settings."""
     code: str
+    """`code_digest`."""
     libraries: Mapping[str, str]
+    """Versions of `LIBRARIES`."""
     device: str
+    """``cpu`` or ``cuda``."""
     lake: str
+    """Absolute path or URL of the lake."""
     tables: Mapping[str, TableVersion]
+    """Lake table -> id of the Delta table, and the version that is read."""
 
     @property
     def digest(self) -> str:
@@ -103,21 +93,7 @@ def build_identity(
     tables: Mapping[str, TableVersion],
     warm_starts: Mapping[str, str],
 ) -> Identity:
-    """Build the identity of a run: a config on these tables.
-
-    Parameters
-    ----------
-    config
-        The configuration.
-    dataset
-        Built from these tables; gives the names of the features.
-    lake
-        Absolute path or URL of the lake, with secrets masked.
-    tables
-        The tables that are read.
-    warm_starts
-        Model -> id of the run whose day encoder it starts from (`pipelines.run.warm_start.warm_start_runs`).
-    """
+    """Build the identity of a run: a config on these tables."""
     return Identity(
         settings=forecasting_settings(config, dataset, warm_starts),
         code=code_digest(),
@@ -167,11 +143,10 @@ def _model(config: Config, model: str, warm_starts: Mapping[str, str]) -> Settin
     from models.fitting.config import BASELINES_READ
     from models.registry import MODELS
 
-    registered = registry_name(config, model)
-    own, fit = settings_of(config, model)
-    if MODELS[registered].kind == "baseline":
-        fit = {name: fit[name] for name in BASELINES_READ}
-    settings = {**own, KEY: registered, "fit": fit}
+    one = model_settings(config, model)
+    read = set(BASELINES_READ) if MODELS[one.registered].kind == "baseline" else None
+    fit = one.fit.model_dump(mode="json", include=read)
+    settings = {**one.options.model_dump(mode="json"), KEY: one.registered, "fit": fit}
     return settings | ({"init_from": warm_starts[model]} if model in warm_starts else {})
 
 

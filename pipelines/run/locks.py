@@ -30,89 +30,55 @@ _NOTICE = 30.0  # seconds between two messages of a waiting process
 
 
 class Locks(ExitStack):
-    """The locks that a command holds; leaving its ``with`` block releases them.
-
-    Parameters
-    ----------
-    wait
-        Whether to wait until another process releases a lock. If False, a lock that is held elsewhere raises
-        `DataError` at once.
-    notify
-        Called with a message that names the other process, once when waiting starts and every 30 seconds
-        after that.
-    """
+    """The locks that a command holds; leaving its ``with`` block releases them."""
 
     def __init__(self, *, wait: bool, notify: Callable[[str], None]) -> None:
         super().__init__()
         self._wait, self._notify = wait, notify
 
     def lock_run(self, folder: Path) -> None:
-        """Lock the folder of a run. A folder that holds nothing else in the end is removed with the lock.
-
-        Raises
-        ------
-        DataError
-            If another process holds the lock and ``wait`` is False, or if the folder is not writable.
-        """
-        what = f"The run {folder.name}"
-        self.enter_context(_hold(folder / ".lock", what, wait=self._wait, notify=self._notify))
+        """Lock the folder of a run. A folder that holds nothing else in the end is removed with the lock."""
+        self._lock(folder / ".lock", f"The run {folder.name}")
         self.callback(_remove_if_empty, folder)  # runs before the lock is released
 
     def lock_search(self, folder: Path) -> None:
-        """Lock the folder of a search for settings. Raises the same errors as `lock_run`."""
-        what = f"The search {folder.name}"
-        self.enter_context(_hold(folder / ".lock", what, wait=self._wait, notify=self._notify))
+        """Lock the folder of a search for settings."""
+        self._lock(folder / ".lock", f"The search {folder.name}")
 
     def lock_lake(self, lake: str) -> None:
         """Lock a lake against ingests and every other command that changes its rows or files.
 
-        Raises the same errors as `lock_run`. The lock of a lake on an object store is a file in the user's
-        cache on this machine, so processes of other machines or users do not see it. Delta Lake keeps
-        concurrent commits of such processes consistent.
+        The lock of a lake on an object store is a file in the user's cache on this machine, so processes of
+        other machines or users do not see it. Delta Lake keeps concurrent commits of such processes
+        consistent. The other locks of a lake have the same limit, and an ingest does not wait for them.
         """
-        what = f"The lake {redact(canonical_location(lake))}"
-        self.enter_context(_hold(_in_lake(lake, ".ingest"), what, wait=self._wait, notify=self._notify))
+        self._lock_in_lake(lake, ".ingest", "The lake")
 
     def lock_nights(self, lake: str, config_name: str) -> None:
-        """Lock the nights of a config on a lake, so that no night is played twice at once.
-
-        Raises the same errors as `lock_run`, and has the same limits as `lock_lake`.
-        """
-        what = f"The night of {config_name} on the lake {redact(canonical_location(lake))}"
-        path = _in_lake(lake, f".nights-{config_name}")
-        self.enter_context(_hold(path, what, wait=self._wait, notify=self._notify))
+        """Lock the nights of a config on a lake, so that no night is played twice at once."""
+        self._lock_in_lake(lake, f".nights-{config_name}", f"The night of {config_name} on the lake")
 
     def lock_signals(self, lake: str) -> None:
-        """Lock the signals in a lake, whose revisions are numbered one at a time.
-
-        An ingest into the lake does not wait for it. Raises the same errors as `lock_run`. A lake on an
-        object store is locked as in `lock_lake`.
-        """
-        what = f"The signals in the lake {redact(canonical_location(lake))}"
-        path = _in_lake(lake, ".signals")
-        self.enter_context(_hold(path, what, wait=self._wait, notify=self._notify))
+        """Lock the signals in a lake, whose revisions are numbered one at a time."""
+        self._lock_in_lake(lake, ".signals", "The signals in the lake")
 
     def lock_promotions(self, lake: str) -> None:
-        """Lock the aliases of the model versions in a lake, which are changed one at a time.
-
-        An ingest into the lake does not wait for it. Raises the same errors as `lock_run`. A lake on an
-        object store is locked as in `lock_lake`.
-        """
-        what = f"The registry in the lake {redact(canonical_location(lake))}"
-        self.enter_context(_hold(_in_lake(lake, ".promotions"), what, wait=self._wait, notify=self._notify))
+        """Lock the aliases of the model versions in a lake, which are changed one at a time."""
+        self._lock_in_lake(lake, ".promotions", "The registry in the lake")
 
     def lock_existing_lake(self, lake: Lake) -> None:
         """Lock a lake as `lock_lake` does. Nothing is locked or created if the lake is empty."""
         if lake.versions():
             self.lock_lake(lake.root)
 
+    def _lock_in_lake(self, lake: str, name: str, what: str) -> None:
+        where = canonical_location(lake)
+        folder = Path.home() / ".cache" / "peerglass" / "locks" if is_url(where) else Path(where)
+        path = folder / f"{digest(where) if is_url(where) else ''}{name}.lock"
+        self._lock(path, f"{what} {redact(where)}")
 
-def _in_lake(lake: str, name: str) -> Path:
-    """Path of a lock file of a lake; for a lake on an object store, in the user's cache."""
-    where = canonical_location(lake)
-    if is_url(where):
-        return Path.home() / ".cache" / "peerglass" / "locks" / f"{digest(where)}{name}.lock"
-    return Path(where) / f"{name}.lock"
+    def _lock(self, path: Path, what: str) -> None:
+        self.enter_context(_hold(path, what, wait=self._wait, notify=self._notify))
 
 
 @contextmanager
@@ -167,10 +133,7 @@ def _make(folder: Path) -> None:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    """Remove a folder that holds only its lock, which this process holds.
-
-    A process that waits for the removed lock notices that it is gone, and makes a new one.
-    """
+    """Remove a folder that holds only its lock, which this process holds."""
     lock = folder / ".lock"
     locking = (lock, _note(lock))
     if folder.is_dir() and all(path in locking for path in folder.iterdir()):

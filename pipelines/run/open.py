@@ -44,31 +44,6 @@ def prepare_run(
     """Create the run of a config on the data in its lake, record it, and build its dataset.
 
     A config on the same data is the same run, so repeating a command continues it.
-
-    Parameters
-    ----------
-    config
-        The configuration.
-    progress
-        Reports progress and notes.
-    as_of
-        Earlier state of the lake to read; None for the newest.
-    locks
-        If given, the run's folder is locked. Required by commands that write into the folder.
-    record
-        Whether to write the settings and the identity into the run's folder. A command that may end without a
-        result leaves it to `record_run`, so that no run without contents stays behind.
-
-    Returns
-    -------
-    run : Run
-    dataset : Dataset
-    lake : Lake
-
-    Raises
-    ------
-    DataError
-        If nothing has been ingested, or the machine has less memory than one worker needs.
     """
     lake = open_lake(config, progress.note)
     versions = input_versions(lake, as_of)
@@ -98,26 +73,6 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
     """Create the run of a config on a dataset that was built from these versions of the lake's tables.
 
     The lake records which versions the run reads. `record_run` writes the run's settings into its folder.
-
-    Parameters
-    ----------
-    config
-        The configuration.
-    lake
-        The lake.
-    versions
-        Input table -> version.
-    dataset
-        Dataset of the config at these versions, cut at `Config.through`.
-    progress
-        Receives a note of how the run differs from the latest one of its name.
-    locks
-        If given, the run's folder is locked, and brought up to date with its copy in ``output_store``.
-
-    Raises
-    ------
-    DataError
-        If there are fewer sessions than a fold needs; the run's folder is not created then.
     """
     plan_folds(dataset, config)
     location, tables = masked(canonical_location(lake.root)), lake.with_table_ids(versions)
@@ -135,26 +90,7 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
 def reopen_run(
     name: str, output: Path, progress: Progress, locks: Locks | None = None
 ) -> tuple[Run, Dataset, Lake]:
-    """Open an earlier run and build its dataset from exactly the data versions that it recorded.
-
-    Parameters
-    ----------
-    name
-        Id of the run, a unique prefix of it, or its folder.
-    output
-        Folder that holds the runs.
-    progress
-        Reports progress and notes.
-    locks
-        If given, the run's folder is locked. Required by commands that write into the folder.
-
-    Raises
-    ------
-    ConfigError
-        If no run or more than one matches.
-    DataError
-        If the lake no longer holds the tables that the run was made on.
-    """
+    """Open an earlier run and build its dataset from exactly the data versions that it recorded."""
     run = open_run(name, output)
     if locks is not None:
         locks.lock_run(run.folder)
@@ -162,24 +98,14 @@ def reopen_run(
 
 
 def load_run_data(run: Run, progress: Progress) -> tuple[Dataset, Lake]:
-    """Build a run's dataset from exactly the data versions that it recorded.
-
-    Raises
-    ------
-    DataError
-        If the lake no longer holds the tables that the run was made on.
-    """
+    """Build a run's dataset from exactly the data versions that it recorded."""
     lake = _lake_of(run, progress)
     with progress.stage("dataset"):
         return _build(run.config, lake, run.versions, progress), lake
 
 
 def _build(config: Config, lake: Lake, versions: Mapping[str, int], progress: Progress) -> Dataset:
-    """Build a dataset whose features are in the feature store.
-
-    The prices are let go before, and the series that features share afterwards, so that neither takes memory
-    during training.
-    """
+    """Build a dataset whose features are in the feature store."""
     market = build_market(read_market_tables(lake, versions, config.through), config)
     inputs = {table: version for table, version in versions.items() if table == "inputs"}
     tables = read_tables(lake, inputs, config.through) if inputs else {}
@@ -189,13 +115,7 @@ def _build(config: Config, lake: Lake, versions: Mapping[str, int], progress: Pr
 
 
 def load_run_market(run: Run, progress: Progress) -> tuple[Market, Lake]:
-    """Build prices, universe and labels from exactly the data versions that a run recorded, without features.
-
-    Raises
-    ------
-    DataError
-        If the lake no longer holds the tables that the run was made on.
-    """
+    """Build prices, universe and labels from the data versions that a run recorded, without features."""
     lake = _lake_of(run, progress)
     with progress.stage("prices"):
         tables = read_market_tables(lake, run.versions, run.config.through)

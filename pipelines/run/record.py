@@ -29,24 +29,16 @@ _RUN_ID = re.compile(r"^[a-z][a-z0-9_-]{0,60}$")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One configuration on one version of the data.
-
-    Attributes
-    ----------
-    run_id
-        Name of the config and digest of the identity. The same command gives the same run.
-    config
-        The settings. Settings that change no forecast are those of the last command.
-    identity
-        Everything that the forecasts depend on; None for a temporary run, which is never recorded.
-    folder
-        Folder of the run's files.
-    """
+    """One configuration on one version of the data."""
 
     run_id: str
+    """Name of the config and digest of the identity. The same command gives the same run."""
     config: Config
+    """The settings. Settings that change no forecast are those of the last command."""
     identity: Identity | None
+    """Everything that the forecasts depend on; None for a temporary run, which is never recorded."""
     folder: Path
+    """Folder of the run's files."""
 
     @property
     def tables(self) -> Mapping[str, TableVersion]:
@@ -148,23 +140,7 @@ def list_records(output: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def open_run(name: str, output: Path = Path("data/runs")) -> Run:
-    """Open a run.
-
-    Parameters
-    ----------
-    name
-        Id of the run, a unique prefix of it, ``latest`` for the run that was started last, or the run's
-        folder.
-    output
-        Folder that holds the runs; not used if ``name`` is a folder.
-
-    Raises
-    ------
-    ConfigError
-        If no run or more than one matches, or if an environment variable has changed a setting of the run.
-    DataError
-        If the run's folder is damaged, or was recorded by an older version of Peerglass.
-    """
+    """Open a run."""
     return _open(Path(name) if (Path(name) / _RECORD).is_file() else find_folder(name, output))
 
 
@@ -209,13 +185,7 @@ def _require_same_environment(folder: Path, config: Config, recorded: Mapping[st
 
 
 def find_folder(name: str, output: Path) -> Path:
-    """Return the folder of the run with this id, or with this unique prefix of its id, or of ``latest``.
-
-    Raises
-    ------
-    ConfigError
-        If no run or more than one matches.
-    """
+    """Return the folder of the run with this id, or with this unique prefix of its id, or of ``latest``."""
     where = f"under {output.absolute()}"
     elsewhere = "(--output FOLDER looks in another folder; a run's own folder is a name as well)"
     folders = sorted(path.parent for path in output.glob(f"*/{_RECORD}"))
@@ -260,11 +230,8 @@ def score_file(model: str, fold: int, seed: int) -> str:
 def read_scores(run: Run) -> pl.DataFrame:
     """Read the scores of all finished tasks.
 
-    Returns
-    -------
-    polars.DataFrame
-        model, fold, seed, valid_rank_ic, valid_ic, pretrain_loss (null without pretraining), and
-        calibration_slope with its standard error (null for a loss with a scale).
+    Columns: model, fold, seed, valid_rank_ic, valid_ic, pretrain_loss (null without pretraining), and
+    calibration_slope with its standard error (null for a loss with a scale).
     """
     rows = []
     for path in sorted((run.folder / "scores").glob("*.json")):

@@ -35,13 +35,7 @@ State = tuple[int, int, int, int]
 
 
 class StoredRun:
-    """A run's folder and its copy; without ``output_store.url``, nothing is copied.
-
-    Parameters
-    ----------
-    run
-        The run.
-    """
+    """A run's folder and its copy; without ``output_store.url``, nothing is copied."""
 
     def __init__(self, run: Run) -> None:
         self._folder, store = run.folder, run.config.output_store
@@ -55,13 +49,7 @@ class StoredRun:
             self._files = PyFileSystem(self._handler)
 
     def fetch(self) -> None:
-        """Download the files whose copy was changed by another machine, or that are missing here.
-
-        Raises
-        ------
-        DataError
-            If the object store does not answer.
-        """
+        """Download the files whose copy was changed by another machine, or that are missing here."""
         if self._files is None:
             return
         known = self._known()
@@ -78,13 +66,7 @@ class StoredRun:
         self._remember(known)
 
     def store(self) -> None:
-        """Upload the files that have changed since the last time.
-
-        Raises
-        ------
-        DataError
-            If the object store does not take them. They are kept in the run's folder.
-        """
+        """Upload the files that have changed since the last time."""
         if self._files is None or not self._folder.is_dir():
             return
         known = self._known()

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backtest.splits.folds import Fold
-from pipelines.config.load import init_from_of, settings_of
-from pipelines.config.models import registry_name
+from pipelines.config.models import model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError, DataError
@@ -31,22 +30,15 @@ _FILE = "folds.json"
 
 @dataclass(frozen=True, slots=True)
 class SeenSessions:
-    """The sessions that the models of a fold have seen.
-
-    Attributes
-    ----------
-    fold
-        Index of the fold.
-    train_to
-        Last training session; the last validation session if a model is refitted on both.
-    seen_to
-        Last session that has influenced the weights: the end of the last validation label, or the last
-        session seen by the warm start if that is later.
-    """
+    """The sessions that the models of a fold have seen."""
 
     fold: int
+    """Index of the fold."""
     train_to: dt.date
+    """Last training session; the last validation session if a model is refitted on both."""
     seen_to: dt.date
+    """Last session that has influenced the weights: the end of the last validation label, or the last session
+    seen by the warm start if that is later."""
 
 
 def write_folds(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> None:
@@ -56,14 +48,8 @@ def write_folds(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> None:
 
 
 def warm_start_runs(config: Config) -> dict[str, str]:
-    """Map each model with ``init_from`` to the id of the run whose day encoder it starts from.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such run.
-    """
-    named = {model: init_from_of(config, model) for model in config.models}
+    """Map each model with ``init_from`` to the id of the run whose day encoder it starts from."""
+    named = {model: model_settings(config, model).init_from for model in config.models}
     return {model: open_named_run(name, config).run_id for model, name in named.items() if name is not None}
 
 
@@ -72,15 +58,8 @@ def warm_start_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: s
 
     The same model of the earlier run is used (:func:`_same_model`), with the same seed if the run has it and
     with its first seed otherwise.
-
-    Raises
-    ------
-    ConfigError
-        If the earlier run lacks the model, has different channels, or all its folds would leak into the test.
-    DataError
-        If the earlier run has not recorded which sessions its folds have seen.
     """
-    name = init_from_of(config, model)
+    name = model_settings(config, model).init_from
     if name is None:
         return None
     run = open_named_run(name, config)
@@ -104,10 +83,7 @@ def load_warm_start(checkpoint: Path | None) -> FittedState | None:
 
 
 def _same_model(run: Run, config: Config, model: str) -> str:
-    """Find the model of the earlier run that has the same architecture.
-
-    Preferred are an entry of the same name, then one with the name of the registry, then the only one.
-    """
+    """Find the model of the earlier run that has the same architecture."""
     registered = registry_name(config, model)
     same = [name for name in run.config.models if registry_name(run.config, name) == registered]
     if model in same:
@@ -132,9 +108,9 @@ def _seen(config: Config, dataset: Dataset, fold: Fold) -> SeenSessions:
     latest = max(int(fold.train[-1]), int(fold.valid[-1]))  # combinatorial folds may train after validation
     last = min(latest + config.label.delay + config.label.horizon, dataset.panel.n_sessions - 1)
     seen = _date(dataset, last)
-    for name in sorted({init_from_of(config, model) or "" for model in config.models} - {""}):
+    for name in sorted({model_settings(config, model).init_from or "" for model in config.models} - {""}):
         seen = max(seen, _latest_usable_fold(open_named_run(name, config), dataset, fold).seen_to)
-    refits = any(settings_of(config, model)[1]["refit"] for model in config.models)
+    refits = any(model_settings(config, model).fit.refit for model in config.models)
     trained_to = latest if refits else int(fold.train[-1])
     return SeenSessions(fold.index, _date(dataset, trained_to), seen)
 
@@ -162,13 +138,7 @@ def _latest_usable_fold(run: Run, dataset: Dataset, fold: Fold) -> SeenSessions:
 
 
 def read_seen_sessions(run: Run) -> list[SeenSessions]:
-    """Read which sessions the folds of a run have seen.
-
-    Raises
-    ------
-    DataError
-        If the run has not recorded them, because it was not trained yet.
-    """
+    """Read which sessions the folds of a run have seen."""
     try:
         rows = json.loads((run.folder / _FILE).read_text(encoding="utf-8"))
         return [

@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from pipelines.settings import PathSetting, Section, Settings
+from pipelines.settings import PathSetting, Section
 from pipelines.sources.files.layouts import LAYOUTS
+from pipelines.sources.simulated.config import MarketConfig
 
 
 class SimulatedSourceConfig(Section):
@@ -20,9 +21,8 @@ class SimulatedSourceConfig(Section):
     """Selects this source."""
     seed: int = 7
     """Seed of all random draws; the same settings and seed give the same market."""
-    market: Settings = Field(default={})
-    """Settings of the market that differ from their defaults
-    (`pipelines.sources.simulated.config.MarketConfig`)."""
+    market: MarketConfig = MarketConfig()
+    """The market."""
     grows_from: dt.date | None = None
     """Session at which the market begins to grow: without ``--date``, the first call of ``peerglass nightly``
     plays this session, and every later call the next one. Null: the whole market is there at once."""

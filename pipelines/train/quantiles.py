@@ -25,28 +25,7 @@ def score_quantiles(
     train: IntArray,
     test: IntArray,
 ) -> Scores:
-    """Score a task's test quantiles, and compare them with constant quantiles of the training targets.
-
-    Parameters
-    ----------
-    quantile_DNQ
-        Forecast quantiles of the test sessions, in the unit of the target; NaN outside the universe.
-    target_TN
-        Targets of all sessions; NaN where unknown. Unknown targets are not scored.
-    levels
-        The Q levels, ascending.
-    train, test
-        Indices of the training and test sessions.
-
-    Returns
-    -------
-    list of dict
-        One per level. ``level``: the level p. ``pinball``: the loss ``max(p e, (p - 1) e)`` with
-        ``e = target - q``, averaged over firms and then over dates, in the unit of the target; lower is
-        better. ``reference``: the same loss of the quantile of all known training targets. ``below``: the
-        share of targets that do not exceed the quantile; calibrated quantiles give p. ``dates``: the number
-        of dates with a known target. The scores are NaN if there is no such date.
-    """
+    """Score a task's test quantiles, and compare them with constant quantiles of the training targets."""
     target_DN = target_TN[test]
     dates_D = (np.isfinite(target_DN) & np.isfinite(quantile_DNQ).all(axis=2)).any(axis=1)
     reference_Q = np.nanquantile(target_TN[train].astype(np.float64), levels)

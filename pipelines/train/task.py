@@ -8,11 +8,10 @@ interruption gives the same numbers. A network saves a snapshot after every epoc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ import torch
 from backtest.forecasts.metrics import forecast_metrics
 from backtest.splits.folds import Fold
 from features.arrays import IntArray
+from features.options import Options
 from models.batch import PanelTensors
 from models.fitted import Fitted, NoTrainingSignal, OnEpoch
 from models.fitting.fit import (
@@ -41,7 +41,7 @@ from models.spec import IncompatibleConfig
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import FoldInputs
 from pipelines.errors import ConfigError, DivergedError
-from pipelines.run.checkpoints import TaskSnapshots
+from pipelines.run.checkpoints import FileSnapshotStore
 from pipelines.train.quantiles import Scores, score_quantiles
 
 Key = tuple[str, int, int]
@@ -67,39 +67,27 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """A model to be fitted on one fold with one seed.
-
-    Attributes
-    ----------
-    model
-        Entry of ``models`` in the config.
-    registered
-        Name of the model in the registry.
-    settings, fit
-        Options of the model, and settings of its training.
-    fold, seed
-        Fold and seed of the task.
-    inputs
-        Channel scales and groups, fitted on the fold's training sessions.
-    device
-        Device that trains the model.
-    snapshot
-        File of the snapshot of an unfinished training, in the run's folder. Only the parent reads and writes
-        it (`pipelines.run.checkpoints`).
-    start
-        Fitted model of an earlier run whose day encoder the model starts from; None for no warm start.
-    """
+    """A model to be fitted on one fold with one seed."""
 
     model: str
+    """Entry of ``models`` in the config."""
     registered: str
-    settings: Mapping[str, Any]
+    """Name of the model in the registry."""
+    options: Options
     fit: FitConfig
+    """Options of the model and of its training."""
     fold: Fold
     seed: int
+    """Fold and seed of the task."""
     inputs: FoldInputs
+    """Channel scales and groups, fitted on the fold's training sessions."""
     device: str
+    """Device that trains the model."""
     snapshot: Path
+    """File of the snapshot of an unfinished training, in the run's folder. Only the parent reads and writes
+    it (`pipelines.run.checkpoints`)."""
     start: FittedState | None = None
+    """Fitted model of an earlier run whose day encoder the model starts from; None for no warm start."""
 
     @property
     def key(self) -> Key:
@@ -109,34 +97,24 @@ class Task:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """Result of a task.
-
-    Attributes
-    ----------
-    test_BN
-        Forecasts of the test sessions, of which live folds have none; NaN outside the universe.
-    valid_rank_ic, valid_ic
-        Scores on the validation sessions.
-    history
-        Records of the training epochs: the learning curve. With ``fit.refit``, those of the first fit.
-    state
-        The fitted model.
-    path_BNK
-        Test forecasts at the K shorter horizons; None for a model without them.
-    quantile_scores
-        Test scores of the forecast quantiles; None for a model without quantiles.
-    seconds
-        Time that the task took in its process; a stack of seeds is divided evenly. None before that is known.
-    """
+    """Result of a task."""
 
     test_BN: npt.NDArray[np.float32]
+    """Forecasts of the test sessions, of which live folds have none; NaN outside the universe."""
     valid_rank_ic: float
     valid_ic: float
+    """Scores on the validation sessions."""
     history: tuple[EpochRecord, ...]
+    """Records of the training epochs: the learning curve. With ``fit.refit``, those of the first fit."""
     state: FittedState
+    """The fitted model."""
     path_BNK: npt.NDArray[np.float32] | None = None
+    """Test forecasts at the K shorter horizons; None for a model without them."""
     quantile_scores: Scores | None = None
+    """Test scores of the forecast quantiles; None for a model without quantiles."""
     seconds: float | None = None
+    """Time that the task took in its process; a stack of seeds is divided evenly. None before that is
+    known."""
 
 
 def collect_arrays(dataset: Dataset, window: int) -> Arrays:
@@ -185,7 +163,7 @@ def _less_memory(task: Task, seeds: str) -> str:
 
 
 def run_task(
-    task: Task, arrays: Arrays, snapshots: TaskSnapshots | None = None, on_epoch: OnEpoch | None = None
+    task: Task, arrays: Arrays, snapshots: FileSnapshotStore | None = None, on_epoch: OnEpoch | None = None
 ) -> Outcome:
     """Fit a model, select on validation, refit if ``fit.refit`` is set, and forecast the test once.
 
@@ -194,13 +172,14 @@ def run_task(
     """
     if task.device == "cpu":
         torch.set_num_threads(1)
-    data = to_tensors(arrays, task.inputs, task.device, windows=model_entry(task.registered).reads_windows)
+    data = to_tensors(
+        arrays, task.inputs, task.device, windows=model_entry(task.registered).build.reads_windows
+    )
     with _named_snapshot(snapshots):
         chosen = fit(
             task.registered,
-            task.settings,
+            task.options,
             data,
-            data.shape,
             task.fold.train,
             task.fold.valid,
             fit_config=task.fit,
@@ -227,7 +206,7 @@ def run_task(
 
 
 @contextmanager
-def _named_snapshot(snapshots: TaskSnapshots | None) -> Iterator[None]:
+def _named_snapshot(snapshots: FileSnapshotStore | None) -> Iterator[None]:
     """Turn an error about an unusable snapshot into one that names its file."""
     try:
         yield
@@ -304,17 +283,7 @@ def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str, *, windows: bool
 
 
 def stacks_of(tasks: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[list[Task]]:
-    """Group the tasks that are trained together, without groups in which all tasks are done.
-
-    Parameters
-    ----------
-    tasks
-        All tasks of a run.
-    done
-        Keys of the tasks that are done.
-    stack_seeds
-        Setting of the config; None stacks on a GPU only.
-    """
+    """Group the tasks that are trained together, without groups in which all tasks are done."""
     groups: dict[tuple[str, int], list[Task]] = {}
     for task in tasks:
         stack = task.device != "cpu" if stack_seeds is None else stack_seeds
@@ -326,24 +295,14 @@ def stacks_of(tasks: Sequence[Task], done: Collection[Key], stack_seeds: bool | 
 
 
 def run_stack(stack: Sequence[Task], arrays: Arrays, on_epoch: Sequence[OnEpoch]) -> list[Outcome]:
-    """Train the seeds of a stack together, and forecast the test once with each.
-
-    Parameters
-    ----------
-    stack
-        Tasks of one model and fold.
-    arrays
-        Arrays of the dataset.
-    on_epoch
-        For each seed, a function that is called with the record of each epoch.
-    """
+    """Train the seeds of a stack together, and forecast the test once with each."""
     first = stack[0]
     if first.device == "cpu":
         torch.set_num_threads(1)
     data = to_tensors(arrays, first.inputs, first.device)
     models = fit_stacked(
         first.registered,
-        first.settings,
+        first.options,
         data,
         first.fold.train,
         first.fold.valid,

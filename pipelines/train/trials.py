@@ -27,7 +27,7 @@ from typing import Any, Final, Self
 import polars as pl
 
 from backtest.books.book import Book
-from pipelines.config.load import build_settings, digest
+from pipelines.config.load import digest
 from pipelines.config.models import KEY
 from pipelines.config.schema import Config
 from pipelines.config.sections import OutputStoreConfig
@@ -65,24 +65,17 @@ _SCHEMA: Final = pl.Schema(
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The trials that count against each other: those on one market, or those of one named hypothesis on it.
-
-    Attributes
-    ----------
-    market
-        Settings of the source.
-    lake
-        Location of the lake; None where the settings describe the whole market (simulated, sample). Trials
-        with the same prices (kind of source and files, tickers or seed) or the same lake are on one market,
-        so that neither another folder nor another column mapping starts a new count.
-    hypothesis
-        Name in the config. None: the market is the hypothesis, and all of its trials count, also those of
-        named hypotheses.
-    """
+    """The trials that count against each other: those on one market, or of one named hypothesis on it."""
 
     market: Settings
+    """Settings of the source."""
     lake: str | None
+    """Location of the lake; None where the settings describe the whole market (simulated, sample). Trials
+    with the same prices (kind of source and files, tickers or seed) or the same lake are on one market, so
+    that neither another folder nor another column mapping starts a new count."""
     hypothesis: str | None
+    """Name in the config. None: the market is the hypothesis, and all of its trials count, also those of
+    named hypotheses."""
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -94,27 +87,18 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One thing that was tried.
-
-    Attributes
-    ----------
-    name
-        Name of the model or of the signal, for display.
-    forecast
-        Everything that makes it another forecast than its neighbour, as plain JSON values.
-    scope
-        The trials that it counts against.
-    book
-        Name of the book, for display; None for what was only trained.
-    rule
-        Rule and options of the book, as plain JSON values.
-    """
+    """One thing that was tried."""
 
     name: str
+    """Name of the model or of the signal, for display."""
     forecast: Settings
+    """Everything that makes it another forecast than its neighbour, as plain JSON values."""
     scope: Scope
+    """The trials that it counts against."""
     book: str | None = None
+    """Name of the book, for display; None for what was only trained."""
     rule: Settings | None = None
+    """Rule and options of the book, as plain JSON values."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -127,19 +111,7 @@ class Trial:
 
 
 def record_trials(output: Path, run_id: str, config: Config, settings: Settings) -> None:
-    """Record every model of a run as a trial, before it is trained.
-
-    Parameters
-    ----------
-    output
-        Folder of the runs.
-    run_id
-        Id of the run.
-    config
-        Config of the run.
-    settings
-        `pipelines.run.identity.forecasting_settings` of the config.
-    """
+    """Record every model of a run as a trial, before it is trained."""
     record(output, run_id, model_trials(config, settings).values())
 
 
@@ -156,15 +128,7 @@ def model_trials(config: Config, settings: Mapping[str, Any]) -> dict[str, Trial
 
 
 def signal_trials(contents: Mapping[str, str], config: Config) -> dict[str, Trial]:
-    """Return the trials of signals that are measured with a config, without a book, by their names.
-
-    Parameters
-    ----------
-    contents
-        Signal -> digest of its values (`pipelines.results.signal_file.SignalTable.content`).
-    config
-        Market, universe, groups of firms and horizon of the label.
-    """
+    """Return the trials of signals that are measured with a config, without a book, by their names."""
     scope = Scope.of(config)
     shared = {
         "universe": config.universe.model_dump(mode="json"),
@@ -176,17 +140,7 @@ def signal_trials(contents: Mapping[str, str], config: Config) -> dict[str, Tria
 
 
 def record(output: Path, run_id: str, trials: Iterable[Trial]) -> None:
-    """Record trials in the ledger of an output folder; a trial that is there already is not counted again.
-
-    Parameters
-    ----------
-    output
-        Folder of the runs.
-    run_id
-        Id of the run or of the measured signal.
-    trials
-        What is about to be tried.
-    """
+    """Record trials in the ledger of an output folder; a trial that is there already is not counted again."""
     now, rows = dt.datetime.now(dt.UTC), {}
     for n, trial in enumerate(trials):
         named = {} if trial.scope.hypothesis is None else {"hypothesis": trial.scope.hypothesis}
@@ -219,35 +173,25 @@ def record(output: Path, run_id: str, trials: Iterable[Trial]) -> None:
 def read_trials(output: Path) -> pl.DataFrame:
     """Read all trials, oldest first.
 
-    Returns
-    -------
-    polars.DataFrame
-        forecast, traded (`Trial.key`); model, book (null for what was only trained); config (the settings as
-        JSON); hypotheses (names under which it was tried, empty for none); market (number within the folder);
-        lake (null if the settings of the source describe the whole market); first_tried; runs (run ids,
-        oldest first); counts (false for what was only trained and has a book by now). Empty if nothing has
-        been tried.
+    Columns: forecast, traded (`Trial.key`); model, book (null for what was only trained); config (the
+    settings as JSON); hypotheses (names under which it was tried, empty for none); market (number within the
+    folder); lake (null if the settings of the source describe the whole market); first_tried; runs (run ids,
+    oldest first); counts (false for what was only trained and has a book by now). Empty if nothing has been
+    tried.
     """
     return _read(output, None)[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialCount:
-    """The trials that count against a result, at the time of the call.
-
-    Attributes
-    ----------
-    rows
-        The trials of `read_trials` that count.
-    on_market
-        The trials on the market that count under any hypothesis.
-    hypothesis
-        The named hypothesis; None if the market is the hypothesis.
-    """
+    """The trials that count against a result, at the time of the call."""
 
     rows: pl.DataFrame
+    """The trials of `read_trials` that count."""
     on_market: pl.DataFrame
+    """The trials on the market that count under any hypothesis."""
     hypothesis: str | None
+    """The named hypothesis; None if the market is the hypothesis."""
 
     @property
     def trials(self) -> int:
@@ -282,16 +226,7 @@ def trial_count(output: Path) -> int:
 
 
 def record_returns(output: Path, returns: Mapping[tuple[str, str, str], pl.DataFrame]) -> None:
-    """Keep the daily returns of trials, from which their correlations and their order are computed.
-
-    Parameters
-    ----------
-    output
-        Folder of the runs.
-    returns
-        The two digests of `Trial.key` and `pipelines.run.evaluations.assumptions_id` of the measurement ->
-        date, excess_net (net return over the risk-free rate; null before the first trade).
-    """
+    """Keep the daily returns of trials, from which their correlations and their order are computed."""
     now = dt.datetime.now(dt.UTC)
     rows = [
         frame.fill_nan(None)
@@ -312,15 +247,7 @@ def record_returns(output: Path, returns: Mapping[tuple[str, str, str], pl.DataF
 
 
 def read_returns(output: Path, trials: pl.DataFrame) -> pl.DataFrame:
-    """Read the daily returns of trials: forecast, traded, assumptions, dates, returns, newest first.
-
-    Parameters
-    ----------
-    output
-        Folder of the runs.
-    trials
-        Rows of `read_trials`.
-    """
+    """Read the daily returns of trials: forecast, traded, assumptions, dates, returns, newest first."""
     ledger, keys = _ledger(output), ["forecast", "traded"]
     columns = [*keys, "assumptions", "dates", "returns"]
     if not ledger.exists("trial_returns"):
@@ -330,15 +257,7 @@ def read_returns(output: Path, trials: pl.DataFrame) -> pl.DataFrame:
 
 
 def share_trials(output: Path, store: OutputStoreConfig) -> None:
-    """Exchange the trials of an output folder with the ledger of its copy, so that both hold all of them.
-
-    Parameters
-    ----------
-    output
-        Folder of the runs.
-    store
-        Section ``output_store``; without a URL, nothing is exchanged.
-    """
+    """Exchange the trials of an output folder with the ledger of its copy, so that both hold all of them."""
     if store.url is None:
         return
     here, there = _ledger(output), Lake(f"{store.url.rstrip('/')}/{FOLDER}", store.options)
@@ -415,12 +334,7 @@ def _market(config: Config) -> Settings:
     written = config.without_secrets()["source"]
     source = {key: value for key, value in written.items() if key not in _NOT_THE_MARKET}
     if config.source.kind == "simulated":
-        from dataclasses import asdict
-
-        from pipelines.sources.simulated.source import MarketConfig
-
-        market = asdict(build_settings(MarketConfig, config.source.market, "source.market"))
-        return source | {"market": {key: value for key, value in market.items() if key != "sessions"}}
+        return source | {"market": config.source.market.model_dump(mode="json", exclude={"sessions"})}
     if config.source.kind == "files":
         paths = {key: source[key] for key in _PATHS if source[key] is not None and "://" not in source[key]}
         source |= {key: str(Path(path).resolve()) for key, path in paths.items()}

@@ -22,14 +22,14 @@ from models.fitted import NoTrainingSignal
 from models.fitting.fit import Diverged, fit
 from models.registry import MODELS
 from models.spec import Choice, Range, Space, Value
-from pipelines.config.load import check_config, digest, settings_of
-from pipelines.config.models import registry_name
+from pipelines.config.load import check_config, digest
+from pipelines.config.models import ModelSettings, model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
 from pipelines.errors import ConfigError, DataError, DivergedError
 from pipelines.execution.open import open_engine
-from pipelines.execution.protocol import Engine, Failed, Tell, run_jobs
+from pipelines.execution.protocol import Failed, TaskEngine, Tell, run_jobs
 from pipelines.progress import Progress
 from pipelines.run.identity import forecasting_settings
 from pipelines.run.locks import Locks
@@ -49,32 +49,13 @@ _SHOWN = 5
 
 
 def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, wait: bool = False) -> str:
-    """Search until ``trials`` trials are finished, and describe the best ones.
-
-    Parameters
-    ----------
-    config
-        The config with the model.
-    model
-        Entry of ``models`` whose settings are searched.
-    trials
-        Total number of trials, including those of earlier commands.
-    as_of
-        Lake version or time to read; None reads the newest.
-    wait
-        Whether to wait for another process that holds the search.
-
-    Raises
-    ------
-    ConfigError
-        If the config does not have the model, or the model has no search space.
-    """
+    """Search until ``trials`` trials are finished, and describe the best ones."""
     if model not in config.models:
         raise ConfigError(f"The config has no model {model!r}; choose one of {', '.join(config.models)}.")
     registered = registry_name(config, model)
-    space = MODELS[registered].space
+    space = MODELS[registered].build.space
     if not space:
-        searchable = ", ".join(name for name, entry in MODELS.items() if entry.space)
+        searchable = ", ".join(name for name, entry in MODELS.items() if entry.build.space)
         raise ConfigError(f"{registered} has no search space; choose one of {searchable}.")
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
@@ -137,13 +118,13 @@ def with_settings(config: Config, model: str, values: dict[str, Value]) -> Confi
     return checked
 
 
-def describe(config: Config, model: str, done: Sequence[Trial], folds: int) -> str:
+def describe(config: Config, model: str, done: Sequence[SearchTrial], folds: int) -> str:
     """Describe the best settings, their scores, and the number of trials.
 
     The best settings are printed with the model's own ones that were not searched, so that a config with them
     trains what was scored.
     """
-    stop_on = _stop_on(config, model)
+    stop_on = _stop_on(model_settings(config, model))
     scored = sorted(
         (trial for trial in done if trial.score is not None), key=lambda trial: -(trial.score or 0.0)
     )
@@ -176,9 +157,8 @@ def score_fold(arrays: Arrays, task: Task, tell: Tell) -> float | None:
     try:
         fitted = fit(
             task.registered,
-            task.settings,
+            task.options,
             data,
-            data.shape,
             task.fold.train,
             task.fold.valid,
             fit_config=task.fit,
@@ -191,11 +171,11 @@ def score_fold(arrays: Arrays, task: Task, tell: Tell) -> float | None:
         raise DivergedError(
             f"{task.model}, fold {task.fold.index}: {error} Finished trials are kept."
         ) from None
-    by_ic = task.settings.get("stop_on", task.fit.stop_on) == "ic"
+    by_ic = _stop_on(task) == "ic"
     return max(record.valid_ic if by_ic else record.valid_rank_ic for record in fitted.history)
 
 
-def _mean_score(engine: Engine[Task, float | None], tasks: Sequence[Task]) -> float | None:
+def _mean_score(engine: TaskEngine[Task, float | None], tasks: Sequence[Task]) -> float | None:
     """Mean over folds of the best validation score; None if the training of a fold gives no score."""
     scores: dict[int, float | None] = {}
     for ended in run_jobs(engine, len(tasks), tasks.__getitem__):
@@ -206,10 +186,9 @@ def _mean_score(engine: Engine[Task, float | None], tasks: Sequence[Task]) -> fl
     return sum(known) / len(known) if len(known) == len(tasks) else None
 
 
-def _stop_on(config: Config, model: str) -> str:
+def _stop_on(one: ModelSettings | Task) -> str:
     """The validation score that early stopping uses, which is what the search maximises."""
-    settings, fit_settings = settings_of(config, model)
-    return str(settings.get("stop_on", fit_settings["stop_on"]))
+    return str(getattr(one.options, "stop_on", one.fit.stop_on))
 
 
 def _plain(value: Value) -> str:
@@ -234,19 +213,13 @@ _TRACKED = "tracked"
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """One finished trial of a search.
-
-    Attributes
-    ----------
-    values
-        Searched setting -> value.
-    score
-        Mean over folds of the validation score that early stopping uses; None where training diverged.
-    """
+class SearchTrial:
+    """One finished trial of a search."""
 
     values: dict[str, Value]
+    """Searched setting -> value."""
     score: float | None
+    """Mean over folds of the validation score that early stopping uses; None where training diverged."""
 
 
 class Study:
@@ -255,18 +228,6 @@ class Study:
     The first 8 trials are random; the others come from Optuna's multivariate tree-structured Parzen estimator
     (Bergstra et al. 2011). The sampler's seed is the number of finished trials, and it uses the finished
     trials only. An interrupted search therefore proposes the same settings as an uninterrupted one.
-
-    Parameters
-    ----------
-    folder
-        Folder of the database. Only one process may write at a time (`Locks.lock_search`).
-    space
-        Ranges and choices of the settings to search.
-
-    Raises
-    ------
-    DataError
-        If the database was written by an incompatible version of Optuna.
     """
 
     def __init__(self, folder: Path, space: Space) -> None:
@@ -291,10 +252,10 @@ class Study:
                 self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # interrupted: not counted
 
     @property
-    def finished(self) -> list[Trial]:
+    def finished(self) -> list[SearchTrial]:
         """The finished trials, oldest first. Interrupted trials are left out."""
         return [
-            Trial(self._values(trial.params), trial.value)
+            SearchTrial(self._values(trial.params), trial.value)
             for trial in self._study.get_trials(deepcopy=False)
             if trial.value is not None or trial.user_attrs.get(_DIVERGED)
         ]

@@ -21,9 +21,7 @@ import polars as pl
 
 from backtest.splits.folds import Fold
 from models.calibration import Line, calibration_from
-from models.fitting.fit import FitConfig
-from pipelines.config.load import build_settings, settings_of
-from pipelines.config.models import registry_name
+from pipelines.config.models import model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fit_inputs, fold_table, plan_folds
@@ -33,11 +31,7 @@ from pipelines.execution.protocol import Completed, Failed
 from pipelines.files import remove_partial
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.run.checkpoints import (
-    FileSnapshotStore,
-    checkpoint_exists,
-    save_checkpoint,
-)
+from pipelines.run.checkpoints import FileSnapshotStore, checkpoint_exists, save_checkpoint
 from pipelines.run.completeness import committed_tasks, describe_missing
 from pipelines.run.provenance import TaskDone, TrainingEnded, TrainingStarted, environment, record
 from pipelines.run.record import Run, score_file
@@ -141,12 +135,12 @@ def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Ta
     for fold in folds:
         for seed in run.config.seeds:
             for model in run.config.models:
-                settings, fit_settings = settings_of(run.config, model)
+                settings = model_settings(run.config, model)
                 yield Task(
                     model=model,
-                    registered=registry_name(run.config, model),
-                    settings=settings,
-                    fit=build_settings(FitConfig, fit_settings, f"models.{model}.fit"),
+                    registered=settings.registered,
+                    options=settings.options,
+                    fit=settings.fit,
                     fold=fold,
                     seed=seed,
                     inputs=inputs[fold.index],
@@ -295,13 +289,6 @@ def collect_hazards(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], 
     """Collect the current hazards and notes of the source, the quality rules, the panel and the label.
 
     They are recorded when a run is trained (`pipelines.run.provenance`), and a report reads that record.
-
-    Returns
-    -------
-    hazards : list of str
-        Sentences about what may make the run's numbers wrong.
-    notes : list of str
-        Sentences about what was left out or done differently.
     """
     hazards: list[str] = []
     notes: list[str] = []
@@ -327,7 +314,7 @@ def collect_hazards(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], 
 
 def _refitted(config: Config) -> list[str]:
     """Name the models that are refitted before they forecast the test (``fit.refit``)."""
-    names = [model for model in config.models if settings_of(config, model)[1]["refit"]]
+    names = [model for model in config.models if model_settings(config, model).fit.refit]
     if not names:
         return []
     models = "All models" if len(names) == len(config.models) else ", ".join(names)

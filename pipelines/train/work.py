@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from models.fitted import EpochRecord
-from pipelines.config.sections import ExecutionConfig
+from pipelines.config.sections import EngineConfig
 from pipelines.dataset.memory import task_need
 from pipelines.execution.open import open_engine
 from pipelines.execution.protocol import Completed, Failed, Tell, Work, run_jobs
@@ -43,18 +43,12 @@ _EVERY_SECONDS = 10.0  # at most one note about a training in this time
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupItem:
-    """What is sent to a worker for one group.
-
-    Attributes
-    ----------
-    group
-        The tasks.
-    snapshots
-        File -> content of the snapshots of an unfinished training; empty at a fresh start.
-    """
+    """What is sent to a worker for one group."""
 
     group: Group
+    """The tasks."""
     snapshots: Mapping[Path, bytes]
+    """File -> content of the snapshots of an unfinished training; empty at a fresh start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +62,7 @@ class Epoch:
 def work_on_arrays(
     call: Callable[[Arrays, Item, Tell], Result], arrays: Arrays, device: str, models: Collection[str]
 ) -> Work[Arrays, Item, Result]:
-    """Describe tasks that read the arrays of one dataset to an engine.
-
-    Parameters
-    ----------
-    call
-        Computes one task.
-    arrays
-        Arrays of the dataset.
-    device
-        Device of the tasks.
-    models
-        Names of the tasks' models in the registry, from which their memory is estimated.
-    """
+    """Describe tasks that read the arrays of one dataset to an engine."""
     memory = int(memory_need(arrays, models))
     return Work(call, arrays, memory, device.partition(":")[0], code_digest, _without_files)
 
@@ -113,29 +95,13 @@ def without_snapshots(group: Group) -> GroupItem:
 def run_groups(
     groups: Sequence[Group],
     arrays: Arrays,
-    execution: ExecutionConfig,
+    execution: EngineConfig,
     prepare: Callable[[Group], GroupItem] = without_snapshots,
     hear: Callable[[int, Any], None] = lambda *_: None,
     *,
     note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[Group, Completed[tuple[Outcome, ...]] | Failed]]:
-    """Train groups on the engine of a config, and yield each of them once, as it ends.
-
-    Parameters
-    ----------
-    groups
-        The groups; none starts no engine.
-    arrays
-        Arrays of the dataset.
-    execution
-        The section ``execution``.
-    prepare
-        Group -> what is sent to the worker, at the start of every attempt.
-    hear
-        Called with the position of a group and its news.
-    note
-        Called with a sentence if the memory allows fewer workers than the config.
-    """
+    """Train groups on the engine of a config, and yield each of them once, as it ends."""
     if not groups:
         return
     models = {task.registered for group in groups for task in group}
@@ -175,15 +141,7 @@ def group_item(group: Group) -> GroupItem:
 
 
 class News:
-    """Handles the news of tasks in the parent: notes the progress of epochs, and stores snapshots.
-
-    Parameters
-    ----------
-    groups
-        The groups that are trained.
-    progress
-        Gets a note about each task every ten seconds at most.
-    """
+    """Handles the news of tasks in the parent: notes the progress of epochs, and stores snapshots."""
 
     def __init__(self, groups: Sequence[Group], progress: Progress) -> None:
         self._groups, self._progress = groups, progress

@@ -17,9 +17,8 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import click
 import numpy as np
@@ -31,7 +30,7 @@ from places import ROOT
 from pydantic import BaseModel
 
 from models.fitting.fit import FitConfig
-from models.registry import MODELS, ModelEntry
+from models.registry import MODELS
 from pipelines.cli.main import app
 from pipelines.cli.main import main as peerglass
 from pipelines.config.load import load_config
@@ -299,24 +298,6 @@ def test_a_yaml_block_is_a_config(
     load_config(file)
 
 
-def test_the_model_of_the_guide_trains_once_it_is_registered(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    block = next(block for block in blocks(PAGES["docs/extending.md"], "python") if "class Linear" in block)
-    (home / "linear.py").write_text(block)
-    names = runpy.run_path(str(home / "linear.py"), run_name="linear")
-    monkeypatch.setitem(MODELS, "linear", ModelEntry("neural", names["LinearConfig"], names["Linear"]))
-    (home / "linear.yaml").write_text("extends: my.yaml\nname: linear\n")
-    drop = [
-        word
-        for model in ("lightgbm", "temporal_transformer", "temporal_peer")
-        for word in ("--set", f"models.{model}=null")
-    ]
-    assert call(home, "train", "linear.yaml", "--set", "models.linear={}", *drop) == 0
-    (run,) = (home / "data/runs").glob("linear-*")
-    assert list(run.glob("checkpoints/linear/**/*.safetensors"))
-
-
 SETTINGS = [
     (place, name)
     for place, text in GUIDE.items()
@@ -344,11 +325,6 @@ def is_setting(annotation: Any, path: list[str]) -> bool:  # noqa: ANN401 (an an
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         known = {name: field.annotation for name, field in annotation.model_fields.items()}
         return path[0] in known and is_setting(known[path[0]], path[1:])
-    if isinstance(annotation, type) and is_dataclass(annotation):
-        known = get_type_hints(annotation)
-        return path[0] in {field.name for field in fields(annotation)} and is_setting(
-            known[path[0]], path[1:]
-        )
     return any(is_setting(part, path) for part in get_args(annotation))
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_correlations import one_date
+from small_panels import options_of
 
 from backtest.forecasts.metrics import forecast_metrics
 from backtest.inference.means import newey_west_t
@@ -123,7 +124,9 @@ def test_validation_ic_of_a_fit_equals_that_of_a_backtest(
     name: str, options: dict[str, Any], seed: int
 ) -> None:
     data = panel_with_constant_dates(seed)
-    model = fit(name, options, data, data.shape, TRAIN, VALID, fit_config=FitConfig(epochs=1), seed=seed)
+    model = fit(
+        name, options_of(name, options), data, TRAIN, VALID, fit_config=FitConfig(epochs=1), seed=seed
+    )
     target_TN = np.where(data.mask_TN[VALID].numpy(), data.target_TN[VALID].numpy(), NAN)
     measured = forecast_metrics(model.forecast(data, VALID), target_TN)
     assert measured.n_dates == len(VALID) - 2  # dates with constant or too few labels

@@ -14,7 +14,7 @@ import pytest
 import torch
 from memory_snapshots import KilledError, Memory
 from mock_device import NAME, MockDevice
-from small_panels import NAMES, NEURAL, SMALL, TEST, TRAIN, VALID, S, W, arrays
+from small_panels import NAMES, NEURAL, SMALL, TEST, TRAIN, VALID, S, W, arrays, options_of
 
 from features.arrays import Float32Array
 from models.batch import PanelTensors
@@ -53,7 +53,7 @@ def without_dropout(name: str) -> dict[str, Any]:
 
 def fitted(name: str, data: PanelTensors, **options: Any) -> Fitted:  # noqa: ANN401 (settings of the training)
     config = FitConfig(**QUICK | options)
-    return fit(name, without_dropout(name), data, data.shape, TRAIN, VALID, fit_config=config, seed=0)
+    return fit(name, options_of(name, without_dropout(name)), data, TRAIN, VALID, fit_config=config, seed=0)
 
 
 def same(ours: Float32Array, of_cpu: Float32Array) -> None:
@@ -105,7 +105,7 @@ def test_a_panel_in_the_memory_of_the_host(name: str) -> None:
 def test_stacked_seeds(name: str) -> None:
     def stack(data: PanelTensors) -> list[Any]:
         given, config = without_dropout(name), FitConfig(**QUICK)
-        return fit_stacked(name, given, data, TRAIN, VALID, fit_config=config, seeds=(0, 1))
+        return fit_stacked(name, options_of(name, given), data, TRAIN, VALID, fit_config=config, seeds=(0, 1))
 
     on_cpu, there = panel("cpu"), panel(NAME)
     for here, ours in zip(stack(on_cpu), stack(there), strict=True):
@@ -117,7 +117,9 @@ def test_a_training_goes_on_from_its_snapshot_and_is_fitted_again(name: str) -> 
     config, given = FitConfig(**QUICK), without_dropout(name)
 
     def trained(data: PanelTensors, kept: Memory) -> Fitted:
-        return fit(name, given, data, data.shape, TRAIN, VALID, fit_config=config, seed=0, snapshots=kept)
+        return fit(
+            name, options_of(name, given), data, TRAIN, VALID, fit_config=config, seed=0, snapshots=kept
+        )
 
     found = []
     for data in (panel("cpu"), panel(NAME)):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
 import torch
-from small_panels import NEURAL, QUICK, SMALL, TEST, TRAIN, VALID, arrays, fitted, panel
+from small_panels import NEURAL, QUICK, SMALL, TEST, TRAIN, VALID, arrays, fitted, options_of, panel
 from torch import Tensor
 
 from backtest.forecasts.metrics import r2_oos
@@ -19,14 +18,15 @@ from models.calibration import Line, calibrate, carry_over
 from models.explain.groups import explain_groups
 from models.explain.peers import PeerGame
 from models.fitted import FittedState
+from models.fitting.config import LossName
 from models.fitting.fit import NeuralFitted, fit, fit_stacked, refit, restore
 
-LONGER = replace(QUICK, epochs=4, patience=4, dates_per_epoch=40, lr=0.01)
+LONGER = QUICK.model_copy(update={"epochs": 4, "patience": 4, "dates_per_epoch": 40, "lr": 0.01})
 FAMILIES = {"one": (0,), "two": (1,), "three": (2,)}
 
 
-def trained(name: str = "temporal_peer", loss: str = "ic") -> NeuralFitted:
-    model = fitted(name, config=replace(LONGER, loss=loss))
+def trained(name: str = "temporal_peer", loss: LossName = "ic") -> NeuralFitted:
+    model = fitted(name, config=LONGER.model_copy(update={"loss": loss}))
     assert isinstance(model, NeuralFitted)
     return model
 
@@ -83,7 +83,7 @@ def test_outputs_that_are_all_the_same_become_the_mean_target() -> None:
 
 
 @pytest.mark.parametrize("loss", ["ic", "pairwise"])
-def test_forecasts_are_the_expected_target_of_validation_and_keep_their_order(loss: str) -> None:
+def test_forecasts_are_the_expected_target_of_validation_and_keep_their_order(loss: LossName) -> None:
     data, model = panel(), trained(loss=loss)
     target_VN = data.target_TN.numpy()[VALID]
     (line,) = calibrate(model.forecast(data, VALID)[..., None], target_VN[..., None]).lines
@@ -99,8 +99,8 @@ def test_forecasts_are_the_expected_target_of_validation_and_keep_their_order(lo
 
 
 @pytest.mark.parametrize("loss", ["mse", "huber", "quantile"])
-def test_losses_with_a_scale_are_left_alone(loss: str) -> None:
-    model = fitted("mlp", config=replace(QUICK, loss=loss))
+def test_losses_with_a_scale_are_left_alone(loss: LossName) -> None:
+    model = fitted("mlp", config=QUICK.model_copy(update={"loss": loss}))
     assert isinstance(model, NeuralFitted)
     assert model.module.calibration is None
     assert "calibration" not in model.state().config
@@ -109,7 +109,7 @@ def test_losses_with_a_scale_are_left_alone(loss: str) -> None:
 @pytest.mark.parametrize("name", NEURAL)
 def test_every_way_to_a_forecast_uses_the_same_line(name: str) -> None:
     """The forecast, that of some firms, and that of coalitions, from which all explanations are made."""
-    data, model = panel(), fitted(name, config=replace(QUICK, loss="ic"))
+    data, model = panel(), fitted(name, config=QUICK.model_copy(update={"loss": "ic"}))
     assert isinstance(model, NeuralFitted)
     assert model.module.calibration is not None
     session = int(TEST[3])
@@ -152,8 +152,10 @@ def test_a_stored_model_gives_the_same_forecasts_and_names_a_damaged_line() -> N
 
 def test_each_seed_of_a_stack_is_calibrated() -> None:
     data = panel()
-    config = replace(QUICK, loss="ic")
-    stack = fit_stacked("mlp", SMALL["mlp"], data, TRAIN, VALID, fit_config=config, seeds=[0, 1])
+    config = QUICK.model_copy(update={"loss": "ic"})
+    stack = fit_stacked(
+        "mlp", options_of("mlp", SMALL["mlp"]), data, TRAIN, VALID, fit_config=config, seeds=[0, 1]
+    )
     target_VN = data.target_TN.numpy()[VALID]
     for model in stack:
         assert model.module.calibration is not None
@@ -163,8 +165,8 @@ def test_each_seed_of_a_stack_is_calibrated() -> None:
 
 
 def test_a_refit_keeps_the_size_that_was_measured_before_it_saw_validation() -> None:
-    data, config = panel(), replace(LONGER, loss="ic", refit=True)
-    chosen = fit("mlp", SMALL["mlp"], data, data.shape, TRAIN, VALID, fit_config=config, seed=0)
+    data, config = panel(), LONGER.model_copy(update={"loss": "ic", "refit": True})
+    chosen = fit("mlp", options_of("mlp", SMALL["mlp"]), data, TRAIN, VALID, fit_config=config, seed=0)
     again = refit(chosen, data, TRAIN, VALID, fit_config=config, seed=0)
     before, after = (model.forecast(data, VALID).astype(np.float64) for model in (chosen, again))
     assert not np.array_equal(before, after)
@@ -182,7 +184,7 @@ def test_the_test_segment_does_not_calibrate() -> None:
     given = arrays()
     given["target_TN"][60:62] = 9.0
     given["target_TN"][74:] = -9.0
-    config = replace(QUICK, loss="pairwise")
+    config = QUICK.model_copy(update={"loss": "pairwise"})
     changed = fitted("mlp", panel(given), config=config)
     model = fitted("mlp", config=config)
     assert dataclasses.asdict(model.module.calibration) == dataclasses.asdict(changed.module.calibration)  # type: ignore[attr-defined]
@@ -192,8 +194,10 @@ def test_every_horizon_has_its_own_line() -> None:
     given = arrays()
     given["path_TNK"] = 5.0 * given["target_TN"][..., None] + 0.3
     data = panel(given)
-    config = replace(LONGER, loss="ic")
-    model = fit("seq2seq", SMALL["seq2seq"], data, data.shape, TRAIN, VALID, fit_config=config, seed=0)
+    config = LONGER.model_copy(update={"loss": "ic"})
+    model = fit(
+        "seq2seq", options_of("seq2seq", SMALL["seq2seq"]), data, TRAIN, VALID, fit_config=config, seed=0
+    )
     assert isinstance(model, NeuralFitted)
     path_DNK = model.horizons(data, VALID)
     assert path_DNK.shape[2] == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from small_panels import options_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from models.attention.core import attention
@@ -129,9 +130,11 @@ def test_stacked_seeds_end_where_each_ends_alone(name: str) -> None:
     encoder = {"width": 8, "heads": 2, "dropout": 0.0}
     options = {"encoder": encoder} | ({"peer_dropout": 0.0} if name == "temporal_peer" else {})
     with sdpa_kernel(FUSED):
-        stack = fit_stacked(name, options, data, TRAIN, VALID, fit_config=config, seeds=(0, 1))
+        stack = fit_stacked(
+            name, options_of(name, options), data, TRAIN, VALID, fit_config=config, seeds=(0, 1)
+        )
     for seed, one in enumerate(stack):
-        alone = fit(name, options, data, data.shape, TRAIN, VALID, fit_config=config, seed=seed)
+        alone = fit(name, options_of(name, options), data, TRAIN, VALID, fit_config=config, seed=seed)
         np.testing.assert_allclose(one.forecast(data, VALID), alone.forecast(data, VALID), atol=2e-3)
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_panels import options_of
 
 from models.batch import PanelTensors
 from models.fitted import NoTrainingSignal
+from models.fitting.config import LossName
 from models.fitting.fit import Diverged, FitConfig, Fitted, fit
 from models.fitting.losses import LOSSES, QUANTILE
 from models.registry import MODELS
@@ -32,13 +34,13 @@ def arrays() -> dict[str, Any]:
 
 
 def fitted(
-    name: str, options: dict[str, Any], given: dict[str, Any], loss: str = "mse"
+    name: str, options: dict[str, Any], given: dict[str, Any], loss: LossName = "mse"
 ) -> tuple[Fitted, PanelTensors]:
     data = PanelTensors.from_arrays(**given, window=W, n_groups=S, characteristic_names=NAMES)
     config = FitConfig(epochs=2, batch_dates=4, valid_dates=4, loss=loss)
     if name == "reversal":
         options = {"characteristic": "return_21"}
-    return fit(name, options, data, data.shape, TRAIN, VALID, fit_config=config, seed=0), data
+    return fit(name, options_of(name, options), data, TRAIN, VALID, fit_config=config, seed=0), data
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -57,7 +59,7 @@ def test_a_date_with_one_firm_can_be_trained_on_and_forecast(
 @pytest.mark.parametrize("name", NEURAL)
 @pytest.mark.parametrize("loss", [*LOSSES, QUANTILE])
 def test_losses_handle_dates_with_a_single_firm(
-    name: str, loss: str, every_model: dict[str, dict[str, Any]]
+    name: str, loss: LossName, every_model: dict[str, dict[str, Any]]
 ) -> None:
     given = arrays()
     given["mask_TN"][TRAIN, 1:] = False  # no training date has a pair, or a correlation

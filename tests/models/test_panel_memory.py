@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_panels import options_of
 from torch import Tensor
 
 from models.batch import PanelTensors
@@ -87,7 +88,7 @@ def test_fits_are_the_same(name: str, options: dict[str, Any]) -> None:
     for in_host_memory in (False, True):
         data = panel_in(in_host_memory=in_host_memory)
         settings = {"rounds": 5} if name == "lightgbm" else {}
-        fitted = fit(name, settings, data, data.shape, TRAIN, VALID, fit_config=config, seed=0)
+        fitted = fit(name, options_of(name, settings), data, TRAIN, VALID, fit_config=config, seed=0)
         found.append(fitted.forecast(data, TEST))
         if in_host_memory:
             assert copied(data)
@@ -99,7 +100,15 @@ def test_stacked_seeds_are_the_same() -> None:
     config, found = FitConfig(epochs=2, batch_dates=4), []
     for in_host_memory in (False, True):
         data = panel_in(in_host_memory=in_host_memory)
-        stack = fit_stacked("temporal_transformer", {}, data, TRAIN, VALID, fit_config=config, seeds=(0, 1))
+        stack = fit_stacked(
+            "temporal_transformer",
+            options_of("temporal_transformer"),
+            data,
+            TRAIN,
+            VALID,
+            fit_config=config,
+            seeds=(0, 1),
+        )
         found.append(np.stack([one.forecast(data, TEST) for one in stack]))
         if in_host_memory:
             assert copied(data)

@@ -14,12 +14,12 @@ from places import ROOT
 
 from pipelines import stages as ready
 from pipelines.config.schema import Config
-from pipelines.config.sections import ExecutionConfig
+from pipelines.config.sections import EngineConfig
 from pipelines.execution import pool
 
 
 def config(**execution: Any) -> Config:  # noqa: ANN401 (settings of the section)
-    return Config.model_construct(execution=ExecutionConfig(**execution), device="cpu")
+    return Config.model_construct(execution=EngineConfig(**execution), device="cpu")
 
 
 SIGNATURES = """

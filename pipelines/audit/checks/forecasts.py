@@ -17,7 +17,7 @@ import polars as pl
 
 from backtest.look_ahead.finding import Result, answer, skipped
 from backtest.look_ahead.noise import replace_future
-from backtest.splits.folds import Fold
+from backtest.splits.folds import Fold, FoldPlan
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.panel.panel import to_panel
 from models.batch import PanelTensors
@@ -34,7 +34,6 @@ from pipelines.audit.refit import (
 )
 from pipelines.audit.subject import AFTER, Subject, small_fit_config
 from pipelines.config.schema import Config
-from pipelines.config.sections import WalkForwardConfig
 from pipelines.dataset import build as datasets
 from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import Dataset
@@ -60,7 +59,7 @@ def _check_refits(subject: Subject) -> Result:
     if not models:
         return skipped("The config has no model that needs fitting.")
     label, budget, spacing = subject.config.label, subject.budget, subject.spacing
-    plan = WalkForwardConfig(
+    plan = FoldPlan(
         scheme="rolling",
         # in sessions; at a low forecast frequency a few decisions are enough
         train=max(budget.train, 8 * spacing),

@@ -6,7 +6,7 @@ Shape suffixes: T sessions, N firms, D dates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +21,7 @@ from features.arithmetic.transforms import rank_normal
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, is_constant
 from features.library.characteristics import CHARACTERISTICS
+from models.registry import MODELS, benchmarks
 from pipelines.audit.refit import few_firms, sample_columns
 from pipelines.audit.subject import Subject, temporary_run
 from pipelines.dataset.characteristics import INPUT_PREFIX
@@ -81,10 +82,6 @@ DATES: Final = 1500
 QUICK_DATES: Final = 250
 """Minimum number of dates that are measured, evenly spaced; all if there are fewer than twice as many."""
 
-PERMUTED_MODELS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "ridge": {},
-    "lightgbm": {"rounds": 40, "evaluate_every": 10, "patience": 2, "num_leaves": 15, "min_data_in_leaf": 50},
-}
 FIRMS: Final = 200
 NULL_DEVIATIONS: Final = 4.0
 """Half-width of the null interval, in exact standard deviations of the IC under permutation. The probability
@@ -222,7 +219,7 @@ def shuffled_labels(subject: Subject) -> Result:
         )
         return answer("fail", sentence, rows)
     sentence = (
-        f"{' and '.join(PERMUTED_MODELS)} fitted on permuted labels have no skill on the test: the IC is at "
+        f"{' and '.join(benchmarks())} fitted on permuted labels have no skill on the test: the IC is at "
         f"most {abs(worst['deviations']):.1f} standard deviations from zero, and {NULL_DEVIATIONS:.0f} are "
         "allowed."
     )
@@ -251,7 +248,8 @@ def _permuted_fits(
     some_TNF[dates] = every_TNF[dates][:, columns]
     few = few_firms(replace(permuted, characteristics_TNF=every_TNF[:, :, :0]), columns)
     arrays = replace(tasks.collect_arrays(few, subject.config.features.window), characteristics_TNF=some_TNF)
-    settings = {"models": dict(PERMUTED_MODELS), "fit": {}, "seeds": (subject.seed,), "device": "cpu"}
+    models = {name: dict(MODELS[name].build.quick) for name in benchmarks()}
+    settings = {"models": models, "fit": {}, "seeds": (subject.seed,), "device": "cpu"}
     with temporary_run(subject.config.model_copy(update=settings)) as run:
         for task in walkforward.plan_tasks(run, data, [fold]):
             yield task.model, tasks.run_task(task, arrays).test_BN, arrays.label_TN[fold.test]

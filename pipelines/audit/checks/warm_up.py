@@ -16,7 +16,6 @@ from backtest.look_ahead.finding import Result, answer, skipped
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from features.library.channels import CHANNELS, compute_channels
 from features.library.characteristics import CHARACTERISTICS, compute_characteristics
-from features.library.standardise import TransformRule
 from features.panel.panel import Panel, build_panel
 from pipelines.audit.checks.future import listed
 from pipelines.audit.subject import Subject
@@ -159,7 +158,7 @@ def cross_section(subject: Subject) -> Result:
     times = subject.times(subject.budget.sessions)
     if not times:
         return skipped("There are too few sessions with a universe.")
-    rule = TransformRule(**subject.config.features.transform.model_dump())
+    rule = subject.config.features.transform
     every = subject.dataset.characteristic_names
     names = every[: len(every) // (2 if rule.add_indicator else 1)]
     if subject.budget.quick and len(names) > _QUICK:

@@ -126,8 +126,8 @@ def watch_skill(
         In standard deviations of the reference.
     """
     settings, base = config.nightly.monitoring, reference.reference
-    slack = settings.cusum_slack or max(base.mean / base.std / 2.0, _MIN_SLACK)
-    limit = settings.cusum_limit or limit_for(slack, settings.cusum_false_alarms, sessions=HORIZON, n=base.n)
+    slack = max(base.mean / base.std / 2.0, _MIN_SLACK)
+    limit = limit_for(slack, settings.cusum_false_alarms, sessions=HORIZON, n=base.n)
     return lower_cusum(rank_ic_T, base, slack=slack, limit=limit, replaced_T=replaced_T), slack, limit
 
 

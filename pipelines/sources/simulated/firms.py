@@ -13,7 +13,14 @@ import numpy.typing as npt
 import polars as pl
 
 from features.arrays import BoolArray, FloatArray
-from pipelines.sources.simulated.config import INDUSTRIES, SESSIONS_PER_YEAR, SUPPLIERS, MarketConfig
+from pipelines.sources.simulated.config import (
+    HIDDEN_SHARE,
+    INDUSTRIES,
+    MARKET_VOLATILITY,
+    SESSIONS_PER_YEAR,
+    SUPPLIERS,
+    MarketConfig,
+)
 
 Index = npt.NDArray[np.int64]
 
@@ -91,7 +98,7 @@ def draw_firms(config: MarketConfig, rng: np.random.Generator) -> Firms:
         volatility_N=config.idiosyncratic_volatility * np.exp(rng.normal(-0.03, 0.25, n)),
         log_size_N=rng.normal(np.log(2e9), 1.5, n),
         price_N=np.exp(rng.normal(np.log(40.0), 0.5, n)),
-        hidden_leader_N=_draw_hidden_leaders(industry_N, first_N, last_N, config.hidden_share, rng),
+        hidden_leader_N=_draw_hidden_leaders(industry_N, first_N, last_N, HIDDEN_SHARE, rng),
     )
 
 
@@ -216,7 +223,7 @@ def _student(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
 
 
 def _garch(config: MarketConfig, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    long_run = config.market_volatility**2
+    long_run = MARKET_VOLATILITY**2
     z_T = _student(rng, (config.sessions,))
     shock_T, volatility_T = np.empty(config.sessions), np.empty(config.sessions)
     h = long_run

@@ -32,6 +32,7 @@ from pipelines.sources.simulated.config import (
     REVERSAL_CALM,
     REVERSAL_TURBULENT,
     REVIEW_SESSIONS,
+    SIZE_GAP,
     MarketConfig,
 )
 from pipelines.sources.simulated.firms import (
@@ -50,7 +51,7 @@ _PASSES = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Market:
+class SimulatedMarket:
     """A simulated market before prices are quoted.
 
     Attributes
@@ -92,7 +93,7 @@ class Market:
     peer_scale: float
 
 
-def simulate(config: MarketConfig, seed_sequence: np.random.SeedSequence) -> Market:
+def simulate(config: MarketConfig, seed_sequence: np.random.SeedSequence) -> SimulatedMarket:
     """Simulate a market; each kind of draw has its own random stream."""
     firm_rng, common_rng, own_rng, statement_rng, dividend_rng, leader_rng = (
         np.random.Generator(np.random.PCG64(child)) for child in seed_sequence.spawn(6)
@@ -132,7 +133,7 @@ class _Builder:
     yield_TN: FloatArray
     tables_2N: FloatArray  # uniform draws of the two random tables of leaders
 
-    def build(self, scale_P: FloatArray, peer_until: int | None = None) -> Market:
+    def build(self, scale_P: FloatArray, peer_until: int | None = None) -> SimulatedMarket:
         """Simulate with the given scales of the parts of mu, review by review.
 
         Reviews from session ``peer_until`` on decide on no edges.
@@ -193,7 +194,7 @@ class _Builder:
         earns_TN = live_TN & (np.arange(n_sessions)[:, None] > firms.first_N)
         mu_TNP[~live_TN] = np.nan
         reversal_TNK[~live_TN] = np.nan
-        return Market(
+        return SimulatedMarket(
             dates_T=self.dates_T,
             firms=firms,
             shocks=shocks,
@@ -244,7 +245,7 @@ def returns_affected(values_TN: FloatArray, delay: int) -> FloatArray:
     return moved_TN
 
 
-def _measure(market: Market, delay: int) -> tuple[FloatArray, float, float]:
+def _measure(market: SimulatedMarket, delay: int) -> tuple[FloatArray, float, float]:
     """Return pooled within-date deviations of the parts and of mu, and the mean within-date IC of mu.
 
     The IC is the mean over dates of sd(mu) / sd(return): the expected correlation, without sampling noise.
@@ -292,7 +293,7 @@ def _dividend_yields(n_sessions: int, n_firms: int, rng: np.random.Generator) ->
 RULES: tuple[str, ...] = ("industry", "supplier", "supplier_of_supplier", "hidden")
 """Who leads whom, at lags `WEIGHTS_BY_LAG`. Firms of an industry are ranked by size, by book-to-market or by
 a random table (``leaders``). ``industry``: its first firms lead its others; where size leads, those that are
-smaller by a factor of at least ``size_gap``. ``supplier``: the first firm of the supplier industry leads
+smaller by a factor of at least `SIZE_GAP`. ``supplier``: the first firm of the supplier industry leads
 every firm of the customer industry. ``supplier_of_supplier``: so does the first firm of the supplier's
 supplier, two hops away through the supplier's first firm. ``hidden``: a randomly drawn firm leads its
 follower."""
@@ -349,10 +350,10 @@ def review_edges(config: MarketConfig, firms: Firms, priority_N: FloatArray, liv
     ]
     supplier = supplier_of()
     for code, members in enumerate(ranked):
-        for j in members[: config.industry_leaders]:
+        for j in members[:1]:
             follows_E = members != j
             if config.leaders == "size":
-                follows_E &= priority_N[j] - priority_N[members] >= np.log(config.size_gap)
+                follows_E &= priority_N[j] - priority_N[members] >= np.log(SIZE_GAP)
             add(int(j), members[follows_E], 0)
         if supplier[code] < 0 or not len(ranked[supplier[code]]):
             continue

@@ -6,16 +6,21 @@ dividends, volume, halts, bad ticks and truth. Shape suffixes: T sessions, N fir
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from features.arrays import BoolArray, FloatArray
 from pipelines.sources.base import Setting, SourceTables
-from pipelines.sources.simulated.config import REVIEW_SESSIONS, SESSIONS_PER_YEAR, MarketConfig
+from pipelines.sources.simulated.config import (
+    HALTS_PER_YEAR,
+    REVIEW_SESSIONS,
+    SESSIONS_PER_YEAR,
+    MarketConfig,
+)
 from pipelines.sources.simulated.firms import Index, fundamentals_frame, securities_frame
-from pipelines.sources.simulated.market import PARTS, Market, edges_frame, simulate
+from pipelines.sources.simulated.market import PARTS, SimulatedMarket, edges_frame, simulate
 
 __all__ = ["MarketConfig", "SimulatedSource"]
 
@@ -93,12 +98,12 @@ class SimulatedSource:
         A longer market has the same firms and shocks. Its earlier prices differ slightly, because the
         strength of the forecastable part is calibrated over the whole length.
         """
-        settings = {f.name: getattr(self.config, f.name) for f in fields(self.config) if f.name != "sessions"}
+        settings = self.config.model_dump(exclude={"sessions"})
         weights = " ".join(f"{weight:g}" for weight in self.config.day_weights)
         return {"seed": self.seed, **settings, "start": str(self.config.start), "day_weights": weights}
 
 
-def _truth_frames(market: Market, delay: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _truth_frames(market: SimulatedMarket, delay: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the truth per (date, ticker): the parts of mu, and each day's share of its temporal part."""
     n_sessions = len(market.dates_T)
     leaves_N = np.where(market.firms.delisted_N, market.firms.last_N, n_sessions + delay)
@@ -141,7 +146,7 @@ class Quotes:
     quoted_TN: BoolArray
 
 
-def quote(config: MarketConfig, market: Market, seed_sequence: np.random.SeedSequence) -> Quotes:
+def quote(config: MarketConfig, market: SimulatedMarket, seed_sequence: np.random.SeedSequence) -> Quotes:
     """Quote a market.
 
     The closes are such that ``close[t] * split[t] * (1 + dividend[t] / close[t]) / close[t-1] - 1`` is the
@@ -198,13 +203,13 @@ def quote(config: MarketConfig, market: Market, seed_sequence: np.random.SeedSeq
         quoted_TN=live_TN
         & ~(
             _may_be_missing(live_TN, event_TN)
-            & (halt_rng.random((n_sessions, n_firms)) < config.halts_per_year / SESSIONS_PER_YEAR)
+            & (halt_rng.random((n_sessions, n_firms)) < HALTS_PER_YEAR / SESSIONS_PER_YEAR)
         ),
     )
 
 
 def prices_frame(
-    config: MarketConfig, market: Market, quotes: Quotes, rng: np.random.Generator
+    config: MarketConfig, market: SimulatedMarket, quotes: Quotes, rng: np.random.Generator
 ) -> pl.DataFrame:
     """Return the quotes as the ``prices`` table, with ``config.bad_ticks`` invalid rows.
 
@@ -234,7 +239,7 @@ def prices_frame(
     return pl.DataFrame({"date": market.dates_T[t_R], "ticker": tickers[n_R], **values})
 
 
-def shares_at(market: Market, quotes: Quotes) -> FloatArray:
+def shares_at(market: SimulatedMarket, quotes: Quotes) -> FloatArray:
     """Return shares outstanding at the end of each quarter [N, Q]; before listing, those at listing."""
     session_Q = np.searchsorted(market.dates_T, market.statements.period_end_Q, side="right") - 1
     at_NQ = np.clip(session_Q, market.firms.first_N[:, None], market.firms.last_N[:, None])

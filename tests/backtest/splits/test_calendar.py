@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,13 +12,13 @@ from hypothesis import strategies as st
 from separated_folds import assert_in_order, assert_separated
 from skfolio.model_selection import WalkForward
 
-from backtest.splits.calendar import CalendarPlan, Period, Window, calendar_folds
+from backtest.splits.calendar import CalendarPlan, calendar_folds
 
 ALL_T = np.arange("2003-01-01", "2012-12-31", dtype="datetime64[D]")
 ALL_T = ALL_T[np.is_busday(ALL_T)]
 
 
-def periods_of(days_T: np.ndarray, period: Period) -> list[str]:
+def periods_of(days_T: np.ndarray, period: Literal["year", "quarter"]) -> list[str]:
     """Name the period of every day, with pandas."""
     index = pd.DatetimeIndex(days_T)
     return [str(one) for one in index.to_period("Y" if period == "year" else "Q")]
@@ -37,8 +39,8 @@ def periods_of(days_T: np.ndarray, period: Period) -> list[str]:
 )
 def test_calendar_folds_are_purged_and_test_the_newest_session(
     *,
-    period: Period,
-    window: Window,
+    period: Literal["year", "quarter"],
+    window: Literal["expanding", "rolling"],
     train: int,
     valid: int,
     first: int,
@@ -49,9 +51,9 @@ def test_calendar_folds_are_purged_and_test_the_newest_session(
     embargo: int,
 ) -> None:
     days_T = ALL_T[start : start + length]
-    plan = CalendarPlan(period=period, window=window, train=train, valid=valid, embargo=embargo, first=first)
+    plan = CalendarPlan(period=period, window=window, train=train, valid=valid, embargo=embargo)
     try:
-        folds = calendar_folds(days_T, plan, delay, horizon)
+        folds = calendar_folds(days_T, plan, delay, horizon, first)
     except ValueError as error:
         assert "One fold needs" in str(error)  # noqa: PT017 (either answer is right)
         usable = periods_of(days_T[first : len(days_T) - delay - horizon], period)
@@ -81,7 +83,9 @@ def test_calendar_folds_are_purged_and_test_the_newest_session(
 
 @pytest.mark.parametrize(("period", "frequency"), [("year", "YS"), ("quarter", "QS")])
 @pytest.mark.parametrize("window", ["expanding", "rolling"])
-def test_calendar_folds_are_those_of_skfolio(period: Period, frequency: str, window: Window) -> None:
+def test_calendar_folds_are_those_of_skfolio(
+    period: Literal["year", "quarter"], frequency: str, window: Literal["expanding", "rolling"]
+) -> None:
     gap, train, valid = 1 + 5 + 2, 3, 1
     plan = CalendarPlan(period=period, window=window, train=train, valid=valid, embargo=2)
     folds = calendar_folds(ALL_T, plan, delay=1, horizon=5)
@@ -131,17 +135,17 @@ def test_a_first_period_that_began_earlier_is_not_whole() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"train": 0}, "train is 0"),
-        ({"max_folds": 0}, "max_folds is 0"),
-        ({"embargo": -1}, "embargo is -1"),
-        ({"period": "month"}, "choose year or quarter"),
-        ({"window": "sliding"}, "choose expanding or rolling"),
+        ({"train": 0}, r"train\n.*equal to 1"),
+        ({"max_folds": 0}, r"max_folds\n.*equal to 1"),
+        ({"embargo": -1}, r"embargo\n.*equal to 0"),
+        ({"period": "month"}, "'year' or 'quarter'"),
+        ({"window": "sliding"}, "'expanding' or 'rolling'"),
     ],
 )
 def test_an_invalid_plan_is_refused(setting: dict[str, object], message: str) -> None:
     plan = {"period": "year", "window": "rolling", "train": 2, "valid": 1, "embargo": 0} | setting
     with pytest.raises(ValueError, match=message):
-        CalendarPlan(**plan)  # type: ignore[arg-type]  # wrong on purpose
+        CalendarPlan.model_validate(plan)
 
 
 def test_what_cannot_be_split_is_refused() -> None:

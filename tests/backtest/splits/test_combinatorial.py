@@ -29,13 +29,13 @@ def test_combinatorial_folds_are_purged_on_both_sides(
     *, groups: int, tested: int, first: int, surplus: int, delay: int, horizon: int, embargo: int
 ) -> None:
     k = min(tested, groups - 2)
-    plan = CombinatorialPlan(groups=groups, test_groups=k, embargo=embargo, first=first)
+    plan = CombinatorialPlan(groups=groups, test_groups=k, embargo=embargo)
     gap = delay + horizon + embargo
     shortest = first + groups * (2 * gap + 1) + delay + horizon
     with pytest.raises(ValueError, match="are too short"):
-        combinatorial_folds(shortest - 1, plan, delay, horizon)
+        combinatorial_folds(shortest - 1, plan, delay, horizon, first)
     n_sessions = shortest + surplus
-    folds = combinatorial_folds(n_sessions, plan, delay, horizon)
+    folds = combinatorial_folds(n_sessions, plan, delay, horizon, first)
     assert len(folds) == plan.n_folds == math.comb(groups, k)
     for index, fold in enumerate(folds):
         assert fold.index == index
@@ -103,12 +103,12 @@ def test_walk_forward_folds_are_one_path() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"groups": 2}, "groups is 2"),
-        ({"test_groups": 0}, "test_groups is 0"),
+        ({"groups": 2}, r"groups\n.*equal to 3"),
+        ({"test_groups": 0}, r"test_groups\n.*equal to 1"),
         ({"test_groups": 4}, "must be at most groups - 2"),
-        ({"embargo": -1}, "embargo is -1"),
+        ({"embargo": -1}, r"embargo\n.*equal to 0"),
     ],
 )
 def test_an_invalid_plan_is_refused(setting: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        CombinatorialPlan(**{"groups": 5, "test_groups": 2, "embargo": 0, **setting})
+        CombinatorialPlan.model_validate({"groups": 5, "test_groups": 2, "embargo": 0, **setting})

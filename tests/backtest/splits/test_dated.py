@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from separated_folds import assert_in_order, assert_separated
 
-from backtest.splits.folds import dated_fold
+from backtest.splits.folds import DatedPlan, dated_fold
 
 DAYS_T = np.arange("2020-01-01", "2021-12-31", dtype="datetime64[D]")
 DAYS_T = DAYS_T[np.is_busday(DAYS_T)]
@@ -30,9 +30,9 @@ def test_labels_of_a_dated_fold_do_not_reach_later_segments(
     keys = dict(zip(("train_from", "valid_from", "test_from", "test_to"), days, strict=True))
     if valid - train <= gap or test - valid <= gap:
         with pytest.raises(ValueError, match="needs more than"):
-            dated_fold(DAYS_T, **keys, embargo=embargo, delay=delay, horizon=horizon)
+            dated_fold(DAYS_T, DatedPlan(**keys, embargo=embargo), delay, horizon)
         return
-    fold = dated_fold(DAYS_T, **keys, embargo=embargo, delay=delay, horizon=horizon)
+    fold = dated_fold(DAYS_T, DatedPlan(**keys, embargo=embargo), delay, horizon)
     assert_separated(fold, delay, horizon, embargo)
     assert_in_order(fold)
     np.testing.assert_array_equal(fold.train, np.arange(train, valid - gap))
@@ -40,16 +40,14 @@ def test_labels_of_a_dated_fold_do_not_reach_later_segments(
 
 
 def test_dates_of_a_dated_fold() -> None:
-    fold = dated_fold(
-        DAYS_T,
+    plan = DatedPlan(
         train_from=dt.date(2020, 1, 4),  # a Saturday
-        valid_from=np.datetime64("2020-03-01", "D"),  # a Sunday
+        valid_from=dt.date(2020, 3, 1),  # a Sunday
         test_from=dt.date(2020, 4, 1),
         test_to=dt.date(2020, 5, 2),  # a Saturday
         embargo=0,
-        delay=0,
-        horizon=1,
     )
+    fold = dated_fold(DAYS_T, plan, delay=0, horizon=1)
     assert [str(DAYS_T[part[i]]) for part in (fold.train, fold.valid, fold.test) for i in (0, -1)] == [
         "2020-01-06",
         "2020-02-27",
@@ -66,7 +64,7 @@ def test_dates_of_a_dated_fold() -> None:
         (("2020-03-01", "2020-02-01", "2020-04-01", "2020-05-01"), 0, 1, "train_from < valid_from"),
         (("2020-01-01", "2020-02-01", "2020-02-05", "2020-05-01"), 3, 1, "valid segment has 2 sessions"),
         (("2020-01-01", "2020-02-01", "2022-02-05", "2022-05-01"), 0, 1, "test segment has 0 sessions"),
-        (("2020-01-01", "2020-02-01", "2020-03-01", "2020-05-01"), -1, 1, "embargo is -1"),
+        (("2020-01-01", "2020-02-01", "2020-03-01", "2020-05-01"), -1, 1, r"embargo\n.*equal to 0"),
         (("2020-01-01", "2020-02-01", "2020-03-01", "2020-05-01"), 0, 0, "horizon 0"),
     ],
 )
@@ -74,14 +72,6 @@ def test_invalid_dated_fold_raises(
     days: tuple[str, str, str, str], embargo: int, horizon: int, message: str
 ) -> None:
     train, valid, test, last = (dt.date.fromisoformat(day) for day in days)
+    keys = {"train_from": train, "valid_from": valid, "test_from": test, "test_to": last, "embargo": embargo}
     with pytest.raises(ValueError, match=message):
-        dated_fold(
-            DAYS_T,
-            train_from=train,
-            valid_from=valid,
-            test_from=test,
-            test_to=last,
-            embargo=embargo,
-            delay=0,
-            horizon=horizon,
-        )
+        dated_fold(DAYS_T, DatedPlan.model_validate(keys), delay=0, horizon=horizon)

@@ -19,7 +19,7 @@ nan = float("nan")
 T, N, F = 70, 23, 3
 
 RULES = [
-    TransformRule(*parts)  # type: ignore[arg-type]  # wrong on purpose
+    TransformRule.model_validate(dict(zip(TransformRule.model_fields, parts, strict=True)))
     for parts in itertools.product(
         (None, 0.1),
         ("none", "group"),

@@ -66,7 +66,7 @@ def their_masks(mask: AttentionMask, attn_mask: str, padding: str) -> dict[str, 
 def test_equals_multihead_attention(path: str, dtype: torch.dtype, tolerance: float, case: str) -> None:
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(D, H, batch_first=True, dtype=dtype)
-    ours = MultiHeadAttention(BlockConfig(D, H)).to(dtype)
+    ours = MultiHeadAttention(BlockConfig(width=D, heads=H)).to(dtype)
     copy_attention(ours, theirs)
     x = torch.randn(B, W, D, dtype=dtype)
     ours_x, theirs_x = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -123,7 +123,7 @@ def test_block_equals_transformer_encoder_layer(
         norm_first=norm == "pre",
         dtype=dtype,
     )
-    ours = Block(BlockConfig(D, H, norm=norm, activation=activation)).to(dtype)
+    ours = Block(BlockConfig(width=D, heads=H, norm=norm, activation=activation)).to(dtype)
     copy_block(ours, theirs)
     x = torch.randn(B, W, D, dtype=dtype)
     ours_x, theirs_x = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -176,7 +176,9 @@ def test_fast_path_equals_the_quadratic_form(
     causal: bool,
 ) -> None:
     torch.manual_seed(2)
-    layer = MultiHeadAttention(BlockConfig(D, H, kernel=kernel, radius=4, temperature=1.0)).double()
+    layer = MultiHeadAttention(
+        BlockConfig(width=D, heads=H, kernel=kernel, radius=4, temperature=1.0)
+    ).double()
     keys = torch.rand(2, length) < 0.8 if padded else None
     if keys is not None and length > 30:
         keys[1, 5:25] = False  # a gap that is wider than the band
@@ -207,7 +209,7 @@ def test_fast_path_equals_the_quadratic_form(
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_linear_kernels_weights_by_hand(causal: bool) -> None:
     torch.manual_seed(3)
-    layer = MultiHeadAttention(BlockConfig(D, H, kernel="linear")).double()
+    layer = MultiHeadAttention(BlockConfig(width=D, heads=H, kernel="linear")).double()
     x = torch.randn(1, W, D, dtype=torch.float64)
     _, weights = layer.explicit(x, x, AttentionMask(causal=causal))
     q, k = layer.query(x)[0, :, :4], layer.key(x)[0, :, :4]  # the first head
@@ -225,7 +227,7 @@ def test_the_linear_kernels_weights_by_hand(causal: bool) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_local_kernel_attends_only_to_its_band(causal: bool) -> None:
-    layer = MultiHeadAttention(BlockConfig(D, H, kernel="local", radius=2))
+    layer = MultiHeadAttention(BlockConfig(width=D, heads=H, kernel="local", radius=2))
     _, weights = layer.explicit(torch.randn(1, W, D), torch.randn(1, W, D), AttentionMask(causal=causal))
     for i, j in np.ndindex(W, W):
         inside = abs(i - j) <= 2 and (j <= i or not causal)
@@ -239,7 +241,7 @@ def test_causal_outputs_do_not_depend_on_later_positions_to_the_bit(
 ) -> None:
     torch.manual_seed(4)
     length, known = 90, 70
-    block = Block(BlockConfig(D, H, kernel=kernel, radius=4))
+    block = Block(BlockConfig(width=D, heads=H, kernel=kernel, radius=4))
     mask = mask_of(position, length, torch.float32, causal=True)
     x = torch.randn(2, length, D)
     noisy = x.clone()
@@ -256,7 +258,7 @@ def test_relative_positions_are_invariant_to_a_shift(
     kernel: Any,  # noqa: ANN401 (a literal)
 ) -> None:
     torch.manual_seed(5)
-    layer = MultiHeadAttention(BlockConfig(D, H, kernel=kernel, radius=3)).double()
+    layer = MultiHeadAttention(BlockConfig(width=D, heads=H, kernel=kernel, radius=3)).double()
     content, shift, length = torch.randn(1, 6, D, dtype=torch.float64), 5, 16
     outputs = []
     for start in (1, 1 + shift):
@@ -283,7 +285,7 @@ def test_alibi_decreases_with_distance_at_the_rate_of_each_head() -> None:
 def test_temperature_sharpens_and_flattens() -> None:
     torch.manual_seed(6)
     x = torch.randn(1, W, D)
-    layers = [MultiHeadAttention(BlockConfig(D, H, temperature=t)) for t in (0.1, 1.0, 10.0)]
+    layers = [MultiHeadAttention(BlockConfig(width=D, heads=H, temperature=t)) for t in (0.1, 1.0, 10.0)]
     for other in layers[1:]:
         other.load_state_dict(layers[0].state_dict())
     entropy = [
@@ -297,16 +299,16 @@ def test_temperature_sharpens_and_flattens() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kernel": "quadratic"}, "choose one of softmax, local, linear"),
-        ({"radius": 0}, "radius is 0; it must be at least 1"),
-        ({"temperature": 0.0}, "must be positive"),
+        ({"kernel": "quadratic"}, "'softmax', 'local' or 'linear'"),
+        ({"radius": 0}, r"radius\n.*greater than or equal to 1"),
+        ({"temperature": 0.0}, "greater than 0"),
         ({"kernel": "linear", "temperature": 2.0}, "has no logits"),
-        ({"norm": "both"}, "choose one of pre, post"),
+        ({"norm": "both"}, "'pre' or 'post'"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        BlockConfig(D, H, **options)
+        BlockConfig(width=D, heads=H, **options)
 
 
 def test_core_equals_a_float64_loop_with_mask_and_bias() -> None:
@@ -358,7 +360,7 @@ def test_a_query_without_keys_outputs_zero_with_finite_gradients(with_bias: bool
 @pytest.mark.parametrize("rotated", [False, True])
 def test_computing_only_the_last_query_gives_the_same_output(rotated: bool) -> None:
     torch.manual_seed(4)
-    block = Block(BlockConfig(D, H)).double()
+    block = Block(BlockConfig(width=D, heads=H)).double()
     x = torch.randn(B, W, D, dtype=torch.float64)
     mask = AttentionMask(rotary_W2d=rotary(W, D // H) if rotated else None)
     expected = block(x, mask)[:, -1:]
@@ -367,7 +369,7 @@ def test_computing_only_the_last_query_gives_the_same_output(rotated: bool) -> N
 
 def test_dropout_is_active_only_in_training() -> None:
     torch.manual_seed(5)
-    block = Block(BlockConfig(D, H, dropout=0.5))
+    block = Block(BlockConfig(width=D, heads=H, dropout=0.5))
     x = torch.randn(B, W, D)
     assert not torch.equal(block(x), block(x))
     block.eval()

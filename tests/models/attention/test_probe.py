@@ -13,7 +13,6 @@ from models.attention.probe import Site, permuted, probing, uniform
 from models.batch import PanelTensors
 from models.forecaster import Forecaster
 from models.registry import MODELS
-from models.spec import parse_config
 
 SMALL = {"width": 8, "heads": 2}
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -42,7 +41,7 @@ def build(name: str) -> tuple[Forecaster, PanelTensors]:
         characteristic_names=("log_market_equity", "book_to_market", "momentum_252_21"),
     )
     entry = MODELS[name]
-    module = entry.build(parse_config(entry.config, OPTIONS[name], name), data.shape)
+    module = entry.build(entry.config(**OPTIONS[name]), data.shape)
     assert isinstance(module, Forecaster)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

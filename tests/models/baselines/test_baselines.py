@@ -10,6 +10,7 @@ import pytest
 import torch
 from rank_correlations import mean_ic, mean_rank_ic
 from sklearn.linear_model import Ridge as SklearnRidge
+from small_panels import options_of
 
 from models.baselines.lightgbm import LightGBM
 from models.batch import PanelTensors
@@ -48,7 +49,9 @@ def cells(data: PanelTensors, dates: np.ndarray) -> tuple[np.ndarray, np.ndarray
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 10.0])
 def test_ridge_equals_sklearn(alpha: float) -> None:
     data = panel()
-    ours = fit("ridge", {"alphas": [alpha]}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+    ours = fit(
+        "ridge", options_of("ridge", {"alphas": [alpha]}), data, TRAIN, VALID, fit_config=FitConfig(), seed=0
+    )
     z, y = cells(data, TRAIN)
     theirs = SklearnRidge(alpha=alpha * len(y)).fit(z, y)
     tensors = ours.state().tensors
@@ -65,7 +68,9 @@ def test_ridge_equals_sklearn(alpha: float) -> None:
 def test_ridge_selects_the_penalty_with_the_best_validation_rank_ic() -> None:
     data = panel(noise=20.0)
     alphas = [1e-4, 1e-2, 0.3, 1.0, 3.0, 100.0]
-    ours = fit("ridge", {"alphas": alphas}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+    ours = fit(
+        "ridge", options_of("ridge", {"alphas": alphas}), data, TRAIN, VALID, fit_config=FitConfig(), seed=0
+    )
     z, y = cells(data, TRAIN)
     ics = []
     for alpha in alphas:
@@ -91,7 +96,7 @@ def test_a_model_that_reads_no_windows_forecasts_the_same_without_them(
     dates = torch.tensor([3, 4])
     assert without.batch(dates).x_BNWC.shape == full.batch(dates).x_BNWC.shape
     fitted = [
-        fit(name, options, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+        fit(name, options_of(name, options), data, TRAIN, VALID, fit_config=FitConfig(), seed=0)
         for data in (full, without)
     ]
     expected = fitted[0].forecast(full, TEST)
@@ -102,15 +107,14 @@ def test_a_model_that_reads_no_windows_forecasts_the_same_without_them(
 def test_zero_and_reversal_follow_their_definitions() -> None:
     data = panel()
     mask = data.mask_TN.numpy()[TEST]
-    zero = fit("zero", {}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+    zero = fit("zero", options_of("zero"), data, TRAIN, VALID, fit_config=FitConfig(), seed=0)
     assert (zero.forecast(data, TEST)[mask] == 0).all()
     assert zero.history[0].valid_rank_ic == 0.0
     for option in ("return_1", 0):
         model = fit(
             "reversal",
-            {"characteristic": option},
+            options_of("reversal", {"characteristic": option}),
             data,
-            data.shape,
             TRAIN,
             VALID,
             fit_config=FitConfig(),
@@ -137,7 +141,13 @@ def test_lightgbm_keeps_its_best_round_and_does_not_depend_on_threads() -> None:
 
     def run(**more: int) -> Fitted:
         return fit(
-            "lightgbm", {**options, **more}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0
+            "lightgbm",
+            options_of("lightgbm", {**options, **more}),
+            data,
+            TRAIN,
+            VALID,
+            fit_config=FitConfig(),
+            seed=0,
         )
 
     model = run()
@@ -167,7 +177,9 @@ def test_lightgbm_respects_max_bin() -> None:
             "max_bin": max_bin,
         }
         options |= {"feature_fraction": 1.0, "bagging_fraction": 1.0}
-        model = fit("lightgbm", options, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+        model = fit(
+            "lightgbm", options_of("lightgbm", options), data, TRAIN, VALID, fit_config=FitConfig(), seed=0
+        )
         forecast = model.forecast(data, TRAIN)
         return len(np.unique(forecast[~np.isnan(forecast)]))
 
@@ -186,19 +198,31 @@ def test_lightgbm_stops_at_the_best_value_of_stop_on() -> None:
             "patience": 60,
             "stop_on": stop_on,
         }
-        model = fit("lightgbm", config, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+        model = fit(
+            "lightgbm", options_of("lightgbm", config), data, TRAIN, VALID, fit_config=FitConfig(), seed=0
+        )
         pairs = list(zip(model.forecast(data, VALID), target, strict=True))
         scores[stop_on] = (mean_rank_ic(pairs), mean_ic(pairs))
     assert scores["rank_ic"][0] > scores["ic"][0]
     assert scores["ic"][1] > scores["rank_ic"][1]
-    with pytest.raises(ValueError, match="stop_on is 'r2'"):
-        fit("lightgbm", {"stop_on": "r2"}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+    with pytest.raises(ValueError, match="'rank_ic' or 'ic'"):
+        fit(
+            "lightgbm",
+            options_of("lightgbm", {"stop_on": "r2"}),
+            data,
+            TRAIN,
+            VALID,
+            fit_config=FitConfig(),
+            seed=0,
+        )
 
 
 def test_lightgbm_reads_dates_in_turn_and_grows_the_trees_of_one_float64_array() -> None:
     data = panel()
     options = {"rounds": 20, "evaluate_every": 10, "patience": 9, "min_data_in_leaf": 20, "max_bin": 15}
-    ours = fit("lightgbm", options, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=3)
+    ours = fit(
+        "lightgbm", options_of("lightgbm", options), data, TRAIN, VALID, fit_config=FitConfig(), seed=3
+    )
     assert isinstance(ours, BaselineFitted)
     model = ours.baseline
     assert isinstance(model, LightGBM)

@@ -31,7 +31,7 @@ BATCH = panel().batch(torch.tensor([20]))
 
 
 def transformer(layers: int) -> Forecaster:
-    config = TemporalTransformerConfig(EncoderConfig(width=8, heads=2, layers=layers))
+    config = TemporalTransformerConfig(encoder=EncoderConfig(width=8, heads=2, layers=layers))
     module = TemporalTransformer(config, panel().shape)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():

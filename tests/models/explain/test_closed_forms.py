@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from attribution_data import enumerated, small_market, small_modules
+from small_panels import options_of
 
 from models.batch import Batch, PanelTensors
 from models.explain.gradients import gradient_values
@@ -53,7 +54,9 @@ def data() -> PanelTensors:
 
 def fitted(data: PanelTensors, name: str) -> Fitted:
     options = {"rounds": 20, "min_data_in_leaf": 20, "num_leaves": 6} if name == "lightgbm" else {}
-    return fit(name, options, data, data.shape, TRAIN, np.arange(60, 80), fit_config=FitConfig(), seed=0)
+    return fit(
+        name, options_of(name, options), data, TRAIN, np.arange(60, 80), fit_config=FitConfig(), seed=0
+    )
 
 
 @pytest.fixture(scope="module")

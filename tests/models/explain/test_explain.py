@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
 import torch
 from attribution_data import enumerated
+from small_panels import options_of
 from torch import Tensor
 
-from models.attention.encoder import EncoderConfig, Pooling
+from models.attention.encoder import EncoderConfig
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.explain.date_game import group_game
 from models.explain.groups import GroupGameConfig, explain_groups
@@ -56,7 +57,9 @@ def with_random_weights(module: Forecaster, scale: float = 0.5) -> Forecaster:
     return module.eval()
 
 
-def temporal_peer(data: PanelTensors, day_layers: int = 1, pooling: Pooling = "last") -> Forecaster:
+def temporal_peer(
+    data: PanelTensors, day_layers: int = 1, pooling: Literal["last", "mean"] = "last"
+) -> Forecaster:
     config = TemporalPeerConfig(
         encoder=TokenEncoderConfig(width=8, heads=2, layers=day_layers, pooling=pooling), peer_heads=2
     )
@@ -146,7 +149,9 @@ def test_a_coalition_equals_a_forward_pass_without_the_other_players() -> None:
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_a_forecast_without_its_days_does_not_depend_on_them(pooling: Pooling, layers: int) -> None:
+def test_a_forecast_without_its_days_does_not_depend_on_them(
+    pooling: Literal["last", "mean"], layers: int
+) -> None:
     one, other = panel(), panel(channel_scale=3.0)
     a, b = (
         explain_groups(temporal_peer(data, layers, pooling), data, SESSION, FAMILIES) for data in (one, other)
@@ -209,10 +214,16 @@ def test_family_values_of_a_linear_function_are_differences_from_one_donor() -> 
 def test_the_players_depend_on_the_model() -> None:
     data = panel()
     transformer = with_random_weights(
-        TemporalTransformer(TemporalTransformerConfig(EncoderConfig(width=8, heads=2)), data.shape)
+        TemporalTransformer(TemporalTransformerConfig(encoder=EncoderConfig(width=8, heads=2)), data.shape)
     )
     ridge = fit(
-        "ridge", {}, data, data.shape, np.arange(8, 13), np.arange(13, 17), fit_config=FitConfig(), seed=0
+        "ridge",
+        options_of("ridge"),
+        data,
+        np.arange(8, 13),
+        np.arange(13, 17),
+        fit_config=FitConfig(),
+        seed=0,
     )
     kinds = {}
     models: dict[str, Fitted | Forecaster] = {

@@ -18,7 +18,6 @@ from models.explain.players import absent_days
 from models.explain.removal import ConditionalDraws, SameDate, TrainingDraws, replacement, training_cells
 from models.forecaster import Forecaster
 from models.registry import MODELS
-from models.spec import parse_config
 
 WEIGHT_F = np.array([1.0, -0.5, 2.0])
 COVARIANCE_FF = np.array([[1.0, 0.8, 0.0], [0.8, 1.0, 0.3], [0.0, 0.3, 1.0]])
@@ -155,7 +154,7 @@ def test_days_that_are_set_to_0_are_called_that() -> None:
     said = {}
     for name in names:
         entry = MODELS[name]
-        module = entry.build(parse_config(entry.config, SMALL[name], name), data.shape)
+        module = entry.build(entry.config(**SMALL[name]), data.shape)
         assert isinstance(module, Forecaster)
         random_weights(module)
         zeroed = replace(batch, x_BNWC=batch.x_BNWC.clone())

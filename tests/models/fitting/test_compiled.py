@@ -6,8 +6,6 @@ GPU nor a C++ compiler. ``tests/models/test_cuda.py`` runs the default one.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -95,7 +93,7 @@ def test_drawn_firms_are_the_same(data: PanelTensors) -> None:
 def test_bf16_stays_near_float32(data: PanelTensors) -> None:
     config = FitConfig(batch_dates=4, precision="float32")
     exact, _ = steps(CompiledSeed, "mlp", data, config)
-    rounded, _ = steps(CompiledSeed, "mlp", data, replace(config, precision="bf16"))
+    rounded, _ = steps(CompiledSeed, "mlp", data, config.model_copy(update={"precision": "bf16"}))
     losses = slice(0, 8, 2)
     torch.testing.assert_close(rounded[losses], exact[losses], rtol=0.02, atol=0.0)
     assert not torch.equal(rounded[losses], exact[losses])

@@ -11,12 +11,12 @@ from small_panels import NAMES, SMALL, N, S, T, W, arrays
 from torch import Tensor
 
 from models.batch import PanelTensors
+from models.fitting.config import LossName
 from models.fitting.fit import FitConfig
 from models.fitting.loop import SingleSeed
 from models.fitting.losses import LOSSES
 from models.forecaster import Forecaster
 from models.registry import MODELS
-from models.spec import parse_config
 
 
 def table(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -69,7 +69,7 @@ def test_ic_of_constant_forecasts_is_one_with_a_finite_gradient() -> None:
 
 
 @pytest.mark.parametrize(("name", "loss"), [("mlp", "pairwise"), ("mlp", "mse"), ("seq2seq", "mse")])
-def test_a_step_in_parts_weighs_dates_by_what_is_known_in_them(name: str, loss: str) -> None:
+def test_a_step_in_parts_weighs_dates_by_what_is_known_in_them(name: str, loss: LossName) -> None:
     given: dict[str, Any] = arrays()
     given["target_TN"][[11, 12, 13], 2:] = np.nan  # few pairs
     given["target_TN"][12] = given["target_TN"][12, :1]  # none
@@ -82,7 +82,7 @@ def test_a_step_in_parts_weighs_dates_by_what_is_known_in_them(name: str, loss: 
     norms = []
     for at_once in (8, 1, 3):
         torch.manual_seed(0)
-        config = parse_config(MODELS[name].config, SMALL[name], name)
+        config = MODELS[name].config(**SMALL[name])
         module = MODELS[name].build(config, data.shape)
         assert isinstance(module, Forecaster)
         module.eval()

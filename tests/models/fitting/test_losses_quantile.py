@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import mean_pinball_loss
+from small_panels import options_of
 
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, FittedState, NeuralFitted, fit, restore
@@ -42,7 +43,7 @@ def panel(seed: int = 0) -> PanelTensors:
 
 def fitted(name: str, options: dict[str, Any], data: PanelTensors, **fit_options: Any) -> NeuralFitted:  # noqa: ANN401
     config = FitConfig(**{"epochs": 12, "batch_dates": 4, "lr": 2e-2, "patience": 12, **fit_options})
-    model = fit(name, options, data, data.shape, TRAIN, VALID, fit_config=config, seed=0)
+    model = fit(name, options_of(name, options), data, TRAIN, VALID, fit_config=config, seed=0)
     assert isinstance(model, NeuralFitted)
     return model
 

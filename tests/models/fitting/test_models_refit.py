@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from small_panels import NEURAL, QUICK, SMALL, TEST, TRAIN, VALID, arrays, panel
+from small_panels import NEURAL, QUICK, SMALL, TEST, TRAIN, VALID, arrays, options_of, panel
 
 from models.batch import PanelTensors
 from models.fitted import best_record
@@ -16,12 +16,12 @@ from models.fitting.stacked import can_stack
 from models.registry import MODELS
 
 BOTH = np.union1d(TRAIN, VALID)
-ONE = dataclasses.replace(QUICK, epochs=1, dates_per_epoch=None, refit=True)
-SEVERAL = dataclasses.replace(QUICK, epochs=3, patience=3, refit=True)
+ONE = QUICK.model_copy(update={"epochs": 1, "dates_per_epoch": None, "refit": True})
+SEVERAL = QUICK.model_copy(update={"epochs": 3, "patience": 3, "refit": True})
 
 
 def fitted(name: str, data: PanelTensors, config: FitConfig, train: np.ndarray = TRAIN) -> Fitted:
-    return fit(name, SMALL[name], data, data.shape, train, VALID, fit_config=config, seed=0)
+    return fit(name, options_of(name, SMALL[name]), data, train, VALID, fit_config=config, seed=0)
 
 
 def again(chosen: Fitted, data: PanelTensors, config: FitConfig) -> Fitted:
@@ -63,9 +63,8 @@ def test_as_many_epochs_as_validation_found_best_of_the_same_schedule() -> None:
     seen: list[float] = []
     whole = fit(
         "temporal_peer",
-        SMALL["temporal_peer"],
+        options_of("temporal_peer", SMALL["temporal_peer"]),
         data,
-        data.shape,
         BOTH,
         VALID,
         fit_config=SEVERAL,
@@ -80,13 +79,13 @@ def test_ridge_keeps_its_penalty_and_lightgbm_its_rounds() -> None:
     ridge = fitted("ridge", data, ONE)
     alphas = list(MODELS["ridge"].config().alphas)
     alpha = alphas[best_record(ridge.history)]
-    alone = fit("ridge", {"alphas": (alpha,)}, data, data.shape, BOTH, VALID, fit_config=ONE, seed=0)
+    alone = fit("ridge", options_of("ridge", {"alphas": (alpha,)}), data, BOTH, VALID, fit_config=ONE, seed=0)
     for key, value in again(ridge, data, ONE).tensors().items():
         np.testing.assert_allclose(value, alone.tensors()[key], rtol=1e-10, err_msg=key)
     trees = fitted("lightgbm", data, ONE)
     rounds = 10 * (1 + best_record(trees.history))
     options = {**SMALL["lightgbm"], "rounds": rounds, "evaluate_every": rounds}
-    alone = fit("lightgbm", options, data, data.shape, BOTH, VALID, fit_config=ONE, seed=0)
+    alone = fit("lightgbm", options_of("lightgbm", options), data, BOTH, VALID, fit_config=ONE, seed=0)
     model = again(trees, data, ONE)
     np.testing.assert_array_equal(model.forecast(data, TEST), alone.forecast(data, TEST))
     assert not np.array_equal(model.forecast(data, TEST), trees.forecast(data, TEST))
@@ -117,7 +116,7 @@ def test_a_rule_has_nothing_to_learn(name: str) -> None:
 
 def test_a_share_of_the_labels_stays_a_share_and_validation_comes_whole() -> None:
     data = panel()
-    part = dataclasses.replace(ONE, label_share=0.3, valid_dates=4)
+    part = ONE.model_copy(update={"label_share": 0.3, "valid_dates": 4})
     chosen = fitted("temporal_transformer", data, part)
     learnable = [t for t in TRAIN if t != 40]  # nobody is in the universe there
     order = np.random.default_rng(0).permutation(len(learnable))
@@ -148,7 +147,7 @@ def test_a_killed_refit_goes_on_to_the_same_bits(pretrained: bool) -> None:
 
     data = panel()
     how = PretrainConfig(epochs=1, windows_per_epoch=64) if pretrained else None
-    config = dataclasses.replace(SEVERAL, pretrain=how)
+    config = SEVERAL.model_copy(update={"pretrain": how})
     chosen = fitted("temporal_peer", data, config)
     last = dataclasses.replace(chosen.history[-1], valid_rank_ic=1.0)
     chosen.history = (*chosen.history[:-1], last)

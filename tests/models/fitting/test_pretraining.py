@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_snapshots import KilledError, Memory
+from small_panels import options_of
 
 from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import PanelTensors
@@ -82,7 +83,9 @@ def trained(
     **more: Any,  # noqa: ANN401 (passed on)
 ) -> NeuralFitted:
     data = panel() if data is None else data
-    model = fit(name, OPTIONS[name], data, data.shape, TRAIN, VALID, fit_config=config, seed=seed, **more)
+    model = fit(
+        name, options_of(name, OPTIONS[name]), data, TRAIN, VALID, fit_config=config, seed=seed, **more
+    )
     assert isinstance(model, NeuralFitted)
     return model
 
@@ -126,7 +129,7 @@ def test_the_loss_counts_known_channels_of_chosen_days_alone() -> None:
 @pytest.mark.parametrize("pooling", ["last", "cls", "attention"])
 def test_next_day_is_predicted_from_the_days_up_to_it_by_any_encoder(pooling: Any) -> None:  # noqa: ANN401
     encoder = DayEncoder(EncoderConfig(width=8, heads=2, dropout=0.0, pooling=pooling), C, W)
-    module = DayPredictor(encoder, PretrainConfig("next_day"), C, W)
+    module = DayPredictor(encoder, PretrainConfig(objective="next_day"), C, W)
     x_MWC = torch.randn(5, W, C)
     later = x_MWC.clone()
     later[:, 3:] += 1.0
@@ -136,13 +139,13 @@ def test_next_day_is_predicted_from_the_days_up_to_it_by_any_encoder(pooling: An
     x_MWC[0, :4] = 0.0  # a firm listed on the fifth day: nothing is predicted before something is known
     assert module.errors(x_MWC, torch.Generator())[1] == 4 * (W - 1) * C + C
     with pytest.raises(IncompatibleConfig, match="the window has one session"):
-        DayPredictor(encoder, PretrainConfig("next_day"), C, 1)
+        DayPredictor(encoder, PretrainConfig(objective="next_day"), C, 1)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_an_autoregression_is_learnt(objective: Any) -> None:  # noqa: ANN401 (a literal)
     data = panel()
-    config = FitConfig(pretrain=PretrainConfig(objective, epochs=20, batch=64, lr=2e-2))
+    config = FitConfig(pretrain=PretrainConfig(objective=objective, epochs=20, batch=64, lr=2e-2))
     losses = [record.train_loss for record in pretrain(encoder_of(data), data, TRAIN, config, seed=0)]
     assert losses[0] > 0.6, "near the variance of 1 at first"
     assert losses[-1] < 0.4, "0.0975 is what an AR(1) of 0.95 leaves"
@@ -186,7 +189,7 @@ def test_a_span_without_a_known_day_is_refused() -> None:
 
 @pytest.mark.parametrize(("name", "objective"), zip(OPTIONS, (*OBJECTIVES, "masked_days"), strict=True))
 def test_a_pretrained_model_differs_keeps_its_losses_and_comes_back(name: str, objective: Any) -> None:  # noqa: ANN401
-    config = fitting(pretrain=PretrainConfig(objective, epochs=2, batch=64))
+    config = fitting(pretrain=PretrainConfig(objective=objective, epochs=2, batch=64))
     model, data = trained(name, config), panel()
     assert [record.epoch for record in model.pretraining] == [0, 1]
     back = restore(FittedState(**dataclasses.asdict(model.state())))
@@ -201,7 +204,7 @@ def test_models_without_a_day_encoder_and_no_pretraining_are_as_before() -> None
     assert {name for name, entry in MODELS.items() if entry.has_day_encoder} == set(OPTIONS)
     data = panel()
     left, right = (
-        fit("mlp", {"width": 8}, data, data.shape, TRAIN, VALID, fit_config=config, seed=1)
+        fit("mlp", options_of("mlp", {"width": 8}), data, TRAIN, VALID, fit_config=config, seed=1)
         for config in (fitting(layer_decay=0.5), fitting(pretrain=None))
     )
     assert bits(left) == bits(right)
@@ -250,7 +253,13 @@ def test_each_layer_has_the_learning_rate_that_was_asked_for() -> None:
     options = {"encoder": {**OPTIONS["temporal_transformer"]["encoder"], "layers": 3, "pooling": "attention"}}
     data = panel()
     model = fit(
-        "temporal_transformer", options, data, data.shape, TRAIN, VALID, fit_config=fitting(epochs=1), seed=0
+        "temporal_transformer",
+        options_of("temporal_transformer", options),
+        data,
+        TRAIN,
+        VALID,
+        fit_config=fitting(epochs=1),
+        seed=0,
     )
     assert isinstance(model, NeuralFitted)
     module = model.module
@@ -290,7 +299,15 @@ def labelled_dates(data: PanelTensors, share: float, seed: int) -> list[int]:
     def weights(given: PanelTensors) -> dict[str, bytes]:
         config = FitConfig(label_share=share)
         return bits(
-            fit("ridge", {"alphas": [1.0]}, given, given.shape, TRAIN, VALID, fit_config=config, seed=seed)
+            fit(
+                "ridge",
+                options_of("ridge", {"alphas": [1.0]}),
+                given,
+                TRAIN,
+                VALID,
+                fit_config=config,
+                seed=seed,
+            )
         )
 
     whole, found = weights(data), []
@@ -353,9 +370,8 @@ def test_an_earlier_fit_of_another_shape_is_refused(
     with pytest.raises(IncompatibleConfig, match=said):
         fit(
             name,
-            {"encoder": {**OPTIONS[name]["encoder"], **options}},
+            options_of(name, {"encoder": {**OPTIONS[name]["encoder"], **options}}),
             data,
-            data.shape,
             TRAIN,
             VALID,
             fit_config=fitting(),
@@ -363,7 +379,7 @@ def test_an_earlier_fit_of_another_shape_is_refused(
             start=start,
         )
     with pytest.raises(IncompatibleConfig, match="remove init_from"):
-        fit("mlp", {}, panel(), panel().shape, TRAIN, VALID, fit_config=fitting(), seed=0, start=start)
+        fit("mlp", options_of("mlp"), panel(), TRAIN, VALID, fit_config=fitting(), seed=0, start=start)
 
 
 @pytest.mark.parametrize(

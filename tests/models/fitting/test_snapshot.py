@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from memory_snapshots import KilledError, Memory
+from small_panels import options_of
 
 from models.batch import PanelTensors
 from models.fitting.fit import EpochRecord, FitConfig, Fitted, fit
@@ -44,9 +45,8 @@ def trained(
     fitting = FitConfig(**{"epochs": 4, "batch_dates": 7, "average": 0.9, "firms_per_date": 6, **options})
     return fit(
         name,
-        {},
+        options_of(name),
         data,
-        data.shape,
         np.arange(8, 50),
         np.arange(52, 70),
         fit_config=fitting,

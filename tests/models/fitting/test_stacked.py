@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_panels import options_of
 
 from models.batch import PanelTensors
 from models.fitted import EpochRecord
+from models.fitting.config import LossName
 from models.fitting.fit import Diverged, FitConfig, fit, fit_stacked
 from models.fitting.loop import SingleSeed
 from models.fitting.losses import LOSSES, QUANTILE
@@ -62,9 +64,9 @@ def options(name: str, every_model: dict[str, dict[str, Any]]) -> dict[str, Any]
 
 def compare(name: str, given: dict[str, Any], data: PanelTensors, config: FitConfig) -> list[int]:
     """Fit the seeds as one and each alone; the number of epochs of each."""
-    together = fit_stacked(name, given, data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
+    together = fit_stacked(name, options_of(name, given), data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
     for seed, ours in zip(SEEDS, together, strict=True):
-        alone = fit(name, given, data, data.shape, TRAIN, VALID, fit_config=config, seed=seed)
+        alone = fit(name, options_of(name, given), data, TRAIN, VALID, fit_config=config, seed=seed)
         assert len(ours.history) == len(alone.history)
         for mine, theirs in zip(ours.history, alone.history, strict=True):
             assert mine.valid_ic == pytest.approx(theirs.valid_ic, abs=1e-4)
@@ -104,9 +106,9 @@ def test_what_differs_is_rounding(
     names = ("history_NSC", "characteristics_TNF", "target_TN")
     exact = dataclasses.replace(data, **{name: getattr(data, name).double() for name in names})
     given, config = options(name, every_model), FitConfig(epochs=3, batch_dates=8, lr=5e-3)
-    together = fit_stacked(name, given, exact, TRAIN, VALID, fit_config=config, seeds=SEEDS)
+    together = fit_stacked(name, options_of(name, given), exact, TRAIN, VALID, fit_config=config, seeds=SEEDS)
     for seed, ours in zip(SEEDS, together, strict=True):
-        alone = fit(name, given, exact, exact.shape, TRAIN, VALID, fit_config=config, seed=seed)
+        alone = fit(name, options_of(name, given), exact, TRAIN, VALID, fit_config=config, seed=seed)
         for mine, theirs in zip(ours.history, alone.history, strict=True):
             assert mine.train_loss == pytest.approx(theirs.train_loss, abs=1e-7)  # forecasts are float32
             assert mine.valid_ic == pytest.approx(theirs.valid_ic, abs=1e-6)
@@ -116,7 +118,7 @@ def test_what_differs_is_rounding(
 @pytest.mark.parametrize("loss", [*LOSSES, QUANTILE])
 @pytest.mark.parametrize("name", ["mlp", "temporal_peer"])
 def test_with_every_loss(
-    name: str, loss: str, data: PanelTensors, every_model: dict[str, dict[str, Any]]
+    name: str, loss: LossName, data: PanelTensors, every_model: dict[str, dict[str, Any]]
 ) -> None:
     compare(name, options(name, every_model), data, FitConfig(epochs=2, batch_dates=8, lr=5e-3, loss=loss))
 
@@ -140,7 +142,7 @@ def test_each_seed_stops_by_itself_and_keeps_its_best_weights(
     seen: dict[int, list[EpochRecord]] = {seed: [] for seed in SEEDS}
     together = fit_stacked(
         "mlp",
-        options("mlp", every_model),
+        options_of("mlp", options("mlp", every_model)),
         data,
         TRAIN,
         VALID,
@@ -157,8 +159,8 @@ def test_each_seed_stops_by_itself_and_keeps_its_best_weights(
 def test_dropout_differs_from_seed_to_seed_and_repeats_with_the_same_seeds(data: PanelTensors) -> None:
     config = FitConfig(epochs=1, batch_dates=8)
     given = {"width": 8, "dropout": 0.5}
-    first = fit_stacked("mlp", given, data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
-    again = fit_stacked("mlp", given, data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
+    first = fit_stacked("mlp", options_of("mlp", given), data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
+    again = fit_stacked("mlp", options_of("mlp", given), data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
     for one, two in zip(first, again, strict=True):
         np.testing.assert_array_equal(one.forecast(data, TEST), two.forecast(data, TEST))
     # the same weights and dates in both places: only the masks can differ
@@ -194,9 +196,9 @@ def test_divergence_is_told_in_the_same_sentence_and_a_stack_names_the_seed(data
     config = FitConfig(epochs=5, batch_dates=8, lr=1e30, clip=1e30)
     words = r"The (training loss|gradient norm){} became (nan|inf): lower lr \(it is 1e\+30\)"
     with pytest.raises(Diverged, match=words.format("")):
-        fit("self_peer", {}, data, data.shape, TRAIN, VALID, fit_config=config, seed=SEEDS[0])
+        fit("self_peer", options_of("self_peer"), data, TRAIN, VALID, fit_config=config, seed=SEEDS[0])
     with pytest.raises(Diverged, match=words.format(" of seed [512]")):
-        fit_stacked("self_peer", {}, data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
+        fit_stacked("self_peer", options_of("self_peer"), data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
 
 
 def test_what_cannot_be_stacked_is_refused(data: PanelTensors) -> None:
@@ -204,4 +206,4 @@ def test_what_cannot_be_stacked_is_refused(data: PanelTensors) -> None:
     for name in ("cross_peer", "ridge"):
         assert not can_stack(name, FitConfig())
         with pytest.raises(ValueError, match="fit each seed"):
-            fit_stacked(name, {}, data, TRAIN, VALID, fit_config=FitConfig(), seeds=SEEDS)
+            fit_stacked(name, options_of(name), data, TRAIN, VALID, fit_config=FitConfig(), seeds=SEEDS)

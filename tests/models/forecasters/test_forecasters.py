@@ -20,7 +20,6 @@ from models.forecasters.self_peer import SelfPeer
 from models.forecasters.temporal_peer import TemporalPeer
 from models.peers.layer import LOGIT_GAIN, Firms, PeerKeys, PeerLayer, PeerSizes
 from models.registry import MODELS
-from models.spec import parse_config
 
 T, N, C, F, W, S = 20, 12, 3, 4, 6, 3
 SMALL_TEMPORAL_PEER: dict[str, Any] = {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2}
@@ -73,7 +72,7 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
     name, options = case
     entry = MODELS[name]
     torch.manual_seed(seed)
-    module = entry.build(parse_config(entry.config, options, name), panel().shape)
+    module = entry.build(entry.config(**options), panel().shape)
     assert isinstance(module, Forecaster)
     with torch.no_grad():
         for key, parameter in module.named_parameters():
@@ -255,7 +254,7 @@ def test_initial_attention_favours_the_large_firms_of_the_own_group(grouped: boo
         shape = dataclasses.replace(shape, n_groups=1)
         batch = dataclasses.replace(batch, s_BN=torch.zeros_like(batch.s_BN))
     entry = MODELS["temporal_peer"]
-    module = entry.build(parse_config(entry.config, SMALL_TEMPORAL_PEER, "temporal_peer"), shape)
+    module = entry.build(entry.config(**SMALL_TEMPORAL_PEER), shape)
     assert isinstance(module, TemporalPeer)
     module.eval()
     with torch.no_grad():
@@ -286,7 +285,7 @@ def test_initial_attention_favours_the_large_firms_of_the_own_group(grouped: boo
 def test_temporal_peer_is_initialised_to_its_linear_skip_connection() -> None:
     entry = MODELS["temporal_peer"]
     options = {"encoder": {"width": 8, "heads": 2, "dropout": 0.0}, "peer_heads": 2, "peer_dropout": 0.0}
-    module = entry.build(parse_config(entry.config, options, "temporal_peer"), panel().shape)
+    module = entry.build(entry.config(**options), panel().shape)
     assert isinstance(module, TemporalPeer)
     batch = panel().batch(torch.tensor([8]))
     assert (module(batch) == 0).all()
@@ -337,7 +336,7 @@ def test_weight_decay_does_not_apply_to_logit_biases() -> None:
         "peer_heads": 2,
         "market_tokens": 1,
     }
-    module = entry.build(parse_config(entry.config, options, "temporal_peer"), panel().shape)
+    module = entry.build(entry.config(**options), panel().shape)
     assert isinstance(module, TemporalPeer)
     config = FitConfig(weight_decay=0.5)
     optimizer, _ = make_optimizer(parameter_groups(module, config), config, 10)
@@ -349,10 +348,13 @@ def test_weight_decay_does_not_apply_to_logit_biases() -> None:
         assert decay[id(parameter)] == (0.0 if exempt else 0.5), name
 
 
+EIGHT: dict[str, Any] = {"width": 8, "heads": 2, "layers": 2, "dropout": 0.0, "pooling": "mean"}
+
+
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned", "rotary"])
 def test_causal_encoder_states_do_not_depend_on_later_days(positions: Any) -> None:  # noqa: ANN401  (a Literal)
     torch.manual_seed(0)
-    encoder = DayEncoder(EncoderConfig(8, 2, 2, 0.0, True, "mean", positions), C, W).eval()
+    encoder = DayEncoder(EncoderConfig(**{**EIGHT, "causal": True, "positions": positions}), C, W).eval()
     states: list[Tensor] = []
     encoder.norm.register_forward_hook(lambda _module, _given, out: states.append(out.detach().clone()))
     x = torch.randn(5, W, C)
@@ -368,14 +370,14 @@ def test_positions_encode_the_order_of_days() -> None:
     x = torch.randn(5, W, C, generator=torch.Generator().manual_seed(0))
     for positions, ordered in (("none", False), ("sinusoidal", True), ("learned", True), ("rotary", True)):
         torch.manual_seed(0)
-        encoder = DayEncoder(EncoderConfig(8, 2, 2, 0.0, False, "mean", positions), C, W).eval()  # type: ignore[arg-type]  # a parameter
+        encoder = DayEncoder(EncoderConfig(**{**EIGHT, "causal": False, "positions": positions}), C, W).eval()
         moved = (encoder(x) - encoder(x.flip(1))).abs().max()
         assert (moved > 1e-4) == ordered
 
 
 def test_encoding_only_present_firms_equals_encoding_all() -> None:
     torch.manual_seed(0)
-    encoder = DayEncoder(EncoderConfig(8, 2, 2), C, W).eval()
+    encoder = DayEncoder(EncoderConfig(width=8, heads=2, layers=2), C, W).eval()
     batch = panel().batch(torch.tensor([8, 11]))
     every = encoder(batch.x_BNWC.flatten(0, 1)).unflatten(0, batch.m_BN.shape)
     expected = torch.where(batch.m_BN[:, :, None], every, 0.0)

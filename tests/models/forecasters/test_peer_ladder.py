@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from parts_of_batches import take_firms, without_peers
+from small_panels import options_of
 from torch import Tensor
 
 from models.batch import Ablation, Batch, PanelTensors
@@ -31,7 +32,7 @@ from models.peers.reference import (
     inverse_size_rank,
 )
 from models.registry import MODELS
-from models.spec import Shape, firm_key, parse_config
+from models.spec import Shape, firm_key
 
 T, N, C, F, W, S = 20, 12, 3, 4, 6, 3
 NAMES = ("return_1", "log_market_equity", "value", "momentum_252_21")
@@ -49,7 +50,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("temporal_peer", {"market_tokens": 1}),
     ("temporal_peer", {"firm_slots": 64, "leader_ranks": "all"}),
 ]
-WITH_PEERS = [case for case in VARIANTS if MODELS[case[0]].build.uses_peers]  # type: ignore[attr-defined]  # a Forecaster in each
+WITH_PEERS = [case for case in VARIANTS if MODELS[case[0]].build.uses_peers]
 
 
 def panel(seed: int = 0, group: int | None = None) -> PanelTensors:
@@ -74,11 +75,11 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
     """Build a small model in eval mode with random weights, so that zero initialisation hides no path."""
     name, options = case
     entry = MODELS[name]
-    known = {field.name for field in dataclasses.fields(entry.config)}
+    known = set(entry.config.model_fields)
     sizes = {"width": 8, "heads": 2, "peer_heads": 2, "encoder": {"width": 8, "heads": 2}}
     small = {key: value for key, value in sizes.items() if key in known}
     torch.manual_seed(seed)
-    module = entry.build(parse_config(entry.config, {**small, **options}, name), panel().shape)
+    module = entry.build(entry.config(**small, **options), panel().shape)
     assert isinstance(module, Forecaster)
     with torch.no_grad():
         for key, parameter in module.named_parameters():
@@ -276,9 +277,8 @@ def test_kernel_regression_learns_which_characteristic_defines_similarity() -> N
     config = FitConfig(epochs=15, batch_dates=4, lr=2e-2, patience=15, valid_dates=10)
     fitted = fit(
         "kernel_regression",
-        {"recent_days": 1},
+        options_of("kernel_regression", {"recent_days": 1}),
         data,
-        data.shape,
         np.arange(90),
         np.arange(90, 110),
         fit_config=config,
@@ -385,7 +385,13 @@ def test_a_list_does_not_depend_on_column_order_and_unknown_tickers_are_refused(
 
     def fitted(given: PanelTensors) -> Any:  # noqa: ANN401  (a fitted model)
         return fit(
-            "cross_peer", options, given, given.shape, train, valid, fit_config=FitConfig(epochs=1), seed=0
+            "cross_peer",
+            options_of("cross_peer", options),
+            given,
+            train,
+            valid,
+            fit_config=FitConfig(epochs=1),
+            seed=0,
         )
 
     model = fitted(data)
@@ -412,15 +418,15 @@ def test_invalid_references_are_refused() -> None:
     entry = MODELS["cross_peer"]
     nameless = dataclasses.replace(panel().shape, characteristic_names=())
     for options, words in (
-        ({"reference": {"by": "fame"}}, "choose one of size, group, list"),
+        ({"reference": {"by": "fame"}}, "'size', 'group' or 'list'"),
         ({"reference": {"by": "list"}}, "list needs tickers"),
         ({"reference": {"tickers": ["A"]}}, "size and group do not allow them"),
-        ({"reference": {"count": 0}}, r"reference.count is 0"),
-        ({"reference": {"cuont": 5}}, "has no option 'cuont'"),
+        ({"reference": {"count": 0}}, r"reference.count\n.*greater than or equal to 1"),
+        ({"reference": {"cuont": 5}}, "cuont is not a known name"),
         ({"reference": {}}, "has neither log_market_equity nor log_dollar_volume_21"),
     ):
         with pytest.raises(ValueError, match=words):
-            entry.build(parse_config(entry.config, options, "cross_peer"), nameless)
+            entry.build(entry.config(**options), nameless)
 
 
 # --- self_peer and the market tokens -----------------------------------------------------------------
@@ -558,9 +564,8 @@ def test_two_layers_carry_a_second_hop_and_one_does_not() -> None:
         config = FitConfig(epochs=8, batch_dates=4, lr=5e-3, patience=8, valid_dates=5)
         fitted = fit(
             "self_peer",
-            options,
+            options_of("self_peer", options),
             data,
-            data.shape,
             np.arange(350),
             np.arange(350, 370),
             fit_config=config,
@@ -668,9 +673,8 @@ def test_a_bias_per_firm_finds_a_leader_that_only_its_name_gives_away() -> None:
         options = {"firm_slots": slots, "recent_days": 1, "encoder": {"width": 8, "heads": 2}}
         fitted = fit(
             "temporal_peer",
-            options,
+            options_of("temporal_peer", options),
             data,
-            data.shape,
             np.arange(2, 90),
             np.arange(92, 105),
             fit_config=config,

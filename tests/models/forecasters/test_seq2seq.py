@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 from rank_correlations import mean_rank_ic
+from small_panels import options_of
 from torch import Tensor, nn
 from torch_weights import copy_attention, gradient
 
 from models.attention.block import AttentionMask, BlockConfig, DecoderBlock
 from models.attention.encoder import EncoderConfig
 from models.batch import Ablation, PanelTensors
+from models.fitting.config import LossName
 from models.fitting.fit import FitConfig, NeuralFitted, fit, restore
 from models.forecasters.seq2seq import Seq2Seq, Seq2SeqConfig
 
@@ -34,7 +36,7 @@ def test_the_block_equals_torchs_decoder_layer(
     theirs = nn.TransformerDecoderLayer(
         D, H, 4 * D, dropout=0.0, activation="gelu", batch_first=True, norm_first=norm == "pre", dtype=dtype
     )
-    ours = DecoderBlock(BlockConfig(D, H, norm=norm)).to(dtype)
+    ours = DecoderBlock(BlockConfig(width=D, heads=H, norm=norm)).to(dtype)
     copy_attention(ours.attention, theirs.self_attn)
     copy_attention(ours.memory, theirs.multihead_attn)
     for mine, other in (
@@ -97,7 +99,7 @@ def panel(noise: float = 0.5, horizons: int = 3) -> PanelTensors:
 
 def random_model(data: PanelTensors) -> Seq2Seq:
     torch.manual_seed(1)
-    model = Seq2Seq(Seq2SeqConfig(EncoderConfig(width=8, heads=2, layers=1, dropout=0.0)), data.shape)
+    model = Seq2Seq(Seq2SeqConfig(encoder=EncoderConfig(width=8, heads=2, layers=1, dropout=0.0)), data.shape)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -148,11 +150,11 @@ def test_day_weights_are_those_of_the_horizon_of_the_label() -> None:
 
 @pytest.mark.slow(4)
 @pytest.mark.parametrize("loss", ["mse", "ic", "quantile"])
-def test_every_horizon_is_learned_and_restored(loss: str) -> None:
+def test_every_horizon_is_learned_and_restored(loss: LossName) -> None:
     data = panel()
     config = FitConfig(epochs=12, batch_dates=8, lr=1e-2, patience=12, loss=loss)
     options = {"encoder": {"width": 8, "heads": 2, "layers": 1, "dropout": 0.0}}
-    fitted = fit("seq2seq", options, data, data.shape, TRAIN, VALID, fit_config=config, seed=0)
+    fitted = fit("seq2seq", options_of("seq2seq", options), data, TRAIN, VALID, fit_config=config, seed=0)
     assert isinstance(fitted, NeuralFitted)
     forecasts = fitted.horizons(data, TEST)
     mask, label = data.mask_TN.numpy()[TEST], data.target_TN.numpy()[TEST]

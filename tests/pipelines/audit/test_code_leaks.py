@@ -25,7 +25,7 @@ from pipelines.audit.checks.labels import holder_values
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.subject import Subject
 from pipelines.config.schema import Config
-from pipelines.config.sections import ExecutionConfig
+from pipelines.config.sections import EngineConfig
 from pipelines.dataset import market as markets
 from pipelines.execution.open import SerialEngine
 from pipelines.execution.protocol import Work
@@ -87,8 +87,8 @@ class GreedyPool(SerialEngine[Any, Any, Any]):
         """End nothing."""
 
 
-def workers(count: int) -> ExecutionConfig:
-    return ExecutionConfig(engine="pool", workers=count)
+def workers(count: int) -> EngineConfig:
+    return EngineConfig(engine="pool", workers=count)
 
 
 def test_a_pool_that_trains_on_the_test_is_caught(honest: Market, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -140,17 +139,6 @@ def test_invalid_config_files_are_refused_in_one_sentence(tmp_path: Path) -> Non
 def test_yaml_cannot_construct_objects(tmp_path: Path) -> None:
     path = write(tmp_path, "a.yaml", "name: !!python/object/apply:os.system ['true']")
     assert "not valid YAML" in refused(path)
-
-
-def test_the_transform_section_has_the_fields_and_defaults_of_its_rule() -> None:
-    from features.library.standardise import TransformRule
-    from pipelines.config.sections import TransformConfig
-
-    assert TransformRule(**TransformConfig().model_dump()) == TransformRule()
-    changed = TransformConfig(
-        winsorise=0.01, neutralise="group", kind="zscore", missing="median", add_indicator=True
-    )
-    assert dataclasses.asdict(TransformRule(**changed.model_dump())) == changed.model_dump()
 
 
 def test_tickers_that_yaml_reads_as_something_else_are_text(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from models.registry import MODELS
 from models.spec import Range
 from pipelines.audit.refit import models_to_fit
 from pipelines.audit.subject import small_fit_config
-from pipelines.config.load import check_config, init_from_of, load_config, settings_of
-from pipelines.config.models import registry_name
+from pipelines.config.load import check_config, load_config
+from pipelines.config.models import model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError
@@ -87,15 +87,14 @@ def test_an_entrys_model_is_its_model_key_or_its_name(tiny: dict[str, Any]) -> N
         "tenth": MODEL,
         "pretrained_10": MODEL,
     }
-    plain = settings_of(config, MODEL)
-    assert plain[0]["encoder"].items() >= ENCODER.items()
-    assert settings_of(config, "tt_linear")[0] == {
-        **plain[0],
-        "encoder": {**plain[0]["encoder"], "kernel": "linear"},
-    }
-    assert settings_of(config, "tenth") == (plain[0], {**plain[1], **tiny["fit"], "label_share": 0.1})
-    assert init_from_of(config, "tenth") == "earlier"
-    assert init_from_of(config, "ridge-strong") is None
+    plain, linear, tenth = (model_settings(config, name) for name in (MODEL, "tt_linear", "tenth"))
+    options = plain.options.model_dump()
+    assert options["encoder"].items() >= ENCODER.items()
+    assert linear.options.model_dump() == {**options, "encoder": {**options["encoder"], "kernel": "linear"}}
+    assert tenth.options == plain.options
+    assert tenth.fit == plain.fit.model_copy(update={**tiny["fit"], "label_share": 0.1})
+    assert tenth.init_from == "earlier"
+    assert model_settings(config, "ridge-strong").init_from is None
     assert explained_models(config) == (MODEL, "tt_linear", "tenth", "pretrained_10")
 
 
@@ -373,7 +372,7 @@ def test_seeds_of_a_variant_are_stacked_and_the_audit_reduces_it(
     train_config(config)
     assert set(Lake("lake").read("forecasts")["model"]) == {"peers", "trees"}
     small = small_fit_config(config, ("trees", "peers"))
-    assert small.models["trees"]["rounds"] == 10
+    assert small.models["trees"]["rounds"] == 40
     assert "rounds" not in small.models["peers"]
     assert models_to_fit_of(config) == ("peers", "trees")
 

@@ -15,24 +15,21 @@ import numpy as np
 import pytest
 from engine_tasks import always_die, die_once, fail, made_ready, total, work_on
 
-from pipelines.config.sections import ExecutionConfig
+from pipelines.config.sections import EngineConfig
 from pipelines.errors import DivergedError
 from pipelines.execution import open as opening
 from pipelines.execution import pool
-from pipelines.execution.guard import MARK, Guard
 from pipelines.execution.open import SerialEngine, open_engine
 from pipelines.execution.pool import PoolEngine, early_workers, in_own_process
 from pipelines.execution.protocol import Completed, Failed, Work, run_jobs
 from pipelines.execution.worker import read_shared, write_shared
 from pipelines.machine import Machine
 
-POOL, SERIAL = ExecutionConfig(workers=2), ExecutionConfig(engine="serial")
+POOL, SERIAL = EngineConfig(workers=2), EngineConfig(engine="serial")
 Ended = dict[int, Completed[Any] | Failed]
 
 
-def ended(
-    config: ExecutionConfig, work: Work[Any, Any, Any], jobs: int, news: list[Any] | None = None
-) -> Ended:
+def ended(config: EngineConfig, work: Work[Any, Any, Any], jobs: int, news: list[Any] | None = None) -> Ended:
     heard = [] if news is None else news
     with open_engine(config, work, jobs) as engine:
         return {
@@ -87,7 +84,7 @@ def test_a_task_that_always_kills_its_worker_is_reported_and_the_others_are_kept
 
 
 @pytest.mark.parametrize("config", [SERIAL, POOL], ids=["serial", "pool"])
-def test_errors_keep_their_type_and_their_traceback(config: ExecutionConfig, tmp_path: Path) -> None:
+def test_errors_keep_their_type_and_their_traceback(config: EngineConfig, tmp_path: Path) -> None:
     results = ended(config, work_on(fail, str(tmp_path)), 4)
     failed = results[2]
     assert isinstance(failed, Failed)
@@ -111,7 +108,7 @@ def test_errors_keep_their_type_and_their_traceback(config: ExecutionConfig, tmp
 def test_a_pool_is_used_if_there_is_something_to_share_out(
     settings: dict[str, Any], device: str, jobs: int, expected: type
 ) -> None:
-    with open_engine(ExecutionConfig(**settings), work_on(total, device=device), jobs) as engine:
+    with open_engine(EngineConfig(**settings), work_on(total, device=device), jobs) as engine:
         assert isinstance(engine, expected)
 
 
@@ -122,7 +119,7 @@ def test_a_pool_has_as_many_workers_as_fit_the_memory(monkeypatch: pytest.Monkey
 
     def slots(workers: int, jobs: int, needs: list[float] | None = None, memory: int = 0) -> int:
         work = work_on(total, memory=memory)
-        with open_engine(ExecutionConfig(workers=workers), work, jobs, needs, notes.append) as engine:
+        with open_engine(EngineConfig(workers=workers), work, jobs, needs, notes.append) as engine:
             assert isinstance(engine, PoolEngine if engine.slots > 1 else SerialEngine)
             return engine.slots
 
@@ -247,12 +244,11 @@ def test_a_shared_object_is_read_as_it_was_written() -> None:
 PARENT = """
 import sys, time
 from engine_tasks import busy, work_on
-from pipelines.config.sections import ExecutionConfig
-from pipelines.execution.guard import MARK, Guard
+from pipelines.config.sections import EngineConfig
 from pipelines.execution.protocol import run_jobs
 from pipelines.execution.open import open_engine
 import numpy as np
-with open_engine(ExecutionConfig(workers=2), work_on(busy, np.zeros(1000)), 4) as engine:
+with open_engine(EngineConfig(workers=2), work_on(busy, np.zeros(1000)), 4) as engine:
     for _ in run_jobs(engine, 4, lambda job: job, lambda job, pid: print(pid, flush=True)):
         pass
 """
@@ -278,29 +274,6 @@ def test_no_worker_survives_its_parent(how: signal.Signals) -> None:
         while any(_is_alive(worker) for worker in workers):
             assert time.monotonic() < deadline, "a worker is left after ten seconds"
             time.sleep(0.05)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the guard reads /proc")
-def test_the_guard_ends_what_a_ray_has_left_and_nothing_else() -> None:
-    """Ray's workers overwrite the memory that shows their environment, so theirs is cleared here."""
-    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-    inner = (
-        f"import subprocess, time; p = subprocess.Popen({sleep}, env={{}}); print(p.pid, flush=True); "
-        "p.wait(); time.sleep(60)"  # it stays when its worker is killed before it
-    )
-    guard = Guard()
-    with subprocess.Popen(sleep) as other:
-        with guard.marking():
-            server = subprocess.Popen([sys.executable, "-S", "-c", inner], stdout=subprocess.PIPE, text=True)
-        assert server.stdout is not None
-        worker = int(server.stdout.readline())
-        assert MARK not in os.environ
-        guard.end()
-        assert server.wait() == -signal.SIGKILL
-        assert not _is_alive(worker)
-        assert other.poll() is None
-        other.kill()
-    server.stdout.close()
 
 
 def _is_alive(pid: int) -> bool:

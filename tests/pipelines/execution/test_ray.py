@@ -20,7 +20,7 @@ from object_store import CREDENTIALS, object_store, options_of
 from warm import PEERGLASS, Process
 
 from pipelines.config.load import load_config
-from pipelines.config.sections import ExecutionConfig
+from pipelines.config.sections import EngineConfig
 from pipelines.dataset.feature_store import create_mapped, open_mapped
 from pipelines.errors import ConfigError
 from pipelines.execution.open import open_engine
@@ -51,8 +51,8 @@ class Machines:
     def kill(self, node: Any) -> None:  # noqa: ANN401 (a node of Ray)
         self.cluster.remove_node(node, allow_graceful=False)
 
-    def config(self, **settings: Any) -> ExecutionConfig:  # noqa: ANN401 (settings)
-        return ExecutionConfig(**{"engine": "ray", "workers": 2, "address": self.cluster.address, **settings})
+    def config(self, **settings: Any) -> EngineConfig:  # noqa: ANN401 (settings)
+        return EngineConfig(**{"engine": "ray", "workers": 2, "address": self.cluster.address, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +66,7 @@ def machines() -> Iterator[Machines]:
         machines.cluster.shutdown()  # type: ignore[no-untyped-call]  # as Ray ships it
 
 
-def ended(
-    config: ExecutionConfig, work: Work[Any, Any, Any], jobs: int, news: list[Any] | None = None
-) -> Ended:
+def ended(config: EngineConfig, work: Work[Any, Any, Any], jobs: int, news: list[Any] | None = None) -> Ended:
     heard = [] if news is None else news
     with open_engine(config, work, jobs) as engine:
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from models.fitting import pretraining
 from models.fitting.fit import NeuralFitted
 from models.fitting.snapshot import Snapshot
 from pipelines.audit.registry import CHECKS
-from pipelines.config.load import check_config, settings_of
+from pipelines.config.load import check_config
+from pipelines.config.models import model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DataError
@@ -148,7 +150,7 @@ def test_settings_are_checked_by_name_and_init_from_changes_no_other_setting(
 ) -> None:
     plain = config_of(home, tiny_settings)
     own = config_of(home, tiny_settings, models={MODEL: {**OPTIONS, "init_from": "b"}})
-    assert settings_of(own, MODEL) == settings_of(plain, MODEL)
+    assert model_settings(own, MODEL) == replace(model_settings(plain, MODEL), init_from="b")
     for wrong, message in (
         (
             {"fit": {"pretrain": {"epoch": 1}}},

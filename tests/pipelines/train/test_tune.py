@@ -15,7 +15,7 @@ import yaml
 from models.fitted import NoTrainingSignal
 from models.fitting.fit import fit
 from models.registry import MODELS
-from models.spec import Choice, Range, parse_config
+from models.spec import Choice, Range
 from pipelines.cli import main as cli
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
@@ -54,13 +54,13 @@ def peerglass(
     return call
 
 
-@pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.space])
+@pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.build.space])
 def test_the_bounds_of_a_search_space_are_valid_settings_of_its_model(model: str) -> None:
     from models.fitting.fit import FitConfig
 
     for pick in (0, -1):
         values: dict[str, Any] = {}
-        for name, where in MODELS[model].space.items():
+        for name, where in MODELS[model].build.space.items():
             if isinstance(where, Choice):
                 values[name] = where.values[pick]
             else:
@@ -68,7 +68,7 @@ def test_the_bounds_of_a_search_space_are_valid_settings_of_its_model(model: str
                 values[name] = int(bound) if where.integer else bound
         settings = nest(values)
         fit = settings.pop("fit", {})
-        parse_config(MODELS[model].config, settings, model)
+        MODELS[model].config(**settings)
         FitConfig(**fit)
 
 
@@ -83,7 +83,7 @@ def test_an_extended_search_keeps_its_finished_trials(
     original = tune._mean_score
 
     def counted(engine: Any, tasks: Any) -> float | None:  # noqa: ANN401 (passed on)
-        scored.append(tasks[0].settings)
+        scored.append(tasks[0].options.model_dump())
         return original(engine, tasks)
 
     monkeypatch.setattr(tune, "_mean_score", counted)
@@ -120,7 +120,7 @@ def test_an_interrupted_trial_is_repeated_and_counts_once(
     interrupted = {2, 8}  # indices of the interrupted calls
 
     def score(_: object, tasks: Any) -> float | None:  # noqa: ANN401 (passed on)
-        values = tasks[0].settings
+        values = tasks[0].options.model_dump()
         tried.append({name: values[name] for name in ("num_leaves", "learning_rate")})
         if len(tried) - 1 in interrupted:
             raise Killed
@@ -182,11 +182,11 @@ def test_the_storage_of_another_version_of_optuna_is_refused_with_a_cure(tmp_pat
     from pipelines.errors import DataError
     from pipelines.train.tune import Study
 
-    Study(tmp_path / "a-search", MODELS["lightgbm"].space)
+    Study(tmp_path / "a-search", MODELS["lightgbm"].build.space)
     with sqlite3.connect(tmp_path / "a-search" / "trials.db") as database:
         database.execute("update alembic_version set version_num = 'v0.9.0.a'")
     with pytest.raises(DataError, match=r"another version of Optuna.*delete it to start the search again"):
-        Study(tmp_path / "a-search", MODELS["lightgbm"].space)
+        Study(tmp_path / "a-search", MODELS["lightgbm"].build.space)
 
 
 @pytest.mark.slow(2)
@@ -275,5 +275,5 @@ def test_the_name_of_a_search_depends_on_everything_that_its_scores_depend_on(pe
     names = set()
     for change in ([], ["label.horizon=2"], ["models.lightgbm.rounds=11"], ["seeds=[1]"]):
         run, _, _ = prepare_run(load_config(Path("tiny.yaml"), change), Progress())
-        names.add(tune.study_name(run, "lightgbm", MODELS["lightgbm"].space))
+        names.add(tune.study_name(run, "lightgbm", MODELS["lightgbm"].build.space))
     assert len(names) == 4

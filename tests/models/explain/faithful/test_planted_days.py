@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from small_panels import options_of
 
 from models.batch import PanelTensors
 from models.explain.faithful.forecasts import FaithfulConfig, Subject, measure_days
@@ -38,7 +39,15 @@ def test_the_days_that_were_planted_are_found() -> None:
     train, valid = np.arange(WINDOW, 200), np.arange(200, 230)
     config = FitConfig(epochs=14, batch_dates=8, lr=0.01, weight_decay=0.0)
     options = {"encoder": {"width": 16, "heads": 4, "layers": 1, "dropout": 0.0}}
-    fitted = fit("temporal_transformer", options, data, data.shape, train, valid, fit_config=config, seed=0)
+    fitted = fit(
+        "temporal_transformer",
+        options_of("temporal_transformer", options),
+        data,
+        train,
+        valid,
+        fit_config=config,
+        seed=0,
+    )
     assert isinstance(fitted, NeuralFitted)
     assert max(record.valid_rank_ic for record in fitted.history) > 0.6, "the model has learned the days"
     settings = FaithfulConfig(permutations=2, shuffled_shap=False, background=6, shap_removal="date")
