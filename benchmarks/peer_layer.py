@@ -3,7 +3,7 @@
 `pairs`: a mask over pairs of firms, and values narrower than queries and keys, for which PyTorch has no fused
 kernel. It keeps the weights of all pairs for the backward pass. `mask`: the same mask with values padded to
 the width of the keys, which a fused kernel computes. `others`: two causal halves without a mask
-(`models.peers.others`), as the models use it. Every cell is measured in a process of its own, in turn. Memory
+(`models.peers.layer`), as the models use it. Every cell is measured in a process of its own, in turn. Memory
 is the growth of the process's peak over a forward and a backward pass. The exponent is the slope of
 log(memory) on log(firms). All variants must agree on the output and on the norm of the gradient.
 """

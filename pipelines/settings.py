@@ -20,7 +20,7 @@ RELATIVE_PATHS = "a relative path in a config is relative to the config's file, 
 class PathKind(Enum):
     """Marks the type of a setting that is a path, so that it is made absolute when a config is read.
 
-    See `pipelines.config.reading`.
+    See `pipelines.config.load`.
     """
 
     PATH = "path or URL"

@@ -1,32 +1,27 @@
-"""Loading a configuration: ``extends``, ``--set``, environment variables, and validation."""
+"""Reading and checking a configuration: extends, --set, relative paths, the environment and validation."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final, get_args, get_origin
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from pipelines.config.models import check_models
-from pipelines.config.reading import (
-    absolute_paths,
-    default_paths,
-    merge_settings,
-    parse_override,
-    read_settings,
-    resolve_references,
-)
 from pipelines.config.schema import Config
 from pipelines.config.schema import Path as SettingPath
 from pipelines.errors import ConfigError
 from pipelines.lake.options import is_url, unusable_part
 from pipelines.lake.options import validation_error as lake_validation_error
-from pipelines.secrets import register_all_secrets
-from pipelines.settings import describe
+from pipelines.secrets import REFERENCE, register_all_secrets, register_secrets
+from pipelines.settings import PathKind, Settings, describe
 
 
 def load_config(
@@ -129,3 +124,253 @@ def _check_settings(config: Config, origin: str) -> None:
         from pipelines.ingest.calendars import require_calendar
 
         require_calendar(config.quality.calendar)
+
+
+_TICKERS: Final = "tickers"
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The C loader reads a config ten times faster, and every command and night reads several."""
+
+
+def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a config file and the files that it extends. Paths become absolute; references are kept."""
+    if path.resolve() in seen:
+        raise ConfigError(
+            f"{path} extends itself through {' -> '.join(p.name for p in seen)}; remove one of these extends."
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"There is no config file at {path}; check the path, or start from configs/demo.yaml."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as a text file: {error}.") from None
+    try:
+        raw = _load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {_what_is_wrong(error)}.") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, but it holds {type(raw).__name__}.")
+    parent = raw.pop("extends", None)
+    folder = root or _root(raw.get("root"), path)
+    raw = absolute_paths(raw, folder) | {"root": str(folder)}
+    if parent is None:
+        return raw
+    return merge_settings(read_settings(path.parent / str(parent), seen=(*seen, path.resolve())), raw)
+
+
+def _load(text: str, key: str = "") -> Any:  # noqa: ANN401 (YAML holds anything)
+    """Parse YAML in which tickers are text without quotes as well."""
+    loader = _LOADER(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _keep_text(node, inside=key == _TICKERS)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _keep_text(node: yaml.Node, *, inside: bool) -> None:
+    """Make the plain scalars of lists of tickers text."""
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            _keep_text(value, inside=name.value == _TICKERS)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            if inside and isinstance(item, yaml.ScalarNode):
+                item.tag = "tag:yaml.org,2002:str"
+            _keep_text(item, inside=False)
+
+
+def merge_settings(
+    base: Mapping[str, Any], top: Mapping[str, Any], section: str | None = None
+) -> dict[str, Any]:
+    """Override ``base`` by ``top``: mappings are merged, everything else is replaced.
+
+    A section whose ``kind`` or ``scheme`` changes is replaced as a whole, and so is an entry of ``models``
+    whose ``model`` changes. ``section`` is the name of the section that is merged; None for the whole config.
+    """
+    merged = dict(base)
+    for key, value in top.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and _same_thing(old, value, section):
+            merged[key] = merge_settings(old, value, key)
+        else:
+            merged[key] = value
+    return merged
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """Parse ``a.b=c`` of a command line; a relative path in it is relative to the current folder."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r} is not of the form a.b=c; for example --set fit.epochs=5.")
+    try:
+        nested: Any = _load(value, key=key.strip().rpartition(".")[2])
+    except yaml.YAMLError:
+        raise ConfigError(
+            f"--set {key}=...: the value is not valid YAML; quote it if it holds special characters."
+        ) from None
+    for part in reversed(key.strip().split(".")):
+        nested = {part: nested}
+    return absolute_paths(nested, Path.cwd())
+
+
+def resolve_references(
+    value: Any,  # noqa: ANN401 (YAML holds anything)
+    path: SettingPath,
+    written: dict[SettingPath, str],
+    origin: str,
+) -> Any:  # noqa: ANN401
+    """Replace references to the environment, record them in ``written``, and register their secrets."""
+    if isinstance(value, dict):
+        return {key: resolve_references(item, (*path, key), written, origin) for key, item in value.items()}
+    if isinstance(value, list):
+        return [resolve_references(item, (*path, i), written, origin) for i, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    found: dict[str, str] = {}
+    for reference in REFERENCE.finditer(value):
+        name, default = reference.groups()
+        if name in os.environ:
+            found[name] = os.environ[name]
+        elif default is None:
+            raise ConfigError(
+                f"{origin}: {'.'.join(map(str, path))} refers to the environment variable {name}, which is "
+                f"not set: set it, or write ${{{name}:-}} with a default after the dash."
+            )
+    resolved = REFERENCE.sub(lambda match: os.environ.get(match[1], match[2] or ""), value)
+    register_secrets(value, resolved, found)
+    if resolved != value:
+        written[path] = value
+    return resolved
+
+
+def _root(given: object, path: Path) -> Path:
+    """Return the absolute folder that relative paths in a file are relative to."""
+    if given is not None and not isinstance(given, str):
+        raise ConfigError(f"{path}: root is {given!r}; give a folder, relative to the file, such as '..'.")
+    resolved = str(resolve_references(given or ".", ("root",), {}, str(path)))
+    return Path(os.path.normpath(path.parent.absolute() / Path(resolved).expanduser()))
+
+
+def _what_is_wrong(error: yaml.YAMLError) -> str:
+    """Return the problem and its position, without the text of the line, which may hold a secret."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    problem = re.sub(r"'[^'<]{4,}'", "'...'", str(error.problem))
+    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any], section: str | None) -> bool:
+    tags = ("kind", "scheme", "model") if section == "models" else ("kind", "scheme")
+    return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in tags)
+
+
+_STORE = re.compile(r"sqlite:///(?:file:)?|file:(?!/)")
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]*:")
+_NOT_A_FOLDER = (":memory:", "databricks", "uc")  # tracking stores that are neither a URL nor a path
+
+
+def absolute_paths(settings: Mapping[str, Any], folder: Path) -> Settings:
+    """Make the relative paths in the settings of a config absolute."""
+    changed = _in_section(Config, settings, folder)
+    models = changed.get("models")
+    if isinstance(models, Mapping):
+        changed["models"] = {
+            name: {**entry, "init_from": absolute(entry["init_from"], PathKind.RUN, folder)}
+            if isinstance(entry, Mapping) and isinstance(entry.get("init_from"), str)
+            else entry
+            for name, entry in models.items()
+        }
+    return changed
+
+
+def default_paths(root: Path) -> Settings:
+    """Return the settings of a config that are paths and have a relative default, as absolute paths."""
+    return _defaults(Config, root)
+
+
+def absolute(text: str, kind: PathKind, folder: Path) -> str:
+    """Make the text of one setting absolute, if it is a relative path.
+
+    Unchanged are URLs, names of runs, and paths that are absolute once ``~`` and ``$NAME`` are expanded.
+    """
+    reference = REFERENCE.match(text)
+    if reference is not None:
+        name, default = reference.groups()
+        if not default:
+            return text
+        return f"${{{name}:-{absolute(default, kind, folder)}}}{text[reference.end() :]}"
+    if kind is PathKind.STORE:
+        prefix = _STORE.match(text)
+        if prefix is not None and not text[prefix.end() :].startswith(_NOT_A_FOLDER):
+            return prefix[0] + absolute(text[prefix.end() :], PathKind.PATH, folder)
+        if text in _NOT_A_FOLDER:
+            return text
+    is_path = text and not _SCHEME.match(text)
+    if kind is PathKind.RUN:  # a name holds no separator
+        is_path = is_path and ("/" in text or text in (".", ".."))
+    if not is_path or os.path.isabs(os.path.expandvars(os.path.expanduser(text))):
+        return text
+    return _joined(folder, text)
+
+
+def _joined(folder: Path, text: str) -> str:
+    """Join a folder and a relative path. Only its first steps are normalised, since a query may follow."""
+    while text.startswith(("./", "../")):
+        step, _, text = text.partition("/")
+        folder = folder.parent if step == ".." else folder
+    if text in ("", "."):
+        return str(folder)
+    return str(folder.parent) if text == ".." else f"{str(folder).rstrip('/')}/{text}"
+
+
+def _in_section(cls: type[BaseModel], settings: Mapping[str, Any], folder: Path) -> Settings:
+    """Make the paths in the settings of a section absolute; a section of several kinds has one class each."""
+    changed = dict(settings)
+    for name, field in cls.model_fields.items():
+        value = changed.get(name)
+        kind = _kind_of_field(field)
+        if isinstance(value, str) and kind is not None:
+            changed[name] = absolute(value, kind, folder)
+        if isinstance(value, Mapping):
+            for section in _sections_of(field.annotation):
+                changed[name] = _in_section(section, changed[name], folder)
+    return changed
+
+
+def _defaults(cls: type[BaseModel], root: Path) -> Settings:
+    found: Settings = {}
+    for name, field in cls.model_fields.items():
+        default = field.default
+        kind = _kind_of_field(field)
+        if isinstance(default, str) and kind is not None:
+            found[name] = absolute(default, kind, root)
+        elif isinstance(default, BaseModel) and (below := _defaults(type(default), root)):
+            found[name] = below
+    return found
+
+
+def _kind_of_field(field: FieldInfo) -> PathKind | None:
+    marks = (mark for mark in field.metadata if isinstance(mark, PathKind))
+    return next(marks, None) or _kind_of(field.annotation)
+
+
+def _kind_of(annotation: Any) -> PathKind | None:  # noqa: ANN401 (any annotation)
+    """Return the mark of a type, or of one of the types that it is a union of."""
+    if get_origin(annotation) is Annotated:
+        base, *marks = get_args(annotation)
+        return next((mark for mark in marks if isinstance(mark, PathKind)), None) or _kind_of(base)
+    return next((kind for part in get_args(annotation) if (kind := _kind_of(part)) is not None), None)
+
+
+def _sections_of(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 (any annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) in (dict, Mapping):  # by a name of the user's
+        return []
+    return [section for part in get_args(annotation) for section in _sections_of(part)]

@@ -20,8 +20,7 @@ from features.arrays import Float32Array
 from models.batch import PanelTensors
 from models.fitted import Fitted
 from models.fitting.config import FitConfig, PretrainConfig
-from models.fitting.fit import fit, fit_stacked, refit
-from models.fitting.fitted_models import restore
+from models.fitting.fit import fit, fit_stacked, refit, restore
 from models.fitting.stacked import can_stack
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_dates": 16, "dates_per_epoch": 16}  # the mock is slow

@@ -16,7 +16,7 @@ from models.fitting.loop import SingleSeed
 from models.fitting.optimizer import make_optimizer
 from models.fitting.stacked import CompiledSeed
 from models.forecaster import Forecaster
-from models.peers.others import attention_to_others
+from models.peers.layer import attention_to_others
 from models.registry import MODELS
 
 pytestmark = [

@@ -15,8 +15,7 @@ from small_panels import options_of
 from models.baselines.lightgbm import LightGBM
 from models.batch import PanelTensors
 from models.fitted import Fitted
-from models.fitting.fit import FitConfig, fit
-from models.fitting.fitted_models import BaselineFitted
+from models.fitting.fit import BaselineFitted, FitConfig, fit
 
 T, N, F = 60, 30, 4
 TRAIN, VALID, TEST = np.arange(0, 35), np.arange(37, 47), np.arange(48, 60)

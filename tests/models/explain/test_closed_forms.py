@@ -17,8 +17,7 @@ from models.explain.groups import GroupGameConfig, explain_groups
 from models.explain.players import Player
 from models.explain.removal import Removal, SameDate, training_cells
 from models.fitted import Fitted
-from models.fitting.fit import FitConfig, fit
-from models.fitting.fitted_models import BaselineFitted
+from models.fitting.fit import BaselineFitted, FitConfig, fit
 from models.forecaster import Forecaster
 
 FAMILIES = {"momentum": (0, 2), "value": (1,), "size": (3,)}

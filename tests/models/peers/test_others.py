@@ -12,9 +12,8 @@ from torch import Tensor
 from models.attention.core import attention_weights
 from models.batch import Batch, PanelTensors
 from models.forecaster import Forecaster
-from models.peers import others
-from models.peers.layer import PeerKeys, PeerLayer, peer_keys
-from models.peers.others import attention_to_others
+from models.peers import layer as others
+from models.peers.layer import PeerKeys, PeerLayer, attention_to_others, peer_keys
 from models.registry import MODELS
 
 B, H, D, E = 3, 3, 4, 5
