@@ -1,4 +1,4 @@
-"""Training throughput on a GPU, compared with the limits of the card. Needs only torch and numpy.
+"""Training throughput on a GPU, compared with the limits of the card. Needs only torch, numpy and pydantic.
 
 One command measures and writes one Markdown table: the day encoder, the peer layer at 500 to 8,000 firms, and
 a training step of every neural model with default options, in float32 and in bf16, eager, with the panel in

@@ -41,7 +41,7 @@ def load_config(
         raw = merge_settings(raw, one)
     written: dict[SettingPath, str] = {}
     raw = resolve_references(raw, (), written, str(path))
-    raw = merge_settings(default_paths(root), absolute_paths(raw, root))
+    raw = merge_settings(_defaults(Config, root), absolute_paths(raw, root))
     if isinstance(raw.get("models"), dict):
         raw["models"] = {name: settings for name, settings in raw["models"].items() if settings is not None}
     config = check_config(raw, origin=str(path), models=models)
@@ -289,11 +289,6 @@ def absolute_paths(settings: Mapping[str, Any], folder: Path) -> Settings:
     return changed
 
 
-def default_paths(root: Path) -> Settings:
-    """Return the settings of a config that are paths and have a relative default, as absolute paths."""
-    return _defaults(Config, root)
-
-
 def absolute(text: str, kind: PathKind, folder: Path) -> str:
     """Make the text of one setting absolute, if it is a relative path.
 
@@ -344,6 +339,7 @@ def _in_section(cls: type[BaseModel], settings: Mapping[str, Any], folder: Path)
 
 
 def _defaults(cls: type[BaseModel], root: Path) -> Settings:
+    """Settings that are paths and have a relative default, as absolute paths."""
     found: Settings = {}
     for name, field in cls.model_fields.items():
         default = field.default

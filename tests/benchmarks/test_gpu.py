@@ -1,4 +1,4 @@
-"""The GPU benchmark runs on any machine with tiny sizes, and needs only torch and numpy."""
+"""The GPU benchmark runs on any machine with tiny sizes, and needs only torch, numpy and pydantic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Blocked(importlib.abc.MetaPathFinder):
             raise ImportError(f"{name} is not on a GPU box")
         return None
 
-BLOCKED = {"pandas", "polars", "scipy", "numba", "sklearn", "lightgbm", "pyarrow", "deltalake", "pydantic",
+BLOCKED = {"pandas", "polars", "scipy", "numba", "sklearn", "lightgbm", "pyarrow", "deltalake",
            "mlflow", "shap", "plotly", "yaml", "joblib", "safetensors", "pipelines",
            "backtest", "dataframely", "skfolio", "statsmodels", "typer", "rich"}
 assert not BLOCKED & set(sys.modules)
@@ -32,7 +32,7 @@ runpy.run_path("benchmarks/gpu.py", run_name="__main__")
 
 
 @pytest.mark.slow(4)
-def test_gpu_benchmark_runs_with_only_torch_and_numpy(tmp_path: Path) -> None:
+def test_gpu_benchmark_runs_with_only_torch_numpy_and_pydantic(tmp_path: Path) -> None:
     models = ["temporal_peer", "cross_peer"]
     tiny = ["--device", "cpu", "--tiny", "--models", *models, "--output", str(tmp_path / "table.md")]
     command = [sys.executable, "-c", ALONE, *tiny]
