@@ -15,12 +15,14 @@ from contextlib import contextmanager
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
 """Environment variables that a client needs."""
 _SERVER = """
-import logging, sys
-from moto.server import ThreadedMotoServer
+import logging, sys, threading
+from moto.moto_server.werkzeug_app import create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
+WSGIRequestHandler.protocol_version = "HTTP/1.1"  # clients keep their connections
+server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(server.server_port, flush=True)
 sys.stdin.read()
 """
 

@@ -271,21 +271,29 @@ def truth(g: Ground) -> Array:
     return g.truth_TN
 
 
-def as_table(signal_TN: Array, g: Ground, name: str = "x") -> SignalTable:
-    """Rows of a signal where it is known and the firm trades, as a file would hold them."""
-    known_TN = np.isfinite(signal_TN) & g.panel.traded_TN
+def as_table(signals: Mapping[str, Array], g: Ground) -> SignalTable:
+    """Rows where a signal is known and the firm trades, as a file would hold them."""
+
+    def finite(value_R: Array) -> pl.Series:
+        return pl.Series(np.where(np.isfinite(value_R), value_R, np.nan)).fill_nan(None)
+
+    known_TN = np.any([np.isfinite(signal_TN) for signal_TN in signals.values()], axis=0) & g.panel.traded_TN
     t, n = np.nonzero(known_TN)
     rows = pl.DataFrame(
         {
             "date": g.panel.dates_T.astype("datetime64[D]")[t],
             "ticker": pl.Series(list(g.panel.tickers_N)).gather(n),
-            name: signal_TN[t, n],
+            **{name: finite(signal_TN[t, n]) for name, signal_TN in signals.items()},
         }
     )
     return SignalTable(Path("x.csv"), rows.with_columns(pl.col("date").cast(pl.Date)), ())
 
 
-def findings(signal_TN: Array, g: Ground, horizon: int = 1) -> pl.DataFrame:
-    """Guard table of a signal."""
-    table = as_table(signal_TN, g)
+def findings(signals: Mapping[str, Array], g: Ground, horizon: int = 1) -> pl.DataFrame:
+    """Guard table of signals in one file.
+
+    Those with the same cells are next to each other: what the guard computes of the market is kept for them.
+    """
+    order = sorted(signals, key=lambda name: int(np.isfinite(signals[name])[g.panel.traded_TN].sum()))
+    table = as_table({name: signals[name] for name in order}, g)
     return guard_table(table, place_signals(table, g.market, None), g.market, horizon)

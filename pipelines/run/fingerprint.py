@@ -187,13 +187,18 @@ class _Walk:
 
     def _is_library(self, module: str, file: str) -> bool:
         """Whether code belongs to an installed library other than the package that is described."""
-        installed = file.startswith("<frozen") or str(Path(file).resolve()).startswith(_INSTALLED)
+        installed = file.startswith("<frozen") or _resolved(file).startswith(_INSTALLED)
         return installed and _package(module) != self.home
 
 
 def _is_ours(file: str) -> bool:
     """Whether a source file is in the packages."""
-    return str(Path(file).resolve()).startswith(_OURS)
+    return _resolved(file).startswith(_OURS)
+
+
+@functools.cache
+def _resolved(file: str) -> str:
+    return str(Path(file).resolve())
 
 
 def _text(function: FunctionType) -> str:

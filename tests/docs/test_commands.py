@@ -102,8 +102,8 @@ def ids(pairs: list[tuple[str, str]]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
-    """A folder with a user's files, the config ``my.yaml`` on them, and a finished run of it."""
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
+    """A folder with a user's files, and the config ``my.yaml`` on them."""
     folder = tmp_path_factory.mktemp("home")
     (folder / "my").mkdir()
     rng = np.random.default_rng(1)
@@ -134,7 +134,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, A
             "window": 5,
             "characteristics": ["return_1", "return_5", "volatility_21", "momentum_63"],
         },
-        "audit": {"sessions": 2},
+        "audit": {"sessions": 1},
         "models": {
             "ridge": {},
             "lightgbm": {"rounds": 5, "evaluate_every": 5, "min_data_in_leaf": 20},
@@ -144,6 +144,12 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, A
     }
     (folder / "my.yaml").write_text(yaml.safe_dump(settings))
     shutil.copytree(ROOT / "configs", folder / "configs")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def home(folder: Path) -> Path:
+    """The folder with a finished run of its config."""
     assert call(folder, "run", "my.yaml") == 0
     return folder
 
@@ -286,14 +292,14 @@ YAML = [(place, block) for place, text in GUIDE.items() for block in blocks(text
 
 @pytest.mark.parametrize(("place", "block"), YAML, ids=[f"{place}-{i}" for i, (place, _) in enumerate(YAML)])
 def test_a_yaml_block_is_a_config(
-    place: str, block: str, home: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, block: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert yaml.safe_load(block), place
     for name, default in REFERENCE.findall(block):
         if not default:
             monkeypatch.setenv(name, "value")
     extends = re.search(r"^extends:", block, re.MULTILINE) is not None
-    file = home / "configs" / "block.yaml"
+    file = folder / "configs" / "block.yaml"
     file.write_text(block if extends else f"extends: ../my.yaml\n{block}")
     load_config(file)
 
@@ -345,8 +351,8 @@ def test_every_option_of_files_is_on_its_page() -> None:
     assert set(FilesSourceConfig.model_fields) - {"kind"} <= rows
 
 
-def test_a_wrong_command_option_or_setting_is_noticed(home: Path) -> None:
-    assert call(home, "train", "my.yaml", "--as-off", "1") == 2
+def test_a_wrong_command_option_or_setting_is_noticed(folder: Path) -> None:
+    assert call(folder, "train", "my.yaml", "--as-off", "1") == 2
     assert not is_setting(Config, ["label", "horizn"])
     assert not is_setting(Config, ["fit", "pretrain", "objektive"])
     assert is_setting(Config, ["fit", "pretrain", "objective"])

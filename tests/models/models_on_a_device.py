@@ -6,6 +6,7 @@ model at once, as on a GPU.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,7 @@ def _on_the_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@functools.cache
 def panel(device: str, **options: Any) -> PanelTensors:  # noqa: ANN401 (options of the constructor)
     given = arrays()
     path_TNK = given["target_TN"][..., None]
@@ -50,7 +52,9 @@ def without_dropout(name: str) -> dict[str, Any]:
     return given | ({"peer_dropout": 0.0} if name == "temporal_peer" else {})
 
 
+@functools.cache
 def fitted(name: str, data: PanelTensors, **options: Any) -> Fitted:  # noqa: ANN401 (settings of the training)
+    """Fit a model once for all tests; a forecast does not change it."""
     config = FitConfig(**QUICK | options)
     return fit(name, options_of(name, without_dropout(name)), data, TRAIN, VALID, fit_config=config, seed=0)
 

@@ -17,7 +17,11 @@ from pipelines.config.load import load_config
 from pipelines.stages import ingest_config
 
 PACKAGES = ("features", "models", "backtest", "pipelines")
-USE = "import peerglass; peerglass.Run, peerglass.load_model, peerglass.explain; print(peerglass.__file__)"
+USE = """
+import peerglass, features.arrays, models.spec, backtest.costs, pipelines.errors
+print([one.__file__ for one in (peerglass, features, models, backtest, pipelines)])
+"""
+HEAVY = "import peerglass; peerglass.Run, peerglass.load_model, peerglass.explain"
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def test_the_users_modules_would_come_first(folder: Path) -> None:
         assert "the users" in python(folder, "-c", f"import {name}").stderr
 
 
-@pytest.mark.slow(12)
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("way", ["-c", "script", "-m", "PYTHONPATH"])
 def test_peerglass_finds_its_own_packages(folder: Path, way: str) -> None:
     (folder / "use.py").write_text(USE)
@@ -60,7 +64,14 @@ def test_peerglass_finds_its_own_packages(folder: Path, way: str) -> None:
     }
     done = ways[way]()
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(ROOT / "peerglass" / "__init__.py")
+    ours = [str(ROOT / name / "__init__.py") for name in ("peerglass", *PACKAGES)]
+    assert done.stdout.strip() == str(ours)
+
+
+@pytest.mark.slow(3)
+def test_every_public_name_is_found_there(folder: Path) -> None:
+    done = python(folder, "-c", HEAVY)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_users_package_that_is_imported_already_is_named(folder: Path) -> None:
@@ -86,13 +97,19 @@ def test_a_command_trains_in_worker_processes_there(folder: Path, tiny: dict[str
     for name in PACKAGES[3:]:  # a worker unpickles names of pipelines before any code of ours can run
         (folder / name / "__init__.py").unlink()
     models = {"ridge": {}, "lightgbm": {"rounds": 5}}
-    settings = {**tiny, "models": models, "execution": {"workers": 2}, "audit": {"enabled": False}}
+    settings = {
+        **tiny,
+        "models": models,
+        "folds": {**tiny["folds"], "max_folds": 1},
+        "execution": {"workers": 2},
+        "audit": {"enabled": False},
+    }
     (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
     new_store(folder)
     ingest_config(load_config(folder / "tiny.yaml"), print)
     done = python(folder, "-m", "peerglass", "train", "tiny.yaml", PYTHONPATH=str(folder))
     assert done.returncode == 0, done.stderr
-    assert len(list((folder / "runs").glob("*/checkpoints/*/*/model.safetensors"))) == 4
+    assert len(list((folder / "runs").glob("*/checkpoints/*/*/model.safetensors"))) == 2
 
 
 def test_import_is_light() -> None:

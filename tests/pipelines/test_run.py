@@ -78,7 +78,7 @@ def done(peerglass: Call) -> str:
     return reports[0].parent.name
 
 
-@pytest.mark.slow(43)
+@pytest.mark.slow(28)
 def test_run_ends_with_a_report_that_loads_nothing_from_elsewhere(done: str) -> None:
     text = Path("runs", done, "report.html").read_text(encoding="utf-8")
     assert text.lower().startswith("<!doctype html>")
@@ -94,6 +94,7 @@ def test_run_ends_with_a_report_that_loads_nothing_from_elsewhere(done: str) -> 
         assert name in text
 
 
+@pytest.mark.slow(1)  # reads the run of the first test
 def test_every_model_is_on_the_ladder_and_zero_has_a_correlation_of_zero(done: str) -> None:
     ladder = measured(open_run(done, Path("runs")), "ladder")
     for delay in (0, 1):
@@ -112,6 +113,7 @@ def test_every_model_is_on_the_ladder_and_zero_has_a_correlation_of_zero(done: s
             assert row["seeds"] == 2
 
 
+@pytest.mark.slow(1)  # reads the run of the first test
 def test_the_truth_on_the_ladder_is_the_ic_of_the_planted_mean(done: str) -> None:
     ladder = measured(open_run(done, Path("runs")), "ladder")
     lake = Lake("lake")
@@ -131,6 +133,7 @@ def test_the_truth_on_the_ladder_is_the_ic_of_the_planted_mean(done: str) -> Non
     assert truth_ic[0] > max(truth_ic[1], 0.05)  # the planted mean is that of the next session
 
 
+@pytest.mark.slow(1)  # reads the run of the first test
 def test_every_key_has_one_forecast(done: str) -> None:
     frame = Lake("lake").read("forecasts")
     assert frame["run_id"].unique().to_list() == [done]
@@ -155,6 +158,7 @@ def test_every_key_has_one_forecast(done: str) -> None:
         assert (row["label"] is None and math.isnan(expected)) or row["label"] == pytest.approx(expected)
 
 
+@pytest.mark.slow(1)  # reads the run of the first test
 def test_the_table_of_ensembles_has_the_dispersion_between_seeds(done: str, peerglass: Call) -> None:
     run = open_run(done, Path("runs"))
     table, ladder = run.read_table("ensembles"), measured(run, "ladder")
@@ -171,6 +175,7 @@ def test_the_table_of_ensembles_has_the_dispersion_between_seeds(done: str, peer
     assert peerglass("backtest", "ensemble.csv", "--config", "tiny.yaml").code == 0
 
 
+@pytest.mark.slow(1)  # reads the run of the first test
 def test_the_tables_of_the_report_exist(done: str) -> None:
     run = open_run(done, Path("runs"))
     names = {path.stem for path in run.folder.glob("tables/*.parquet")}
@@ -226,6 +231,7 @@ def test_the_tables_of_the_report_exist(done: str) -> None:
     assert own.height == 2 * len(MODELS), "two books of every model"
 
 
+@pytest.mark.slow(1)  # reads the run of the first test
 def test_the_run_is_tracked_once_with_a_child_for_every_model(done: str) -> None:
     from mlflow import MlflowClient
 
@@ -259,6 +265,7 @@ def test_running_again_trains_nothing_and_does_not_change_the_lake(done: str, pe
     assert lake.versions() == before
 
 
+@pytest.mark.slow(1)  # reads the run of the first test
 def test_run_keeps_an_explanation_until_something_changes_that_it_depends_on(
     done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,7 +317,7 @@ def test_each_stage_can_be_repeated_alone(done: str, peerglass: Call) -> None:
         assert frame.equals(earlier), f"{table} changed when it was computed again"
 
 
-def test_validate_prints_the_resolved_config(done: str, peerglass: Call) -> None:
+def test_validate_prints_the_resolved_config(peerglass: Call) -> None:
     answer = peerglass("validate", "tiny.yaml", "--set", "label.horizon=3")
     assert answer.code == 0
     resolved = yaml.safe_load(answer.out)
@@ -330,10 +337,18 @@ def test_doctor_finds_no_error_on_this_machine(peerglass: Call) -> None:
 
 
 @pytest.fixture
-def foresight(done: str) -> Path:
+def prices(peerglass: Call) -> Lake:
+    """The lake with the market's prices, which no run is needed for."""
+    if not Lake("lake").exists("prices"):
+        assert peerglass("ingest", "tiny.yaml").code == 0
+    return Lake("lake")
+
+
+@pytest.fixture
+def foresight(prices: Lake) -> Path:
     """A signal file of the next session's return, which a correct backtest must find to be nearly perfect."""
-    lake = Lake("lake")
-    dataset = build_dataset(read_tables(lake, input_versions(lake)), load_config(Path("tiny.yaml")))
+    config = load_config(Path("tiny.yaml"))
+    dataset = build_dataset(read_tables(prices, input_versions(prices)), config)
     t, n = np.nonzero(dataset.universe_TN & np.isfinite(dataset.labels[0]))
     frame = pl.DataFrame(
         {
@@ -500,25 +515,29 @@ def test_a_constant_signal_is_refused_or_left_out(foresight: Path, peerglass: Ca
         (None, "There is no signal file at signal.csv"),
     ],
 )
-def test_a_signal_that_cannot_be_used(done: str, peerglass: Call, text: str | None, words: str) -> None:
+def test_a_signal_that_cannot_be_used(prices: Lake, peerglass: Call, text: str | None, words: str) -> None:
     path = Path("signal.csv")
     path.unlink(missing_ok=True)
     if text is not None:
         path.write_text(text)
-    before = Lake("lake").versions()
+    before = prices.versions()
     answer = peerglass("backtest", "signal.csv", "--config", "tiny.yaml")
     assert answer.code == 3, answer.err
     assert answer.out == ""
     last = answer.err.splitlines()[-1]
     assert last.startswith("peerglass: ")
     assert words in last
-    assert Lake("lake").versions() == before
+    assert prices.versions() == before
 
 
 def test_a_signal_file_without_a_config_is_a_usage_error(foresight: Path, peerglass: Call) -> None:
     answer = peerglass("backtest", str(foresight))
     assert answer.code == 2
     assert "add --config CONFIG" in answer.err
+
+
+@pytest.mark.slow(1)  # reads the run of the first test
+def test_an_evaluation_of_a_run_takes_only_settings_of_the_backtest(done: str, peerglass: Call) -> None:
     answer = peerglass("backtest", "tiny", "--output", "runs", "--set", "label.delay=1")
     assert answer.code == 2
     assert "only backtest.* can be set" in answer.err

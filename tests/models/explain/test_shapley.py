@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import shap
 from attribution_data import enumerated
 from scipy import stats
 
@@ -23,6 +22,8 @@ def rough(n_players: int, n_outputs: int, seed: int = 0) -> Play:
 
 def test_the_values_of_a_permutation_are_those_of_shap() -> None:
     """The explainer of shap is made to draw the same order."""
+    import shap
+
     play, n_players = rough(9, 2), 9
     order = np.random.default_rng((5, 0)).permutation(n_players)
 
@@ -53,6 +54,8 @@ def test_the_values_of_a_permutation_are_those_of_shap() -> None:
 
 def test_many_permutations_agree_with_shaps_kernel_explainer() -> None:
     """With all coalitions, the library's regression is exact. Its exact explainer compiles for 20 seconds."""
+    import shap
+
     play = rough(6, 2)
     explainer = shap.KernelExplainer(lambda x: play(x > 0.5), np.zeros((1, 6)))
     theirs = explainer.shap_values(np.ones((1, 6)), nsamples=2**6, silent=True)[0]

@@ -46,11 +46,12 @@ def forecasts() -> pl.DataFrame:
     return Lake("lake").read("forecasts").drop("run_id").sort("model", "fold", "seed", "date", "ticker")
 
 
-def without_dropout() -> dict[str, Any]:
-    """Models whose forecasts do not depend on what is trained beside them."""
+def without_dropout(tiny: Mapping[str, Any]) -> dict[str, Any]:
+    """One fold, and models whose forecasts do not depend on what is trained beside them."""
     encoder = {"width": 8, "heads": 2, "dropout": 0.0}
     temporal_peer = {"encoder": encoder, "peer_heads": 2, "peer_dropout": 0.0}
-    return {"models": {**MODELS, "temporal_peer": temporal_peer}}
+    models = {**MODELS, "temporal_peer": temporal_peer}
+    return {"models": models, "folds": {**tiny["folds"], "max_folds": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +61,12 @@ def single_seeds(
     """Forecasts and scores of a run that trains one seed after the other."""
     folder = tmp_path_factory.mktemp("single")
     with pytest.MonkeyPatch.context() as patched:
-        config = prepared(folder / "alone", dict(tiny_settings), patched, **without_dropout())
+        config = prepared(folder / "alone", dict(tiny_settings), patched, **without_dropout(tiny_settings))
         run = open_run(str(Path("runs", train_config(config))))
         return forecasts(), read_scores(run).sort("model", "fold", "seed")
 
 
-@pytest.mark.slow(16)
+@pytest.mark.slow(10)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stacked_run_gives_the_forecasts_of_single_seeds(
     tmp_path: Path,
@@ -77,7 +78,12 @@ def test_a_stacked_run_gives_the_forecasts_of_single_seeds(
     alone, scores = single_seeds
     execution = {"engine": "pool", "workers": workers}
     config = prepared(
-        tmp_path / "stacked", tiny, monkeypatch, **without_dropout(), stack_seeds=True, execution=execution
+        tmp_path / "stacked",
+        tiny,
+        monkeypatch,
+        **without_dropout(tiny),
+        stack_seeds=True,
+        execution=execution,
     )
     stacked_id = train_config(config)
     stacked = forecasts()
@@ -90,14 +96,15 @@ def test_a_stacked_run_gives_the_forecasts_of_single_seeds(
     alike = alone.with_columns(stacked=stacked["forecast"]).filter(~neither).group_by("fold", "seed")
     # in float32, AdamW amplifies rounding differences
     assert alike.agg(pl.corr("forecast", "stacked"))["forecast"].min() > 0.999  # type: ignore[operator]  # a number
-    assert read_curves(run).select("model", "fold", "seed").n_unique() == len(MODELS) * 2 * len(SEEDS)
+    assert read_curves(run).select("model", "fold", "seed").n_unique() == len(MODELS) * len(SEEDS)
 
 
-@pytest.mark.slow(4)
+@pytest.mark.slow(3)
 def test_an_interrupted_stack_is_trained_again_and_its_missing_tasks_are_committed(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = prepared(tmp_path / "here", tiny, monkeypatch, stack_seeds=True)
+    models = {name: MODELS[name] for name in ("ridge", "temporal_peer")}
+    config = prepared(tmp_path / "here", tiny, monkeypatch, models=models, stack_seeds=True)
     run_id = train_config(config)
     before, version = forecasts(), Lake("lake").version("forecasts")
     run = open_run(str(Path("runs", run_id)))
@@ -110,11 +117,11 @@ def test_an_interrupted_stack_is_trained_again_and_its_missing_tasks_are_committ
     assert Lake("lake").version("forecasts") == version, "an upsert of the same rows changes nothing"
 
 
-@pytest.mark.slow(2)
 def test_a_stack_out_of_memory_names_its_seeds_and_the_cure(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = prepared(tmp_path / "here", tiny, monkeypatch, stack_seeds=True)
+    models = {"temporal_peer": MODELS["temporal_peer"]}
+    config = prepared(tmp_path / "here", tiny, monkeypatch, models=models, stack_seeds=True)
 
     def exhausted(*_: object, **__: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
