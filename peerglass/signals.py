@@ -18,9 +18,9 @@ from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.evaluate_signals import guard_table, place_signals, signal_tables, with_tradable_delay
-from pipelines.results.recount import keep_returns, recounted_tables
+from pipelines.results.recount import recounted_tables
 from pipelines.results.signal_file import SignalTable
-from pipelines.train.trials import Scope, count_trials, record, signal_trials
+from pipelines.train.trials import signal_trials
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,12 +126,9 @@ def backtest(
         )
     output, content = Path(checked.output), {name: table.content(name) for name in used}
     run_id = f"signals-{hashlib.sha256(''.join(content.values()).encode()).hexdigest()[:10]}"
-    tried, books = signal_trials(content, checked), checked.backtest.books
-    record(output, run_id, (one for trial in tried.values() for one in trial.traded(books)))
-    trials = count_trials(output, Scope.of(checked)).trials
+    tried = signal_trials(content, checked)
     own = checked.model_copy(update={"models": {}})  # so that no signal is taken for a model
-    tables = signal_tables(placed, market, own, trials)
-    keep_returns(output, tables["equity"], tried, own)
+    tables, trials = signal_tables(placed, market, own, run_id=run_id, output=output, tried=tried)
     tables |= recounted_tables(
         tables["equity"],
         tables["significance"],

@@ -11,7 +11,6 @@ PACKAGES = ("features", "models", "backtest", "pipelines", "peerglass")
 SHARED = frozenset(
     {
         "Books",
-        "Candidate",
         "Changes",
         "Decisions",
         "Delivery",

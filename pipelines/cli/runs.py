@@ -23,38 +23,23 @@ def list_(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> No
     first delay that can be traded. The state of a signal file is `signals`, and its figures are those of its
     first signal. `MB` is the size of the folder; forecasts of runs are in the lake.
     """
-    from pipelines.commands.runs import (
-        describe_runs,
-        newest_first,
-        runs_json,
-        summarise_runs,
-        summarise_signals,
-    )
+    from dataclasses import asdict
 
-    runs = newest_first([*summarise_runs(output), *summarise_signals(output)])
-    print(runs_json(runs) if as_json else describe_runs(runs))
+    from pipelines.commands.runs import describe_runs, summarise_runs, to_json
+
+    runs = summarise_runs(output)
+    print(to_json([asdict(run) for run in runs]) if as_json else describe_runs(runs))
 
 
 @app.command()
 def show(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
     """Show the identity, data versions, folds, evaluations, trials and files of a run or a signal file."""
-    from pipelines.commands.runs import (
-        describe_details,
-        describe_signal_details,
-        details_json,
-        run_details,
-        signal_details,
-    )
+    from pipelines.commands.runs import collect_details, describe_details, to_json
     from pipelines.results.signal_record import find_signals
     from pipelines.run.record import open_run
 
-    measured = find_signals(run, output)
-    if measured is not None:
-        found = signal_details(measured)
-        print(details_json(found) if as_json else describe_signal_details(found))
-        return
-    details = run_details(open_run(run, output))
-    print(details_json(details) if as_json else describe_details(details))
+    details = collect_details(find_signals(run, output) or open_run(run, output))
+    print(to_json(details) if as_json else describe_details(details))
 
 
 @app.command()

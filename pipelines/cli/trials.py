@@ -34,10 +34,11 @@ def list_(
     - `peerglass trials list`
     - `peerglass trials list --run my-run-1a2b`
     """
-    from pipelines.commands.trials import describe_trials, trial_rows, trials_json
+    from pipelines.commands.runs import to_json
+    from pipelines.commands.trials import describe_trials, trial_rows
 
     rows = trial_rows(output, run)
-    print(trials_json(rows) if as_json else describe_trials(rows))
+    print(to_json(rows) if as_json else describe_trials(rows))
 
 
 @app.command()
@@ -47,7 +48,8 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one trial: forecast, book, market, hypotheses, runs, results by assumptions, and all settings."""
-    from pipelines.commands.trials import describe_trial, trial_details, trials_json
+    from pipelines.commands.runs import to_json
+    from pipelines.commands.trials import describe_trial, trial_details
 
     details = trial_details(output, trial)
-    print(trials_json(details) if as_json else describe_trial(details))
+    print(to_json(details) if as_json else describe_trial(details))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market
@@ -18,10 +17,8 @@ from pipelines.progress import Progress
 from pipelines.results.evaluate import evaluate
 from pipelines.results.evaluate_signals import with_tradable_delay
 from pipelines.results.evaluation_tables import evaluation_record
-from pipelines.results.run_comparison import Candidate, choose_delay_and_book, daily_series, tried_by_now
+from pipelines.results.run_comparison import ComparedModel, choose_delay_and_book, daily_series, tried_by_now
 from pipelines.run.record import git_commit
-
-_NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
 
 
 def is_version(name: str) -> bool:
@@ -31,7 +28,7 @@ def is_version(name: str) -> bool:
 
 def open_versions(
     names: Sequence[str], config: Config | None, output: Path, delay: int | None, book: str | None
-) -> list[Candidate]:
+) -> list[ComparedModel]:
     """Open model versions for a comparison, measured on the sessions that all of them forecast at night.
 
     These are first revisions, made without having seen the labels. Books and costs are those of the config,
@@ -61,11 +58,11 @@ def open_versions(
     )
     with progress.stage("backtest"):
         covered = np.arange(sessions[0], sessions[-1] + 1)
-        measured = evaluate(forecasts, market, settings, _NO_SCORES, truth_TN=None, sessions=covered)
+        measured = evaluate(forecasts, market, settings, sessions=covered)
     record = evaluation_record(settings, market.panel, sessions, 0, git_commit())
     tried = tried_by_now(record, settings, delay, Path(settings.output))
     return [
-        Candidate(
+        ComparedModel(
             name=str(version),
             run=run,
             record=record,

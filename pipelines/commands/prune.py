@@ -23,7 +23,7 @@ from pathlib import Path
 
 import polars as pl
 
-from pipelines.commands.runs import RunSummary, newest_first, size_of, summarise_runs, summarise_signals
+from pipelines.commands.runs import RunSummary, megabytes, size_of, summarise_runs
 from pipelines.dataset.feature_store import FeatureStore, entries_of
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
@@ -82,7 +82,7 @@ def plan_prune(
     Whole runs go by name, by age in days (entries of the feature store too), or if more than ``keep`` newer
     runs have their config's name; with an age and a number, both must apply.
     """
-    runs = newest_first([*summarise_runs(output), *summarise_signals(output)])
+    runs = summarise_runs(output)
     whole = {_find(name, output).absolute(): "named" for name in names}
     whole = _old_runs(runs, older_than, keep, now) | whole
     bases = _warm_starts(runs, whole)
@@ -181,7 +181,7 @@ def describe_pruning(pruning: Pruning, *, done: bool) -> str:
     """Describe a prune for a terminal."""
     verb = "removed" if done else "would remove"
     lines = [
-        f"{verb} {one.path}  {one.size / 1e6:,.1f} MB  ({one.reason})"
+        f"{verb} {one.path}  {megabytes(one.size)} MB  ({one.reason})"
         for one in sorted(pruning.removals, key=lambda one: str(one.path))
     ]
     lines += [f"kept: {sentence}" for sentence in pruning.kept]
@@ -189,7 +189,7 @@ def describe_pruning(pruning: Pruning, *, done: bool) -> str:
         lines.append("nothing to remove")
     else:
         lines.append(
-            f"{len(pruning.removals)} removal(s), {pruning.size / 1e6:,.1f} MB; the trial ledger stays"
+            f"{len(pruning.removals)} removal(s), {megabytes(pruning.size)} MB; the trial ledger stays"
         )
         if not done:
             lines.append("nothing was removed: add --yes to remove it")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.results.comparisons import tradable_delay
+from pipelines.results.comparisons import leader, tradable_delay
+from pipelines.results.format import IC, RATIO, text_table
 from pipelines.results.signal_record import RECORD, MeasuredSignals, find_signals
-from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations
+from pipelines.results.tables import of_book
+from pipelines.run.evaluations import StoredEvaluation, list_evaluations
 from pipelines.run.identity import Identity
 from pipelines.run.locks import holder_of
 from pipelines.run.provenance import FILE as PROVENANCE
@@ -60,49 +62,51 @@ class RunSummary:
 
     run_id: str
     folder: Path
-    started: dt.datetime | None
-    state: State
-    done: int
-    planned: int
-    holder: str | None
-    models: tuple[str, ...]
-    evaluations: int
-    measured: Measured | None
-    size: int
+    started: dt.datetime | None = None
+    state: State = "unreadable"
+    done: int = 0
+    planned: int = 0
+    holder: str | None = None
+    models: tuple[str, ...] = ()
+    evaluations: int = 0
+    measured: Measured | None = None
+    size: int = 0
 
 
 def summarise_runs(output: Path) -> list[RunSummary]:
-    """Summarise the runs of an output folder, the one that was started last first."""
-    return newest_first(summarise_run(path.parent) for path in output.glob("*/run.json"))
-
-
-def newest_first(runs: Iterable[RunSummary]) -> list[RunSummary]:
-    """Sort by the time of the start, the newest first; what is unreadable comes last."""
+    """Summarise the runs and measured signal files of a folder, the newest first, what is unreadable last."""
     oldest = dt.datetime.min.replace(tzinfo=dt.UTC)
+    runs = [summarise(path.parent) for name in ("run.json", RECORD) for path in output.glob(f"*/{name}")]
     return sorted(runs, key=lambda run: (run.started or oldest, run.run_id), reverse=True)
 
 
-def summarise_run(folder: Path) -> RunSummary:
-    """Summarise the run in a folder. Raises the errors of `summarise_runs`."""
-    holder, size = holder_of(folder), size_of(folder)
+def summarise(folder: Path) -> RunSummary:
+    """Summarise the run, or the measured signals, in a folder."""
+    known = RunSummary(folder.name, folder, holder=holder_of(folder), size=size_of(folder))
     try:
-        record: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        settings = Identity.from_record(record["identity"]).settings
-        started = dt.datetime.fromisoformat(record["started_at"])
-        models = tuple(settings["models"])
+        read = _read_signals(known) if (folder / RECORD).is_file() else _read_run(known)
         evaluations = list_evaluations(RunFolder(folder.name, folder))
     except (OSError, ValueError, KeyError, TypeError, DataError):
-        return RunSummary(folder.name, folder, None, "unreadable", 0, 0, holder, (), 0, None, size)
-    done, planned = _tasks(folder)
-    state: State = "complete" if planned and done >= planned else "incomplete"
-    if holder is not None:
-        state = "running"
-    elif not planned:
-        state = "not trained"
+        return known
     measured = newest_figures(evaluations[0]) if evaluations else None
-    return RunSummary(
-        folder.name, folder, started, state, done, planned, holder, models, len(evaluations), measured, size
-    )
+    return replace(read, evaluations=len(evaluations), measured=measured)
+
+
+def _read_run(known: RunSummary) -> RunSummary:
+    record: dict[str, Any] = json.loads((known.folder / "run.json").read_text(encoding="utf-8"))
+    models = tuple(Identity.from_record(record["identity"]).settings["models"])
+    started = dt.datetime.fromisoformat(record["started_at"])
+    done, planned = _tasks(known.folder)
+    state: State = "complete" if done >= planned else "incomplete"
+    state = "running" if known.holder is not None else state if planned else "not trained"
+    return replace(known, started=started, state=state, done=done, planned=planned, models=models)
+
+
+def _read_signals(known: RunSummary) -> RunSummary:
+    measured = find_signals(str(known.folder), known.folder.parent)
+    assert measured is not None, "the folder has a record"
+    record = measured.record
+    return replace(known, started=record.made_at, state="signals", models=tuple(record.signals))
 
 
 def size_of(path: Path) -> int:
@@ -112,43 +116,36 @@ def size_of(path: Path) -> int:
     return sum(one.lstat().st_size for one in path.rglob("*") if not one.is_dir())
 
 
-def describe_runs(runs: Iterable[RunSummary]) -> str:
+_HEADS = (
+    "run",
+    "started (UTC)",
+    "state",
+    "MB",
+    "tested",
+    "leader or first signal",
+    "delay",
+    "IC",
+    "Sharpe net",
+)
+
+
+def describe_runs(runs: Sequence[RunSummary]) -> str:
     """Describe runs for a terminal, one line each."""
-    rows = [
-        (
-            "run",
-            "started (UTC)",
-            "state",
-            "MB",
-            "tested",
-            "leader or first signal",
-            "delay",
-            "IC",
-            "Sharpe net",
-        )
-    ]
+    rows = []
     for run in runs:
         started = "" if run.started is None else f"{run.started.astimezone(dt.UTC):%Y-%m-%d %H:%M}"
-        state = (
-            f"{run.state} {run.done}/{run.planned}" if run.state in ("incomplete", "running") else run.state
-        )
-        one = run.measured
-        figures = ("", "", "", "", "")
+        tasks = f" {run.done}/{run.planned}" if run.state in ("incomplete", "running") else ""
+        figures, one = ("",) * 5, run.measured
         if one is not None:
-            tested = f"{one.first} to {one.last}"
-            figures = (tested, one.model, str(one.delay), _number(one.ic, 4), _number(one.sharpe_net, 2))
-        rows.append((run.run_id, started, state, f"{run.size / 1e6:,.1f}", *figures))
-    if len(rows) == 1:
-        return "no runs"
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+            numbers = (IC.with_sign.text(one.ic, ""), RATIO.with_sign.text(one.sharpe_net, ""))
+            figures = (f"{one.first} to {one.last}", one.model, str(one.delay), *numbers)
+        rows.append((run.run_id, started, f"{run.state}{tasks}", megabytes(run.size), *figures))
+    return "\n".join(text_table(rows, _HEADS, left=len(_HEADS), indent="")) if rows else "no runs"
 
 
-def runs_json(runs: Iterable[RunSummary]) -> str:
-    """Write summaries as JSON, with the fields of `RunSummary`."""
-    return json.dumps([asdict(run) for run in runs], indent=1, default=str)
+def to_json(content: object) -> str:
+    """Write summaries or details as JSON."""
+    return json.dumps(content, indent=1, default=str)
 
 
 def _tasks(folder: Path) -> tuple[int, int]:
@@ -169,47 +166,60 @@ def _tasks(folder: Path) -> tuple[int, int]:
 
 def newest_figures(evaluation: StoredEvaluation) -> Measured:
     """Return the figures of an evaluation for the model that leads on validation, or the first signal."""
-    record, ladder = evaluation.record, evaluation.table("ladder")
-    delay = tradable_delay(record.delays)
-    at_delay = ladder.filter(pl.col("delay") == delay)
-    ranked = at_delay.filter(pl.col("valid_rank_ic").cast(pl.Float64).is_finite()).sort(
-        "valid_rank_ic", descending=True
-    )
-    leader = (ranked if ranked.height else at_delay).row(0, named=True)
+    record, delay = evaluation.record, tradable_delay(evaluation.record.delays)
+    row = leader(evaluation.table("ladder").filter(pl.col("delay") == delay))
     book = next(iter(record.backtest.books))
     return Measured(
         evaluation=record.evaluation,
-        model=str(leader["model"]),
+        model=str(row["model"]),
         delay=delay,
-        ic=leader["ic"],
+        ic=row["ic"],
         book=book,
-        sharpe_net=leader[f"{book}.sharpe_net"],
+        sharpe_net=row[of_book(book, "sharpe_net")],
         first=record.first,
         last=record.last,
     )
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:+.{digits}f}"
-
-
 Details = Mapping[str, Any]
 
 
-def run_details(run: Run) -> Details:
-    """Collect what is recorded of a run.
+def collect_details(owner: Run | MeasuredSignals) -> Details:
+    """Collect what is recorded of a run or of a measured signal file.
 
-    The audit is the last verdict and the commit that of the last training.
+    The audit is the last verdict, and the commit that of the last training.
     """
+    counted = count_trials(owner.folder.parent, Scope.of(owner.config))
+    own = _of_run(owner) if isinstance(owner, Run) else {"record": owner.record.model_dump(mode="json")}
+    what = "run" if isinstance(owner, Run) else "file"
+    return {
+        "summary": asdict(summarise(owner.folder)),
+        **own,
+        "evaluations": [
+            {
+                "evaluation": one.record.evaluation,
+                "made": one.record.made_at,
+                "delays": list(one.record.delays),
+                "assumptions": one.record.assumptions,
+                "incomplete": one.record.incomplete,
+            }
+            for one in list_evaluations(owner)
+        ],
+        "trials": {
+            f"of_this_{what}": sum(owner.run_id in runs for runs in counted.rows["runs"]),
+            "in_ledger": counted.trials,
+        },
+        "files": {path.name: size_of(path) for path in sorted(owner.folder.iterdir())},
+    }
+
+
+def _of_run(run: Run) -> dict[str, Any]:
     assert run.identity is not None, "an opened run has recorded its identity"
-    counted = count_trials(run.folder.parent, Scope.of(run.config))
-    events = read_provenance(run)
+    events, folds = read_provenance(run), run.read_table("folds")
     audits = [event.verdict for event in events if isinstance(event, AuditMade)]
     commits = [event.environment.commit for event in events if isinstance(event, TrainingStarted)]
-    folds = run.read_table("folds")
     segments = [f"{name}_{end}" for name in ("train", "valid", "test") for end in ("from", "to")]
     return {
-        "summary": asdict(summarise_run(run.folder)),
         "identity": {
             "lake": run.identity.lake,
             "device": run.identity.device,
@@ -218,141 +228,54 @@ def run_details(run: Run) -> Details:
         },
         "tables": dict(run.versions),
         "folds": [] if folds is None else folds.select("fold", *segments).to_dicts(),
-        "evaluations": evaluation_rows(run),
-        "trials": {
-            "of_this_run": counted.rows.filter(pl.col("runs").list.contains(run.run_id)).height,
-            "in_ledger": counted.trials,
-        },
         "audit": audits[-1] if audits else None,
         "commit": commits[-1] if commits else None,
-        "files": {path.name: size_of(path) for path in sorted(run.folder.iterdir())},
     }
 
 
-def evaluation_rows(run: Evaluated) -> list[dict[str, Any]]:
-    """Id, time, delays and assumptions of the evaluations in a folder, newest first."""
-    return [
-        {
-            "evaluation": one.record.evaluation,
-            "made": one.record.made_at,
-            "delays": list(one.record.delays),
-            "assumptions": one.record.assumptions,
-            "incomplete": one.record.incomplete,
-        }
-        for one in list_evaluations(run)
-    ]
-
-
 def describe_details(details: Details) -> str:
-    """Describe a run for a terminal."""
-    summary, identity, trials = details["summary"], details["identity"], details["trials"]
-    state = f"{summary['state']}, {summary['done']} of {summary['planned']} tasks"
-    lines = [
-        f"run {summary['run_id']}",
-        f"  folder    {Path(summary['folder']).absolute()}  ({megabytes(summary['size'])} MB)",
-        f"  started   {summary['started']:%Y-%m-%d %H:%M:%S} UTC; {state}",
-        f"  models    {', '.join(summary['models'])}",
-        f"  lake      {identity['lake']}",
-        f"  versions  {', '.join(f'{table} {version}' for table, version in details['tables'].items())}",
-        f"  code      {identity['code']}, commit {details['commit'] or 'unknown'}, on {identity['device']}",
-        f"  audit     {details['audit'] or 'none'}",
-        f"  trials    {trials['of_this_run']} of this run; {trials['in_ledger']} count with others",
-    ]
-    if summary["holder"] is not None:
-        lines.insert(3, f"  locked    by {summary['holder']}")
-    for fold in details["folds"]:
+    """Describe a run or a measured signal file for a terminal; its entries have at least 50 kB."""
+    summary, trials, record = details["summary"], details["trials"], details.get("record")
+    started, size = f"{summary['started']:%Y-%m-%d %H:%M:%S} UTC", megabytes(summary["size"])
+    folder = {"folder": f"{Path(summary['folder']).absolute()}  ({size} MB)"}
+    folder |= {} if summary["holder"] is None else {"locked": f"by {summary['holder']}"}
+    names, own = ", ".join(summary["models"]), next(iter(trials.values()))
+    if record is None:
+        kind, identity, what = "run", details["identity"], "run"
+        facts = {
+            "started": f"{started}; {summary['state']}, {summary['done']} of {summary['planned']} tasks",
+            "models": names,
+            "lake": identity["lake"],
+            "versions": ", ".join(f"{table} {version}" for table, version in details["tables"].items()),
+            "code": f"{identity['code']}, commit {details['commit'] or 'unknown'}, on {identity['device']}",
+            "audit": details["audit"] or "none",
+        }
+    else:
+        kind, what = "signals", "file"
+        facts = {
+            "measured": started,
+            "file": f"{record['file']}, {record['rows']:,} rows",
+            "signals": names,
+            "lake": record["lake"],
+            "versions": ", ".join(f"{table} {version}" for table, (version, _) in record["tables"].items()),
+            "code": f"commit {record['commit']}",
+        }
+    facts |= {"trials": f"{own} of this {what}; {trials['in_ledger']} count with others"}
+    lines = [f"{kind} {summary['run_id']}", *text_table((folder | facts).items(), left=2)]
+    for fold in details.get("folds", ()):
         spans = "  ".join(
             f"{one} {fold[f'{one}_from']} to {fold[f'{one}_to']}" if fold[f"{one}_from"] else f"no {one}"
             for one in ("train", "valid", "test")
         )
         lines.append(f"  fold {fold['fold']:<4} {spans}")
-    return "\n".join([*lines, *content_lines(details)])
-
-
-def content_lines(details: Details) -> list[str]:
-    """Describe the evaluations of a folder and its entries of at least 50 kB, one line each."""
-    return [
-        *(
-            f"  evaluation {one['evaluation']}  {one['made']:%Y-%m-%d %H:%M}  {one['assumptions']}"
-            for one in details["evaluations"]
-        ),
-        *(f"  {megabytes(size):>8} MB  {name}" for name, size in details["files"].items() if size >= 50_000),
-    ]
-
-
-def details_json(details: Details) -> str:
-    """Write details as JSON."""
-    return json.dumps(details, indent=1, default=str)
+    lines += (
+        f"  evaluation {one['evaluation']}  {one['made']:%Y-%m-%d %H:%M}  {one['assumptions']}"
+        for one in details["evaluations"]
+    )
+    lines += (f"  {megabytes(n):>8} MB  {name}" for name, n in details["files"].items() if n >= 50_000)
+    return "\n".join(lines)
 
 
 def megabytes(size: int) -> str:
     """Write bytes as megabytes with one decimal."""
     return f"{size / 1e6:,.1f}"
-
-
-def summarise_signals(output: Path) -> list[RunSummary]:
-    """Summarise the measured signal files of an output folder, in the order of their names.
-
-    Their state is ``signals``, their models are the signals, and they have no training tasks.
-    """
-    return [_summarise_folder(path.parent) for path in sorted(output.glob(f"*/{RECORD}"))]
-
-
-def signal_details(measured: MeasuredSignals) -> Details:
-    """Collect what is recorded of a measured signal file."""
-    counted = count_trials(measured.folder.parent, Scope.of(measured.config))
-    return {
-        "summary": asdict(_summarise(measured)),
-        "record": measured.record.model_dump(mode="json"),
-        "evaluations": evaluation_rows(measured),
-        "trials": {
-            "of_this_file": sum(measured.run_id in runs for runs in counted.rows["runs"]),
-            "in_ledger": counted.trials,
-        },
-        "files": {path.name: size_of(path) for path in sorted(measured.folder.iterdir())},
-    }
-
-
-def describe_signal_details(details: Details) -> str:
-    """Describe a measured signal file for a terminal."""
-    summary, record, trials = details["summary"], details["record"], details["trials"]
-    tables = ", ".join(f"{table} {version}" for table, (version, _) in record["tables"].items())
-    lines = [
-        f"signals {summary['run_id']}",
-        f"  folder    {Path(summary['folder']).absolute()}  ({megabytes(summary['size'])} MB)",
-        f"  measured  {summary['started']:%Y-%m-%d %H:%M:%S} UTC",
-        f"  file      {record['file']}, {record['rows']:,} rows",
-        f"  signals   {', '.join(summary['models'])}",
-        f"  lake      {record['lake']}",
-        f"  versions  {tables}",
-        f"  code      commit {record['commit']}",
-        f"  trials    {trials['of_this_file']} of this file; {trials['in_ledger']} count with others",
-    ]
-    return "\n".join([*lines, *content_lines(details)])
-
-
-def _summarise_folder(folder: Path) -> RunSummary:
-    try:
-        measured = find_signals(str(folder), folder.parent)
-        assert measured is not None, "the folder has a record"
-        return _summarise(measured)
-    except DataError:
-        holder, size = holder_of(folder), size_of(folder)
-        return RunSummary(folder.name, folder, None, "unreadable", 0, 0, holder, (), 0, None, size)
-
-
-def _summarise(measured: MeasuredSignals) -> RunSummary:
-    folder, evaluations = measured.folder, list_evaluations(measured)
-    return RunSummary(
-        run_id=measured.run_id,
-        folder=folder,
-        started=measured.record.made_at,
-        state="signals",
-        done=0,
-        planned=0,
-        holder=holder_of(folder),
-        models=tuple(measured.record.signals),
-        evaluations=len(evaluations),
-        measured=newest_figures(evaluations[0]) if evaluations else None,
-        size=size_of(folder),
-    )

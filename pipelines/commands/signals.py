@@ -25,9 +25,12 @@ from pipelines.nightly.scoring import attribute, ends, score
 from pipelines.nightly.tables import read_nights, read_revision, write_signals
 from pipelines.nightly.versions import champion, open_version
 from pipelines.progress import Progress
+from pipelines.results.format import Kind, text_table
 from pipelines.run.record import Run, list_records, open_run
 from pipelines.run.warm_start import read_seen_sessions
 
+_SHARE = Kind(3)
+_SIGNAL = _SHARE.with_sign
 _ENDS = 5  # number of firms shown at the top and at the bottom
 
 
@@ -169,15 +172,18 @@ def describe_signals(rows: pl.DataFrame, data: NightData, run: Run, trained: dt.
         return "\n".join([*lines, "No firm is forecast on this session."])
     ranked = inside.sort(["signal", "ticker"], descending=[True, False])
     shown = ranked if ranked.height <= 2 * _ENDS else pl.concat([ranked.head(_ENDS), ranked.tail(_ENDS)])
-    lines += ["", f"  {'ticker':<12}{'signal':>9}{'rank':>8}{'dispersion':>12}"]
-    for at, (ticker, signal, rank, spread) in enumerate(
-        shown.select("ticker", "signal", "rank", "seed_dispersion").iter_rows()
-    ):
-        if at == _ENDS and ranked.height > 2 * _ENDS:
-            lines.append("  ...")
-        dispersion = "" if spread is None else f"{spread:.3f}"
-        lines.append(f"  {ticker:<12}{signal:>+9.3f}{rank:>8.3f}{dispersion:>12}")
-    return "\n".join([*lines, ""])
+    cells = [
+        (
+            one["ticker"],
+            _SIGNAL.text(one["signal"]),
+            _SHARE.text(one["rank"]),
+            _SHARE.text(one["seed_dispersion"], ""),
+        )
+        for one in shown.iter_rows(named=True)
+    ]
+    if ranked.height > 2 * _ENDS:
+        cells.insert(_ENDS, ("...", "", "", ""))
+    return "\n".join([*lines, "", *text_table(cells, ("ticker", "signal", "rank", "dispersion")), ""])
 
 
 _REASONS = 3  # values shown of a name
@@ -193,28 +199,19 @@ def describe_reasons(attributions: pl.DataFrame) -> str:
         own = attributions.filter(pl.col("ticker") == ticker)
         lines.append(f"  {ticker:<12}{own['signal'][0]:>+9.3f} = {own['base'][0]:+.3f} without any player")
         ordered = own.sort(pl.col("value").abs(), descending=True, maintain_order=True)
+        shown, rest = ordered.head(_REASONS), ordered.slice(_REASONS)["value"]
         lines += [
-            f"    {row['player']:<22}{row['value']:>+9.3f}   (error {row['error']:.3f})"
-            for row in ordered.head(_REASONS).iter_rows(named=True)
+            f"    {player:<22}{value:>+9.3f}   (error {error:.3f})"
+            for player, value, error in shown.select("player", "value", "error").iter_rows()
         ]
-        rest = ordered.slice(_REASONS)
-        if rest.height:
-            lines.append(f"    {f'{rest.height} others':<22}{rest['value'].sum():>+9.3f}")
+        if rest.len():
+            lines.append(f"    {f'{rest.len()} others':<22}{rest.sum():>+9.3f}")
     return "\n".join([*lines, ""])
 
 
 COLUMNS: Final = (
-    "config",
-    "session",
-    "ticker",
-    "signal",
-    "rank",
-    "in_universe",
-    "seed_dispersion",
-    "version",
-    "revision",
-    "data_versions",
-    "created_at",
+    *("config", "session", "ticker", "signal", "rank", "in_universe", "seed_dispersion"),
+    *("version", "revision", "data_versions", "created_at"),
 )
 """Columns of a file, in order. New columns are only ever added at the end."""
 SUFFIXES: Final = (".csv", ".parquet", ".json")

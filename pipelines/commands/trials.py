@@ -13,6 +13,7 @@ import yaml
 from backtest.accounts.performance import sharpe
 from features.panel.periods import periods_per_year
 from pipelines.errors import ConfigError
+from pipelines.results.format import text_table
 from pipelines.results.signal_record import find_signals
 from pipelines.run.record import open_run
 from pipelines.train.trials import Scope, count_trials, read_returns, read_trials
@@ -46,7 +47,6 @@ def describe_trials(rows: list[dict[str, Any]]) -> str:
     """Format trials for a terminal: one line each, then the number that counts on every market."""
     if not rows:
         return "Nothing has been tried in this folder."
-    heads = ("trial", "model", "book", "market", "hypothesis", "first tried", "counts")
     cells = [
         (
             row["trial"],
@@ -59,11 +59,8 @@ def describe_trials(rows: list[dict[str, Any]]) -> str:
         )
         for row in rows
     ]
-    widths = [max(len(line[i]) for line in [heads, *cells]) for i in range(len(heads))]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in [heads, *cells]
-    ]
+    heads = ("trial", "model", "book", "market", "hypothesis", "first tried", "counts")
+    lines = text_table(cells, heads, left=len(heads), indent="")
     for market in sorted({row["market"] for row in rows}):
         own = [row for row in rows if row["market"] == market]
         named = sorted({name for row in own for name in row["hypotheses"]})
@@ -106,28 +103,24 @@ def trial_details(output: Path, trial: str) -> Mapping[str, Any]:
 
 def describe_trial(details: Mapping[str, Any]) -> str:
     """Format one trial for a terminal."""
-    lines = [
-        f"trial {details['trial']}",
-        f"  forecast    {details['model']}",
-        f"  book        {details['book'] or _TRAINED}",
-        f"  market      {details['market']} ({details['source']})",
-        f"  hypotheses  {', '.join(details['hypotheses']) or 'none: the market'}",
-        f"  first tried {details['first_tried']:%Y-%m-%d %H:%M:%S} UTC",
-        f"  runs        {', '.join(details['runs'])}",
-        f"  counts      {'yes' if details['counts'] else 'no'}: {details['why']}",
-    ]
-    lines += [
-        f"  measured    under assumptions {one['assumptions']}: {one['first']} to {one['last']}, "
+    facts = {
+        "forecast": details["model"],
+        "book": details["book"] or _TRAINED,
+        "market": f"{details['market']} ({details['source']})",
+        "hypotheses": ", ".join(details["hypotheses"]) or "none: the market",
+        "first tried": f"{details['first_tried']:%Y-%m-%d %H:%M:%S} UTC",
+        "runs": ", ".join(details["runs"]),
+        "counts": f"{'yes' if details['counts'] else 'no'}: {details['why']}",
+    }
+    measured = (
+        f"under assumptions {one['assumptions']}: {one['first']} to {one['last']}, "
         f"{one['sessions']:,} sessions, net Sharpe ratio {one['sharpe_net']:.2f}"
         for one in details["measured"]
-    ]
+    )
+    rows = [*facts.items(), *(("measured", one) for one in measured)]
+    lines = [f"trial {details['trial']}", *text_table(rows, left=2)]
     settings = yaml.safe_dump(details["settings"], sort_keys=True, default_flow_style=False)
     return "\n".join([*lines, "  settings", *(f"    {line}" for line in settings.splitlines())])
-
-
-def trials_json(content: list[dict[str, Any]] | Mapping[str, Any]) -> str:
-    """Write the rows of `trial_rows`, or the details of one trial, as JSON."""
-    return json.dumps(content, indent=1, default=str)
 
 
 def _counted_against(output: Path, run: str) -> tuple[set[tuple[str, str]], set[tuple[str, str]], str]:

@@ -24,6 +24,8 @@ from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.explain.network_tables import STRONGEST, UNKNOWN_GROUP
 from pipelines.files import write_text
 from pipelines.pages.page import Page, asset, in_script
+from pipelines.pages.tables import verdict_rows, write
+from pipelines.results.format import is_unknown
 from pipelines.run.provenance import ExplanationMade, read_provenance
 from pipelines.run.record import Run
 
@@ -47,8 +49,54 @@ def render_explorer(run: Run, networks: Sequence[ModelNetwork]) -> str:
         scripts=(script,),
         title=f"{run.config.name}: peer network",
         run=run.run_id,
+        networks=networks,
+        verdicts=[_verdict(network.verdict) for network in networks],
+        tiles=[_tiles(network) for network in networks],
+        tones={"yes": "good", "no": "bad"},
         payload=in_script(data),
     )
+
+
+def _verdict(criteria: pl.DataFrame) -> dict[str, Any]:
+    """All criteria, and those that decide the answer on peers and on days; nothing if none was measured."""
+    if criteria.is_empty():
+        return {}
+    rows, deciding = verdict_rows(criteria), {}
+    for over in ("peers", "days"):
+        own = rows.filter(pl.col("over") == over)
+        failed, open_ = (
+            own.filter(one) for one in (pl.col("outcome") == "fail", pl.col("outcome") != "pass")
+        )
+        if own.height:
+            deciding[over] = (failed if failed.height else open_ if open_.height else own).to_dicts()
+    return {"rows": rows, "deciding": deciding}
+
+
+def _tiles(network: ModelNetwork) -> list[tuple[str, str, str]]:
+    """Name, value and detail of the key figures: firms, edges found, and measures beside chance."""
+    dates = network.dated_firms["date"].n_unique()
+    tiles = [("firms", f"{network.firms.height:,}", f"{dates:,} date{'' if dates == 1 else 's'}")]
+    titles = {
+        "homophily": "weight within sectors",
+        "rank correlation with attention": "correlation with attention",
+    }
+    persistent = [name for name in network.network["measure"] if name.startswith("persistence")][:3]
+    titles |= {name: name for name in persistent}
+    for row in network.network.iter_rows(named=True):
+        chance = [write(row[name], "2") for name in ("null_low", "null_high")]
+        if row["measure"] == "edges found":
+            by_chance = write(row["null_mean"], "0")
+            tiles.append(
+                (
+                    "edges found",
+                    write(row["value"], "0"),
+                    f"of {row['number']:,} pairs; {by_chance} by chance",
+                )
+            )
+        elif row["measure"] in titles and not is_unknown(row["value"]):
+            detail = "" if is_unknown(row["null_mean"]) else f"by chance {' to '.join(chance)}"
+            tiles.append((titles[row["measure"]], write(row["value"], "2"), detail))
+    return tiles
 
 
 _REQUIRED = ("edges", "dated_edges", "dated_firms", "firms", "groups", "network")
@@ -181,29 +229,8 @@ def model_payload(network: ModelNetwork, orders: int) -> Payload:
         "dated": _dated(network.dated_edges, tickers, days["date"]),
         "edges": _edges(network.edges, tickers),
         "blocks": _blocks(network.groups, groups),
-        "network": _rows(
-            network.network, ("measure", "value", "null_mean", "null_low", "null_high", "number")
-        ),
         "evidence": _rows(
             network.evidence, ("kind", "leader", "follower", "slope", "error", "t", "q", "sessions")
-        ),
-        "verdict": _rows(
-            network.verdict,
-            (
-                "over",
-                "answer",
-                "criterion",
-                "question",
-                "outcome",
-                "value",
-                "low",
-                "high",
-                "threshold",
-                "fails",
-                "above",
-                "margin",
-                "near",
-            ),
         ),
     }
 

@@ -41,6 +41,10 @@ class LineStyle:
     colour: str
     dash: str = "solid"
 
+    def line(self, width: float = 2) -> dict[str, Any]:
+        """The line of a trace."""
+        return {"color": self.colour, "dash": self.dash, "width": width}
+
 
 def model_styles(models: Sequence[str]) -> dict[str, LineStyle]:
     """Assign a style to every model by its position in the ladder, the same for all charts."""
@@ -89,19 +93,15 @@ class Figure:
                 entries.setdefault(str(trace.get("legendgroup", trace["name"])), []).append(index)
         made = []
         for indices in entries.values():
-            shown = [self.traces[i] for i in indices if self.traces[i].get("showlegend", True)]
-            if shown:
-                look, marker = shown[0].get("line", {}), shown[0].get("marker", {})
-                colour = look.get("color", marker.get("color", INK))
-                made.append(
-                    LegendEntry(
-                        shown[0]["name"],
-                        colour if isinstance(colour, str) else INK,
-                        look.get("dash", "solid"),
-                        tuple(indices),
-                        all(self.traces[i].get("visible", True) == "legendonly" for i in indices),
-                    )
-                )
+            traces = [self.traces[i] for i in indices]
+            first = next((trace for trace in traces if trace.get("showlegend", True)), None)
+            if first is not None:
+                look = first.get("line", {})
+                colour = look.get("color", first.get("marker", {}).get("color", INK))
+                colour = colour if isinstance(colour, str) else INK
+                hidden = all(trace.get("visible", True) == "legendonly" for trace in traces)
+                dash = look.get("dash", "solid")
+                made.append(LegendEntry(first["name"], colour, dash, tuple(indices), hidden))
         return tuple(made) if len(made) > 1 or any(entry.hidden for entry in made) else ()
 
 
@@ -132,13 +132,8 @@ def axis(title: str, **changes: object) -> dict[str, Any]:
     An axis whose labels speak for themselves, such as dates or names, has no title.
     """
     named = {"title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 10}} if title else {}
-    look = {
-        "gridcolor": GRID,
-        "zerolinecolor": ZERO,
-        "linecolor": ZERO,
-        "tickfont": {"size": 12, "color": INK},
-    }
-    return {**named, **look, "automargin": True, **changes}
+    look = {"gridcolor": GRID, "zerolinecolor": ZERO, "linecolor": ZERO, "automargin": True}
+    return {**named, **look, "tickfont": {"size": 12, "color": INK}, **changes}
 
 
 def zero_axis(title: str, **changes: object) -> dict[str, Any]:
@@ -156,18 +151,16 @@ def over_time(y: Mapping[str, Any]) -> dict[str, Any]:
     return {"hovermode": "x unified", "xaxis": axis(""), "yaxis": y}
 
 
+def scatter(x: object, y: object, mode: str = "lines", /, **changes: object) -> Trace:
+    """Draw points, or a line through them."""
+    return {"type": "scatter", "x": x, "y": y, "mode": mode, **changes}
+
+
 def line(path: pl.DataFrame, name: str, style: LineStyle, hover: str, **changes: object) -> Trace:
     """Draw the column ``y`` over ``date`` in a style."""
-    return {
-        "type": "scatter",
-        "x": path["date"].cast(pl.Date).to_numpy().astype("datetime64[D]"),
-        "y": floats(path["y"]),
-        "mode": "lines",
-        "name": short(name),
-        "line": {"color": style.colour, "dash": style.dash, "width": 2},
-        "hovertemplate": hover,
-        **changes,
-    }
+    days = path["date"].cast(pl.Date).to_numpy().astype("datetime64[D]")
+    look = {"name": short(name), "line": style.line(), "hovertemplate": hover}
+    return scatter(days, floats(path["y"]), **{**look, **changes})
 
 
 def band(path: pl.DataFrame, half: pl.Series, name: str, style: LineStyle) -> Trace:
@@ -189,15 +182,8 @@ def band(path: pl.DataFrame, half: pl.Series, name: str, style: LineStyle) -> Tr
 
 def bar_trace(names: Sequence[str], values: object, colour: object, **changes: object) -> Trace:
     """Draw horizontal bars; the last name is at the top."""
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "x": values,
-        "y": list(names),
-        "marker": {"color": colour},
-        "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
-        **changes,
-    }
+    look = {"marker": {"color": colour}, "hovertemplate": "%{y}: %{x:.4g}<extra></extra>"}
+    return {"type": "bar", "orientation": "h", "x": values, "y": list(names), **look, **changes}
 
 
 def whiskers(up: object, down: object = None, **changes: object) -> Trace:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import polars as pl
 
 from pipelines.pages.page import Page
 from pipelines.pages.report import shade
-from pipelines.pages.tables import write
 from pipelines.results.sweep_grid import Axis
-from pipelines.results.sweeps import Sweep, SweepRecord
+from pipelines.results.sweeps import Sweep, SweepRecord, heat_maps
 
 
 def render_sweep(sweep: Sweep, axes: Sequence[Axis], record: SweepRecord) -> str:
@@ -25,41 +23,12 @@ def render_sweep(sweep: Sweep, axes: Sequence[Axis], record: SweepRecord) -> str
         "sweep.jinja",
         title=f"{record.run_id}: sweep of {record.book}",
         sentences=record.sentences,
-        maps=list(_maps(sweep.table, axes)),
+        maps=list(heat_maps(sweep.table, axes)),
         variants=sweep.table,
         axes=[(a.name, a.name, _form(sweep.table[a.name].dtype)) for a in axes],
         limit=max((abs(value) for value in sweep.table["sharpe_net"].drop_nulls()), default=0.0) or 1.0,
         shade=shade,
     )
-
-
-def _maps(frame: pl.DataFrame, axes: Sequence[Axis]) -> Iterator[dict[str, Any]]:
-    """Title, names of the rows and columns, and the cells of each heat map."""
-    rows, columns, others = axes[0], axes[1] if len(axes) > 1 else None, [axis.name for axis in axes[2:]]
-    across = (None,) if columns is None else columns.values
-    for key, part in frame.partition_by(["signal", *others], as_dict=True, maintain_order=True).items():
-        fixed = "".join(f", {name} = {_value(value)}" for name, value in zip(others, key[1:], strict=True))
-        found = {
-            (repr(row[rows.name]), None if columns is None else repr(row[columns.name])): row
-            for row in part.iter_rows(named=True)
-        }
-        yield {
-            "title": f"{key[0]}{fixed}",
-            "corner": rows.name if columns is None else f"{rows.name} \\ {columns.name}",
-            "across": ["net Sharpe" if columns is None else _value(value) for value in across],
-            "lines": [
-                (
-                    _value(row),
-                    [found[repr(row), None if columns is None else repr(value)] for value in across],
-                )
-                for row in rows.values
-            ],
-        }
-
-
-def _value(value: object) -> str:
-    """Write a value of an axis."""
-    return "none" if value is None else write(value, "g6") if isinstance(value, float) else str(value)
 
 
 def _form(kind: pl.DataType) -> str:

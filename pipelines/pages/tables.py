@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,20 +173,21 @@ def _cell(value: object, column: Shown, styles: Mapping[str, LineStyle]) -> Cell
 
 def verdict_rows(verdict: pl.DataFrame) -> pl.DataFrame:
     """Add to the criteria of a verdict, as texts, the ``interval`` of the value and what it ``needs``."""
-    passes, fails = (pl.col(name).round(2).cast(pl.String) for name in ("threshold", "fails"))
-    zone = pl.when(pl.col("threshold") == pl.col("fails")).then(pl.lit(""))
-    above = pl.lit("at least ") + passes + zone.otherwise(pl.lit(", fails below ") + fails)
-    below = pl.lit("below ") + passes + zone.otherwise(pl.lit(", fails above ") + fails)
-    return with_interval(verdict).with_columns(needs=pl.when("above").then(above).otherwise(below))
+    needs = []
+    for above, passes, fails in verdict.select("above", "threshold", "fails").iter_rows():
+        zone = "" if passes == fails else f", fails {'below' if above else 'above'} {write(fails, '2')}"
+        needs.append(f"{'at least' if above else 'below'} {write(passes, '2')}{zone}")
+    return with_interval(verdict).with_columns(needs=pl.Series(needs, dtype=pl.String))
 
 
 def with_interval(frame: pl.DataFrame, low: str = "low", high: str = "high", digits: int = 2) -> pl.DataFrame:
     """Write bounds as the text ``interval``: an unbounded side in words, an unknown interval as a dash."""
 
-    def bound(name: str) -> pl.Expr:
-        written = pl.col(name).round(digits).cast(pl.String)
-        return pl.when(pl.col(name).is_infinite()).then(pl.lit("unbounded")).otherwise(written)
+    def bound(value: float) -> str:
+        return "unbounded" if math.isinf(value) else write(value, str(digits))
 
-    known = pl.col(low).is_not_null() & pl.col(low).is_not_nan()
-    written = pl.concat_str(bound(low), pl.lit(" to "), bound(high))
-    return frame.with_columns(interval=pl.when(known).then(written).otherwise(pl.lit(EN_DASH)))
+    written = [
+        EN_DASH if is_unknown(one) else f"{bound(one)} to {bound(other)}"
+        for one, other in frame.select(low, high).iter_rows()
+    ]
+    return frame.with_columns(interval=pl.Series(written, dtype=pl.String))

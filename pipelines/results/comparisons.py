@@ -57,6 +57,12 @@ def tradable_delay(delays: Iterable[int]) -> int:
     return min((delay for delay in every if delay >= 1), default=every[0])
 
 
+def leader(ladder: pl.DataFrame) -> dict[str, Any]:
+    """Row of the model with the highest validation rank IC; the first row if none has been validated."""
+    ranked = ladder.drop_nulls("valid_rank_ic").sort("valid_rank_ic", descending=True, maintain_order=True)
+    return (ranked if ranked.height else ladder).row(0, named=True)
+
+
 def beats(ic: MeanTest, sharpe: BootstrapInterval, level: float = LEVEL) -> str:
     """Say whether a model beats another one, from the tests of two differences (model less the other).
 
@@ -70,52 +76,74 @@ def beats(ic: MeanTest, sharpe: BootstrapInterval, level: float = LEVEL) -> str:
     return "unclear"
 
 
+def estimates(ic_T: FloatArray, return_T: FloatArray, *, overlap: int, year: float) -> dict[str, Any]:
+    """Mean IC and net Sharpe ratio with their intervals, by columns of result tables."""
+    ic = mean_test(ic_T, overlap=overlap, level=LEVEL)
+    counts_RT = samples(_known(return_T))
+    sharpe = sharpe_interval(return_T, counts_RT=counts_RT, level=LEVEL, periods_per_year=year)
+    return {
+        "level": LEVEL,
+        **dict(
+            zip(("dates", "ic", "ic_lower", "ic_upper"), (ic.n, ic.mean, ic.lower, ic.upper), strict=True)
+        ),
+        "ic_p": ic.p_value,
+        "sessions": sharpe.n,
+        "sharpe_net": sharpe.estimate,
+        "sharpe_lower": sharpe.lower,
+        "sharpe_upper": sharpe.upper,
+    }
+
+
+def differences(
+    one: tuple[FloatArray, FloatArray], other: tuple[FloatArray, FloatArray], *, overlap: int, year: float
+) -> dict[str, Any]:
+    """Tests of daily ICs and net returns of one less another, by columns of result tables.
+
+    ICs are tested with Newey-West errors and by Diebold-Mariano of the losses 1 - IC, the net Sharpe ratios
+    with the stationary bootstrap.
+    """
+    (ic_T, return_T), (other_ic_T, other_return_T) = one, other
+    test = paired_test(ic_T, other_ic_T, overlap=overlap, level=LEVEL)
+    dm = diebold_mariano(1.0 - other_ic_T, 1.0 - ic_T, horizon=overlap)
+    counts_RT = samples(_known(return_T - other_return_T))
+    sharpe = sharpe_difference(
+        return_T, other_return_T, counts_RT=counts_RT, level=LEVEL, periods_per_year=year
+    )
+    return {
+        "level": LEVEL,
+        "dates": test.n,
+        "lags": test.lags,
+        "ic_difference": test.mean,
+        "ic_lower": test.lower,
+        "ic_upper": test.upper,
+        "ic_t": test.t,
+        "ic_p": test.p_value,
+        "dm_t": dm.t,
+        "dm_p": dm.p_value,
+        "sessions": sharpe.n,
+        "sharpe_difference": sharpe.estimate,
+        "sharpe_lower": sharpe.lower,
+        "sharpe_upper": sharpe.upper,
+        "sharpe_p": sharpe.p_value,
+        "beats": beats(test, sharpe),
+    }
+
+
 def comparison_table(
     result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]
 ) -> pl.DataFrame | None:
     """Compare every model with every variant of each baseline; None without a baseline and another model."""
     series = TradableSeries(result, config, dates_T)
-    book = next(iter(config.backtest.books))
+    book, year = next(iter(config.backtest.books)), result.periods_per_year
     kinds = {model: registry_name(config, model) for model in series.models}
-    rows = []
-    for model in series.models:
-        for rival in series.models:
-            baseline = kinds[rival]
-            if baseline not in BASELINES or kinds[model] == baseline:
-                continue
-            ic = {name: series.ic(name) for name in (model, rival)}
-            test = paired_test(ic[model], ic[rival], overlap=series.overlap, level=LEVEL)
-            dm = diebold_mariano(1.0 - ic[rival], 1.0 - ic[model], horizon=series.overlap)
-            one, other = series.returns(model, book), series.returns(rival, book)
-            counts = _samples(int((~np.isnan(one - other)).sum()))
-            sharpe = sharpe_difference(
-                one, other, counts_RT=counts, level=LEVEL, periods_per_year=result.periods_per_year
-            )
-            rows.append(
-                {
-                    "model": model,
-                    "baseline": baseline,
-                    "rival": rival,
-                    "delay": series.delay,
-                    "level": LEVEL,
-                    "dates": test.n,
-                    "lags": test.lags,
-                    "ic_difference": test.mean,
-                    "ic_lower": test.lower,
-                    "ic_upper": test.upper,
-                    "ic_t": test.t,
-                    "ic_p": test.p_value,
-                    "dm_t": dm.t,
-                    "dm_p": dm.p_value,
-                    "book": book,
-                    "sessions": sharpe.n,
-                    "sharpe_difference": sharpe.estimate,
-                    "sharpe_lower": sharpe.lower,
-                    "sharpe_upper": sharpe.upper,
-                    "sharpe_p": sharpe.p_value,
-                    "beats": beats(test, sharpe),
-                }
-            )
+    daily = {model: (series.ic(model), series.returns(model, book)) for model in series.models}
+    rows = [
+        {"model": model, "baseline": kinds[rival], "rival": rival, "delay": series.delay, "book": book}
+        | differences(daily[model], daily[rival], overlap=series.overlap, year=year)
+        for model in series.models
+        for rival in series.models
+        if kinds[rival] in BASELINES and kinds[model] != kinds[rival]
+    ]
     return table("comparisons").frame(rows) if rows else None
 
 
@@ -126,39 +154,23 @@ def significance_table(
     series = TradableSeries(result, config, dates_T)
     rows = []
     for model in series.models:
-        daily_ic = series.ic(model)
-        ic = mean_test(daily_ic, overlap=series.overlap, level=LEVEL)
-        known = int((~np.isnan(daily_ic)).sum())
-        samples = _samples(known, mean_block(known, series.overlap))
-        resampled = mean_interval(daily_ic, overlap=series.overlap, counts_RT=samples, level=LEVEL)
+        ic_T = series.ic(model)
+        counts_RT = samples(_known(ic_T), mean_block(_known(ic_T), series.overlap))
+        resampled = mean_interval(ic_T, overlap=series.overlap, counts_RT=counts_RT, level=LEVEL)
         for book in config.backtest.books:
-            returns = series.returns(model, book)
-            counts = _samples(int((~np.isnan(returns)).sum()))
-            sharpe = sharpe_interval(
-                returns, counts_RT=counts, level=LEVEL, periods_per_year=result.periods_per_year
-            )
+            return_T = series.returns(model, book)
+            found = estimates(ic_T, return_T, overlap=series.overlap, year=result.periods_per_year)
             rows.append(
                 {
-                    "model": model,
-                    "book": book,
-                    "delay": series.delay,
-                    "level": LEVEL,
-                    "ic": ic.mean,
-                    "ic_lower": ic.lower,
-                    "ic_upper": ic.upper,
-                    "ic_p": ic.p_value,
+                    **{"model": model, "book": book, "delay": series.delay, **found},
                     "ic_bootstrap_lower": resampled.lower,
                     "ic_bootstrap_upper": resampled.upper,
-                    "sessions": sharpe.n,
-                    "sharpe_net": sharpe.estimate,
-                    "sharpe_lower": sharpe.lower,
-                    "sharpe_upper": sharpe.upper,
-                    "probabilistic_sharpe": probabilistic_sharpe(returns),
-                    "deflated_sharpe": deflated_sharpe(returns, max(trials, 1)),
+                    "probabilistic_sharpe": probabilistic_sharpe(return_T),
+                    "deflated_sharpe": deflated_sharpe(return_T, max(trials, 1)),
                     "trials": trials,
                 }
             )
-    return table("significance").frame(rows)
+    return table("significance").of(rows)
 
 
 def deciding_rows(comparisons: pl.DataFrame) -> Iterator[dict[str, Any]]:
@@ -203,10 +215,14 @@ class TradableSeries:
         return _floats(self._returns[book][model])
 
 
-@lru_cache(maxsize=3)
-def _samples(n: int, block: float | None = None) -> FloatArray | None:
+@lru_cache(maxsize=8)
+def samples(n: int, block: float | None = None) -> FloatArray | None:
     """Bootstrap samples of n sessions, which all models and books share; None for fewer than 2 sessions."""
     return bootstrap_counts(n, block=bootstrap_block(n) if block is None else block) if n > 1 else None
+
+
+def _known(x_T: FloatArray) -> int:
+    return int((~np.isnan(x_T)).sum())
 
 
 def _floats(series: pl.Series) -> FloatArray:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import polars as pl
 
 from backtest.analysis.styles import FAMILIES
@@ -46,39 +45,31 @@ _OF_SIGNAL = ("ic", "ic_t", "rank_ic", *_COVERAGE)
 
 def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
     """Format an evaluation: its settings, the ladder, the tests, and the tasks without forecasts."""
-    record = evaluation.record
-    settings = f"evaluation {record.evaluation}: {record.assumptions}"
-    parts = [settings, *filter(None, [record.tested]), describe_ladder(evaluation.table("ladder"), config)]
-    figures = evaluation.read_table("figures")
-    if figures is not None:
-        parts.append(describe_decisions(figures))
-    significance = evaluation.read_table("significance")
-    if significance is not None:
-        counted = evaluation.read_table("trials")
-        parts.append(describe_tests(significance, evaluation.read_table("comparisons"), counted))
-    together = describe_together(
-        evaluation.read_table("multiple_tests"), evaluation.read_table("overfitting")
-    )
-    if together:
-        parts.append(together)
-    paths = evaluation.read_table("paths")
-    if paths is not None:
-        parts.append(describe_paths(paths))
-    factor_alpha = evaluation.read_table("factor_alpha")
-    if significance is not None and factor_alpha is not None:
-        main = significance.row(0, named=True)
-        parts.append(describe_factors(factor_alpha, main["book"], main["delay"]))
-    parts += describe_flagged(evaluation.read_table("flagged_rows"))
-    notes = evaluation.read_table("book_notes")
-    if notes is not None:
-        parts.append(describe_notes(notes))
+    record, table = evaluation.record, evaluation.read_table
+    main = evaluation.table("significance").row(0, named=True)
+    parts = [
+        f"evaluation {record.evaluation}: {record.assumptions}",
+        record.tested,
+        describe_ladder(evaluation.table("ladder"), config),
+        _if_any(describe_decisions, table("figures")),
+        describe_tests(evaluation.table("significance"), table("comparisons"), table("trials")),
+        describe_together(table("multiple_tests"), table("overfitting")),
+        _if_any(describe_paths, table("paths")),
+        _if_any(lambda frame: describe_factors(frame, main["book"], main["delay"]), table("factor_alpha")),
+        *describe_flagged(table("flagged_rows")),
+        _if_any(describe_notes, table("book_notes")),
+    ]
     if record.incomplete is not None:
         parts.append(
             f"The run is incomplete. Missing: {record.incomplete}. Models are compared on the {record.dates} "
             f"dates that all of them forecast ({record.first} to {record.last}). To complete the run, use "
             "'peerglass train' with its config."
         )
-    return "\n".join(parts)
+    return "\n".join(filter(None, parts))
+
+
+def _if_any(describe: Callable[[pl.DataFrame], str], frame: pl.DataFrame | None) -> str:
+    return "" if frame is None else describe(frame)
 
 
 def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
@@ -96,12 +87,11 @@ def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
     return "\n".join(parts)
 
 
-def _cells(row: Mapping[str, Any], columns: tuple[str, ...]) -> list[str]:
-    return [COLUMNS[name].text(row[name]) for name in columns]
-
-
-def _headings(columns: tuple[str, ...]) -> list[str]:
-    return [COLUMNS[name].heading for name in columns]
+def _lines(rows: Iterable[Mapping[str, Any]], names: Iterable[str], titles: Mapping[str, str]) -> list[str]:
+    """A table of rows of the ladder: declared columns, and those with titles of their own, such as books'."""
+    columns = {name: COLUMNS[name.rpartition(".")[2]] for name in ("model", *names, *titles)}
+    cells = [[one.text(row[name]) if name in row else "" for name, one in columns.items()] for row in rows]
+    return text_table(cells, [titles.get(name, one.heading) for name, one in columns.items()])
 
 
 def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
@@ -118,15 +108,11 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
         of_books = {of_book(book, "sharpe_net"): f"{book} net" for book in config.backtest.books}
         ratios = {of_book(book, "information_ratio"): f"{book} IR" for book in config.backtest.books}
         of_books |= {name: title for name, title in ratios.items() if rows[name].drop_nulls().len()}
-        cells = [
-            [row["model"], *_cells(row, _OF_MODEL), *(RATIO.text(row[name]) for name in of_books)]
-            for row in rows.iter_rows(named=True)
-        ]
+        shown = rows.to_dicts()
         if rows["truth_ic"].drop_nulls().len():
             truth = {"ic": rows["truth_ic"][0], "rank_ic": rows["truth_rank_ic"][0]}
-            known = [IC.text(truth[name]) if name in truth else "" for name in _OF_MODEL]
-            cells.append(["(true mean)", *known, *("" for _ in of_books)])
-        lines += text_table(cells, ["model", *_headings(_OF_MODEL), *of_books.values()])
+            shown.append({"model": "(true mean)", **truth})
+        lines += _lines(shown, _OF_MODEL, of_books)
     rate = describe_rate(config.backtest.risk_free)
     lines += [
         "valid rIC: rank IC on validation. IC, ICIR, rank IC: test, mean over single seeds.",
@@ -150,14 +136,11 @@ def describe_flagged(rows: pl.DataFrame | None) -> tuple[str, ...]:
     """Describe flagged price rows: those that earn nothing by name, the others by number."""
     if rows is None:
         return ()
-    sentences = []
-    wrong, others = rows.filter(~pl.col("earns")), rows.filter("earns")
+    sentences, (others, wrong) = [], (rows.filter(pl.col("earns") == earns) for earns in (True, False))
     if wrong.height:
         named = [
-            f"{ticker} on {day} ({rule}: {evidence})"
-            for day, ticker, rule, evidence in wrong.head(_NAMED)
-            .select("date", "ticker", "rule", "evidence")
-            .iter_rows()
+            f"{row['ticker']} on {row['date']} ({row['rule']}: {row['evidence']})"
+            for row in wrong.head(_NAMED).to_dicts()
         ]
         more = f" and {wrong.height - _NAMED:,} more" if wrong.height > _NAMED else ""
         cells = wrong.select("date", "ticker").n_unique()
@@ -272,10 +255,13 @@ def describe_together(multiple_tests: pl.DataFrame | None, overfitting: pl.DataF
 def describe_paths(paths: pl.DataFrame) -> str:
     """Format the distribution over paths of combinatorial folds: median, lowest and highest per model."""
     first = paths.row(0, named=True)
-    rows = [
-        (model, f"{_spread(part, 'ic', 'IC', IC)}, {_spread(part, 'sharpe_net', 'net Sharpe', RATIO)}")
-        for (model,), part in paths.group_by("model", maintain_order=True)
-    ]
+    rows = []
+    for (model,), part in paths.group_by("model", maintain_order=True):
+        spreads = []
+        for name, title, kind in (("ic", "IC", IC), ("sharpe_net", "net Sharpe", RATIO)):
+            ends = (part[name].median(), part[name].min(), part[name].max())
+            spreads.append(f"{title} {interval(*ends, kind)}")  # type: ignore[arg-type]  # numbers or null
+        rows.append((str(model), ", ".join(spreads)))
     lines = [
         f"{paths['path'].n_unique()} paths of combinatorial folds, delay {first['delay']}, {first['book']}: "
         "median [lowest, highest]",
@@ -284,12 +270,6 @@ def describe_paths(paths: pl.DataFrame) -> str:
         "their tests, so none of these results could have been earned.",
     ]
     return "\n".join(lines)
-
-
-def _spread(part: pl.DataFrame, name: str, title: str, kind: Kind) -> str:
-    known: list[float] = part[name].drop_nulls().to_list()
-    written = interval(float(np.median(known)), min(known), max(known), kind) if known else "-"
-    return f"{title} {written}"
 
 
 def describe_factors(factor_alpha: pl.DataFrame, book: str, delay: int) -> str:
@@ -345,11 +325,8 @@ def _guard(guard: pl.DataFrame) -> Iterator[str]:
     yield "look-ahead guard: " + (
         f"NOT BELIEVABLE: {', '.join(bad)}" if bad else f"{checks} checks, nothing that proves look-ahead"
     )
-    shown = guard.filter(pl.col("verdict").is_in(["fail", "warn"]))
-    for signal, check, verdict, sentence in shown.select(
-        "signal", "check", "verdict", "sentence"
-    ).iter_rows():
-        text = f"{verdict}  {signal}, {check}: {sentence}"
+    for row in guard.filter(pl.col("verdict").is_in(["fail", "warn"])).iter_rows(named=True):
+        text = f"{row['verdict']}  {row['signal']}, {row['check']}: {row['sentence']}"
         yield textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="        ")
 
 
@@ -359,21 +336,17 @@ def _results(evaluation: StoredEvaluation, config: Config) -> Iterator[str]:
         f"{record.first} to {record.last}, {record.dates:,} sessions; horizon {config.label.horizon}; half-"
         f"spread {costs.half_spread_bps:g} bps, commission {costs.commission_bps:g} bps"
     )
-    figures = {"sharpe_gross": " gross", "sharpe_net": " net", "turnover": " turnover"}
+    figures = {"sharpe_gross": "gross", "sharpe_net": "net", "turnover": "turnover"}
     of_books = {
-        of_book(book, name): (COLUMNS[name], f"{book}{title}")
+        of_book(book, name): f"{book} {title}"
         for book in config.backtest.books
         for name, title in figures.items()
     }
-    heading = ["signal", *_headings(_OF_SIGNAL), *(title for _, title in of_books.values())]
     for delay in config.label.delays:
         yield f"delay {delay}{'' if delay >= 1 else ' (cannot be traded)'}{_traded_at(config, delay)}"
-        cells = [
-            [row["model"], *_cells(row, _OF_SIGNAL)]
-            + [column.text(row[name]) for name, (column, _) in of_books.items()]
-            for row in ladder.filter(pl.col("delay") == delay).iter_rows(named=True)
-        ]
-        yield from text_table(cells, heading)
+        yield from _lines(
+            ladder.filter(pl.col("delay") == delay).to_dicts(), _OF_SIGNAL, {"model": "signal", **of_books}
+        )
     yield (
         f"gross, net: annual Sharpe ratio before and after costs, {record.periods_per_year:g} sessions a "
         "year. turnover: one-way, per session, % of NAV."

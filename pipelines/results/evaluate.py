@@ -51,6 +51,13 @@ class Evaluation:
     book_notes: pl.DataFrame
     periods_per_year: float = SESSIONS_PER_YEAR
 
+    @property
+    def tables(self) -> dict[str, pl.DataFrame | None]:
+        """Name -> table; None without notes."""
+        names = ("ladder", "ic_series", "quantiles", "equity", "costs")
+        notes = None if self.book_notes.is_empty() else self.book_notes
+        return {**{name: getattr(self, name) for name in names}, "book_notes": notes}
+
 
 def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int, FloatArray]]:
     """Convert a run's forecasts to arrays: model -> seed -> shape (T, N), NaN where there is no forecast."""

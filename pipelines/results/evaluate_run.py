@@ -14,12 +14,11 @@ from pipelines.dataset.market import Market
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.results.book_analysis import BookAnalysis
 from pipelines.results.comparisons import path_table
-from pipelines.results.evaluate import evaluate, forecasts_to_arrays
-from pipelines.results.evaluation_tables import evaluation_record, measured_tables
+from pipelines.results.evaluate import forecasts_to_arrays
+from pipelines.results.evaluation_tables import evaluate_trials, evaluation_record
 from pipelines.results.forecast_tables import ensemble_table, horizon_table, quantile_score_table
-from pipelines.results.recount import keep_returns, recount, trials_of
+from pipelines.results.recount import recount, trials_of
 from pipelines.run.completeness import (
     add_missing_column,
     committed_tasks,
@@ -34,7 +33,6 @@ from pipelines.run.evaluations import StoredEvaluation, store_evaluation
 from pipelines.run.provenance import EvaluationMade, environment
 from pipelines.run.provenance import record as record_event
 from pipelines.run.record import Run, read_scores
-from pipelines.train.trials import Scope, count_trials, record
 
 _COLUMNS = ["model", "fold", "seed", "date", "ticker", "forecast"]
 
@@ -58,28 +56,23 @@ def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> S
         ordered = {model: arrays[model] for model in config.models if model in arrays}
         dates_T = common_dates(ordered)
         ordered = restrict_to_dates(ordered, dates_T)
-        scores = read_scores(run).filter(pl.col("fold").is_in(complete))
-        output, tried = run.folder.parent, trials_of(run)
-        books = config.backtest.books
-        record(output, run.run_id, (one for model in ordered for one in tried[model].traded(books)))
-        analysis = BookAnalysis(dataset, config)
-        result = evaluate(
+        now = environment()
+        measured, trials = evaluate_trials(
             ordered,
             dataset,
             config,
-            scores,
+            read_scores(run).filter(pl.col("fold").is_in(complete)),
+            run_id=run.run_id,
+            output=run.folder.parent,
+            tried=trials_of(run),
             truth_TN=load_truth(run, dataset, lake),
             sessions=np.unique(np.concatenate([fold.test for fold in plan])),
-            on_book=analysis.add,
         )
-        keep_returns(output, result.equity, tried, config)
-        now, trials = environment(), count_trials(output, Scope.of(config)).trials
         tables = {
-            **measured_tables(result, ordered, dataset, config, trials),
-            "ladder": add_missing_column(result.ladder, missing, folds, config.seeds),
+            **measured,
+            "ladder": add_missing_column(measured["ladder"], missing, folds, config.seeds),
             "horizons": horizon_table(run, lake, dataset, dates_T),
             "quantile_scores": quantile_score_table(run, complete),
-            **analysis.tables(),
             "paths": path_table(forecasts, plan, dataset, config),
         }
         run.write_table("ensembles", ensemble_table(ordered, dataset.panel))
@@ -91,7 +84,7 @@ def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> S
             }
         )
         stored = store_evaluation(
-            run, new, {name: table for name, table in tables.items() if table is not None}
+            run, new, {name: frame for name, frame in tables.items() if frame is not None}
         )
         if stored.record == new:  # otherwise the same evaluation existed already
             seconds = round(time.monotonic() - started, 1)

@@ -9,7 +9,7 @@ import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,10 +45,8 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location
 from pipelines.progress import Progress
-from pipelines.results.book_analysis import BookAnalysis
-from pipelines.results.evaluate import evaluate
-from pipelines.results.evaluation_tables import evaluation_record, measured_tables
-from pipelines.results.recount import keep_returns, recount
+from pipelines.results.evaluation_tables import evaluate_trials, evaluation_record
+from pipelines.results.recount import recount
 from pipelines.results.signal_file import SignalTable
 from pipelines.results.signal_record import MeasuredSignals, SignalRecord, library_versions, signals_id
 from pipelines.results.tables import TABLES
@@ -56,7 +54,7 @@ from pipelines.run.evaluations import StoredEvaluation, store_evaluation
 from pipelines.run.locks import Locks
 from pipelines.run.record import git_commit
 from pipelines.secrets import masked
-from pipelines.train.trials import Scope, Trial, count_trials, record, signal_trials
+from pipelines.train.trials import Trial, signal_trials
 
 USED: Final = "used"
 REASONS: Final = (
@@ -177,9 +175,6 @@ def _quarantined(frame: pl.DataFrame, asked_R: BoolArray, quarantine: pl.DataFra
     return found_R
 
 
-_OF_FINDING: Final = ("check", "verdict", "sentence", "value")
-
-
 def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horizon: int) -> pl.DataFrame:
     """Make all checks of every signal; the worst findings of each signal come first."""
     past = _Past(market, horizon)
@@ -189,8 +184,8 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
         findings = [_off_sessions(table, signal, placed), _whole_sample(values)]
         findings += past.check(signal_TN)
         findings.sort(key=lambda one: VERDICTS.index(one.verdict))
-        rows += ({"signal": signal} | {name: getattr(one, name) for name in _OF_FINDING} for one in findings)
-    return TABLES["guard"].frame(rows)
+        rows += ({"signal": signal, **asdict(one)} for one in findings)
+    return TABLES["guard"].of(rows)
 
 
 def _whole_sample(values: pl.DataFrame) -> Finding:
@@ -308,8 +303,9 @@ def prepare_signals(
         placed = place_signals(table, market, lake.read("quarantine") if lake.exists("quarantine") else None)
     _require_rows(table, placed, lake)
     table, placed = leave_out_constant(table, placed)
-    data = _Data(lake, {name: (versions[name], frame.height) for name, frame in tables.items()})
-    measured = _measured(table, config, market, data, (*table.notes, *added, *market.notes))
+    read = {name: (versions[name], frame.height) for name, frame in tables.items()}
+    notes = (*table.notes, *added, *market.notes)
+    measured = _measured(table, config, market, lake, tables=read, notes=notes)
     locks.lock_run(measured.folder)
     measured.save()
     guarding = in_background(lambda: guard_table(table, placed, market, config.label.horizon))
@@ -329,37 +325,36 @@ def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEval
 
     Every book of every signal is recorded as a trial first.
     """
-    measured, market, placed, own = prepared.measured, prepared.market, prepared.placed, prepared.config
+    measured, market, own = prepared.measured, prepared.market, prepared.config
     with progress.stage("backtest"):
-        output = measured.folder.parent
-        books = own.backtest.books
-        record(
-            output,
-            measured.run_id,
-            (one for trial in prepared.trials.values() for one in trial.traded(books)),
+        output, tried = measured.folder.parent, prepared.trials
+        tables, trials = signal_tables(
+            prepared.placed, market, own, run_id=measured.run_id, output=output, tried=tried
         )
-        trials = count_trials(output, Scope.of(own)).trials
-        tables = signal_tables(placed, market, own, trials)
-        keep_returns(output, tables["equity"], prepared.trials, own)
-        sessions = _sessions_to_cover(placed.signals, market.universe_TN)
-        stored = store_evaluation(
-            measured,
-            evaluation_record(own, market.panel, sessions, trials, git_commit()),
-            {**tables, "guard": prepared.guard},
-        )
-        return recount(measured, stored)
+        sessions = _sessions_to_cover(prepared.placed.signals, market.universe_TN)
+        made = evaluation_record(own, market.panel, sessions, trials, git_commit())
+        return recount(measured, store_evaluation(measured, made, {**tables, "guard": prepared.guard}))
 
 
 def signal_tables(
-    placed: PlacedSignals, market: Market, config: Config, trials: int
-) -> dict[str, pl.DataFrame]:
-    """Compute the tables of an evaluation of signals; ``trials`` include them."""
+    placed: PlacedSignals,
+    market: Market,
+    config: Config,
+    *,
+    run_id: str,
+    output: Path,
+    tried: Mapping[str, Trial],
+) -> tuple[dict[str, pl.DataFrame], int]:
+    """Compute the tables of an evaluation of signals, with ``rows``, as `evaluate_trials` does.
+
+    The config must have no models, so that no signal is taken for one.
+    """
     forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
     sessions = _sessions_to_cover(placed.signals, market.universe_TN)
-    analysis = BookAnalysis(market, config)
-    result = evaluate(forecasts, market, config, sessions=sessions, on_book=analysis.add)
-    tables = {**measured_tables(result, forecasts, market, config, trials), **analysis.tables()}
-    return {**{name: frame for name, frame in tables.items() if frame is not None}, "rows": placed.rows}
+    tables, trials = evaluate_trials(
+        forecasts, market, config, run_id=run_id, output=output, tried=tried, sessions=sessions
+    )
+    return tables | {"rows": placed.rows}, trials
 
 
 def with_tradable_delay(config: Config) -> tuple[Config, tuple[str, ...]]:
@@ -389,23 +384,22 @@ def _require_rows(table: SignalTable, placed: PlacedSignals, lake: Lake) -> None
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Data:
-    """The lake, and the version and number of rows of each table that is read."""
-
-    lake: Lake
-    tables: Mapping[str, tuple[int, int]]
-
-
 def _measured(
-    table: SignalTable, config: Config, market: Market, data: _Data, notes: tuple[str, ...]
+    table: SignalTable,
+    config: Config,
+    market: Market,
+    lake: Lake,
+    *,
+    tables: dict[str, tuple[int, int]],
+    notes: tuple[str, ...],
 ) -> MeasuredSignals:
+    """The folder and the record of signals; ``tables`` gives version and rows of those that were read."""
     contents = {signal: table.content(signal) for signal in table.signals}
-    versions = {name: version for name, (version, _) in data.tables.items()}
-    run_id = signals_id(table.path, contents, config, data.lake.with_table_ids(versions))
+    versions = {name: version for name, (version, _) in tables.items()}
+    run_id = signals_id(table.path, contents, config, lake.with_table_ids(versions))
     hazards: list[str] = []
-    if data.lake.exists("sources"):
-        for source in data.lake.read("sources").iter_rows(named=True):
+    if lake.exists("sources"):
+        for source in lake.read("sources").iter_rows(named=True):
             hazards += json.loads(source["hazards"])
     made = SignalRecord(
         run_id=run_id,
@@ -413,8 +407,8 @@ def _measured(
         signals=contents,
         rows=table.rows.height,
         notes=notes,
-        lake=masked(canonical_location(data.lake.root)),
-        tables=dict(data.tables),
+        lake=masked(canonical_location(lake.root)),
+        tables=tables,
         hazards=(*hazards, *market.panel.hazards),
         firms=float(market.universe_TN.sum(axis=1)[market.universe_TN.any(axis=1)].mean()),
         commit=git_commit(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,45 +24,60 @@ from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
+from pipelines.results.book_analysis import BookAnalysis
 from pipelines.results.books import BookOrders, book_market, book_orders
 from pipelines.results.comparisons import comparison_table, multiple_test_table, significance_table
-from pipelines.results.evaluate import Evaluation, ensemble
+from pipelines.results.evaluate import NO_SCORES, ensemble, evaluate
 from pipelines.results.forecast_tables import forecast_tables
+from pipelines.results.recount import keep_returns
 from pipelines.results.tables import table
 from pipelines.run.evaluations import EvaluationRecord, evaluation_code, evaluation_id, file_digest
 from pipelines.secrets import redact
+from pipelines.train.trials import Scope, Trial, count_trials, record
+
+Forecasts = Mapping[str, Mapping[int, FloatArray]]
+"""Model or signal -> seed -> shape (T, N), known at the close of session t; NaN: none."""
 
 
-def measured_tables(
-    result: Evaluation,
-    forecasts: Mapping[str, Mapping[int, FloatArray]],
+def evaluate_trials(
+    forecasts: Forecasts,
     market: Market,
     config: Config,
-    trials: int,
-) -> dict[str, pl.DataFrame | None]:
-    """Compute the tables of an evaluation by their names; None for a table that does not apply.
+    scores: pl.DataFrame = NO_SCORES,
+    *,
+    run_id: str,
+    output: Path,
+    tried: Mapping[str, Trial],
+    sessions: IntArray,
+    truth_TN: FloatArray | None = None,
+) -> tuple[dict[str, pl.DataFrame], int]:
+    """Record every book as a trial, compute the tables of an evaluation, and keep the returns of the books.
 
-    Forecasts that are not in the config's ``models`` are signals, which are not compared with baselines.
+    Names of ``forecasts`` that are not in the config's ``models`` are signals, which are not compared with
+    baselines. The number is that of the trials that count by now.
     """
-    sessions_T = market.panel.dates_T
+    record(output, run_id, (one for name in forecasts for one in tried[name].traded(config.backtest.books)))
+    trials = count_trials(output, Scope.of(config)).trials
+    analysis, sessions_T = BookAnalysis(market, config), market.panel.dates_T
+    result = evaluate(
+        forecasts, market, config, scores, truth_TN=truth_TN, sessions=sessions, on_book=analysis.add
+    )
+    keep_returns(output, result.equity, tried, config)
     signals = ((model, ensemble(seeds)) for model, seeds in forecasts.items())
-    trained = set(forecasts) <= set(config.models)
     behaviour = in_background(lambda: forecast_tables(signals, market, config))
     endings = ending_table(forecasts, market, config)
-    return {
-        "ladder": result.ladder,
-        "ic_series": result.ic_series,
-        "quantiles": result.quantiles,
-        "equity": result.equity,
-        "costs": result.costs,
-        "book_notes": None if result.book_notes.is_empty() else result.book_notes,
+    trained = set(forecasts) <= set(config.models)
+    tables = {
+        **result.tables,
         **behaviour.result(),
         "comparisons": comparison_table(result, config, sessions_T) if trained else None,
         "significance": significance_table(result, config, sessions_T, trials),
         "multiple_tests": multiple_test_table(result, config, sessions_T),
         "endings": endings,
         "flagged_rows": flagged_rows(market, result.equity),
+        **analysis.tables(),
     }
+    return {name: frame for name, frame in tables.items() if frame is not None}, trials
 
 
 def flagged_rows(market: Market, equity: pl.DataFrame) -> pl.DataFrame | None:
@@ -78,22 +94,21 @@ def evaluation_record(
 ) -> EvaluationRecord:
     """Make the record of an evaluation of the sessions ``measured_T`` (a mask, or indices in order)."""
     rate = config.backtest.risk_free
-    costs = config.backtest.costs
-    printable = redact(rate) if isinstance(rate, str) else rate  # a path can hold a secret
-    if costs.borrow_file is not None:
-        costs = costs.model_copy(update={"borrow_file": redact(costs.borrow_file)})
-    execution = config.backtest.execution
-    if execution.price_limit_file is not None:
-        execution = execution.model_copy(update={"price_limit_file": redact(execution.price_limit_file)})
+    costs, execution = config.backtest.costs, config.backtest.execution
+    shown = {  # a path can hold a secret
+        "risk_free": _printable(rate),
+        "costs": costs.model_copy(update={"borrow_file": _printable(costs.borrow_file)}),
+        "execution": execution.model_copy(
+            update={"price_limit_file": _printable(execution.price_limit_file)}
+        ),
+    }
     days = panel.dates_T[measured_T].astype("datetime64[D]")
     return EvaluationRecord(
         evaluation=evaluation_id(config),
         made_at=dt.datetime.now(dt.UTC),
-        backtest=config.backtest.model_copy(
-            update={"risk_free": printable, "costs": costs, "execution": execution}
-        ),
+        backtest=config.backtest.model_copy(update=shown),
         rates=file_digest(rate),
-        borrow_fees=file_digest(config.backtest.costs.borrow_file),
+        borrow_fees=file_digest(costs.borrow_file),
         delays=config.label.delays,
         code=evaluation_code(),
         commit=commit,
@@ -105,13 +120,15 @@ def evaluation_record(
     )
 
 
+def _printable(setting: float | str | None) -> float | str | None:
+    return redact(setting) if isinstance(setting, str) else setting
+
+
 UNKNOWN_RETURNS = {"0": 0.0, "30": -0.30, "55": -0.55}
 """Returns on the last price, by the suffix of the table's columns."""
 
 
-def ending_table(
-    forecasts: Mapping[str, Mapping[int, FloatArray]], dataset: Market, config: Config
-) -> pl.DataFrame | None:
+def ending_table(forecasts: Forecasts, dataset: Market, config: Config) -> pl.DataFrame | None:
     """Evaluate every book at the trained delay with returns of 0, -30% and -55% for unknown delistings.
 
     Forecasts and weights stay the same; only the payouts change. Each side of a long-short book is also

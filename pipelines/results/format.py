@@ -113,14 +113,16 @@ def interval(
     return f"{kind.text(estimate)} [{kind.text(lower)}, {kind.text(upper)}]"
 
 
-def text_table(rows: Iterable[Sequence[str]], heading: Sequence[str] = (), *, left: int = 1) -> list[str]:
-    """Align cells in lines that begin with two spaces; the first ``left`` columns are flush left."""
-    lines = [[*heading], *map(list, rows)] if heading else [*map(list, rows)]
+def text_table(
+    rows: Iterable[Sequence[str]], heading: Sequence[str] = (), *, left: int = 1, indent: str = "  "
+) -> list[str]:
+    """Align cells in lines that begin with ``indent``; the first ``left`` columns are flush left."""
+    lines = [*([heading] if heading else []), *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
-        "  "
+        indent
         + "  ".join(
-            f"{cell:<{width}}" if i < left else f"{cell:>{width}}"
+            cell.ljust(width) if i < left else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines

@@ -23,7 +23,7 @@ from backtest.inference.overfitting import (
     probability_of_overfitting,
     rademacher_bound,
 )
-from features.arrays import DateArray, FloatArray
+from features.arrays import BoolArray, DateArray, FloatArray
 from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.config.schema import Config
 from pipelines.results.comparisons import tradable_delay
@@ -117,8 +117,7 @@ def recount(owner: Run | MeasuredSignals, evaluation: StoredEvaluation) -> Store
     """Return an evaluation whose tables ``significance``, ``overfitting`` and ``trials`` are of this moment.
 
     ``significance`` gains the number and the effective number of trials, and what both leave of the Sharpe
-    ratio. ``overfitting`` is `overfitting_table`. ``trials`` has one row
-    (`pipelines.train.trials.TrialCount`).
+    ratio. ``trials`` has one row (`pipelines.train.trials.TrialCount`).
     """
     config = evaluation.record.apply_to(owner.config)
     return replace(
@@ -148,11 +147,18 @@ def recounted_tables(
     own = _own_returns(equity, trials, config, delay)
     tried = read_tried(output, Scope.of(config), assumptions_id(config.backtest, delay))
     number, effective = max(tried.counted.trials, len(own), 1), max(tried.effective, 1.0)
-    bounds = _bounds(own, tried, number, periods_per_year)
+    beside = _side_by_side(own, tried)
+    bounds, overfitting = {}, None
+    if own:
+        return_TV = np.column_stack(beside[:2])
+        most = max(number, return_TV.shape[1])
+        found = rademacher_bound(return_TV, trials=most, periods_per_year=periods_per_year)
+        bounds = dict(zip(own, found.lower_V.tolist(), strict=False))
+        overfitting = _overfitting(*beside, delay=delay, trials=tried.counted.trials)
     rows = []
     for model, book in significance.select("model", "book").rows():
         key = _key(trials[model], config, book)
-        excess_T = _values(own[key]) if key in own else np.empty(0)
+        excess_T = own[key]["excess_net"].to_numpy() if key in own else np.empty(0)
         rows.append(
             {
                 "trials": number,
@@ -163,7 +169,6 @@ def recounted_tables(
             }
         )
     counted = pl.DataFrame(rows)
-    overfitting = overfitting_table(own, tried, delay)
     summary = {
         "trials": number,
         "effective_trials": effective,
@@ -180,79 +185,56 @@ def recounted_tables(
     }
 
 
-def overfitting_table(
-    own: Mapping[tuple[str, str], pl.DataFrame], tried: Tried, delay: int
+def _side_by_side(
+    own: Mapping[tuple[str, str], pl.DataFrame], tried: Tried
+) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Own returns, those of other trials on the same dates (NaN: none), and which assume the same."""
+    others = [v for v, key in enumerate(tried.keys_V) if key not in own]
+    days = [frame["date"].to_numpy().astype("datetime64[D]") for frame in own.values()]
+    dates_T = np.unique(np.concatenate(days)) if days else tried.dates_T[:0]
+    own_TV, other_TV = (np.full((len(dates_T), n), np.nan) for n in (len(own), len(others)))
+    for v, (day_T, frame) in enumerate(zip(days, own.values(), strict=True)):
+        own_TV[np.searchsorted(dates_T, day_T), v] = frame["excess_net"].to_numpy()
+    _, at_T, from_T = np.intersect1d(dates_T, tried.dates_T, return_indices=True)
+    other_TV[at_T] = tried.return_TV[from_T][:, others]
+    return own_TV, other_TV, np.array([tried.same_V[v] for v in others], dtype=np.bool_)
+
+
+def _overfitting(
+    own_TV: FloatArray, other_TV: FloatArray, same_V: BoolArray, *, delay: int, trials: int
 ) -> pl.DataFrame | None:
-    """Compute the probability that the best backtest in one half of the sessions disappoints in the other.
+    """Probability that the best backtest in one half of the sessions disappoints in the other.
 
     Candidates are the evaluation's books, and then all trials of the ledger under the same assumptions. Only
     returns that are known on every session of this evaluation count. None for fewer than two candidates or
     too few sessions.
     """
-    if not own:
-        return None
-    wide = pl.concat(
-        [
-            frame.select("date", value="excess_net", column=pl.lit(str(v)))
-            for v, frame in enumerate(own.values())
-        ]
-    ).pivot(on="column", index="date", values="value")
-    wide = wide.sort("date").drop_nulls()
-    dates_T, own_TV = wide["date"].to_numpy().astype("datetime64[D]"), wide.drop("date").to_numpy()
-    at_T = np.searchsorted(tried.dates_T, dates_T)
-    known = len(tried.dates_T) > 0 and bool(
-        (tried.dates_T[np.minimum(at_T, len(tried.dates_T) - 1)] == dates_T).all()
-    )
-    others = [
-        v
-        for v, key in enumerate(tried.keys_V)
-        if known and key not in own and tried.same_V[v] and np.isfinite(tried.return_TV[at_T, v]).all()
-    ]
-    every_TV = np.column_stack([own_TV, tried.return_TV[at_T][:, others]]) if others else own_TV
+    span_T = np.isfinite(own_TV).all(axis=1)
+    own_TV, other_TV = own_TV[span_T], other_TV[span_T]
+    other_TV = other_TV[:, same_V & np.isfinite(other_TV).all(axis=0)]
+    candidates = {OF_THE_EVALUATION: own_TV}
+    if other_TV.size:
+        candidates[OF_THE_LEDGER] = np.column_stack([own_TV, other_TV])
     rows = []
-    for candidates, return_TV in ((OF_THE_EVALUATION, own_TV), (OF_THE_LEDGER, every_TV)):
+    for name, return_TV in candidates.items():
         varying_TV = return_TV[:, (return_TV != return_TV[:1]).any(axis=0)]
         if varying_TV.shape[1] < 2 or len(varying_TV) < MIN_SESSIONS:
-            continue
-        if candidates == OF_THE_LEDGER and not others:
             continue
         blocks = 8 if len(varying_TV) < 16 * 15 else 16 if varying_TV.shape[1] <= _MANY else 10
         found = probability_of_overfitting(varying_TV, blocks=blocks)
         rows.append(
             {
-                "candidates": candidates,
+                "candidates": name,
                 "variants": varying_TV.shape[1],
                 "delay": delay,
                 "blocks": blocks,
                 "pbo": found.probability,
                 "loss_probability": found.loss_probability,
                 "sessions": len(varying_TV),
-                "trials_left_out": max(tried.counted.trials - len(own) - len(others), 0),
+                "trials_left_out": max(trials - own_TV.shape[1] - other_TV.shape[1], 0),
             }
         )
     return table("overfitting").frame(rows) if rows else None
-
-
-def _bounds(
-    own: Mapping[tuple[str, str], pl.DataFrame], tried: Tried, number: int, periods_per_year: float
-) -> dict[tuple[str, str], float]:
-    """Rademacher bounds of the evaluation's own returns, on their dates, among all trials."""
-    if not own:
-        return {}
-    dates_T = np.unique(np.concatenate([frame["date"].to_numpy() for frame in own.values()]))
-    dates_T = dates_T.astype("datetime64[D]")
-    others = [v for v, key in enumerate(tried.keys_V) if key not in own]
-    return_TV = np.full((len(dates_T), len(own) + len(others)), np.nan)
-    for v, frame in enumerate(own.values()):
-        return_TV[np.searchsorted(dates_T, frame["date"].to_numpy().astype("datetime64[D]")), v] = _values(
-            frame
-        )
-    shared, at_T, from_T = np.intersect1d(dates_T, tried.dates_T, return_indices=True)
-    if len(shared):
-        return_TV[at_T, len(own) :] = tried.return_TV[from_T][:, others]
-    trials = max(number, return_TV.shape[1])
-    found = rademacher_bound(return_TV, trials=trials, periods_per_year=periods_per_year)
-    return dict(zip(own, found.lower_V.tolist(), strict=False))
 
 
 def _own_returns(
@@ -271,8 +253,3 @@ def _own_returns(
 def _key(trial: Trial, config: Config, book: str) -> tuple[str, str]:
     (traded,) = trial.traded({book: config.backtest.books[book]})
     return traded.key
-
-
-def _values(frame: pl.DataFrame) -> FloatArray:
-    values_T: FloatArray = frame["excess_net"].to_numpy()
-    return values_T

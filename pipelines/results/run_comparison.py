@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.inference.bootstrap import bootstrap_block, bootstrap_counts, sharpe_difference, sharpe_interval
-from backtest.inference.means import LEVEL, diebold_mariano, mean_test, paired_test
+from backtest.inference.means import LEVEL
 from backtest.inference.overfitting import deflated_sharpe
 from features.arrays import FloatArray
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
-from pipelines.results.comparisons import beats, tradable_delay
+from pipelines.results.comparisons import differences, estimates, leader, tradable_delay
 from pipelines.results.describe import describe_difference
 from pipelines.results.evaluate import label_overlap
 from pipelines.results.format import IC, RATIO, interval, number, text_table
@@ -31,7 +30,7 @@ from pipelines.train.trials import Scope
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class ComparedModel:
     """One model of a run, one signal of a measured file, or a model version, as an evaluation measured it.
 
     ``daily`` has date, ic, and excess_net of the book; null where unknown.
@@ -58,7 +57,9 @@ class Candidate:
         return max(label_overlap(np.flatnonzero(forecast_T), self.horizon), 1)
 
 
-def open_candidate(name: str, output: Path, delay: int | None = None, book: str | None = None) -> Candidate:
+def open_candidate(
+    name: str, output: Path, delay: int | None = None, book: str | None = None
+) -> ComparedModel:
     """Open one side of a comparison: ``RUN`` or ``RUN:MODEL``.
 
     Without a model, the one with the highest rank IC on validation is taken; the test has no part in this
@@ -70,12 +71,12 @@ def open_candidate(name: str, output: Path, delay: int | None = None, book: str 
     if evaluation is None:
         raise DataError(f"Run {run.run_id} has no evaluation; make one with: peerglass backtest {run.run_id}")
     ladder = evaluation.table("ladder")
-    model = model or _chosen(ladder)
+    model = model or str(leader(ladder)["model"])
     where = f"The evaluation {evaluation.record.evaluation} of {run.run_id}"
     _require_known(where, "model", model, ladder["model"].unique(maintain_order=True).to_list())
     books = list(evaluation.record.backtest.books)
     delay, book = choose_delay_and_book(where, delay, evaluation.record.delays, book, books)
-    return Candidate(
+    return ComparedModel(
         name=f"{run.run_id}:{model}",
         run=run,
         record=evaluation.record,
@@ -87,12 +88,6 @@ def open_candidate(name: str, output: Path, delay: int | None = None, book: str 
             evaluation.table("ic_series"), evaluation.table("equity"), model=model, delay=delay, book=book
         ),
     )
-
-
-def _chosen(ladder: pl.DataFrame) -> str:
-    """The model with the highest validation rank IC; the first one if none has been validated."""
-    ranked = ladder.drop_nulls("valid_rank_ic").sort("valid_rank_ic", descending=True)
-    return str((ranked if ranked.height else ladder)["model"][0])
 
 
 def tried_by_now(record: EvaluationRecord, config: Config, delay: int, output: Path) -> Tried:
@@ -140,16 +135,7 @@ class Comparison:
     level: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Series:
-    """A candidate's daily ICs and net returns, on the dates of each that all candidates have."""
-
-    candidate: Candidate
-    ic_T: FloatArray
-    return_T: FloatArray
-
-
-def compare(candidates: Sequence[Candidate]) -> Comparison:
+def compare(candidates: Sequence[ComparedModel]) -> Comparison:
     """Compare candidates with the first one, on the dates that all of them have."""
     names = [one.name for one in candidates]
     if len(names) < 2 or len(set(names)) < len(names):
@@ -158,18 +144,16 @@ def compare(candidates: Sequence[Candidate]) -> Comparison:
             "models of one run as RUN:MODEL."
         )
     ics, returns = _on_common_dates(candidates, "ic"), _on_common_dates(candidates, "excess_net")
-    series = [_Series(one, ics[one.name], returns[one.name]) for one in candidates]
-    n = len(series[0].return_T)
-    counts_RT = bootstrap_counts(n, block=bootstrap_block(n))  # all candidates share the samples
+    daily = {name: (ics[name], returns[name]) for name in names}
     return Comparison(
-        figures=table("compared_figures").frame(_figures(one, counts_RT) for one in series),
-        tests=table("compared_tests").frame(_test(one, series[0], counts_RT) for one in series[1:]),
+        figures=table("compared_figures").of(_figures(one, *daily[one.name]) for one in candidates),
+        tests=table("compared_tests").of(_test(one, candidates[0], daily) for one in candidates[1:]),
         differences={one.name: _differences(one, candidates[0]) for one in candidates[1:]},
         level=LEVEL,
     )
 
 
-def _on_common_dates(candidates: Sequence[Candidate], column: str) -> dict[str, FloatArray]:
+def _on_common_dates(candidates: Sequence[ComparedModel], column: str) -> dict[str, FloatArray]:
     """A column of every candidate, on the dates on which all have a value."""
     common = candidates[0].daily.drop_nulls(column).select("date", pl.col(column).alias(candidates[0].name))
     for one in candidates[1:]:
@@ -190,66 +174,35 @@ def _on_common_dates(candidates: Sequence[Candidate], column: str) -> dict[str, 
     return {one.name: common.sort("date")[one.name].to_numpy() for one in candidates}
 
 
-def _figures(one: _Series, counts_RT: FloatArray) -> dict[str, Any]:
-    candidate, tried = one.candidate, one.candidate.tried
-    trials, effective = max(tried.counted.trials, 1), max(tried.effective, 1.0)
-    ic = mean_test(one.ic_T, overlap=candidate.overlap, level=LEVEL)
-    year = candidate.record.periods_per_year
-    sharpe = sharpe_interval(one.return_T, counts_RT=counts_RT, level=LEVEL, periods_per_year=year)
+def _figures(one: ComparedModel, ic_T: FloatArray, return_T: FloatArray) -> dict[str, Any]:
+    trials, effective = max(one.tried.counted.trials, 1), max(one.tried.effective, 1.0)
     return {
-        "name": candidate.name,
-        "book": candidate.book,
-        "delay": candidate.delay,
-        "dates": ic.n,
-        "ic": ic.mean,
-        "ic_lower": ic.lower,
-        "ic_upper": ic.upper,
-        "sessions": sharpe.n,
-        "sharpe_net": sharpe.estimate,
-        "sharpe_lower": sharpe.lower,
-        "sharpe_upper": sharpe.upper,
-        "deflated_sharpe": deflated_sharpe(one.return_T, trials),
+        **{"name": one.name, "book": one.book, "delay": one.delay},
+        **estimates(ic_T, return_T, overlap=one.overlap, year=one.record.periods_per_year),
+        "deflated_sharpe": deflated_sharpe(return_T, trials),
         "trials": trials,
-        "deflated_effective": deflated_sharpe(one.return_T, effective),
+        "deflated_effective": deflated_sharpe(return_T, effective),
         "effective_trials": effective,
     }
 
 
-def _test(one: _Series, first: _Series, counts_RT: FloatArray) -> dict[str, Any]:
-    """Test the difference of a candidate and the first one."""
-    own, other = one.candidate, first.candidate
-    overlap = max(own.overlap, other.overlap)
-    same_label = (own.horizon, own.delay) == (other.horizon, other.delay)
-    nothing_T = np.full_like(one.ic_T, np.nan)
-    ic_T, other_T = (one.ic_T, first.ic_T) if same_label else (nothing_T, nothing_T)
-    ic = paired_test(ic_T, other_T, overlap=overlap, level=LEVEL)
-    dm = diebold_mariano(1.0 - other_T, 1.0 - ic_T, horizon=overlap)
-    sharpe = sharpe_difference(
-        one.return_T,
-        first.return_T,
-        counts_RT=counts_RT,
-        level=LEVEL,
-        periods_per_year=own.record.periods_per_year,
+def _test(
+    one: ComparedModel, first: ComparedModel, daily: Mapping[str, tuple[FloatArray, FloatArray]]
+) -> dict[str, Any]:
+    """Test the difference of a candidate and the first one; ICs of different labels are not compared."""
+    (ic_T, return_T), (first_ic_T, first_return_T) = daily[one.name], daily[first.name]
+    if (one.horizon, one.delay) != (first.horizon, first.delay):
+        ic_T = first_ic_T = np.full_like(ic_T, np.nan)
+    found = differences(
+        (ic_T, return_T),
+        (first_ic_T, first_return_T),
+        overlap=max(one.overlap, first.overlap),
+        year=one.record.periods_per_year,
     )
-    return {
-        "name": own.name,
-        "reference": other.name,
-        "dates": ic.n,
-        "ic_difference": ic.mean,
-        "ic_lower": ic.lower,
-        "ic_upper": ic.upper,
-        "ic_p": ic.p_value,
-        "dm_t": dm.t,
-        "dm_p": dm.p_value,
-        "sharpe_difference": sharpe.estimate,
-        "sharpe_lower": sharpe.lower,
-        "sharpe_upper": sharpe.upper,
-        "sharpe_p": sharpe.p_value,
-        "beats": beats(ic, sharpe),
-    }
+    return {"name": one.name, "reference": first.name, **found}
 
 
-def _differences(one: Candidate, first: Candidate) -> tuple[str, ...]:
+def _differences(one: ComparedModel, first: ComparedModel) -> tuple[str, ...]:
     """Say what differs from the first candidate, except the model that was named."""
     phrases: list[str] = []
     if one.run.run_id != first.run.run_id:
@@ -319,22 +272,19 @@ def describe_candidates(comparison: Comparison) -> str:
         *text_table(cells, heading, left=4),
         f"against {rows[0]['name']}",
     ]
-    width = max(len(row["name"]) for row in rows) + 2
+    tests = []
     for row in comparison.tests.iter_rows(named=True):
         ic, sharpe = describe_difference(row, "ic", IC), describe_difference(row, "sharpe", RATIO)
         ics = f"IC {ic}" if row["dates"] else "IC not compared, because the labels differ"
-        lines.append(f"  {row['name']:<{width}}beats: {row['beats']}; {ics}; net Sharpe {sharpe}")
-        differences = comparison.differences[row["name"]]
-        lines.append(f"  {'':<{width}}differs in: {'; '.join(differences) or 'the model alone'}")
-    return "\n".join((*lines, *_LEGEND))
+        tests.append((row["name"], f"beats: {row['beats']}; {ics}; net Sharpe {sharpe}"))
+        tests.append(
+            ("", f"differs in: {'; '.join(comparison.differences[row['name']]) or 'the model alone'}")
+        )
+    return "\n".join((*lines, *text_table(tests, left=2), *_LEGEND))
 
 
 def comparison_json(comparison: Comparison) -> str:
     """The comparison as one JSON document: ``level``, ``figures``, ``tests`` and ``differences``."""
-    document: dict[str, Any] = {
-        "level": comparison.level,
-        "figures": comparison.figures.to_dicts(),
-        "tests": comparison.tests.to_dicts(),
-        "differences": {name: list(phrases) for name, phrases in comparison.differences.items()},
-    }
+    tables = {name: getattr(comparison, name).to_dicts() for name in ("figures", "tests")}
+    document = {"level": comparison.level, **tables, "differences": comparison.differences}
     return json.dumps(document, indent=1, allow_nan=False)

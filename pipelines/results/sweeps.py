@@ -26,7 +26,7 @@ from backtest.accounts.performance import annual_return, annual_volatility, max_
 from backtest.accounts.variants import Decisions, Variant
 from backtest.books.decisions import book_targets
 from backtest.costs import COST_KINDS, CostModel
-from backtest.inference.bootstrap import bootstrap_block, bootstrap_counts, sharpe_interval
+from backtest.inference.bootstrap import sharpe_interval
 from backtest.inference.means import LEVEL
 from backtest.inference.overfitting import (
     deflated_sharpe,
@@ -34,6 +34,7 @@ from backtest.inference.overfitting import (
     probability_of_overfitting,
 )
 from features.arrays import FloatArray
+from features.information_coefficient import mean_known
 from pipelines.config.backtest import BacktestConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
@@ -41,12 +42,15 @@ from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.errors import ConfigError
 from pipelines.files import replacing
 from pipelines.results.books import book_market
+from pipelines.results.comparisons import samples
+from pipelines.results.format import number, text_table
 from pipelines.results.sweep_grid import Axis, VariantSettings
 from pipelines.results.tables import TABLES
 from pipelines.results.trading import book_costs, book_execution
 from pipelines.run.evaluations import Evaluated
 from pipelines.train.trials import TrialCount
 
+Row = dict[str, Any]
 _FEW = 200  # variants up to which each has an interval
 _MANY = 64  # variants from which the splits of CSCV are coarser, because time grows with both
 
@@ -99,12 +103,12 @@ def sweep(
         excess_VT = _excess(batch, market, variants, held)
         days = market.panel.dates_T[held].astype("datetime64[D]")
         daily.append(pl.Series("date", days))
-        counts: dict[int, FloatArray] = {}  # samples that variants of the same length share
         for v, variant in enumerate(variants):
-            row = _figures(batch, v, excess_VT[v], max(trials, 1), year)
-            lower, upper = _interval(excess_VT[v], counts, year) if len(variants) <= _FEW else (None, None)
-            between = {"sharpe_lower": lower, "sharpe_upper": upper}
-            rows.append({"signal": name, **variant.values, **row, **between, "trials": trials})
+            between: Row = {"sharpe_lower": None, "sharpe_upper": None}
+            if len(variants) <= _FEW:
+                between |= _interval(excess_VT[v], year)
+            figures = _figures(batch, v, excess_VT[v], trials, year)
+            rows.append({"signal": name, **variant.values, **figures, **between})
             daily.append(pl.Series(f"{len(rows) - 1}", excess_VT[v]))
         overfitting += ({"signal": name, **found} for found in _overfitting(excess_VT, variants))
     return Sweep(
@@ -181,31 +185,31 @@ def _excess(batch: BookBatch, market: Market, variants: Sequence[VariantSettings
 def _figures(batch: BookBatch, v: int, excess_T: FloatArray, trials: int, year: float) -> dict[str, Any]:
     span = ~np.isnan(excess_T)
     net_T, gross_T, known_T = batch.return_net_VT[v][span], batch.return_gross_VT[v][span], excess_T[span]
-    costs = sum(float(batch.costs_VT[kind][v][span].mean()) for kind in COST_KINDS) if span.any() else np.nan
     return {
-        "sessions": int(span.sum()),
+        "sessions": len(known_T),
         "sharpe_net": sharpe(known_T, year),
         "sharpe_gross": sharpe(known_T + gross_T - net_T, year),
         "annual_return_net": annual_return(net_T, year),
         "annual_volatility_net": annual_volatility(net_T, year),
         "max_drawdown_net": max_drawdown(net_T),
-        "turnover": float(batch.turnover_VT[v][span].mean()) if span.any() else np.nan,
-        "cost_bps_per_year": 1e4 * year * costs,
-        "unfilled": float(batch.unfilled_VT[v][span].mean()) if span.any() else np.nan,
+        "turnover": mean_known(batch.turnover_VT[v][span]),
+        "cost_bps_per_year": 1e4
+        * year
+        * sum(mean_known(batch.costs_VT[kind][v][span]) for kind in COST_KINDS),
+        "unfilled": mean_known(batch.unfilled_VT[v][span]),
         "probabilistic_sharpe": probabilistic_sharpe(known_T),
-        "deflated_sharpe": deflated_sharpe(known_T, trials),
+        "deflated_sharpe": deflated_sharpe(known_T, max(trials, 1)),
+        "trials": trials,
     }
 
 
-def _interval(excess_T: FloatArray, counts: dict[int, FloatArray], year: float) -> tuple[float, float]:
+def _interval(excess_T: FloatArray, year: float) -> dict[str, float]:
     """Interval of the net Sharpe ratio, from the stationary bootstrap."""
-    n = int((~np.isnan(excess_T)).sum())
-    if n < 2:
-        return np.nan, np.nan
-    if n not in counts:
-        counts[n] = bootstrap_counts(n, block=bootstrap_block(n))
-    found = sharpe_interval(excess_T, counts_RT=counts[n], level=LEVEL, periods_per_year=year)
-    return found.lower, found.upper
+    counts_RT = samples(int((~np.isnan(excess_T)).sum()))
+    if counts_RT is None:
+        return {}
+    found = sharpe_interval(excess_T, counts_RT=counts_RT, level=LEVEL, periods_per_year=year)
+    return {"sharpe_lower": found.lower, "sharpe_upper": found.upper}
 
 
 def _overfitting(excess_VT: FloatArray, variants: Sequence[VariantSettings]) -> Iterator[dict[str, Any]]:
@@ -290,7 +294,7 @@ def sentences(sweep: Sweep, axes: Sequence[Axis], counted: TrialCount) -> tuple[
     ranked = tradable.drop_nulls("sharpe_net").sort("sharpe_net", descending=True)
     if ranked.height:
         best = ranked.row(0, named=True)
-        values = ", ".join(f"{axis.name} {_value(best[axis.name])}" for axis in axes)
+        values = ", ".join(f"{axis.name} {write_value(best[axis.name])}" for axis in axes)
         where = "" if delay is None else " at a delay of at least 1"
         deflated = "unknown" if best["deflated_sharpe"] is None else f"{best['deflated_sharpe']:.2f}"
         said.append(
@@ -307,7 +311,7 @@ def _of_the_best(found: pl.DataFrame, assumed: Sequence[str]) -> Iterator[str]:
     for (name,), part in found.partition_by(["signal"], as_dict=True, maintain_order=True).items():
         shares = [
             f"{row['pbo']:.0%}"
-            + (f" ({', '.join(f'{axis} {_value(row[axis])}' for axis in assumed)})" if assumed else "")
+            + (f" ({', '.join(f'{axis} {write_value(row[axis])}' for axis in assumed)})" if assumed else "")
             for row in part.iter_rows(named=True)
         ]
         said = f"{'; '.join(shares)} of the splits"
@@ -323,40 +327,42 @@ def _of_the_best(found: pl.DataFrame, assumed: Sequence[str]) -> Iterator[str]:
         )
 
 
+def heat_maps(
+    frame: pl.DataFrame, axes: Sequence[Axis]
+) -> Iterator[tuple[str, list[str], list[tuple[str, list[Row]]]]]:
+    """Title, heading and lines of a map for each signal and each combination of the axes after the second.
+
+    The rows of a map are the values of the first axis and its columns those of the second; a line is the name
+    of its row and the variants.
+    """
+    rows, columns, others = axes[0], axes[1] if len(axes) > 1 else None, [axis.name for axis in axes[2:]]
+    across = ("net Sharpe",) if columns is None else columns.values
+    corner = rows.name if columns is None else f"{rows.name} \\ {columns.name}"
+    for key, part in frame.partition_by(["signal", *others], as_dict=True, maintain_order=True).items():
+        fixed = "".join(f", {name} {write_value(value)}" for name, value in zip(others, key[1:], strict=True))
+        cells = iter(part.iter_rows(named=True))  # the grid's order: the second axis changes faster
+        lines = [(write_value(row), [next(cells) for _ in across]) for row in rows.values]
+        yield f"{key[0]}{fixed}", [corner, *map(write_value, across)], lines
+
+
 def describe_sweep(sweep: Sweep, axes: Sequence[Axis], said: Sequence[str]) -> str:
     """Format a sweep: a block of net and deflated Sharpe ratios per signal and values of further axes."""
-    rows, columns = axes[0], axes[1] if len(axes) > 1 else None
-    others = [axis.name for axis in axes[2:]]
-    parts = sweep.table.partition_by(["signal", *others], as_dict=True, maintain_order=True)
-    lines = ["net Sharpe ratio (deflated)"]
-    for key, part in list(parts.items())[:_MOST_BLOCKS]:
-        fixed = "".join(f", {name} {_value(value)}" for name, value in zip(others, key[1:], strict=True))
-        lines += [f"{key[0]}{fixed}", *_block(part, rows, columns)]
-    if len(parts) > _MOST_BLOCKS:
-        lines.append(f"and {len(parts) - _MOST_BLOCKS} more blocks, which the page shows")
+    lines, maps = ["net Sharpe ratio (deflated)"], list(heat_maps(sweep.table, axes))
+    for title, heading, rows in maps[:_MOST_BLOCKS]:
+        cells = [
+            [
+                name,
+                *(
+                    f"{number(one['sharpe_net'], 2)} ({number(one['deflated_sharpe'], 2, unknown='?')})"
+                    for one in row
+                ),
+            ]
+            for name, row in rows
+        ]
+        lines += [title, *text_table(cells, heading)]
+    if len(maps) > _MOST_BLOCKS:
+        lines.append(f"and {len(maps) - _MOST_BLOCKS} more blocks, which the page shows")
     return "\n".join((*lines, *said))
-
-
-def _block(part: pl.DataFrame, rows: Axis, columns: Axis | None) -> list[str]:
-    cells = {
-        (repr(row[rows.name]), None if columns is None else repr(row[columns.name])): (
-            "unknown"
-            if row["sharpe_net"] is None
-            else f"{row['sharpe_net']:.2f} ({row['deflated_sharpe']:.2f})"
-            if row["deflated_sharpe"] is not None
-            else f"{row['sharpe_net']:.2f} (?)"
-        )
-        for row in part.iter_rows(named=True)
-    }
-    values = (None,) if columns is None else columns.values
-    corner = rows.name if columns is None else f"{rows.name} \\ {columns.name}"
-    width = max(len(corner), *(len(_value(value)) for value in rows.values)) + 2
-    heads = "" if columns is None else "".join(f"{_value(value):>15}" for value in values)
-    lines = [f"  {corner:<{width}}{heads}"]
-    for row in rows.values:
-        written = [cells[repr(row), None if columns is None else repr(value)] for value in values]
-        lines.append(f"  {_value(row):<{width}}" + "".join(f"{cell:>15}" for cell in written))
-    return lines
 
 
 def sweep_json(sweep: Sweep, axes: Sequence[Axis], said: Sequence[str], place: str) -> str:
@@ -371,5 +377,6 @@ def sweep_json(sweep: Sweep, axes: Sequence[Axis], said: Sequence[str], place: s
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def _value(value: object) -> str:
+def write_value(value: object) -> str:
+    """Write a value of an axis."""
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

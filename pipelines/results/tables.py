@@ -60,10 +60,6 @@ class Column:
         """Label with its unit, as in ``turnover % / session``."""
         return f"{self.label} {self.unit}".strip()
 
-    def format(self, value: Any) -> str:  # noqa: ANN401 (a cell of any type)
-        """Write a value for a page (`Kind.page`)."""
-        return self.kind.page(value)
-
     def text(self, value: Any) -> str:  # noqa: ANN401 (a cell of any type)
         """Write a value for a terminal (`Kind.text`)."""
         return self.kind.text(value)
@@ -71,12 +67,6 @@ class Column:
     @property
     def contract(self) -> dy.Column:
         """The column as dataframely checks it."""
-        types: Mapping[pl.DataType, type[Any]] = {
-            pl.String(): dy.String,
-            pl.Int64(): dy.Int64,
-            pl.Date(): dy.Date,
-            pl.Boolean(): dy.Bool,
-        }
         if self.dtype.is_float():
             kind = dy.Float32 if self.dtype == pl.Float32 else dy.Float64
             return kind(nullable=True, allow_inf=True)
@@ -84,6 +74,7 @@ class Column:
             return dy.Enum(VERDICTS)
         if self.dtype == pl.List:
             return dy.List(dy.String(), nullable=True)
+        types = {pl.String(): dy.String, pl.Int64(): dy.Int64, pl.Date(): dy.Date, pl.Boolean(): dy.Bool}
         contract: dy.Column = types[self.dtype](nullable=self.name not in KEYS)
         return contract
 
@@ -365,6 +356,10 @@ class ResultTable:
         known = rows.with_columns(pl.col(floats).fill_nan(None))
         checked: pl.DataFrame = contract.validate(known.select(names), cast=True)
         return checked.hstack(known.select(further)) if further else checked
+
+    def of(self, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+        """Make the table of rows that hold its columns and others, which are left out."""
+        return self.frame({name: row[name] for name in self.columns if name in row} for row in rows)
 
 
 def _table(name: str, meaning: str, columns: str, *others: Column) -> ResultTable:

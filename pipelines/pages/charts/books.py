@@ -27,6 +27,7 @@ from pipelines.pages.figure import (
     names_axis,
     over_time,
     points_per_line,
+    scatter,
     short,
     thin,
     zero_axis,
@@ -65,11 +66,10 @@ def net_asset_value(
             path = thin(path.with_columns(drawdown=pl.col("y") / pl.col("y").cum_max() - 1), limit)
             extremes += path["y"].to_list()
             group: dict[str, Any] = {"legendgroup": model, "visible": shown}
-            look = {"color": style.colour, "dash": style.dash}
             width = 2.6 if model == best else 1.6
             views[view] += [len(traces), len(traces) + 1]
-            traces.append(line(path, model, style, "%{y:.3f}", **group, line=look | {"width": width}))
-            below = {**group, "yaxis": "y2", "showlegend": False, "line": look | {"width": 1.2}}
+            traces.append(line(path, model, style, "%{y:.3f}", **group, line=style.line(width)))
+            below = {**group, "yaxis": "y2", "showlegend": False, "line": style.line(1.2)}
             traces.append(line(path.select("date", y="drawdown"), model, style, "%{y:.1%}", **below))
             if model == best and not shown:
                 views["net of costs"].append(len(traces))
@@ -179,17 +179,14 @@ def _with_band(  # noqa: PLR0917
 ) -> Figure:
     traces: list[Trace] = []
     for model, frame in paths.items():
-        path, style, chosen = (
-            thin(frame.drop_nulls("y"), points_per_line(len(paths))),
-            styles[model],
-            model == shown[0],
-        )
+        style, chosen = styles[model], model == shown[0]
+        path = thin(frame.drop_nulls("y"), points_per_line(len(paths)))
         if path.is_empty():
             continue
         if chosen:
             traces.append(band(path, Z * path["error"], model, style))
-        look = {"color": style.colour, "dash": style.dash, "width": 2.4 if chosen else 1.4}
-        group = {"legendgroup": model, "line": look, "visible": True if model in shown else "legendonly"}
+        look = {"line": style.line(2.4 if chosen else 1.4), "legendgroup": model}
+        group = look | {"visible": True if model in shown else "legendonly"}
         traces.append(line(path, model, style, f"%{{y:{form}}}", **group))
     percent = {"tickformat": ".1~%"} if form.endswith("%") else {}
     return draw(title, 260, traces, over_time(zero_axis(label, **percent)))
@@ -208,25 +205,11 @@ def exposure_ranges(frame: pl.DataFrame, title: str, label: str) -> Figure:
     for name, low, high in zip(names, rows["low"].to_list(), rows["high"].to_list(), strict=True):
         spans += [low, high, None]
         places += [name, name, None]
-    traces: list[Trace] = [
-        {
-            "type": "scatter",
-            "x": spans,
-            "y": places,
-            "mode": "lines",
-            "line": {"color": "#9fb3c8", "width": 7},
-            "name": "lowest to highest session",
-            "hoverinfo": "skip",
-        },
-        {
-            "type": "scatter",
-            "x": floats(rows["mean"]),
-            "y": names,
-            "mode": "markers",
-            "marker": {"color": INK, "size": 8, "symbol": "diamond"},
-            "name": "mean",
-            "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
-        },
+    ranges = {"name": "lowest to highest session", "line": {"color": "#9fb3c8", "width": 7}}
+    dot = {"name": "mean", "marker": {"color": INK, "size": 8, "symbol": "diamond"}}
+    traces = [
+        scatter(spans, places, **ranges, hoverinfo="skip"),
+        scatter(floats(rows["mean"]), names, "markers", **dot, hovertemplate="%{y}: %{x:.3f}<extra></extra>"),
     ]
     ends = [0.0, *(value for name in ("mean", "low", "high") for value in rows[name].drop_nulls())]
     room = 0.05 * (max(ends) - min(ends) or 1.0)
@@ -291,16 +274,15 @@ def _added_up(rest: pl.DataFrame, noun: str) -> pl.DataFrame:
 def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, LineStyle]) -> Figure:
     """Draw the net Sharpe ratio against the capital, which is on a logarithmic axis."""
     capital = frame["capital"].cast(pl.Float64).to_list()
-    traces: list[Trace] = [
-        {
-            "type": "scatter",
-            "x": rows["capital"].cast(pl.Float64).to_list(),
-            "y": rows["sharpe_net"].cast(pl.Float64).to_list(),
-            "mode": "lines+markers",
-            "name": short(model),
-            "line": {"color": style.colour, "dash": style.dash, "width": 2},
-            "hovertemplate": "%{y:.2f} at %{x:.3s}",
-        }
+    traces = [
+        scatter(
+            rows["capital"].cast(pl.Float64).to_list(),
+            rows["sharpe_net"].cast(pl.Float64).to_list(),
+            "lines+markers",
+            name=short(model),
+            line=style.line(),
+            hovertemplate="%{y:.2f} at %{x:.3s}",
+        )
         for model, style, rows in by_model(frame, styles, order="capital")
     ]
     decades = range(math.floor(math.log10(min(capital))), math.ceil(math.log10(max(capital))) + 1)

@@ -28,6 +28,7 @@ from pipelines.pages.figure import (
     matrix,
     names_axis,
     safe,
+    scatter,
     short,
     thin,
     whiskers,
@@ -67,17 +68,10 @@ def edge_roc(roc: pl.DataFrame, auc: Mapping[str, float]) -> Figure:
         method, curve = str(part["method"][0]), thin(part, 300)
         colour = METHODS[method][1] if method in ("shap", "attention", "random") else next(spare)
         look = {"color": colour, "width": 2.5, "dash": "dot" if method == "random" else "solid"}
-        traces.append(
-            {
-                "type": "scatter",
-                "x": floats(curve["fpr"]),
-                "y": floats(curve["tpr"]),
-                "mode": "lines",
-                "name": f"{short(method)} (AUC {auc[method]:.2f})" if method in auc else short(method),
-                "line": look,
-                "hovertemplate": "true positive rate %{y:.0%} at false positive rate %{x:.0%}",
-            }
-        )
+        name = f"{short(method)} (AUC {auc[method]:.2f})" if method in auc else short(method)
+        hover = "true positive rate %{y:.0%} at false positive rate %{x:.0%}"
+        ends = (floats(curve["fpr"]), floats(curve["tpr"]))
+        traces.append(scatter(*ends, name=name, line=look, hovertemplate=hover))
     x = axis("false positive rate (share of other pairs)", range=[-0.01, 1.01], tickformat=".0%")
     y = axis("true positive rate", range=[-0.01, 1.03], tickformat=".0%")
     return draw("Planted edges recovered", 400, traces, {"xaxis": x, "yaxis": y})
@@ -189,15 +183,8 @@ def one_forecast(example: pl.DataFrame, model: str, unit: str, factor: float = 1
         "connector": {"line": {"color": ZERO, "width": 1}},
         "hovertemplate": "%{y}<extra></extra>",
     }
-    ranges: Trace = {
-        "type": "scatter",
-        "x": levels[1:],
-        "y": written[1:-1],
-        "mode": "markers",
-        "marker": {"size": 1, "color": INK},
-        "error_x": whiskers(pl.Series(errors, dtype=pl.Float64)),
-        "hoverinfo": "skip",
-    }
+    error = {"error_x": whiskers(pl.Series(errors, dtype=pl.Float64)), "hoverinfo": "skip"}
+    ranges = scatter(levels[1:], written[1:-1], "markers", marker={"size": 1, "color": INK}, **error)
     layout = {
         "margin": {"l": 56, "r": 20, "t": 14, "b": 44},
         "xaxis": axis(f"forecast ({unit})", zeroline=True, range=[min(ends) - room, max(ends) + room]),
@@ -216,18 +203,11 @@ def removal_curves(curves: pl.DataFrame, over: str) -> Figure:
         for method, (name, colour, dash) in METHODS.items():
             rows = curves.filter((pl.col("removal") == removal) & (pl.col("method") == method)).sort("share")
             if not rows.is_empty():
-                traces.append(
-                    {
-                        "type": "scatter",
-                        "x": floats(rows["share"]),
-                        "y": floats(rows["cumulative"]),
-                        "mode": "lines+markers",
-                        "name": name,
-                        "line": {"color": colour, "width": 2.5, "dash": dash},
-                        "visible": not views,  # the others are views
-                        "hovertemplate": "%{y:.0%} of the change after %{x:.0%} of the " + safe(over),
-                    }
-                )
+                ends = (floats(rows["share"]), floats(rows["cumulative"]), "lines+markers")
+                hover = "%{y:.0%} of the change after %{x:.0%} of the " + safe(over)
+                look = {"name": name, "line": {"color": colour, "width": 2.5, "dash": dash}}
+                # the other removals are views
+                traces.append(scatter(*ends, **look, visible=not views, hovertemplate=hover))
         views[_REMOVALS.get(removal, removal)] = tuple(range(first, len(traces)))
     x = axis(f"share of the {safe(over)} removed", tickformat=".0%", range=[-0.02, 1.02])
     y = axis("cumulative share of the change", tickformat=".0%", range=[-0.02, 1.04])
@@ -242,20 +222,18 @@ def agreement_with_shap(agreement: pl.DataFrame, title: str = "Rank correlation 
         for over, method in agreement.select("over", "method").iter_rows()
     ]
     sides = (agreement["high"] - agreement["value"], agreement["value"] - agreement["low"])
-    points: Trace = {"type": "scatter", "y": names, "mode": "markers"}
-    measured = points | {
-        "x": floats(agreement["value"]),
-        "name": "measured",
-        "marker": {"size": 10, "color": BLUE},
-        "error_x": whiskers(*(side.fill_nan(0.0) for side in sides)),
-        "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
-    }
-    null = points | {
-        "x": floats(agreement["null"]),
-        "name": "null",
-        "marker": {"size": 11, "color": MUTED, "symbol": "circle-open", "line": {"width": 2}},
-        "hovertemplate": "%{y}, null: %{x:.2f}<extra></extra>",
-    }
+    measured = scatter(
+        floats(agreement["value"]),
+        names,
+        "markers",
+        name="measured",
+        marker={"size": 10, "color": BLUE},
+        error_x=whiskers(*(side.fill_nan(0.0) for side in sides)),
+        hovertemplate="%{y}: %{x:.2f}<extra></extra>",
+    )
+    ring = {"size": 11, "color": MUTED, "symbol": "circle-open", "line": {"width": 2}}
+    shown = {"name": "null", "marker": ring, "hovertemplate": "%{y}, null: %{x:.2f}<extra></extra>"}
+    null = scatter(floats(agreement["null"]), names, "markers", **shown)
     x = axis("mean Spearman correlation over forecasts", zeroline=True, range=[-1.02, 1.02])
     layout = {"xaxis": x, "yaxis": names_axis(autorange="reversed")}
     return draw(title, 110 + 30 * len(names), [measured, null], layout)
@@ -269,16 +247,15 @@ def weight_of_past_days(days: pl.DataFrame) -> Figure:
         if not rows.is_empty():
             sides = (rows["high"] - rows["weight"], rows["weight"] - rows["low"])
             traces.append(
-                {
-                    "type": "scatter",
-                    "x": rows["day"].to_list(),
-                    "y": floats(rows["weight"]),
-                    "mode": "lines+markers",
-                    "name": f"{regime} days",
-                    "line": {"color": colour, "width": 3 if regime == "all" else 1.6},
-                    "error_y": whiskers(*(side.fill_nan(0.0) for side in sides), thickness=1, color=colour),
-                    "hovertemplate": "day %{x}: %{y:.3f}",
-                }
+                scatter(
+                    rows["day"].to_list(),
+                    floats(rows["weight"]),
+                    "lines+markers",
+                    name=f"{regime} days",
+                    line={"color": colour, "width": 3 if regime == "all" else 1.6},
+                    error_y=whiskers(*(side.fill_nan(0.0) for side in sides), thickness=1, color=colour),
+                    hovertemplate="day %{x}: %{y:.3f}",
+                )
             )
     null = float(days["null"][0])
     look = {"color": MUTED, "width": 1.5, "dash": "dash"}
@@ -344,32 +321,16 @@ def peer_network(
     notes += [
         _name(firm, at[firm], borders.get(firm, UNKNOWN), 1 if colours is None else 2) for firm in firms
     ]
-    traces: list[Trace] = [
-        {
-            "type": "scatter",
-            "x": [None],
-            "y": [None],
-            "mode": "lines",
-            "line": {"color": colour, "width": 3},
-            "name": title,
-        }
+    traces = [
+        scatter([None], [None], line={"color": colour, "width": 3}, name=title)
         for title, colour, value in (("within a group", BLUE, True), ("across groups", VERMILION, False))
         if (frame["same_group"] == value).any()
     ]
-    traces.append(
-        {
-            "type": "scatter",
-            "x": [float(at[firm][0]) for firm in firms],
-            "y": [float(at[firm][1]) for firm in firms],
-            "mode": "markers",
-            "marker": {"size": 24, "opacity": 0},
-            "text": [
-                f"{short(firm)}: leads {graph.out_degree(firm)}, follows {graph.in_degree(firm)}"
-                for firm in firms
-            ],
-            "hovertemplate": "%{text}<extra></extra>",
-        }
-    )
+    degrees = [(short(firm), graph.out_degree(firm), graph.in_degree(firm)) for firm in firms]
+    shown = {"marker": {"size": 24, "opacity": 0}, "hovertemplate": "%{text}<extra></extra>"}
+    x, y = ([float(at[firm][side]) for firm in firms] for side in (0, 1))
+    text = [f"{firm}: leads {out}, follows {into}" for firm, out, into in degrees]
+    traces.append(scatter(x, y, "markers", text=text, **shown))
     frozen = dict.fromkeys(("showgrid", "zeroline", "showline", "showticklabels", "automargin"), False)
     layout = {
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},

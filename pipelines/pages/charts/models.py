@@ -23,6 +23,7 @@ from pipelines.pages.figure import (
     names_axis,
     over_time,
     points_per_line,
+    scatter,
     short,
     thin,
     whiskers,
@@ -78,24 +79,17 @@ def share_of_ceiling(ladder: pl.DataFrame, styles: Mapping[str, LineStyle], ceil
         "yaxis": names_axis(),
         **_true_mean(ceiling_ic),
     }
-    return draw(
-        "Test rank IC against that of the true mean", 110 + 28 * max(frame.height, 2), [trace], layout
-    )
+    title = "Test rank IC against that of the true mean"
+    return draw(title, 110 + 28 * max(frame.height, 2), [trace], layout)
 
 
 def _true_mean(value: float) -> dict[str, Any]:
     """A dashed vertical line at the IC of the true conditional mean."""
     look = {"color": INK, "width": 2, "dash": "dash"}
     shape = {"type": "line", "x0": value, "x1": value, "y0": 0, "y1": 1, "yref": "paper", "line": look}
-    place = {
-        "x": value,
-        "y": 1.0,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "xanchor": "right",
-        "showarrow": False,
-    }
-    return {"shapes": [shape], "annotations": [place | {"text": f"true mean {value:.3f}"}]}
+    place = {"x": value, "y": 1.0, "yref": "paper", "yanchor": "bottom", "xanchor": "right"}
+    text = {"showarrow": False, "text": f"true mean {value:.3f}"}
+    return {"shapes": [shape], "annotations": [place | text]}
 
 
 def validation_against_test(ladder: pl.DataFrame, styles: Mapping[str, LineStyle]) -> Figure:
@@ -103,19 +97,14 @@ def validation_against_test(ladder: pl.DataFrame, styles: Mapping[str, LineStyle
     traces: list[Trace] = []
     for row in ladder.reverse().iter_rows(named=True):
         colour, name = styles[row["model"]].colour, short(row["model"])
-        marker = {"size": 11, "symbol": ["circle-open", "circle"], "color": colour}
-        traces.append(
-            {
-                "type": "scatter",
-                "x": [row["valid_rank_ic"], row["rank_ic"]],
-                "y": [name, name],
-                "mode": "lines+markers",
-                "line": {"color": colour, "width": 2},
-                "marker": marker | {"line": {"width": 2, "color": colour}},
-                "text": ["validation", "test"],
-                "hovertemplate": f"{name}, %{{text}}: %{{x:.4f}}<extra></extra>",
-            }
-        )
+        edge = {"width": 2, "color": colour}
+        marker = {"size": 11, "symbol": ["circle-open", "circle"], "color": colour, "line": edge}
+        shown = {
+            "text": ["validation", "test"],
+            "hovertemplate": f"{name}, %{{text}}: %{{x:.4f}}<extra></extra>",
+        }
+        ends = [row["valid_rank_ic"], row["rank_ic"]]
+        traces.append(scatter(ends, [name, name], "lines+markers", line=edge, marker=marker, **shown))
     layout = {"xaxis": zero_axis(_CORRELATION), "yaxis": names_axis()}
     title = "Rank IC on validation (hollow) and on test (filled)"
     return draw(title, 80 + 28 * ladder.height, traces, layout)
@@ -132,8 +121,8 @@ def cumulative_rank_ic(
         if rows.select(daily.is_null().all()).item():
             continue  # without any rank IC, a flat line would look like a measured zero
         path = thin(rows.with_columns(y=daily.fill_null(0.0).cum_sum()), points_per_line(len(parts)))
-        look = {"color": style.colour, "dash": style.dash, "width": 2.6 if model == best else 1.6}
-        traces.append(line(path, model, style, "%{y:.2f}", line=look))
+        width = 2.6 if model == best else 1.6
+        traces.append(line(path, model, style, "%{y:.2f}", line=style.line(width)))
     y = axis("sum of daily rank ICs", zeroline=True)
     return draw("Cumulative rank IC on the test sessions", 340, traces, over_time(y))
 
@@ -194,17 +183,16 @@ def _between(place: float) -> str:
 def ic_decay(decay: pl.DataFrame, by: str, title: str, styles: Mapping[str, LineStyle]) -> Figure:
     """Draw the mean rank IC against ``by`` (horizon or delay), with 95% intervals from its t-statistic."""
     order = [str(value) for value in decay[by].unique().sort()]
-    traces: list[Trace] = [
-        {
-            "type": "scatter",
-            "x": [str(value) for value in rows[by]],
-            "y": floats(rows["rank_ic"]),
-            "mode": "lines+markers",
-            "name": short(model),
-            "line": {"color": style.colour, "width": 2, "dash": style.dash},
-            "error_y": whiskers(1.96 * (rows["rank_ic"] / rows["rank_ic_t"]).abs(), thickness=1),
-            "hovertemplate": "%{y:.4f}",
-        }
+    traces = [
+        scatter(
+            [str(value) for value in rows[by]],
+            floats(rows["rank_ic"]),
+            "lines+markers",
+            name=short(model),
+            line=style.line(),
+            error_y=whiskers(1.96 * (rows["rank_ic"] / rows["rank_ic_t"]).abs(), thickness=1),
+            hovertemplate="%{y:.4f}",
+        )
         for model, style, rows in by_model(decay, styles, order=by)
     ]
     x = axis(f"{by} (sessions)", type="category", categoryorder="array", categoryarray=order)
@@ -221,15 +209,9 @@ def sharpe(rows: pl.DataFrame, styles: Mapping[str, LineStyle], title: str) -> F
     error = whiskers(
         (rows["sharpe_upper"] - value).to_list(), (value - rows["sharpe_lower"]).to_list(), color=MUTED
     )
-    trace: Trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": value.to_list(),
-        "y": names,
-        "marker": {"size": 12, "color": [styles[name].colour for name in rows["model"]]},
-        "error_x": error,
-        "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
-    }
+    marker = {"size": 12, "color": [styles[name].colour for name in rows["model"]]}
+    hover = {"hovertemplate": "%{y}: %{x:.2f}<extra></extra>"}
+    trace = scatter(value.to_list(), names, "markers", marker=marker, error_x=error, **hover)
     at = {"x": 1.0, "xref": "paper", "xanchor": "left", "showarrow": False, "align": "left"}
     shares = rows.select("probabilistic_sharpe", "deflated_sharpe").iter_rows()
     notes = [
@@ -258,18 +240,8 @@ def fold_timeline(folds: pl.DataFrame) -> Figure:
             for start, end in spans:
                 x += [str(start), str(end), None]
                 y += [name, name, None]
-        traces.append(
-            {
-                "type": "scatter",
-                "x": x,
-                "y": y,
-                "mode": "lines",
-                "connectgaps": False,
-                "name": title,
-                "line": {"color": colour, "width": 12},
-                "hovertemplate": f"%{{y}}, {title}: %{{x}}<extra></extra>",
-            }
-        )
+        look = {"name": title, "line": {"color": colour, "width": 12}, "connectgaps": False}
+        traces.append(scatter(x, y, **look, hovertemplate=f"%{{y}}, {title}: %{{x}}<extra></extra>"))
     layout = {"xaxis": axis("session", type="date"), "yaxis": names_axis(range=[frame.height - 0.4, -0.6])}
     return draw("Walk-forward folds", 80 + 24 * max(frame.height, 2), traces, layout)
 
@@ -281,22 +253,21 @@ def learning_curves(learning: pl.DataFrame, styles: Mapping[str, LineStyle]) -> 
         for model, style, rows in by_model(learning, styles, order="epoch"):
             if rows[column].fill_nan(None).is_null().all():
                 continue
-            group = {"type": "scatter", "name": short(model), "legendgroup": model, "mode": "lines"}
+            group = {"name": short(model), "legendgroup": model}
             value = pl.col(column).cast(pl.Float64).fill_nan(None)
             median = rows.group_by("epoch").agg(value.median(), fits=pl.len()).sort("epoch")
             # fits stop at different epochs: a median over the few longest ones would distort the curve
             median = median.filter(pl.col("fits") * 2 >= pl.col("fits").max())
-            thick = {"color": style.colour, "width": 2.5, "dash": style.dash}
-            of_median = {"x": floats(median["epoch"]), "y": floats(median[column]), "line": thick}
-            traces.append(group | of_median | {"hovertemplate": "%{y:.4f}"})
+            ends = (floats(median["epoch"]), floats(median[column]))
+            traces.append(scatter(*ends, **group, line=style.line(2.5), hovertemplate="%{y:.4f}"))
             # all fits as one line, which is interrupted after each of them
             fits = rows.partition_by("fold", "seed", maintain_order=True)
             gap = pl.DataFrame(schema={"epoch": pl.Float32, column: pl.Float32}).clear(1)
             single = [fit.select("epoch", column).cast(pl.Float32) for fit in fits]
             broken = pl.concat([part for fit in single for part in (fit, gap)])
-            hidden = {"opacity": 0.3, "showlegend": False, "hoverinfo": "skip"}
-            fine = {"line": {"color": style.colour, "width": 0.8}, **hidden}
-            traces.append(group | {"x": floats(broken["epoch"]), "y": floats(broken[column])} | fine)
+            fine = {"line": {"color": style.colour, "width": 0.8}, "opacity": 0.3}
+            hidden = {"showlegend": False, "hoverinfo": "skip"}
+            traces.append(scatter(floats(broken["epoch"]), floats(broken[column]), **group, **fine, **hidden))
         if traces:
             layout = {"hovermode": "x unified", "xaxis": axis("epoch"), "yaxis": axis(title.lower())}
             yield draw(f"{title} by epoch", 340, traces, layout)

@@ -107,8 +107,9 @@ function showModel(model) {
   state.sector = -1;
   setDate(model.dates.length - 1);
   recall();
-  showVerdict(model);
-  showTiles(model);
+  document.querySelectorAll("[data-model]").forEach(function (part) {
+    part.hidden = page.models[Number(part.dataset.model)] !== model;
+  });
   refresh();
   showNetwork(model, state, choose);
 }

@@ -347,7 +347,12 @@ def test_the_verdict_on_attention_has_its_intervals_and_every_map_says_what_it_d
         "Attention usable as an explanation, over days: no, but near inconclusive; over peers: inconclusive."
     )
     assert words in page
-    for bounds in ("0.3 to 0.5", "0.75 to unbounded", "at least 0.5, fails below 0.3", "0.002 to 0.02"):
+    for bounds in (
+        "0.30 to 0.50",
+        "0.75 to unbounded",
+        "at least 0.50, fails below 0.30",
+        "0.0020 to 0.0200",
+    ):
         assert f"<td>{bounds}</td>" in page
     captions = dict(
         re.findall("<figure><h4>(Attention .*?)</h4>.*?<figcaption>(.*?)</figcaption>", page, re.S)

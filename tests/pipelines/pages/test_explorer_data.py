@@ -85,7 +85,6 @@ def test_every_stored_value_is_in_the_page_with_its_date_leader_and_follower(run
     stored = tables["dated_firms"].filter(pl.col("ticker") == HOSTILE).sort("date")["forecast"]
     np.testing.assert_allclose(forecasts[:, payload["firms"].index(HOSTILE)], stored.to_numpy(), rtol=1e-6)
     assert payload["interval"] == pytest.approx(3.182, abs=1e-3)  # Student's t with 3 degrees of freedom
-    assert payload["network"][2]["value"] is None
 
 
 def test_values_are_basis_points_unless_ranks_are_forecast(run: Run, tiny: dict[str, Any]) -> None:

@@ -290,7 +290,7 @@ def test_trials_list_and_show_say_what_counts_and_why(
     first = noise_of(settings).equity.filter(pl.col("book") == "top_1")["excess_net"].to_numpy()
     annual = sharpe(first, 365)  # the dates of the test have no weekends
     assert f"{N} sessions, net Sharpe ratio {annual:.2f}" in shown_one.out
-    assert "hypotheses  peers lead" in shown_one.out
+    assert "hypotheses peers lead" in " ".join(shown_one.out.split())
     assert "kind: top_k_long_only" in shown_one.out
     wrong = peerglass("trials", "show", "nothing", *place)
     assert wrong.code == 2
