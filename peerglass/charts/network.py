@@ -32,6 +32,7 @@ from pipelines.pages.figure import (
     matrix,
     names_axis,
     safe,
+    scatter,
     short,
     whiskers,
     zero_axis,
@@ -133,15 +134,8 @@ def peer_network(network: PeerNetwork, n_edges: int = 40) -> go.Figure:
     colours = dict(zip([group for group, _ in counted.most_common(_GROUPS)], PALETTE, strict=False))
     borders = {firm: colours.get(group, UNKNOWN) for firm, group in groups.items()}
     drawn = explained.peer_network(edges, network.model, n_edges, borders)
-    legend: list[Trace] = [
-        {
-            "type": "scatter",
-            "x": [None],
-            "y": [None],
-            "mode": "markers",
-            "name": short(group),
-            "marker": {"color": colour, "size": 10},
-        }
+    legend = [
+        scatter([None], [None], "markers", name=short(group), marker={"color": colour, "size": 10})
         for group, colour in [*colours.items(), ("other or unknown", UNKNOWN)]
     ]
     hidden = [{**trace, "showlegend": False} for trace in drawn.traces]
@@ -162,21 +156,17 @@ def attention_and_weights(network: PeerNetwork) -> go.Figure:
     traces: list[Trace] = []
     for found, name, colour in ((False, "not found", ZERO), (True, "found", BLUE)):
         rows = edges.filter(pl.col("found") == found)
-        traces.append(
-            {
-                "type": "scattergl",
-                "x": rows["attention"].to_list(),
-                "y": rows["weight"].to_list(),
-                "mode": "markers",
-                "name": name,
-                "marker": {"size": 5, "color": colour, "opacity": 0.7},
-                "text": [
-                    f"{safe(leader)} \u2192 {safe(follower)}"
-                    for leader, follower in rows.select("leader", "follower").iter_rows()
-                ],
-                "hovertemplate": "%{text}: attention %{x:.3g}, weight %{y:.3g}<extra></extra>",
-            }
+        pairs = rows.select("leader", "follower").iter_rows()
+        points = scatter(
+            rows["attention"].to_list(),
+            rows["weight"].to_list(),
+            "markers",
+            name=name,
+            marker={"size": 5, "color": colour, "opacity": 0.7},
+            text=[f"{safe(leader)} \u2192 {safe(follower)}" for leader, follower in pairs],
+            hovertemplate="%{text}: attention %{x:.3g}, weight %{y:.3g}<extra></extra>",
         )
+        traces.append(points | {"type": "scattergl"})
     layout = {
         "xaxis": axis("mean attention over dates", type="log"),
         "yaxis": axis(f"weight ({network.unit})", type="log"),
@@ -271,32 +261,20 @@ def _changes(network: PeerNetwork, ticker: str, date: dt.date, since: dt.date) -
     names = [short(leader, 12) for leader in rows["leader"]]
     ends = zip(names, rows["before"], rows["now"], strict=True)
     link = [(x, y) for name, one, other in ends for x, y in ((one, name), (other, name), (None, None))]
-    made: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [x for x, _ in link],
-            "y": [y for _, y in link],
-            "hoverinfo": "skip",
-            "line": {"color": ZERO, "width": 2},
-            "showlegend": False,
-        }
-    ]
-    for name, title, colour, symbol in (
-        ("before", since, MUTED, "circle-open"),
-        ("now", date, BLUE, "circle"),
-    ):
+    look = {"hoverinfo": "skip", "line": {"color": ZERO, "width": 2}, "showlegend": False}
+    made = [scatter([x for x, _ in link], [y for _, y in link], **look)]
+    ends_of = (("before", since, MUTED, "circle-open"), ("now", date, BLUE, "circle"))
+    for name, title, colour, symbol in ends_of:
         made.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": str(title),
-                "x": rows[name].to_list(),
-                "y": names,
-                "marker": {"symbol": symbol, "color": colour, "size": 11},
-                "error_x": _errors(rows[f"{name}_error"]),
-                "hovertemplate": f"%{{y}}, {title}: %{{x:.3g}}<extra></extra>",
-            }
+            scatter(
+                rows[name].to_list(),
+                names,
+                "markers",
+                name=str(title),
+                marker={"symbol": symbol, "color": colour, "size": 11},
+                error_x=_errors(rows[f"{name}_error"]),
+                hovertemplate=f"%{{y}}, {title}: %{{x:.3g}}<extra></extra>",
+            )
         )
     return made
 

@@ -68,10 +68,7 @@ _ERRORS = {error.__name__: error for error in (ConfigError, DataError)}
 
 
 def write_page(notebook: Path, target: Path, variables: Mapping[str, str]) -> Path:
-    """Run a notebook in its folder and write it with its outputs as one HTML page.
-
-    A cell that ends with an error leaves no page.
-    """
+    """Run a notebook and write it as one HTML page; a cell that ends with an error leaves no page."""
     for package in ("nbclient", "nbconvert", "ipykernel"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(f"--html needs {package}; run: pip install nbconvert nbclient ipykernel.")

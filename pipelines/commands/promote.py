@@ -62,10 +62,7 @@ def promote(
 
 
 def demote(config: Config, why: str, echo: Callable[[str], None]) -> None:
-    """Make the champion before the current one champion again.
-
-    If MLflow's aliases cannot be set, this is done.
-    """
+    """Make the champion before the current one champion again; MLflow's aliases follow if they can be set."""
     if not why.strip():
         raise ConfigError("A demotion is recorded with a reason; give it with --why TEXT.")
     progress = Progress()

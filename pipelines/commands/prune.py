@@ -54,10 +54,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What a prune removes, and sentences on what it keeps although it was asked for.
-
-    The lake still keeps the data versions of the removed runs in ``forgettable``.
-    """
+    """What a prune removes and keeps, and removed runs whose data versions the lake still keeps."""
 
     removals: tuple[Removal, ...]
     kept: tuple[str, ...]
@@ -151,11 +148,7 @@ def _old_runs(
 
 
 def apply_prune(planned: Pruning, notify: Callable[[str], None]) -> Pruning:
-    """Remove what was planned, each run under its lock; a run that was locked in the meantime is left alone.
-
-    A run is renamed before its files are deleted, so that an interruption leaves no half of it under its
-    name.
-    """
+    """Remove what was planned, each run under its lock, and renamed first, so that no half of it stays."""
     removed: list[Removal] = []
     kept = list(planned.kept)
     for run_id in dict.fromkeys(one.run_id for one in planned.removals):
@@ -304,10 +297,7 @@ _SCORED = {"signals": ("version",), "nights": ("version", "challenger")}
 
 
 def referred_runs(lake: Lake) -> Mapping[str, str]:
-    """Return the runs that the nights of a lake refer to, each with the reason to keep it after its id.
-
-    Signals are never rewritten, and a comparison or an attribution of a past night needs its model.
-    """
+    """Return the runs that the nights of a lake refer to, each with the reason to keep it after its id."""
     reasons: dict[str, str] = {}
     for run_id, reason in (*_with_alias(lake), *_scored(lake)):
         reasons.setdefault(run_id, reason)

@@ -37,10 +37,7 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The newest evaluation of a run: figures of the model that leads on validation, or of the first signal.
-
-    ``delay`` is the first that can be traded.
-    """
+    """Figures of the newest evaluation: of the model that leads on validation, or of the first signal."""
 
     evaluation: str
     model: str
@@ -185,10 +182,7 @@ Details = Mapping[str, Any]
 
 
 def collect_details(owner: Run | MeasuredSignals) -> Details:
-    """Collect what is recorded of a run or of a measured signal file.
-
-    The audit is the last verdict, and the commit that of the last training.
-    """
+    """Collect what is recorded of a run (last audit, commit of the last training) or of a signal file."""
     counted = count_trials(owner.folder.parent, Scope.of(owner.config))
     own = _of_run(owner) if isinstance(owner, Run) else {"record": owner.record.model_dump(mode="json")}
     what = "run" if isinstance(owner, Run) else "file"

@@ -36,10 +36,7 @@ _ENDS = 5  # number of firms shown at the top and at the bottom
 
 @dataclass(frozen=True, slots=True)
 class SignalsOptions:
-    """Options of ``peerglass signals``.
-
-    None is the newest session, the champion's or the only model, no file, and no explanation.
-    """
+    """Options of ``peerglass signals``; without a model or version, the champion's or the only one."""
 
     session: dt.date | None
     model: str | None
@@ -96,10 +93,7 @@ def make_signals(
 
 
 def _version_of_config(config: Config, lake: Lake, options: SignalsOptions) -> ModelVersion:
-    """Choose the version that was asked for, or that the night of the session used, or the champion.
-
-    Without a champion, the newest live run of the config is used.
-    """
+    """The version asked for, that of the session's night, the champion, or the config's newest live run."""
     if options.version is not None:
         try:
             asked = ModelVersion.parse(options.version)
@@ -295,10 +289,7 @@ def _days(days: list[object]) -> str:
 
 
 def explain_differences(lake: Lake, earlier: pl.DataFrame, later: pl.DataFrame) -> Differences:
-    """Compare two revisions of the signals of one session and version, and the data that they were made on.
-
-    Signals compare firms with each other, so a correction of one firm can change the signals of others.
-    """
+    """Compare two revisions of the signals of one session and version, and the data of both."""
     identity = ["config", "session", "version"]
     if not earlier.select(identity).unique().equals(later.select(identity).unique()):
         raise ValueError("two revisions of one session and version are compared; these are of different ones")

@@ -104,10 +104,7 @@ _REQUIRED = ("edges", "dated_edges", "dated_firms", "firms", "groups", "network"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelNetwork:
-    """The tables of one model's network, without their column ``model``.
-
-    ``evidence`` and ``verdict`` may be empty.
-    """
+    """The tables of one model's network, without their column ``model``; the last two may be empty."""
 
     model: str
     edges: pl.DataFrame
@@ -121,10 +118,7 @@ class ModelNetwork:
 
 
 def read_networks(run: Run, model: str | None = None) -> tuple[ModelNetwork, ...]:
-    """Read the peer networks of a run in the order of its config, or that of one model.
-
-    There is at least one.
-    """
+    """Read the peer networks of a run in the order of its config, or that of one model; at least one."""
     if model is not None and model not in run.config.models:
         raise ConfigError(
             f"The run {run.run_id} has no model {model!r}; choose among: {', '.join(run.config.models)}."
@@ -321,13 +315,7 @@ def values(value_E: npt.ArrayLike) -> _Column:
 
 
 def rough_values(value_E: npt.ArrayLike) -> _Column:
-    """Encode errors and shares with two bytes each.
-
-    The numbers are IEEE half precision after division by a power of two.
-
-    The relative error is at most 1 in 2,048 for values that are not smaller than the largest one by a factor
-    of more than 500 million. NaN stays NaN. Infinite values become NaN.
-    """
+    """Encode errors and shares with two bytes each, in half precision after division by a power of two."""
     real_E = np.asarray(value_E, dtype=np.float64)
     finite_E = np.isfinite(real_E)
     largest = float(np.abs(real_E[finite_E]).max(initial=0.0))

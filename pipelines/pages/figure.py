@@ -127,10 +127,7 @@ def draw(
 
 
 def axis(title: str, **changes: object) -> dict[str, Any]:
-    """Describe an axis with a title, which includes the unit, in the style of the pages.
-
-    An axis whose labels speak for themselves, such as dates or names, has no title.
-    """
+    """Describe an axis with a title, which includes the unit; labels that speak for themselves need none."""
     named = {"title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 10}} if title else {}
     look = {"gridcolor": GRID, "zerolinecolor": ZERO, "linecolor": ZERO, "automargin": True}
     return {**named, **look, "tickfont": {"size": 12, "color": INK}, **changes}
@@ -295,11 +292,7 @@ class DatePool:
 
 
 def figure_json(figure: Figure, pool: DatePool) -> str:
-    """Encode a figure as JSON for the script of the page.
-
-    Numbers keep 5 significant digits, long arrays 4 bytes a number (base64, which plotly.js decodes). NaN
-    becomes null. Dates are replaced by their place in the pool.
-    """
+    """Encode a figure for the page: 5 significant digits, long arrays as base64, dates by place."""
     content = {"data": figure.traces, "layout": figure.layout}
     return json.dumps(_encode(content, pool), separators=(",", ":"), allow_nan=False)
 

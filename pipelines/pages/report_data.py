@@ -103,10 +103,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedModel:
-    """The explanation of one model: its tables without the prefix ``explain_``, and its facts.
-
-    Values, weights and errors of the tables ``players``, ``example`` and ``edges`` are in the unit.
-    """
+    """The explanation of one model: its facts and its tables, with values and errors in the unit."""
 
     model: str
     unit: Unit
@@ -193,11 +190,7 @@ class RunReport:
 
 
 def run_report(run: Run, evaluation: StoredEvaluation, dataset: Market, lake: Lake) -> RunReport:
-    """Collect a run's results and one of its evaluations.
-
-    Everything is read from records written when a stage ran, so building the report again gives the same
-    report.
-    """
+    """Collect a run's results and one of its evaluations, from records made when each stage ran."""
     from models.registry import MODELS
 
     events, measured = read_provenance(run), evaluation.record

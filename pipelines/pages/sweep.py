@@ -13,12 +13,7 @@ from pipelines.results.sweeps import Sweep, SweepRecord, heat_maps
 
 
 def render_sweep(sweep: Sweep, axes: Sequence[Axis], record: SweepRecord) -> str:
-    """Render a sweep as one self-contained HTML page.
-
-    The rows of a heat map are the values of the first axis and its columns those of the second; there is one
-    heat map for each signal and each combination of the other axes. Blue is above zero, orange below; the
-    number of each cell is the net Sharpe ratio, and the small one the deflated Sharpe ratio.
-    """
+    """Render a sweep as one page: a cell has the net Sharpe ratio, and the deflated one in small."""
     return Page().render(
         "sweep.jinja",
         title=f"{record.run_id}: sweep of {record.book}",

@@ -54,11 +54,7 @@ def write(value: object, form: Form = "text") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One column of a table: field of the frame, title, form of its values (`write`), group and hint.
-
-    Neighbouring columns with the same ``group`` share a header. ``hint`` is shown when the pointer rests on
-    the title.
-    """
+    """One column of a table; neighbours with the same ``group`` share a header, ``hint`` is a tooltip."""
 
     field: str
     title: str

@@ -34,10 +34,7 @@ _SIGNAL_RULE = (
 
 @dataclass(frozen=True, slots=True)
 class ReportVerdict:
-    """A headline and the evidence for it, as plain text that is not escaped.
-
-    ``best`` is the row of the chosen model in the ladder; None if no model could be chosen.
-    """
+    """A headline and its evidence as plain text, and the chosen model's row of the ladder, if any."""
 
     tone: Literal["good", "caution", "bad"]
     headline: str

@@ -53,11 +53,7 @@ _TABLES = ("figures", "capacity", "factor_alpha", "contributions", "exposures", 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BookView:
-    """One book with the parts of the panel that it covers.
-
-    ``counted`` are its sessions from the first trade to the last session or ruin, and the factors are those
-    of the scores one session before.
-    """
+    """One book with its parts of the panel; factors are those of the scores one session before."""
 
     panel: Panel
     held: slice
@@ -254,11 +250,7 @@ class BookAnalysis:
         self._rows[name] += ({**keys, **row} for row in rows)
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Return the tables of all books that were added (`pipelines.results.tables`).
-
-        Without volumes there is no table ``capacity``, and without a book at the first delay that can be
-        traded no table ``positions``.
-        """
+        """Return the tables of all books; those that need volumes or a tradable delay may be missing."""
         names = [name for name in _TABLES if name != "capacity" or self._has_volume]
         tables = {name: table(name).frame(self._rows[name]) for name in names}
         if self._positions:

@@ -370,10 +370,7 @@ def document(
     verdict: Mapping[str, Any] | None,
     paths: Mapping[str, Path],
 ) -> str:
-    """Format an evaluation as one JSON object: a table is a list of rows, or null if there is none.
-
-    NaN is null.
-    """
+    """Format an evaluation as one JSON object: a table is a list of rows, or null if there is none."""
     record = evaluation.record
     content = {
         "version": VERSION,

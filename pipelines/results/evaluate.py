@@ -38,10 +38,7 @@ _FAR = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Result tables of a backtest (`pipelines.results.tables`).
-
-    ``periods_per_year`` is the number of sessions in a year, which annual figures use.
-    """
+    """Result tables of a backtest; annual figures use ``periods_per_year``."""
 
     ladder: pl.DataFrame
     ic_series: pl.DataFrame

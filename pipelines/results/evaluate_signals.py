@@ -72,10 +72,7 @@ REASONS: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedSignals:
-    """Signals on the cells of the universe, and how the rows of the file were used.
-
-    ``off_sessions`` are dates of the file that are no sessions although prices exist before and after them.
-    """
+    """Signals on the universe, how the rows were used, and dates between the prices' that are no sessions."""
 
     signals: Mapping[str, FloatArray]
     rows: pl.DataFrame
@@ -287,11 +284,7 @@ class PreparedSignals:
 def prepare_signals(
     table: SignalTable, config: Config, progress: Progress, locks: Locks, as_of: str | None = None
 ) -> PreparedSignals:
-    """Place the signals of a file on the market, and guard them against look-ahead.
-
-    A signal dated ``t`` is held to be known at the close of ``t``. The same signals on the same data have the
-    same folder.
-    """
+    """Place the signals of a file, known at the close of their date, on the market, and start their guard."""
     config, added = with_tradable_delay(config)
     lake = open_lake(config, progress.note)
     with progress.stage("prices"):
@@ -321,10 +314,7 @@ def prepare_signals(
 
 
 def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEvaluation:
-    """Evaluate signals side by side and store the evaluation.
-
-    Every book of every signal is recorded as a trial first.
-    """
+    """Evaluate signals side by side and store the evaluation; every book is recorded as a trial first."""
     measured, market, own = prepared.measured, prepared.market, prepared.config
     with progress.stage("backtest"):
         output, tried = measured.folder.parent, prepared.trials
@@ -345,10 +335,7 @@ def signal_tables(
     output: Path,
     tried: Mapping[str, Trial],
 ) -> tuple[dict[str, pl.DataFrame], int]:
-    """Compute the tables of an evaluation of signals, with ``rows``, as `evaluate_trials` does.
-
-    The config must have no models, so that no signal is taken for one.
-    """
+    """Compute the tables of an evaluation of signals, with ``rows``; the config must have no models."""
     forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
     sessions = _sessions_to_cover(placed.signals, market.universe_TN)
     tables, trials = evaluate_trials(
@@ -358,10 +345,7 @@ def signal_tables(
 
 
 def with_tradable_delay(config: Config) -> tuple[Config, tuple[str, ...]]:
-    """Return the config with a delay that can be traded first, and a note if that delay was added.
-
-    Nothing is trained, so measuring at one more delay costs nothing.
-    """
+    """Return the config with a delay that can be traded first, and a note if it was added."""
     delays = config.label.delays
     tradable = min((delay for delay in delays if delay >= 1), default=1)
     others = tuple(delay for delay in delays if delay != tradable)

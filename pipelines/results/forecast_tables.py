@@ -237,10 +237,7 @@ def _sector_rows(measured: list[_Measured], panel: Panel) -> Iterator[dict[str, 
 def horizon_table(
     run: Run, lake: Lake, dataset: Market, dates_T: npt.NDArray[np.bool_]
 ) -> pl.DataFrame | None:
-    """Measure a run's seed ensembles at every horizon on the dates that all models forecast.
-
-    None if no model forecasts shorter horizons than the label's.
-    """
+    """Measure seed ensembles at every horizon; None if no model forecasts shorter ones than the label's."""
     label = run.config.label
     if not label.shorter_horizons:
         return None
@@ -284,10 +281,7 @@ def _rows_of(run: Run, lake: Lake, table: str) -> pl.DataFrame:
 
 
 def quantile_score_table(run: Run, folds: Collection[int]) -> pl.DataFrame | None:
-    """Average the quantile scores of a run over seeds and the folds that all models have, weighted by dates.
-
-    None if no model has quantiles.
-    """
+    """Average quantile scores over seeds and common folds, weighted by dates; None without quantiles."""
     rows: list[dict[str, Any]] = []
     for path in sorted((run.folder / FOLDER).glob("*.json")):
         model, _, rest = path.stem.rpartition("-fold-")

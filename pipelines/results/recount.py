@@ -203,12 +203,7 @@ def _side_by_side(
 def _overfitting(
     own_TV: FloatArray, other_TV: FloatArray, same_V: BoolArray, *, delay: int, trials: int
 ) -> pl.DataFrame | None:
-    """Probability that the best backtest in one half of the sessions disappoints in the other.
-
-    Candidates are the evaluation's books, and then all trials of the ledger under the same assumptions. Only
-    returns that are known on every session of this evaluation count. None for fewer than two candidates or
-    too few sessions.
-    """
+    """PBO of this evaluation's books, and with all trials under the same assumptions on the same sessions."""
     span_T = np.isfinite(own_TV).all(axis=1)
     own_TV, other_TV = own_TV[span_T], other_TV[span_T]
     other_TV = other_TV[:, same_V & np.isfinite(other_TV).all(axis=0)]

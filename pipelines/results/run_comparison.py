@@ -31,10 +31,7 @@ from pipelines.train.trials import Scope
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedModel:
-    """One model of a run, one signal of a measured file, or a model version, as an evaluation measured it.
-
-    ``daily`` has date, ic, and excess_net of the book; null where unknown.
-    """
+    """One model of a run, signal of a file, or model version; ``daily`` has date, ic and excess_net."""
 
     name: str
     run: Run | MeasuredSignals

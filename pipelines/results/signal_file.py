@@ -107,10 +107,7 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
 
 
 def _schema(path: Path) -> tuple[TextFormat, Mapping[str, pl.DataType], pl.LazyFrame]:
-    """Return the format, the types and the rows of a file.
-
-    A column of text is one of numbers if its first values are; if they are missing, all rows are looked at.
-    """
+    """Format, types and rows of a file; a column of text is one of numbers if its first values are."""
     if not path.is_file():
         raise DataError(f"There is no signal file at {path}; check the path.")
     text = recognise_text(path) if is_text(path) else COMMAS

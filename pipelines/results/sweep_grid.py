@@ -30,10 +30,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class VariantSettings:
-    """One combination: the values by axis, and the whole section with them.
-
-    ``assumptions`` are the values of the axes that are no setting of the book.
-    """
+    """One combination: values by axis, those that are no setting of the book, and the whole section."""
 
     values: Mapping[str, Any]
     backtest: BacktestConfig

@@ -89,10 +89,7 @@ def sweep(
     variants: Sequence[VariantSettings],
     trials: int,
 ) -> Sweep:
-    """Measure every variant of every signal, each known at the close of session t.
-
-    ``trials`` count, these variants included.
-    """
+    """Measure every variant of every signal, known at the close of session t; ``trials`` count them."""
     rows: list[dict[str, Any]] = []
     daily: list[pl.Series] = []
     overfitting: list[dict[str, Any]] = []
@@ -330,11 +327,7 @@ def _of_the_best(found: pl.DataFrame, assumed: Sequence[str]) -> Iterator[str]:
 def heat_maps(
     frame: pl.DataFrame, axes: Sequence[Axis]
 ) -> Iterator[tuple[str, list[str], list[tuple[str, list[Row]]]]]:
-    """Title, heading and lines of a map for each signal and each combination of the axes after the second.
-
-    The rows of a map are the values of the first axis and its columns those of the second; a line is the name
-    of its row and the variants.
-    """
+    """Title, heading and lines of a map (values of axis 1 by those of axis 2) for each of the others."""
     rows, columns, others = axes[0], axes[1] if len(axes) > 1 else None, [axis.name for axis in axes[2:]]
     across = ("net Sharpe",) if columns is None else columns.values
     corner = rows.name if columns is None else f"{rows.name} \\ {columns.name}"

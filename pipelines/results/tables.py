@@ -336,10 +336,7 @@ class ResultTable:
         return {name: column.dtype for name, column in self.columns.items() if not column.optional}
 
     def frame(self, rows: pl.DataFrame | Iterable[Mapping[str, Any]], *further: str) -> pl.DataFrame:
-        """Make the table: columns in order, NaN as null, checked against the schema.
-
-        ``further`` are undeclared columns.
-        """
+        """Make the table, checked, in order, with null for NaN; ``further`` names undeclared columns."""
         if not isinstance(rows, pl.DataFrame):
             listed = list(rows)
             rows = (

@@ -64,11 +64,7 @@ def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel
 
 
 def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: int) -> Execution:
-    """Build the price of execution and the participation cap of the sessions ``held``.
-
-    ``held`` may end after the last session of the panel. Prices there are not known, so the price of
-    execution is the close.
-    """
+    """Build price of execution and participation cap of ``held``; after the data, the price is the close."""
     execution = settings.execution
     if execution.price != "close" and delay < 1:
         raise ConfigError(
@@ -100,12 +96,7 @@ def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: i
 def _price_limits(
     execution: ExecutionConfig, panel: Panel, fill_TN: FloatArray | None, held: slice
 ) -> FloatArray | None:
-    """Where the price of execution is at a limit (`at_price_limit`); nowhere after the data.
-
-    The reference is the last close in the shares of the session. On the ex-date of a dividend it is the close
-    over one plus the dividend's yield, which differs from the exchange's by less than the yield times the
-    limit.
-    """
+    """Where the price of execution is at a limit, by the last close in the shares of the session."""
     if execution.price_limit is None and execution.price_limit_file is None:
         return None
     limit_TN = np.full(panel.close_TN.shape, execution.price_limit or np.nan)
@@ -195,10 +186,7 @@ def _estimated(estimator: SpreadEstimator, window: int, panel: Panel) -> FloatAr
 
 
 def dollar_volumes(panel: Panel, window: int) -> FloatArray:
-    """Mean dollar volume of the ``window`` sessions before s, at least half of them known, shape (T + 1, N).
-
-    The last row is that of the session after the data.
-    """
+    """Mean dollar volume of the window before s, at least half known, shape (T + 1, N)."""
     if panel.volume_TN is None:
         raise DataError(
             "backtest.capital is set, but the data have no volume, which market impact and the participation "

@@ -68,10 +68,7 @@ def log_model_versions(
 
 
 def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> None:
-    """Let aliases of a config's registered model name versions; others stay.
-
-    An alias without a version, or with one that the store does not have, is removed.
-    """
+    """Let aliases of a registered model name versions; one without a known version is removed."""
     name = config.name
     with store(config) as client:
         if not client.search_registered_models(f"name = '{name}'", max_results=1):

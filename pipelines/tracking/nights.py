@@ -10,11 +10,13 @@ from pydantic import BaseModel, ConfigDict
 
 from pipelines.config.schema import Config
 from pipelines.tracking.store import (
+    end_run,
     experiment_of,
     log_artifacts,
     log_metrics,
     log_parameters,
     log_tags,
+    milliseconds,
     store,
 )
 
@@ -24,14 +26,10 @@ if TYPE_CHECKING:
 
 _CONFIG_TAG: Final = "peerglass.config"
 _SESSION_TAG: Final = "peerglass.session"
-_ERROR_TAG: Final = "peerglass.error"
 
 
 class TrackedNight(BaseModel):
-    """What the tracking store is told about a night.
-
-    ``tags`` may change with a later attempt, and ``files`` are relative to the folder of the config's nights.
-    """
+    """What the store is told about a night; tags may change later, files are relative to its nights."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,17 +48,12 @@ def log_night(config: Config, night: TrackedNight, nights: Path) -> None:
         experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-nightly")
         known = _run_of(client, experiment, night)
         mlflow_run = known.info.run_id
-        tags = {**night.tags, **({} if night.error is None else {_ERROR_TAG: night.error[:5000]})}
-        log_tags(client, known, tags)
-        if night.error is None and _ERROR_TAG in known.data.tags:
-            client.delete_tag(mlflow_run, _ERROR_TAG)
+        log_tags(client, known, night.tags)
         log_parameters(client, known, {"config": night.config, "session": night.session.isoformat()})
         log_metrics(client, known, {0: night.metrics})
         paths = {place: nights / path for place, path in night.files.items()}
         log_artifacts(client, mlflow_run, {place: path for place, path in paths.items() if path.is_file()})
-        status = "FINISHED" if night.error is None else "FAILED"
-        if known.info.status != status:
-            client.set_terminated(mlflow_run, status=status, end_time=_milliseconds(night.ended_at))
+        end_run(client, known, night.error, night.ended_at)
 
 
 def _run_of(client: MlflowClient, experiment: str, night: TrackedNight) -> MlflowRun:
@@ -72,9 +65,5 @@ def _run_of(client: MlflowClient, experiment: str, night: TrackedNight) -> Mlflo
         return known[0]
     tags = {_CONFIG_TAG: night.config, _SESSION_TAG: session}
     seconds = night.metrics.get("seconds", 0.0)
-    began = _milliseconds(night.ended_at - dt.timedelta(seconds=seconds))
+    began = milliseconds(night.ended_at - dt.timedelta(seconds=seconds))
     return client.create_run(experiment, start_time=began, tags=tags, run_name=session)
-
-
-def _milliseconds(at: dt.datetime) -> int:
-    return round(at.timestamp() * 1000)

@@ -7,12 +7,13 @@ settings are parameters of the parent run under the same id. Metrics per fold ha
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -39,12 +40,14 @@ from pipelines.tracking.store import (
     LAKE_TAG,
     RUN_TAG,
     VERSIONS_TAG,
+    end_run,
     experiment_of,
     flatten,
     log_artifacts,
     log_metrics,
     log_parameters,
     log_tags,
+    milliseconds,
     store,
 )
 
@@ -54,7 +57,6 @@ if TYPE_CHECKING:
 
 _MODEL_TAG = "peerglass.model"
 _PARENT = "-"  # the model tag of the parent
-_ERROR_TAG = "peerglass.error"
 _NOTE_TAG = "mlflow.note.content"  # the description on MLflow's page
 _FILES = ("config.yaml", "report.html", "explorer.html", "audit.json", PROVENANCE)
 _FOLDERS = ("tables", "evaluations", "checkpoints")
@@ -86,10 +88,7 @@ def tracked(run: Run, progress: Progress) -> Iterator[None]:
 
 
 def log_run(run: Run, failed: str | None = None) -> None:
-    """Log the audit, scores, evaluations and files in a run's folder; nothing is logged twice.
-
-    The status is ``FINISHED`` if all tasks (a child: those of its model) are done and there was no error.
-    """
+    """Log what is in a run's folder once; ``FINISHED`` if all tasks are done and there was no error."""
     missing = {model: _missing_of(run, model) for model in run.config.models}
     for model, tasks in missing.items():
         if tasks is None:
@@ -103,13 +102,13 @@ def log_run(run: Run, failed: str | None = None) -> None:
             child = runs.get(model)
             text = describe_model(model, run, evaluations)
             _log_child(client, child, run, model, text)
-            _end(client, child, None if tasks is None else f"Missing: {tasks}.", _ended(run, model))
+            end_run(client, child, None if tasks is None else f"Missing: {tasks}.", _ended(run, model))
             if tasks is None:
                 texts[model] = text
         log_model_versions(client, parent, run, texts)
         all_missing = "; ".join(f"{model}: {tasks}" for model, tasks in missing.items() if tasks is not None)
         error = failed or (f"Missing: {all_missing}." if all_missing else None)
-        _end(client, parent, error, None if failed else _ended(run))
+        end_run(client, parent, error, None if failed else _ended(run))
 
 
 def log_audit(run: Run) -> None:
@@ -139,24 +138,9 @@ def _begin(run: Run) -> None:
             client.update_run(one.info.run_id, status="RUNNING")
 
 
-def _ended(run: Run, model: str | None = None) -> int | None:
-    """When the work on a run, or on one of its models, ended: milliseconds since 1970, None if unknown."""
+def _ended(run: Run, model: str | None = None) -> dt.datetime | None:
+    """When the work on a run, or on one of its models, ended; None if unknown."""
     return began_and_ended(read_provenance(run), model)[1]
-
-
-def _end(client: MlflowClient, known: MlflowRun, error: str | None, at: int | None = None) -> None:
-    """Update the status and error of an MLflow run. A run with unchanged status keeps its end time.
-
-    ``at`` is the end time in milliseconds since 1970; None for now.
-    """
-    mlflow_run = known.info.run_id
-    status = "FINISHED" if error is None else "FAILED"
-    if error is not None:
-        client.set_tag(mlflow_run, _ERROR_TAG, error[:5000])
-    elif _ERROR_TAG in known.data.tags:
-        client.delete_tag(mlflow_run, _ERROR_TAG)
-    if known.info.status != status:
-        client.set_terminated(mlflow_run, status=status, end_time=at)
 
 
 def _log_parent(client: MlflowClient, parent: MlflowRun, run: Run) -> None:
@@ -211,12 +195,10 @@ def _trained(run: Run) -> dict[str, str]:
     trained = [event for event in read_provenance(run) if isinstance(event, TrainingStarted)]
     if not trained:
         return {}
-    return {
-        "git_commit": ", ".join(dict.fromkeys(one.environment.commit for one in trained)),
-        "code": ", ".join(dict.fromkeys(one.environment.code for one in trained)),
-        "device": ", ".join(dict.fromkeys(one.device for one in trained)),
-        "libraries": json.dumps(trained[-1].environment.libraries),
-    }
+    used = [(one.environment.commit, one.environment.code, one.device) for one in trained]
+    different = (", ".join(dict.fromkeys(values)) for values in zip(*used, strict=True))
+    tags = dict(zip(("git_commit", "code", "device"), different, strict=True))
+    return tags | {"libraries": json.dumps(trained[-1].environment.libraries)}
 
 
 def _files(run: Run) -> dict[str, Path]:
@@ -294,9 +276,10 @@ class _Runs:
                 tags["mlflow.parentRunId"] = self.get().info.run_id
             # a run that is tracked only at its end began earlier; MLflow cannot change the time of a start
             began = began_and_ended(read_provenance(self._run))[0]
+            start = None if began is None else milliseconds(began)
             name = self._run.run_id if model == _PARENT else model
             self.known[model] = self._client.create_run(
-                self._experiment, start_time=began, tags=tags, run_name=name
+                self._experiment, start_time=start, tags=tags, run_name=name
             )
         return self.known[model]
 
@@ -322,7 +305,12 @@ def describe_run(run: Run, evaluations: Sequence[StoredEvaluation]) -> str:
         lines.append(tested if run.config.through is None else trained)
     if evaluations:
         newest = evaluations[0]
-        lines += [f"Evaluation `{newest.record.evaluation}`: {newest.record.assumptions}.", _ladder(newest)]
+        delay, book = newest.record.delays[0], next(iter(newest.record.backtest.books))
+        rows = newest.table("ladder").filter(pl.col("delay") == delay).iter_rows(named=True)
+        cells = [f"| {row['model']} | {' | '.join(_figures(row, newest))} |" for row in rows]
+        heading = [f"| model | IC at delay {delay} | net Sharpe, {book} |", "|---|---|---|"]
+        said = f"Evaluation `{newest.record.evaluation}`: {newest.record.assumptions}."
+        lines += [said, "\n".join((*heading, *cells))]
     return "\n\n".join(lines)
 
 
@@ -331,38 +319,23 @@ def describe_model(model: str, run: Run, evaluations: Sequence[StoredEvaluation]
     text = f"Model `{model}` of the run `{run.run_id}`."
     if not evaluations:
         return text
-    newest = evaluations[0]
-    rows = newest.table("ladder").filter(pl.col("model") == model).iter_rows(named=True)
-    results = "; ".join(f"at delay {row['delay']}, {_results(row, newest)}" for row in rows)
-    return f"{text} Evaluation `{newest.record.evaluation}`: {results}." if results else text
+    newest, results = evaluations[0], []
+    book = next(iter(newest.record.backtest.books))
+    for row in newest.table("ladder").filter(pl.col("model") == model).iter_rows(named=True):
+        ic, sharpe = _figures(row, newest)
+        results.append(f"at delay {row['delay']}, IC {ic}, net Sharpe of {book} {sharpe}")
+    return f"{text} Evaluation `{newest.record.evaluation}`: {'; '.join(results)}." if results else text
 
 
-def _ladder(evaluation: StoredEvaluation) -> str:
-    """A Markdown table of the models at the first measured delay."""
-    ladder = evaluation.table("ladder")
-    delay, book = evaluation.record.delays[0], next(iter(evaluation.record.backtest.books))
-    lines = [f"| model | IC at delay {delay} | net Sharpe, {book} |", "|---|---|---|"]
-    for row in ladder.filter(pl.col("delay") == delay).iter_rows(named=True):
-        lines.append(
-            f"| {row['model']} | {_number(row['ic'], 4)} | {_number(row[f'{book}.sharpe_net'], 2)} |"
-        )
-    return "\n".join(lines)
-
-
-def _results(row: dict[str, float | None], evaluation: StoredEvaluation) -> str:
-    book = next(iter(evaluation.record.backtest.books))
-    return f"IC {_number(row['ic'], 4)}, net Sharpe of {book} {_number(row[f'{book}.sharpe_net'], 2)}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "unknown" if value is None else f"{value:.{digits}f}"
+def _figures(row: Mapping[str, Any], evaluation: StoredEvaluation) -> tuple[str, str]:
+    """IC and net Sharpe ratio of the main book in a row of the ladder."""
+    found = (row["ic"], row[f"{next(iter(evaluation.record.backtest.books))}.sharpe_net"])
+    ic, sharpe = ("unknown" if one is None else f"{one:.{n}f}" for one, n in zip(found, (4, 2), strict=True))
+    return ic, sharpe
 
 
 def durations(events: Sequence[Event]) -> dict[str, float]:
-    """Seconds that were spent on a run, by stage, without the pauses between sessions.
-
-    A training session that was killed counts up to its last finished task.
-    """
+    """Seconds spent on a run by stage; a killed training counts up to its last finished task."""
     spent: dict[str, float] = {}
     for before, event in pairwise(events):
         in_session = isinstance(before, TrainingStarted | TaskDone)
@@ -385,28 +358,15 @@ def model_seconds(events: Sequence[Event], model: str) -> dict[int, float]:
     return spent
 
 
-def began_and_ended(events: Sequence[Event], model: str | None = None) -> tuple[int | None, int | None]:
-    """First and last moment of work, on a run or on one of its models, in milliseconds since 1970.
-
-    None if unknown.
-    """
+def began_and_ended(
+    events: Sequence[Event], model: str | None = None
+) -> tuple[dt.datetime | None, dt.datetime | None]:
+    """First and last moment of work, on a run or on one of its models; None if unknown."""
     own = [
-        event
-        for event in events
-        if model is None or isinstance(event, TrainingStarted) or (_is_task(event, model))
+        event for event in events if model is None or (isinstance(event, TaskDone) and event.model == model)
     ]
-    if not own or (model is not None and not any(_is_task(event, model) for event in own)):
-        return None, None
-    last = own[-1] if model is None else [event for event in own if _is_task(event, model)][-1]
-    return _milliseconds(own[0]), _milliseconds(last)
-
-
-def _is_task(event: Event, model: str) -> bool:
-    return isinstance(event, TaskDone) and event.model == model
-
-
-def _milliseconds(event: Event) -> int:
-    return round(event.at.timestamp() * 1000)
+    starts = [event for event in events if isinstance(event, TrainingStarted)]
+    return (min((*starts[:1], own[0]), key=lambda e: e.at).at, own[-1].at) if own else (None, None)
 
 
 _SOURCE_TYPE = "delta_table"  # as MLflow's own class for Delta tables names it
@@ -414,12 +374,7 @@ _MAX_DIGEST = 36
 
 
 def log_datasets(client: MlflowClient, mlflow_run: MlflowRun, run: Run) -> None:
-    """Log the tables that a run reads as its datasets, except those that are logged already.
-
-    A dataset has the table's name. Its digest is made of the first characters of the table's Delta id and of
-    its version (``1f0c9a2b-v7``), so that two runs on the same data show the same digest. Its source holds
-    the path, the version and the whole id, in the form that MLflow's ``DeltaDatasetSource`` reads.
-    """
+    """Log the tables that a run reads as datasets, with a digest of Delta id and version."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     inputs = mlflow_run.inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import logging
@@ -9,7 +10,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -32,12 +33,12 @@ from pipelines.secrets import MASK, redact
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
-    from mlflow.entities import Run as StoredRun
 
 RUN_TAG = "peerglass.run_id"
 VERSIONS_TAG, LAKE_TAG = "table_versions", "lake"
 _MANIFEST = "manifest.json"
 _KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"  # values of MLflow's own pages
+_ERROR_TAG = "peerglass.error"
 _STUDY_TAG, _VALUES_TAG = "peerglass.study", "peerglass.values"
 _LOCKED_SECONDS = 10.0
 """How long a command waits for another process that writes to an SQLite store; a write takes milliseconds."""
@@ -127,11 +128,7 @@ def _create_database(file: str) -> None:
 
 
 def experiment_of(client: MlflowClient, config: Config, name: str) -> str:
-    """Return the id of an experiment; it is created if it does not exist.
-
-    A new experiment is marked as one of machine learning. Otherwise MLflow's page asks what kind it is, and
-    may show the pages for language models.
-    """
+    """Return the id of an experiment; a new one is marked as machine learning, so MLflow does not ask."""
     from mlflow.exceptions import MlflowException
 
     existing = client.get_experiment_by_name(name)
@@ -151,10 +148,7 @@ def experiment_of(client: MlflowClient, config: Config, name: str) -> str:
 def track_trial(
     config: Config, search: str, number: int, values: Mapping[str, Any], score: float | None
 ) -> None:
-    """Log a finished trial of a search as a run of the experiment ``<name>-tune``.
-
-    Without a score it has failed.
-    """
+    """Log a finished trial of a search as a run of ``<name>-tune``; without a score it has failed."""
     with store(config) as client:
         experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-tune")
         tags = {_STUDY_TAG: search, _VALUES_TAG: json.dumps(values)}
@@ -165,33 +159,52 @@ def track_trial(
         client.set_terminated(created.info.run_id, status="FINISHED" if score is not None else "FAILED")
 
 
+def _log(client: MlflowClient, mlflow_run: MlflowRun, kind: str, new: list[Any], size: int = 100) -> None:
+    """Log parameters, tags or metrics, as many in one request as MLflow takes."""
+    log_batch: Callable[..., Any] = client.log_batch
+    for start in range(0, len(new), size):
+        log_batch(mlflow_run.info.run_id, **{kind: new[start : start + size]})
+
+
 def log_parameters(client: MlflowClient, mlflow_run: MlflowRun, values: Mapping[str, Any]) -> None:
     """Log the parameters that a run, as it was read, does not have. MLflow cannot change existing ones."""
     from mlflow.entities import Param
 
     known = mlflow_run.data.params
     new = [Param(key, str(value)[:6000]) for key, value in values.items() if key not in known]
-    for start in range(0, len(new), 100):
-        client.log_batch(mlflow_run.info.run_id, params=new[start : start + 100])
+    _log(client, mlflow_run, "params", new)
 
 
 def log_tags(client: MlflowClient, mlflow_run: MlflowRun, values: Mapping[str, str]) -> None:
-    """Log the tags that a run, as it was read, does not have with the same value, in one request per 100."""
+    """Log the tags that a run, as it was read, does not have with the same value."""
     from mlflow.entities import RunTag
 
     known = mlflow_run.data.tags
     new = [RunTag(key, value) for key, value in values.items() if known.get(key) != value]
-    for start in range(0, len(new), 100):
-        client.log_batch(mlflow_run.info.run_id, tags=new[start : start + 100])
+    _log(client, mlflow_run, "tags", new)
+
+
+def end_run(client: MlflowClient, known: MlflowRun, error: str | None, at: dt.datetime | None = None) -> None:
+    """Update status and error of a run; one with unchanged status keeps the time of its end (None: now)."""
+    mlflow_run = known.info.run_id
+    status = "FINISHED" if error is None else "FAILED"
+    if error is not None:
+        log_tags(client, known, {_ERROR_TAG: error[:5000]})
+    elif _ERROR_TAG in known.data.tags:
+        client.delete_tag(mlflow_run, _ERROR_TAG)
+    if known.info.status != status:
+        client.set_terminated(mlflow_run, status=status, end_time=None if at is None else milliseconds(at))
+
+
+def milliseconds(at: dt.datetime) -> int:
+    """A time as MLflow has it, since 1970."""
+    return round(at.timestamp() * 1000)
 
 
 def log_metrics(
     client: MlflowClient, mlflow_run: MlflowRun, by_step: Mapping[int, Mapping[str, float | None]]
 ) -> None:
-    """Log metrics by step, except non-finite values and values that the run, as it was read, has already.
-
-    Logging the same values again leaves the history of every metric unchanged.
-    """
+    """Log metrics by step, except non-finite values and those that the run has already."""
     from mlflow.entities import Metric
 
     latest, run_id = mlflow_run.data.metrics, mlflow_run.info.run_id
@@ -208,8 +221,7 @@ def log_metrics(
         for key, value in values.items()
         if value is not None and math.isfinite(value) and logged.get((key, step)) != float(value)
     ]
-    for start in range(0, len(new), 1000):
-        client.log_batch(run_id, metrics=new[start : start + 1000])
+    _log(client, mlflow_run, "metrics", new, 1000)
 
 
 def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Path]) -> None:
@@ -286,21 +298,22 @@ def recorded_in_store(config: Config, root: str) -> RecordedVersions:
     return group_by_version(recorded)
 
 
-def _runs(client: MlflowClient) -> list[StoredRun]:
+def _runs(client: MlflowClient) -> Iterator[MlflowRun]:
     """All runs of the store that have recorded versions."""
-    experiments: list[str] = []
+    experiments = [
+        str(one.experiment_id) for one in _pages(lambda token: client.search_experiments(page_token=token))
+    ]
+    if experiments:
+        query = f"tags.`{VERSIONS_TAG}` LIKE '%'"
+        yield from _pages(lambda token: client.search_runs(experiments, query, page_token=token))
+
+
+def _pages(read: Callable[[str | None], Any]) -> Iterator[Any]:
+    """Everything that MLflow gives page by page."""
     token: str | None = None
     while True:
-        page = client.search_experiments(page_token=token)
-        experiments += [str(experiment.experiment_id) for experiment in page]
+        page = read(token)
+        yield from page
         token = page.token
         if not token:
-            break
-    runs: list[StoredRun] = []
-    while experiments:
-        page_of_runs = client.search_runs(experiments, f"tags.`{VERSIONS_TAG}` LIKE '%'", page_token=token)
-        runs += page_of_runs
-        token = page_of_runs.token
-        if not token:
-            break
-    return runs
+            return

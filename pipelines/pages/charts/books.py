@@ -48,10 +48,7 @@ _COSTS = {
 def net_asset_value(
     equity: pl.DataFrame, styles: Mapping[str, LineStyle], book: str, best: str | None
 ) -> Figure:
-    """Draw one book's NAV and drawdown per model; the views are net and gross of costs.
-
-    For the model ``best`` the net view also shows NAV before costs, as a thin dotted line.
-    """
+    """Draw one book's NAV and drawdown per model, net and gross of costs; both at once for ``best``."""
     parts = by_model(equity.filter(pl.col("book") == book), styles)
     limit = points_per_line(4 * len(parts))
     traces: list[Trace] = []
@@ -119,10 +116,7 @@ def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, LineStyle], book: s
 
 
 def trading(book: pl.DataFrame, model: str, style: LineStyle, window: int) -> Figure:
-    """Draw rolling means of turnover and of unfilled orders of one book.
-
-    ``book`` has date, turnover and unfilled (one-way fractions of NAV per session) in order of time.
-    """
+    """Draw rolling means of turnover and of unfilled orders (one-way fractions of NAV) of one book."""
     traces = []
     for name, title, look in (
         ("turnover", "traded", style),
@@ -193,11 +187,7 @@ def _with_band(  # noqa: PLR0917
 
 
 def exposure_ranges(frame: pl.DataFrame, title: str, label: str) -> Figure:
-    """Draw mean exposure as a dot, and its range over sessions as a bar, one row per sector or style.
-
-    ``frame`` has key, mean, low, high in the order from top to bottom. Without a range (null), only the dot
-    is drawn.
-    """
+    """Draw mean exposure as a dot, and its range over sessions as a bar, one row per sector or style."""
     rows = frame.reverse()
     names = [short(key) for key in rows["key"]]
     spans: list[object] = []

@@ -37,10 +37,7 @@ _CORRELATION = "mean daily rank IC (Spearman correlation)"
 
 
 def skill(ladder: pl.DataFrame, styles: Mapping[str, LineStyle], delay: int) -> Figure:
-    """Draw the mean daily IC of the seed ensemble of every model with its 95% interval, at one delay.
-
-    On a simulated market, a dashed line shows the IC of the true conditional mean.
-    """
+    """Draw every model's mean daily IC with its 95% interval, and the true mean's on a simulated market."""
     rows = ladder.with_columns(pl.col("ensemble_ic", "ic_t").fill_nan(None)).reverse()
     pairs = rows.select("ensemble_ic", "ic_t").iter_rows()
     trace = bar_trace(
@@ -200,10 +197,7 @@ def ic_decay(decay: pl.DataFrame, by: str, title: str, styles: Mapping[str, Line
 
 
 def sharpe(rows: pl.DataFrame, styles: Mapping[str, LineStyle], title: str) -> Figure:
-    """Draw net Sharpe ratios with their intervals; probabilistic and deflated values stand at the right.
-
-    ``rows`` has model, sharpe_net, sharpe_lower, sharpe_upper, probabilistic_sharpe and deflated_sharpe.
-    """
+    """Draw net Sharpe ratios with intervals; probabilistic and deflated values stand at the right."""
     rows = rows.reverse()
     names, value = [short(name) for name in rows["model"]], rows["sharpe_net"]
     error = whiskers(
