@@ -46,8 +46,6 @@ from pipelines.results.tables import table
 from pipelines.results.trading import book_costs, book_execution, dollar_volumes
 
 Row = dict[str, Any]
-_OF_ORDERS = ("signal_dates", "decisions")
-_OF_TERM = ("coefficient", "t", "p_value", "variance_share", "per_year")
 _TABLES = ("figures", "capacity", "factor_alpha", "contributions", "exposures", "drawdowns", "worst_days")
 
 
@@ -76,22 +74,16 @@ class BookView:
 
 def figure_row(book: MeasuredBook) -> Row:
     """Return the usual figures, and how many of the dates with signals the book used."""
-    names = [name for name in table("figures").columns if name not in ("model", "book", "delay")]
-    return {name: getattr(book.orders if name in _OF_ORDERS else book.metrics, name) for name in names}
+    used = {"signal_dates": book.orders.signal_dates, "decisions": book.orders.decisions}
+    return asdict(book.metrics) | used
 
 
 def alpha_rows(regression: FactorRegression) -> Iterator[Row]:
     """Yield alpha and the betas of a factor regression; what they say stands in ``reading`` of alpha."""
     for term in regression.terms:
         reading = describe_regression(regression) if term is regression.alpha else None
-        figures = {name: getattr(term, name) for name in _OF_TERM}
-        yield {
-            "term": term.name,
-            **figures,
-            "r2": regression.r2,
-            "sessions": regression.n,
-            "reading": reading,
-        }
+        of_all = {"r2": regression.r2, "sessions": regression.n, "reading": reading}
+        yield {**asdict(term), "term": term.name, **of_all}
 
 
 def capacity_rows(
@@ -252,7 +244,7 @@ class BookAnalysis:
     def tables(self) -> dict[str, pl.DataFrame]:
         """Return the tables of all books; those that need volumes or a tradable delay may be missing."""
         names = [name for name in _TABLES if name != "capacity" or self._has_volume]
-        tables = {name: table(name).frame(self._rows[name]) for name in names}
+        tables = {name: table(name).of(self._rows[name]) for name in names}
         if self._positions:
             tables["positions"] = table("positions").frame(pl.concat(self._positions))
         return tables

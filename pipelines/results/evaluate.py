@@ -30,6 +30,8 @@ NO_SCORES: Final = pl.DataFrame(
 )
 """Validation scores of what was not trained."""
 
+_OF_ENSEMBLE: Final = ("ic_t", "coverage_dates", "coverage_firms", "tied")
+_OF_EQUITY: Final = ("nav_gross", "nav_net", "turnover", "unfilled", "leverage", "net_exposure")
 _ACTIVE: Final = ("information_ratio", "tracking_error")
 
 _FAR = 1e6
@@ -160,18 +162,12 @@ def evaluate(
                 same_cells_TN = np.where(np.isfinite(combined_TN), truth_TN, np.nan)
                 truth = measure(same_cells_TN[sessions])
             row: dict[str, object] = {
-                "model": model,
-                "delay": delay,
-                "seeds": len(seeds),
-                "valid_rank_ic": valid.get(model, {}).get("valid_rank_ic"),
-                "valid_ic": valid.get(model, {}).get("valid_ic"),
+                **{"model": model, "delay": delay, "seeds": len(seeds)},
+                **{name: valid.get(model, {}).get(name) for name in ("valid_rank_ic", "valid_ic")},
                 **_mean_metrics(single),
                 "ensemble_ic": joint.ic,
                 "ensemble_rank_ic": joint.rank_ic,
-                "ic_t": joint.ic_t,
-                "coverage_dates": joint.coverage_dates,
-                "coverage_firms": joint.coverage_firms,
-                "tied": joint.tied,
+                **{name: getattr(joint, name) for name in _OF_ENSEMBLE},
                 "seed_dispersion": float(np.nanmean(seed_dispersion(seeds))) if len(seeds) > 1 else None,
                 "truth_ic": truth.ic if truth else None,
                 "truth_rank_ic": truth.rank_ic if truth else None,
@@ -187,34 +183,17 @@ def evaluate(
                 benchmark = orders.benchmark(dataset, benchmarks)
                 active = None if benchmark is None else active_metrics(result, benchmark)
                 for figure in BOOK_FIGURES:
-                    row[of_book(book, figure)] = getattr(
-                        active if figure in _ACTIVE else metrics, figure, None
-                    )
+                    found = active if figure in _ACTIVE else metrics
+                    row[of_book(book, figure)] = getattr(found, figure, None)
                 keys = {"model": model, "book": book, "delay": delay}
-                equity.append(
-                    pl.DataFrame(
-                        {
-                            "date": dates_T[held],
-                            "nav_gross": result.nav_gross_T,
-                            "nav_net": result.nav_net_T,
-                            "excess_net": excess_T,
-                            "turnover": result.turnover_T,
-                            "unfilled": result.unfilled_T,
-                            "leverage": result.leverage_T,
-                            "net_exposure": result.net_exposure_T,
-                        }
-                    ).with_columns(pl.lit(value).alias(key) for key, value in keys.items())
-                )
+                daily = {name: getattr(result, f"{name}_T") for name in _OF_EQUITY}
+                own = pl.DataFrame({"date": dates_T[held], "excess_net": excess_T, **daily})
+                equity.append(own.with_columns(pl.lit(value).alias(key) for key, value in keys.items()))
                 per_year = year * metrics.turnover
                 costs.append({**keys, **metrics.costs_bps_per_year, "turnover_per_year": per_year})
                 if delay == next(iter(dataset.labels)):  # decisions are the same at every delay
                     notes += (
-                        {
-                            "model": model,
-                            "book": book,
-                            "date": dates_T[held][note.session].item(),
-                            "note": note.text,
-                        }
+                        {**keys, "date": dates_T[held][note.session].item(), "note": note.text}
                         for note in orders.notes
                     )
             ladder.append(row)
@@ -236,7 +215,7 @@ def evaluate(
         quantiles=table("quantiles").frame(quantiles),
         equity=table("equity").frame(pl.concat(equity)),
         costs=table("costs").frame(costs),
-        book_notes=table("book_notes").frame(notes),
+        book_notes=table("book_notes").of(notes),
         periods_per_year=year,
     )
 

@@ -146,29 +146,14 @@ def _by_sessions(measured: list[_Measured]) -> Iterator[tuple[IntArray, list[_Me
 
 def _decay_row(model: str, horizon: int, delay: int, daily: DailyMetrics, overlap: int) -> dict[str, Any]:
     ic, rank_ic = (mean_test(x_T, overlap=overlap) for x_T in (daily.ic_T, daily.rank_ic_T))
-    return {
-        "model": model,
-        "horizon": horizon,
-        "delay": delay,
-        "ic": ic.mean,
-        "ic_t": ic.t,
-        "rank_ic": rank_ic.mean,
-        "rank_ic_t": rank_ic.t,
-        "dates": ic.n,
-    }
+    tests = {"ic": ic.mean, "ic_t": ic.t, "rank_ic": rank_ic.mean, "rank_ic_t": rank_ic.t, "dates": ic.n}
+    return {"model": model, "horizon": horizon, "delay": delay, **tests}
 
 
 def _spread_row(model: str, delay: int, daily: DailyMetrics, overlap: int) -> dict[str, Any]:
     test = mean_test(1e4 * (daily.quantile_TQ[:, -1] - daily.quantile_TQ[:, 0]), overlap=overlap)
-    return {
-        "model": model,
-        "delay": delay,
-        "quantiles": QUANTILES,
-        "spread_bps": test.mean,
-        "t": test.t,
-        "lower_bps": test.lower,
-        "upper_bps": test.upper,
-    }
+    interval = {"spread_bps": test.mean, "t": test.t, "lower_bps": test.lower, "upper_bps": test.upper}
+    return {"model": model, "delay": delay, "quantiles": QUANTILES, **interval}
 
 
 def _quantile_series(model: str, delay: int, dates_R: DateArray, daily: DailyMetrics) -> pl.DataFrame:
@@ -188,13 +173,9 @@ def _quantile_series(model: str, delay: int, dates_R: DateArray, daily: DailyMet
 def _persistence_rows(one: _Measured) -> Iterator[dict[str, Any]]:
     lags = tuple(lag for lag in LAGS if lag < len(one.sessions_R))
     for lag, found in persistence(one.signal, lags, quantiles=QUANTILES).items():
-        yield {
-            "model": one.model,
-            "lag": lag,
-            "rank_autocorrelation": mean_known(found.rank_autocorrelation_T),
-            "top_turnover": mean_known(found.top_turnover_T),
-            "bottom_turnover": mean_known(found.bottom_turnover_T),
-        }
+        names = ("rank_autocorrelation", "top_turnover", "bottom_turnover")
+        means = {name: mean_known(getattr(found, f"{name}_T")) for name in names}
+        yield {"model": one.model, "lag": lag, **means}
 
 
 def _style_rows(measured: list[_Measured], panel: Panel) -> Iterator[dict[str, Any]]:
@@ -307,13 +288,8 @@ def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Pan
         signal_RN, seed_dispersion_RN = ensemble(of_rows), seed_dispersion(of_rows)
         r, n = np.nonzero(np.isfinite(signal_RN))
         columns = {"date": dates_T[rows_T][r], "ticker": tickers_N[n], "signal": signal_RN[r, n]}
-        frame = pl.DataFrame({**columns, "seed_dispersion": seed_dispersion_RN[r, n]}).select(
-            pl.lit(model).alias("model"),
-            "date",
-            "ticker",
-            "signal",
-            pl.col("seed_dispersion").fill_nan(None),
-            pl.lit(len(seeds), dtype=pl.Int64).alias("seeds"),
-        )
-        parts.append(EnsembleForecasts.validate(frame))
+        known = pl.DataFrame({**columns, "seed_dispersion": seed_dispersion_RN[r, n]}).fill_nan(None)
+        seeds_of = pl.lit(len(seeds), dtype=pl.Int64)
+        parts.append(known.select(pl.lit(model).alias("model"), pl.all(), seeds_of.alias("seeds")))
+        EnsembleForecasts.validate(parts[-1])
     return pl.concat(parts)

@@ -7,7 +7,7 @@ function tone(value) { return value < 0 ? "var(--lower)" : "var(--raise)"; }
 function errorBar(value, half, limit) {
   const width = 130;
   const middle = width / 2;
-  const x = function (v) { return middle + (middle - 2) * Math.max(-1, Math.min(1, v / limit)); };
+  const x = v => middle + (middle - 2) * Math.max(-1, Math.min(1, v / limit));
   return shape("svg", { viewBox: "0 0 " + width + " 16", class: "bar", "aria-hidden": "true" },
     shape("line", { x1: middle, x2: middle, y1: 0, y2: 16, stroke: "var(--zero)" }),
     shape("rect", {
@@ -39,7 +39,7 @@ function sparkline(values, date, limit) {
 function roundStep(range, steps) {
   const rough = range / steps;
   const power = 10 ** Math.floor(Math.log10(rough));
-  return power * [1, 2, 2.5, 5, 10].find(function (factor) { return power * factor >= rough; });
+  return power * [1, 2, 2.5, 5, 10].find(factor => power * factor >= rough);
 }
 
 // Values with 95% intervals over the dates, in the page's unit.
@@ -52,7 +52,7 @@ function timeChart(dates, values, errors, interval, date, earlier, label) {
   values.forEach(function (value, at) { if (!Number.isNaN(value)) { known.push(at); } });
   const ends = known.flatMap(function (at) {
     return [values[at] - interval * errors[at], values[at] + interval * errors[at]];
-  }).concat(0).map(function (value) { return value * unit.factor; });
+  }).concat(0).map(value => value * unit.factor);
   let low = Math.min.apply(null, ends);
   let high = Math.max.apply(null, ends);
   if (high === low) { high = low + 1; }
@@ -63,8 +63,8 @@ function timeChart(dates, values, errors, interval, date, earlier, label) {
   });
   low = Math.floor(low / step) * step;
   high = Math.ceil(high / step) * step;
-  const x = function (at) { return left + (width - left - 10) * ((at + 0.5) / dates.length); };
-  const y = function (value) { return 8 + (height - 8 - bottom) * (high - value) / (high - low); };
+  const x = at => left + (width - left - 10) * ((at + 0.5) / dates.length);
+  const y = value => 8 + (height - 8 - bottom) * (high - value) / (high - low);
   const parts = [];
   [[date, "var(--mark)"], [earlier, "var(--soft)"]].forEach(function (one) {
     if (one[0] >= 0) {
@@ -102,7 +102,7 @@ function flowChart(firm, leaders, followers, nameOf, choose) {
   const count = Math.max(leaders.length, followers.length, 1);
   const height = count * step + 16;
   const middle = height / 2;
-  const limit = Math.max.apply(null, leaders.concat(followers).map(function (one) { return Math.abs(one.value); }).concat(1e-30));
+  const limit = Math.max.apply(null, leaders.concat(followers).map(one => Math.abs(one.value)).concat(1e-30));
   const parts = [];
   const side = function (rows, right) {
     const start = middle - (rows.length - 1) * step / 2;

@@ -52,7 +52,7 @@ function setDate(date) {
   place("after").disabled = date === dates.length - 1;
   const alike = earlierDates(state.model, date);
   const kept = alike.includes(state.earlier) ? state.earlier : lastMonth(dates, date, alike);
-  const options = alike.map(function (at) { return element("option", { value: at }, dates[at]); });
+  const options = alike.map(at => element("option", { value: at }, dates[at]));
   fill("earlier", element("option", { value: -1 }, options.length ? "no other date" : "no earlier date"), options);
   state.earlier = kept;
   place("earlier").value = String(kept);
@@ -60,14 +60,14 @@ function setDate(date) {
 
 // Earlier dates that the same seed explains, newest first: a change from seed to seed is none of the market.
 function earlierDates(model, date) {
-  const all = model.dates.map(function (_, at) { return at; });
-  return all.filter(function (at) { return at < date && model.seeds[at] === model.seeds[date]; }).reverse();
+  const all = model.dates.map((_, at) => at);
+  return all.filter(at => at < date && model.seeds[at] === model.seeds[date]).reverse();
 }
 
 // Of these dates the last one at least 30 days before, or the first one; -1 without an earlier date.
 function lastMonth(dates, date, alike) {
   const limit = Date.parse(dates[date]) - about30Days;
-  const month = alike.find(function (at) { return Date.parse(dates[at]) <= limit; });
+  const month = alike.find(at => Date.parse(dates[at]) <= limit);
   return month !== undefined ? month : alike.length ? alike[alike.length - 1] : -1;
 }
 
@@ -133,8 +133,8 @@ function matchesOf(text) {
     const rank = name.startsWith(wanted) ? 0 : name.includes(wanted) ? 1 : sectorOf(model, firm).toLowerCase().includes(wanted) ? 2 : 3;
     if (rank < 3) { ranked.push([rank, firm]); }
   });
-  return ranked.sort(function (one, two) { return one[0] - two[0] || one[1] - two[1]; }).slice(0, maximumMatches)
-    .map(function (one) { return one[1]; });
+  return ranked.sort((one, two) => one[0] - two[0] || one[1] - two[1]).slice(0, maximumMatches)
+    .map(one => one[1]);
 }
 
 function showMatches(firms) {
@@ -205,7 +205,7 @@ window.addEventListener("resize", redraw);
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 window.matchMedia("print").addEventListener("change", redraw);
 
-fill("model", page.models.map(function (model, at) { return element("option", { value: at }, model.model); }));
+fill("model", page.models.map((model, at) => element("option", { value: at }, model.model)));
 place("models").hidden = false;
 place("model").addEventListener("change", function () { showModel(page.models[Number(this.value)]); });
 showModel(page.models[0]);

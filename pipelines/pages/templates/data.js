@@ -17,7 +17,7 @@ for (let bits = 0; bits < 65536; bits += 1) {
 const kinds = ["u1", "u2", "f2", "f4"];  // bytes of whole numbers and of real numbers
 
 function decode(column) {
-  const kind = kinds.find(function (name) { return column[name] !== undefined; });
+  const kind = kinds.find(name => column[name] !== undefined);
   const text = atob(column[kind]);
   const bytes = new Uint8Array(text.length);
   for (let at = 0; at < text.length; at += 1) { bytes[at] = text.charCodeAt(at); }
@@ -61,16 +61,16 @@ function open(model) {
   const decoded = function (part) {
     Object.keys(part).forEach(function (name) {
       const column = part[name];
-      if (column && kinds.some(function (kind) { return column[kind] !== undefined; })) { part[name] = decode(column); }
+      if (column && kinds.some(kind => column[kind] !== undefined)) { part[name] = decode(column); }
     });
   };
   [model, model.forecasts, model.dated, model.edges, model.blocks].forEach(decoded);
-  model.number = new Map(model.firms.map(function (ticker, firm) { return [ticker, firm]; }));
+  model.number = new Map(model.firms.map((ticker, firm) => [ticker, firm]));
   const edges = model.edges;
   model.dated.byFollower = indexOf(model.dated.follower, model.firms.length);
   model.dated.byLeader = indexOf(model.dated.leader, model.firms.length);
   edges.byFollower = indexOf(edges.follower, model.firms.length);
-  model.strongestFirst = Uint32Array.from(edges.leader, function (leader, row) { return row; }).sort(function (one, two) {
+  model.strongestFirst = Uint32Array.from(edges.leader, (leader, row) => row).sort(function (one, two) {
     return edges.found[two] - edges.found[one] || edges.weight[two] - edges.weight[one];
   });
   model.ready = true;
@@ -84,7 +84,7 @@ function isLeader(model, firm) { return rowsOf(model.dated.byLeader, firm).lengt
 
 // An edge over all dates; `row` is -1 if the edge is neither found nor among the strongest of its follower.
 function edge(model, leader, follower) {
-  const row = rowsOf(model.edges.byFollower, follower).find(function (one) { return model.edges.leader[one] === leader; });
+  const row = rowsOf(model.edges.byFollower, follower).find(one => model.edges.leader[one] === leader);
   if (row === undefined) { return { leader: leader, follower: follower, row: -1, t: NaN, q: NaN, found: false }; }
   return edgeAt(model, row);
 }
@@ -113,7 +113,7 @@ function peersOf(model, firm, date, direction) {
       value: dated.value[row], error: dated.error[row], attention: dated.attention[row],
       edge: edge(model, dated.leader[row], dated.follower[row]),
     };
-  }).sort(function (one, two) { return Math.abs(two.value) - Math.abs(one.value); });
+  }).sort((one, two) => Math.abs(two.value) - Math.abs(one.value));
 }
 
 // Value and error of some peers of a firm on every date, in the order of the peers; NaN where a value was too
@@ -121,9 +121,9 @@ function peersOf(model, firm, date, direction) {
 function historiesOf(model, firm, direction, peers) {
   const dated = model.dated;
   const other = direction === "in" ? dated.leader : dated.follower;
-  const empty = function () { return new Float32Array(model.dates.length).fill(NaN); };
-  const histories = peers.map(function () { return { value: empty(), error: empty() }; });
-  const place = new Map(peers.map(function (peer, at) { return [peer, at]; }));
+  const empty = () => new Float32Array(model.dates.length).fill(NaN);
+  const histories = peers.map(() => ({ value: empty(), error: empty() }));
+  const place = new Map(peers.map((peer, at) => [peer, at]));
   let date = 0;
   rowsOf(direction === "in" ? dated.byFollower : dated.byLeader, firm).forEach(function (row) {
     while (row >= dated.starts[date + 1]) { date += 1; }

@@ -2,33 +2,25 @@
 const namespace = "http://www.w3.org/2000/svg";
 
 // element("td", { class: "num" }, "text", child): strings become text nodes; functions become listeners.
-function element(tag, attributes) {
-  return build(document.createElement(tag), attributes, Array.prototype.slice.call(arguments, 2));
-}
+function element(tag, attributes, ...children) { return build(document.createElement(tag), attributes, children); }
 
-function shape(tag, attributes) {
-  return build(document.createElementNS(namespace, tag), attributes, Array.prototype.slice.call(arguments, 2));
-}
+function shape(tag, attributes, ...children) { return build(document.createElementNS(namespace, tag), attributes, children); }
 
 function build(made, attributes, children) {
-  Object.entries(attributes || {}).forEach(function (pair) {
-    if (typeof pair[1] === "function") {
-      made.addEventListener(pair[0], pair[1]);
-    } else if (pair[1] !== undefined && pair[1] !== false) {
-      made.setAttribute(pair[0], pair[1] === true ? "" : pair[1]);
+  Object.entries(attributes).forEach(([name, value]) => {
+    if (typeof value === "function") {
+      made.addEventListener(name, value);
+    } else if (value !== undefined && value !== false) {
+      made.setAttribute(name, value === true ? "" : value);
     }
   });
-  made.append.apply(made, children.flat().filter(function (child) { return child !== null; }));
+  made.append(...children.flat().filter(child => child !== null));
   return made;
 }
 
 function place(id) { return document.getElementById(id); }
 
-function fill(id) {
-  const target = place(id);
-  const children = Array.prototype.slice.call(arguments, 1).flat().filter(function (child) { return child !== null; });
-  target.replaceChildren.apply(target, children);
-}
+function fill(id, ...children) { place(id).replaceChildren(...children.flat().filter(child => child !== null)); }
 
 function number(value, digits, sign) {
   if (value === null || value === undefined || Number.isNaN(value)) { return "\u2013"; }
@@ -56,21 +48,15 @@ function plural(count, one, many) {
   return count.toLocaleString("en") + " " + (count === 1 ? one : many || one + "s");
 }
 
-// columns: [{ title, hint, class }]; rows: arrays of cells, each a string or an element; a row may have `chosen`.
+// columns: [title, class, hint]; rows: arrays of cells, each a string or an element; a row may have a `class`.
 function table(label, columns, rows) {
-  const head = columns.map(function (column) {
-    return element("th", { class: column.class, scope: "col", title: column.hint }, column.title);
-  });
-  const body = rows.map(function (row) {
-    const cells = row.cells.map(function (cell, at) { return element("td", { class: columns[at].class }, cell); });
-    return element("tr", { class: row.class }, cells);
-  });
+  const head = columns.map(([title, css, hint]) => element("th", { class: css, scope: "col", title: hint }, title));
+  const body = rows.map(row => element("tr", { class: row.class },
+    row.cells.map((cell, at) => element("td", { class: columns[at][1] }, cell))));
   return element("div", { class: "scroll" }, element("table", { "aria-label": label },
     element("thead", {}, element("tr", {}, head)), element("tbody", {}, body)));
 }
 
-function card(title) {
-  return element("div", { class: "card" }, element("h3", {}, title), Array.prototype.slice.call(arguments, 1).flat());
-}
+function card(id, title, ...parts) { return element("div", { class: "card", id: id }, element("h3", {}, title), parts.flat()); }
 
 function note(text) { return element("p", { class: "note" }, text); }

@@ -31,7 +31,7 @@ function showFirm(model, state, choose) {
 
 function flowFigure(model, state, leaders, followers, choose) {
   const kept = function (rows) { return rows.filter(function (one) { return passes(model, state, one); }).slice(0, 7); };
-  const nameOf = function (one) { return model.firms[one]; };
+  const nameOf = one => model.firms[one];
   return element("figure", { class: "flowing" },
     flowChart(state.firm, kept(leaders), kept(followers), nameOf, choose.firm),
     element("figcaption", {}, "Leaders on the left move the forecast of the firm, which moves those of the followers on the "
@@ -41,7 +41,7 @@ function flowFigure(model, state, leaders, followers, choose) {
 
 function firmFacts(model, state) {
   const firm = state.firm;
-  const rank = 1 + model.pagerank.filter(function (one) { return one > model.pagerank[firm]; }).length;
+  const rank = 1 + model.pagerank.filter(one => one > model.pagerank[firm]).length;
   const facts = [
     "leads " + plural(model.leads[firm], "firm") + ", follows " + model.follows[firm] + " (edges found)",
     "out-strength " + withUnit(model.out_strength[firm]) + ", in-strength " + withUnit(model.in_strength[firm]),
@@ -77,6 +77,7 @@ function signedTerm(value) {
 
 function peerCard(model, state, direction, rows, title, choose) {
   const inward = direction === "in";
+  const id = inward ? "peersIn" : "peersOut";
   const measured = inward ? isFollower(model, state.firm) : isLeader(model, state.firm);
   if (!rows.length) {
     const sample = " Of many firms a random sample is measured.";
@@ -84,26 +85,24 @@ function peerCard(model, state, direction, rows, title, choose) {
       : inward ? (measured ? "No value is stored for this date." : "The peers of this firm were not measured." + sample)
         : "The firm is not among the " + model.strongest + " largest peers of any measured firm on "
           + (measured ? "this date." : "any date." + sample);
-    const none = card(title, note(why));
-    none.id = inward ? "peersIn" : "peersOut";
-    return none;
+    return card(id, title, note(why));
   }
-  const kept = rows.filter(function (one) { return passes(model, state, one); });
+  const kept = rows.filter(one => passes(model, state, one));
   const shown = state.all[direction] ? kept : kept.slice(0, shownRows);
   const limit = 1.4 * Math.abs(rows[0].value) || 1;  // a wider interval ends at the edge of its cell
-  const histories = historiesOf(model, state.firm, direction, shown.map(function (one) { return one.peer; }));
+  const histories = historiesOf(model, state.firm, direction, shown.map(one => one.peer));
   const columns = [
-    { title: inward ? "leader" : "follower" },
-    { title: "", class: "graph", hint: "Click a bar to see the edge on all dates" },
-    { title: (unit.name || "value") + " \u00b1 se", class: "num", hint: "Shapley value and its Monte Carlo standard error; the bar shows the 95% interval" },
-    { title: "t", class: "num", hint: "Over all dates: does the leader move the follower more than other peers do? Filled: found at a false discovery rate of 5%" },
-    { title: "att.", class: "num", hint: "Attention on this date, mean over layers and heads" },
-    { title: "all dates", class: "graph wideOnly", hint: "The value on every date; a gap was too small to be stored" },
+    [inward ? "leader" : "follower"],
+    ["", "graph", "Click a bar to see the edge on all dates"],
+    [(unit.name || "value") + " \u00b1 se", "num", "Shapley value and its Monte Carlo standard error; the bar shows the 95% interval"],
+    ["t", "num", "Over all dates: does the leader move the follower more than other peers do? Filled: found at a false discovery rate of 5%"],
+    ["att.", "num", "Attention on this date, mean over layers and heads"],
+    ["all dates", "graph wideOnly", "The value on every date; a gap was too small to be stored"],
   ];
   const body = shown.map(function (one, at) {
     const chosen = state.pair && one.edge.leader === state.pair[0] && one.edge.follower === state.pair[1];
     const past = histories[at].value;
-    const top = Math.max.apply(null, Array.from(past).filter(function (value) { return !Number.isNaN(value); }).map(Math.abs));
+    const top = Math.max.apply(null, Array.from(past).filter(value => !Number.isNaN(value)).map(Math.abs));
     return { class: chosen ? "chosen" : undefined, cells: [
       element("div", { class: "peerCell" }, firmButton(model, one.peer, choose.firm),
         element("small", {}, sectorOf(model, one.peer))),
@@ -118,10 +117,8 @@ function peerCard(model, state, direction, rows, title, choose) {
   const hidden = rows.length - kept.length;
   const more = kept.length > shownRows ? element("button", { type: "button", class: "more", click: function () { choose.all(direction); } },
     state.all[direction] ? "show the largest " + shownRows : "show all " + kept.length) : null;
-  const box = card(title, kept.length ? table(title, columns, body) : note("No peer passes the filters."), more,
+  return card(id, title, kept.length ? table(title, columns, body) : note("No peer passes the filters."), more,
     note((hidden ? plural(hidden, "peer") + " hidden by the filters. " : "") + rest(model, state, inward, rows)));
-  box.id = inward ? "peersIn" : "peersOut";
-  return box;
 }
 
 function rest(model, state, inward, rows) {
@@ -129,7 +126,7 @@ function rest(model, state, inward, rows) {
     return "Followers that have this firm among their " + model.strongest + " largest peers of the date, by value or by attention.";
   }
   const now = forecastOf(model, state.firm, state.date);
-  const listed = rows.reduce(function (sum, one) { return sum + one.value; }, 0);
+  const listed = rows.reduce((sum, one) => sum + one.value, 0);
   return "These " + plural(rows.length, "peer") + " sum to " + withUnit(listed, true) + ", all others to "
     + inUnit(now.forecast - now.base - listed, true) + ", each at most " + inUnit(largestUnstored(model, rows)) + ".";
 }
@@ -166,15 +163,13 @@ function pairCard(model, state, pair) {
   const rows = facts.map(function (fact) {
     return element("tr", {}, element("th", { scope: "row" }, fact[0]), element("td", {}, fact[1]));
   });
-  const stored = history.value.filter(function (value) { return !Number.isNaN(value); }).length;
-  const box = card(names,
+  const stored = history.value.filter(value => !Number.isNaN(value)).length;
+  return card("pair", names,
     stored ? timeChart(model.dates, Array.from(history.value), history.error, model.interval, state.date, state.earlier,
       "Values of " + names + " over the dates") : note("No value of this pair is stored on any date."),
     note((unit.name ? "Value in " + unit.name : "Value") + " with its 95% interval, stored on " + stored + " of " + plural(model.dates.length, "date")
       + ". Another date's value was smaller than what is stored there, not zero."),
     element("table", { class: "pairs" }, element("tbody", {}, rows)));
-  box.id = "pair";
-  return box;
 }
 
 // Leaders whose value differs between the two dates, the largest difference first.
@@ -192,7 +187,7 @@ function changesOf(model, state, leaders) {
     row.change = (row.now ? row.now.value : 0) - (row.then ? row.then.value : 0);
     row.error = row.now && row.then ? Math.hypot(row.now.error, row.then.error) : NaN;
   });
-  const sorted = Array.from(rows.values()).sort(function (a, b) { return Math.abs(b.change) - Math.abs(a.change); });
+  const sorted = Array.from(rows.values()).sort((a, b) => Math.abs(b.change) - Math.abs(a.change));
   return { rows: sorted, bounds: bounds, any: before.length > 0 };
 }
 
@@ -200,13 +195,13 @@ function changeCard(model, state, leaders, choose) {
   const earlier = model.dates[state.earlier];
   const title = "What changed since " + earlier;
   const changes = changesOf(model, state, leaders);
-  if (!changes.any) { return card(title, note("The firm has no stored peers on " + earlier + ".")); }
-  const kept = changes.rows.filter(function (row) { return passes(model, state, row); });
+  if (!changes.any) { return card("changes", title, note("The firm has no stored peers on " + earlier + ".")); }
+  const kept = changes.rows.filter(row => passes(model, state, row));
   const cell = function (one, bound) {
     return one ? inUnit(one.value, true) : element("span", { class: "unclear", title: "not stored: smaller than this" }, "<\u2009" + inUnit(bound));
   };
-  const columns = [{ title: "leader" }, { title: earlier, class: "num" }, { title: model.dates[state.date], class: "num" },
-    { title: "change \u00b1 se", class: "num" }, { title: "" }];
+  const columns = [["leader"], [earlier, "num"], [model.dates[state.date], "num"],
+    ["change \u00b1 se", "num"], [""]];
   const body = kept.slice(0, shownRows).map(function (row) {
     const sure = Math.abs(row.change) > 2 * row.error;
     const words = !row.then ? "new" : !row.now ? "gone" : sure ? "" : "within 2 se";
@@ -215,11 +210,9 @@ function changeCard(model, state, leaders, choose) {
       element("span", { class: "unclear" }, words)] };
   });
   const models = model.folds[state.date] !== model.folds[state.earlier];
-  const box = card(title, body.length ? table(title, columns, body) : note("No leader passes the filters."),
+  return card("changes", title, body.length ? table(title, columns, body) : note("No leader passes the filters."),
     note((models ? "The two dates are explained by two fitted models (" + fitOf(model, state.earlier) + "; " + fitOf(model, state.date)
       + "), so a change is also one between models. " : "") + "New and gone mean: stored on one of the dates only."));
-  box.id = "changes";
-  return box;
 }
 
 function fitOf(model, date) { return "fold " + model.folds[date] + ", seed " + model.seeds[date]; }
@@ -233,7 +226,7 @@ function showMatrices(model, state, choose) {
   const views = [["near", "Around " + model.firms[state.firm]], ["groups", "Sectors"]].map(function (one) {
     return element("button", { type: "button", "aria-pressed": String(state.matrix === one[0]), click: function () { choose.matrix(one[0]); } }, one[1]);
   });
-  const figures = maps.length ? element("div", { class: "beside" }, maps.map(function (map) { return map.figure; }))
+  const figures = maps.length ? element("div", { class: "beside" }, maps.map(map => map.figure))
     : note(near ? "Nothing is stored around this firm on this date; choose the sectors, another date or another firm."
       : "No pair of sectors was measured.");
   fill("matrixPart", element("h2", {}, "SHAP beside attention"), element("div", { class: "views" }, views), figures);

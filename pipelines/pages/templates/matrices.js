@@ -5,7 +5,7 @@ const around = 9;  // leaders, followers, and most attended leaders of a firm in
 function colourOf(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
 
 function channels(hex) {
-  return [1, 3, 5].map(function (at) { return parseInt(hex.slice(at, at + 2), 16); });
+  return [1, 3, 5].map(at => parseInt(hex.slice(at, at + 2), 16));
 }
 
 // The matrix as an image with one pixel per cell, transparent without a value. Shares of the limit are drawn as
@@ -43,7 +43,7 @@ function heatMap(matrix, title, caption, tellCell) {
     const room = canvas.parentElement.clientWidth - 2;
     if (room <= 0) { return; }
     const named = width <= 32;
-    const longest = Math.max.apply(null, matrix.rows.concat(matrix.columns).map(function (name) { return name.length; }));
+    const longest = Math.max.apply(null, matrix.rows.concat(matrix.columns).map(name => name.length));
     margin = named ? Math.min(room < 420 ? 62 : 130, 8 + 6.6 * Math.min(longest, 18)) : 4;
     pixels = Math.min(named ? 34 : 12, (room - margin) / width);
     const ratio = window.devicePixelRatio || 1;
@@ -73,7 +73,7 @@ function heatMap(matrix, title, caption, tellCell) {
       pen.fillStyle = colourOf("--ink");
       pen.font = Math.min(12, Math.max(8, pixels - 3)) + "px system-ui, sans-serif";
       pen.textBaseline = "middle";
-      const short = function (words) { return words.length > 18 ? words.slice(0, 17) + "\u2026" : words; };
+      const short = words => words.length > 18 ? words.slice(0, 17) + "\u2026" : words;
       pen.textAlign = "right";
       matrix.rows.forEach(function (words, at) {
         pen.fillText(short(words), margin - 4, margin + (at + 0.5) * pixels, margin - 4);
@@ -108,7 +108,7 @@ function heatMap(matrix, title, caption, tellCell) {
     if (!steps[event.key]) { return; }
     event.preventDefault();
     const old = cell || [0, -1];
-    const within = function (at, count) { return Math.max(0, Math.min(count - 1, at)); };
+    const within = (at, count) => Math.max(0, Math.min(count - 1, at));
     tell(within(old[0] + steps[event.key][0], height), within(old[1] + steps[event.key][1], width));
   });
   const figure = element("figure", { class: "matrix" }, element("h4", {}, title),
@@ -136,12 +136,12 @@ function pairOfMaps(shared, one, two) {
 }
 
 function largestOf(values) {
-  return values.reduce(function (limit, value) { return Math.max(limit, Math.abs(value) || 0); }, 0) || 1;
+  return values.reduce((limit, value) => Math.max(limit, Math.abs(value) || 0), 0) || 1;
 }
 
 // The firms around a firm on a date: its largest leaders, its most attended leaders, its largest followers.
 function neighbourhood(model, firm, leaders, followers) {
-  const attended = leaders.slice().sort(function (a, b) { return b.attention - a.attention; });
+  const attended = leaders.slice().sort((a, b) => b.attention - a.attention);
   const chosen = new Set([firm]);
   [leaders, followers, attended.slice(0, 5)].forEach(function (rows) {
     rows.slice(0, around).forEach(function (one) { chosen.add(one.peer); });
@@ -151,10 +151,10 @@ function neighbourhood(model, firm, leaders, followers) {
 
 function neighbourMaps(model, state, leaders, followers) {
   const columns = neighbourhood(model, state.firm, leaders, followers);
-  const rows = columns.filter(function (firm) { return isFollower(model, firm); });
-  const columnOf = new Map(columns.map(function (firm, at) { return [firm, at]; }));
+  const rows = columns.filter(firm => isFollower(model, firm));
+  const columnOf = new Map(columns.map((firm, at) => [firm, at]));
   const size = columns.length;
-  const empty = function () { return new Float32Array(rows.length * size).fill(NaN); };
+  const empty = () => new Float32Array(rows.length * size).fill(NaN);
   const value = empty();
   const error = empty();
   const attention = empty();
@@ -169,10 +169,10 @@ function neighbourMaps(model, state, leaders, followers) {
     });
   });
   if (!rows.length || size < 2) { return []; }
-  const nameOf = function (firm) { return model.firms[firm]; };
-  const own = function (row, column) { return rows[row] === columns[column]; };
-  const shap = function (row, column) { return value[row * size + column]; };
-  const weight = function (row, column) { return attention[row * size + column]; };
+  const nameOf = firm => model.firms[firm];
+  const own = (row, column) => rows[row] === columns[column];
+  const shap = (row, column) => value[row * size + column];
+  const weight = (row, column) => attention[row * size + column];
   const tell = function (row, column) {
     if (own(row, column)) { return nameOf(rows[row]) + ": a firm is not its own peer."; }
     const pair = nameOf(columns[column]) + " \u2192 " + nameOf(rows[row]) + ": ";
@@ -200,19 +200,19 @@ function neighbourMaps(model, state, leaders, followers) {
 
 function groupMaps(model) {
   const size = model.groups.length;
-  const known = model.groups.map(function (name, group) { return group; });
+  const known = model.groups.map((name, group) => group);
   const rows = known.filter(function (row) { return known.some(function (column) { return !Number.isNaN(model.blocks.weight[row * size + column]); }); });
   const columns = known.filter(function (column) { return known.some(function (row) { return !Number.isNaN(model.blocks.weight[row * size + column]); }); });
-  const shap = function (row, column) { return model.blocks.weight[rows[row] * size + columns[column]]; };
-  const weight = function (row, column) { return model.blocks.attention[rows[row] * size + columns[column]]; };
+  const shap = (row, column) => model.blocks.weight[rows[row] * size + columns[column]];
+  const weight = (row, column) => model.blocks.attention[rows[row] * size + columns[column]];
   if (!rows.length) { return []; }
-  const nameOf = function (group) { return model.groups[group]; };
+  const nameOf = group => model.groups[group];
   const tell = function (row, column) {
     const pair = nameOf(columns[column]) + " \u2192 " + nameOf(rows[row]) + ": ";
     return Number.isNaN(shap(row, column)) ? pair + "no pair was measured"
       : pair + withUnit(shap(row, column)) + "; attention " + number(100 * weight(row, column), 3) + "%";
   };
-  return pairOfMaps({ rows: rows.map(nameOf), columns: columns.map(nameOf), own: function () { return false; } },
+  return pairOfMaps({ rows: rows.map(nameOf), columns: columns.map(nameOf), own: () => false },
     {
       title: "Weight by sector, all dates", value: shap, limit: largestOf(model.blocks.weight), tell: tell, signed: false,
       up: "--raise", down: "--raise", words: withUnit,
@@ -221,7 +221,7 @@ function groupMaps(model) {
     },
     {
       title: "Attention by sector, all dates", value: weight, limit: largestOf(model.blocks.attention), tell: tell, signed: false,
-      up: "--attend", down: "--attend", words: function (value) { return number(100 * value, 3) + "%"; },
+      up: "--attend", down: "--attend", words: value => number(100 * value, 3) + "%",
       caption: "Mean attention of the same pairs. Not shown: any effect on a forecast; a sector that is read much "
         + "may move nothing.",
     });

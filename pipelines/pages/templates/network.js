@@ -24,8 +24,8 @@ function edgesCard(model, state, choose) {
       if (count <= listedEdges) { kept.push(row); }
     }
   }
-  const columns = [{ title: "leader" }, { title: "follower" }, { title: (unit.name || "weight") + " \u00b1 se", class: "num" },
-    { title: "t", class: "num" }, { title: "q", class: "num" }, { title: "attention", class: "num" }, { title: "" }];
+  const columns = [["leader"], ["follower"], [(unit.name || "weight") + " \u00b1 se", "num"],
+    ["t", "num"], ["q", "num"], ["attention", "num"], [""]];
   const body = kept.map(function (row) {
     const one = edgeAt(model, row);
     return { cells: [firmButton(model, one.leader, choose.firm), firmButton(model, one.follower, choose.firm),
@@ -33,27 +33,23 @@ function edgesCard(model, state, choose) {
       falseRate(one.q), percent(one.attention),
       element("button", { type: "button", class: "history", "aria-label": "Dates of this edge", click: function () { choose.firm(one.follower, one.leader); } }, "dates")] };
   });
-  const box = card("Strongest edges", body.length ? table("Strongest edges", columns, body) : note("No edge passes the filters."),
+  return card("edges", "Strongest edges", body.length ? table("Strongest edges", columns, body) : note("No edge passes the filters."),
     note(plural(count, "edge") + " of " + edges.leader.length.toLocaleString("en") + " stored pass the filters; edges found come first. Weight: root mean square "
       + "over dates of the leader's value in the follower's forecast, with its standard error over dates. A filled t is found at a false "
       + "discovery rate of 5%; t is one-sided, so a negative one means a smaller effect than other peers have."));
-  box.id = "edges";
-  return box;
 }
 
 function leadersCard(model, state, choose) {
-  const firms = model.firms.map(function (ticker, firm) { return firm; }).filter(function (firm) {
+  const firms = model.firms.map((ticker, firm) => firm).filter(function (firm) {
     return model.leads[firm] > 0 && (state.sector < 0 || model.group[firm] === state.sector);
-  }).sort(function (one, two) { return model.out_strength[two] - model.out_strength[one]; });
-  const columns = [{ title: "firm" }, { title: "sector" }, { title: "leads", class: "num" }, { title: "follows", class: "num" },
-    { title: "out-strength", class: "num" }, { title: "in-strength", class: "num" }];
+  }).sort((one, two) => model.out_strength[two] - model.out_strength[one]);
+  const columns = [["firm"], ["sector"], ["leads", "num"], ["follows", "num"],
+    ["out-strength", "num"], ["in-strength", "num"]];
   const body = firms.slice(0, listedEdges).map(function (firm) {
     return { cells: [firmButton(model, firm, choose.firm), sectorOf(model, firm), String(model.leads[firm]), String(model.follows[firm]),
       inUnit(model.out_strength[firm]), inUnit(model.in_strength[firm])] };
   });
-  const box = card("Firms that lead most", body.length ? table("Firms that lead most", columns, body)
+  return card("leading", "Firms that lead most", body.length ? table("Firms that lead most", columns, body)
     : note("No firm leads another one in the edges found."),
   note("Sums of the weights of the edges found, out of and into a firm" + (unit.name ? ", in " + unit.name : "") + "."));
-  box.id = "leading";
-  return box;
 }

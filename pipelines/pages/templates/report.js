@@ -26,14 +26,14 @@
     layout.xaxis.nticks = 5;
     layout.xaxis.tickangle = 0;
     (layout.annotations || []).forEach(function (note) { if (note.font) { note.font.size = 9; } });
-    Object.keys(layout).filter(function (name) { return /^[xy]axis/.test(name); }).forEach(function (name) {
+    Object.keys(layout).filter(name => /^[xy]axis/.test(name)).forEach(function (name) {
       layout[name].tickfont = Object.assign({}, layout[name].tickfont, { size: 10 });
       if (layout[name].title) { layout[name].title.font.size = 11; layout[name].title.standoff = 6; }
     });
   };
   const plots = [];
-  const pressed = function (button) { return button.getAttribute("aria-pressed") === "true"; };
-  const indices = function (button) { return button.dataset.traces.split(" ").map(Number); };
+  const pressed = button => button.getAttribute("aria-pressed") === "true";
+  const indices = button => button.dataset.traces.split(" ").map(Number);
   document.querySelectorAll("script[data-figure]").forEach(function (source) {
     const place = document.getElementById(source.dataset.figure);
     const chart = JSON.parse(source.textContent);
@@ -47,11 +47,11 @@
     const views = [...place.parentElement.querySelectorAll(".views button")];
     const legend = [...place.parentElement.querySelectorAll(".legend button")];
     const redraw = function () {
-      const shown = chart.data.map(function () { return true; });
+      const shown = chart.data.map(() => true);
       const inViews = new Set(views.flatMap(indices));
       const inView = new Set(views.filter(pressed).flatMap(indices));
       inViews.forEach(function (index) { shown[index] = inView.has(index); });
-      legend.filter(function (button) { return !pressed(button); })
+      legend.filter(button => !pressed(button))
         .forEach(function (button) { indices(button).forEach(function (index) { shown[index] = false; }); });
       Plotly.restyle(place, { visible: shown });
     };
