@@ -31,10 +31,9 @@ from features.panel.periods import periods_per_year
 from pipelines.config.backtest import BacktestConfig
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
-from pipelines.results.books import book_market
+from pipelines.results.books import book_costs, book_execution, book_market
 from pipelines.results.evaluate_signals import PlacedSignals, guard_table, place_signals
 from pipelines.results.signal_file import SignalTable
-from pipelines.results.trading import book_costs, book_execution
 
 if TYPE_CHECKING:
     import pandas as pd

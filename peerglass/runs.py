@@ -16,7 +16,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
 from pipelines.progress import Silent
 from pipelines.results.recount import RECOUNTED, recount
-from pipelines.results.signal_record import MeasuredSignals, find_signals
+from pipelines.results.signal_file import MeasuredSignals, find_signals
 from pipelines.run.evaluations import StoredEvaluation, find_evaluation, list_evaluations
 from pipelines.run.open import load_run_data
 from pipelines.run.record import Run as RecordedRun

@@ -16,7 +16,7 @@ from pipelines.progress import Progress
 
 if TYPE_CHECKING:
     from pipelines.results.evaluate_signals import PreparedSignals
-    from pipelines.results.signal_record import MeasuredSignals
+    from pipelines.results.signal_file import MeasuredSignals
     from pipelines.run.evaluations import StoredEvaluation
 
 _SUFFIXES = (".csv", ".parquet", ".pq", ".txt", ".tsv", ".xlsx", ".xls", ".zip", ".gz")
@@ -64,7 +64,7 @@ def file_of(name: str, output: Path) -> tuple[str, Path] | None:
     DataError
         If the file is not where it was.
     """
-    from pipelines.results.signal_record import find_signals
+    from pipelines.results.signal_file import find_signals
 
     measured = find_signals(name, output)
     if measured is None:
@@ -174,7 +174,7 @@ def report_signals(
         Whether to wait for another process that writes to the folder.
     """
     from pipelines.results.recount import recount
-    from pipelines.results.signal_record import find_signals
+    from pipelines.results.signal_file import find_signals
     from pipelines.run.evaluations import find_evaluation, newest_evaluation
     from pipelines.run.locks import Locks
 

@@ -16,8 +16,18 @@ from pipelines.errors import DataError
 from pipelines.evaluate_file import MeasureOptions, prepared_file
 from pipelines.progress import Progress
 from pipelines.results.recount import read_tried, trials_of
-from pipelines.results.sweep_grid import Axis, VariantSettings, parse_axes, variants
-from pipelines.results.sweeps import SweepRecord, describe_sweep, sentences, store_sweep, sweep, sweep_json
+from pipelines.results.sweeps import (
+    Axis,
+    SweepRecord,
+    VariantSettings,
+    describe_sweep,
+    parse_axes,
+    sentences,
+    store_sweep,
+    sweep,
+    sweep_json,
+    variants,
+)
 from pipelines.run.evaluations import Evaluated, assumptions_id, evaluation_code
 from pipelines.run.locks import Locks
 from pipelines.run.open import load_run_market
@@ -117,7 +127,7 @@ class Swept:
 
 def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
     """Record the books as trials, measure all variants, store table and page, and return what is printed."""
-    from pipelines.pages.sweep import render_sweep
+    from pipelines.pages.report import render_sweep
 
     run, output = swept.run, swept.run.folder.parent
     tried = [

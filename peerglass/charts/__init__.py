@@ -5,7 +5,6 @@ plotly's own and need no Python process, so they also work in a notebook that wa
 data are escaped, because plotly reads texts as HTML.
 """
 
-from peerglass.charts.attention import agreement, attention_and_values, day_weights, recovery, removal
 from peerglass.charts.network import (
     attention_and_weights,
     contributions,
@@ -14,8 +13,20 @@ from peerglass.charts.network import (
     peer_network,
     peers,
 )
-from peerglass.charts.notebook import embed
-from peerglass.charts.results import cumulative_ic, ic_decay, net_asset_value, quantiles, sharpe, skill
+from peerglass.charts.results import (
+    agreement,
+    attention_and_values,
+    cumulative_ic,
+    day_weights,
+    embed,
+    ic_decay,
+    net_asset_value,
+    quantiles,
+    recovery,
+    removal,
+    sharpe,
+    skill,
+)
 
 __all__ = [
     "agreement",

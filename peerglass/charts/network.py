@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from peerglass.charts.notebook import MENU, to_plotly
+from peerglass.charts.results import MENU, to_plotly
 from peerglass.network import STORED, PeerNetwork
 from pipelines.errors import ConfigError
 from pipelines.pages.charts import explained

@@ -1,17 +1,30 @@
-"""Charts of the models of a run, or of the signals of a backtest."""
+"""Charts of the models of a run and their attention, or of signals, and plotly without a network."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
+import plotly.io as pio
 import polars as pl
+from plotly.io._base_renderers import NotebookRenderer
 
-from peerglass.charts.notebook import to_plotly
 from peerglass.runs import Run
 from pipelines.errors import ConfigError
-from pipelines.pages.charts import books, models
-from pipelines.pages.figure import LineStyle, model_styles
+from pipelines.pages.charts import books, explained, models
+from pipelines.pages.figure import (
+    FONT,
+    INK,
+    Figure,
+    LineStyle,
+    axis,
+    heat,
+    matrix,
+    model_styles,
+    names_axis,
+    safe,
+    short,
+)
 
 if TYPE_CHECKING:
     from peerglass.signals import Backtest
@@ -88,4 +101,172 @@ def _at_delay(frame: pl.DataFrame, delay: int) -> pl.DataFrame:
     if rows.is_empty():
         known = ", ".join(str(one) for one in sorted(set(frame["delay"].to_list())))
         raise ConfigError(f"Nothing was measured at delay {delay}, only at {known}.")
+    return rows
+
+
+_NAME = "peerglass"
+MENU = {"x": 1.0, "xanchor": "right", "y": 1.0, "yanchor": "bottom", "pad": {"b": 26}}
+"""Place of a menu in a figure."""
+
+
+class _Offline(NotebookRenderer):  # type: ignore[misc]  # plotly carries no annotations
+    """Figures as HTML that asks no other host for anything; plotly.js comes from :func:`embed`."""
+
+    def to_mimebundle(self, fig_dict: dict[str, Any]) -> dict[str, str]:
+        """Return the figure as HTML; plotly's own renderer would load MathJax from a server."""
+        html = pio.to_html(
+            fig_dict,
+            config={"displaylogo": False, "responsive": True},
+            include_plotlyjs=False,
+            include_mathjax=False,
+            full_html=False,
+            default_width="100%",
+            validate=False,
+        )
+        return {"text/html": html}
+
+
+def embed() -> None:
+    """Embed plotly.js in the notebook, so that its figures need no network.
+
+    Call it in the first cell. The output of that cell holds plotly.js (5 MB). Figures are then shown in
+    JupyterLab, and kept when the notebook is exported to HTML, without a request to another host. To have a
+    smaller file, choose another of plotly's renderers (``plotly.io.renderers``) instead.
+    """
+    pio.renderers[_NAME] = _Offline()
+    pio.renderers.default = f"plotly_mimetype+{_NAME}"  # JupyterLab takes the first, HTML pages the second
+
+
+def to_plotly(figure: Figure) -> go.Figure:
+    """Turn a chart of the pages into a figure of plotly with title and legend; views become a menu."""
+    made = go.Figure(list(figure.traces), dict(figure.layout))
+    margin = made.layout.margin
+    made.update_layout(
+        title={"text": safe(figure.title), "x": 0.0, "xanchor": "left", "xref": "container", "y": 0.98},
+        title_pad={"l": 8},
+        title_font={"size": 16, "family": FONT, "color": INK},
+        showlegend=bool(figure.legend),
+        legend={"orientation": "h", "x": 0.0, "y": 1.0, "yanchor": "bottom"},
+        margin={"l": margin.l, "r": max(margin.r, 24), "t": 100, "b": margin.b},
+        height=figure.height + 106,
+    )
+    if figure.views:
+        in_views = {index for indices in figure.views.values() for index in indices}
+        buttons = [
+            {
+                "label": name,
+                "method": "restyle",
+                "args": [{"visible": [i in indices or i not in in_views for i in range(len(figure.traces))]}],
+            }
+            for name, indices in figure.views.items()
+        ]
+        made.update_layout(updatemenus=[{"buttons": buttons, **MENU}])
+    return made
+
+
+def recovery(run: Run, model: str) -> go.Figure:
+    """Draw how well SHAP, attention, and attention before training find each kind of planted edge.
+
+    The AUC is the probability that a planted edge has a larger weight than another pair of firms; 0.5 is a
+    guess. A whisker is 1.96 standard errors.
+    """
+    return to_plotly(explained.recovery(_own(run, "explain_recovery", model), model))
+
+
+def attention_and_values(run: Run, model: str, n_firms: int = 30) -> go.Figure:
+    """Draw the matrices of |SHAP| and of attention between the firms of one date, side by side.
+
+    A row is a firm whose forecast is made, a column the firm that it attends to. The firms are those that
+    receive most attention. A menu puts another method at the right.
+    """
+    rows = _own(run, "explain_firm_map", model)
+    methods = rows["method"].unique(maintain_order=True).to_list()
+    if "shap" not in methods or "attention" not in methods:
+        raise ConfigError(f"The run {run.id} has no map of firms for {model!r}; explain it again.")
+    firms = rows.filter(pl.col("method") == "attention")["target"].unique(maintain_order=True).to_list()
+    firms, names = firms[:n_firms], [short(firm, 8) for firm in firms[:n_firms]]
+    within = rows.filter(pl.col("target").is_in(firms), pl.col("source").is_in(firms))
+    share = within.with_columns(pl.col("value") / pl.col("value").max().over("method"))
+    grids = {
+        method: matrix(
+            share.filter(pl.col("method") == method).select("target", "source", "value"), firms, firms
+        )
+        for method in methods
+    }
+    title = f"Who moved whom, and who looked at whom: {model} on {rows['date'][0]}"
+    hover = "%{y} from %{x}: %{z:.3f}<extra></extra>"
+    one = heat(title, grids["shap"], names, names, "share of the largest", zmax=1, hovertemplate=hover)
+    figure = to_plotly(one)
+    small: dict[str, Any] = {"tickangle": -90, "tickfont": {"size": 9}}
+    other = one.traces[0] | {"z": grids["attention"], "xaxis": "x2"}
+    figure.data[0].update(showscale=False)
+    figure.add_trace(other)
+    others = [method for method in methods if method != "shap"]
+    titles = {method: explained.METHODS.get(method, (safe(method),))[0] for method in others}
+    buttons = [
+        {
+            "label": titles[method],
+            "method": "update",
+            "args": [{"z": [grids["shap"], grids[method]]}, {"xaxis2.title.text": titles[method]}],
+        }
+        for method in others
+    ]
+    figure.update_layout(
+        height=560,
+        xaxis=axis("|SHAP|", type="category", domain=[0.0, 0.475], **small),
+        xaxis2=axis("attention", type="category", domain=[0.525, 1.0], **small),
+        yaxis=names_axis(autorange="reversed", tickfont={"size": 9}),
+        updatemenus=[{"buttons": buttons, "active": others.index("attention"), **MENU}],
+    )
+    return figure
+
+
+def agreement(run: Run, model: str, kind: str = "agreement with SHAP") -> go.Figure:
+    """Draw rank correlations of methods with their 90% intervals over dates, and their null as a ring.
+
+    Parameters
+    ----------
+    run
+        An explained run.
+    model
+        A model with attention.
+    kind
+        ``agreement with SHAP``, or another value of the column ``kind`` of the table ``explain_agreement``,
+        such as ``shuffled parameters``: the correlation of a method with itself after the parameters of the
+        model were shuffled, which should be near 0.
+    """
+    every = _own(run, "explain_agreement", model)
+    rows = every.filter(pl.col("kind") == kind)
+    if rows.is_empty():
+        known = ", ".join(every["kind"].unique(maintain_order=True).to_list())
+        raise ConfigError(f"{kind!r} was not measured for {model}, only: {known}.")
+    title = "Rank correlation with |SHAP|" if kind == "agreement with SHAP" else f"Rank correlation: {kind}"
+    return to_plotly(explained.agreement_with_shap(rows, title))
+
+
+def removal(run: Run, model: str, over: str = "peers") -> go.Figure:
+    """Draw how much the forecasts have changed after a share of the days or peers was removed.
+
+    A method that ranks well removes first what matters, so its line rises early. The random order is the
+    line to beat. A menu chooses how things are removed.
+    """
+    every = _own(run, "explain_curves", model)
+    rows = every.filter(pl.col("over") == over)
+    if rows.is_empty():
+        known = ", ".join(every["over"].unique(maintain_order=True).to_list())
+        raise ConfigError(f"Removal over {over!r} was not measured for {model}, only over {known}.")
+    return to_plotly(explained.removal_curves(rows, over))
+
+
+def day_weights(run: Run, model: str) -> go.Figure:
+    """Draw the attention of each past day, by the volatility regime of that day, and equal weights."""
+    return to_plotly(explained.weight_of_past_days(_own(run, "explain_day_weights", model)))
+
+
+def _own(run: Run, table: str, model: str) -> pl.DataFrame:
+    frame = run.table(table)
+    rows = frame.filter(pl.col("model") == model)
+    if rows.is_empty():
+        known = ", ".join(frame["model"].unique(maintain_order=True).to_list()) or "none"
+        raise ConfigError(f"The table {table} has no rows of {model!r}, only of: {known}.")
     return rows

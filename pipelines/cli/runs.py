@@ -35,7 +35,7 @@ def list_(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> No
 def show(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
     """Show the identity, data versions, folds, evaluations, trials and files of a run or a signal file."""
     from pipelines.commands.runs import collect_details, describe_details, to_json
-    from pipelines.results.signal_record import find_signals
+    from pipelines.results.signal_file import find_signals
     from pipelines.run.record import open_run
 
     details = collect_details(find_signals(run, output) or open_run(run, output))

@@ -31,7 +31,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
 from pipelines.lake.storage import one_line
 from pipelines.nightly.result import ModelVersion
-from pipelines.results.signal_record import RECORD, find_signals
+from pipelines.results.signal_file import RECORD, find_signals
 from pipelines.run.checkpoints import checkpoint_exists
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.locks import Locks

@@ -14,7 +14,7 @@ import polars as pl
 from pipelines.errors import DataError
 from pipelines.results.comparisons import leader, tradable_delay
 from pipelines.results.format import IC, RATIO, text_table
-from pipelines.results.signal_record import RECORD, MeasuredSignals, find_signals
+from pipelines.results.signal_file import RECORD, MeasuredSignals, find_signals
 from pipelines.results.tables import of_book
 from pipelines.run.evaluations import StoredEvaluation, list_evaluations
 from pipelines.run.identity import Identity

@@ -31,8 +31,7 @@ from pipelines.pages.figure import (
     line,
     over_time,
 )
-from pipelines.pages.page import Page
-from pipelines.pages.static import static_chart
+from pipelines.pages.page import Page, static_chart
 from pipelines.pages.tables import write
 
 _NAMES = 10  # at each end

@@ -24,8 +24,7 @@ from pipelines.nightly.tables import peak_memory_bytes
 from pipelines.nightly.versions import challenger, champion, open_version
 from pipelines.progress import Progress
 from pipelines.tracking.model_versions import set_aliases
-from pipelines.tracking.nights import TrackedNight, log_night
-from pipelines.tracking.runs import log_run
+from pipelines.tracking.runs import TrackedNight, log_night, log_run
 
 
 @dataclass(frozen=True, slots=True)

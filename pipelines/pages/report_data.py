@@ -22,7 +22,7 @@ from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.lake.lake import Lake
 from pipelines.results.comparisons import BASELINES, deciding_rows, tradable_delay
 from pipelines.results.describe import describe_flagged
-from pipelines.results.signal_record import MeasuredSignals
+from pipelines.results.signal_file import MeasuredSignals
 from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations
 from pipelines.run.provenance import (
     AuditMade,

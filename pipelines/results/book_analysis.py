@@ -40,10 +40,9 @@ from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
-from pipelines.results.books import MeasuredBook, book_market
+from pipelines.results.books import MeasuredBook, book_costs, book_execution, book_market, dollar_volumes
 from pipelines.results.comparisons import tradable_delay
 from pipelines.results.tables import table
-from pipelines.results.trading import book_costs, book_execution, dollar_volumes
 
 Row = dict[str, Any]
 _TABLES = ("figures", "capacity", "factor_alpha", "contributions", "exposures", "drawdowns", "worst_days")

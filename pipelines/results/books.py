@@ -1,29 +1,55 @@
-"""The configured books: target weights over the sessions that are traded, and the accounts of the trades."""
+"""The configured books: target weights, the costs and the execution of their trades, and their accounts.
+
+Everything that a trade of session s uses is known at the close of s-1: estimates, volumes and volatilities
+are lagged by one session here. Sessions after the last one of the data use what is known at its close.
+
+Shape suffixes: T sessions, N firms; S: T + 1 sessions, the last of which is the session after the data.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from backtest.accounts.accounting import account_book
-from backtest.accounts.execution import Execution
+from backtest.accounts.execution import (
+    NEEDED,
+    Execution,
+    ParticipationCap,
+    at_price_limit,
+    price_over_close,
+)
 from backtest.accounts.market import BookMarket, prepare_market
 from backtest.accounts.performance import BookMetrics
 from backtest.accounts.result import BookResult
 from backtest.books.book import BookNote, equal_weighted
 from backtest.books.decisions import book_targets
-from backtest.costs import CostModel
+from backtest.costs import (
+    Borrow,
+    Commission,
+    CostModel,
+    Financing,
+    HalfSpread,
+    Rate,
+    SquareRootImpact,
+    corwin_schultz,
+    roll,
+    volatility_per_root_volume,
+)
+from features.arithmetic.rolling import carry, rolling_mean, rolling_std
 from features.arrays import FloatArray
 from features.panel.derived import cached
 from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
+from pipelines.config.backtest import BacktestConfig, CostsConfig, ExecutionConfig, SpreadEstimator
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
-from pipelines.errors import ConfigError
-from pipelines.results.trading import book_costs, book_execution
+from pipelines.errors import ConfigError, DataError
 
 Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
 _FREE = CostModel()
@@ -137,3 +163,230 @@ class MeasuredBook:
     metrics: BookMetrics
     excess_T: FloatArray
     rate_T: FloatArray
+
+
+SPREAD_WINDOWS: dict[SpreadEstimator, int] = {"corwin_schultz": 21, "roll": 63}
+
+
+def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel:
+    """Build the cost terms of the sessions ``held``, which may end after the last session of the panel."""
+    costs = settings.costs
+    impact = None
+    if settings.capital is not None and costs.impact_coefficient:
+        rate_TN = rows_of(_impact_rates(panel, settings.execution.window), panel, held)
+        impact = SquareRootImpact(costs.impact_coefficient, settings.capital, rate_TN)
+    half_spread = _half_spreads(costs, panel)
+    if isinstance(half_spread, np.ndarray):
+        half_spread = rows_of(half_spread, panel, held)
+    return CostModel(
+        half_spread=HalfSpread(half_spread),
+        commission=Commission(costs.commission_bps, costs.commission_min / (settings.capital or 1.0)),
+        impact=impact,
+        borrow=Borrow(_borrow_fees(costs, panel)),
+        financing=Financing(costs.financing_bps_per_year),
+        periods_per_year=panel.periods_per_year,
+    )
+
+
+def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: int) -> Execution:
+    """Build price of execution and participation cap of ``held``; after the data, the price is the close."""
+    execution = settings.execution
+    if execution.price != "close" and delay < 1:
+        raise ConfigError(
+            f"backtest.execution.price is {execution.price}, but the delay is 0: a decision at a close can "
+            "be traded in the next session at the earliest. Set backtest.delay to 1 or more."
+        )
+    bars = {"open": panel.open_TN, "high": panel.high_TN, "low": panel.low_TN}
+    missing = [name for name in NEEDED[execution.price] if bars[name] is None]
+    if missing:
+        raise DataError(
+            f"backtest.execution.price is {execution.price}, but the data have no "
+            f"{' and no '.join(missing)}: use close, or ingest prices with these columns."
+        )
+    fill_TN = cached(panel, ("price over close", execution.price), lambda: _fill(panel, settings))
+    cap = None
+    if settings.capital is not None and execution.participation_cap is not None:
+        volume_TN = rows_of(dollar_volumes(panel, execution.window), panel, held)
+        cap = ParticipationCap(execution.participation_cap, settings.capital, volume_TN)
+    at_close = execution.price == "close"
+    return Execution(
+        None if at_close else rows_of(fill_TN, panel, held),
+        cap,
+        None if execution.unfilled is None else execution.unfilled == "carry",
+        _price_limits(execution, panel, None if at_close else fill_TN, held),
+        _lots(settings, panel, held),
+    )
+
+
+def _price_limits(
+    execution: ExecutionConfig, panel: Panel, fill_TN: FloatArray | None, held: slice
+) -> FloatArray | None:
+    """Where the price of execution is at a limit, by the last close in the shares of the session."""
+    if execution.price_limit is None and execution.price_limit_file is None:
+        return None
+    limit_TN = np.full(panel.close_TN.shape, execution.price_limit or np.nan)
+    if execution.price_limit_file is not None:
+        _read_limits(Path(execution.price_limit_file), panel, limit_TN)
+    raw_TN = panel.raw_close_TN
+    reference_TN = np.full_like(raw_TN, np.nan)
+    reference_TN[1:] = carry(panel.close_TN)[:-1] * (raw_TN / panel.close_TN)[1:]
+    price_TN = raw_TN if fill_TN is None else raw_TN * fill_TN[:-1]
+    bar_TN = at_price_limit(price_TN, reference_TN, limit_TN)
+    return rows_of(np.concatenate([bar_TN, np.zeros_like(bar_TN[:1])]), panel, held)
+
+
+def _read_limits(path: Path, panel: Panel, limit_TN: FloatArray) -> None:
+    """Write the price limits of single firms, each from its date on."""
+    frame = _read_of_firms(path, "limit", "backtest.execution.price_limit_file", "limit", panel)
+    if "from_date" in frame.columns:
+        frame = frame.sort("from_date", nulls_last=False)
+    column = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
+    for row in frame.iter_rows(named=True):
+        n, since = column.get(row["ticker"]), row.get("from_date")
+        if n is not None:
+            first = 0 if since is None else int(np.searchsorted(panel.dates_T, np.datetime64(since, "D")))
+            limit_TN[first:, n] = row["limit"]
+
+
+def _lots(settings: BacktestConfig, panel: Panel, held: slice) -> FloatArray | None:
+    """Units of the holders' index that are a lot, over the capital; the last known one after the data."""
+    if settings.execution.lot is None or settings.capital is None:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unit_TN = carry(panel.raw_close_TN / earned_index(panel))
+    return rows_of(settings.execution.lot / settings.capital * unit_TN, panel, held)
+
+
+def rows_of(x_SN: FloatArray, panel: Panel, held: slice) -> FloatArray:
+    """Return the rows of the sessions ``held``; sessions after the last row of ``x_SN`` repeat it."""
+    start = held.start or 0
+    stop = panel.n_sessions if held.stop is None else held.stop
+    if stop <= len(x_SN):
+        return x_SN[start:stop]
+    return x_SN[np.minimum(np.arange(start, stop), len(x_SN) - 1)]
+
+
+def _known_before(x_TN: FloatArray) -> FloatArray:
+    """Lag a series by one session, shape (T + 1, N): row s is what is known before session s."""
+    return np.concatenate([np.full_like(x_TN[:1], np.nan), x_TN])
+
+
+def _fill(panel: Panel, settings: BacktestConfig) -> FloatArray:
+    fill_TN = price_over_close(
+        settings.execution.price,
+        panel.close_TN,
+        open_TN=panel.open_TN,
+        high_TN=panel.high_TN,
+        low_TN=panel.low_TN,
+    )
+    if fill_TN is None:
+        return np.empty((0, 0))
+    return np.concatenate([fill_TN, np.ones_like(fill_TN[:1])])
+
+
+def _half_spreads(costs: CostsConfig, panel: Panel) -> Rate:
+    """Half-spread in basis points; the median of the session's firms where a firm has no estimate."""
+    estimator = costs.half_spread_bps
+    if isinstance(estimator, float):
+        return estimator
+    window = costs.spread_window or SPREAD_WINDOWS[estimator]
+    return cached(panel, (estimator, window), lambda: _estimated(estimator, window, panel))
+
+
+def _estimated(estimator: SpreadEstimator, window: int, panel: Panel) -> FloatArray:
+    if estimator == "roll":
+        spread_TN = roll(panel.close_TN, window)
+    elif panel.high_TN is None or panel.low_TN is None:
+        raise DataError(
+            "backtest.costs.half_spread_bps is corwin_schultz, but the data have no high or no low: use roll "
+            "or a number."
+        )
+    else:
+        spread_TN = corwin_schultz(panel.high_TN, panel.low_TN, panel.close_TN, window)
+    unknown_TN = np.isnan(spread_TN)
+    some_T = ~unknown_TN.all(axis=1)
+    median_T = np.full(len(spread_TN), np.nan)
+    median_T[some_T] = np.nanmedian(spread_TN[some_T], axis=1)
+    return _known_before(1e4 * np.where(unknown_TN, median_T[:, None], spread_TN))
+
+
+def dollar_volumes(panel: Panel, window: int) -> FloatArray:
+    """Mean dollar volume of the window before s, at least half known, shape (T + 1, N)."""
+    if panel.volume_TN is None:
+        raise DataError(
+            "backtest.capital is set, but the data have no volume, which market impact and the participation "
+            "cap are measured against: set backtest.capital to null, or ingest volumes."
+        )
+    dollars_TN = panel.raw_close_TN * panel.volume_TN
+    least = (window + 1) // 2
+    return cached(
+        panel,
+        ("dollar volume before", window),
+        lambda: _known_before(rolling_mean(dollars_TN, window, least)),
+    )
+
+
+def _impact_rates(panel: Panel, window: int) -> FloatArray:
+    """Volatility over the root of dollar volume, both of the sessions before s, shape (T + 1, N)."""
+    volume_SN = dollar_volumes(panel, window)
+
+    def rates() -> FloatArray:
+        index_TN = panel.total_return_index_TN
+        return_TN = np.full(index_TN.shape, np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return_TN[1:] = index_TN[1:] / index_TN[:-1] - 1.0
+        return_TN[~np.isfinite(return_TN) | ~panel.traded_TN] = np.nan
+        volatility_SN = _known_before(rolling_std(return_TN, window, (window + 1) // 2))
+        return volatility_per_root_volume(volatility_SN, volume_SN)
+
+    return cached(panel, ("impact rate", window), rates)
+
+
+def _borrow_fees(costs: CostsConfig, panel: Panel) -> Rate:
+    """Borrow fee in basis points per year; shape (1, N) if a file gives fees of single firms."""
+    if costs.borrow_file is None:
+        return costs.borrow_bps_per_year
+    path = Path(costs.borrow_file)
+    fees = _read_of_firms(path, "borrow fee", "backtest.costs.borrow_file", "bps_per_year", panel)
+    if fees["ticker"].is_duplicated().any():
+        twice = fees.filter(fees["ticker"].is_duplicated())["ticker"][0]
+        raise DataError(f"{path} has several fees for {twice}; keep one row per ticker.")
+    by_ticker = dict(fees.select("ticker", "bps_per_year").iter_rows())
+    return np.array([[by_ticker.get(ticker, costs.borrow_bps_per_year) for ticker in panel.tickers_N]])
+
+
+def _read_of_firms(path: Path, what: str, setting: str, value: str, panel: Panel) -> pl.DataFrame:
+    """Read a CSV or Parquet file with columns ticker and a number of at least 0, and perhaps from_date."""
+    if not path.is_file():
+        raise DataError(f"There is no file of {what}s at {path}; check {setting}.")
+    try:
+        if path.suffix == ".parquet":
+            frame = pl.read_parquet(path)
+        else:
+            # Type inference would read 000001 as a number.
+            as_text = {"ticker": pl.String}
+            frame = pl.read_csv(
+                path, schema_overrides=as_text, try_parse_dates=True, infer_schema_length=None
+            )
+        dates = [pl.col("from_date").cast(pl.Date)] if "from_date" in frame.columns else []
+        frame = frame.select(
+            pl.col("ticker").cast(pl.String), pl.col(value).cast(pl.Float64, strict=True), *dates
+        )
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{path} is not a CSV or Parquet file with columns ticker and {value} ({reason})."
+        ) from None
+    known = pl.col(value).is_finite() & (pl.col(value) >= 0)
+    wrong = frame.filter(pl.col("ticker").is_null() | ~known.fill_null(value=False))
+    if not wrong.is_empty():
+        ticker, number = wrong.row(0)[:2]
+        raise DataError(
+            f"{path} gives {ticker} a {what} of {number} ({value}); it must be a number of at least 0."
+        )
+    if not frame.is_empty() and not set(frame["ticker"]) & set(panel.tickers_N):
+        raise ConfigError(
+            f"No ticker of {path} is in the data, which have for example {panel.tickers_N[0]!r} where the "
+            f"file has {frame['ticker'][0]!r}: correct the tickers, or check {setting}."
+        )
+    return frame

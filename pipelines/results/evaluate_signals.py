@@ -47,8 +47,13 @@ from pipelines.lake.options import canonical_location
 from pipelines.progress import Progress
 from pipelines.results.evaluation_tables import evaluate_trials, evaluation_record
 from pipelines.results.recount import recount
-from pipelines.results.signal_file import SignalTable
-from pipelines.results.signal_record import MeasuredSignals, SignalRecord, library_versions, signals_id
+from pipelines.results.signal_file import (
+    MeasuredSignals,
+    SignalRecord,
+    SignalTable,
+    library_versions,
+    signals_id,
+)
 from pipelines.results.tables import TABLES
 from pipelines.run.evaluations import StoredEvaluation, store_evaluation
 from pipelines.run.locks import Locks

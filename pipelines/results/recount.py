@@ -27,7 +27,7 @@ from features.arrays import BoolArray, DateArray, FloatArray
 from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.config.schema import Config
 from pipelines.results.comparisons import tradable_delay
-from pipelines.results.signal_record import MeasuredSignals
+from pipelines.results.signal_file import MeasuredSignals
 from pipelines.results.tables import table
 from pipelines.run.evaluations import StoredEvaluation, assumptions_id
 from pipelines.run.record import Run

@@ -21,7 +21,7 @@ from pipelines.results.describe import describe_difference
 from pipelines.results.evaluate import label_overlap
 from pipelines.results.format import IC, RATIO, interval, number, text_table
 from pipelines.results.recount import Tried, read_tried
-from pipelines.results.signal_record import MeasuredSignals, find_signals
+from pipelines.results.signal_file import MeasuredSignals, find_signals
 from pipelines.results.tables import table
 from pipelines.run.evaluations import EvaluationRecord, assumptions_id, newest_evaluation
 from pipelines.run.identity import setting_changes

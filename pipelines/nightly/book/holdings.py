@@ -34,8 +34,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.book.orders import NOT_IN_THE_DATA
 from pipelines.nightly.tables import finished_before
-from pipelines.results.books import book_market
-from pipelines.results.trading import book_costs, book_execution
+from pipelines.results.books import book_costs, book_execution, book_market
 
 _UNCHANGED = 1e-12
 """Relative change of a number of units below which a position was not traded."""

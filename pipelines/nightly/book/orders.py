@@ -23,8 +23,7 @@ from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig
 from pipelines.lake.lake import Lake
-from pipelines.results.books import book_market
-from pipelines.results.trading import book_costs, book_execution
+from pipelines.results.books import book_costs, book_execution, book_market
 
 _BPS = 1e-4
 _ROUNDING = 1e-9  # an order that takes 2 + 1e-12 sessions takes 2

@@ -25,7 +25,7 @@ from pipelines.nightly.result import Finding, NightResult, night_folder
 from pipelines.nightly.spool import describe_synced, spool, spooled, sync
 from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
-from pipelines.tracking import nights as tracked_nights
+from pipelines.tracking import runs as tracked_nights
 from pipelines.tracking.store import log_artifacts
 
 DAYS = tuple(dt.date(2026, 11, day) for day in (18, 19, 20))

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from report_data import make_header, make_positions, make_report
 
-from pipelines.pages.holdings import MAX_NAMES, MIN_NAMES, holdings_json, select_holdings
+from pipelines.pages.report import MAX_NAMES, MIN_NAMES, holdings_json, select_holdings
 from pipelines.pages.report import render_report as render
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.results import signal_record as record
-from pipelines.results.signal_record import find_signals
+from pipelines.results import signal_file as record
+from pipelines.results.signal_file import find_signals
 
 
 def test_a_prefix_that_a_run_shares_is_refused_and_latest_is_a_run(

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.config.backtest import BacktestConfig
 from pipelines.errors import ConfigError
-from pipelines.results.sweep_grid import parse_axes, variants
+from pipelines.results.sweeps import parse_axes, variants
 
 SECTION = BacktestConfig.model_validate(
     {

@@ -14,7 +14,7 @@ from backtest.costs import corwin_schultz
 from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig
 from pipelines.errors import ConfigError, DataError
-from pipelines.results.trading import book_costs, book_execution
+from pipelines.results.books import book_costs, book_execution
 
 CAPITAL = {"capital": 1e6, "execution": {"window": 10}}
 EVERYTHING = {

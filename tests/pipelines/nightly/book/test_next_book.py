@@ -32,8 +32,7 @@ from pipelines.nightly.book.holdings import Recorded
 from pipelines.nightly.book.next_book import NextBook, next_book
 from pipelines.nightly.data import NightData
 from pipelines.nightly.tables import follow
-from pipelines.results.books import BookOrders, book_market, book_orders
-from pipelines.results.trading import book_costs, book_execution
+from pipelines.results.books import BookOrders, book_costs, book_execution, book_market, book_orders
 
 CAPPED: dict[str, Any] = {
     "capital": 2e9,
