@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.results.tables import TABLES
+from pipelines.columns import TABLES
 
 
 def page() -> str:

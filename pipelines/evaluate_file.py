@@ -202,9 +202,9 @@ def echo_result(
     echo: Callable[[str], None],
 ) -> None:
     """Print the summary or the JSON document of measured signals."""
+    from pipelines.pages.describe import describe_signals, document
     from pipelines.pages.report_data import signal_report
     from pipelines.pages.verdict import judge_report
-    from pipelines.results.describe import describe_signals, document
 
     verdict = judge_report(signal_report(measured, evaluation))
     if options.as_json:

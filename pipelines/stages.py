@@ -117,7 +117,7 @@ def backtest_run(
     wait: bool = False,
 ) -> None:
     """Evaluate a run again with other backtest settings, and store an additional evaluation."""
-    from pipelines.results.describe import describe_evaluation, document
+    from pipelines.pages.describe import describe_evaluation, document
     from pipelines.results.evaluate_run import evaluate_run
 
     with opened(name, output, wait=wait) as (found, progress):
@@ -235,7 +235,7 @@ def run_config(
     with workers_made_ready(config) as make_ready:
         from pipelines.audit.command import audit_before_training, warn_after_training
         from pipelines.explain.attribution import explain_if_new, explanation_tasks
-        from pipelines.results.describe import describe_evaluation
+        from pipelines.pages.describe import describe_evaluation
         from pipelines.results.evaluate_run import evaluate_run
         from pipelines.tracking.runs import tracked
         from pipelines.train.walkforward import tasks_left, train

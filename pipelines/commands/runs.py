@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import polars as pl
 
+from pipelines.columns import of_book
 from pipelines.errors import DataError
+from pipelines.format import IC, RATIO, text_table
 from pipelines.results.comparisons import leader, tradable_delay
-from pipelines.results.format import IC, RATIO, text_table
 from pipelines.results.signal_file import RECORD, MeasuredSignals, find_signals
-from pipelines.results.tables import of_book
 from pipelines.run.evaluations import StoredEvaluation, list_evaluations
 from pipelines.run.identity import Identity
 from pipelines.run.locks import holder_of

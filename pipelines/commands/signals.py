@@ -16,6 +16,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import forget_later, open_lake, rows_known
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_table
+from pipelines.format import Kind, text_table
 from pipelines.lake.commit import compare, in_order
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
@@ -25,7 +26,6 @@ from pipelines.nightly.scoring import attribute, ends, score
 from pipelines.nightly.tables import read_nights, read_revision, write_signals
 from pipelines.nightly.versions import champion, open_version
 from pipelines.progress import Progress
-from pipelines.results.format import Kind, text_table
 from pipelines.run.record import Run, list_records, open_run
 from pipelines.run.warm_start import read_seen_sessions
 

@@ -13,7 +13,7 @@ import yaml
 from backtest.accounts.performance import sharpe
 from features.panel.periods import periods_per_year
 from pipelines.errors import ConfigError
-from pipelines.results.format import text_table
+from pipelines.format import text_table
 from pipelines.results.signal_file import find_signals
 from pipelines.run.record import open_run
 from pipelines.train.trials import Scope, count_trials, read_returns, read_trials

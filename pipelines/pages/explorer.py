@@ -23,9 +23,9 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.explain.network_tables import STRONGEST, UNKNOWN_GROUP
 from pipelines.files import write_text
+from pipelines.format import is_unknown
 from pipelines.pages.page import Page, asset, in_script
 from pipelines.pages.tables import verdict_rows, write
-from pipelines.results.format import is_unknown
 from pipelines.run.provenance import ExplanationMade, read_provenance
 from pipelines.run.record import Run
 

@@ -21,18 +21,18 @@ from backtest.analysis.rolling import monthly_returns, rolling_window
 from backtest.inference.means import LEVEL
 from backtest.look_ahead.finding import VERDICTS, summary_line
 from models.explain.removal import REMOVALS, Removal
+from pipelines.columns import COLUMNS
 from pipelines.explain.tables import START
+from pipelines.format import EN_DASH, IC, describe_difference, is_unknown
 from pipelines.pages.charts import books, explained, models
+from pipelines.pages.describe import describe_notes
 from pipelines.pages.figure import model_styles
 from pipelines.pages.page import Page, asset, count_sessions, in_script
 from pipelines.pages.report_data import ExplainedModel, RunReport
 from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval, write
 from pipelines.pages.verdict import ReportVerdict, baseline_of, deciding_comparisons, judge_report, rule
 from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE
-from pipelines.results.describe import describe_difference, describe_notes
-from pipelines.results.format import EN_DASH, IC, is_unknown
 from pipelines.results.sweeps import Axis, Sweep, SweepRecord, heat_maps
-from pipelines.results.tables import COLUMNS
 
 SECTIONS = {
     "figures": "Key figures",

@@ -20,8 +20,8 @@ from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.lake.lake import Lake
+from pipelines.pages.describe import describe_flagged
 from pipelines.results.comparisons import BASELINES, deciding_rows, tradable_delay
-from pipelines.results.describe import describe_flagged
 from pipelines.results.signal_file import MeasuredSignals
 from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations
 from pipelines.run.provenance import (

@@ -12,9 +12,9 @@ from typing import Any
 
 import polars as pl
 
+from pipelines.columns import COLUMNS
+from pipelines.format import ANSWER, EN_DASH, NAMES, TEXT, YES_NO, Kind, is_unknown
 from pipelines.pages.figure import LineStyle
-from pipelines.results.format import ANSWER, EN_DASH, NAMES, TEXT, YES_NO, Kind, is_unknown
-from pipelines.results.tables import COLUMNS
 
 TOTAL = "total"  # a row with this key is set off from the others
 _SCALES = {"%": 100.0, "bps": 1e4}
@@ -35,10 +35,10 @@ Spec = str | Sequence[Form | None]
 def write(value: object, form: Form = "text") -> str:
     """Write a value for a reader as plain text; one that is not known is a dash.
 
-    ``form`` is a kind of number (`pipelines.results.format`); or decimals after one of nothing, ``%`` (a
+    ``form`` is a kind of number (`pipelines.format`); or decimals after one of nothing, ``%`` (a
     fraction in per cent), ``bps``, ``#`` (significant digits) and ``g`` (at most so many), with ``+`` in
     front for plus signs; or ``text``, ``names``, ``yes``, ``mark`` (yes is better), ``alarm`` (yes is bad),
-    ``answer``, ``state`` (also the class of the cell) or ``minute``.
+    ``answer``, ``state`` (also the class of the cell), ``minute``, or ``right`` (text that stands at the right).
     """
     if isinstance(form, Kind):
         return form.page(value)
@@ -87,7 +87,8 @@ class Shown:
         """Class of the cells."""
         if isinstance(self.form, Kind):
             return "num" if self.form.numeric else "wide" if self.form.words == "names" else ""
-        return "num" if _NUMBER.fullmatch(self.form) else "wide" if self.form == "wide" else ""
+        right = self.form == "right" or _NUMBER.fullmatch(self.form)
+        return "num" if right else "wide" if self.form == "wide" else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import polars as pl
 
 from backtest.inference.means import LEVEL
+from pipelines.format import is_unknown
 from pipelines.pages.report_data import RunReport
 from pipelines.pages.tables import write
 from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE, deciding_rows
-from pipelines.results.format import is_unknown
 
 _INTERVAL = f"{1 - LEVEL:.0%} interval"
 _PROFIT = f"the net Sharpe ratio is above 0, its deflated value is at least {MIN_DEFLATED_SHARPE:.2f}"

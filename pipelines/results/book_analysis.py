@@ -37,12 +37,12 @@ from backtest.analysis.regression import FactorRegression, describe_regression, 
 from backtest.analysis.styles import FactorData, FactorReturns, StyleScores, factor_data
 from features.arrays import FloatArray
 from features.panel.panel import Panel
+from pipelines.columns import table
 from pipelines.config.backtest import BacktestConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.results.books import MeasuredBook, book_costs, book_execution, book_market, dollar_volumes
 from pipelines.results.comparisons import tradable_delay
-from pipelines.results.tables import table
 
 Row = dict[str, Any]
 _TABLES = ("figures", "capacity", "factor_alpha", "contributions", "exposures", "drawdowns", "worst_days")

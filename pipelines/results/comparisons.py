@@ -31,12 +31,12 @@ from backtest.inference.overfitting import deflated_sharpe, probabilistic_sharpe
 from backtest.splits.folds import Fold
 from features.arrays import FloatArray
 from models.registry import benchmarks
+from pipelines.columns import of_book, table
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import n_paths, path_of_tests
 from pipelines.dataset.market import Market
 from pipelines.results.evaluate import Evaluation, evaluate, forecasts_to_arrays, label_overlap
-from pipelines.results.tables import of_book, table
 from pipelines.run.completeness import common_dates, restrict_to_dates
 
 BASELINES: Final[Mapping[str, str]] = MappingProxyType(benchmarks())

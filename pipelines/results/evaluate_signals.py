@@ -38,6 +38,7 @@ from backtest.look_ahead.returns import (
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray
 from features.panel.panel import Panel
+from pipelines.columns import TABLES
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.dataset.tables import describe_as_of, input_versions, open_lake, read_market_tables
@@ -54,7 +55,6 @@ from pipelines.results.signal_file import (
     library_versions,
     signals_id,
 )
-from pipelines.results.tables import TABLES
 from pipelines.run.evaluations import StoredEvaluation, store_evaluation
 from pipelines.run.locks import Locks
 from pipelines.run.record import git_commit

@@ -21,6 +21,7 @@ from backtest.accounts.result import BookResult
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.panel import Panel
+from pipelines.columns import table
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
@@ -30,7 +31,6 @@ from pipelines.results.comparisons import comparison_table, multiple_test_table,
 from pipelines.results.evaluate import NO_SCORES, ensemble, evaluate
 from pipelines.results.forecast_tables import forecast_tables
 from pipelines.results.recount import keep_returns
-from pipelines.results.tables import table
 from pipelines.run.evaluations import EvaluationRecord, evaluation_code, evaluation_id, file_digest
 from pipelines.secrets import redact
 from pipelines.train.trials import Scope, Trial, count_trials, record

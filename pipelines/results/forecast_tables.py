@@ -33,6 +33,7 @@ from features.arrays import DateArray, FloatArray, IntArray
 from features.information_coefficient import mean_known
 from features.panel.holding import forward_returns
 from features.panel.panel import Panel, to_panel
+from pipelines.columns import table
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import path_of_tests, plan_folds
 from pipelines.dataset.market import Market
@@ -40,7 +41,6 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.pipeline_tables import EnsembleForecasts
 from pipelines.lake.schemas import schema
 from pipelines.results.evaluate import ensemble, label_overlap, seed_dispersion, standardised
-from pipelines.results.tables import table
 from pipelines.run.completeness import forecast_by_all
 from pipelines.run.record import Run
 from pipelines.train.quantiles import FOLDER

@@ -25,10 +25,10 @@ from backtest.inference.overfitting import (
 )
 from features.arrays import BoolArray, DateArray, FloatArray
 from features.panel.periods import SESSIONS_PER_YEAR
+from pipelines.columns import table
 from pipelines.config.schema import Config
 from pipelines.results.comparisons import tradable_delay
 from pipelines.results.signal_file import MeasuredSignals
-from pipelines.results.tables import table
 from pipelines.run.evaluations import StoredEvaluation, assumptions_id
 from pipelines.run.record import Run
 from pipelines.train.trials import (

@@ -14,15 +14,14 @@ import polars as pl
 from backtest.inference.means import LEVEL
 from backtest.inference.overfitting import deflated_sharpe
 from features.arrays import FloatArray
+from pipelines.columns import table
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
+from pipelines.format import IC, RATIO, describe_difference, interval, number, text_table
 from pipelines.results.comparisons import differences, estimates, leader, tradable_delay
-from pipelines.results.describe import describe_difference
 from pipelines.results.evaluate import label_overlap
-from pipelines.results.format import IC, RATIO, interval, number, text_table
 from pipelines.results.recount import Tried, read_tried
 from pipelines.results.signal_file import MeasuredSignals, find_signals
-from pipelines.results.tables import table
 from pipelines.run.evaluations import EvaluationRecord, assumptions_id, newest_evaluation
 from pipelines.run.identity import setting_changes
 from pipelines.run.record import Run, open_run

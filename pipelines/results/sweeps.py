@@ -38,16 +38,16 @@ from backtest.inference.overfitting import (
 )
 from features.arrays import FloatArray
 from features.information_coefficient import mean_known
+from pipelines.columns import TABLES
 from pipelines.config.backtest import BacktestConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.errors import ConfigError
 from pipelines.files import replacing
+from pipelines.format import number, text_table
 from pipelines.results.books import book_costs, book_execution, book_market
 from pipelines.results.comparisons import samples
-from pipelines.results.format import number, text_table
-from pipelines.results.tables import TABLES
 from pipelines.run.evaluations import Evaluated
 from pipelines.train.trials import TrialCount
 

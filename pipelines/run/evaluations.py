@@ -18,6 +18,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from features.panel.periods import SESSIONS_PER_YEAR
+from pipelines.columns import TABLES
 from pipelines.config.backtest import BacktestConfig
 from pipelines.config.load import digest
 from pipelines.config.schema import Config
@@ -173,8 +174,9 @@ def file_digest(setting: float | str | None) -> str | None:
 
 
 def evaluation_code() -> str:
-    """Digest of the code that measures forecasts, without comments, docstrings and layout."""
-    return folders_digest(*CODE)[:10]
+    """Digest of the code that measures forecasts, and of names and types of tables, not of their wording."""
+    types = {name: {one: str(kind) for one, kind in table.types.items()} for name, table in TABLES.items()}
+    return digest({"code": folders_digest(*CODE), "tables": types})
 
 
 def store_evaluation(

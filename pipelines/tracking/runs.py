@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
+from pipelines.columns import of_book
 from pipelines.config.schema import Config
 from pipelines.errors import TrackingError
+from pipelines.format import IC, RATIO
 from pipelines.lake.options import canonical_location
 from pipelines.progress import Progress
 from pipelines.run.completeness import describe_missing_of_model, missing_tasks
@@ -331,9 +333,8 @@ def describe_model(model: str, run: Run, evaluations: Sequence[StoredEvaluation]
 
 def _figures(row: Mapping[str, Any], evaluation: StoredEvaluation) -> tuple[str, str]:
     """IC and net Sharpe ratio of the main book in a row of the ladder."""
-    found = (row["ic"], row[f"{next(iter(evaluation.record.backtest.books))}.sharpe_net"])
-    ic, sharpe = ("unknown" if one is None else f"{one:.{n}f}" for one, n in zip(found, (4, 2), strict=True))
-    return ic, sharpe
+    sharpe = row[of_book(next(iter(evaluation.record.backtest.books)), "sharpe_net")]
+    return IC.text(row["ic"], "unknown"), RATIO.text(sharpe, "unknown")
 
 
 def durations(events: Sequence[Event]) -> dict[str, float]:

@@ -25,8 +25,8 @@ from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError
 from pipelines.explain.games import explained_models
 from pipelines.lake.lake import Lake
+from pipelines.pages.describe import describe_ladder
 from pipelines.progress import Progress
-from pipelines.results.describe import describe_ladder
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.evaluations import evaluation_id
 from pipelines.run.fetch import ingest_config

@@ -353,7 +353,7 @@ def test_the_verdict_on_attention_has_its_intervals_and_every_map_says_what_it_d
         "at least 0.50, fails below 0.30",
         "0.0020 to 0.0200",
     ):
-        assert f"<td>{bounds}</td>" in page
+        assert f'<td class="num">{bounds}</td>' in page
     captions = dict(
         re.findall("<figure><h4>(Attention .*?)</h4>.*?<figcaption>(.*?)</figcaption>", page, re.S)
     )

@@ -17,9 +17,9 @@ from features.library.characteristics import CHARACTERISTICS
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
+from pipelines.pages.describe import describe_decisions, describe_factors
 from pipelines.results.book_analysis import BookAnalysis
 from pipelines.results.books import MeasuredBook
-from pipelines.results.describe import describe_decisions, describe_factors
 from pipelines.results.evaluate import Evaluation, evaluate
 
 NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})

@@ -23,8 +23,8 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.errors import ConfigError
+from pipelines.pages.describe import describe_ladder, describe_notes
 from pipelines.results.books import book_orders
-from pipelines.results.describe import describe_ladder, describe_notes
 from pipelines.results.evaluate import Evaluation, evaluate
 
 NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})

@@ -13,13 +13,13 @@ from daily_results import DATES_T, N, config, simulated
 from backtest.accounts.performance import sharpe
 from backtest.inference.bootstrap import sharpe_difference
 from backtest.inference.means import diebold_mariano, mean_test, paired_test
+from pipelines.pages.describe import describe_comparison, describe_tests
 from pipelines.results.comparisons import (
     comparison_table,
     deciding_rows,
     significance_table,
     tradable_delay,
 )
-from pipelines.results.describe import describe_comparison, describe_tests
 from pipelines.results.evaluate import Evaluation
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 import yaml
 from command import Call, command
 
+from pipelines.columns import TABLES
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.recount import recount
 from pipelines.run.evaluations import (
     EvaluationRecord,
     StoredEvaluation,
+    evaluation_code,
     evaluation_id,
     find_evaluation,
     list_evaluations,
@@ -264,3 +267,16 @@ def test_an_interrupted_write_does_not_damage_stored_evaluations(
     (tmp_path / "evaluations" / "0999999999" / "evaluation.json").write_text("{")
     with pytest.raises(DataError, match=r"0999999999 is damaged .*; delete that folder"):
         list_evaluations(run)
+
+
+def test_a_reworded_table_is_the_same_evaluation_and_a_retyped_one_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = evaluation_code()
+    paths = TABLES["paths"]
+    ic = replace(paths.columns["ic"], label="other words", meaning="other words")
+    for changed, same in ((ic, True), (replace(ic, dtype=pl.Float32()), False)):
+        columns = {**paths.columns, "ic": changed}
+        tables = {**TABLES, "paths": replace(paths, columns=columns)}
+        monkeypatch.setattr("pipelines.run.evaluations.TABLES", tables)
+        assert (evaluation_code() == before) == same

@@ -9,8 +9,8 @@ import polars as pl
 from daily_results import DATES_T, N, config, evaluation, simulated
 
 from backtest.inference.multiple import confidence_set, superior_books
+from pipelines.pages.describe import describe_together
 from pipelines.results.comparisons import multiple_test_table
-from pipelines.results.describe import describe_together
 
 SKILL = {"ridge": 0.0, "lightgbm": 0.01, "tcn": 0.05, "lstm": 0.0}
 

@@ -23,8 +23,8 @@ from backtest.inference.overfitting import (
     rademacher_bound,
 )
 from pipelines.config.schema import Config
+from pipelines.pages.describe import describe_tests
 from pipelines.results.comparisons import significance_table
-from pipelines.results.describe import describe_tests
 from pipelines.results.evaluate import Evaluation
 from pipelines.results.recount import (
     OF_THE_EVALUATION,

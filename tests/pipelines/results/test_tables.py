@@ -8,8 +8,8 @@ import dataframely as dy
 import polars as pl
 import pytest
 
-from pipelines.results.format import IC, NAMES, PERCENT, RATIO, SCORE, interval
-from pipelines.results.tables import COLUMNS, TABLES, table
+from pipelines.columns import COLUMNS, TABLES, table
+from pipelines.format import IC, NAMES, PERCENT, RATIO, SCORE, interval
 
 PATH = {"model": "a", "path": 1, "delay": 1, "book": "b", "dates": 3, "ic": 0.1, "rank_ic": 0.1}
 

@@ -20,7 +20,7 @@ import polars as pl
 
 from backtest.costs import COST_KINDS
 from backtest.look_ahead.finding import VERDICTS
-from pipelines.results.format import (
+from pipelines.format import (
     ANSWER,
     BPS,
     COUNT,
@@ -329,6 +329,11 @@ class ResultTable:
     name: str
     meaning: str
     columns: Mapping[str, Column]
+
+    @property
+    def types(self) -> Mapping[str, pl.DataType]:
+        """Name -> type of all columns."""
+        return {name: column.dtype for name, column in self.columns.items()}
 
     @cached_property
     def schema(self) -> Mapping[str, pl.DataType]:

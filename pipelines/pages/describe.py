@@ -11,12 +11,12 @@ from typing import Any, Final
 import polars as pl
 
 from backtest.analysis.styles import FAMILIES
+from pipelines.columns import COLUMNS, of_book
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
+from pipelines.format import IC, RATIO, describe_difference, interval, number, text_table
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
 from pipelines.results.evaluate_signals import USED, failed
-from pipelines.results.format import IC, RATIO, Kind, interval, number, text_table
-from pipelines.results.tables import COLUMNS, of_book
 from pipelines.run.evaluations import StoredEvaluation
 
 VERSION: Final = 1
@@ -299,12 +299,6 @@ def describe_comparison(row: Mapping[str, Any]) -> str:
     elif row["beats"] == "unclear" and row["ic_lower"] is not None and row["ic_lower"] > 0:
         text += ", net Sharpe not higher"
     return f"beats {row['rival']}: {row['beats']} ({text})"
-
-
-def describe_difference(row: Mapping[str, Any], what: str, kind: Kind) -> str:
-    """Format the difference of ``ic`` or ``sharpe`` in a row of ``comparisons``, with its interval."""
-    lower, upper = row[f"{what}_lower"], row[f"{what}_upper"]
-    return interval(row[f"{what}_difference"], lower, upper, kind.with_sign)
 
 
 def _used_rows(rows: pl.DataFrame) -> Iterator[str]:

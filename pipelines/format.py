@@ -7,7 +7,7 @@ plain ASCII.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -111,6 +111,12 @@ def interval(
     if is_unknown(lower) or is_unknown(upper):
         return f"{kind.text(estimate)} (no interval)"
     return f"{kind.text(estimate)} [{kind.text(lower)}, {kind.text(upper)}]"
+
+
+def describe_difference(row: Mapping[str, Any], what: str, kind: Kind) -> str:
+    """Format the difference of ``ic`` or ``sharpe`` in a row of ``comparisons``, with its interval."""
+    lower, upper = row[f"{what}_lower"], row[f"{what}_upper"]
+    return interval(row[f"{what}_difference"], lower, upper, kind.with_sign)
 
 
 def text_table(
