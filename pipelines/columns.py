@@ -142,13 +142,7 @@ _DEFINED: Final = (
     _count("quantile", "quantile", "1 holds the lowest forecasts"),
     _count("quantiles", "quantiles", "number of quantiles"),
     Column("mean_return_bps", "mean return", "mean label of the quantile", Kind(1), "bps"),
-    Column(
-        "spread_bps",
-        "top less bottom",
-        "mean label of the top less the bottom quantile",
-        Kind(1, 1.0, signed=True),
-        "bps",
-    ),
+    Column("spread_bps", "top less bottom", "mean label, top less bottom quantile", Kind(1).with_sign, "bps"),
     Column("lower_bps", "from", "lower end of the 95% interval", Kind(1, signed=True), "bps"),
     Column("upper_bps", "to", "upper end of the 95% interval", Kind(1, signed=True), "bps"),
     Column("t", "t (NW)", "Newey-West t-statistic", T.with_sign),
@@ -164,7 +158,7 @@ _DEFINED: Final = (
     Column("nav_gross", "gross NAV", "before costs, 1 at the start"),
     Column("nav_net", "net NAV", "after costs, 1 at the start"),
     _share(
-        "excess_net", "net excess return", "over the risk-free rate; null without positions", "%", _DIGITS_2
+        "excess_net", "net excess return", "over the risk-free rate; null without positions", kind=_DIGITS_2
     ),
     Column("sharpe_gross", "gross Sharpe", "annual Sharpe ratio before costs"),
     Column("sharpe_net", "net Sharpe", "annual Sharpe ratio after costs"),
@@ -210,11 +204,7 @@ _DEFINED: Final = (
     Column("capital", "capital", "in the currency of the prices", COUNT),
     Column("impact_bps_per_year", "impact", "market impact", BPS, "bps / year"),
     _share(
-        "participation_p95",
-        "participation",
-        "95th percentile of the share of a firm's trailing dollar volume",
-        "%",
-        _DIGITS_2,
+        "participation_p95", "participation", "95th percentile, of trailing dollar volume", kind=_DIGITS_2
     ),
     _text("term", "term", "alpha or a factor"),
     Column("coefficient", "coefficient", "of the regression; alpha's is a year's", _EXPOSURE),
@@ -229,12 +219,7 @@ _DEFINED: Final = (
     _share("gross", "before costs", "of starting capital", "%", _DIGITS_2),
     _share("cost", "costs", "of starting capital", "%", _DIGITS_2),
     _share("net", "net", "of starting capital", "%", _DIGITS_2),
-    Column(
-        "mean",
-        "mean exposure",
-        "over dates: weight or standardised signal of a sector, or rank correlation",
-        _EXPOSURE,
-    ),
+    Column("mean", "mean exposure", "over dates: weight, standardised signal or rank correlation", _EXPOSURE),
     Column("low", "low", "lowest", _EXPOSURE),
     Column("high", "high", "highest", _EXPOSURE),
     _count("rank", "rank", "1 is the worst"),
@@ -260,27 +245,17 @@ _DEFINED: Final = (
     Column("ic_bootstrap_lower", "from", "the same by stationary bootstrap", IC),
     Column("ic_bootstrap_upper", "to", "the same by stationary bootstrap", IC),
     Column("ic_p", "p", "p-value of the IC test with Newey-West errors", P),
-    Column(
-        "dm_t", "t (DM)", "Diebold-Mariano of the losses 1 - IC; positive: the model loses less", T.with_sign
-    ),
+    Column("dm_t", "t (DM)", "Diebold-Mariano of losses 1 - IC; positive: loses less", T.with_sign),
     Column("dm_p", "p (DM)", "Diebold-Mariano test of the losses 1 - IC", P),
     Column("sharpe_difference", "Sharpe difference", "annual, net of costs", RATIO.with_sign),
     Column("sharpe_p", "p", "stationary bootstrap", P),
     _text("beats", "beats", "yes, no or unclear", ANSWER),
     Column("probabilistic_sharpe", "probabilistic Sharpe", "probability that the true ratio is above 0"),
-    Column(
-        "deflated_sharpe", "deflated Sharpe", "probability of skill, given the number of trials in the ledger"
-    ),
+    Column("deflated_sharpe", "deflated Sharpe", "probability of skill, given the trials in the ledger"),
     Column("deflated_effective", "effective", "the same with the effective number of trials", optional=True),
     Column("rademacher_lower", "at least", "Rademacher bound of the true net Sharpe ratio", optional=True),
     _count("trials", "trials", "trials in the ledger that count"),
-    Column(
-        "effective_trials",
-        "effective trials",
-        "independent trials that these are worth",
-        Kind(1),
-        optional=True,
-    ),
+    Column("effective_trials", "effective trials", "independent trials", Kind(1), optional=True),
     Column("spa_p", "p (SPA)", "no model earns more than the risk-free rate", P),
     _flag("in_stepm", "StepM", "better than nothing with every model counted"),
     Column("mcs_p", "p", "model confidence set", P),
@@ -291,9 +266,7 @@ _DEFINED: Final = (
     _text("candidates", "candidates", "what was selected from"),
     _count("variants", "variants", "number of candidates"),
     _count("blocks", "blocks", "of sessions"),
-    Column(
-        "pbo", "probability of overfitting", "the best of one half is at or below the median of the other"
-    ),
+    Column("pbo", "probability of overfitting", "the best of one half is at most the median of the other"),
     Column("loss_probability", "probability of a loss", "the best of one half loses in the other"),
     _count("trials_left_out", "left out", "trials that count and have no returns on these sessions"),
     _count("on_market", "on this market", "trials of all hypotheses"),

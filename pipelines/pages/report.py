@@ -209,18 +209,13 @@ def _percent(value: float | None) -> str:
 
 def _checks(report: RunReport) -> list[dict[str, Any]] | None:
     """Checks of the audit, the worst first, or of the guard, by signal; None without an audit."""
+    names = ("check", "verdict", "sentence")
     if report.file is not None:
-        return (
-            report.tables["guard"]
-            .select("signal", "check", pl.col("verdict").cast(pl.String), "sentence")
-            .to_dicts()
-        )
+        return report.tables["guard"].select("signal", *names).to_dicts()
     if report.header.audit is None:
         return None
-    order = pl.col("verdict").replace_strict({verdict: n for n, verdict in enumerate(VERDICTS)})
-    return (
-        report.header.audit.sort(order, maintain_order=True).select("check", "verdict", "sentence").to_dicts()
-    )
+    rows = report.header.audit.select(names).to_dicts()
+    return sorted(rows, key=lambda row: VERDICTS.index(row["verdict"]))
 
 
 def _checked(report: RunReport, checks: Sequence[Mapping[str, Any]] | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from pipelines.columns import TABLES
 from pipelines.config.backtest import BacktestConfig
 from pipelines.config.load import to_yaml
 from pipelines.config.models import registry_name
@@ -22,6 +23,7 @@ from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.lake.lake import Lake
 from pipelines.pages.describe import describe_flagged
 from pipelines.results.comparisons import BASELINES, deciding_rows, tradable_delay
+from pipelines.results.evaluate_signals import failed
 from pipelines.results.signal_file import MeasuredSignals
 from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations
 from pipelines.run.provenance import (
@@ -38,12 +40,6 @@ from pipelines.run.record import Run, read_curves
 
 _OF_BOOK = ("sharpe_gross", "sharpe_net", "turnover", "annual_return_net", "max_drawdown_net")
 _TESTED = ("ic_lower", "ic_upper", "sharpe_lower", "sharpe_upper", "deflated_sharpe")
-_MEASURED = (
-    *("equity", "ic_series", "quantiles", "costs", "comparisons", "horizons", "quantile_scores", "endings"),
-    *("figures", "capacity", "factor_alpha", "contributions", "exposures", "drawdowns", "worst_days"),
-    *("positions", "book_notes", "ic_decay", "quantile_spread", "quantile_series", "persistence"),
-    *("signal_exposures", "significance", "multiple_tests", "overfitting", "paths", "rows", "guard"),
-)
 _EXPLAINED = (
     *("players", "example", "skill", "edges", "network", "evidence", "roc", "recovery", "verdict", "curves"),
     *("agreement", "inference", "heads", "day_weights", "day_map", "firm_map"),
@@ -160,26 +156,15 @@ class RunReport:
     @property
     def failed_signals(self) -> dict[str, list[str]]:
         """Signal of the file -> checks of the look-ahead guard that it failed."""
-        found: dict[str, list[str]] = {}
-        if "guard" in self.tables:
-            bad = self.tables["guard"].filter(pl.col("verdict") == "fail").select("signal", "check")
-            for signal, check in bad.iter_rows():
-                found.setdefault(signal, []).append(check)
-        return found
+        return failed(self.tables["guard"]) if "guard" in self.tables else {}
 
     @property
     def ceiling(self) -> pl.DataFrame:
         """Delay, ic and rank_ic of a simulated market's true mean; empty on real data."""
-        ladder = self.tables["ladder"]
         known = (
-            ladder.filter(pl.col("truth_ic").is_not_null())
-            if "truth_ic" in ladder.columns
-            else ladder.clear()
+            self.tables["ladder"].drop_nulls("truth_ic").unique("delay", keep="first", maintain_order=True)
         )
-        by_delay = known.unique("delay", keep="first", maintain_order=True)
-        return (
-            by_delay.select("delay", ic="truth_ic", rank_ic="truth_rank_ic") if by_delay.height else by_delay
-        )
+        return known.select("delay", ic="truth_ic", rank_ic="truth_rank_ic")
 
     @property
     def planted(self) -> ExplainedModel | None:
@@ -307,7 +292,7 @@ def _header(
 def _tables(
     evaluation: StoredEvaluation, config: Config, registered: Mapping[str, str]
 ) -> dict[str, pl.DataFrame]:
-    found = {name: evaluation.read_table(name) for name in _MEASURED}
+    found = {name: evaluation.read_table(name) for name in TABLES}
     tables = {name: frame for name, frame in found.items() if frame is not None}
     book = next(iter(config.backtest.books))
     tables["ladder"] = report_ladder(evaluation.table("ladder"), book, registered, tables)

@@ -38,7 +38,7 @@ def write(value: object, form: Form = "text") -> str:
     ``form`` is a kind of number (`pipelines.format`); or decimals after one of nothing, ``%`` (a
     fraction in per cent), ``bps``, ``#`` (significant digits) and ``g`` (at most so many), with ``+`` in
     front for plus signs; or ``text``, ``names``, ``yes``, ``mark`` (yes is better), ``alarm`` (yes is bad),
-    ``answer``, ``state`` (also the class of the cell), ``minute``, or ``right`` (text that stands at the right).
+    ``answer``, ``state`` (also its class), ``minute`` or ``right``.
     """
     if isinstance(form, Kind):
         return form.page(value)
