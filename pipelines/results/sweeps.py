@@ -339,20 +339,16 @@ def heat_maps(
         yield f"{key[0]}{fixed}", [corner, *map(write_value, across)], lines
 
 
+def _cell(row: Row) -> str:
+    deflated = number(row["deflated_sharpe"], 2, unknown="?")
+    return "-" if row["sharpe_net"] is None else f"{number(row['sharpe_net'], 2)} ({deflated})"
+
+
 def describe_sweep(sweep: Sweep, axes: Sequence[Axis], said: Sequence[str]) -> str:
     """Format a sweep: a block of net and deflated Sharpe ratios per signal and values of further axes."""
     lines, maps = ["net Sharpe ratio (deflated)"], list(heat_maps(sweep.table, axes))
     for title, heading, rows in maps[:_MOST_BLOCKS]:
-        cells = [
-            [
-                name,
-                *(
-                    f"{number(one['sharpe_net'], 2)} ({number(one['deflated_sharpe'], 2, unknown='?')})"
-                    for one in row
-                ),
-            ]
-            for name, row in rows
-        ]
+        cells = [[name, *map(_cell, row)] for name, row in rows]
         lines += [title, *text_table(cells, heading)]
     if len(maps) > _MOST_BLOCKS:
         lines.append(f"and {len(maps) - _MOST_BLOCKS} more blocks, which the page shows")
