@@ -82,28 +82,19 @@ def plan_prune(
     runs = summarise_runs(output)
     whole = {_find(name, output).absolute(): "named" for name in names}
     whole = _old_runs(runs, older_than, keep, now) | whole
-    bases = _warm_starts(runs, whole)
-    nights = _Nights(runs) if whole else None
+    kept_for = _reasons_to_keep(runs, whole) if whole else {}
     removals: list[Removal] = []
     kept: list[str] = []
     gone: list[str] = []
     for run in runs:
         reason = whole.get(run.folder.absolute())
-        if run.holder is not None:
-            if reason is not None:
-                kept.append(f"{run.run_id} is being written by {run.holder}.")
-            continue
-        if reason is not None and run.folder.is_symlink():
-            kept.append(f"{run.run_id} is a link to another folder; remove it yourself.")
-        elif reason is not None and run.run_id in bases:
-            kept.append(f"{run.run_id} is what {bases[run.run_id]} starts from (init_from); name both.")
-        elif reason is not None and nights is not None and (why := nights.reason_to_keep(run)) is not None:
-            kept.append(why)
-        elif reason is not None:
+        if reason is None:
+            removals += () if run.holder is not None else _leftovers(run)
+        elif run.run_id in kept_for:
+            kept.append(kept_for[run.run_id])
+        else:
             removals.append(Removal(run.run_id, run.folder, reason, run.size))
             gone.append(run.run_id)
-        else:
-            removals += _leftovers(run)
     removals += [
         Removal(path.name, path, "an interrupted removal", size_of(path))
         for path in output.glob(f".*{_PRUNED}")
@@ -241,34 +232,31 @@ def _warm_starts(runs: Sequence[RunSummary], whole: Iterable[Path]) -> dict[str,
     return found
 
 
-class _Nights:
-    """What the nights on the lakes of an output folder's runs refer to."""
-
-    def __init__(self, runs: Iterable[RunSummary]) -> None:
-        self._reasons: dict[str, str] = {}
-        self._unknown: dict[str, str] = {}
-        read: set[str] = set()
-        for run in runs:
-            if run.state in ("unreadable", "signals"):
-                continue  # it names no lake, or no night refers to it
-            try:
-                lake = _lake_of(run)
-                if lake.root not in read:
-                    self._reasons |= referred_runs(lake)
-                read.add(lake.root)
-            except (ConfigError, DataError, OSError) as error:
-                self._unknown[run.run_id] = one_line(error)
-
-    def reason_to_keep(self, run: RunSummary) -> str | None:
-        """Return a sentence if a night refers to the run, or if its lake cannot tell."""
-        if run.run_id in self._reasons:
-            return f"{run.run_id} {self._reasons[run.run_id]}."
-        if run.run_id in self._unknown:
-            return (
-                f"{run.run_id}: its lake cannot be read ({self._unknown[run.run_id]}), so it is unknown "
-                "whether a night refers to it."
-            )
-        return None
+def _reasons_to_keep(runs: Sequence[RunSummary], whole: Iterable[Path]) -> dict[str, str]:
+    """Run -> a sentence that says why it stays although it was asked for."""
+    unknown: dict[str, str] = {}
+    referred: dict[str, str] = {}
+    read: set[str] = set()
+    for run in runs:
+        if run.state in ("unreadable", "signals"):
+            continue  # it names no lake, or no night refers to it
+        try:
+            lake = _lake_of(run)
+            if lake.root not in read:
+                referred |= {name: f"{name} {reason}." for name, reason in referred_runs(lake).items()}
+            read.add(lake.root)
+        except (ConfigError, DataError, OSError) as error:
+            why = f"its lake cannot be read ({one_line(error)})"
+            unknown[run.run_id] = f"{run.run_id}: {why}, so it is unknown whether a night refers to it."
+    own: dict[str, str] = {}
+    for run in runs:
+        if run.folder.is_symlink():
+            own[run.run_id] = f"{run.run_id} is a link to another folder; remove it yourself."
+        if run.holder is not None:
+            own[run.run_id] = f"{run.run_id} is being written by {run.holder}."
+    bases = _warm_starts(runs, whole).items()
+    starts = {name: f"{name} is what {other} starts from (init_from); name both." for name, other in bases}
+    return {**unknown, **referred, **starts, **own}
 
 
 def _lake_of(run: RunSummary) -> Lake:

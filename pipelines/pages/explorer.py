@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,13 +123,14 @@ def read_networks(run: Run, model: str | None = None) -> tuple[ModelNetwork, ...
         raise ConfigError(
             f"The run {run.run_id} has no model {model!r}; choose among: {', '.join(run.config.models)}."
         )
-    firms = run.read_table("explain_firms")
+    tables = _read_tables(run)
+    firms = tables["firms"]
     if firms is None or firms.is_empty():
         raise DataError(
             f"The run {run.run_id} has no peer network; a config with a model of peers, such as "
             f"temporal_peer, gets one by 'peerglass explain {run.run_id}'."
         )
-    if not has_networks(run):
+    if any(tables[name] is None for name in _REQUIRED):
         raise DataError(
             f"The peer network of the run {run.run_id} lacks tables that the explorer "
             f"shows; make it again with 'peerglass explain {run.run_id}'."
@@ -140,7 +141,6 @@ def read_networks(run: Run, model: str | None = None) -> tuple[ModelNetwork, ...
             f"The model {model} of the run {run.run_id} has no peer network; choose among: "
             f"{', '.join(sorted(named))}."
         )
-    tables = {name: run.read_table(f"explain_{name}") for name in (*_REQUIRED, "evidence", "verdict")}
     chosen = [name for name in run.config.models if name in named and model in (None, name)]
     return tuple(
         ModelNetwork(name, **{table: _own(frame, name) for table, frame in tables.items()}) for name in chosen
@@ -149,9 +149,14 @@ def read_networks(run: Run, model: str | None = None) -> tuple[ModelNetwork, ...
 
 def has_networks(run: Run) -> bool:
     """Whether the run has a peer network with all tables that the explorer needs."""
-    tables = {name: run.read_table(f"explain_{name}") for name in _REQUIRED}
+    tables = _read_tables(run)
     firms = tables["firms"]
-    return firms is not None and not firms.is_empty() and all(one is not None for one in tables.values())
+    complete = all(tables[name] is not None for name in _REQUIRED)
+    return complete and firms is not None and not firms.is_empty()
+
+
+def _read_tables(run: Run) -> dict[str, pl.DataFrame | None]:
+    return {name: run.read_table(f"explain_{name}") for name in (*_REQUIRED, "evidence", "verdict")}
 
 
 def orders_per_date(run: Run) -> int:
@@ -281,17 +286,9 @@ def _blocks(frame: pl.DataFrame, groups: Sequence[str]) -> Payload:
     return cells
 
 
-def _rows(frame: pl.DataFrame, columns: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Rows as JSON objects; NaN becomes null, and infinity a text."""
-    if frame.is_empty():
-        return []
-    return [{name: _plain(value) for name, value in row.items()} for row in frame.select(columns).to_dicts()]
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "infinity" if value > 0 else "-infinity"
-    return value
+def _rows(frame: pl.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows as JSON objects; NaN becomes null."""
+    return [] if frame.is_empty() else frame.select(columns).fill_nan(None).to_dicts()
 
 
 _Column = dict[str, str | float]

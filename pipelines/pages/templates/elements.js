@@ -24,7 +24,6 @@ function fill(id, ...children) { place(id).replaceChildren(...children.flat().fi
 
 function number(value, digits, sign) {
   if (value === null || value === undefined || Number.isNaN(value)) { return "\u2013"; }
-  if (value === "infinity" || value === "-infinity") { return "unbounded"; }
   const text = value.toFixed(digits);
   const zero = Number(text) === 0;
   return (sign && !zero && value > 0 ? "+" : "") + (zero ? text.replace("-", "") : text.replace("-", "\u2212"));
