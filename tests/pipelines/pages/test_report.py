@@ -240,7 +240,7 @@ def test_sections_without_data_are_omitted() -> None:
         "config",
     ]
     assert section_titles(standard_page()) == everything
-    ladder = make_ladder().drop("truth_ic", "truth_rank_ic").drop_nulls("ic")
+    ladder = make_ladder().with_columns(truth_ic=pl.lit(None), truth_rank_ic=pl.lit(None)).drop_nulls("ic")
     bare = RunReport(make_header(hazards=(), notes=(), git_commit=None), {"ladder": ladder})
     page = render(bare)
     assert section_titles(page) == ["trials", "models", "provenance", "config"]
@@ -324,7 +324,7 @@ def test_unknown_delistings_are_shown_by_book_and_only_if_there_were_any() -> No
 
 def test_empty_frames_count_as_no_data() -> None:
     nothing = {name: frame.clear() for name, frame in make_report().tables.items() if name != "comparisons"}
-    ladder = make_ladder().drop("truth_ic", "truth_rank_ic")
+    ladder = make_ladder().with_columns(truth_ic=pl.lit(None), truth_rank_ic=pl.lit(None))
     ladder = ladder.with_columns(deflated_sharpe=pl.lit(None, dtype=pl.Float64))
     page = render(make_report(**nothing | {"ladder": ladder}, explained=()))
     assert section_titles(page) == ["models", "provenance", "config"]
@@ -557,7 +557,7 @@ def signal_report(*guard: tuple[str, str, str, str], **values: object) -> RunRep
     """A report of a file with two signals: no training, no baseline, no validation."""
     chosen = pl.col("model").is_in(["momentum", "reversal"])
     nothing = dict.fromkeys(("beats_ridge", "beats_lightgbm"), pl.lit(None, dtype=pl.String))
-    ladder = make_ladder().drop("truth_ic", "truth_rank_ic").filter(chosen)
+    ladder = make_ladder().with_columns(truth_ic=pl.lit(None), truth_rank_ic=pl.lit(None)).filter(chosen)
     ladder = ladder.with_columns(valid_rank_ic=pl.lit(None, dtype=pl.Float64), **nothing)
     first = (pl.col("model") == "reversal") & (pl.col("delay") == 1)
     ladder = ladder.with_columns(

@@ -126,9 +126,11 @@ def test_every_module_that_leads_to_a_forecast_is_in_the_digest_or_listed_here()
     cannot_change_a_forecast = {
         "backtest.books.book",  # says what a book needs
         "backtest.forecasts.metrics",  # measures forecasts
+        "pipelines.columns",  # names and formats of results
         "pipelines.device",  # the identity holds the device
         "pipelines.errors",
         "pipelines.files",  # writes files
+        "pipelines.format",
         "pipelines.machine",  # measures memory
         "pipelines.progress",
         "pipelines.secrets",
