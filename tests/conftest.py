@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import gc
 import os
 import shutil
@@ -112,6 +113,13 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Free the memory of the temporary folders, unless a test failed."""
+    factory = session.config._tmp_path_factory  # type: ignore[attr-defined]  # pytest has no public way
+    if exitstatus == 0 and factory._given_basetemp is None and factory._basetemp is not None:
+        shutil.rmtree(factory._basetemp, ignore_errors=True)
+
+
 @pytest.fixture(autouse=True)
 def secrets_of_one_test() -> Iterator[None]:
     """Forget the secrets that a test registers, because they are masked in every later message."""
@@ -129,7 +137,15 @@ def migrated_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     def make(folder: Path) -> None:
         create(str(folder / "mlflow.db"))
 
+    @functools.cache
+    def keep_revision() -> None:
+        from mlflow.store.db import utils
+
+        newest = functools.cache(utils._get_latest_schema_revision)  # MLflow runs 67 files for each new store
+        patched.setattr(utils, "_get_latest_schema_revision", newest)
+
     def copy(file: str) -> None:
+        keep_revision()
         path = Path(file)
         if "?" in file or path.name == ":memory:" or path.exists():
             create(file)
@@ -142,6 +158,15 @@ def migrated_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(store, "_create_database", copy)
+        yield
+
+
+@pytest.fixture(scope="module")
+def untracked() -> Iterator[None]:
+    """Track no run: that takes a third of the time of a tiny one, and has tests of its own."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("_begin", "log_run"):
+            patched.setattr(f"pipelines.tracking.runs.{name}", lambda *_, **__: None)
         yield
 
 
