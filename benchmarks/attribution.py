@@ -32,7 +32,7 @@ from features.arrays import BoolArray, FloatArray
 from models.batch import Ablation, Batch, PanelTensors
 from models.explain.date_game import group_game
 from models.explain.players import Player, PlayerConfig, find_players, repeat_batch
-from models.explain.removal import SameDate, draw_donors
+from models.explain.removal import donors, draw_donors
 from models.explain.shapley import Precision, sample
 from models.forecaster import Forecaster
 from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
@@ -151,8 +151,10 @@ def main() -> None:
         done: dict[int, tuple[float, float]] = {}
         for _, forecasts in LAYOUTS:
             started = time.perf_counter()
-            game = group_game(module, batch, players, np.arange(forecasts), SameDate(batch, round_))
-            ours = sample(game, len(players), Precision(args.permutations)).values
+            game = group_game(
+                module, batch, players, np.arange(forecasts), donors("date", batch, None, round_)
+            )
+            ours = sample(game, len(players), Precision(args.permutations)).values()
             date = time.perf_counter() - started
             squared = float(np.mean(ours.error_PO[:, 0] ** 2) / np.mean(theirs_P**2))
             done[forecasts] = (row / date, squared)

@@ -188,7 +188,7 @@ def days_row(config: Config, seed: int, dates: int) -> dict[str, Any]:
     fitted, data, fold, seconds = fitted_model(config, dataset, "temporal_transformer", seed)
     sessions, window = evenly_spaced(fold.test, dates), config.features.window
     every_day = PlayerConfig(day_starts=tuple(range(1, window + 1)))
-    game = GroupGameConfig(engine="exact", firms_per_date=None, players=every_day, seed=seed)
+    game = GroupGameConfig(permutations=32, players=every_day, seed=seed)
     part = explain_groups(fitted, data, sessions, {}, game)
     shap_W = np.abs(part.values_EP).mean(axis=0)
 

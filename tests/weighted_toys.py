@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.attention.probe import Probed
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
-from models.explain.faithful.forecasts import FaithfulConfig, Subject, measure_days, measure_peers
+from models.explain.faithful.forecasts import FaithfulConfig, MeasuredModel, measure
 from models.explain.faithful.summary import at_inference, peer_agreement
 from models.explain.faithful.unit_games import intervene
 from models.explain.faithful.verdict import Verdict, judge
@@ -149,8 +149,8 @@ def verdict_on_days(
     firms: int = 4,
 ) -> Verdict:
     """Judge attention over days on some test sessions."""
-    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig() if config is None else config)
-    measured = [one for t in sessions for one in measure_days(subject, int(t), np.arange(firms))]
+    subject = MeasuredModel(model.eval(), data, TRAIN, FaithfulConfig() if config is None else config)
+    measured = [one for t in sessions for one in measure(subject, "days", int(t), np.arange(firms))]
     return judge("days", measured, at_inference([intervene(model, data, sessions, "days", seed=0)]))
 
 
@@ -166,11 +166,13 @@ def verdict_on_peers(
     """Judge attention over peers on some test sessions."""
     options = PeerGameConfig(permutations=permutations)
     network = explain_peers(model.eval(), data, sessions, options)
-    subject = Subject(model, data, TRAIN, FaithfulConfig() if config is None else config)
+    subject = MeasuredModel(model, data, TRAIN, FaithfulConfig() if config is None else config)
     measured = []
     for found in network:
         shuffled_model = subject.shuffles(found.session)[0]
         (shuffled,) = explain_peers(shuffled_model, data, np.array([found.session]), options)
-        measured += measure_peers(subject, found.session, np.arange(firms), found.phi_NN, shuffled.phi_NN)
+        measured += measure(
+            subject, "peers", found.session, np.arange(firms), (found.phi_NN, shuffled.phi_NN)
+        )
     inference = at_inference([intervene(model, data, sessions, "peers", seed=0)])
     return judge("peers", measured, inference, peer_agreement(network))

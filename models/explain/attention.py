@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from features.arrays import FloatArray, IntArray
 from models.attention.probe import Site, probing
 from models.batch import Batch, PanelTensors
-from models.explain.faithful.statistics import Estimate, mean_over_dates
+from models.explain.faithful.statistics import mean_over_dates
 from models.forecaster import Forecaster
 from models.peers.reference import size_column
 
@@ -118,15 +119,9 @@ def rollout_of_days(record: AttentionRecord) -> FloatArray:
     of the days are the row of the pooled state in ``A~_L ... A~_1``. Abnar and Zuidema (2020), "Quantifying
     attention flow in transformers".
     """
-    layers = [layer_NHQK.double().mean(dim=1) for layer_NHQK in record.days]
-    if record.memory:
-        row_NK = torch.stack([layer.double().mean(dim=1)[:, -1] for layer in record.memory]).mean(dim=0)
-    elif record.pooling_NK is not None:
-        row_NK = record.pooling_NK.double()
-    else:
-        row_NK = torch.zeros_like(layers[-1][:, -1])
-        row_NK[:, -1] = 1.0
-    for layer_NQK in reversed(layers):  # a single query is the last position
+    row_NK = _pooled_row(record, Tensor.double)
+    for layer_NHQK in reversed(record.days):  # a single query is the last position
+        layer_NQK = layer_NHQK.double().mean(dim=1)
         row_NK = 0.5 * row_NK + 0.5 * (row_NK[:, None, -layer_NQK.shape[1] :] @ layer_NQK)[:, 0]
     days_NW = row_NK[:, : record.window].double()  # without the [CLS] token
     return (days_NW / days_NW.sum(dim=1, keepdim=True).clamp(min=1e-12)).cpu().numpy()
@@ -140,20 +135,25 @@ def gradient_of_days(record: AttentionRecord, target: int) -> FloatArray:
     attention-model explainability". They keep positive products only, because they explain the score of one
     class; a return has no class, so the size is kept.
     """
-    layers = [layer[target].mean(dim=0).abs() for layer in record.days]
-    if record.memory:
-        row_K = torch.stack([layer[target].mean(dim=0)[-1] for layer in record.memory]).mean(dim=0).abs()
-    elif record.pooling_NK is not None:
-        row_K = record.pooling_NK[target].abs()
-    else:
-        row_K = torch.zeros_like(layers[-1][-1])
-        row_K[-1] = 1.0
+    row_K = _pooled_row(record, lambda weight: weight[target : target + 1])[0].abs()
     through_K = row_K.clone()
-    for layer_QK in reversed(layers):
-        reached_K = through_K[-layer_QK.shape[0] :] @ layer_QK
-        through_K = through_K + reached_K
-    reached_K = through_K if record.memory or record.pooling_NK is not None else through_K - row_K
+    for layer_NHQK in reversed(record.days):
+        layer_QK = layer_NHQK[target].mean(dim=0).abs()
+        through_K = through_K + through_K[-layer_QK.shape[0] :] @ layer_QK
+    pooled = record.memory or record.pooling_NK is not None
+    reached_K = through_K if pooled else through_K - row_K
     return reached_K[: record.window].double().cpu().numpy()
+
+
+def _pooled_row(record: AttentionRecord, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """Weights [N, K] of the encoder's last states in the output; ``of`` is applied to recorded weights."""
+    if record.memory:
+        return torch.stack([of(layer).mean(dim=1)[:, -1] for layer in record.memory]).mean(dim=0)
+    if record.pooling_NK is not None:
+        return of(record.pooling_NK)
+    row_NK = torch.zeros_like(of(record.days[-1])[:, 0, -1])
+    row_NK[:, -1] = 1.0
+    return row_NK
 
 
 def rollout_of_peers(record: AttentionRecord) -> FloatArray:
@@ -191,10 +191,8 @@ def day_importance(module: Forecaster, batch: Batch, targets_E: IntArray) -> dic
         days_BNW = module.attention(batch).days_BNW
     if days_BNW is None:
         return {}
-    found, record = (
-        {"attention": days_BNW[0].double().cpu().numpy()[targets_E]},
-        record_attention(module, batch),
-    )
+    attention_NW, record = days_BNW[0].double().cpu().numpy(), record_attention(module, batch)
+    found = {"attention": attention_NW[targets_E]}
     if record.days:
         found["rollout"] = rollout_of_days(record)[targets_E]
         found["gradient"] = _gradients(module, batch, targets_E, gradient_of_days)
@@ -228,25 +226,7 @@ def _gradients(
 
 RECENT = 3
 """Number of newest days of the trait ``recent_days``."""
-
 _DRAWS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class HeadTrait:
-    """One figure about one head."""
-
-    over: str  # ``days`` or ``peers``
-    layer: int  # counted from 1
-    head: int
-    # ``own_group``: share of the weight of peers on the target's group. ``large_firms``: mean size rank of
-    # the peers, weighted; 1 is the largest firm and 0 the smallest. ``no_peer``: weight of the null key.
-    # ``recent_days``: weight of the newest three days. ``effective_firms``, ``effective_days``:
-    # ``exp(entropy)`` of the weights, the number of equal weights that would be as concentrated
-    trait: str
-    value: Estimate  # mean over dates
-    # the figure if the weights of every query were permuted among its keys; NaN if there is no such null
-    null: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -273,26 +253,39 @@ class DateAttention:
         )
 
 
-def head_traits(dates: Iterable[DateAttention], seed: int = 0) -> list[HeadTrait]:
-    """Describe every head of every layer by its traits, averaged over dates; a seed for all draws."""
+def head_traits(dates: Iterable[DateAttention], seed: int = 0) -> list[dict[str, Any]]:
+    """Describe every head of every layer by its traits, averaged over dates; a seed for all draws.
+
+    Returns
+    -------
+    list of dict
+        Rows of the table ``heads``: over (days or peers), layer and head (from 1), trait, value with its
+        interval, and null, the figure if the weights of every query were permuted among its keys (NaN if
+        there is no such null). Traits: ``own_group``, the share of the weight of peers on the target's group;
+        ``large_firms``, the mean size rank of the peers, weighted (1 is the largest firm and 0 the smallest);
+        ``no_peer``, the weight of the null key; ``recent_days``, that of the newest three days;
+        ``effective_firms`` and ``effective_days``, ``exp(entropy)`` of the weights, the number of equal
+        weights that would be as concentrated.
+    """
     found: dict[tuple[str, int, int, str], list[tuple[int, float, float]]] = {}
     for date in dates:
         rng = np.random.default_rng((seed, date.session))
         traits: list[tuple[str, int, int, list[_Trait]]] = []
-        for layer, weights_NHQK in enumerate(date.record.days):
-            newest_NHW = weights_NHQK[:, :, -1, : date.record.window].double().cpu().numpy()
-            traits += [("days", layer, h, _of_days(newest_NHW[:, h])) for h in range(newest_NHW.shape[1])]
-        for layer, weights_HNN in enumerate(date.record.peers):
-            per_head = enumerate(weights_HNN.double().cpu().numpy())
+        for layer, weights_NHQK in enumerate(date.record.days, 1):
+            newest_HNW = weights_NHQK[:, :, -1, : date.record.window].double().cpu().numpy().swapaxes(0, 1)
+            traits += [("days", layer, h, _of_days(own_NW)) for h, own_NW in enumerate(newest_HNW, 1)]
+        for layer, weights_HNN in enumerate(date.record.peers, 1):
+            per_head = enumerate(weights_HNN.double().cpu().numpy(), 1)
             traits += [("peers", layer, h, _of_peers(weights_NN, date, rng)) for h, weights_NN in per_head]
         for over, layer, head, rows in traits:
             for trait, value, null in rows:
                 found.setdefault((over, layer, head, trait), []).append((date.session, value, null))
     described = []
-    for (over, layer, head, trait), figures in found.items():
+    for key, figures in found.items():
         session_D, value_D, null_D = (np.array(column) for column in zip(*figures, strict=True))
+        row = dict(zip(("over", "layer", "head", "trait"), key, strict=True))
         mean = mean_over_dates(value_D, session_D, seed)
-        described.append(HeadTrait(over, layer + 1, head + 1, trait, mean, float(null_D.mean())))
+        described.append({**row, **mean.columns("value"), "null": float(null_D.mean())})
     return described
 
 
@@ -353,17 +346,6 @@ def _permuted_rows(share_NN: FloatArray, rng: np.random.Generator) -> FloatArray
 REGIMES = ("calm", "normal", "turbulent")
 
 
-@dataclass(frozen=True, slots=True)
-class DayWeight:
-    """Mean weight of one past day on the dates on which it was of a regime."""
-
-    day: int  # 1 is the decision session, 2 the session before it
-    # one of `REGIMES`: that of the past day itself, not of the decision date; ``all``: every date
-    regime: str
-    weight: Estimate  # mean weight
-    null: float  # ``1 / W``, equal weights
-
-
 def regimes_of(volatility_T: FloatArray) -> IntArray:
     """Divide sessions into terciles of volatility: 0 calm, 1 normal, 2 turbulent; -1 where it is unknown.
 
@@ -379,7 +361,7 @@ def regimes_of(volatility_T: FloatArray) -> IntArray:
 
 def day_profile(
     weights_EW: FloatArray, session_E: IntArray, volatility_T: FloatArray, seed: int = 0
-) -> list[DayWeight]:
+) -> list[dict[str, Any]]:
     """Average the weight of each past day, over all dates and by the regime of that day.
 
     Parameters
@@ -388,6 +370,12 @@ def day_profile(
         Weights of the days, oldest first.
     volatility_T
         Volatility of the market on each session; its terciles over the days of all windows are the regimes.
+
+    Returns
+    -------
+    list of dict
+        Rows of the table ``day_weights``: day (1 is the decision session), regime (of the past day itself,
+        one of `REGIMES`, or ``all``), weight with its interval, and null, equal weights.
     """
     window = weights_EW.shape[1]
     seen_T = np.zeros(len(volatility_T), dtype=np.bool_)
@@ -398,31 +386,18 @@ def day_profile(
     for day in range(1, window + 1):
         weight_E, past_E = weights_EW[:, window - day], session_E - day + 1
         regime_E = np.where(past_E >= 0, regime_T[np.maximum(past_E, 0)], -1)
-        of_regime = {"all": weight_E} | {
-            regime: np.where(regime_E == code, weight_E, np.nan)
-            for code, regime in enumerate(REGIMES)
-            if (regime_E == code).any()
-        }
-        for regime, own_E in of_regime.items():
-            found.append(DayWeight(day, regime, mean_over_dates(own_E, session_E, seed), 1.0 / window))
+        for regime, own_E in [("all", regime_E > -2), *((r, regime_E == k) for k, r in enumerate(REGIMES))]:
+            if own_E.any():
+                mean = mean_over_dates(np.where(own_E, weight_E, np.nan), session_E, seed)
+                found.append({"day": day, "regime": regime, **mean.columns("weight"), "null": 1.0 / window})
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class MapCell:
-    """Mean weight of one query and key of the day encoder."""
+def day_map(records: Sequence[AttentionRecord], most: int = 20_000) -> list[dict[str, Any]]:
+    """Average the weights of every layer and head of the day encoder over firms and dates.
 
-    layer: int  # counted from 1; head 0 is the mean of all heads
-    head: int
-    query: int  # 1 is the newest state, and the newest day
-    key: int
-    weight: float  # mean over firms and dates
-
-
-def day_map(records: Sequence[AttentionRecord], most: int = 20_000) -> list[MapCell]:
-    """Average the weights of every layer and head of the day encoder.
-
-    The last layer may have one query, the pooled one. With more than ``most`` cells, heads are averaged too.
+    Rows of the table ``day_map``: layer and head (from 1), query and key (1 is the newest), weight. The last
+    layer may have one query, the pooled one. With more than ``most`` cells, heads are averaged too: head 0.
     """
     mean = [
         np.mean([layer_NHQK.mean(dim=0).double().cpu().numpy() for layer_NHQK in layers], axis=0)
@@ -430,16 +405,17 @@ def day_map(records: Sequence[AttentionRecord], most: int = 20_000) -> list[MapC
     ]
     if sum(layer_HQK.size for layer_HQK in mean) > most:
         mean = [layer_HQK.mean(axis=0, keepdims=True) for layer_HQK in mean]
+    window = records[0].window
     return [
-        MapCell(
-            layer=layer + 1,
-            head=head + 1 if len(layer_HQK) > 1 else 0,
-            query=len(row_QK) - query,
-            key=records[0].window - key,
-            weight=float(weight),
-        )
-        for layer, layer_HQK in enumerate(mean)
-        for head, row_QK in enumerate(layer_HQK)
+        {
+            "layer": layer,
+            "head": head if len(layer_HQK) > 1 else 0,
+            "query": len(row_QK) - query,
+            "key": window - key,
+            "weight": float(weight),
+        }
+        for layer, layer_HQK in enumerate(mean, 1)
+        for head, row_QK in enumerate(layer_HQK, 1)
         for query, row_K in enumerate(row_QK)
-        for key, weight in enumerate(row_K[: records[0].window])
+        for key, weight in enumerate(row_K[:window])
     ]

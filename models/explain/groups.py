@@ -1,6 +1,6 @@
 """Shapley values of days, characteristics and peers: which kind of information moved a forecast.
 
-Legend: N firms of a date, P players, E explained forecasts.
+Legend: N firms of a date, F characteristics, S background cells, P players, E explained forecasts.
 
 Players are disjoint. A player is present or absent for all firms of a date at the same time:
 
@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from features.arrays import FloatArray, IntArray
+from models.baselines.lightgbm import LightGBM
 from models.baselines.ridge import Ridge
 from models.batch import Batch, PanelTensors
-from models.explain.closed_forms import closed_form
 from models.explain.date_game import group_game
 from models.explain.design import stratified_sample
 from models.explain.gradients import Differentiable, gradient_values
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     import shap
 
 ENGINES = ("permutation", "linear", "tree", "integrated_gradients")
-"""Ways to compute the values of a date: `models.explain.shapley`, `closed_forms` and `gradients`."""
+"""Ways to compute the values of a date: `models.explain.shapley`, `closed_form` twice, and `gradients`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupGameConfig:
-    """Options of :func:`explain_groups`.
+    """Options of :func:`explain_groups` and :func:`models.explain.skill.explain_skill`.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class GroupGameConfig:
     players
         How the inputs are divided into players.
     engine
-        ``permutation``, ``linear`` (ridge), ``tree`` (lightgbm) or ``integrated_gradients``.
+        One of `ENGINES`: ``linear`` is for ridge and ``tree`` for lightgbm.
     precision
         Standard error at which sampling stops, for each date; None draws ``permutations`` times. See
         ``GroupAttribution.reached``.
@@ -103,6 +103,11 @@ class GroupGameConfig:
             raise ValueError("A precision and a share are given; choose one of them.")
         if self.firms_per_date is not None and self.firms_per_date < 1:
             raise ValueError(f"firms_per_date is {self.firms_per_date}; set at least 1, or None for all.")
+
+    @property
+    def sampling(self) -> Precision:
+        """When sampling stops, without a share."""
+        return Precision(self.permutations) if self.precision is None else self.precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,27 +211,19 @@ def explain_groups(
         sample_E: IntArray = np.arange(n_firms)
         if config.firms_per_date is not None and config.firms_per_date < n_firms:
             sample_E = stratified_sample(batch.s_BN[0].cpu().numpy(), config.firms_per_date, rng)
-        seed = int(rng.integers(2**32))
-        forecast_N = forecast(inner, batch, None)[0]
-        precision = Precision(config.permutations) if config.precision is None else config.precision
+        forecast_N, own = forecast(inner, batch, None)[0], replace(config, seed=int(rng.integers(2**32)))
         if config.share is not None:
-            precision = relative_precision(config.share, forecast_N, draws=max(2, config.permutations))
-        method = Method(config.engine, config.removal, precision, seed)
-        part = explain_date(
-            model, batch, session, players, sample_E, method, cells=cells, forecast_N=forecast_N
-        )
+            least = max(2, config.permutations)
+            own = replace(
+                own, share=None, precision=relative_precision(config.share, forecast_N, draws=least)
+            )
+        part = explain_date(model, batch, session, players, sample_E, own, cells=cells, forecast_N=forecast_N)
         parts.append(part)
-    return parts[0] if len(parts) == 1 else _joined(parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """How the values of a date are computed."""
-
-    engine: str  # as in :class:`GroupGameConfig`. Closed forms and gradients do not draw given what is kept
-    removal: Removal
-    precision: Precision  # when sampling stops. Gradients take its ``draws``; closed forms need none
-    seed: int  # seed of the draws
+    if len(parts) == 1:
+        return parts[0]
+    names = ("sessions_E", "firms_E", "values_EP", "base_E", "error_EP", "forecast_E", "data_EP")
+    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return replace(parts[0], **joined, reached=all(part.reached for part in parts), drawn=None)
 
 
 def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it)
@@ -235,7 +232,7 @@ def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it
     session: int,
     players: tuple[Player, ...],
     sample_E: IntArray,
-    method: Method,
+    config: GroupGameConfig,
     *,
     cells: TrainingCells | None,
     forecast_N: FloatArray,
@@ -252,8 +249,8 @@ def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it
         As for :func:`explain_groups`.
     batch, session
         One date, and its session index.
-    method
-        How to compute the values.
+    config
+        Engine, removal, precision, and the seed of the draws themselves.
     cells
         Cells of the training fold; None for removal ``date``.
     forecast_N
@@ -263,17 +260,29 @@ def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it
     on_round
         Called after each round of permutations.
     """
-    engine, inner = method.engine, unwrap(model)
-    if engine == "permutation":
-        background = replacement(method.removal, batch, cells, method.seed)
-        game = group_game(inner, batch, players, sample_E, background)
-        sampled = sample(
-            game, len(players), method.precision, seed=method.seed, drawn=drawn, on_round=on_round
+    inner, precision = unwrap(model), config.sampling
+    if config.engine == "permutation":
+        game = group_game(
+            inner, batch, players, sample_E, replacement(config.removal, batch, cells, config.seed)
         )
-        values, reached, drawn = sampled.values, sampled.reached, sampled.drawn
+        drawn = sample(game, len(players), precision, seed=config.seed, drawn=drawn, on_round=on_round)
+        values = drawn.values()
+    elif config.removal == "conditional":
+        raise ValueError(
+            f"Engine {config.engine} does not draw given what is kept; use removal date or train, or the "
+            "permutation engine."
+        )
     else:
-        values, drawn = _without_coalitions(model, batch, players, sample_E, method, cells=cells), None
-        reached = method.precision.reached_by(values.error_PO)
+        drawn, background = None, donors(config.removal, batch, cells, config.seed)
+        if config.engine == "integrated_gradients":
+            way = differentiable(model)
+            values = gradient_values(way, batch, players, sample_E, background, draws=precision.draws)
+        else:
+            of_date = cells is None or config.removal == "date"
+            z_NF = batch.z_BNF[0].double().cpu().numpy()
+            background_SF = None if of_date else background.z_SF.astype(np.float64)
+            baseline = getattr(model, "baseline", None)
+            values = closed_form(baseline, config.engine, z_NF, background_SF, players, sample_E)
     return GroupAttribution(
         players=players,
         sessions_E=np.full(len(sample_E), session, dtype=np.int64),
@@ -283,10 +292,10 @@ def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it
         error_EP=values.error_PO.T,
         forecast_E=forecast_N[sample_E],
         data_EP=np.stack([player_data(player, batch)[sample_E] for player in players], axis=1),
-        engine=engine,
-        removal=method.removal,
+        engine=config.engine,
+        removal=config.removal,
         absent_days=absent_days(inner) if players[0].kind == "days" else None,
-        reached=reached,
+        reached=precision.reached_by(values.error_PO),
         drawn=drawn,
     )
 
@@ -321,38 +330,6 @@ def mean_over_seeds(
     )
 
 
-def _joined(parts: Sequence[GroupAttribution]) -> GroupAttribution:
-    """Attributions of several dates as one."""
-    names = ("sessions_E", "firms_E", "values_EP", "base_E", "error_EP", "forecast_E", "data_EP")
-    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return replace(parts[0], **joined, reached=all(part.reached for part in parts), drawn=None)
-
-
-def _without_coalitions(
-    model: Explainable,
-    batch: Batch,
-    players: tuple[Player, ...],
-    sample_E: IntArray,
-    method: Method,
-    *,
-    cells: TrainingCells | None,
-) -> ShapleyValues:
-    """Values by a closed form or by gradients."""
-    if method.removal == "conditional":
-        raise ValueError(
-            f"Engine {method.engine} does not draw given what is kept; use removal date or train, or the "
-            "permutation engine."
-        )
-    background = donors(method.removal, batch, cells, method.seed)
-    if method.engine == "integrated_gradients":
-        return gradient_values(
-            differentiable(model), batch, players, sample_E, background, draws=method.precision.draws
-        )
-    baseline, z_NF = getattr(model, "baseline", None), batch.z_BNF[0].double().cpu().numpy()
-    background_SF = None if cells is None or method.removal == "date" else cells.z_SF.astype(np.float64)
-    return closed_form(baseline, method.engine, z_NF, background_SF, players, sample_E)
-
-
 def differentiable(model: Explainable) -> Differentiable:
     """Return the forecasts of a neural model or of ridge as a function with gradients.
 
@@ -369,3 +346,74 @@ def differentiable(model: Explainable) -> Differentiable:
         return batch.z_BNF.double() @ coefficient_F.to(batch.z_BNF.device) + intercept
 
     return linear
+
+
+def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)
+    baseline: object,
+    engine: str,
+    z_NF: FloatArray,
+    background_SF: FloatArray | None,
+    players: tuple[Player, ...],
+    sample_E: IntArray,
+) -> ShapleyValues:
+    """Exact values of single characteristics of ridge (engine ``linear``) or LightGBM (``tree``), by shap.
+
+    Exact is what permutations estimate for one feature each and the same background. A player's values are
+    the sums over its columns. For a linear model, and for players of one column, they are the values of the
+    player's own game. For trees and a family of several columns they are not: interactions of two columns are
+    shared between their families column by column.
+
+    ``linear``: ``sum over the columns of w_c (z_c - mean background_c)``, by ``shap.LinearExplainer`` with an
+    independent masker. ``tree``: by ``shap.TreeExplainer`` with interventional perturbation (Lundberg et al.
+    2020, "From local explanations to global understanding with explainable AI for trees").
+
+    Raises ValueError if the engine does not suit the model or the players.
+
+    Parameters
+    ----------
+    engine
+        ``linear`` or ``tree``.
+    z_NF
+        Characteristics of the firms of the date.
+    background_SF
+        What absent characteristics are replaced with. None: the other firms of the date; a firm's own cell is
+        then not part of its background.
+    players
+        P families of characteristics.
+    """
+    import shap
+
+    for player in players:
+        if player.kind != "family":
+            raise ValueError(
+                f"Engine {engine} explains characteristics only, and there is a player of kind "
+                f"{player.kind}; use the permutation engine."
+            )
+    cells_SF, z_EF = z_NF if background_SF is None else background_SF, z_NF[sample_E]
+    # all background cells; shap would draw a sample of its own
+    masker = shap.maskers.Independent(cells_SF, max_samples=len(cells_SF))
+    if engine == "linear" and isinstance(baseline, Ridge):
+        explainer = shap.LinearExplainer((baseline.coefficient_F, baseline.intercept), masker)
+        value_EF = np.asarray(explainer.shap_values(z_EF), dtype=np.float64).reshape(len(z_EF), -1)
+        of_cells_S, of_firms_E = (
+            x_XF @ baseline.coefficient_F + baseline.intercept for x_XF in (cells_SF, z_EF)
+        )
+    elif engine == "tree" and isinstance(baseline, LightGBM):
+        booster, scale = baseline.trees()
+        explainer = shap.TreeExplainer(
+            booster, data=masker, feature_perturbation="interventional", model_output="raw"
+        )
+        value_EF = scale * np.asarray(explainer.shap_values(z_EF, check_additivity=False), dtype=np.float64)
+        of_cells_S, of_firms_E = (
+            scale * np.asarray(booster.predict(x_XF), dtype=np.float64) for x_XF in (cells_SF, z_EF)
+        )
+    else:
+        needed = "ridge" if engine == "linear" else "lightgbm"
+        raise ValueError(f"Engine {engine} explains {needed} only; use the permutation engine.")
+    base_E, cells = np.full(len(z_EF), float(of_cells_S.mean())), len(cells_SF)
+    if background_SF is None and cells > 1:
+        # against its own cell a firm's values are 0, so the mean over the others is larger by N / (N - 1)
+        value_EF = value_EF * (cells / (cells - 1))
+        base_E = (cells * base_E - of_firms_E) / (cells - 1)
+    value_PE = np.stack([value_EF[:, list(player.members)].sum(axis=1) for player in players])
+    return ShapleyValues(value_PE, base_E, np.zeros_like(value_PE))

@@ -9,6 +9,7 @@ Legend: N firms of a date, F characteristics, W window length, C channels, S tra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -36,14 +37,6 @@ class Replacement(Protocol):
         ...
 
 
-class Donors(Replacement, Protocol):
-    """Other firms, or cells of the training fold, that give all of their inputs."""
-
-    def windows(self, draw: int) -> Tensor:
-        """Replacement windows [N, W, C]."""
-        ...
-
-
 def draw_donors(n_firms: int, rng: np.random.Generator) -> IntArray:
     """Draw a donor for each of N firms, [N]; every firm is a donor exactly once.
 
@@ -53,25 +46,6 @@ def draw_donors(n_firms: int, rng: np.random.Generator) -> IntArray:
     donor_N, order_N = np.empty(n_firms, dtype=np.int64), rng.permutation(n_firms)
     donor_N[order_N] = np.roll(order_N, 1)
     return donor_N
-
-
-class SameDate:
-    """Every firm gets the values of another firm of the date, so the date's cross-section is preserved."""
-
-    def __init__(self, batch: Batch, seed: int) -> None:
-        self._x_NWC, self._seed = batch.x_BNWC[0], seed
-        self._z_NF: Float32Array = batch.z_BNF[0].cpu().numpy()
-
-    def characteristics(self, kept_F: BoolArray, draw: int) -> Float32Array:
-        """Values of the donors."""
-        return self._z_NF[self._donors(draw)]
-
-    def windows(self, draw: int) -> Tensor:
-        """Windows of the donors."""
-        return self._x_NWC[torch.as_tensor(self._donors(draw), device=self._x_NWC.device)]
-
-    def _donors(self, draw: int) -> IntArray:
-        return draw_donors(len(self._z_NF), np.random.default_rng((self._seed, 1, draw)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +63,11 @@ class TrainingCells:
         z_SF: Float32Array = self.data.characteristics_TNF.cpu()[at].numpy()
         return z_SF
 
+    def windows(self, chosen_N: IntArray) -> Tensor:
+        """Windows [N, W, C] of some cells."""
+        at = (self.session_S[chosen_N], self.firm_S[chosen_N])
+        return self.data.windows(*(torch.as_tensor(index, device=self.data.device) for index in at))
+
 
 def training_cells(
     data: PanelTensors, sessions: IntArray, *, most: int = 4096, seed: int = 0
@@ -105,25 +84,25 @@ def training_cells(
     return TrainingCells(data, np.asarray(sessions)[row_S[chosen]], firm_S[chosen])
 
 
-class TrainingDraws:
-    """Every firm gets the values of a random cell of the training fold, whatever is kept."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Donors:
+    """Other firms of the date, or cells of the training fold, that give all of their inputs."""
 
-    def __init__(self, cells: TrainingCells, n_firms: int, seed: int) -> None:
-        self._cells, self._z_SF, self._n_firms, self._seed = cells, cells.z_SF, n_firms, seed
+    z_SF: Float32Array  # characteristics of the possible donors
+    windows_of: Callable[[IntArray], Tensor]  # windows [N, W, C] of some donors
+    choose: Callable[[np.random.Generator], IntArray]  # a donor for each of N firms
+    seed: int
 
     def characteristics(self, kept_F: BoolArray, draw: int) -> Float32Array:
-        """Values of the cells."""
-        return self._z_SF[self._chosen(draw)]
+        """Characteristics [N, F] of the donors, whatever is kept."""
+        return self.z_SF[self._chosen(draw)]
 
     def windows(self, draw: int) -> Tensor:
-        """Windows of the cells."""
-        chosen_N, data = self._chosen(draw), self._cells.data
-        at = (self._cells.session_S[chosen_N], self._cells.firm_S[chosen_N])
-        return data.windows(*(torch.as_tensor(index, device=data.device) for index in at))
+        """Windows [N, W, C] of the donors."""
+        return self.windows_of(self._chosen(draw))
 
     def _chosen(self, draw: int) -> IntArray:
-        rng = np.random.default_rng((self._seed, 1, draw))
-        return rng.integers(0, len(self._z_SF), self._n_firms)
+        return self.choose(np.random.default_rng((self.seed, 1, draw)))
 
 
 class ConditionalDraws:
@@ -202,11 +181,21 @@ def replacement(removal: Removal, batch: Batch, cells: TrainingCells | None, see
 
 
 def donors(removal: Removal, batch: Batch, cells: TrainingCells | None, seed: int) -> Donors:
-    """Build the replacements of a date whose removal is ``date`` or ``train``; see :func:`replacement`."""
+    """Build the donors of a date for the removal ``date`` or ``train``; see :func:`replacement`.
+
+    ``date``: every firm gives its values once, so the date's cross-section is preserved.
+    """
     if removal not in REMOVALS:
         raise ValueError(f"removal is {removal!r}; choose one of {', '.join(REMOVALS)}.")
+    x_NWC, n_firms = batch.x_BNWC[0], batch.firms_N.numel()
     if removal == "date":
-        return SameDate(batch, seed)
+        return Donors(
+            batch.z_BNF[0].cpu().numpy(),
+            lambda chosen_N: x_NWC[torch.as_tensor(chosen_N, device=x_NWC.device)],
+            lambda rng: draw_donors(n_firms, rng),
+            seed,
+        )
     if cells is None:
         raise ValueError(f"Removal {removal} draws from the training fold; give its sessions.")
-    return TrainingDraws(cells, batch.firms_N.numel(), seed)
+    z_SF = cells.z_SF
+    return Donors(z_SF, cells.windows, lambda rng: rng.integers(0, len(z_SF), n_firms), seed)

@@ -139,15 +139,6 @@ class Draws:
         return ShapleyValues(self.mean_PO, self.base_O, error_PO)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sampled:
-    """Shapley values, the draws from which they can be improved, and whether the precision was reached."""
-
-    values: ShapleyValues
-    drawn: Draws
-    reached: bool
-
-
 def sample(
     game: RandomGame,
     n_players: int,
@@ -156,8 +147,8 @@ def sample(
     seed: int = 0,
     drawn: Draws | None = None,
     on_round: OnRound | None = None,
-) -> Sampled:
-    """Draw until the precision is reached, and compute the Shapley values of a game.
+) -> Draws:
+    """Draw until the precision is reached; :meth:`Draws.values` are the Shapley values of a game.
 
     Parameters
     ----------
@@ -188,20 +179,18 @@ def sample(
             f"{seed}: start again, or continue with the same."
         )
     limit, per_round = precision.limit, max(1, _ROUND_ROWS // (2 * n_players))
-    count, values = (0, None) if drawn is None else (drawn.count, drawn.values())
-    while values is None or (
-        count < limit and (count < precision.draws or not precision.reached_by(values.error_PO))
+    while (
+        drawn is None
+        or drawn.count < min(precision.draws, limit)
+        or (drawn.count < limit and not precision.reached_by(drawn.values().error_PO))
     ):
-        if count < precision.draws:
-            planned = min(precision.draws, limit)
-        else:  # look at the error again after a quarter more
-            planned = min(limit, count + max(1, count // 4))
-        drawn = _round(drawn, game, n_players, seed, range(count, min(planned, count + per_round)))
-        count, values = drawn.count, drawn.values()
+        count = 0 if drawn is None else drawn.count
+        # look at the error again after a quarter more
+        planned = precision.draws if count < precision.draws else count + max(1, count // 4)
+        drawn = _round(drawn, game, n_players, seed, range(count, min(planned, limit, count + per_round)))
         if on_round is not None:
-            on_round(count, float(values.error_PO.max()))
-    assert drawn is not None, "there is at least one draw"
-    return Sampled(values, drawn, precision.reached_by(values.error_PO))
+            on_round(drawn.count, float(drawn.values().error_PO.max()))
+    return drawn
 
 
 def _round(drawn: Draws | None, game: RandomGame, n_players: int, seed: int, draws: range) -> Draws:

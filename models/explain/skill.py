@@ -16,41 +16,26 @@ Legend: N firms of a date, P players, D dates, M coalitions, K replacements, E f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
-from models.batch import PanelTensors
+from models.batch import Batch, PanelTensors
 from models.explain.date_game import group_game
-from models.explain.players import Explainable, Player, PlayerConfig, check_families, find_players, unwrap
-from models.explain.removal import Removal, TrainingCells, replacement, training_cells
-from models.explain.shapley import Game, Precision, fixed, sample
+from models.explain.groups import GroupGameConfig
+from models.explain.players import Explainable, Player, Unwrapped, check_families, find_players, unwrap
+from models.explain.removal import Replacement, replacement, training_cells
+from models.explain.shapley import Game, fixed, sample
 
 MIN_FIRMS = 3
 """Fewest firms with a known target on a date: two have a rank correlation of 1 or -1 whatever happens."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkillConfig:
-    """Options of :func:`explain_skill`."""
-
-    # antithetic permutations per date. Their noise averages out over dates, and the standard error over dates
-    # contains it
-    permutations: int = 1
-    replacements: int = 4  # K, replacements that a forecast without some inputs is averaged over
-    players: PlayerConfig = field(default_factory=PlayerConfig)  # how the inputs are divided into players
-    removal: Removal = "date"  # what replaces absent characteristics: see `models.explain.removal`
-    seed: int = 0  # seed of the permutations and the replacements, independently for each date
-
-    def __post_init__(self) -> None:
-        if self.permutations < 1 or self.replacements < 1:
-            raise ValueError(
-                f"permutations is {self.permutations} and replacements is {self.replacements}; "
-                "both must be at least 1."
-            )
+REPLACEMENTS = 4
+"""Replacements that a forecast without some inputs is averaged over."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,33 +56,31 @@ def explain_skill(
     data: PanelTensors,
     sessions: IntArray,
     families: Mapping[str, Sequence[int]],
-    config: SkillConfig | None = None,
+    config: GroupGameConfig | None = None,
     *,
     train: IntArray | None = None,
+    replacements: int = REPLACEMENTS,
 ) -> SkillAttribution:
     """Compute Shapley values of a model's skill on some sessions; all firms of a date are scored.
 
     Parameters
     ----------
-    model
-        A fitted model, a neural module in eval mode, or a function of a one-date batch.
-    data
-        The panel, with targets.
+    model, data, families, train
+        As for :func:`models.explain.groups.explain_groups`; the panel has targets.
     sessions
         Session indices that the model was not trained on; each must have a firm in the universe.
-    families
-        Name of each family -> columns of its characteristics.
     config
-        Options.
-    train
-        Training sessions of the model; needed by the removals ``train`` and ``conditional``.
+        Permutations (1 by default: their noise averages out over dates, and the standard error over dates
+        contains it), players, removal and seed.
+    replacements
+        K, the number of replacements that a forecast without some inputs is averaged over.
 
     Raises
     ------
     ValueError
         If ``sessions`` is empty, families overlap or omit columns, or the removal needs training sessions.
     """
-    config = SkillConfig() if config is None else config
+    config = GroupGameConfig(permutations=1) if config is None else config
     if len(sessions) == 0:
         raise ValueError("sessions is empty; give at least one session with a firm in the universe.")
     check_families(families, data.shape.n_characteristics)
@@ -107,13 +90,15 @@ def explain_skill(
     kept, values, bases, skills = [], [], [], []
     for session in sessions.tolist():
         date_seed = int(np.random.default_rng((config.seed, session)).integers(2**32))
-        game = _skill_game(model, data, session, players, config, cells=cells, seed=date_seed)
+        batch = data.batch(torch.tensor([session]))
+        background = replacement(config.removal, batch, cells, date_seed)
+        game = _skill_game(unwrap(model), batch, players, background, np.arange(replacements))
         if game is None:
             continue
-        sampled = sample(fixed(game), len(players), Precision(config.permutations), seed=date_seed)
+        found = sample(fixed(game), len(players), config.sampling, seed=date_seed).values()
         kept.append(session)
-        values.append(sampled.values.values_PO[:, 0])
-        bases.append(float(sampled.values.base_O[0]))
+        values.append(found.values_PO[:, 0])
+        bases.append(float(found.base_O[0]))
         skills.append(float(game(np.ones((1, len(players)), dtype=np.bool_))[0, 0]))
     return SkillAttribution(
         players=players,
@@ -125,24 +110,14 @@ def explain_skill(
 
 
 def _skill_game(
-    model: Explainable,
-    data: PanelTensors,
-    session: int,
-    players: tuple[Player, ...],
-    config: SkillConfig,
-    *,
-    cells: TrainingCells | None,
-    seed: int,
+    model: Unwrapped, batch: Batch, players: tuple[Player, ...], background: Replacement, draw_K: IntArray
 ) -> Game | None:
     """Game that pays the skill of a date, [M, 1]; None if too few targets are known."""
-    batch = data.batch(torch.tensor([session]))
     y_N = batch.y_BN[0].double().cpu().numpy()
     known_E = np.flatnonzero(np.isfinite(y_N))
     if len(known_E) < MIN_FIRMS:
         return None
-    background = replacement(config.removal, batch, cells, seed)
-    forecasts = group_game(unwrap(model), batch, players, known_E, background)
-    draw_K = np.arange(config.replacements)
+    forecasts = group_game(model, batch, players, known_E, background)
 
     def payoff(keep_MP: BoolArray) -> FloatArray:
         every_ME = forecasts(np.repeat(keep_MP, len(draw_K), axis=0), np.tile(draw_K, len(keep_MP)))

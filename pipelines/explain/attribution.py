@@ -23,30 +23,9 @@ from pipelines.run.record import Run
 
 
 def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
-    """Explain the models of a run, store the tables in its folder, and return a summary.
+    """Explain the models of a run, store the tables in its folder, and return one line per model.
 
-    Parameters
-    ----------
-    run
-        The run. The section ``explain`` of its config sets the sample and the number of permutations.
-    dataset
-        Dataset of the run.
-    lake
-        Lake of the run; the planted edges of a simulated market are read from it.
-    progress
-        Reports progress.
-
-    Returns
-    -------
-    str
-        One line per explained model.
-
-    Raises
-    ------
-    ConfigError
-        If the run has no test.
-    DataError
-        If a checkpoint is missing or corrupted.
+    ConfigError if the run has no test; DataError if a checkpoint is missing or corrupted.
     """
     require_test(run.config, run.run_id)
     names = explained_models(run.config)
@@ -76,9 +55,8 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
             summary=tuple(summary),
         )
         record(run, event)
-    return (
-        "\n".join(summary)
-        or "Nothing to explain: the config has no neural model, or explain.models is empty."
+    return "\n".join(summary) or (
+        "Nothing to explain: the config has no neural model, or explain.models is empty."
     )
 
 
@@ -100,13 +78,7 @@ def _tables_of(
 
 
 def explain_if_new(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
-    """Explain the models of a run unless its stored explanation is what `explain` would compute again.
-
-    It is if no task has finished since, its tables are there, and the settings, the device, the code and the
-    versions of Python and the libraries are the same.
-
-    Arguments and errors are those of `explain`; the answer is computed now, or stored.
-    """
+    """Explain the models of a run, or return the stored lines if `explain` would compute the same again."""
     kept = _current(run)
     if kept is None:
         return explain(run, dataset, lake, progress)
@@ -125,7 +97,7 @@ def explanation_tasks(run: Run, dataset: Dataset) -> int:
 
 
 def _current(run: Run) -> ExplanationMade | None:
-    """The run's explanation, if `explain` would compute the same; None otherwise."""
+    """The run's explanation if no task has finished since, and all that it depends on is the same."""
     last = next(
         (one for one in reversed(read_provenance(run)) if isinstance(one, ExplanationMade | TaskDone)), None
     )

@@ -28,8 +28,7 @@ from pipelines.train.task import Arrays, to_tensors
 class FoldFits:
     """The fitted models of one fold by seed, their panel with the label as its target, and its groups.
 
-    The rank IC that an explanation divides, or that attention is measured by, is then that of the report. The
-    target of training can be clipped, ranked or a residual.
+    The rank IC of an explanation is then that of the report; a training's target can be clipped or ranked.
     """
 
     seeds: Mapping[int, Fitted]
@@ -40,17 +39,9 @@ class FoldFits:
 def restore_fits(
     checkpoints: Mapping[int, Checkpoint], arrays: Arrays, device: str, subject: str
 ) -> FoldFits:
-    """Restore the models of a fold on a device.
+    """Restore the models of a fold on a device; ``subject`` is the model and the fold in an error.
 
-    Raises DataError if a checkpoint is corrupted, or its model was trained on other features, windows or
-    groups.
-
-    Parameters
-    ----------
-    checkpoints
-        Seed -> the checkpoint.
-    subject
-        The model and the fold as named in an error.
+    DataError if a checkpoint is corrupted, or its model was trained on other features, windows or groups.
     """
     inputs = next(iter(checkpoints.values())).inputs
     labelled = replace(arrays, target_TN=arrays.label_TN.astype(np.float32))
@@ -73,10 +64,9 @@ def families_of(names: tuple[str, ...]) -> dict[str, list[int]]:
 
 
 def value_table(found: GroupAttribution, tickers_N: Sequence[str]) -> pl.DataFrame:
-    """Values of forecasts, one row per forecast and player in their order.
+    """Values of forecasts, one row per forecast and player: with the base, values add up to the forecast.
 
-    ticker, kind, player, value, error (Monte Carlo standard error), base and forecast, the last four in the
-    unit of the forecast. Per forecast, values and base add up to it. ``tickers_N`` are those of the panel.
+    The error is a Monte Carlo standard error; ``tickers_N`` are those of the panel.
     """
     players, forecasts = found.players, len(found.firms_E)
     return pl.DataFrame(
@@ -126,11 +116,8 @@ class Unit:
 def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Unit:
     """Unit of a model's forecasts.
 
-    Parameters
-    ----------
-    calibrated
-        Whether a model whose loss has no scale was calibrated on validation (`models.calibration`); None if
-        no checkpoint is left that says so.
+    ``calibrated`` says whether a model whose loss has no scale was calibrated on validation
+    (`models.calibration`); None if no checkpoint is left that says so.
     """
     label, sessions = config.label, "session" if config.label.horizon == 1 else "sessions"
     entry = MODELS[registry_name(config, model)]

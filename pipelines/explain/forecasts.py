@@ -27,11 +27,11 @@ import models.explain
 from features.arrays import FloatArray, IntArray
 from models.batch import Batch
 from models.explain.design import evenly_spaced, stratified_sample
-from models.explain.groups import GroupAttribution, Method, explain_date, mean_over_seeds
+from models.explain.groups import GroupAttribution, GroupGameConfig, explain_date, mean_over_seeds
 from models.explain.players import PlayerConfig, absent_days, find_players, forecast, unwrap
 from models.explain.removal import REMOVALS, training_cells
 from models.explain.shapley import MAX_DRAWS, Draws, Precision
-from models.explain.skill import SkillConfig, explain_skill
+from models.explain.skill import explain_skill
 from models.forecaster import Forecaster
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import one_thread, resolve_device
@@ -41,7 +41,6 @@ from pipelines.explain.question import Place, Question, choose_model, find_place
 from pipelines.explain.tables import period_table, skill_table
 from pipelines.explain.text import (
     decimals_for,
-    describe_difference,
     describe_ends,
     describe_forecast,
     describe_history,
@@ -65,11 +64,12 @@ FIRMS_PER_DATE = 8
 class _RunModel:
     """A model of a run with its data; the fits of the last fold are kept for the next date."""
 
-    def __init__(self, name: str, output: Path, model: str | None, progress: Progress) -> None:
-        self.run, self.progress = open_run(name, output), progress
+    def __init__(self, name: str, output: Path, question: Question) -> None:
+        question.check()
+        self.question, self.progress, self.run = question, Progress(), open_run(name, output)
         require_test(self.run.config, self.run.run_id)
-        self.model = choose_model(self.run, model)
-        self.dataset, _ = load_run_data(self.run, progress)
+        self.model = choose_model(self.run, question.model)
+        self.dataset, _ = load_run_data(self.run, self.progress)
         self.folds = plan_folds(self.dataset, self.run.config)
         self.arrays = collect_arrays(self.dataset, self.run.config.features.window)
         self.families = families_of(self.dataset.characteristic_names)
@@ -102,34 +102,11 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
     """Explain one forecast, the difference between two, a firm over time, a date, its ends, or a period.
 
     Only out-of-sample forecasts are explained: those of the fold that tests the date, as the mean over its
-    seeds.
-
-    Parameters
-    ----------
-    name
-        Id of the run, a unique prefix of it, ``latest``, or its folder.
-    output
-        Folder that holds the runs.
-    question
-        What is explained, and how.
-
-    Returns
-    -------
-    str
-        The tables.
-
-    Raises
-    ------
-    ConfigError
-        If an option does not suit the run, the date or the firm has no forecast, or the precision is not
-        reached.
-    DataError
-        If a checkpoint is missing, or was trained on other features than the run's data have.
+    seeds. ConfigError if an option does not suit the run, the date or the firm has no forecast, or the
+    precision is not reached; DataError if a checkpoint is missing or of other features.
     """
-    question.check()
-    progress = Progress()
-    models = _RunModel(name, output, question.model, progress)
-    run, dataset, folds = models.run, models.dataset, models.folds
+    models = _RunModel(name, output, question)
+    dataset, folds, span = models.dataset, models.folds, question.to is not None
     date = newest_date(dataset, folds) if question.date is None else question.date
     if question.to is not None:
         places = find_places(dataset, folds, date, question.to, question.ticker)
@@ -138,60 +115,36 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
     else:
         dates = [date] if question.versus is None else [date, question.versus]
         places = [find_place(dataset, folds, one, question.ticker) for one in dates]
-    with progress.stage("explain", total=len(places) * len(run.config.seeds)), one_thread():
-        found = [_explain_place(models, place, question) for place in places]
+    seeds = len(models.run.config.seeds)
+    with models.progress.stage("explain", total=len(places) * seeds), one_thread():
+        found = [_explain_place(models, place) for place in places]
     tables = [one.table for one in found]
-    decimals = decimals_for(found[0].spread)
     frame = pl.concat(tables) if question.versus is None else difference_table(*tables)
-    if question.versus is not None:
-        body = describe_difference(frame, decimals)
-    elif question.to is not None and question.ticker is None:
+    decimals = decimals_for(found[0].spread)
+    if span and question.ticker is None:
         body = describe_period(period_table(frame), decimals)
-    elif question.to is not None:
-        body = describe_history(frame, decimals)
-    elif question.top is not None:
-        body = describe_ends(frame, decimals)
+    elif question.ticker is None:
+        body = (describe_section if question.top is None else describe_ends)(frame, decimals)
     else:
-        body = (describe_section if question.ticker is None else describe_forecast)(frame, decimals)
-    return "\n".join([*_head(models, question, found), body, *_written(frame, question.out)])
+        body = (describe_history if span else describe_forecast)(frame, decimals)
+    return "\n".join([*_head(models, found), body, *_written(frame, question.out)])
 
 
 def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
-    """Divide the rank IC of a model among its players, on test dates in even steps.
+    """Divide the rank IC of a model among its players, on test dates in even steps; seeds take turns.
 
-    Seeds take turns on the dates, so every date counts once.
-
-    Parameters
-    ----------
-    name, output
-        As of :func:`explain_forecasts`.
-    question
-        Model, number of dates, removal and file; the date and the firm are not used.
-
-    Returns
-    -------
-    str
-        The table.
-
-    Raises
-    ------
-    ConfigError
-        If an option does not suit the run, or fewer than two dates have known labels.
-    DataError
-        If a checkpoint is missing, or was trained on other features than the run's data have.
+    ConfigError if an option does not suit the run, or fewer than two dates have known labels. DataError as of
+    :func:`explain_forecasts`.
     """
-    question.check()
-    progress = Progress()
-    models = _RunModel(name, output, question.model, progress)
+    models = _RunModel(name, output, question)
     days_T = models.dataset.panel.dates_T.astype("datetime64[D]")
     places = find_places(models.dataset, models.folds, days_T[0].item(), days_T[-1].item(), None)
     places = [places[k] for k in evenly_spaced(np.arange(len(places)), question.dates)]
-    config, parts = SkillConfig(removal=question.removal, seed=models.seed), []
-    with progress.stage("explain", total=len(places)), one_thread():
+    config, parts = GroupGameConfig(permutations=1, removal=question.removal, seed=models.seed), []
+    with models.progress.stage("explain", total=len(places)), one_thread():
         for at, place in enumerate(places):
-            fits = models.fits(place.fold.index)
+            fits, session = models.fits(place.fold.index), np.array([place.session])
             seed, fitted = list(fits.seeds.items())[at % len(fits.seeds)]
-            session = np.array([place.session])
             try:
                 part = explain_skill(
                     fitted, fits.data, session, models.families, config, train=place.fold.train
@@ -199,7 +152,7 @@ def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
             except ValueError as error:  # the removal does not suit the players
                 raise ConfigError(f"--removal {question.removal}: {error}") from None
             parts.append(part)
-            progress.step(f"{place.date} seed {seed}")
+            models.progress.step(f"{place.date} seed {seed}")
     run_id, table = models.run.run_id, skill_table(parts)
     table = table.select(pl.lit(models.model).alias("model"), pl.all())
     if table.is_empty() or table["dates"][0] < 2:
@@ -217,9 +170,10 @@ def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
     return "\n".join([*lines, *_written(table, question.out)])
 
 
-def _explain_place(models: _RunModel, place: Place, question: Question) -> _Explained:
+def _explain_place(models: _RunModel, place: Place) -> _Explained:
     """Explain the forecasts of a date, seed by seed."""
-    run, panel, fits = models.run, models.dataset.panel, models.fits(place.fold.index)
+    question, run, panel = models.question, models.run, models.dataset.panel
+    fits = models.fits(place.fold.index)
     batch = fits.data.batch(torch.tensor([place.session]))
     forecasts = {seed: forecast(unwrap(fitted), batch, None)[0] for seed, fitted in fits.seeds.items()}
     inner = unwrap(next(iter(fits.seeds.values())))
@@ -229,18 +183,23 @@ def _explain_place(models: _RunModel, place: Place, question: Question) -> _Expl
     peers, every = question.peers or ("firms" if single else "sectors"), tuple(map(str, panel.tickers_N))
     config = PlayerConfig(peers=peers, groups=fits.groups, firms=every)
     players = find_players(inner, batch, models.families, config)
-    tickers_N = [every[firm] for firm in batch.firms_N.tolist()]
     mean_N = np.mean(list(forecasts.values()), axis=0)
     spread = float(np.std(mean_N))
+    tickers_N = [every[firm] for firm in batch.firms_N.tolist()]
     chosen_E = _chosen(place, question, batch, tickers_N, mean_N, seed=models.seed)
     precision = _precision(question, spread, len(forecasts), place.date)
     cells = None
     if question.removal != "date":
         cells = training_cells(fits.data, place.fold.train, seed=models.seed)
-    parts = []
+    parts, counts = [], []
     for seed, fitted in fits.seeds.items():
         random = np.random.default_rng((models.seed, place.session, seed))
-        method = Method(question.engine, question.removal, precision, int(random.integers(2**32)))
+        method = GroupGameConfig(
+            engine=question.engine,
+            removal=question.removal,
+            precision=precision,
+            seed=int(random.integers(2**32)),
+        )
         asked = {
             "run": run.run_id,
             "date": place.date,
@@ -250,9 +209,8 @@ def _explain_place(models: _RunModel, place: Place, question: Question) -> _Expl
             "removal": method.removal,
             "seed": method.seed,
         }
-        checkpoint = run.checkpoint(models.model, place.fold.index, seed)
-        stored = StoredDraws.of(run.folder, checkpoint, asked)
-        drawn, subject = stored.read(), f"{place.date} seed {seed}"
+        stored = draws_file(run.folder, run.checkpoint(models.model, place.fold.index, seed), asked)
+        drawn, subject = _read_draws(stored), f"{place.date} seed {seed}"
         try:
             part = explain_date(
                 fitted,
@@ -268,11 +226,14 @@ def _explain_place(models: _RunModel, place: Place, question: Question) -> _Expl
             )
         except ValueError as error:  # the engine does not suit the model or its players
             raise ConfigError(f"--engine {question.engine}, --removal {question.removal}: {error}") from None
-        if part.drawn is not None and (drawn is None or part.drawn.count > drawn.count):
-            stored.write(part.drawn)
+        if part.drawn is not None:
+            counts.append(part.drawn.count)
+            if drawn is None or part.drawn.count > drawn.count:
+                with replacing(stored) as partial, partial.open("wb") as file:
+                    np.savez(file, **asdict(part.drawn))
         parts.append(part)
         models.progress.step(subject)
-    values, counts = mean_over_seeds(parts), [part.drawn.count for part in parts if part.drawn is not None]
+    values = mean_over_seeds(parts)
     _require_precision(question, values, spread, counts)
     groups = [fits.groups[code - 1] if code else None for code in batch.s_BN[0, chosen_E].tolist()]
     table = value_table(values, every).select(
@@ -352,8 +313,9 @@ def _require_precision(
     )
 
 
-def _head(models: _RunModel, question: Question, found: list[_Explained]) -> list[str]:
-    run, seeds, first = models.run, len(models.run.config.seeds), found[0]
+def _head(models: _RunModel, found: list[_Explained]) -> list[str]:
+    question, run = models.question, models.run
+    seeds, first = len(run.config.seeds), found[0]
     who = question.ticker or f"{pl.concat([one.table for one in found])['ticker'].n_unique()} firms"
     if question.to is None:
         closes = " minus ".join(f"{one.place.date} (fold {one.place.fold.index})" for one in found)
@@ -389,16 +351,8 @@ def _absent(question: Question, days: str) -> str:
 def difference_table(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:
     """Subtract the values of another date from those of a date, for one firm.
 
-    Draws of the two dates are independent, so the error of a difference is ``sqrt(e_new^2 + e_old^2)``. A
-    peer that is in the universe on one date only has no value on the other; it contributed nothing there, so
-    the difference is its value on the one date.
-
-    Returns
-    -------
-    polars.DataFrame
-        ticker, model, date, versus, engine, removal, kind, player, value (the difference), error, value_date
-        and value_versus (null where there was no such player), base, base_versus, forecast and
-        forecast_versus.
+    Draws of the two dates are independent, so the error is ``sqrt(e_new^2 + e_old^2)``. A peer that is in the
+    universe on one date only contributed nothing on the other: its value there is null.
     """
     key = ["kind", "player"]
     joined = new.select(*key, "value", "error").join(
@@ -436,33 +390,23 @@ def _written(frame: pl.DataFrame, path: Path | None) -> list[str]:
     return [] if path is None else ["", f"The values are in {write_table(path, frame).resolve()}."]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredDraws:
-    """The file of the draws that belong to a checkpoint, a date, players, an engine and a seed."""
+def draws_file(run_folder: Path, checkpoint: Path, asked: Mapping[str, object]) -> Path:
+    """File of the draws: named by the contents of the fitted model, by what is asked, and by the code.
 
-    # ``explanations/<digest>.npz`` in the run's folder. A run reads fixed data versions, so the folder stands
-    # for them
-    path: Path
+    A run reads fixed data versions, so its folder stands for them.
+    """
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode())
+    code = sorted(Path(str(models.explain.__file__)).parent.rglob("*.py"))
+    for file in (*sorted(checkpoint.iterdir()), *code):
+        digest.update(file.name.encode() + file.read_bytes())
+    return run_folder / "explanations" / f"{digest.hexdigest()[:24]}.npz"
 
-    @classmethod
-    def of(cls, run_folder: Path, checkpoint: Path, question: Mapping[str, object]) -> StoredDraws:
-        """Name the file by the contents of the fitted model, by what is asked, as JSON, and by the code."""
-        digest = hashlib.sha256(json.dumps(question, sort_keys=True, default=str).encode())
-        code = sorted(Path(str(models.explain.__file__)).parent.rglob("*.py"))
-        for file in (*sorted(checkpoint.iterdir()), *code):
-            digest.update(file.name.encode() + file.read_bytes())
-        return cls(run_folder / "explanations" / f"{digest.hexdigest()[:24]}.npz")
 
-    def read(self) -> Draws | None:
-        """Read the draws; None if there are none, or the file is damaged, which is drawn again."""
-        try:
-            with np.load(self.path, allow_pickle=False) as stored:
-                kept: dict[str, Any] = {name: stored[name] for name in stored.files}
-            return Draws(**kept | {name: int(kept[name]) for name in ("n_players", "seed", "count")})
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
-            return None
-
-    def write(self, drawn: Draws) -> None:
-        """Write the draws atomically."""
-        with replacing(self.path) as partial, partial.open("wb") as file:
-            np.savez(file, **asdict(drawn))
+def _read_draws(path: Path) -> Draws | None:
+    """Read draws; None if there are none, or the file is damaged, which is drawn again."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            kept: dict[str, Any] = {name: stored[name] for name in stored.files}
+        return Draws(**kept | {name: int(kept[name]) for name in ("n_players", "seed", "count")})
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+        return None

@@ -8,7 +8,7 @@ peers. In the second, every peer is a player, which gives the directed network `
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from models.explain.peers import (
     explain_peers,
 )
 from models.explain.shapley import MAX_DRAWS
-from models.explain.skill import SkillAttribution, SkillConfig, explain_skill
+from models.explain.skill import SkillAttribution, explain_skill
 from models.fitting.fit import Fitted, NeuralFitted, untrained
 from models.registry import MODELS
 from pipelines.config.models import registry_name
@@ -62,10 +62,8 @@ class ModelExplanation:
 
     def with_part(self, part: ModelExplanation) -> ModelExplanation:
         """Append the results of more folds or seeds of the same model."""
-        names = [field.name for field in fields(self) if field.name != "model"]
-        return ModelExplanation(
-            self.model, **{name: getattr(self, name) + getattr(part, name) for name in names}
-        )
+        names = [field.name for field in fields(self)][1:]
+        return replace(self, **{name: getattr(self, name) + getattr(part, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,25 +118,10 @@ def effort_of(settings: ExplainConfig) -> Effort:
 def explain_models(
     run: Run, dataset: Dataset, folds: Sequence[Fold], names: Sequence[str], progress: Progress
 ) -> Iterator[ModelExplanation]:
-    """Play the games of some models on a sample of the test sessions of each fold.
+    """Play the games of some models on the config's engine; yield each model when all its folds are done.
 
-    The folds are explained on the engine of the section ``execution``, with the same result on each.
-
-    Raises ConfigError if the settings do not suit a model, or ask for a precision that is out of reach.
-    Raises DataError if a checkpoint is missing, corrupted or of other features, or no test session of a fold
-    has two firms.
-
-    Parameters
-    ----------
-    run
-        The run; its config says how many dates, firms and permutations are used.
-    progress
-        Gets one step per fold and seed.
-
-    Yields
-    ------
-    ModelExplanation
-        The models in the order of ``names``, each as soon as all of its folds have been explained.
+    ConfigError if the settings do not suit a model, or ask for a precision that is out of reach. DataError if
+    a checkpoint is missing, corrupted or of other features, or no test session of a fold has two firms.
     """
     planned = [(name, fold) for name in names for fold in folds]
     if not planned:
@@ -173,7 +156,7 @@ def explain_models(
     arrays = collect_arrays(dataset, run.config.features.window)
     work = work_on_arrays(explain_fold, arrays, device, {registry_name(run.config, name) for name in names})
     explained: dict[int, ModelExplanation] = {}
-    waiting = list(names)
+    waiting, done = list(names), 0
     with open_engine(run.config.execution, work, len(planned), note=progress.note) as engine:
         for ended in run_jobs(engine, len(planned), item):
             name, fold = planned[ended.job]
@@ -183,21 +166,16 @@ def explain_models(
             explained[ended.job] = ended.result
             for seed in seeds:
                 progress.step(f"{name} fold {fold.index} seed {seed}")
-            while waiting:
-                jobs = [job for job, (model, _) in enumerate(planned) if model == waiting[0]]
-                if not explained.keys() >= set(jobs):
-                    break
+            while waiting and explained.keys() >= (jobs := set(range(done, done + len(folds)))):
                 whole = ModelExplanation(waiting.pop(0))
-                for job in jobs:
+                for job in sorted(jobs):
                     whole = whole.with_part(explained.pop(job))
+                done += len(folds)
                 yield whole
 
 
 def explain_fold(arrays: Arrays, item: _FoldItem, tell: Tell) -> ModelExplanation:
-    """Play the games on a sample of the test sessions of a fold, on one thread as in training.
-
-    A worker's task: ``arrays`` of the dataset, the model and the fold, and ``tell``, which is not used.
-    """
+    """A worker's task: play the games of a fold, on one thread as in training."""
     found = ModelExplanation(item.model)
     with one_thread():
         fits = restore_fits(item.checkpoints, arrays, item.device, f"{item.model}, fold {item.fold.index}")
@@ -211,7 +189,7 @@ def _explain_seed(
 ) -> ModelExplanation:
     settings, fold, turns, effort = item.settings, item.fold, item.turns[seed], effort_of(item.settings)
     own_seed = settings.seed + 1000 * fold.index + seed
-    groups: tuple[GroupAttribution, ...] = ()
+    found = ModelExplanation(item.model)
     if len(turns.values):
         config = GroupGameConfig(
             permutations=settings.permutations,
@@ -222,21 +200,22 @@ def _explain_seed(
             seed=own_seed,
         )
         try:
-            groups = (explain_groups(fitted, data, turns.values, item.families, config, train=fold.train),)
+            groups = explain_groups(fitted, data, turns.values, item.families, config, train=fold.train)
         except ValueError as error:
             raise ConfigError(f"explain.engine and explain.removal: {error}") from None
-        if not groups[0].reached:
+        if not groups.reached:
             raise ConfigError(
                 f"explain.precision is {config.share}, and {MAX_DRAWS:,} draws of the engine "
-                f"{config.engine} do not reach it: the largest error is {groups[0].error_EP.max():.2g}; "
+                f"{config.engine} do not reach it: the largest error is {groups.error_EP.max():.2g}; "
                 "ask for less precision."
             )
-    skill: tuple[SkillAttribution, ...] = ()
+        found = replace(found, groups=(groups,))
     if len(turns.skill):
-        skill_config = SkillConfig(removal=settings.removal, seed=own_seed)
-        skill = (explain_skill(fitted, data, turns.skill, item.families, skill_config, train=fold.train),)
+        once = GroupGameConfig(permutations=1, removal=settings.removal, seed=own_seed)
+        skill = explain_skill(fitted, data, turns.skill, item.families, once, train=fold.train)
+        found = replace(found, skill=(skill,))
     if not isinstance(fitted, NeuralFitted):
-        return ModelExplanation(item.model, groups, skill=skill)
+        return found
     network: tuple[PeerAttribution, ...] = ()
     initial: tuple[tuple[IntArray, FloatArray], ...] = ()
     if fitted.module.uses_peers:
@@ -244,9 +223,13 @@ def _explain_seed(
         explained = np.array([date.session for date in network], dtype=np.int64)
         initial = tuple(attention_matrices(untrained(fitted, seed), data, explained))
     part = FittedPart(fold.index, seed, place, fitted.module, data, fold.train, item.sessions, item.drawn)
-    measured = (measure_part(part, network, effort),)
-    fits = ((fold.index, seed),) * len(network)
-    return ModelExplanation(item.model, groups, network, fits, initial, measured, skill)
+    return replace(
+        found,
+        peers=network,
+        fits=((fold.index, seed),) * len(network),
+        untrained=initial,
+        faithfulness=(measure_part(part, network, effort),),
+    )
 
 
 def _with_universe(dataset: Dataset, sessions: IntArray) -> IntArray:

@@ -29,7 +29,7 @@ from models.explain.network.measures import (
 )
 from models.explain.network.weights import (
     NetworkSums,
-    PeerNetwork,
+    PeerWeights,
     attention_network,
     ranks_of_sources,
     shuffled_sources,
@@ -52,14 +52,7 @@ _SHUFFLES = 5
 class NetworkStudy:
     """The peer network of one model: its weights over all dates, their tests, and its mean attention.
 
-    Parameters
-    ----------
-    model
-        Entry of the config.
-    peers
-        One attribution per explained date, at least one.
-    fits
-        Fold and seed of the model that forecast each of these dates.
+    ``peers`` are at least one explained date; ``fits`` are fold and seed of the model that forecast each.
     """
 
     def __init__(
@@ -83,14 +76,9 @@ class NetworkStudy:
         self.return_TN = session_returns(dataset.panel.total_return_index_TN)  # prices are carried
 
     def tables(self, test_sessions: IntArray, planted_NN: BoolArray | None) -> dict[str, pl.DataFrame]:
-        """Build the tables of the network; the guide's page on attribution lists their columns.
+        """Build the tables, whose columns the guide's page on attribution lists.
 
-        Parameters
-        ----------
-        test_sessions
-            Sessions of all tests, whose returns are the evidence.
-        planted_NN
-            Planted edges of a simulated market; None on real data.
+        The returns of the test sessions are the evidence; the planted edges are those of a simulated market.
         """
         found = {
             "edges": self._edges(planted_NN),
@@ -109,42 +97,40 @@ class NetworkStudy:
         import networkx as nx
 
         at, network = np.ix_(self.members, self.members), self.network
-        part = PeerNetwork(network.weight_NN[at], network.signed_NN[at], network.dates_NN[at])
+        part = PeerWeights(network.weight_NN[at], network.signed_NN[at], network.dates_NN[at])
         stream = io.BytesIO()
         nx.write_graphml(to_digraph(part, self.found_NN[at], self.tickers[self.members].tolist()), stream)
         return stream.getvalue().decode("utf-8")
 
     def _edges(self, planted_NN: BoolArray | None) -> pl.DataFrame:
-        """The strongest peers of each firm and all edges that were found; ``planted`` is null on real data.
-
-        Sorted by follower and rank; ties are broken by the leader's column.
-        """
+        """The strongest peers of each firm and all edges that were found, by follower and rank."""
         weight_NN, rank_NN = self.network.weight_NN, ranks_of_sources(self.network.weight_NN)
         target_E, source_E = np.nonzero((weight_NN > 0.0) & ((rank_NN <= STRONGEST) | self.found_NN))
         by_rank_E = np.lexsort((rank_NN[target_E, source_E], target_E))
-        target_E, source_E = target_E[by_rank_E], source_E[by_rank_E]
-        at, tests = (target_E, source_E), self.tests
+        at = target_E, source_E = target_E[by_rank_E], source_E[by_rank_E]
         leader_E, follower_E = self.group_N[source_E], self.group_N[target_E]
+        known_E = (leader_E >= 0) & (follower_E >= 0)
         columns = {
             "leader": self.tickers[source_E],
             "follower": self.tickers[target_E],
             "weight": weight_NN[at],
-            "error": tests.error_NN[at],
+            "error": self.tests.error_NN[at],
             "signed": self.network.signed_NN[at],
-            "t": tests.t_NN[at],
-            "p": tests.p_NN[at],
-            "q": tests.q_NN[at],
+            "t": self.tests.t_NN[at],
+            "p": self.tests.p_NN[at],
+            "q": self.tests.q_NN[at],
             "found": self.found_NN[at],
             "share": weight_NN[at] / max(weight_NN.sum(), np.finfo(np.float64).tiny),
             "rank": rank_NN[at],
             "dates": self.network.dates_NN[at],
             "attention": self.attention.weight_NN[at],
-            "same_group": leader_E == follower_E,
+            "same_group": [
+                same if known else None for same, known in zip(leader_E == follower_E, known_E, strict=True)
+            ],
             "planted": None if planted_NN is None else planted_NN[at],
         }
-        known = pl.Series((leader_E >= 0) & (follower_E >= 0))
-        frame = _frame(columns, "leader", "follower").with_columns(pl.col("planted").cast(pl.Boolean))
-        return frame.with_columns(same_group=pl.when(known).then(pl.col("same_group")))
+        booleans = pl.col("same_group", "planted").cast(pl.Boolean)
+        return _frame(columns, "leader", "follower").with_columns(booleans)
 
     def _dated(self, rows_of: Callable[[PeerAttribution, Tickers], pl.DataFrame]) -> pl.DataFrame:
         """Rows of every explained date, with the date and the model that explains it."""

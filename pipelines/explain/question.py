@@ -114,10 +114,7 @@ class Place:
 
 
 def choose_model(run: Run, asked: str | None) -> str:
-    """Return the model to explain.
-
-    Raises ConfigError if the run has no such model, or several and none was named.
-    """
+    """The model to explain; ConfigError if the run has no such model, or several and none was named."""
     models = list(run.config.models)
     if asked is None and len(models) > 1:
         raise ConfigError(f"Run {run.run_id} has the models {', '.join(models)}; choose one with --model.")
@@ -127,12 +124,9 @@ def choose_model(run: Run, asked: str | None) -> str:
 
 
 def find_place(dataset: Dataset, folds: Sequence[Fold], date: dt.date, ticker: str | None) -> Place:
-    """Find the fold that tests a date, and check that there is a forecast to explain.
+    """Find the fold that tests a date (the first of combinatorial ones).
 
-    Of combinatorial folds, which test a date several times, the first one is taken, as in the first path.
-
-    Raises ConfigError if the date is no session or is not tested, the ticker is unknown, or the firm has no
-    forecast. Raises DataError if fewer than two firms are in the universe.
+    ConfigError if the date or the firm has no forecast. DataError if the universe has fewer than two firms.
     """
     days_T, fold_T, span = _tested(dataset, folds)
     found = np.flatnonzero(days_T == np.datetime64(date))
@@ -171,10 +165,7 @@ def newest_date(dataset: Dataset, folds: Sequence[Fold]) -> dt.date:
 def find_places(
     dataset: Dataset, folds: Sequence[Fold], first: dt.date, last: dt.date, ticker: str | None
 ) -> list[Place]:
-    """Find the tested dates of a span on which a firm, or any firm, has a forecast; see :func:`find_place`.
-
-    Raises ConfigError if there is no such date, or the ticker is unknown.
-    """
+    """Find the tested dates of a span with a forecast of a firm, or of any firm; ConfigError without one."""
     days_T, fold_T, span = _tested(dataset, folds)
     inside_T = (fold_T >= 0) & (dataset.universe_TN.sum(axis=1) >= 2)
     if ticker is not None:

@@ -17,7 +17,7 @@ from models.explain.faithful.statistics import columns_of
 from models.explain.faithful.study import OVERS, Faithfulness
 from models.explain.groups import GroupAttribution
 from models.explain.network.recovery import edge_auc, edge_recovery, random_auc
-from models.explain.network.weights import attention_network, mean_network, peer_network
+from models.explain.network.weights import attention_network, mean_network, sum_dates
 from models.explain.skill import SkillAttribution
 from pipelines.dataset.build import Dataset
 from pipelines.explain.fitted import value_table
@@ -48,20 +48,8 @@ def explanation_tables(
 ) -> dict[str, pl.DataFrame]:
     """Build the tables that a report shows of one model's attribution.
 
-    Parameters
-    ----------
-    planted_NN
-        Planted edges of a simulated market; None on real data, and for a model without peers.
-
-    Returns
-    -------
-    dict
-        ``players`` (mean absolute Shapley value of each player over the test, and the mean Monte Carlo
-        standard error of its values), ``period`` (the same by group, with standard errors of the sample),
-        ``skill`` (the rank IC by player), ``example`` (the explained forecast that its players moved most)
-        and ``facts`` (JSON); what is measured about attention (`models.explain.faithful.study`). A model with
-        peers also has ``roc`` on a simulated market (recovery of the planted edges). A table about attention
-        without rows is left out: a model without attention has none.
+    ``planted_NN`` are the planted edges of a simulated market. A table about attention without rows is left
+    out: a model without attention has none.
     """
     tables = {
         "players": _players(explanation.groups),
@@ -94,35 +82,20 @@ def summary_line(explanation: ModelExplanation, dataset: Dataset, seed: int = 0)
 
 
 def period_table(values: pl.DataFrame) -> pl.DataFrame:
-    """Average the values of a sample of forecasts, for all firms and by group of firms.
+    """Average the values of a sample of forecasts, for all firms and by group of firms; null groups in all.
 
-    Parameters
-    ----------
-    values
-        date, group (null if unknown), kind, player, value and error (Monte Carlo standard error), one row per
-        forecast and player.
-
-    Returns
-    -------
-    polars.DataFrame
-        group (``all`` first), kind, player, ``mean_abs`` (mean absolute value) and its standard error over
-        the sample ``error`` (`models.explain.design.mean_over_sample`; null with a single date), ``noise``
-        (what ``mean_abs`` would be if all values were zero), ``mean`` (mean value), ``forecasts`` and
-        ``dates``.
+    ``error`` is the standard error of ``mean_abs`` over the sample (null with a single date), and ``noise``
+    what ``mean_abs`` would be if all values were zero.
     """
     everyone = values.with_columns(pl.lit(ALL).alias("group"))
     of_groups = values.filter(pl.col("group").is_not_null()).sort("group", maintain_order=True)
-    rows = []
-    for (group, kind, player), part in pl.concat([everyone, of_groups]).group_by(
-        "group", "kind", "player", maintain_order=True
-    ):
+    key, rows = ("group", "kind", "player"), []
+    for names, part in pl.concat([everyone, of_groups]).group_by(*key, maintain_order=True):
         value_E, date_E = part["value"].to_numpy(), part["date"].to_numpy()
         mean_abs, error = mean_over_sample(np.abs(value_E), date_E)
         rows.append(
             {
-                "group": group,
-                "kind": kind,
-                "player": player,
+                **dict(zip(key, names, strict=True)),
                 "mean_abs": mean_abs,
                 "error": None if math.isnan(error) else error,
                 "noise": NOISE * float(part["error"].to_numpy().mean()),
@@ -135,17 +108,11 @@ def period_table(values: pl.DataFrame) -> pl.DataFrame:
 
 
 def skill_table(parts: Sequence[SkillAttribution]) -> pl.DataFrame:
-    """Average the values of the rank IC over the dates of all folds and seeds.
+    """Average the values of the rank IC over the dates of all folds and seeds; no row without known labels.
 
-    Dates are taken as independent: their labels must not overlap.
-
-    Returns
-    -------
-    polars.DataFrame
-        kind, player, ``value`` (mean over dates), ``error`` (its standard error over dates, which contains
-        the Monte Carlo error; null with a single date), ``dates`` and ``t`` (value / error). The kinds
-        ``base`` and ``total`` are the rank IC without any player and of the complete model; the other values
-        and the base add up to the total. Without rows if no date has known labels.
+    The kinds ``base`` and ``total`` are the rank IC without any player and of the complete model; the other
+    values and the base add up to the total. Dates are taken as independent: labels must not overlap. The
+    error, which contains the Monte Carlo error, is null with a single date.
     """
     players, sessions_D = parts[0].players, np.concatenate([part.sessions_D for part in parts])
     named: list[tuple[str, str]] = [(player.kind, player.name) for player in players]
@@ -166,18 +133,8 @@ def skill_table(parts: Sequence[SkillAttribution]) -> pl.DataFrame:
 def recovery_table(explanation: ModelExplanation, truth: pl.DataFrame, dataset: Dataset) -> pl.DataFrame:
     """Measure how well SHAP, attention and attention before training find each kind of planted edge.
 
-    Parameters
-    ----------
-    explanation
-        Results of the games of a model with peers.
-    truth
-        Planted edges: leader, follower, valid_from, valid_to, and rule, the kind.
-
-    Returns
-    -------
-    DataFrame
-        model, and one row per method and kind, with the fields of
-        :class:`models.explain.network.recovery.EdgeRecovery`. Empty if no edge is among the compared pairs.
+    The columns of ``truth`` are leader, follower, valid_from, valid_to, and rule, the kind. The table has a
+    row per method and kind (`models.explain.network.recovery.EdgeRecovery`), or none.
     """
     sessions = np.array([part.session for part in explanation.peers])
     truth = truth.with_columns(pl.col("rule").fill_null("edge"))
@@ -196,20 +153,7 @@ def recovery_table(explanation: ModelExplanation, truth: pl.DataFrame, dataset: 
 
 
 def planted_edges(truth: pl.DataFrame, dataset: Dataset, sessions: IntArray) -> BoolArray:
-    """Find the planted edges, direct or over two hops, that are valid on at least half of the sessions.
-
-    Parameters
-    ----------
-    truth
-        leader, follower, valid_from, valid_to: edges of a simulated market.
-    sessions
-        Indices of the explained sessions.
-
-    Returns
-    -------
-    ndarray of bool, shape (N, N)
-        Indexed by [target, source].
-    """
+    """Bool [target, source]: planted edges that are valid on at least half of the sessions."""
     column = {ticker: n for n, ticker in enumerate(dataset.panel.tickers_N)}
     dates = dataset.panel.dates_T[sessions].astype("datetime64[D]")
     valid_NN = np.zeros((dataset.panel.n_firms, dataset.panel.n_firms), dtype=np.int64)
@@ -287,15 +231,10 @@ def _example(parts: Sequence[GroupAttribution], dataset: Dataset) -> pl.DataFram
 def _recovery(
     explanation: ModelExplanation, planted_NN: BoolArray, seed: int
 ) -> tuple[Mapping[str, float | int], pl.DataFrame]:
-    """Areas under the ROC curves of the planted edges, and the curves of the network and of attention.
-
-    All are of the pairs that both have observed.
-    """
+    """Areas under the ROC curves of the planted edges, and the curves, of pairs that both have observed."""
     n_firms = len(planted_NN)
-    network, attention = (
-        peer_network(explanation.peers, n_firms),
-        attention_network(explanation.peers, n_firms),
-    )
+    network = sum_dates(explanation.peers, n_firms).network()
+    attention = attention_network(explanation.peers, n_firms)
     initial, valid_NN = mean_network(explanation.untrained, n_firms), network.observed & attention.observed
     shap, by_attention, untrained = (
         edge_auc(one.weight_NN, planted_NN, valid_NN) for one in (network, attention, initial)
@@ -325,34 +264,25 @@ def _faithfulness(explanation: ModelExplanation, dataset: Dataset, seed: int) ->
 
 def _about_attention(explanation: ModelExplanation, dataset: Dataset, seed: int) -> dict[str, pl.DataFrame]:
     """Tables of the measures of faithfulness, of the verdict, and of what attention looks at."""
-    found = _faithfulness(explanation, dataset, seed)
-    market = pl.Series(market_return(dataset.panel)[:, 0]).fill_nan(None)
+    found, panel = _faithfulness(explanation, dataset, seed), dataset.panel
+    market = pl.Series(market_return(panel)[:, 0]).fill_nan(None)
     volatility_T = market.rolling_std(_VOLATILITY_DAYS).fill_null(np.nan).to_numpy()
     tables = found.rows() | found.attention_rows(volatility_T)
     shown = next((part.firms for part in reversed(found.parts) if part.firms is not None), None)
     if shown is not None:
-        date = str(dataset.panel.dates_T[shown.session].astype("datetime64[D]"))
-        tickers = [dataset.panel.tickers_N[firm] for firm in shown.firms_n]
+        date = str(panel.dates_T[shown.session].astype("datetime64[D]"))
+        tickers = [panel.tickers_N[firm] for firm in shown.firms_n]
         tables["firm_map"] = [
-            {
-                "date": date,
-                "method": method,
-                "target": tickers[i],
-                "source": tickers[j],
-                "value": value_nn[i, j],
-            }
+            {"date": date, "method": method, "target": target, "source": source, "value": value_nn[i, j]}
             for method, value_nn in shown.values.items()
-            for i, j in zip(*np.nonzero(np.isfinite(value_nn)), strict=True)
-            if i != j
+            for i, target in enumerate(tickers)
+            for j, source in enumerate(tickers)
+            if i != j and np.isfinite(value_nn[i, j])
         ]
     tables["agreement"] = [row | {name: row.get(name) for name in _NULLS} for row in tables["agreement"]]
     kinds = {"near": pl.String, **dict.fromkeys(_NULLS, pl.Float64)}
+    frames = {name: pl.DataFrame(rows, infer_schema_length=None) for name, rows in tables.items() if rows}
     return {
-        name: pl.DataFrame(
-            rows,
-            infer_schema_length=None,
-            schema_overrides={column: kind for column, kind in kinds.items() if column in rows[0]},
-        )
-        for name, rows in tables.items()
-        if rows
+        name: frame.cast({column: kind for column, kind in kinds.items() if column in frame.columns})
+        for name, frame in frames.items()
     }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import polars as pl
 
@@ -28,70 +27,75 @@ def decimals_for(spread: float) -> int:
 
 
 def describe_forecast(frame: pl.DataFrame, decimals: int) -> str:
-    """Show the values of one forecast by kind of player, the largest first."""
-    base, forecast = frame["base"][0], frame["forecast"][0]
-    first = f"forecast {forecast:+.{decimals}f} = base value {base:+.{decimals}f} + the values below"
-    return "\n".join([first, *_blocks(frame, decimals)])
-
-
-def describe_difference(frame: pl.DataFrame, decimals: int) -> str:
-    """Show the values of a date minus those of another date."""
-    row = frame.row(0, named=True)
-    first, second, base = row["forecast"], row["forecast_versus"], row["base"] - row["base_versus"]
-    head = (
-        f"forecast {first:+.{decimals}f} on {row['date']}, {second:+.{decimals}f} on {row['versus']}: "
-        f"difference {first - second:+.{decimals}f} = base value {base:+.{decimals}f} + the differences below"
-    )
-    return "\n".join([head, *_blocks(frame, decimals)])
+    """Show the values of one forecast, or the differences of two, by kind of player, the largest first."""
+    signed, row = _signed(decimals), frame.row(0, named=True)
+    forecast, base = row["forecast"], row["base"]
+    if "versus" in row:
+        other = row["forecast_versus"]
+        head = (
+            f"forecast {signed(forecast)} on {row['date']}, {signed(other)} on {row['versus']}: difference "
+            f"{signed(forecast - other)} = base value {signed(base - row['base_versus'])} + the differences "
+            "below"
+        )
+    else:
+        head = f"forecast {signed(forecast)} = base value {signed(base)} + the values below"
+    lines: list[Sequence[str]] = []
+    for (kind,), part in frame.group_by("kind", maintain_order=True):
+        ordered = _by_size(part)
+        lines += [(), (_HEADS.get(str(kind), str(kind)), "value", "error")]
+        shown = ordered.head(_PER_KIND).select("player", "value", "error")
+        lines += [(name, signed(value), f"{error:.{decimals}f}") for name, value, error in shown.iter_rows()]
+        if rest := ordered.height - shown.height:
+            value, error = ordered.slice(shown.height).select(pl.col("value", "error").sum()).row(0)
+            lines.append((f"{rest} others", signed(value), f"{error:.{decimals}f}", "(error: at most)"))
+    return f"{head}\n{_grid('lrrl', lines)}"
 
 
 def describe_section(frame: pl.DataFrame, decimals: int) -> str:
     """Show the mean |value| of each player over the firms of a date, and the ends of the ranking."""
     ranked = _largest(frame, "ticker").sort("forecast", "ticker", descending=[True, False])
-    lines = [_line(row["ticker"], row, decimals) for row in ranked.iter_rows(named=True)]
+    lines = list(_lines(ranked, "ticker", decimals))
     if len(lines) > 2 * _ENDS:
-        lines = [*lines[:_ENDS], "  ...", *lines[-_ENDS:]]
-    return "\n".join([*_means(frame, decimals, "firm"), *_line_heads("ticker"), *lines])
+        lines = [*lines[:_ENDS], ("...",), *lines[-_ENDS:]]
+    return _means(frame, decimals, "firm") + _grid("lrrl", [(), _line_heads("ticker"), *lines])
 
 
 def describe_history(frame: pl.DataFrame, decimals: int) -> str:
     """Show the mean |value| of each player over the dates of a firm, and its newest forecasts."""
     largest = _largest(frame, "date").sort("date")
-    lines = [_line(str(row["date"]), row, decimals) for row in largest.tail(_DATES).iter_rows(named=True)]
-    if largest.height > _DATES:
-        lines.insert(0, f"  {largest.height - _DATES} earlier dates are left out; --out FILE writes them")
-    return "\n".join([*_means(frame, decimals, "date"), *_line_heads("date"), *lines])
+    text, earlier = _means(frame, decimals, "date"), largest.height - _DATES
+    if earlier > 0:
+        text += f"\n  {earlier} earlier dates are left out; --out FILE writes them\n"
+    lines = _lines(largest.tail(_DATES), "date", decimals)
+    return text + _grid("lrrl", [(), _line_heads("date"), *lines])
 
 
 def describe_ends(frame: pl.DataFrame, decimals: int) -> str:
     """Show the firms at both ends of a date's ranking, each with its largest values."""
     firms = frame.select("ticker", "forecast").unique(maintain_order=True).sort("forecast", descending=True)
-    lines = []
+    signed, lines = _signed(decimals), list[Sequence[str]]()
     for at, ticker in enumerate(firms["ticker"]):
         own = frame.filter(pl.col("ticker") == ticker)
         if at in (0, firms.height // 2):
-            lines += ["", "  highest forecasts" if at == 0 else "  lowest forecasts"]
-        base, forecast = own["base"][0], own["forecast"][0]
-        lines.append(
-            f"  {ticker:<12}{forecast:>+12.{decimals}f} = base value {base:+.{decimals}f} + "
-            f"{own.height} values, the largest:"
-        )
+            lines += [(), ("highest forecasts" if at == 0 else "lowest forecasts",)]
+        base = f"= base value {signed(own['base'][0])} + {own.height} values, the largest:"
+        lines.append((ticker, signed(own["forecast"][0]), base))
         lines += [
-            f"    {row['player']:<24}{row['value']:>+12.{decimals}f}   (error {row['error']:.{decimals}f})"
+            (f"  {row['player']}", signed(row["value"]), f"(error {row['error']:.{decimals}f})")
             for row in _by_size(own).head(_REASONS).iter_rows(named=True)
         ]
-    return "\n".join(lines)
+    return _grid("lrl", lines)
 
 
 def describe_period(table: pl.DataFrame, decimals: int) -> str:
     """Show the mean |value| of each player over a sample of a period, and the largest of each group."""
     everyone = table.filter(pl.col("group") == ALL).sort("mean_abs", descending=True)
     heads = ("mean |value|", "its error", "if only noise", "mean value")
+    means = everyone.select("player", "mean_abs", "error", "noise", "mean")
     lines = [
         f"sample: {everyone['forecasts'][0]} forecasts on {everyone['dates'][0]} dates, in proportion from "
         "every group; errors over dates",
-        *_players(everyone.select("player", "mean_abs", "error", "noise", "mean"), heads, decimals),
-        "",
+        _players(means, heads, decimals),
         "  the largest players by group",
     ]
     groups = table.filter(pl.col("group") != ALL)
@@ -108,70 +112,51 @@ def describe_period(table: pl.DataFrame, decimals: int) -> str:
 
 def describe_skill(table: pl.DataFrame) -> str:
     """Show the values of the rank IC, the largest first."""
-    width = max(18, *(len(name) for name in table["player"])) + 2
-    lines = [f"  {'player':<{width}}{'rank IC':>10}{'error':>10}{'t':>8}"]
     at_end = pl.col("kind").is_in(["base", "total"])
     inner = table.filter(~at_end).sort("value", descending=True)
-    for row in pl.concat([inner, table.filter(at_end)]).iter_rows(named=True):
-        error = "" if row["error"] is None else f"{row['error']:.4f}"
-        t = "" if row["t"] is None else f"{row['t']:+.1f}"
-        lines.append(f"  {row['player']:<{width}}{row['value']:>+10.4f}{error:>10}{t:>8}")
-    return "\n".join(lines)
+    rows = pl.concat([inner, table.filter(at_end)]).select("player", "value", "error", "t").iter_rows()
+    lines = (
+        (player, f"{value:+.4f}", "" if error is None else f"{error:.4f}", "" if t is None else f"{t:+.1f}")
+        for player, value, error, t in rows
+    )
+    return _grid("lrrr", [("player", "rank IC", "error", "t"), *lines])
 
 
-def _means(frame: pl.DataFrame, decimals: int, per: str) -> list[str]:
-    """Lines of the players' mean values, the largest mean |value| first."""
+def _means(frame: pl.DataFrame, decimals: int, per: str) -> str:
+    """The players' mean values over the firms or dates of a frame, the largest mean |value| first."""
     means = (
         frame.group_by("kind", "player", maintain_order=True)
-        .agg(size=pl.col("value").abs().mean(), value=pl.col("value").mean(), error=pl.col("error").mean())
+        .agg(size=pl.col("value").abs().mean(), mean=pl.col("value").mean(), error=pl.col("error").mean())
         .sort("size", descending=True, maintain_order=True)
-        .select(
-            "player", "size", NOISE * pl.col("error").alias("noise"), pl.col("value").alias("mean"), "error"
-        )
+        .select("player", "size", (NOISE * pl.col("error")).alias("noise"), "mean", "error")
     )
     return _players(means, ("mean |value|", "if only noise", "mean value", f"error, a {per}"), decimals)
 
 
-def _players(means: pl.DataFrame, heads: tuple[str, ...], decimals: int) -> list[str]:
+def _players(means: pl.DataFrame, heads: tuple[str, ...], decimals: int) -> str:
     """A line per player; the column ``mean`` has a sign."""
-    width = max(12, *(len(name) for name in means["player"])) + 2
-    lines = ["", f"  {'player':<{width}}" + "".join(f"{head:>15}" for head in heads)]
-    for player, *numbers in means.head(2 * _PER_KIND).iter_rows():
-        signs = ("+" if name == "mean" else "" for name in means.columns[1:])
-        words = (
-            "" if x is None else f"{x:{sign}.{decimals}f}" for x, sign in zip(numbers, signs, strict=True)
+    signs = ["+" if name == "mean" else "" for name in means.columns[1:]]
+    lines = [
+        (
+            player,
+            *("" if x is None else f"{x:{sign}.{decimals}f}" for x, sign in zip(own, signs, strict=True)),
         )
-        lines.append(f"  {player:<{width}}" + "".join(f"{word:>15}" for word in words))
-    if means.height > 2 * _PER_KIND:
-        lines.append(f"  and {means.height - 2 * _PER_KIND} smaller ones")
-    return lines
+        for player, *own in means.head(2 * _PER_KIND).iter_rows()
+    ]
+    if (rest := means.height - len(lines)) > 0:
+        lines.append((f"and {rest} smaller ones",))
+    return _grid("lrrrr", [(), ("player", *heads), *lines]) + "\n"
 
 
-def _blocks(frame: pl.DataFrame, decimals: int) -> Iterator[str]:
-    """A block of lines per kind of player."""
-    width = max(12, *(len(name) for name in frame["player"])) + 2
-    for (kind,), part in frame.group_by("kind", maintain_order=True):
-        ordered = _by_size(part)
-        yield from ("", f"  {_HEADS.get(str(kind), str(kind)):<{width}}{'value':>12}{'error':>12}")
-        for name, value, error in ordered.head(_PER_KIND).select("player", "value", "error").iter_rows():
-            yield f"  {name:<{width}}{value:>+12.{decimals}f}{error:>12.{decimals}f}"
-        rest = ordered.slice(_PER_KIND)
-        if rest.height:
-            yield (
-                f"  {f'{rest.height} others':<{width}}{rest['value'].sum():>+12.{decimals}f}"
-                f"{rest['error'].sum():>12.{decimals}f}  (error: at most)"
-            )
+def _line_heads(name: str) -> tuple[str, ...]:
+    return (name, "forecast", "base value", "largest value, with its error")
 
 
-def _line_heads(name: str) -> list[str]:
-    return ["", f"  {name:<12}{'forecast':>12}{'base value':>12}   largest value, with its error"]
-
-
-def _line(name: str, row: Mapping[str, Any], decimals: int) -> str:
-    return (
-        f"  {name:<12}{row['forecast']:>+12.{decimals}f}{row['base']:>+12.{decimals}f}   "
-        f"{row['player']} {row['value']:+.{decimals}f} (error {row['error']:.{decimals}f})"
-    )
+def _lines(largest: pl.DataFrame, name: str, decimals: int) -> Iterator[tuple[str, ...]]:
+    signed = _signed(decimals)
+    for row in largest.iter_rows(named=True):
+        reason = f"{row['player']} {signed(row['value'])} (error {row['error']:.{decimals}f})"
+        yield str(row[name]), signed(row["forecast"]), signed(row["base"]), reason
 
 
 def _largest(frame: pl.DataFrame, key: str) -> pl.DataFrame:
@@ -181,3 +166,23 @@ def _largest(frame: pl.DataFrame, key: str) -> pl.DataFrame:
 
 def _by_size(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.sort(pl.col("value").abs(), descending=True, maintain_order=True)
+
+
+def _signed(decimals: int) -> Callable[[float], str]:
+    return lambda value: f"{value:+.{decimals}f}"
+
+
+def _grid(sides: str, rows: Iterable[Sequence[str]]) -> str:
+    """Rows of cells under each other, indented; ``sides`` aligns each column to the left or the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 0, 0, 2), pad_edge=True)
+    for side in sides:
+        table.add_column(justify="right" if side == "r" else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=1000, markup=False, emoji=False, highlight=False, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from features.arrays import BoolArray, FloatArray, IntArray
+from features.arrays import FloatArray, IntArray
 from models.batch import Batch, PanelTensors
 from models.explain.attention import day_importance, peer_importance
 from models.explain.faithful.statistics import settled
@@ -33,12 +33,11 @@ from models.explain.faithful.unit_games import (
     Over,
     UnitGame,
     UnitRemoval,
-    day_game,
     drawn,
     equal_blocks,
     integrated_gradients,
-    peer_game,
     shuffled,
+    unit_game,
 )
 from models.explain.removal import TrainingCells, donors, training_cells
 from models.explain.shapley import Precision, fixed, sample
@@ -52,6 +51,9 @@ MIN_UNITS = 3
 SHARES = (0.1, 0.2, 0.5)
 """Shares of the units at which comprehensiveness and sufficiency are measured."""
 
+SHUFFLES = 4
+"""Copies of the model with shuffled parameters per date."""
+
 
 @dataclass(frozen=True, slots=True)
 class FaithfulConfig:
@@ -64,18 +66,13 @@ class FaithfulConfig:
     background: int = 4  # draws of the removals that replace information, and of integrated gradients
     random_orders: int = 3  # random orders per forecast, whose curves are averaged
     steps: int = 12  # number of steps of the curves, about
-    shuffles: int = 4  # copies of the model with shuffled parameters per date. Every date draws its own
-    # whether the Shapley values of days are computed for the first of these copies too
+    # whether Shapley values are computed for the first copy with shuffled parameters too
     shuffled_shap: bool = True
     # how days are removed in their Shapley values. Masked days pass their weight on to the others, so a model
     # that was never trained with masks sees weights that it does not know; data of other firms keep the
     # weights
     shap_removal: UnitRemoval = "mask"
     seed: int = 0  # seed of all draws, independently for each session and firm
-
-    def __post_init__(self) -> None:
-        if self.shuffles < 1:
-            raise ValueError(f"shuffles is {self.shuffles}; it must be at least 1.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,10 +93,9 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForecastMeasures:
-    """Rankings and curves of one forecast."""
+    """Rankings and curves of one forecast, over its own days or its peers."""
 
-    over: Over  # what is ranked, the session, and the panel column of the firm
-    session: int
+    session: int  # the session, and the panel column of the firm
     firm: int
     # method -> importance [P] of each unit: ``shap`` (``|value|``), ``integrated_gradients``, ``attention``,
     # ``rollout``, ``gradient``; for days also ``shap_once``, one of the two estimates whose mean is ``shap``
@@ -111,13 +107,10 @@ class ForecastMeasures:
     shuffled: Mapping[str, FloatArray]
     # (method, removal) -> curves; ``random`` is the mean over random orders
     curves: Mapping[tuple[str, UnitRemoval], Curves]
-    # ``|sum of Shapley values - (forecast - forecast without units)|``; NaN for peers, which
-    # `models.explain.peers` reports
-    additivity: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Subject:
+class MeasuredModel:
     """One fitted model with what its measures need."""
 
     module: Forecaster  # the model, in eval mode
@@ -136,180 +129,126 @@ class Subject:
         in every interval over dates.
         """
         rng = np.random.default_rng((self.config.seed, 2, session))
-        return [shuffled(self.module, int(rng.integers(2**32))) for _ in range(self.config.shuffles)]
+        return [shuffled(self.module, int(rng.integers(2**32))) for _ in range(SHUFFLES)]
+
+    def backgrounds(self, batch: Batch, seed: int) -> dict[UnitRemoval, Batch]:
+        """What replaces removed information, except under ``mask``."""
+        config = self.config
+        found: dict[UnitRemoval, Batch] = {
+            "date": drawn(donors("date", batch, None, seed), batch, config.background)
+        }
+        if "train" in {*config.removals, config.shap_removal}:
+            found["train"] = drawn(donors("train", batch, self.cells, seed), batch, config.background)
+        return found
 
 
-def measure_days(subject: Subject, session: int, firms: IntArray) -> list[ForecastMeasures]:
-    """Measure the rankings of the own days of some firms' forecasts on one session.
+Values = tuple[FloatArray, FloatArray | None]
+"""Shapley values of a date's peers [target, source] by the model, and by its first shuffled copy. NaN: the
+source is no player of its own, and is never removed."""
+
+
+def measure(
+    model: MeasuredModel, over: Over, session: int, firms: IntArray, values: Values | None = None
+) -> list[ForecastMeasures]:
+    """Measure the rankings of the own days, or of the peers, of some firms' forecasts on one session.
 
     Parameters
     ----------
     firms
-        Panel columns; firms outside the universe of the session are left out.
+        Panel columns; firms outside the universe of the session are left out, and so are those with fewer
+        than three units.
+    values
+        Shapley values of the peers; those of days are computed here.
 
     Returns
     -------
     list
-        Empty if the model has no attention over days, or the window has fewer than three blocks.
+        Empty if the model has no such attention.
     """
-    batch, targets = _targets(subject, session, firms)
-    config, module = subject.config, subject.module
-    blocks = equal_blocks(batch.x_BNWC.shape[2], config.day_units)
-    if len(blocks) < MIN_UNITS or not len(targets):
-        return []
-    by_attention = day_importance(module, batch, targets)
+    batch, found = model.data.batch(torch.tensor([session])), []
+    targets_E = np.flatnonzero(np.isin(batch.firms_N.cpu().numpy(), firms))
+    importance_of = day_importance if over == "days" else peer_importance
+    by_attention = importance_of(model.module, batch, targets_E) if len(targets_E) else {}
     if not by_attention:
         return []
-    copies = subject.shuffles(session)
-    by_copy = [day_importance(one, batch, targets) for one in copies]
-    found = []
-    for row, target in enumerate(targets):
-        rng, backgrounds = _draws(subject, batch, session, target)
-
-        def game(
-            removal: UnitRemoval,
-            model: Forecaster = module,
-            target: int = target,
-            backgrounds: Mapping[UnitRemoval, Batch] = backgrounds,
-        ) -> UnitGame:
-            return day_game(model, batch, target, blocks, backgrounds.get(removal))
-
-        def shapley(play: UnitGame, rng: np.random.Generator = rng) -> FloatArray:
-            random_game, seed = fixed(lambda keep_MP: play(keep_MP)[:, None]), int(rng.integers(2**32))
-            drawn = sample(random_game, len(blocks), Precision(config.permutations), seed=seed)
-            return drawn.values.values_PO[:, 0]
-
-        complete = game(config.shap_removal)
-        phi_P, again_P = shapley(complete), shapley(complete)
-        by_shuffled = {
-            method: np.stack([_by_block(of_copy[method][row], blocks) for of_copy in by_copy])
-            for method in by_copy[0]
-        }
-        if config.shuffled_shap:
-            by_shuffled[SHAP] = np.abs(shapley(game(config.shap_removal, copies[0])))[None]
-        slope_W = integrated_gradients(module, batch, target, "days", backgrounds["date"])
-        importance = {
-            SHAP: np.abs(0.5 * (phi_P + again_P)),
-            "integrated_gradients": np.abs(_by_block(slope_W, blocks)),
-            **{method: _by_block(days_EW[row], blocks) for method, days_EW in by_attention.items()},
-        }
-        ends = complete(np.array([[True] * len(blocks), [False] * len(blocks)]))
-        games = {removal: game(removal) for removal in config.removals}
-        found.append(
-            ForecastMeasures(
-                over="days",
-                session=session,
-                firm=int(batch.firms_N[target]),
-                importance={**importance, "shap_once": np.abs(phi_P)},
-                again_P=np.abs(again_P),
-                shuffled=by_shuffled,
-                curves=_all_curves(games, importance, np.arange(len(blocks)), config, rng, len(blocks)),
-                additivity=float(abs(phi_P.sum() - (ends[0] - ends[1]))),
-            )
-        )
-    return found
-
-
-def measure_peers(
-    subject: Subject,
-    session: int,
-    firms: IntArray,
-    phi_NN: FloatArray,
-    random_NN: FloatArray | None = None,
-) -> list[ForecastMeasures]:
-    """Measure the rankings of the peers of some firms' forecasts on one session.
-
-    Parameters
-    ----------
-    phi_NN
-        Shapley values of the session's firms as [target, source]; NaN for sources that are not players of
-        their own, which are never removed.
-    random_NN
-        Those of the first copy of the model with shuffled parameters (:meth:`Subject.shuffles`).
-    """
-    batch, targets = _targets(subject, session, firms)
-    config, module = subject.config, subject.module
-    by_attention = peer_importance(module, batch, targets) if len(targets) else {}
-    if not by_attention:
-        return []
-    by_copy = [peer_importance(one, batch, targets) for one in subject.shuffles(session)]
-    found = []
-    for row, target in enumerate(targets):
-        rng, backgrounds = _draws(subject, batch, session, target)
-        known = np.isfinite(phi_NN[target])
-        known[target] = False
-        units = np.flatnonzero(known)
+    copies = model.shuffles(session)
+    by_copy = [importance_of(copy, batch, targets_E) for copy in copies]
+    for row, target in enumerate(targets_E.tolist()):
+        if values is None:
+            units = equal_blocks(batch.x_BNWC.shape[2], model.config.day_units)
+        else:
+            known = np.isfinite(values[0][target])
+            known[target] = False
+            units = tuple(np.flatnonzero(known)[:, None])
         if len(units) < MIN_UNITS:
             continue
-        slope_N = integrated_gradients(module, batch, target, "peers", backgrounds["date"])
-        importance = {
-            SHAP: np.abs(phi_NN[target, units]),
-            "integrated_gradients": np.abs(slope_N[units]),
-            **{method: peers_EN[row, units] for method, peers_EN in by_attention.items()},
-        }
-        games = {
-            removal: peer_game(module, batch, target, backgrounds.get(removal)) for removal in config.removals
-        }
-        by_shuffled = {
-            method: np.stack([of_copy[method][row, units] for of_copy in by_copy]) for method in by_copy[0]
-        }
-        if random_NN is not None:
-            by_shuffled[SHAP] = np.abs(random_NN[target, units])[None]
+        attention = {method: value_EX[row] for method, value_EX in by_attention.items()}
+        shuffles = {method: np.stack([copy[method][row] for copy in by_copy]) for method in by_copy[0]}
         found.append(
-            ForecastMeasures(
-                over="peers",
-                session=session,
-                firm=int(batch.firms_N[target]),
-                importance=importance,
-                again_P=None,
-                shuffled=by_shuffled,
-                curves=_all_curves(games, importance, units, config, rng, phi_NN.shape[1]),
-            )
+            _measured(model, over, session, batch, target, units, attention, shuffles, copies[0], values)
         )
     return found
 
 
-def _targets(subject: Subject, session: int, firms: IntArray) -> tuple[Batch, IntArray]:
-    batch = subject.data.batch(torch.tensor([session]))
-    return batch, np.flatnonzero(np.isin(batch.firms_N.cpu().numpy(), firms))
+def _measured(  # noqa: PLR0917  (a forecast of a model, its units, and what is known of them)
+    model: MeasuredModel,
+    over: Over,
+    session: int,
+    batch: Batch,
+    target: int,
+    units: tuple[IntArray, ...],
+    attention: Mapping[str, FloatArray],
+    shuffles: Mapping[str, FloatArray],
+    copy: Forecaster,
+    values: Values | None,
+) -> ForecastMeasures:
+    config, firm = model.config, int(batch.firms_N[target])
+    rng = np.random.default_rng((config.seed, session, firm))
+    backgrounds = model.backgrounds(batch, int(rng.integers(2**32)))
 
+    def by_unit(value_SX: FloatArray) -> FloatArray:
+        return np.stack([value_SX[..., members].sum(axis=-1) for members in units], axis=-1)
 
-def _draws(
-    subject: Subject, batch: Batch, session: int, target: int
-) -> tuple[np.random.Generator, dict[UnitRemoval, Batch]]:
-    """The generator of a forecast, and what replaces removed information, except under ``mask``."""
-    config = subject.config
-    rng = np.random.default_rng((config.seed, session, int(batch.firms_N[target])))
-    seed = int(rng.integers(2**32))
-    found: dict[UnitRemoval, Batch] = {
-        "date": drawn(donors("date", batch, None, seed), batch, config.background)
+    def game(removal: UnitRemoval, module: Forecaster = model.module) -> UnitGame:
+        return unit_game(over, module, batch, target, units, backgrounds.get(removal))
+
+    def shapley(module: Forecaster = model.module) -> FloatArray:
+        play, seed = game(config.shap_removal, module), int(rng.integers(2**32))
+        random_game = fixed(lambda keep_MP: play(keep_MP)[:, None])
+        return (
+            sample(random_game, len(units), Precision(config.permutations), seed=seed)
+            .values()
+            .values_PO[:, 0]
+        )
+
+    by_shuffled = {method: by_unit(value_SX) for method, value_SX in shuffles.items()}
+    once_P = again_P = random_P = None
+    if values is None:
+        once_P, again_P = shapley(), shapley()
+        shap_P, random_P = 0.5 * (once_P + again_P), shapley(copy) if config.shuffled_shap else None
+    else:
+        shap_P = by_unit(values[0][target])
+        random_P = None if values[1] is None else by_unit(values[1][target])
+    if random_P is not None:
+        by_shuffled[SHAP] = np.abs(random_P)[None]
+    slope_X = integrated_gradients(model.module, batch, target, over, backgrounds["date"])
+    importance = {
+        SHAP: np.abs(shap_P),
+        "integrated_gradients": np.abs(by_unit(slope_X)),
+        **{method: by_unit(value_X) for method, value_X in attention.items()},
     }
-    if "train" in {*config.removals, config.shap_removal}:
-        found["train"] = drawn(donors("train", batch, subject.cells, seed), batch, config.background)
-    return rng, found
-
-
-def _by_block(day_W: FloatArray, blocks: tuple[IntArray, ...]) -> FloatArray:
-    return np.array([day_W[days].sum() for days in blocks])
-
-
-def _all_curves(  # noqa: PLR0917  (the games and rankings of one forecast, and how they are drawn)
-    games: Mapping[UnitRemoval, UnitGame],
-    importance: Mapping[str, FloatArray],
-    units: IntArray,
-    config: FaithfulConfig,
-    rng: np.random.Generator,
-    width: int,
-) -> dict[tuple[str, UnitRemoval], Curves]:
-    """Evaluate the curves of every method and of random orders, under every removal."""
-    orders = [units[order_of(settled(value_P[None])[0], rng)] for value_P in importance.values()]
-    orders += [rng.permutation(units) for _ in range(config.random_orders)]
-    found: dict[tuple[str, UnitRemoval], Curves] = {}
-    for removal, game in games.items():
-        drawn = curves(game, orders, width, steps_of(len(units), config.steps))
-        found |= {(method, removal): one for method, one in zip(importance, drawn, strict=False)}
-        found[RANDOM, removal] = mean_of(drawn[len(importance) :])
-    return found
+    orders = [order_of(settled(value_P[None])[0], rng) for value_P in importance.values()]
+    orders += [rng.permutation(len(units)) for _ in range(config.random_orders)]
+    of_orders: dict[tuple[str, UnitRemoval], Curves] = {}
+    for removal in config.removals:
+        every = curves(game(removal), orders, steps_of(len(units), config.steps))
+        of_orders |= {(method, removal): one for method, one in zip(importance, every, strict=False)}
+        of_orders[RANDOM, removal] = mean_of(every[len(importance) :])
+    if once_P is not None:
+        importance["shap_once"] = np.abs(once_P)
+    return ForecastMeasures(
+        session, firm, importance, None if again_P is None else np.abs(again_P), by_shuffled, of_orders
+    )
 
 
 def steps_of(n_units: int, most: int = 12) -> IntArray:
@@ -325,7 +264,7 @@ def steps_of(n_units: int, most: int = 12) -> IntArray:
     return np.unique(np.concatenate([[0, n_units], small, named])).astype(np.int64)
 
 
-def curves(game: UnitGame, orders: list[IntArray], n_units: int, steps_S: IntArray) -> list[Curves]:
+def curves(game: UnitGame, orders: Sequence[IntArray], steps_S: IntArray) -> list[Curves]:
     """Evaluate the curves of several orders of one forecast's units, in one call of the game.
 
     Parameters
@@ -333,45 +272,32 @@ def curves(game: UnitGame, orders: list[IntArray], n_units: int, steps_S: IntArr
     game
         The forecast as a function of the units that are kept.
     orders
-        Units from the most to the least important. Units that no order names are always kept.
-    n_units
-        P, the width of a coalition.
+        All units from the most to the least important.
     steps_S
-        Numbers of removed units, from 0 to the length of an order: those of :func:`steps_of`.
+        Numbers of removed units, from 0 to that of all: those of :func:`steps_of`.
     """
     length = len(orders[0])
-    coalitions: list[BoolArray] = []
-    for order in orders:
-        for removed in steps_S:
-            without_P = np.ones(n_units, dtype=np.bool_)
-            without_P[order[:removed]] = False
-            alone_P = np.ones(n_units, dtype=np.bool_)
-            alone_P[order[removed:]] = False
-            coalitions += [without_P, alone_P]
-    keep_MP, place_M = np.unique(np.stack(coalitions), axis=0, return_inverse=True)
-    values = game(keep_MP)[place_M.reshape(-1)].reshape(len(orders), len(steps_S), 2)
+    without_OSP = np.argsort(orders, axis=1)[:, None, :] >= steps_S[:, None]
+    both_OS2P = np.stack([without_OSP, ~without_OSP], axis=2)
+    keep_MP, place_M = np.unique(both_OS2P.reshape(-1, length), axis=0, return_inverse=True)
+    values_OS2 = game(keep_MP)[place_M.reshape(-1)].reshape(len(orders), len(steps_S), 2)
     at_S = [int(np.argmin(np.abs(steps_S - np.ceil(share * length)))) for share in SHARES]
-    found = []
-    for without_S, alone_S in zip(values[:, :, 0], values[:, :, 1], strict=True):
-        full, empty = without_S[0], alone_S[0]
-        deletion_S = np.abs(full - without_S)
+    found, share_S = [], steps_S / length
+    for without_S, alone_S in values_OS2.swapaxes(1, 2):
+        deletion_S, change_S = np.abs(without_S[0] - without_S), np.abs(np.diff(without_S))
+        total = change_S.sum()  # equal changes if nothing changes
+        cumulative_S = np.concatenate([[0.0], change_S.cumsum() / total]) if total > 0.0 else share_S
         found.append(
             Curves(
-                share_S=steps_S / length,
+                share_S=share_S,
                 deletion_S=deletion_S,
-                insertion_S=np.abs(alone_S - empty),
-                cumulative_S=_share(np.abs(np.diff(without_S)), steps_S / length),
+                insertion_S=np.abs(alone_S - alone_S[0]),
+                cumulative_S=cumulative_S,
                 comprehensiveness=float(deletion_S[at_S].mean()),
-                sufficiency=float(np.abs(full - alone_S)[at_S].mean()),
+                sufficiency=float(np.abs(without_S[0] - alone_S)[at_S].mean()),
             )
         )
     return found
-
-
-def _share(change_S: FloatArray, share_S: FloatArray) -> FloatArray:
-    """Cumulative share of the changes; that of equal changes if nothing changes."""
-    total = change_S.sum()
-    return np.concatenate([[0.0], change_S.cumsum() / total]) if total > 0.0 else share_S
 
 
 def order_of(importance_P: FloatArray, rng: np.random.Generator) -> IntArray:
@@ -384,11 +310,8 @@ def order_of(importance_P: FloatArray, rng: np.random.Generator) -> IntArray:
 def mean_of(every: Sequence[Curves]) -> Curves:
     """Average curves at the same steps."""
     names = ("deletion_S", "insertion_S", "cumulative_S")
-    return Curves(
-        every[0].share_S,
-        *(np.mean([getattr(one, name) for one in every], axis=0) for name in names),
-        *(
-            float(np.mean([getattr(one, name) for one in every]))
-            for name in ("comprehensiveness", "sufficiency")
-        ),
+    means = (np.mean([getattr(one, name) for one in every], axis=0) for name in names)
+    figures = (
+        float(np.mean([getattr(one, name) for one in every])) for name in ("comprehensiveness", "sufficiency")
     )
+    return Curves(every[0].share_S, *means, *figures)

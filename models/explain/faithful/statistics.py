@@ -26,7 +26,7 @@ LEVEL = 0.90
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class FigureOverDates:
     """A figure with its 90% interval; NaN where it could not be measured."""
 
     value: float  # the figure and its interval. With a single date, the interval is unknown (NaN)
@@ -34,34 +34,37 @@ class Estimate:
     high: float
     dates: int  # number of dates
 
+    def columns(self, name: str) -> dict[str, Any]:
+        """Columns of a table: the figure by its name, its interval, and the number of dates.
 
-UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"), 0)
+        The interval of ``value`` and ``weight`` is ``low`` and ``high``; that of another figure has its name
+        in front.
+        """
+        prefix = "" if name in ("value", "weight") else f"{name}_"
+        return {name: self.value, f"{prefix}low": self.low, f"{prefix}high": self.high, "dates": self.dates}
+
+
+UNKNOWN = FigureOverDates(float("nan"), float("nan"), float("nan"), 0)
 
 
 def columns_of(row: DataclassInstance) -> dict[str, Any]:
-    """A row of a table: the fields of a dataclass, and the value and interval of each estimate.
-
-    The interval of ``value`` and ``weight`` is ``low`` and ``high``; that of another figure has its name in
-    front. ``dates`` is the number of dates of the first estimate.
-    """
+    """A row of a table: the fields of a dataclass, and the columns of each figure; ``dates`` of the first."""
     columns: dict[str, Any] = {}
     for one in fields(row):
         found = getattr(row, one.name)
-        if isinstance(found, Estimate):
-            prefix = "" if one.name in ("value", "weight") else f"{one.name}_"
-            columns |= {one.name: found.value, f"{prefix}low": found.low, f"{prefix}high": found.high}
-            columns.setdefault("dates", found.dates)
-        else:
-            columns[one.name] = found
+        own = found.columns(one.name) if isinstance(found, FigureOverDates) else {one.name: found}
+        columns |= {name: value for name, value in own.items() if name not in columns}
     return columns
 
 
-def mean_over_dates(value_E: FloatArray, session_E: IntArray, seed: int = 0) -> Estimate:
+def mean_over_dates(value_E: FloatArray, session_E: IntArray, seed: int = 0) -> FigureOverDates:
     """Mean over dates of the mean over the forecasts of a date; NaN values are left out."""
     return ratio_over_dates(value_E, np.ones(len(value_E)), session_E, seed)
 
 
-def ratio_over_dates(top_E: FloatArray, bottom_E: FloatArray, session_E: IntArray, seed: int = 0) -> Estimate:
+def ratio_over_dates(
+    top_E: FloatArray, bottom_E: FloatArray, session_E: IntArray, seed: int = 0
+) -> FigureOverDates:
     """Ratio of two means over dates, resampled together; NaN values are left out in both.
 
     A resample whose denominator is not positive counts as infinite on the side of its numerator, so that a
@@ -72,7 +75,7 @@ def ratio_over_dates(top_E: FloatArray, bottom_E: FloatArray, session_E: IntArra
 
 def _over_dates(
     columns: tuple[FloatArray, ...], session_E: IntArray, seed: int, *figures: Callable[..., FloatArray]
-) -> list[Estimate]:
+) -> list[FigureOverDates]:
     """Figures of the means of some columns over dates; forecasts that are NaN in one of them are left out."""
     known_E = np.isfinite(np.stack(columns)).all(axis=0)
     if not known_E.any():
@@ -82,7 +85,7 @@ def _over_dates(
     mean_KD = [np.bincount(row_E, value_E[known_E]) / count_D for value_E in columns]
     values = [float(figure(*(mean_D.mean(keepdims=True) for mean_D in mean_KD))[0]) for figure in figures]
     if dates < 2:
-        return [Estimate(value, float("nan"), float("nan"), dates) for value in values]
+        return [FigureOverDates(value, float("nan"), float("nan"), dates) for value in values]
     drawn_RD = _resamples(dates, seed)
     mean_KR = [mean_D[drawn_RD].mean(axis=1) for mean_D in mean_KD]
     return [_estimate(value, figure(*mean_KR), dates) for value, figure in zip(values, figures, strict=True)]
@@ -105,20 +108,20 @@ def _wider(dates: int) -> float:
     return float(stats.t.ppf(side, dates - 1) / stats.norm.ppf(side) * np.sqrt(dates / (dates - 1)))
 
 
-def _estimate(value: float, resampled_R: FloatArray, dates: int) -> Estimate:
+def _estimate(value: float, resampled_R: FloatArray, dates: int) -> FigureOverDates:
     """Percentile interval, widened as Student's t interval is wider than the normal one.
 
     A bootstrap of few dates is too narrow, because the variance of D resampled dates is that of the
     population times (D - 1) / D and is itself uncertain.
     """
     if not np.isfinite(value):
-        return Estimate(float(value), -np.inf, np.inf, dates)
+        return FigureOverDates(float(value), -np.inf, np.inf, dates)
     low, high = np.quantile(resampled_R, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), method="inverted_cdf")
     wider = _wider(dates)
     below, above = (
         wider * gap if np.isfinite(gap) else np.inf for gap in (value - float(low), float(high) - value)
     )
-    return Estimate(float(value), float(value - below), float(value + above), dates)
+    return FigureOverDates(float(value), float(value - below), float(value + above), dates)
 
 
 def _ratio(top: FloatArray, bottom: FloatArray) -> FloatArray:
@@ -152,7 +155,7 @@ def settled(importance_EP: FloatArray) -> FloatArray:
 
 def corrected_over_dates(
     agreement_E: FloatArray, repeat_E: FloatArray, session_E: IntArray, seed: int = 0
-) -> tuple[Estimate, Estimate]:
+) -> tuple[FigureOverDates, FigureOverDates]:
     """Correct a mean rank correlation with a noisy importance for its noise.
 
     ``mean agreement / sqrt(reliability)``, where the reliability is the rank correlation that the importance
@@ -182,7 +185,7 @@ def corrected_over_dates(
 
     found = _over_dates((agreement_E, repeat_E), session_E, seed, corrected, reliability)
     agreed, repeated = (
-        Estimate(one.value, max(one.low, -1.0), min(one.high, 1.0), one.dates) for one in found
+        FigureOverDates(one.value, max(one.low, -1.0), min(one.high, 1.0), one.dates) for one in found
     )
     return agreed, repeated
 

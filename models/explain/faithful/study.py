@@ -5,9 +5,9 @@ Legend: N firms of a date, E forecasts, T sessions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,8 @@ from models.explain.faithful.forecasts import (
     MIN_UNITS,
     FaithfulConfig,
     ForecastMeasures,
-    Subject,
-    measure_days,
-    measure_peers,
+    MeasuredModel,
+    measure,
 )
 from models.explain.faithful.statistics import columns_of
 from models.explain.faithful.summary import (
@@ -39,20 +38,20 @@ from models.explain.faithful.summary import (
     Correlation,
     agreement,
     at_inference,
+    correlation_of_parts,
     day_agreement,
-    fold_stability,
     mean_curves,
     measure_methods,
     pairs_of_models,
     pairs_of_neighbours,
     peer_agreement,
     peer_stability,
-    profile_stability,
     randomisation,
     stability,
 )
 from models.explain.faithful.unit_games import Intervened, Over, intervene
 from models.explain.faithful.verdict import Verdict, judge
+from models.explain.network.weights import attention_network, sum_dates
 from models.explain.peers import PeerAttribution, PeerGameConfig, explain_peers
 from models.forecaster import Forecaster
 
@@ -123,14 +122,16 @@ def measure_part(part: FittedPart, network: Sequence[PeerAttribution], effort: E
         How much is measured.
     """
     module, data, seed = part.module, part.data, effort.measures.seed
-    subject = Subject(module, data, part.train, effort.measures)
+    model = MeasuredModel(module, data, part.train, effort.measures)
     # the first seed explains a session and the next one, the second seed that session again
     shared = _shared(part.test)[: max(0, 2 - part.place)]
-    days: list[ForecastMeasures] = []
-    dates = []
-    for session in np.unique(np.concatenate([shared, _own(part, effort.dates)])).tolist():
-        days += measure_days(subject, session, _firms(part, session, effort.firms, seed))
-        dates.append(DateAttention.of(module, data, session))
+    sessions = np.unique(np.concatenate([shared, _own(part, effort.dates)])).tolist()
+    days = [
+        one
+        for session in sessions
+        for one in measure(model, "days", session, _firms(part, session, effort.firms, seed))
+    ]
+    dates = tuple(DateAttention.of(module, data, session) for session in sessions)
     peers: list[ForecastMeasures] = []
     count = min(effort.peer_dates, len(network))
     # equal orders would have equal noise, so comparisons draw orders of this fit alone
@@ -140,10 +141,10 @@ def measure_part(part: FittedPart, network: Sequence[PeerAttribution], effort: E
         found = network[(part.place * count + k) % len(network)]  # seeds take turns, and share some dates
         random_NN = None
         if k == 0 and effort.measures.shuffled_shap:
-            copy, sessions = subject.shuffles(found.session)[0], np.array([found.session])
-            random_NN = explain_peers(copy, data, sessions, own_orders, drawn=part.drawn)[0].phi_NN
+            copy, session = model.shuffles(found.session)[0], np.array([found.session])
+            random_NN = explain_peers(copy, data, session, own_orders, drawn=part.drawn)[0].phi_NN
         firms = _followers(found, effort.firms, seed)
-        peers += measure_peers(subject, found.session, firms, found.phi_NN, random_NN)
+        peers += measure(model, "peers", found.session, firms, (found.phi_NN, random_NN))
     overs: dict[Over, bool] = {
         "days": any(date.days_NW is not None for date in dates),
         "peers": module.uses_peers,
@@ -153,7 +154,7 @@ def measure_part(part: FittedPart, network: Sequence[PeerAttribution], effort: E
         fold=part.fold,
         measured={"days": days, "peers": peers},
         inference={over: intervene(module, data, spread, over, seed) for over, has in overs.items() if has},
-        dates=tuple(dates),
+        dates=dates,
         firms=_firm_matrix(part, network[-1]) if network and part.place == 0 else None,
         shared=explain_peers(module, data, shared, own_orders, drawn=part.drawn) if module.uses_peers else (),
     )
@@ -229,22 +230,19 @@ class Faithfulness:
             name: [] for name in ("verdict", "faithfulness", "curves", "agreement", "inference")
         }
         for over in OVERS:
-            verdict = self.verdict(over)
-            if verdict is None:
+            inference = at_inference(self._interventions(over), self.seed)
+            if not inference:
                 continue
+            measured = self._measured(over)
+            verdict = judge(over, measured, inference, self._agreement(over), self.seed)
+            found: dict[str, Iterable[dict[str, Any]]] = {"inference": map(columns_of, inference.values())}
+            if measured:
+                known = (one for one in self._correlations(over, measured) if one.value.dates)
+                found["faithfulness"] = map(columns_of, measure_methods(measured, self.seed))
+                found |= {"curves": mean_curves(measured), "agreement": map(columns_of, known)}
             tables["verdict"] += verdict.rows()
-            measured, of_over = self._measured(over), {"over": over}
-            for one in at_inference(self._interventions(over), self.seed).values():
-                tables["inference"].append(of_over | columns_of(one))
-            if not measured:
-                continue
-            for name, rows in (
-                ("faithfulness", measure_methods(measured, self.seed)),
-                ("curves", mean_curves(measured)),
-                # the others were not measured
-                ("agreement", [one for one in self._correlations(over, measured) if one.value.dates]),
-            ):
-                tables[name] += [of_over | columns_of(row) for row in rows]
+            for name, rows in found.items():
+                tables[name] += [{"over": over, **row} for row in rows]
         return tables
 
     def attention_rows(self, volatility_T: FloatArray) -> dict[str, list[dict[str, Any]]]:
@@ -257,14 +255,14 @@ class Faithfulness:
         """
         dates = [date for part in self.parts for date in part.dates]
         weights = [(date.days_NW, date.session) for date in dates if date.days_NW is not None]
-        rows: dict[str, Sequence[Any]] = {"heads": head_traits(dates, self.seed)}
+        rows = {"heads": head_traits(dates, self.seed)}
         if weights:
             sessions = np.concatenate([np.full(len(days_NW), session) for days_NW, session in weights])
             weights_EW = np.concatenate([days_NW for days_NW, _ in weights])
             rows["day_weights"] = day_profile(weights_EW, sessions, volatility_T, self.seed)
         records = [date.record for date in dates if date.record.days]
         rows["day_map"] = day_map(records) if records else []
-        return {name: [columns_of(row) for row in own] for name, own in rows.items()}
+        return rows
 
     def _measured(self, over: Over) -> list[ForecastMeasures]:
         return [one for part in self.parts for one in part.measured[over]]
@@ -303,23 +301,32 @@ class Faithfulness:
         for method in methods:
             yield Correlation("model seeds", method, stability(seeds, method, self.seed))
             yield Correlation("neighbouring days", method, stability(neighbours, method, self.seed))
-            yield Correlation("folds", method, profile_stability(of_folds, method))
+            profiles = (
+                np.mean([one.importance[method] for one in fold], axis=0) for fold in of_folds if fold
+            )
+            yield Correlation("folds", method, correlation_of_parts(profiles))
 
     def _peer_stability(self) -> Iterator[Correlation]:
         seeds = [
             (one, two)
             for same in self._by_fold()
             for a, b in combinations(same, 2)
-            for one in a.shared
-            for two in b.shared
+            for one, two in product(a.shared, b.shared)
             if one.session == two.session
         ]
         neighbours = [pair for part in self.parts for pair in pairwise(part.shared)]
-        networks = [
+        of_folds = [
             [date for date, of_date in zip(self.network, self.folds, strict=True) if of_date == fold]
             for fold in dict.fromkeys(self.folds)
         ]
         for method in PEER_METHODS:
             yield Correlation("model seeds", method, peer_stability(seeds, method, self.seed))
             yield Correlation("neighbouring days", method, peer_stability(neighbours, method, self.seed))
-            yield Correlation("folds", method, fold_stability(networks, self.n_firms, method))
+            networks = [
+                sum_dates(dates, self.n_firms).network()
+                if method == "shap"
+                else attention_network(dates, self.n_firms)
+                for dates in of_folds
+            ]
+            weights = (np.where(one.observed, one.weight_NN, np.nan) for one in networks)
+            yield Correlation("folds", method, correlation_of_parts(weights))

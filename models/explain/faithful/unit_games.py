@@ -12,7 +12,7 @@ Peers. The units are the other firms of the date. The forecast's own firm is nev
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -69,29 +69,58 @@ def drawn(donors: Donors, batch: Batch, draws: int) -> Batch:
     )
 
 
-def day_game(
+def unit_game(  # noqa: PLR0917  (a forecast, its units, and what replaces them)
+    over: Over,
     module: Forecaster,
     batch: Batch,
     target: int,
-    blocks: tuple[IntArray, ...],
+    units: tuple[IntArray, ...],
     background: Batch | None = None,
 ) -> UnitGame:
-    """Build the game of a firm's own days, whose units are the blocks of :func:`equal_blocks`.
+    """Build the game of one firm's forecast over its own days, or over its peers.
 
-    Removed days get those of the background, averaged over its draws; without one they are masked as keys.
-    ``target`` is the position of the firm in the batch of one date.
+    Removed units get the data of the background, averaged over its draws; without one they are masked as
+    keys. What is in no unit is always kept. Peers whose data are replaced stay members of their groups.
+
+    Parameters
+    ----------
+    batch, target
+        One date, and the position of the firm in it.
+    units
+        Positions in the window, or of firms, of each unit.
     """
+    draws = 1 if background is None else len(background.x_BNWC)
+    make = _without_days if over == "days" else _without_peers
+    forecast, cells = make(module, batch, target, background, draws)
+    unit_X = np.full(batch.x_BNWC.shape[2 if over == "days" else 1], -1)
+    for p, members in enumerate(units):
+        unit_X[members] = p
+
+    def play(keep_MP: BoolArray) -> FloatArray:
+        keep_MX = torch.as_tensor(np.where(unit_X >= 0, keep_MP[:, unit_X], True), device=batch.m_BN.device)
+        outputs = []
+        with torch.inference_mode():
+            for part_MX in torch.split(keep_MX, max(1, _CELLS // (cells * draws))):
+                y_MK = forecast(part_MX).double().reshape(len(part_MX), draws)
+                outputs.append(y_MK.mean(dim=1).cpu().numpy())
+        return np.concatenate(outputs)
+
+    return play
+
+
+Masked = tuple[Callable[[Tensor], Tensor], int]
+"""Forecasts [M K] of coalitions of days or firms [M, X], and the size of one forward pass."""
+
+
+def _without_days(
+    module: Forecaster, batch: Batch, target: int, background: Batch | None, draws: int
+) -> Masked:
     own = replace(
         each_tensor(batch, lambda tensor: tensor[:, target : target + 1]),
         firms_N=batch.firms_N[target : target + 1],
     )
-    unit_W = np.full(batch.x_BNWC.shape[2], -1)
-    for p, days in enumerate(blocks):
-        unit_W[days] = p
     with torch.inference_mode():
         others_1ND = module.embed(batch) if module.uses_peers else None
-    draws = 1 if background is None else len(background.x_BNWC)
-    cells = batch.m_BN.shape[1] ** 2 if others_1ND is not None else own.x_BNWC[0].numel()
 
     def forecast(keep_MW: Tensor) -> Tensor:
         if background is None:
@@ -108,22 +137,13 @@ def day_game(
         h_BND[:, target] = h_B1D[:, 0]
         return module.mix(h_BND, repeat_batch(batch, len(h_B1D)))[:, target]
 
-    def play(keep_MP: BoolArray) -> FloatArray:
-        keep_MW = np.where(unit_W >= 0, keep_MP[:, unit_W], True)
-        return _in_parts(forecast, torch.as_tensor(keep_MW, device=batch.m_BN.device), cells, draws)
-
-    return play
+    return forecast, batch.m_BN.shape[1] ** 2 if others_1ND is not None else own.x_BNWC[0].numel()
 
 
-def peer_game(module: Forecaster, batch: Batch, target: int, background: Batch | None = None) -> UnitGame:
-    """Build the game of a firm's peers; unit p is firm p of the date, and the target is always kept.
-
-    Without a background, the keys of removed peers are masked. With one, the windows and characteristics of
-    removed peers are replaced, while they stay members of their groups.
-    """
+def _without_peers(
+    module: Forecaster, batch: Batch, target: int, background: Batch | None, draws: int
+) -> Masked:
     n_firms = batch.m_BN.shape[1]
-    draws = 1 if background is None else len(background.x_BNWC)
-    cells = n_firms * max(n_firms, batch.x_BNWC[0, 0].numel())
     with torch.inference_mode():
         h_1ND = module.embed(batch)
         other_KND = h_1ND if background is None else module.embed(background)
@@ -141,21 +161,7 @@ def peer_game(module: Forecaster, batch: Batch, target: int, background: Batch |
         )
         return module.mix(torch.where(keep_MKN1, h_1ND, other_KND).flatten(0, 1), mixed)[:, target]
 
-    def play(keep_MP: BoolArray) -> FloatArray:
-        keep_MN = torch.as_tensor(keep_MP, device=batch.m_BN.device).clone()
-        keep_MN[:, target] = True
-        return _in_parts(forecast, keep_MN, cells, draws)
-
-    return play
-
-
-def _in_parts(forecast: Callable[[Tensor], Tensor], keep_MX: Tensor, cells: int, draws: int) -> FloatArray:
-    """Forecasts [M] of some coalitions, as means over the draws; a few coalitions per forward pass."""
-    outputs = []
-    with torch.inference_mode():
-        for part_MX in torch.split(keep_MX, max(1, _CELLS // (cells * draws))):
-            outputs.append(forecast(part_MX).double().reshape(len(part_MX), draws).mean(dim=1).cpu().numpy())
-    return np.concatenate(outputs)
+    return forecast, n_firms * max(n_firms, batch.x_BNWC[0, 0].numel())
 
 
 def integrated_gradients(
@@ -200,6 +206,8 @@ def integrated_gradients(
     return np.asarray(np.mean(values, axis=0))
 
 
+CHANGED = ("uniform", "permuted")
+"""Weights at inference in place of those as trained."""
 _SITES = {"days": ("days", "memory", "pooling"), "peers": ("peers",)}
 
 
@@ -207,17 +215,13 @@ _SITES = {"days": ("days", "memory", "pooling"), "peers": ("peers",)}
 class Intervened:
     """Forecasts of D dates with and without their attention weights."""
 
-    session_D: IntArray  # session of each date
-    # rank IC with the target: of the forecasts, under uniform and under permuted attention. NaN where the
+    session_D: IntArray
+    # rank IC with the target ``as trained`` and under ``uniform`` and ``permuted`` attention; NaN where the
     # targets are unknown
-    ic_D: FloatArray
-    ic_uniform_D: FloatArray
-    ic_permuted_D: FloatArray
-    # mean ``|forecast - forecast under the intervention|``, in the unit of the forecast
-    moved_uniform_D: FloatArray
-    moved_permuted_D: FloatArray
-    # mean ``|forecast - forecast without any day in the day encoder (or any peer)|``
-    moved_removed_D: FloatArray
+    ic: Mapping[str, FloatArray]
+    # mean ``|forecast - other forecast|`` [D] in the unit of the forecast: under ``uniform`` and ``permuted``
+    # attention, and with everything ``removed`` (no day in the day encoder, or no peer)
+    moved: Mapping[str, FloatArray]
 
 
 def intervene(
@@ -233,18 +237,21 @@ def intervene(
         Whose weights are replaced; all other weights stay as they are.
     """
     generator = torch.Generator().manual_seed(seed)
-    rows = []
+    ics, moves = [], []
     for session in sessions:
         batch = data.batch(torch.tensor([int(session)]))
-        plain = _forecast(module, batch)
-        even = under(module, batch, only(over, uniform))
-        mixed = under(module, batch, only(over, permuted(generator)))
-        gone = _without(module, batch, over)
+        plain_N = _forecast(module, batch)
+        even_N = under(module, batch, only(over, uniform))
+        mixed_N = under(module, batch, only(over, permuted(generator)))
         y_N = batch.y_BN[0].double().cpu().numpy()
-        ics = rank_ic_by_date(np.stack([plain, even, mixed]), np.broadcast_to(y_N, (3, len(y_N))))
-        rows.append([*ics, *(float(np.abs(plain - other).mean()) for other in (even, mixed, gone))])
-    table = np.array(rows, dtype=np.float64).reshape(-1, 6)
-    return Intervened(np.asarray(sessions, dtype=np.int64), *table.T)
+        ics.append(rank_ic_by_date(np.stack([plain_N, even_N, mixed_N]), np.tile(y_N, (3, 1))))
+        others = (even_N, mixed_N, _without(module, batch, over))
+        moves.append([float(np.abs(plain_N - other_N).mean()) for other_N in others])
+    ic, moved = (
+        dict(zip(names, np.array(rows, dtype=np.float64).reshape(-1, 3).T, strict=True))
+        for names, rows in ((("as trained", *CHANGED), ics), ((*CHANGED, "removed"), moves))
+    )
+    return Intervened(np.asarray(sessions, dtype=np.int64), ic, moved)
 
 
 def under(module: Forecaster, batch: Batch, probe: Probe) -> FloatArray:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from models.explain.faithful.forecasts import ForecastMeasures
-from models.explain.faithful.statistics import UNKNOWN, Estimate
+from models.explain.faithful.statistics import UNKNOWN, FigureOverDates
 from models.explain.faithful.summary import (
     Agreement,
     Inference,
@@ -79,7 +79,7 @@ class Criterion:
     """One criterion of the verdict."""
 
     name: str  # a key of `CRITERIA`
-    estimate: Estimate  # the figure
+    estimate: FigureOverDates  # the figure
     # how far the interval is beyond the limit for passing, and for failing, in halves of the interval on the
     # side of the limit: 0 at the limit, positive beyond it, and -1 if the figure itself is at the limit. NaN
     # if too few dates were measured
@@ -246,7 +246,7 @@ def _removal(found: Sequence[MethodMeasure]) -> Criterion:
     )
 
 
-def _criterion(name: str, estimate: Estimate) -> Criterion:
+def _criterion(name: str, estimate: FigureOverDates) -> Criterion:
     limits, to_pass, to_fail = CRITERIA[name], math.nan, math.nan
     if estimate.dates >= MIN_DATES:
         sign = 1.0 if limits.above else -1.0

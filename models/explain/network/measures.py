@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray
-from models.explain.network.weights import PeerNetwork, ranks_of_sources, to_digraph
+from models.explain.network.weights import PeerWeights, ranks_of_sources, to_digraph
 
 DRAWS = 100
 
@@ -34,7 +34,7 @@ class FirmMeasures:
     community_N: IntArray  # number of the firm's community (Louvain), 0 for the largest; -1 without an edge
 
 
-def firm_measures(network: PeerNetwork, found_NN: BoolArray, seed: int) -> FirmMeasures:
+def firm_measures(network: PeerWeights, found_NN: BoolArray, seed: int) -> FirmMeasures:
     """Compute the measures of the firms with networkx, on the edges that were found.
 
     Page, Brin, Motwani and Winograd (1999), "The PageRank citation ranking"; Blondel et al. (2008), "Fast

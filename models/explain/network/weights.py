@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PeerNetwork:
+class PeerWeights:
     """Weights between the firms of a panel, averaged over D dates."""
 
     # weight of an edge, in the forecast's unit (root mean square of ``phi_ij``) or of attention (its mean); 0
@@ -82,8 +82,12 @@ class NetworkSums:
 
         Raises ValueError if a matrix does not match its firms.
         """
-        at = _places(firms_n, value_nn, len(self.dates_NN))
-        known_nn = np.isfinite(square_nn) & ~np.eye(len(firms_n), dtype=np.bool_)
+        if value_nn.shape != (len(firms_n), len(firms_n)) or int(firms_n.max()) >= len(self.dates_NN):
+            raise ValueError(
+                f"A matrix of shape {value_nn.shape} was given for {len(firms_n)} firms of a panel of "
+                f"{len(self.dates_NN)}; pass one row and one column per firm of the date."
+            )
+        at, known_nn = np.ix_(firms_n, firms_n), _measured(square_nn)
         kept_nn = np.where(known_nn, square_nn, 0.0)
         self.value_NN[at] += np.where(known_nn, value_nn, 0.0)
         self.square_NN[at] += kept_nn
@@ -91,15 +95,19 @@ class NetworkSums:
         self.score_NN[at] += normal_scores(square_nn)
         self.dates_NN[at] += known_nn
 
-    def network(self) -> PeerNetwork:
-        """Network of the dates so far.
+    def network(self, *, root: bool = True) -> PeerWeights:
+        """Network of the dates so far; without ``root``, the weight is the mean of what was given as squares.
 
         Raises ValueError if no pair was measured on any date.
         """
-        _require_pairs(self.dates_NN)
+        if not self.dates_NN.any():
+            raise ValueError(
+                "No pair of firms was measured on any date; explain at least one date with two firms."
+            )
         count_NN = np.maximum(self.dates_NN, 1)
-        weight_NN = np.sqrt(np.maximum(self.square_NN / count_NN, 0.0))
-        return PeerNetwork(weight_NN, self.value_NN / count_NN, self.dates_NN.copy())
+        mean_NN = self.square_NN / count_NN
+        weight_NN = np.sqrt(np.maximum(mean_NN, 0.0)) if root else mean_NN
+        return PeerWeights(weight_NN, self.value_NN / count_NN, self.dates_NN.copy())
 
     def tests(self) -> EdgeTests:
         """Errors and tests of the edges over the dates so far."""
@@ -118,25 +126,20 @@ class NetworkSums:
         return EdgeTests(error_NN, t_NN, p_NN, q_NN)
 
 
-def peer_network(attributions: Iterable[PeerAttribution], n_firms: int) -> PeerNetwork:
-    """Network of the Shapley values of several dates, preferably out of sample."""
-    return sum_dates(attributions, n_firms).network()
-
-
 def sum_dates(attributions: Iterable[PeerAttribution], n_firms: int) -> NetworkSums:
-    """Sum the attributions of several dates over the firms of the panel."""
+    """Sum the attributions of several dates, preferably out of sample, over the firms of the panel."""
     sums = NetworkSums(n_firms)
     for part in attributions:
         sums.add(part.firms_N, part.phi_NN, part.square_NN)
     return sums
 
 
-def attention_network(attributions: Iterable[PeerAttribution], n_firms: int) -> PeerNetwork:
+def attention_network(attributions: Iterable[PeerAttribution], n_firms: int) -> PeerWeights:
     """Average the attention of several dates; attention has no sign."""
     return mean_network(((part.firms_N, part.attention_NN) for part in attributions), n_firms)
 
 
-def mean_network(matrices: Iterable[tuple[IntArray, FloatArray]], n_firms: int) -> PeerNetwork:
+def mean_network(matrices: Iterable[tuple[IntArray, FloatArray]], n_firms: int) -> PeerWeights:
     """Network of mean absolute values, for values without Monte Carlo error, such as attention.
 
     Raises ValueError if no pair was measured on any date, or a matrix does not match its firms.
@@ -146,37 +149,11 @@ def mean_network(matrices: Iterable[tuple[IntArray, FloatArray]], n_firms: int) 
     matrices
         For each date, the panel columns [n] and the values [n, n] as [target, source]. NaN means that the
         pair was not measured on that date. The diagonal is ignored.
-    n_firms
-        N.
     """
-    total_NN, signed_NN = np.zeros((2, n_firms, n_firms))
-    dates_NN = np.zeros((n_firms, n_firms), dtype=np.int64)
+    sums = NetworkSums(n_firms)
     for firms_n, value_nn in matrices:
-        at = _places(firms_n, value_nn, n_firms)
-        known_nn = np.isfinite(value_nn) & ~np.eye(len(firms_n), dtype=np.bool_)
-        kept_nn = np.where(known_nn, value_nn, 0.0)
-        total_NN[at] += np.abs(kept_nn)
-        signed_NN[at] += kept_nn
-        dates_NN[at] += known_nn
-    _require_pairs(dates_NN)
-    count_NN = np.maximum(dates_NN, 1)
-    return PeerNetwork(total_NN / count_NN, signed_NN / count_NN, dates_NN)
-
-
-def _places(firms_n: IntArray, value_nn: FloatArray, n_firms: int) -> tuple[IntArray, ...]:
-    if value_nn.shape != (len(firms_n), len(firms_n)) or int(firms_n.max()) >= n_firms:
-        raise ValueError(
-            f"A matrix of shape {value_nn.shape} was given for {len(firms_n)} firms of a panel of "
-            f"{n_firms}; pass one row and one column per firm of the date."
-        )
-    return np.ix_(firms_n, firms_n)
-
-
-def _require_pairs(dates_NN: IntArray) -> None:
-    if not dates_NN.any():
-        raise ValueError(
-            "No pair of firms was measured on any date; explain at least one date with two firms."
-        )
+        sums.add(firms_n, value_nn, np.abs(value_nn))
+    return sums.network(root=False)
 
 
 def normal_scores(size_nn: FloatArray) -> FloatArray:
@@ -236,7 +213,7 @@ def ranks_of_sources(size_NN: FloatArray) -> IntArray:
     return rank_NN
 
 
-def to_digraph(network: PeerNetwork, listed_NN: BoolArray, tickers: Sequence[str]) -> nx.DiGraph[str]:
+def to_digraph(network: PeerWeights, listed_NN: BoolArray, tickers: Sequence[str]) -> nx.DiGraph[str]:
     """Convert the listed pairs to a ``networkx.DiGraph``: edges ``source -> target``, and all firms as nodes.
 
     The attributes ``weight``, ``signed`` and ``dates`` are plain numbers, so the graph can be written as

@@ -110,19 +110,19 @@ def test_traits_of_heads_by_hand() -> None:
     days[..., -1] = 1.0
     record = AttentionRecord((days,), None, (), (torch.stack([own, even]),), one_way=False, window=5)
     date = DateAttention(7, record, np.array([1, 1, 2, 2]), np.array([0.3, -1.0, 0.2, 2.0]))
-    traits = {(one.over, one.head, one.trait): one for one in head_traits([date])}
-    assert traits["peers", 1, "own_group"].value.value == pytest.approx(1.0)
-    assert traits["peers", 2, "own_group"].value.value == pytest.approx(1 / 3)
-    assert 0.1 < traits["peers", 1, "own_group"].null < 0.6
-    assert traits["peers", 2, "own_group"].null == pytest.approx(1 / 3)
-    assert traits["peers", 1, "no_peer"].value.value == pytest.approx(0.2)
-    assert traits["peers", 1, "effective_firms"].value.value == pytest.approx(1.0)
-    assert traits["peers", 2, "effective_firms"].value.value == pytest.approx(3.0)
+    traits = {(one["over"], one["head"], one["trait"]): one for one in head_traits([date])}
+    assert traits["peers", 1, "own_group"]["value"] == pytest.approx(1.0)
+    assert traits["peers", 2, "own_group"]["value"] == pytest.approx(1 / 3)
+    assert 0.1 < traits["peers", 1, "own_group"]["null"] < 0.6
+    assert traits["peers", 2, "own_group"]["null"] == pytest.approx(1 / 3)
+    assert traits["peers", 1, "no_peer"]["value"] == pytest.approx(0.2)
+    assert traits["peers", 1, "effective_firms"]["value"] == pytest.approx(1.0)
+    assert traits["peers", 2, "effective_firms"]["value"] == pytest.approx(3.0)
     # each firm looks at its partner: size ranks of the partners are 0, 2/3, 1 and 1/3
-    assert traits["peers", 1, "large_firms"].value.value == pytest.approx(0.5)
-    assert traits["days", 1, "recent_days"].value.value == pytest.approx(1.0)
-    assert traits["days", 1, "recent_days"].null == pytest.approx(3 / 5)
-    assert traits["days", 1, "effective_days"].value.value == pytest.approx(1.0)
+    assert traits["peers", 1, "large_firms"]["value"] == pytest.approx(0.5)
+    assert traits["days", 1, "recent_days"]["value"] == pytest.approx(1.0)
+    assert traits["days", 1, "recent_days"]["null"] == pytest.approx(3 / 5)
+    assert traits["days", 1, "effective_days"]["value"] == pytest.approx(1.0)
 
 
 def test_weights_of_past_days_by_their_regime() -> None:
@@ -130,12 +130,12 @@ def test_weights_of_past_days_by_their_regime() -> None:
     np.testing.assert_array_equal(regimes_of(volatility_T), [-1, 0, 0, 1, 2, 2])
     weights_EW = np.array([[0.3, 0.7], [0.1, 0.9]])  # oldest day first
     found = {
-        (one.day, one.regime): one.weight
+        (one["day"], one["regime"]): one["weight"]
         for one in day_profile(weights_EW, np.array([3, 5]), np.array([1.0, 1.0, 0.5, 3.0, 9.0, 9.0]))
     }
-    assert found[1, "all"].value == pytest.approx(0.8)
-    assert found[1, "normal"].value == pytest.approx(0.7)
-    assert found[1, "turbulent"].value == pytest.approx(0.9)
-    assert found[2, "calm"].value == pytest.approx(0.3)  # the day before session 3 was calm
-    assert found[2, "turbulent"].value == pytest.approx(0.1)
+    assert found[1, "all"] == pytest.approx(0.8)
+    assert found[1, "normal"] == pytest.approx(0.7)
+    assert found[1, "turbulent"] == pytest.approx(0.9)
+    assert found[2, "calm"] == pytest.approx(0.3)  # the day before session 3 was calm
+    assert found[2, "turbulent"] == pytest.approx(0.1)
     assert (2, "normal") not in found

@@ -15,7 +15,7 @@ from models.batch import Batch, PanelTensors
 from models.explain.gradients import gradient_values
 from models.explain.groups import GroupGameConfig, explain_groups
 from models.explain.players import Player
-from models.explain.removal import Removal, SameDate, training_cells
+from models.explain.removal import Removal, donors, training_cells
 from models.fitted import Fitted
 from models.fitting.fit import BaselineFitted, FitConfig, fit
 from models.forecaster import Forecaster
@@ -147,7 +147,7 @@ def quadratic(batch: Batch) -> torch.Tensor:
 
 def test_integrated_gradients_of_a_quadratic_are_known(market: PanelTensors) -> None:
     batch, sample = market.batch(torch.tensor([15])), np.array([0, 3])
-    background = SameDate(batch, 1)
+    background = donors("date", batch, None, 1)
     players = (
         *(Player("family", str(f), (f,)) for f in range(4)),
         Player("days", "day 1", (1,)),

@@ -11,9 +11,9 @@ from attribution_data import small_market, small_modules
 
 from models.batch import Ablation, PanelTensors
 from models.explain.date_game import group_game
-from models.explain.groups import GroupAttribution, GroupGameConfig, Method, explain_date, explain_groups
+from models.explain.groups import GroupAttribution, GroupGameConfig, explain_date, explain_groups
 from models.explain.players import PlayerConfig, find_players, forecast, player_data
-from models.explain.removal import SameDate, draw_donors
+from models.explain.removal import donors, draw_donors
 from models.explain.shapley import Draws, Precision
 from models.forecaster import Forecaster
 
@@ -48,7 +48,7 @@ def test_coalitions_equal_forward_passes_without_the_other_players(
     players = find_players(module, batch, FAMILIES, config)
     rng = np.random.default_rng(0)
     keep_MP, draw_M = rng.random((30, len(players))) < 0.6, rng.integers(0, 4, 30)
-    found = group_game(module, batch, players, sample, SameDate(batch, 4))(keep_MP, draw_M)
+    found = group_game(module, batch, players, sample, donors("date", batch, None, 4))(keep_MP, draw_M)
     for keep_P, draw, found_E in zip(keep_MP, draw_M, found, strict=True):
         donor_N = torch.as_tensor(draw_donors(7, np.random.default_rng((4, 1, int(draw)))))
         z = batch.z_BNF.clone()
@@ -117,9 +117,9 @@ def test_the_draws_of_a_date_are_continued(market: PanelTensors, modules: dict[s
     forecast_N = forecast(module, batch, None)[0]
 
     def values(draws: int, drawn: Draws | None = None) -> GroupAttribution:
-        method, two = Method("permutation", "date", Precision(draws), seed=3), np.arange(2)
+        config, two = GroupGameConfig(permutations=draws, seed=3), np.arange(2)
         return explain_date(
-            module, batch, 15, players, two, method, cells=None, forecast_N=forecast_N, drawn=drawn
+            module, batch, 15, players, two, config, cells=None, forecast_N=forecast_N, drawn=drawn
         )
 
     whole, resumed = values(9), values(9, values(4).drawn)

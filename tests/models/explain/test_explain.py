@@ -18,10 +18,10 @@ from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.explain.date_game import group_game
 from models.explain.groups import GroupGameConfig, explain_groups
 from models.explain.network.recovery import edge_auc
-from models.explain.network.weights import attention_network, peer_network
+from models.explain.network.weights import attention_network, sum_dates
 from models.explain.peers import PeerGame, PeerGameConfig, explain_peers
 from models.explain.players import PlayerConfig, day_blocks, find_players
-from models.explain.removal import SameDate, draw_donors
+from models.explain.removal import donors, draw_donors
 from models.explain.shapley import Precision, sample
 from models.fitted import Fitted
 from models.fitting.fit import FitConfig, fit
@@ -115,10 +115,10 @@ def test_group_values_agree_with_enumeration() -> None:
     batch = data.batch(torch.tensor([15]))
     players = find_players(module, batch, FAMILIES, PlayerConfig(day_starts=(1, 3, 6)))
     assert [player.kind for player in players] == ["days"] * 3 + ["family"] * 3 + ["peers"]
-    game = group_game(module, batch, players, np.arange(6), SameDate(batch, 4))
+    game = group_game(module, batch, players, np.arange(6), donors("date", batch, None, 4))
     draws = [partial(lambda r, keep: game(keep, np.full(len(keep), r)), r) for r in range(60)]
     exact = np.mean([enumerated(play, 7) for play in draws], axis=0)
-    explained = sample(game, 7, Precision(draws=60)).values
+    explained = sample(game, 7, Precision(draws=60)).values()
     assert np.abs(exact).max() > 0.5
     np.testing.assert_allclose(explained.values_PO, exact, atol=float(5 * explained.error_PO.max()))
     assert explained.error_PO.max() < 0.1 * np.abs(exact).max()
@@ -130,7 +130,7 @@ def test_a_coalition_equals_a_forward_pass_without_the_other_players() -> None:
     module = temporal_peer(data)
     batch = data.batch(torch.tensor([15]))
     players = find_players(module, batch, FAMILIES, PlayerConfig(day_starts=(1, 3, 6)))
-    game = group_game(module, batch, players, np.array([0, 4]), SameDate(batch, 4))
+    game = group_game(module, batch, players, np.array([0, 4]), donors("date", batch, None, 4))
     keep = np.array([True, False, True, False, True, True, False])  # days 3-5, momentum and peers are absent
     days_keep = torch.tensor([[True, True, True, False, False, False, True, True]])
     ablation = Ablation(days_keep, torch.zeros(1, 6, dtype=torch.bool))
@@ -326,7 +326,7 @@ def test_the_network_recovers_the_leaders_and_has_no_edges_of_absent_firms() -> 
     explained = explain_peers(
         Leaders(1.0 * planted_NN).eval(), data, np.arange(8, 17), PeerGameConfig(permutations=2)
     )
-    network, by_attention = peer_network(explained, 12), attention_network(explained, 12)
+    network, by_attention = sum_dates(explained, 12).network(), attention_network(explained, 12)
     for one in (network, by_attention):
         found = edge_auc(one.weight_NN, planted_NN, one.observed)
         assert found.auc == 1.0

@@ -15,7 +15,7 @@ from small_panels import SMALL, panel
 from models.batch import Ablation, PanelTensors
 from models.explain.groups import GroupGameConfig, explain_groups
 from models.explain.players import absent_days
-from models.explain.removal import ConditionalDraws, SameDate, TrainingDraws, replacement, training_cells
+from models.explain.removal import ConditionalDraws, donors, replacement, training_cells
 from models.forecaster import Forecaster
 from models.registry import MODELS
 
@@ -114,7 +114,7 @@ def test_conditional_draws_keep_the_distribution_and_discrete_values(correlated:
 
 def test_donors_are_other_firms_of_the_date_or_cells_of_the_training_sessions(market: PanelTensors) -> None:
     batch, none = market.batch(torch.tensor([15])), np.zeros(4, dtype=bool)
-    same = SameDate(batch, 1)
+    same = donors("date", batch, None, 1)
     z_NF, x_NWC = same.characteristics(none, 3), same.windows(3)
     donor_N = np.array([int(np.abs(batch.z_BNF[0].numpy() - z_F).sum(axis=1).argmin()) for z_F in z_NF])
     assert sorted(donor_N) == list(range(7))
@@ -125,7 +125,7 @@ def test_donors_are_other_firms_of_the_date_or_cells_of_the_training_sessions(ma
     assert len(cells.z_SF) == 20
     assert set(cells.session_S) <= set(range(8, 12))
     assert 2 not in cells.firm_S  # never in the universe
-    train = TrainingDraws(cells, 7, seed=1)
+    train = donors("train", batch, cells, 1)
     z_F, x_WC = train.characteristics(none, 0)[4], train.windows(0)[4]
     cell = int(np.flatnonzero((cells.z_SF == z_F).all(axis=1))[0])
     session, firm = int(cells.session_S[cell]), int(cells.firm_S[cell])

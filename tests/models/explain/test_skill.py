@@ -13,9 +13,10 @@ from attribution_data import small_market, small_modules
 from scipy.stats import spearmanr
 
 from models.batch import Batch, PanelTensors
+from models.explain.groups import GroupGameConfig
 from models.explain.players import PlayerConfig
 from models.explain.removal import draw_donors
-from models.explain.skill import MIN_FIRMS, SkillConfig, explain_skill
+from models.explain.skill import MIN_FIRMS, explain_skill
 
 COEFFICIENT_F = np.array([1.5, -0.7, 0.0, 0.3])
 FAMILIES = {"one": (0,), "two": (1,), "unused": (2,), "four": (3,)}
@@ -57,8 +58,8 @@ def brute_force(data: PanelTensors, session: int) -> np.ndarray:
 
 def test_values_of_an_additive_model_equal_brute_force() -> None:
     data = small_market()
-    config = SkillConfig(permutations=3000, replacements=REPLACEMENTS)
-    found = explain_skill(linear, data, SESSIONS, FAMILIES, config)
+    config = GroupGameConfig(permutations=3000)
+    found = explain_skill(linear, data, SESSIONS, FAMILIES, config, replacements=REPLACEMENTS)
     np.testing.assert_array_equal(found.sessions_D, SESSIONS)
     for values_P, session in zip(found.values_DP, SESSIONS, strict=True):
         np.testing.assert_allclose(values_P, brute_force(data, int(session)), atol=0.01)
@@ -71,7 +72,7 @@ def test_few_permutations_estimate_the_values_and_add_up() -> None:
     players = PlayerConfig(day_starts=(1, 4))
     families = {"first": (0, 2), "second": (1, 3)}
     exact, sampled = (
-        explain_skill(module, data, SESSIONS, families, SkillConfig(draws, players=players))
+        explain_skill(module, data, SESSIONS, families, GroupGameConfig(draws, players=players))
         for draws in (400, 40)
     )
     assert [player.name for player in exact.players] == ["days 1-3", "days 4-8", "first", "second", "peers"]

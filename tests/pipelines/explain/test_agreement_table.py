@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.explain.faithful.statistics import Estimate, columns_of
+from models.explain.faithful.statistics import FigureOverDates, columns_of
 from models.explain.faithful.summary import Correlation
 from pipelines.dataset.build import Dataset
 from pipelines.explain import tables
@@ -27,7 +27,7 @@ def agreement(monkeypatch: pytest.MonkeyPatch, found: Correlation) -> pl.DataFra
 
 
 def test_a_model_without_a_null_has_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    value = Estimate(0.5, 0.4, 0.6, 3)
+    value = FigureOverDates(0.5, 0.4, 0.6, 3)
     without = agreement(monkeypatch, Correlation("shuffled parameters", "rollout", value))
     compared = agreement(monkeypatch, Correlation("agreement with SHAP", "attention", value, value))
     joined = pl.concat([without, compared], how="diagonal")

@@ -22,10 +22,10 @@ from models.explain.faithful.forecasts import (
     Curves,
     FaithfulConfig,
     ForecastMeasures,
-    Subject,
-    measure_days,
+    MeasuredModel,
+    measure,
 )
-from models.explain.faithful.statistics import Estimate
+from models.explain.faithful.statistics import FigureOverDates
 from models.explain.faithful.summary import (
     Agreement,
     Inference,
@@ -96,8 +96,8 @@ def test_shapley_values_of_days_recover_planted_weights() -> None:
     data = panel()
     model = WeightedDays(DAYS_W[[3, 7, 0, 5, 1, 6, 2, 4]])
     train_values(model, DAYS_W, data)
-    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig(permutations=2))
-    measured = [one for session in TEST for one in measure_days(subject, int(session), np.arange(FIRMS))]
+    subject = MeasuredModel(model.eval(), data, TRAIN, FaithfulConfig(permutations=2))
+    measured = [one for session in TEST for one in measure(subject, "days", int(session), np.arange(FIRMS))]
     mean_P = np.mean([one.importance["shap"] for one in measured], axis=0)  # newest day first
     ranks, planted = np.argsort(np.argsort(mean_P)), np.argsort(np.argsort(DAYS_W[::-1]))
     assert np.corrcoef(ranks, planted)[0, 1] >= 0.8
@@ -107,8 +107,8 @@ def test_shapley_values_of_days_recover_planted_weights() -> None:
 
 def test_few_dates_and_open_criteria_are_inconclusive() -> None:
     model, data = WeightedDays(DAYS_W), panel()
-    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig())
-    measured = [one for session in TEST[:3] for one in measure_days(subject, int(session), np.arange(4))]
+    subject = MeasuredModel(model.eval(), data, TRAIN, FaithfulConfig())
+    measured = [one for session in TEST[:3] for one in measure(subject, "days", int(session), np.arange(4))]
     assert agreement(measured, "attention", "shap").value > 0.5
     verdict = judge("days", measured, at_inference([intervene(model, data, TEST[:3], "days", seed=0)]))
     assert verdict.answer == "inconclusive"
@@ -124,23 +124,23 @@ def test_few_dates_and_open_criteria_are_inconclusive() -> None:
 
 def test_shares_of_the_gain_are_0_for_chance_and_1_for_shap() -> None:
     model, data = WeightedDays(DAYS_W), panel()
-    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig())
-    measured = [one for session in TEST for one in measure_days(subject, int(session), np.arange(4))]
+    subject = MeasuredModel(model.eval(), data, TRAIN, FaithfulConfig())
+    measured = [one for session in TEST for one in measure(subject, "days", int(session), np.arange(4))]
     found = {(one.method, one.measure): one for one in measure_methods(measured)}
     assert {one.removal for one in found.values()} == {"train"}, "the last removal of each measure"
-    for measure in ("deletion", "insertion", "comprehensiveness", "sufficiency", "cumulative"):
-        assert found["shap", measure].share == Estimate(1.0, 1.0, 1.0, len(TEST))
-        assert found["random", measure].share.value == pytest.approx(0.0)
+    for curve in ("deletion", "insertion", "comprehensiveness", "sufficiency", "cumulative"):
+        assert found["shap", curve].share == FigureOverDates(1.0, 1.0, 1.0, len(TEST))
+        assert found["random", curve].share.value == pytest.approx(0.0)
     better = found["shap", "cumulative"].value.value - found["random", "cumulative"].value.value
     assert better > 0.0
     assert found["shap", "sufficiency"].value.value < found["random", "sufficiency"].value.value
 
 
-def found(value: float, half: float, dates: int = 20) -> Estimate:
-    return Estimate(value, value - half, value + half, dates)
+def found(value: float, half: float, dates: int = 20) -> FigureOverDates:
+    return FigureOverDates(value, value - half, value + half, dates)
 
 
-def verdict_of(agreed: Estimate, learned: float = 0.0) -> Verdict:
+def verdict_of(agreed: FigureOverDates, learned: float = 0.0) -> Verdict:
     """Judge made-up figures: only the agreement and the shuffled parameters are given, the others pass."""
     clear = found(0.9, 0.01)
     curve = dict.fromkeys(("comprehensiveness", "sufficiency"), 1.0)
@@ -155,7 +155,7 @@ def verdict_of(agreed: Estimate, learned: float = 0.0) -> Verdict:
     ranks = np.arange(9.0)
     rng = np.random.default_rng(0)
     measured = [
-        ForecastMeasures("days", t, 0, {"attention": ranks}, None, {"attention": shuffled}, curves)
+        ForecastMeasures(t, 0, {"attention": ranks}, None, {"attention": shuffled}, curves)
         for t in range(20)
         for shuffled in [ranks[None] if rng.random() < learned else -ranks[None]]
     ]
@@ -209,8 +209,8 @@ def test_the_interval_of_shuffled_parameters_contains_the_variance_between_shuff
         config = FaithfulConfig(
             removals=(), permutations=1, background=1, random_orders=0, shuffled_shap=False, seed=seed
         )
-        subject = Subject(model, data, TRAIN, config)
-        measured = [one for session in TEST for one in measure_days(subject, int(session), firms)]
+        subject = MeasuredModel(model, data, TRAIN, config)
+        measured = [one for session in TEST for one in measure(subject, "days", int(session), firms)]
         learned = randomisation(measured, "attention", seed)
         assert learned.low < learned.high
         covered += learned.low <= 0.0 <= learned.high

@@ -15,14 +15,14 @@ from models.explain.network.measures import (
     return_correlations,
     same_group,
 )
-from models.explain.network.weights import PeerNetwork
+from models.explain.network.weights import PeerWeights
 
 RNG = np.random.default_rng(0)
 OTHERS = ~np.eye(20, dtype=bool)
 
 
-def network(weight_NN: np.ndarray) -> PeerNetwork:
-    return PeerNetwork(weight_NN, weight_NN, OTHERS.astype(np.int64))
+def network(weight_NN: np.ndarray) -> PeerWeights:
+    return PeerWeights(weight_NN, weight_NN, OTHERS.astype(np.int64))
 
 
 def test_the_rank_correlation_is_spearmans_over_the_valid_pairs() -> None:

@@ -12,7 +12,7 @@ from scipy import stats
 from models.explain.network.weights import (
     EdgeTests,
     NetworkSums,
-    PeerNetwork,
+    PeerWeights,
     mean_network,
     ranks_of_sources,
     to_digraph,
@@ -26,7 +26,7 @@ DATES = (
 )
 
 
-def two_dates() -> tuple[PeerNetwork, EdgeTests]:
+def two_dates() -> tuple[PeerWeights, EdgeTests]:
     sums = NetworkSums(4)
     for firms, phi in DATES:
         sums.add(firms, phi, phi**2)
