@@ -30,9 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a GPU machine ma
 
 from features.arrays import BoolArray, FloatArray
 from models.batch import Ablation, Batch, PanelTensors
-from models.explain.date_game import group_game
 from models.explain.players import Player, PlayerConfig, find_players, repeat_batch
-from models.explain.removal import donors, draw_donors
+from models.explain.removal import donors, draw_donors, group_game
 from models.explain.shapley import Precision, sample
 from models.forecaster import Forecaster
 from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig

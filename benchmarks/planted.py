@@ -38,7 +38,7 @@ from features.arrays import BoolArray, FloatArray, IntArray
 from models.batch import PanelTensors
 from models.explain.attention import peer_importance
 from models.explain.groups import GroupGameConfig, explain_groups
-from models.explain.network.recovery import edge_recovery
+from models.explain.network.weights import edge_recovery
 from models.explain.peers import PeerGameConfig, attention_matrices, explain_peers
 from models.explain.players import PlayerConfig
 from models.fitting.fit import NeuralFitted, fit, untrained

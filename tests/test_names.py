@@ -18,7 +18,6 @@ SHARED = frozenset(
         "Firms",
         "Holdings",
         "Plan",
-        "Reference",
         "Run",
         "Statements",
         "Style",

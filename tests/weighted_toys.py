@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from models.attention.probe import Probed
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
-from models.explain.faithful.forecasts import FaithfulConfig, MeasuredModel, measure
-from models.explain.faithful.summary import at_inference, peer_agreement
-from models.explain.faithful.unit_games import intervene
-from models.explain.faithful.verdict import Verdict, judge
+from models.explain.faithful.forecasts import FaithfulConfig, MeasuredModel, intervene, measure
+from models.explain.faithful.verdict import Verdict, at_inference, judge, peer_agreement
 from models.explain.peers import PeerGameConfig, explain_peers
 from models.forecaster import Forecaster
 

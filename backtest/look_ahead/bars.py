@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from backtest.look_ahead.delivery import Delivery
-from backtest.look_ahead.finding import Finding, Result, answer, conclude, skipped
+from backtest.look_ahead.finding import Finding, Result, Verdict, answer, conclude, judged_by, skipped
 from backtest.look_ahead.news import (
     clipped,
     demeaned,
@@ -43,8 +43,7 @@ AUTOCORRELATION: Final = 0.10
 """Median first autocorrelation of the firms' residual returns. Real prices have -0.06 to 0.02; an average of
 three closes with a weight of 0.1 on each neighbour has 0.24."""
 SUSPECT_AUTOCORRELATION: Final = 0.05
-REPEATS: Final = 60
-"""Minimum number of repeated closes, with a move before and after."""
+REPEATS: Final = 60  # minimum number of repeated closes, with a move before and after
 REPEAT_RATIO: Final = 1.25
 """Mean |return| into repeated closes over that out of them. A halt that is filled forward has less than 1."""
 EXTREMES: Final = 0.01
@@ -54,8 +53,7 @@ CLIPPED: Final = 0.004
 ON_GRID, OFF_GRID = 0.9, 0.5
 """Share of closes in whole cents, or in 64ths as US prices were quoted until 2001, late and early in the
 sample, if early prices were divided by later events."""
-GAP_DAYS: Final = 7
-"""Days from the last price to the delisting, beyond which the last prices are missing."""
+GAP_DAYS: Final = 7  # days from the last price to the delisting, beyond which the last prices are missing
 _NEWEST: Final = 20
 """Sessions at the end, before which hardly any firm pays a dividend: these prices are as quoted."""
 _SAME: Final = 1e-9
@@ -70,8 +68,7 @@ HELD: Final = 0.75
 """Share of the next closes after large moves between today's low and high, over all firms, above which ranges
 reach ahead. Real prices have 0.2 to 0.4, ranges of calendar weeks 0.8, and a range over k past sessions holds
 more of the closes before."""
-FIRM_HELD: Final = 0.95
-"""The same for single firms, at least three."""
+FIRM_HELD: Final = 0.95  # the same for single firms, at least three
 AHEAD: Final = -0.08
 """Minimum of that share less the share of the previous closes, which a range over past sessions holds."""
 EQUAL: Final = 0.5
@@ -142,13 +139,8 @@ def _opens(data: Delivery) -> Iterator[Finding]:
         f"as from the close before, and the next return is {slope:.2f} times the move from close to open. "
         "Move the opens back by one session."
     )
-    yield Finding(
-        "open to close over open to previous close",
-        "fail" if ratio < OPEN_RATIO and slope >= OPEN_SLOPE else "pass",
-        sentence,
-        ratio,
-        OPEN_RATIO,
-    )
+    bad = ratio < OPEN_RATIO and slope >= OPEN_SLOPE
+    yield judged_by("open to close over open to previous close", bad, sentence, ratio, OPEN_RATIO)
 
 
 def _averages(data: Delivery) -> Iterator[Finding]:
@@ -171,13 +163,8 @@ def _averages(data: Delivery) -> Iterator[Finding]:
         f"autocorrelation of {middle:+.2f} in the median of {len(c_N)} firms, and traded prices about zero "
         f"or less. If the average is centred, today's close contains tomorrow's: {cure}"
     )
-    yield Finding(
-        "autocorrelation",
-        "fail" if middle >= AUTOCORRELATION and traded else "warn" if suspect else "pass",
-        sentence,
-        middle,
-        AUTOCORRELATION,
-    )
+    verdict: Verdict = "fail" if middle >= AUTOCORRELATION and traded else "warn" if suspect else "pass"
+    yield Finding("autocorrelation", verdict, sentence, middle, AUTOCORRELATION)
 
 
 def _moved(data: Delivery) -> Iterator[Finding]:
@@ -199,12 +186,9 @@ def _moved(data: Delivery) -> Iterator[Finding]:
         f"return of the session {which}, and by {now:+.2f} with that of its own. Compare both with an "
         "exchange's record of a single day."
     )
-    yield Finding(
-        "volume with the size of the return, off the session",
-        "fail" if best >= 0.08 and best > 1.5 * max(now, 0.0) else "pass",
-        sentence,
-        best,
-        max(1.5 * now, 0.08),
+    bad = best >= 0.08 and best > 1.5 * max(now, 0.0)
+    yield judged_by(
+        "volume with the size of the return, off the session", bad, sentence, best, max(1.5 * now, 0.08)
     )
 
 
@@ -233,13 +217,8 @@ def _gaps(data: Delivery) -> Iterator[Finding]:
         f"{ratio:.1f} times the move out of them, so the price of a gap's end stands at its beginning. Leave "
         "gaps empty."
     )
-    yield Finding(
-        "move into over out of repeated closes",
-        "fail" if ratio >= REPEAT_RATIO and usual else "pass",
-        sentence,
-        ratio,
-        REPEAT_RATIO,
-    )
+    bad = ratio >= REPEAT_RATIO and usual
+    yield judged_by("move into over out of repeated closes", bad, sentence, ratio, REPEAT_RATIO)
 
 
 def _bounds(data: Delivery) -> Iterator[Finding]:
@@ -260,25 +239,13 @@ def _bounds(data: Delivery) -> Iterator[Finding]:
         f"Closes are clipped at bounds of the whole sample: a firm has {share:.1%} of its closes at its own "
         "maximum or minimum, and the bound was not known before the sample ended."
     )
-    yield Finding(
-        "share of closes at a firm's extremes",
-        "fail" if share >= EXTREMES else "pass",
-        sentence,
-        share,
-        EXTREMES,
-    )
+    yield judged_by("share of closes at a firm's extremes", share >= EXTREMES, sentence, share, EXTREMES)
     share = float(np.median(equal)) if len(equal) >= _FEWEST_FIRMS else 0.0
     sentence = (
         f"Returns are clipped at bounds of the whole sample: a firm has {share:.1%} of its returns exactly "
         "at its largest or smallest one, and the bound was not known before the sample ended."
     )
-    yield Finding(
-        "share of returns at a firm's extremes",
-        "fail" if share >= CLIPPED else "pass",
-        sentence,
-        share,
-        CLIPPED,
-    )
+    yield judged_by("share of returns at a firm's extremes", share >= CLIPPED, sentence, share, CLIPPED)
 
 
 def _at_extremes(x: FloatArray) -> float:
@@ -314,12 +281,14 @@ def _adjusted(data: Delivery) -> Iterator[Finding]:
         "sample and not early in it, so their levels know the splits and dividends that came later. Returns "
         "are right; do not use levels, a minimum price or dollar volume, or deliver prices as quoted."
     )
-    yield Finding(
+    bad = moved >= OFF_GRID
+    yield judged_by(
         "share of firms whose closes leave the grid of ticks in the past",
-        "warn" if moved >= OFF_GRID else "pass",
+        bad,
         sentence,
         moved,
         OFF_GRID,
+        "warn",
     )
 
 
@@ -342,12 +311,9 @@ def _tails(data: Delivery) -> Iterator[Finding]:
         f"they end {days:.0f} days before (median). The fall of a failing firm is in these days; nobody who "
         "holds it can leave before it."
     )
-    yield Finding(
-        "share of delisted firms whose last prices are missing",
-        "warn" if share >= 0.5 else "pass",
-        sentence,
-        share,
-        0.5,
+    bad = share >= 0.5
+    yield judged_by(
+        "share of delisted firms whose last prices are missing", bad, sentence, share, 0.5, "warn"
     )
 
 

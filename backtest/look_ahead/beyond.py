@@ -11,7 +11,7 @@ Shape suffixes: T sessions, N firms, D sampled dates of the signal, K functions 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -65,10 +65,7 @@ def check(data: Delivery) -> Result:
 class PastPrices:
     """Functions of past prices on chosen sessions, computed once for all signals with the same cells.
 
-    Parameters
-    ----------
-    index_TN
-        Total return index; NaN before the listing. Gaps are filled with the value before them.
+    ``index_TN`` is NaN before the listing; gaps are filled with the value before them.
     """
 
     def __init__(self, index_TN: FloatArray) -> None:
@@ -77,9 +74,16 @@ class PastPrices:
         self._value_DNK: Float32Array = np.zeros((0, 0, 0), dtype=np.float32)
 
     @property
+    def windows(self) -> list[int]:
+        """Those of `WINDOWS` that are shorter than the history, and the next one, which holds all of it."""
+        return [
+            long for long, short in zip(WINDOWS, (0, *WINDOWS), strict=False) if short < len(self._index_TN)
+        ]
+
+    @property
     def count(self) -> int:
         """Number of functions."""
-        return _RECENT + 4 * len(WINDOWS)
+        return _RECENT + 4 * len(self.windows)
 
     def at(self, rows_D: IntArray, firms_N: IntArray) -> Float32Array:
         """Return the functions [D, N, K] of some firms on some sessions, standardised by date; 0: unknown."""
@@ -87,12 +91,12 @@ class PastPrices:
         if cells != self._cells:
             self._cells = cells
             self._value_DNK = np.zeros((len(rows_D), len(firms_N), self.count), dtype=np.float32)
-            for k, value_TN in enumerate(_functions(self._index_TN[:, firms_N])):
+            for k, value_TN in enumerate(_functions(self._index_TN[:, firms_N], self.windows)):
                 self._value_DNK[:, :, k] = standardise(value_TN[rows_D]).value_DN
         return self._value_DNK
 
 
-def _functions(index_TN: FloatArray) -> Iterator[FloatArray]:
+def _functions(index_TN: FloatArray, windows: Sequence[int]) -> Iterator[FloatArray]:
     """Recent returns; and for each window the return, and the price against its mean, deviation and range."""
     with np.errstate(divide="ignore", invalid="ignore"):
         log_TN = carry(np.where(index_TN > 0, np.log(index_TN), np.nan))
@@ -107,7 +111,7 @@ def _functions(index_TN: FloatArray) -> Iterator[FloatArray]:
 
     for k in range(_RECENT):
         yield ago(k) - ago(k + 1)
-    for window in WINDOWS:
+    for window in windows:
         mean_TN, square_TN = rolling_mean(log_TN, window, 1), rolling_mean(log_TN**2, window, 1)
         deviation_TN = np.sqrt(np.maximum(square_TN - mean_TN**2, 0.0))
         high_TN, low_TN = rolling_max(log_TN, window, 1), -rolling_max(-log_TN, window, 1)
@@ -127,23 +131,7 @@ def beyond_past(
     explanation, for signals that differ between firms more than over time; and that of the change over 21
     dates. The coefficients are common to all firms and dates, so that they know nothing of single returns.
 
-    Parameters
-    ----------
-    signal_TN
-        The signal, known at the close of t as its owner says; NaN where there is none.
-    past
-        Functions of the market's past prices.
-    returns
-        `standardise` of the returns of single sessions: row t is the return from t-1 to t.
-    horizon
-        Sessions of the label.
-    what
-        What the sentence calls the signal.
-
-    Returns
-    -------
-    Finding
-        ``fail`` if a residual has a higher IC with a later return than an honest forecast can have.
+    It fails if a residual has a higher IC with a later return than an honest forecast can have.
     """
     name = "beyond past prices"
     firms_N = np.flatnonzero(np.isfinite(signal_TN).any(axis=0))

@@ -81,12 +81,6 @@ def needs_next_price(signal_TN: FloatArray, universe_TN: BoolArray, traded_TN: B
     A file from which rows without a next return were dropped lacks the firms that halt or are delisted
     tomorrow, and nobody knows these today. The same firms five sessions earlier are the comparison, so a firm
     that leaves the file in time, for example after a takeover was announced, is no evidence.
-
-    Parameters
-    ----------
-    signal_TN : signal; NaN where there is none.
-    universe_TN : True where a firm may be forecast.
-    traded_TN : True where a firm has a price.
     """
     name = "needs tomorrow's price"
     present_TN = np.isfinite(signal_TN)
@@ -115,15 +109,7 @@ def needs_next_price(signal_TN: FloatArray, universe_TN: BoolArray, traded_TN: B
 def only_survivors(
     signal_TN: FloatArray, universe_TN: BoolArray, traded_TN: BoolArray, rows_D: IntArray
 ) -> Finding:
-    """Check that the file covers firms that stopped trading before its end, as it covers the others.
-
-    Parameters
-    ----------
-    signal_TN, universe_TN, traded_TN
-        As in `needs_next_price`.
-    rows_D
-        Sampled dates of the signal.
-    """
+    """Check that the file covers firms that stopped trading before its end, as it covers the others."""
     name = "only survivors"
     first, last = int(rows_D[0]), int(rows_D[-1])
     listed_N = np.asarray(universe_TN[first : last + 1].any(axis=0))
@@ -150,12 +136,6 @@ def gaps_in_prices(index_TN: FloatArray, traded_TN: BoolArray, return_TN: FloatA
     The move across a gap, from the last price before it to the first one after it, has a place among the
     moves of the other firms between the same sessions, in units of each firm's usual move: 0 the lowest, 1
     the highest, 1/2 on average. Gaps of up to 21 sessions, on sessions that most firms have prices for.
-
-    Parameters
-    ----------
-    index_TN : total return index.
-    traded_TN : True where a firm has a price.
-    return_TN : returns of single sessions; row t is the return from t-1 to t.
     """
     name = "choice of price rows"
     usual_TN = rolling_mean(np.abs(return_TN), _USUAL, _FEWEST_USUAL)
@@ -239,20 +219,8 @@ def choice_of_rows(
     predictable, so that only a sharp choice is evidence, which is gone a month later. Rows with an unusual
     move on their own date are left out, because a filter of wrong prices is no look-ahead.
 
-    The dates of a file are judged in the same way, by the market's return after them.
-
-    Parameters
-    ----------
-    present_TN
-        True where there is a row.
-    inside_TN
-        True where there could be one.
-    return_TN
-        Returns of single sessions; row t is the return from t-1 to t.
-    horizon
-        Sessions of the label.
-    what
-        What the sentence calls a row.
+    The dates of a file are judged in the same way, by the market's return after them. ``present_TN`` says
+    where there is a row, and ``inside_TN`` where there could be one.
     """
     name = "choice of rows"
     dates_T = np.asarray((present_TN & inside_TN).any(axis=1))

@@ -21,48 +21,26 @@ from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 from features.panel.derived import daily_return
 from features.panel.panel import Panel, to_panel
 
-_LARGEST: Final = 0.6
-"""Largest |log return| that is taken for a return."""
+_LARGEST: Final = 0.6  # largest |log return| that is taken for a return
 _NAMED: Final = 3
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What the checks of data examine. A check must not modify its arrays and tables.
-
-    Attributes
-    ----------
-    panel, universe_TN
-        The panel, and which firms may be forecast.
-    tables
-        Lake tables by name.
-    inputs
-        Names of the user's own inputs.
-    columns
-        Columns of the firms whose data are looked at where looking at all would take long.
-    horizon
-        Sessions of the label.
-    channels, characteristics
-        Features that the pipeline computed, by name: values of one session, and values that look back.
-    membership
-        Name of the list of members that the universe is taken from; None if there is none.
-    rejected
-        Rows that were kept out of the tables, with the rule that each broke; None if they are not known.
-    older
-        Tables of an earlier delivery of the same data; None if there is none.
-    """
+    """What the checks of data examine. A check must not modify its arrays and tables."""
 
     panel: Panel
-    universe_TN: BoolArray
-    tables: Mapping[str, pl.DataFrame]
-    inputs: tuple[str, ...]
-    columns: IntArray
-    horizon: int
+    universe_TN: BoolArray  # which firms may be forecast
+    tables: Mapping[str, pl.DataFrame]  # lake tables by name
+    inputs: tuple[str, ...]  # names of the user's own inputs
+    columns: IntArray  # of the firms whose data are looked at where looking at all would take long
+    horizon: int  # sessions of the label
+    # features that the pipeline computed, by name: values of one session, and values that look back
     channels: Mapping[str, AnyFloatArray] = field(default_factory=dict)
     characteristics: Mapping[str, AnyFloatArray] = field(default_factory=dict)
-    membership: str | None = None
-    rejected: pl.DataFrame | None = None
-    older: Mapping[str, pl.DataFrame] | None = None
+    membership: str | None = None  # the list of members that the universe is taken from, if there is one
+    rejected: pl.DataFrame | None = None  # rows kept out, with the rule that each broke, if known
+    older: Mapping[str, pl.DataFrame] | None = None  # tables of an earlier delivery of the same data
 
     def day(self, t: int) -> dt.date:
         """Date of a session."""
@@ -86,16 +64,10 @@ class Delivery:
         *,
         strongest: bool = False,
     ) -> Result:
-        """Ask a question of every input, and conclude from the findings.
+        """Ask a question of every input, by its name ``input NAME`` and the values of all firms; conclude.
 
-        Parameters
-        ----------
-        question
-            Function of the name, ``input NAME``, and of the values [T, N] of all firms.
-        passed
-            Sentence if nothing was found (`conclude`).
-        strongest
-            Whether the finding with the largest value speaks for all; else the first one.
+        ``passed`` is the sentence if nothing was found (`conclude`). With ``strongest``, the finding with the
+        largest value speaks for all; else the first one.
         """
         if not self.inputs:
             return skipped("The config has no inputs.")
@@ -115,8 +87,7 @@ class Delivery:
     def residual_TN(self) -> FloatArray:  # noqa: N802
         """Daily returns less their mean over the firms of the date; NaN without a return or with an error.
 
-        Moves beyond -45% and +82% are left out. Nearly all are prices of another firm, bad ticks, or splits
-        that were not recorded, and they repeat: a flag of large moves would seem to know the jump back.
+        Moves beyond -45% and +82% are left out: nearly all are errors, which jump back.
         """
         return_TN = daily_return(self.panel)
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -6,41 +6,34 @@ check is a group of questions, and `conclude` makes its `Result`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import polars as pl
 
 Verdict = Literal["fail", "warn", "pass", "skipped"]
-VERDICTS: tuple[Verdict, ...] = ("fail", "warn", "pass", "skipped")
-"""Worst first."""
+VERDICTS: tuple[Verdict, ...] = ("fail", "warn", "pass", "skipped")  # worst first
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The answer to one question.
+    """The answer to one question."""
 
-    Attributes
-    ----------
-    check
-        The question, such as ``choice of rows``.
-    verdict
-        ``fail``: the data know the future. ``warn``: a person should look. ``skipped``: too few data.
-    sentence
-        What was found, with its numbers; for ``skipped``, the reason.
-    value, limit
-        The number that decided, and its limit; None if there is none.
-    subject
-        What was examined, such as a column; empty for the whole.
-    """
-
-    check: str
+    check: str  # the question, such as ``choice of rows``
+    # ``fail``: the data know the future. ``warn``: a person should look. ``skipped``: too few data
     verdict: Verdict
-    sentence: str = ""
-    value: float | None = None
+    sentence: str = ""  # what was found, with its numbers; for ``skipped``, the reason
+    value: float | None = None  # the number that decided, and its limit, if there are any
     limit: float | None = None
-    subject: str = ""
+    subject: str = ""  # what was examined, such as a column; empty for the whole
+
+
+def judged_by(  # noqa: PLR0917  (a question, its answer, and what decided)
+    check: str, bad: bool, sentence: str, value: float, limit: float | None = None, worst: Verdict = "fail"
+) -> Finding:
+    """Return a finding that passes unless what was found is bad; ``worst`` is the verdict then."""
+    return Finding(check, worst if bad else "pass", sentence, value, limit)
 
 
 _EVIDENCE: Final = {
@@ -55,28 +48,15 @@ _EVIDENCE: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """What a check says.
-
-    Attributes
-    ----------
-    check
-        Name of the check.
-    verdict
-        ``fail``: results built on this cannot be trusted. ``warn``: a hazard that the reader must judge.
-        ``skipped``: the check does not apply, and the sentence gives the reason.
-    sentence
-        The finding, with the name of its cause.
-    evidence
-        The numbers behind the sentence; may be empty.
-    seconds
-        Wall-clock time.
-    """
+    """What a check says."""
 
     check: str
+    # ``fail``: results built on this cannot be trusted. ``warn``: a hazard that the reader must judge.
+    # ``skipped``: the check does not apply, and the sentence gives the reason
     verdict: Verdict
-    sentence: str
-    evidence: pl.DataFrame = field(default_factory=pl.DataFrame)
-    seconds: float = 0.0
+    sentence: str  # the finding, with the name of its cause
+    evidence: pl.DataFrame = field(default_factory=pl.DataFrame)  # numbers behind the sentence; may be empty
+    seconds: float = 0.0  # wall-clock time
 
 
 _SUMMARY: Final = {
@@ -87,9 +67,10 @@ _SUMMARY: Final = {
 }
 
 
-def answer(
-    verdict: Verdict, sentence: str, rows: Iterable[Mapping[str, object]] | pl.DataFrame = ()
-) -> Result:
+Row = Mapping[str, Any]
+
+
+def answer(verdict: Verdict, sentence: str, rows: Iterable[Row] | pl.DataFrame = ()) -> Result:
     """Return a result whose check is named later (by the registry), with a table or rows of evidence."""
     if not isinstance(rows, pl.DataFrame):
         rows = pl.DataFrame(list(rows), infer_schema_length=None)
@@ -101,21 +82,22 @@ def skipped(sentence: str) -> Result:
     return answer("skipped", sentence)
 
 
+def compared(rows: Sequence[Row], failed: Callable[[Row], str], passed: str) -> Result:
+    """Return the result of a check that repeats a computation on changed data.
+
+    ``rows`` are what came out otherwise, which must be nothing; ``failed`` makes the sentence from the first.
+    """
+    return answer("fail", failed(rows[0]), rows) if rows else answer("pass", passed)
+
+
 def conclude(findings: Iterable[Finding], passed: str, rows: pl.DataFrame | None = None) -> Result:
     """Return the result of a check from its findings.
 
     A failure, or else a warning, speaks for the check; the first one counts, and the others are named after
     it. If no finding examined anything, the check is skipped, and the sentence gives the reasons.
 
-    Parameters
-    ----------
-    findings
-        In the order of their weight.
-    passed
-        Sentence if nothing was found. ``{n}`` and ``{names}`` stand for the number and the names of the
-        subjects that were examined.
-    rows
-        Evidence; the findings themselves by default.
+    ``passed`` is the sentence if nothing was found; ``{n}`` and ``{names}`` in it are the number and names of
+    the subjects that were examined. The evidence is the findings themselves, or ``rows``.
     """
     found = list(findings)
     if rows is None:

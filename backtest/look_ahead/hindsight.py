@@ -14,13 +14,12 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.look_ahead.delivery import Delivery
-from backtest.look_ahead.finding import Finding, Result, answer, conclude, skipped
+from backtest.look_ahead.finding import Finding, Result, answer, conclude, judged_by, skipped
 from features.arithmetic.transforms import rank_normal
 from features.arrays import BoolArray, FloatArray
 from features.information_coefficient import ic_by_date
 
-HORIZONS: Final = (21, 63, 126, 252)
-"""Sessions of the returns that a level is compared with."""
+HORIZONS: Final = (21, 63, 126, 252)  # sessions of the returns that a level is compared with
 STATIC: Final = 4
 """Maximum number of values per firm (in the median) of a static input, such as a code or a loading."""
 STATIC_HORIZON: Final = 21
@@ -35,8 +34,7 @@ INPUT_LIMIT: Final = 0.25
 """Minimum absolute mean IC of an input. Honest inputs on real and simulated prices stay below 0.19."""
 PRICE_LIMIT: Final = 0.30
 """The same for the level of the price, which honest prices of survivors come nearer to."""
-FEWEST_FIRMS: Final = 10
-"""Minimum number of firms of a date with a level and a later return."""
+FEWEST_FIRMS: Final = 10  # minimum number of firms of a date with a level and a later return
 LEVEL_DEVIATIONS: Final = 6.0
 """Minimum t statistic. A portfolio that is held for half years with a t of 6 over ten of them has a Sharpe
 ratio of 2.7 without any trading."""
@@ -44,18 +42,14 @@ ratio of 2.7 without any trading."""
 EXPLAINED: Final = 0.80
 """Share of the variance of total returns that groups explain, adjusted for their number. Industries explain
 about half, and sub-industries of two or three firms up to 0.7."""
-ORDER: Final = 0.5
-"""Minimum |rank correlation| of the alphabetical order of tickers with total returns."""
-CODE_DEVIATIONS: Final = 5.0
-"""Minimum z statistic of that correlation: 1 in 2 million by chance."""
-CODE_SPAN: Final = 126
-"""Sessions before and after the day on which groups were drawn up."""
+ORDER: Final = 0.5  # minimum |rank correlation| of the alphabetical order of tickers with total returns
+CODE_DEVIATIONS: Final = 5.0  # minimum z statistic of that correlation: 1 in 2 million by chance
+CODE_SPAN: Final = 126  # sessions before and after the day on which groups were drawn up
 REDRAWN: Final = 0.04
 """Minimum rise, after that day, of the share of the variance of daily returns that groups explain."""
 _FEWEST: Final = 20
 
-EVENT_SPANS: Final = (21, 63)
-"""Sessions after an event: a firm leaves or joins a list of members."""
+EVENT_SPANS: Final = (21, 63)  # sessions after an event: a firm leaves or joins a list of members
 EVENT_RETURN: Final = 0.07
 """Minimum |mean| of the return after an event beyond that of the other firms. Firms that an honest index
 deletes lose about 5% around the announcement, and regain it afterwards (Chen, Noronha and Singal 2004)."""
@@ -65,8 +59,7 @@ _LARGEST: Final = 2.0
 EARLY_SESSIONS: Final = 21
 """Membership more than this many sessions before a firm's first price shows hindsight."""
 EARLY_FIRMS: Final = 2
-EARLY_SHARE: Final = 0.05
-"""Up to this many firms (or this share) may be explained by gaps in the prices."""
+EARLY_SHARE: Final = 0.05  # up to this many firms (or this share) may be explained by gaps in the prices
 TURNOVER: Final = 0.02
 """Lower bound on the share of members that an index replaces per year; broad indices replace 3% to 10%."""
 EXPECTED: Final = 3.0
@@ -80,8 +73,7 @@ failure."""
 SURVIVAL_CHANCE: Final = 0.01
 """Probability of so few leavers, if their number is a Poisson variable, below which the check warns: none
 where 5 are expected, or 2 where 10 are."""
-FEW: Final = 0.2
-"""Maximum share of the expected leavers, because the rate itself differs between markets."""
+FEW: Final = 0.2  # maximum share of the expected leavers, because the rate itself differs between markets
 
 
 class SpanIc(NamedTuple):
@@ -220,12 +212,8 @@ def _groups(data: Delivery, total_N: FloatArray) -> Iterator[Finding]:
             "returns over the whole sample, and industries explain at most half. The codes were probably "
             "made from these returns: use a classification with the dates on which it was published."
         )
-        yield Finding(
-            "share of total returns that groups explain",
-            "fail" if share >= EXPLAINED else "pass",
-            sentence,
-            share,
-            EXPLAINED,
+        yield judged_by(
+            "share of total returns that groups explain", share >= EXPLAINED, sentence, share, EXPLAINED
         )
 
 
@@ -261,12 +249,13 @@ def _redrawn(data: Delivery) -> Iterator[Finding]:
         "explain the past at least as well: ask for the day on which they were published, or compare with an "
         "earlier delivery (audit --vintage)."
     )
-    yield Finding(
+    yield judged_by(
         "share of daily returns that groups explain after the day they were drawn up, less before",
-        "warn" if more >= REDRAWN and z >= CODE_DEVIATIONS else "pass",
+        more >= REDRAWN and z >= CODE_DEVIATIONS,
         sentence,
         more,
         REDRAWN,
+        "warn",
     )
 
 
@@ -296,9 +285,9 @@ def _tickers(total_N: FloatArray) -> Iterator[Finding]:
         f"sample is {correlation:+.2f} over {len(known)} firms. The names were probably given after sorting "
         "by performance: a model that sees firms in this order can learn it."
     )
-    yield Finding(
+    yield judged_by(
         "rank correlation of the tickers' order with total returns",
-        "fail" if abs(correlation) >= ORDER and z >= CODE_DEVIATIONS else "pass",
+        abs(correlation) >= ORDER and z >= CODE_DEVIATIONS,
         sentence,
         correlation,
         ORDER,

@@ -37,17 +37,13 @@ from backtest.look_ahead.returns import LAGS, MIN_FIRMS, make_profiles, sample_d
 from features.arrays import BoolArray, Float32Array, FloatArray
 from features.panel.derived import daily_return
 
-NEAR: Final = 3
-"""Largest lead at which single firms and dates are looked at."""
+NEAR: Final = 3  # largest lead at which single firms and dates are looked at
 FIRM: Final = 0.40
 """Minimum |correlation| of a firm's news with the next sessions, for at least two firms (three with volume).
 Honest inputs reach 0.34 (a flag, with the size of the return), and less than 0.20 with the return itself."""
-LONE_FIRM: Final = 0.60
-"""The same for one firm alone, with the return."""
-PART: Final = 0.55
-"""The same within a quarter or an eighth of the sample; honest inputs reach 0.43."""
-PART_DEVIATIONS: Final = 6.0
-"""Minimum z statistic of each of several firms within a part."""
+LONE_FIRM: Final = 0.60  # the same for one firm alone, with the return
+PART: Final = 0.55  # the same within a quarter or an eighth of the sample; honest inputs reach 0.43
+PART_DEVIATIONS: Final = 6.0  # minimum z statistic of each of several firms within a part
 DATE: Final = 0.60
 DATE_SHARE: Final = {"the return": 0.02, "the size of the return": 0.02, "the volume": 0.06}
 """Minimum share of dates with an |IC| above `DATE`. It is at most 1.4% for honest inputs, and then just as
@@ -56,8 +52,7 @@ exchange whose volumes are counted otherwise for some days."""
 DATE_RATIO: Final = 4.0
 DATES: Final = 8
 """Minimum number of such dates. An input with news on few dates has too few of them to judge."""
-DATE_DEVIATIONS: Final = 3.5
-"""Minimum z of the IC of a date: with 20 firms an IC of 0.6 is chance."""
+DATE_DEVIATIONS: Final = 3.5  # minimum z of the IC of a date: with 20 firms an IC of 0.6 is chance
 POOLED: Final = {"the return": 0.12, "the size of the return": 0.12, "the volume": 0.30}
 """Minimum |mean correlation| over all firms at one lead. Honest inputs reach 0.03 with the return, 0.05 with
 its size and 0.16 with volume, which weeks and expiries make predictable."""
@@ -71,10 +66,8 @@ firms by size."""
 SUM: Final = 0.20
 """Minimum |correlation| with the sum of the returns of the next 5 or 21 sessions; honest inputs stay below
 0.10."""
-SUM_DEVIATIONS: Final = 6.0
-"""Minimum z statistic of these two sums, which are few looks for an input."""
-SUSPECT: Final = 0.05
-"""Mean correlation with the next session's return above which an input is suspect."""
+SUM_DEVIATIONS: Final = 6.0  # minimum z statistic of these two sums, which are few looks for an input
+SUSPECT: Final = 0.05  # mean correlation with the next session's return above which an input is suspect
 DEVIATIONS: Final = 8.0
 """Minimum z statistic of every other alarm. About a million correlations are looked at, and returns have fat
 tails."""

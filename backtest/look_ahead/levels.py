@@ -24,8 +24,7 @@ _EQUAL: Final = 1e-6  # relative
 _MIN_EQUAL, _EQUAL_SHARE = 20, 0.001
 _DATES: Final = 60  # dates whose ranks are compared
 _LATER, _EARLIER = (1, 2, 3, 5), (0, 1, 2)  # sessions after and before the signal's date
-CLOSE: Final = 0.98
-"""Mean rank correlation over firms from which a signal counts as equal to a series."""
+CLOSE: Final = 0.98  # mean rank correlation over firms from which a signal counts as equal to a series
 NEARER: Final = 0.25
 """The correlation with a later value must be this much nearer to 1: its distance from 1 is below this
 fraction of the distance for values up to t. A slow series resembles its own next value, but only an early
@@ -40,12 +39,6 @@ def equal_to_later_return(signal_TN: FloatArray, index_TN: FloatArray, rows_D: I
 
     Returns over 1 to 21 sessions from the close of t or of t+1 are compared, simple ones and logarithms, with
     either sign, to six digits.
-
-    Parameters
-    ----------
-    signal_TN : signal.
-    index_TN : total return index.
-    rows_D : sampled dates of the signal.
     """
     name = "equal to a later return"
     signal_DN = signal_TN[rows_D]
@@ -73,22 +66,12 @@ def equal_to_later_return(signal_TN: FloatArray, index_TN: FloatArray, rows_D: I
 
 @dataclass(frozen=True, eq=False)
 class KnownValues:
-    """Values that a signal may equal, ranked within the date on the dates of the signal.
+    """Values that a signal may equal, by name, ranked within the date on the dates of the signal."""
 
-    Attributes
-    ----------
-    daily
-        Name -> values that are known at the close of t and say nothing of other sessions, such as prices.
-    looking_back
-        Name -> values that look back: at t+1 they may hold only what was known at t, so that only the value
-        at t is compared.
-    restated
-        Name -> values of t that were made with events after t.
-    """
-
-    daily: Mapping[str, AnyFloatArray]
+    daily: Mapping[str, AnyFloatArray]  # known at the close of t and about no other session, such as prices
+    # at t+1 these may hold only what was known at t, so that only the value at t is compared
     looking_back: Mapping[str, AnyFloatArray] = field(default_factory=dict)
-    restated: Mapping[str, AnyFloatArray] = field(default_factory=dict)
+    restated: Mapping[str, AnyFloatArray] = field(default_factory=dict)  # of t, made with events after t
     _ranked: dict[bytes, list[tuple[str, bool, Float32Array]]] = field(default_factory=dict)
 
     def on(self, rows_D: IntArray) -> list[tuple[str, bool, Float32Array]]:
@@ -180,13 +163,7 @@ def _rank_correlation(x_DN: Float32Array, y_DN: Float32Array) -> float:
 
 
 def static_signal(signal_TN: FloatArray, return_TN: FloatArray) -> Finding:
-    """Check that a signal that never changes does not know the firms' mean returns.
-
-    Parameters
-    ----------
-    signal_TN : signal.
-    return_TN : returns of single sessions; row t is the return from t-1 to t.
-    """
+    """Check that a signal that never changes does not know the firms' mean returns."""
     name = "constant per firm"
     rows_D = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
     signal_DN = signal_TN[rows_D]

@@ -25,10 +25,8 @@ _COMMON = 0.9
 _STRAIGHT = 1e-3
 """Change of the slope, relative to the mean slope, below which a line is straight: files are rounded."""
 _PIECE = 128
-LEADS: Final = 252
-"""Largest lead in sessions."""
-_FIRMS: Final = 160
-"""Firms whose leads up to a year are looked at; only their mean counts."""
+LEADS: Final = 252  # largest lead in sessions
+_FIRMS: Final = 160  # firms whose leads up to a year are looked at; only their mean counts
 _FEWEST: Final = 40
 _FEWEST_FIRMS: Final = 15
 
@@ -112,18 +110,8 @@ def kinks(x_TN: FloatArray) -> FloatArray:
 def news(x_TN: FloatArray, lags: int) -> FloatArray:
     """Return what a firm's own past does not say: the residual of a regression on the last ``lags`` values.
 
-    Parameters
-    ----------
-    x_TN
-        Values; NaN = not known.
-    lags
-        Number of earlier values.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        Residuals, clipped (`clipped`); 0 where a value of the regression is unknown, and for firms without
-        news: a series that is a smooth curve of time.
+    Residuals are clipped (`clipped`); 0 where a value of the regression is unknown (NaN), and for firms
+    without news: a series that is a smooth curve of time.
     """
     T, N = x_TN.shape
     out_TN = np.full((T, N), np.nan)
@@ -179,12 +167,8 @@ def lead_correlations(x_TN: FloatArray, y_TN: FloatArray, lead: int) -> FloatArr
 def correlations(sums_N5: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Correlation per firm of two arrays of news, and its |z| under no dependence.
 
-    Both are 0 for a firm with fewer than 40 effective observations.
-
-    Parameters
-    ----------
-    sums_N5
-        For each firm: pairs, x y, x^2, y^2 and x^4 (`features.arithmetic.kernels.sums_by_firm`).
+    Both are 0 for a firm with fewer than 40 effective observations. ``sums_N5`` holds pairs, x y, x^2, y^2
+    and x^4 (`features.arithmetic.kernels.sums_by_firm`).
     """
     pairs_N, product_N, x_N, y_N, fourth_N = sums_N5.T
     size_N = np.sqrt(x_N * y_N)

@@ -42,14 +42,7 @@ def replace_future(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.Data
     - Gaps: a random half.
     - Flags of quality rules: those of later rows are left out. A flag decides what an earlier row earned.
 
-    Parameters
-    ----------
-    tables
-        Lake tables. ``prices`` is required; tables without a noise function are left out.
-    day
-        Last day that is not changed.
-    seed
-        Seed of the noise.
+    ``day`` is the last one that is not changed. ``prices`` are required; other tables are left out.
     """
     rng = np.random.default_rng(seed)
     ticker = new_ticker(tables)

@@ -25,24 +25,20 @@ import numpy as np
 from backtest.look_ahead.finding import Finding, Verdict
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
 
-MIN_FIRMS: Final = 10
-"""Fewest firms of a date that is used."""
+MIN_FIRMS: Final = 10  # fewest firms of a date that is used
 
 _BLOCKS: Final = 20  # a long signal is sampled in blocks of consecutive dates, so that weekdays are even
 _LONGEST, _SHORTEST = 40, 15  # dates of a block
 _CELLS: Final = 400_000  # sampled cells from which blocks are shorter: broad markets need fewer dates
-CEILING: Final = 0.15
-"""Mean IC with the return of one session above which a signal is not believed."""
+CEILING: Final = 0.15  # mean IC with the return of one session above which a signal is not believed
 
-REMARKABLE: Final = 0.10
-"""Mean IC with the return of one session above which a person should look."""
+REMARKABLE: Final = 0.10  # mean IC with the return of one session above which a person should look
 
 _ERRORS = 4.0  # standard errors that an estimate must lie above the ceiling
 _HONEST_DEVIATION = 0.15  # of the daily ICs of factor-like signals; guards small samples
 
 _CLIP = 6.0  # mean absolute deviations; one wrong price must not decide a correlation
-LAGS: Final = range(-20, 26)
-"""Sessions before and after a signal's date."""
+LAGS: Final = range(-20, 26)  # sessions before and after a signal's date
 
 HORIZONS: Final = (2, 5, 10, 21)
 _GROUP_LAGS = (1, 2, 3)
@@ -59,17 +55,10 @@ _MIN_USUAL = 20  # firms that are compared with each other
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standardised:
-    """Values in units of their date's mean absolute deviation, clipped; 0 where unknown.
-
-    Attributes
-    ----------
-    value_DN : ndarray of float32
-    known_DN : ndarray of float32
-        1 where the value is known, 0 elsewhere.
-    """
+    """Values in units of their date's mean absolute deviation, clipped; 0 where unknown."""
 
     value_DN: Float32Array
-    known_DN: Float32Array
+    known_DN: Float32Array  # 1 where the value is known, 0 elsewhere
 
     def of(self, firms_N: IntArray) -> Standardised:
         """Return some columns."""
@@ -88,11 +77,7 @@ class Standardised:
 def session_returns(index_TN: FloatArray, traded_TN: BoolArray | None = None) -> FloatArray:
     """Returns of single sessions: row t from the close of t-1 to that of t; NaN: unknown.
 
-    Parameters
-    ----------
-    index_TN : total return index, carried over sessions without a price.
-    traded_TN : True where a firm has a price; only returns between two prices are then known. None: a carried
-        price earns 0.
+    With ``traded_TN``, only returns between two prices are known; else a carried price earns 0.
     """
     out_TN = np.full(index_TN.shape, np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -137,10 +122,7 @@ def standardise(x_DN: FloatArray) -> Standardised:
 def correlations(x: Standardised, y: Standardised, axis: int = 1) -> FloatArray:
     """Correlation per date (``axis=1``) or per firm (``axis=0``) over the cells where both are known.
 
-    Returns
-    -------
-    ndarray of shape (D,) or (N,)
-        NaN with fewer than `MIN_FIRMS` cells, or if one side is constant.
+    NaN with fewer than `MIN_FIRMS` cells, or if one side is constant.
     """
     paths = "dn,dn->d" if axis == 1 else "dn,dn->n"
 
@@ -178,17 +160,8 @@ def ceiling(horizon: int) -> float:
 def lower_bound(ic_D: FloatArray, overlap: int = 1) -> float:
     """Size that the mean of daily ICs has at least: ``|mean|`` less four standard errors.
 
-    Parameters
-    ----------
-    ic_D
-        Daily ICs; NaN is left out.
-    overlap
-        Number of consecutive dates whose returns overlap, which have that many times fewer independent ICs.
-
-    Returns
-    -------
-    float
-        Negative if the mean may be zero; NaN without a date.
+    Negative if the mean may be zero; NaN without a date. The returns of ``overlap`` consecutive dates share
+    sessions, so there are that many times fewer independent ICs.
     """
     known = ic_D[~np.isnan(ic_D)]
     if not len(known):
@@ -206,42 +179,20 @@ def mean_of(ic_D: FloatArray) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profiles:
-    """Daily correlations of a signal with returns around its dates.
-
-    Attributes
-    ----------
-    rows_D
-        Sessions of the sampled dates.
-    level, change
-        The standardised signal, and its change since its previous date, on these dates.
-    returns
-        Standardised returns of single sessions, on all sessions.
-    level_KD, change_KD
-        Correlations of the signal, and of its change, with the returns at `LAGS`.
-    level_size_KD, change_size_KD
-        The same with the sizes of the returns.
-    """
+    """Daily correlations of a signal with returns around its dates."""
 
     rows_D: IntArray
-    level: Standardised
+    level: Standardised  # the signal, and its change since its previous date, on these dates
     change: Standardised
-    returns: Standardised
-    level_KD: FloatArray
+    returns: Standardised  # on all sessions
+    level_KD: FloatArray  # correlations of the signal, and of its change, with the returns at `LAGS`
     change_KD: FloatArray
-    level_size_KD: FloatArray
+    level_size_KD: FloatArray  # the same with the sizes of the returns
     change_size_KD: FloatArray
 
 
 def make_profiles(signal_TN: FloatArray, returns: Standardised) -> Profiles:
-    """Compute the profiles of a signal.
-
-    Parameters
-    ----------
-    signal_TN
-        The signal, known at the close of t as its owner says; NaN where there is none.
-    returns
-        `standardise` of the returns of single sessions: row t is the return from t-1 to t.
-    """
+    """Compute the profiles of a signal."""
     rows_D = sample_dates(signal_TN)
     dates = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
     before_D = dates[np.maximum(np.searchsorted(dates, rows_D) - 1, 0)]  # the first date has none before it
@@ -299,16 +250,9 @@ def highest(
 ) -> Finding | None:
     """Find the IC that exceeds its ceiling most; None if none is known.
 
-    It fails above the ceiling of honest signals, and is a warning where few of them are.
-
-    Parameters
-    ----------
-    check
-        Name of the question.
-    ics
-        ICs as `judged` returns them.
-    say
-        Makes a sentence of the mean IC and of what it is with; ``judgement`` of the verdict follows it.
+    It fails above the ceiling of honest signals, and is a warning where few of them are. The ICs are as
+    `judged` returns them; ``say`` makes a sentence of the mean IC and of what it is with, which the
+    ``judgement`` of the verdict follows.
     """
     above, value, words = max(
         (one for one in ics if np.isfinite(one[0])), key=lambda one: one[0], default=(np.nan, np.nan, "")

@@ -19,8 +19,7 @@ EARLY_DAYS: Final = 2
 fastest US firms take about a week, and 10-Q and 10-K filings are due after 40 to 90 days."""
 EARLY_SHARE: Final = 0.02
 """Minimum share of statements that are known sooner, for a failure; single ones are errors of a vendor."""
-SHORT_LAG_DAYS: Final = 40
-"""The shortest deadline of a 10-Q; an assumed lag below it is too short."""
+SHORT_LAG_DAYS: Final = 40  # the shortest deadline of a 10-Q; an assumed lag below it is too short
 AMENDED: Final = 5
 """Minimum number of amended statements, without any changed value, for a warning. About half of all
 amendments change no number, so that 5 in a row have a chance of 1 in 30; but the values cannot tell an
@@ -28,10 +27,8 @@ amendment that changed nothing from an original that was overwritten."""
 REPEATED: Final = 300
 """Minimum number of values repeated by later filings, without any changed value, for a failure. A few percent
 of US comparatives differ, so the probability that none of 300 differs is below 1 in 1,000."""
-COLLIDING_SHARE: Final = 0.01
-"""Minimum share of rows with several versions at one known_at for a failure."""
-TWICE_DATED_SHARE: Final = 0.01
-"""Share of filings with several dates, above which the check fails."""
+COLLIDING_SHARE: Final = 0.01  # minimum share of rows with several versions at one known_at for a failure
+TWICE_DATED_SHARE: Final = 0.01  # share of filings with several dates, above which the check fails
 ENOUGH: Final = 200
 """Minimum number of statements (firm and period) for a warning if none is restated; about 1 in 20 is."""
 
@@ -75,7 +72,8 @@ def _colliding(data: Delivery, table: pl.DataFrame) -> Iterator[Finding]:
 
 def _twice_dated(table: pl.DataFrame) -> Iterator[Finding]:
     """Filings with several dates, although a filing is published only once."""
-    filings = table.drop_nulls("filing_id").group_by("ticker", "filing_id").agg(pl.col("known_at").n_unique())
+    by = table.drop_nulls("filing_id").group_by("ticker", "filing_id", maintain_order=True)
+    filings = by.agg(pl.col("known_at").n_unique())
     if filings.is_empty():
         return
     twice = filings.filter(pl.col("known_at") > 1)
@@ -121,7 +119,7 @@ def _overwritten(table: pl.DataFrame) -> Iterator[Finding]:
 def _early(table: pl.DataFrame) -> Iterator[Finding]:
     """Statements known at the end of their period, and assumed lags."""
     lag = (pl.col("known_at") - pl.col("period_end")).dt.total_days()
-    first = table.group_by(_PERIOD).agg(lag.min().alias("lag"), pl.col("assumed").any())
+    first = table.group_by(_PERIOD, maintain_order=True).agg(lag.min().alias("lag"), pl.col("assumed").any())
     soon = first.filter(pl.col("lag") <= EARLY_DAYS)
     share = soon.height / first.height
     if soon.height > AMENDED and share >= EARLY_SHARE:

@@ -20,12 +20,9 @@ from backtest.look_ahead.finding import Result, answer, skipped
 FIRM_SHARE: Final = 0.02
 """Minimum share of a column's firms whose history was rewritten, for a failure. Fewer are corrections of
 single errors, which every vendor makes, and a warning."""
-ROW_SHARE: Final = 0.002
-"""Minimum share of a column's rows, likewise."""
-FEW: Final = 3
-"""Up to this many rows are never more than a warning."""
-RELATIVE: Final = 1e-6
-"""Files are rounded, and float32 has seven digits."""
+ROW_SHARE: Final = 0.002  # minimum share of a column's rows, likewise
+FEW: Final = 3  # up to this many rows are never more than a warning
+RELATIVE: Final = 1e-6  # files are rounded, and float32 has seven digits
 ANNOUNCED: Final = 3e-3
 """Relative tolerance within which a price differs from the earlier one by the splits recorded since."""
 _PRICES: Final = ("close", "open", "high", "low", "volume")
@@ -71,21 +68,11 @@ def check(data: Delivery) -> Result:
 def compare_vintages(
     older: Mapping[str, pl.DataFrame], newer: Mapping[str, pl.DataFrame], through: dt.date | None = None
 ) -> Result:
-    """Compare two deliveries of the same tables up to the last day of the earlier one.
+    """Compare two deliveries of the same lake tables up to the last day of the earlier one, or another day.
 
-    Parameters
-    ----------
-    older, newer
-        Lake tables of the two deliveries. Tables that only one of them has are left out; the later one must
-        have prices.
-    through
-        Last day that is compared; None for the last one of the earlier delivery.
-
-    Returns
-    -------
-    Result
-        ``fail`` if more than a few rows were rewritten, added or withdrawn; ``warn`` for single ones. A price
-        that differs by exactly the splits recorded since is told apart: it is announced.
+    Tables that only one of them has are left out; the later one must have prices. ``fail`` if more than a few
+    rows were rewritten, added or withdrawn; ``warn`` for single ones. A price that differs by exactly the
+    splits recorded since is told apart: it is announced.
     """
     through = through or _last_day(older)
     found = [

@@ -10,8 +10,7 @@ from typing import Final
 
 import polars as pl
 
-_UNRELATED: Final = 1.0 / 3.0
-"""Mean absolute difference of two independent ranks that are uniform on [0, 1]."""
+_UNRELATED: Final = 1.0 / 3.0  # mean absolute difference of two independent ranks that are uniform on [0, 1]
 
 
 def mean_dispersion(signals: pl.DataFrame) -> pl.DataFrame:

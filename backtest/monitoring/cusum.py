@@ -18,59 +18,38 @@ from backtest.inference.means import newey_west_error, newey_west_lags
 from features.arithmetic.parallel import one_blas_thread
 from features.arrays import BoolArray, FloatArray, require_shape
 
-_STATES: Final = 120
-"""States of the Markov chain; with 60 the probabilities differ by less than 0.001."""
-_NODES: Final = 9
-"""Points of the Gauss-Hermite rule over the error of the reference's mean."""
+_STATES: Final = 120  # states of the Markov chain; with 60 the probabilities differ by less than 0.001
+_NODES: Final = 9  # points of the Gauss-Hermite rule over the error of the reference's mean
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """The distribution of a daily series while nothing is wrong.
-
-    Attributes
-    ----------
-    mean : float
-        Mean, in the unit of the series.
-    std : float
-        Standard deviation that a sum of n values divided by ``sqrt(n)`` has: for dependent values, the root
-        of the long-run variance. In the unit of the series, above 0.
-    n : int
-        Number of values that the mean was estimated from.
-    """
+class SkillReference:
+    """The distribution of a daily series while nothing is wrong, in its unit."""
 
     mean: float
+    # of a sum of n values divided by ``sqrt(n)``: for dependent values, the root of the long-run variance
     std: float
-    n: int
+    n: int  # number of values that the mean was estimated from
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0 and self.n >= 2):
-            msg = (
+            raise ValueError(
                 f"A reference has mean {self.mean}, standard deviation {self.std} and {self.n} values; it "
                 "needs finite ones, a positive deviation, and at least 2 values."
             )
-            raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cusum:
-    """A CUSUM by session.
+    """A CUSUM by session."""
 
-    Attributes
-    ----------
-    sum_T : ndarray of shape (T,)
-        The sum after the session, from 0 to the limit.
-    alarm_T : ndarray of bool, shape (T,)
-        Whether the alarm stands after the session.
-    """
-
-    sum_T: FloatArray
-    alarm_T: BoolArray
+    sum_T: FloatArray  # the sum after the session, from 0 to the limit
+    alarm_T: BoolArray  # whether the alarm stands after the session
 
 
 def lower_cusum(
     x_T: FloatArray,
-    reference: Reference,
+    reference: SkillReference,
     *,
     slack: float,
     limit: float,
@@ -86,19 +65,14 @@ def lower_cusum(
 
     Parameters
     ----------
-    x_T : ndarray of shape (T,)
+    x_T
         The series, such as the daily rank IC. NaN leaves S unchanged.
-    reference : Reference
+    reference
         Mean and standard deviation while nothing is wrong.
-    slack, limit : float
+    slack, limit
         k and h in standard deviations, positive.
-    replaced_T : ndarray of bool, shape (T,), optional
+    replaced_T
         Whether a new model made the value of the session, and an older one that of the session before.
-
-    Returns
-    -------
-    Cusum
-        Row t uses rows up to t only.
 
     Raises
     ------
@@ -107,11 +81,9 @@ def lower_cusum(
     """
     for name, value in (("slack", slack), ("limit", limit)):
         if not (value > 0 and math.isfinite(value)):
-            msg = f"The CUSUM's {name} is {value}; it must be positive."
-            raise ValueError(msg)
+            raise ValueError(f"The CUSUM's {name} is {value}; it must be positive.")
     if np.isinf(x_T).any():
-        msg = "A value of the series is infinite; use NaN for an unknown value."
-        raise ValueError(msg)
+        raise ValueError("A value of the series is infinite; use NaN for an unknown value.")
     if replaced_T is None:
         replaced_T = np.zeros(len(x_T), dtype=bool)
     require_shape("the replacements", replaced_T, x_T.shape)
@@ -131,22 +103,9 @@ def lower_cusum(
 def alarm_probability(slack: float, limit: float, *, sessions: int, shift: float = 0.0) -> float:
     """Probability that the CUSUM reaches its limit within some sessions.
 
-    For independent normal values whose mean is ``shift`` standard deviations below the reference. S is
-    approximated by a Markov chain on 120 intervals from 0 to the limit (Brook and Evans 1972).
-
-    Parameters
-    ----------
-    slack, limit : float
-        k and h in standard deviations, positive.
-    sessions : int
-        Number of values.
-    shift : float
-        Standard deviations by which the mean is below that of the reference.
-
-    Returns
-    -------
-    float
-        From 0 to 1.
+    For independent normal values whose mean is ``shift`` standard deviations below the reference; slack and
+    limit are k and h of `lower_cusum`. S is approximated by a Markov chain on 120 intervals from 0 to the
+    limit (Brook and Evans 1972).
     """
     chain_SS = _chain(slack, limit, shift)
     return 1.0 - float(np.linalg.matrix_power(chain_SS, sessions)[0].sum())
@@ -163,25 +122,18 @@ def mean_delay(slack: float, limit: float, *, shift: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def limit_for(slack: float, false_alarms: float, *, sessions: int, n: int | None = None) -> float:
-    """Limit that an undisturbed series reaches with a given probability.
+    """Limit h, in standard deviations, that an undisturbed series reaches with a given probability.
 
     Parameters
     ----------
-    slack : float
+    slack
         k in standard deviations, positive.
-    false_alarms : float
-        Probability of an alarm within ``sessions``, between 0 and 1.
-    sessions : int
-        Number of values.
-    n : int or None
+    false_alarms
+        The probability, between 0 and 1.
+    n
         Number of values that the reference's mean was estimated from. Its error, normal with deviation
         ``1 / sqrt(n)``, moves every later value alike; the probability is the mean over it. None: the mean
         is known.
-
-    Returns
-    -------
-    float
-        h in standard deviations.
 
     Raises
     ------
@@ -189,8 +141,9 @@ def limit_for(slack: float, false_alarms: float, *, sessions: int, n: int | None
         If the slack is not positive, or the probability is not between 0 and 1.
     """
     if not (slack > 0 and 0 < false_alarms < 1):
-        msg = f"The slack is {slack} and the probability {false_alarms}; use a positive slack and (0, 1)."
-        raise ValueError(msg)
+        raise ValueError(
+            f"The slack is {slack} and the probability {false_alarms}; use a positive slack and (0, 1)."
+        )
     nodes, weights = np.polynomial.hermite_e.hermegauss(1 if n is None else _NODES)
     weights = weights / weights.sum()
     shifts = np.zeros(1) if n is None else nodes / math.sqrt(n)
@@ -220,7 +173,7 @@ def _chain(slack: float, limit: float, shift: float) -> FloatArray:
     return chain_SS
 
 
-def reference_of(rank_ic_T: FloatArray, overlap: int) -> Reference | None:
+def reference_of(rank_ic_T: FloatArray, overlap: int) -> SkillReference | None:
     """Return mean and long-run standard deviation of daily rank ICs; None without variation.
 
     Neighbouring ICs are alike: skill changes slowly, and labels of several sessions overlap. The deviation is
@@ -232,4 +185,4 @@ def reference_of(rank_ic_T: FloatArray, overlap: int) -> Reference | None:
         return None
     lags = max(newey_west_lags(len(known_T)), 3 * (overlap - 1))
     std = newey_west_error(known_T, lags) * math.sqrt(len(known_T))
-    return Reference(float(known_T.mean()), std, len(known_T)) if std > 0 else None
+    return SkillReference(float(known_T.mean()), std, len(known_T)) if std > 0 else None

@@ -21,24 +21,15 @@ _MIN_BLOCKS: Final = 4
 _UNUSUAL: Final = 0.95
 """Quantile over the stretches. The largest would be that of one crisis, or of the first sessions, on which
 features with a long window are unknown."""
-_FLOOR: Final = 1e-4
-"""Smallest share of a bin: an empty bin would make the index infinite."""
+_FLOOR: Final = 1e-4  # smallest share of a bin: an empty bin would make the index infinite
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distribution:
-    """The distribution of a feature's values.
+    """The distribution of a feature's values."""
 
-    Attributes
-    ----------
-    points_Q : ndarray of shape (501,)
-        Quantiles of the known values at evenly spaced probabilities from 0 to 1; NaN without known values.
-    missing : float
-        Share of the values that are unknown.
-    """
-
-    points_Q: FloatArray
-    missing: float
+    points_Q: FloatArray  # quantiles of the known values at even probabilities from 0 to 1; NaN without any
+    missing: float  # share of the values that are unknown
 
     @property
     def edges_E(self) -> FloatArray:  # noqa: N802  # a shape suffix
@@ -50,8 +41,7 @@ class Distribution:
     def of(cls, x_M: AnyFloatArray) -> Distribution:
         """Measure values; NaN means unknown. ValueError if there is no value at all."""
         if not len(x_M):
-            msg = "A distribution needs at least one value; there is none."
-            raise ValueError(msg)
+            raise ValueError("A distribution needs at least one value; there is none.")
         known = x_M[~np.isnan(x_M)]
         missing = 1.0 - len(known) / len(x_M)
         if not len(known):
@@ -67,29 +57,12 @@ def bin_shares(x_M: AnyFloatArray, edges_E: FloatArray) -> FloatArray:
 
     Bin i holds values above edge i-1 up to edge i, both ends open at the outside.
 
-    Parameters
-    ----------
-    x_M : ndarray of shape (M,)
-        Values; NaN means unknown.
-    edges_E : ndarray of shape (E,)
-        Ascending edges.
-
-    Returns
-    -------
-    ndarray of shape (E + 2,)
-        Shares that sum to 1.
-
-    Raises
-    ------
-    ValueError
-        If there is no value, or the edges do not ascend.
+    Raises ValueError if there is no value, or the edges do not ascend.
     """
     if not len(x_M):
-        msg = "Shares need at least one value; there is none."
-        raise ValueError(msg)
+        raise ValueError("Shares need at least one value; there is none.")
     if np.any(np.diff(edges_E) <= 0):
-        msg = f"The edges {edges_E} do not ascend; give each once, in order."
-        raise ValueError(msg)
+        raise ValueError(f"The edges {edges_E} do not ascend; give each once, in order.")
     unknown_M = np.isnan(x_M)
     bin_M = np.where(unknown_M, len(edges_E) + 1, np.searchsorted(edges_E, x_M, side="left"))
     shares_B: FloatArray = np.bincount(bin_M, minlength=len(edges_E) + 2) / len(x_M)
@@ -102,23 +75,15 @@ def stability_index(expected_B: FloatArray, actual_B: FloatArray) -> float:
     Shares below 0.0001 count as 0.0001. It is the sum of both Kullback-Leibler divergences (Jeffreys 1946;
     Siddiqi 2006). For equal distributions and independent values it is about ``(B - 1)(1/n + 1/m)``.
 
-    Returns
-    -------
-    float
-        At least 0; 0 for equal shares.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ, or shares do not sum to 1.
+    Raises ValueError if the shapes differ, or shares do not sum to 1.
     """
     if expected_B.shape != actual_B.shape:
-        msg = f"There are {len(expected_B)} expected and {len(actual_B)} actual shares; use the same bins."
-        raise ValueError(msg)
+        raise ValueError(
+            f"There are {len(expected_B)} expected and {len(actual_B)} actual shares; use the same bins."
+        )
     for name, shares_B in (("expected", expected_B), ("actual", actual_B)):
         if not (np.all(shares_B >= 0) and math.isclose(shares_B.sum(), 1.0, abs_tol=1e-9)):
-            msg = f"The {name} shares sum to {shares_B.sum()}; they must be shares of a whole."
-            raise ValueError(msg)
+            raise ValueError(f"The {name} shares sum to {shares_B.sum()}; they must be shares of a whole.")
     e_B, a_B = np.maximum(expected_B, _FLOOR), np.maximum(actual_B, _FLOOR)
     return float(np.sum((a_B - e_B) * np.log(a_B / e_B)))
 
@@ -128,11 +93,7 @@ def ks_distance(x: FloatArray, y: FloatArray) -> float:
 
     ``sup_v |F_x(v) - F_y(v)|`` (`scipy.stats.ks_2samp`). Its p-value is not used: firms of one date move
     together and features of neighbouring sessions share data, so that values are far from independent.
-
-    Returns
-    -------
-    float
-        From 0 to 1; NaN if either has no known value.
+    NaN if either has no known value.
     """
     from scipy.stats import ks_2samp  # imported here because the import takes half a second
 

@@ -52,11 +52,8 @@ def record_attention(module: Forecaster, batch: Batch) -> AttentionRecord:
 def record_gradients(module: Forecaster, batch: Batch, target: int) -> AttentionRecord:
     """Multiply every weight by the derivative of one firm's forecast with respect to it.
 
-    Returns
-    -------
-    AttentionRecord
-        ``A * dy/dA`` in the place of the weights ``A``; in the unit of the forecast. A weight that the
-        forecast does not depend on has 0.
+    ``A * dy/dA`` stands in the place of the weights ``A``, in the unit of the forecast; 0 for a weight that
+    the forecast does not depend on.
     """
     with torch.enable_grad():
         y_N, weights = _forecast(module, batch)
@@ -224,8 +221,7 @@ def _gradients(
     return np.stack([of(record_gradients(module, batch, e), e) for e in targets_E.tolist()])
 
 
-RECENT = 3
-"""Number of newest days of the trait ``recent_days``."""
+RECENT = 3  # number of newest days of the trait ``recent_days``
 _DRAWS = 20
 
 
@@ -256,16 +252,13 @@ class DateAttention:
 def head_traits(dates: Iterable[DateAttention], seed: int = 0) -> list[dict[str, Any]]:
     """Describe every head of every layer by its traits, averaged over dates; a seed for all draws.
 
-    Returns
-    -------
-    list of dict
-        Rows of the table ``heads``: over (days or peers), layer and head (from 1), trait, value with its
-        interval, and null, the figure if the weights of every query were permuted among its keys (NaN if
-        there is no such null). Traits: ``own_group``, the share of the weight of peers on the target's group;
-        ``large_firms``, the mean size rank of the peers, weighted (1 is the largest firm and 0 the smallest);
-        ``no_peer``, the weight of the null key; ``recent_days``, that of the newest three days;
-        ``effective_firms`` and ``effective_days``, ``exp(entropy)`` of the weights, the number of equal
-        weights that would be as concentrated.
+    Rows of the table ``heads``: over (days or peers), layer and head (from 1), trait, value with its
+    interval, and null, the figure if the weights of every query were permuted among its keys (NaN if there is
+    no such null). Traits: ``own_group``, the share of the weight of peers on the target's group;
+    ``large_firms``, the mean size rank of the peers, weighted (1 is the largest firm and 0 the smallest);
+    ``no_peer``, the weight of the null key; ``recent_days``, that of the newest three days;
+    ``effective_firms`` and ``effective_days``, ``exp(entropy)`` of the weights, the number of equal weights
+    that would be as concentrated.
     """
     found: dict[tuple[str, int, int, str], list[tuple[int, float, float]]] = {}
     for date in dates:
@@ -364,18 +357,9 @@ def day_profile(
 ) -> list[dict[str, Any]]:
     """Average the weight of each past day, over all dates and by the regime of that day.
 
-    Parameters
-    ----------
-    weights_EW
-        Weights of the days, oldest first.
-    volatility_T
-        Volatility of the market on each session; its terciles over the days of all windows are the regimes.
-
-    Returns
-    -------
-    list of dict
-        Rows of the table ``day_weights``: day (1 is the decision session), regime (of the past day itself,
-        one of `REGIMES`, or ``all``), weight with its interval, and null, equal weights.
+    Days of ``weights_EW`` are the oldest first. The regimes are terciles of the market's volatility over the
+    days of all windows. Rows of the table ``day_weights``: day (1 is the decision session), regime (of the
+    past day itself, one of `REGIMES`, or ``all``), weight with its interval, and null, equal weights.
     """
     window = weights_EW.shape[1]
     seen_T = np.zeros(len(volatility_T), dtype=np.bool_)

@@ -28,23 +28,10 @@ def evenly_spaced(sessions: IntArray, count: int) -> IntArray:
 def take_turns(tests: Sequence[IntArray], seeds: int, count: int) -> list[list[IntArray]]:
     """Divide ``count`` dates among the fitted models of all folds and seeds, so that every date counts once.
 
-    The dates are chosen in even steps from all test sessions together. Of the folds that test a date, and of
-    the seeds, the next one in turn explains it.
-
-    Parameters
-    ----------
-    tests
-        Test sessions of each fold. Combinatorial folds test a session several times.
-    seeds
-        K, the number of seeds of each fold.
-    count
-        Number of dates. With fewer test sessions, all of them are chosen.
-
-    Returns
-    -------
-    list of list of ndarray
-        For each fold and seed, its dates in ascending order. It has none if there are fewer dates than fitted
-        models.
+    The dates are chosen in even steps from the test sessions of all folds together; with fewer sessions, all
+    of them. Of the folds that test a date (combinatorial folds test it several times), and of the K seeds,
+    the next one in turn explains it. For each fold and seed, its dates ascend; none if there are fewer dates
+    than models.
 
     Examples
     --------
@@ -63,12 +50,7 @@ def stratified_sample(group_N: IntArray, count: int, rng: np.random.Generator) -
     """Draw ``count`` of N firms, each with the same probability, in proportion from every group.
 
     Systematic sampling from a list sorted by group, with firms in random order within a group: the number
-    drawn from a group of n firms is ``count n / N``, rounded up or down.
-
-    Returns
-    -------
-    ndarray
-        Positions of the drawn firms, ascending.
+    drawn from a group of n firms is ``count n / N``, rounded up or down. Positions of the firms, ascending.
     """
     n_firms = len(group_N)
     if count >= n_firms:

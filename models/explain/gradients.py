@@ -29,8 +29,7 @@ from models.explain.shapley import ShapleyValues
 Differentiable = Callable[[Batch], Tensor]
 """Maps a batch [B] to forecasts [B, N] through which gradients flow."""
 
-POINTS = 16
-"""Points of a path."""
+POINTS = 16  # points of a path
 
 
 def gradient_values(
@@ -45,25 +44,12 @@ def gradient_values(
 ) -> ShapleyValues:
     """Attribute forecasts of one date to players by integrated gradients.
 
-    Raises ValueError if a player is a market token.
+    R paths (``draws``) begin at other donors of the background each, with K points of a Gauss-Legendre
+    quadrature. The values are means over the draws with their standard errors, which are infinite for a
+    single draw. The base is the mean forecast from the donors' inputs; ``base + sum of values - forecast`` is
+    the error of the quadrature.
 
-    Parameters
-    ----------
-    players
-        P players; market tokens have no inputs and are refused.
-    background
-        Where the paths begin: donors of the same date, or of the training fold.
-    draws
-        R, number of paths, each from other donors.
-    points
-        K, points of the Gauss-Legendre quadrature of a path.
-
-    Returns
-    -------
-    ShapleyValues
-        Means over the draws with their standard errors, which are infinite for a single draw. The base is the
-        mean forecast from the donors' inputs. ``base + sum of values - forecast`` is the error of the
-        quadrature.
+    Raises ValueError if a player is a market token, which has no inputs.
     """
     if any(player.kind == "market" for player in players):
         raise ValueError("A market token has no inputs to differentiate; use the permutation engine.")
@@ -87,10 +73,7 @@ def path_contributions(
 ) -> tuple[FloatArray, FloatArray]:
     """Integrated gradients of all cells of windows, [E, N, W, C], and of characteristics, [E, N, F].
 
-    Parameters
-    ----------
-    start, end
-        One date each: the ends of the path, of which windows and characteristics differ.
+    ``start`` and ``end`` are one date each: the ends of the path, whose windows and characteristics differ.
     """
     node_K, weight_K = np.polynomial.legendre.leggauss(points)
     place_B = torch.as_tensor((node_K + 1.0) / 2.0, dtype=end.z_BNF.dtype, device=end.z_BNF.device)

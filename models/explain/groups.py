@@ -26,17 +26,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from features.arrays import FloatArray, IntArray
+from features.arrays import BoolArray, FloatArray, IntArray
+from features.information_coefficient import rank_ic_by_date
 from models.baselines.lightgbm import LightGBM
 from models.baselines.ridge import Ridge
 from models.batch import Batch, PanelTensors
-from models.explain.date_game import group_game
 from models.explain.design import stratified_sample
 from models.explain.gradients import Differentiable, gradient_values
 from models.explain.players import (
     Explainable,
     Player,
     PlayerConfig,
+    Unwrapped,
     absent_days,
     check_families,
     find_players,
@@ -44,8 +45,26 @@ from models.explain.players import (
     player_data,
     unwrap,
 )
-from models.explain.removal import REMOVALS, Removal, TrainingCells, donors, replacement, training_cells
-from models.explain.shapley import Draws, OnRound, Precision, ShapleyValues, relative_precision, sample
+from models.explain.removal import (
+    REMOVALS,
+    Removal,
+    Replacement,
+    TrainingCells,
+    donors,
+    group_game,
+    replacement,
+    training_cells,
+)
+from models.explain.shapley import (
+    Draws,
+    Game,
+    OnRound,
+    Precision,
+    ShapleyValues,
+    fixed,
+    relative_precision,
+    sample,
+)
 from models.forecaster import Forecaster
 from models.spec import require_choice
 
@@ -58,7 +77,7 @@ ENGINES = ("permutation", "linear", "tree", "integrated_gradients")
 
 @dataclass(frozen=True, slots=True)
 class GroupGameConfig:
-    """Options of :func:`explain_groups` and :func:`models.explain.skill.explain_skill`.
+    """Options of :func:`explain_groups` and :func:`models.explain.groups.explain_skill`.
 
     Attributes
     ----------
@@ -168,21 +187,18 @@ def explain_groups(
 
     The players depend on the model: day players need a day encoder, the peer player needs peers, and a plain
     function or a baseline has only families. The values of a date depend on that date, the model and the
-    seed, not on the other dates.
+    seed, not on the other dates. Lundberg and Lee (2017), "A unified approach to interpreting model
+    predictions"; Jullum, Redelmeier and Aas (2021), "groupShapley", for values of disjoint groups.
 
     Parameters
     ----------
     model
         A fitted model, a neural module in eval mode, or a function of a one-date batch.
-    data
-        The panel.
     sessions
         Session indices; each must have a firm in the universe.
     families
         Name of each family -> columns of its characteristics; every column belongs to exactly one family. An
         empty mapping means no family players, and requires a model with days or peers.
-    config
-        Options.
     train
         Training sessions of the model; needed by the removals ``train`` and ``conditional``.
 
@@ -191,11 +207,6 @@ def explain_groups(
     ValueError
         If families overlap or omit columns, a module is in training mode, ``sessions`` is empty, the model
         has no player, or the engine or the removal does not suit it.
-
-    Notes
-    -----
-    Lundberg and Lee (2017), "A unified approach to interpreting model predictions"; Jullum, Redelmeier
-    and Aas (2021), "groupShapley", for values of disjoint groups.
     """
     config = GroupGameConfig() if config is None else config
     if len(sessions) == 0:
@@ -239,26 +250,21 @@ def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it
     drawn: Draws | None = None,
     on_round: OnRound | None = None,
 ) -> GroupAttribution:
-    """Compute the values of some forecasts of a date.
-
-    Raises ValueError if the engine does not suit the model, the players or the removal.
+    """Compute the values of some forecasts of a date; the seed of the config is that of the draws themselves.
 
     Parameters
     ----------
-    model
-        As for :func:`explain_groups`.
-    batch, session
-        One date, and its session index.
-    config
-        Engine, removal, precision, and the seed of the draws themselves.
     cells
         Cells of the training fold; None for removal ``date``.
     forecast_N
         Forecasts of the complete model.
     drawn
         Draws of an earlier call with the same arguments, which are continued.
-    on_round
-        Called after each round of permutations.
+
+    Raises
+    ------
+    ValueError
+        If the engine does not suit the model, the players or the removal.
     """
     inner, precision = unwrap(model), config.sampling
     if config.engine == "permutation":
@@ -305,13 +311,8 @@ def mean_over_seeds(
 ) -> GroupAttribution:
     """Average the attributions of the same forecasts by several fitted models, as one of their mean forecast.
 
-    Parameters
-    ----------
-    parts
-        K attributions with the same players and forecasts.
-    scale
-        What the forecasts of each model are divided by first; None: nothing. The standard error of the mean
-        is ``sqrt(sum_k (e_k / scale_k)^2) / K``.
+    The forecasts of each of the K models are divided by its ``scale`` first, if there is one. The standard
+    error of the mean is ``sqrt(sum_k (e_k / scale_k)^2) / K``.
     """
     scale = [1.0] * len(parts) if scale is None else scale
 
@@ -361,25 +362,14 @@ def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)
     Exact is what permutations estimate for one feature each and the same background. A player's values are
     the sums over its columns. For a linear model, and for players of one column, they are the values of the
     player's own game. For trees and a family of several columns they are not: interactions of two columns are
-    shared between their families column by column.
+    shared between their families column by column. Without ``background_SF``, absent characteristics are
+    those of the other firms of the date: a firm's own cell is not part of its background.
 
     ``linear``: ``sum over the columns of w_c (z_c - mean background_c)``, by ``shap.LinearExplainer`` with an
     independent masker. ``tree``: by ``shap.TreeExplainer`` with interventional perturbation (Lundberg et al.
     2020, "From local explanations to global understanding with explainable AI for trees").
 
     Raises ValueError if the engine does not suit the model or the players.
-
-    Parameters
-    ----------
-    engine
-        ``linear`` or ``tree``.
-    z_NF
-        Characteristics of the firms of the date.
-    background_SF
-        What absent characteristics are replaced with. None: the other firms of the date; a firm's own cell is
-        then not part of its background.
-    players
-        P families of characteristics.
     """
     import shap
 
@@ -417,3 +407,94 @@ def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)
         base_E = (cells * base_E - of_firms_E) / (cells - 1)
     value_PE = np.stack([value_EF[:, list(player.members)].sum(axis=1) for player in players])
     return ShapleyValues(value_PE, base_E, np.zeros_like(value_PE))
+
+
+MIN_FIRMS = 3
+"""Fewest firms with a known target on a date: two have a rank correlation of 1 or -1 whatever happens."""
+
+
+REPLACEMENTS = 4  # replacements that a forecast without some inputs is averaged over
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SkillAttribution:
+    """Shapley values of the skill on D dates."""
+
+    players: tuple[Player, ...]  # P players
+    # session index of each date; dates with fewer than `MIN_FIRMS` known targets are left out
+    sessions_D: IntArray
+    # value of each player on each date. Values and base add up to the skill of the date
+    values_DP: FloatArray
+    base_D: FloatArray  # skill without any player
+    skill_D: FloatArray  # skill of the complete model
+
+
+def explain_skill(
+    model: Explainable,
+    data: PanelTensors,
+    sessions: IntArray,
+    families: Mapping[str, Sequence[int]],
+    config: GroupGameConfig | None = None,
+    *,
+    train: IntArray | None = None,
+    replacements: int = REPLACEMENTS,
+) -> SkillAttribution:
+    """Divide a model's skill among its inputs: which group carries the rank IC of some dates.
+
+    The game of a date pays the rank correlation of all its firms' forecasts and targets when only a coalition
+    of players takes part, 0 if all forecasts are equal. This is SAGE (Covert, Lundberg and Lee 2020,
+    "Understanding global feature contributions with additive importance measures"), with dates in place of
+    single predictions. A forecast without some inputs is the mean over ``replacements`` of them, before its
+    skill is measured: the skill of a mean of forecasts is not the mean of their skills. The values need the
+    targets of the dates, so they must not choose inputs or models on dates that are then used as a test.
+
+    Arguments and errors are those of :func:`explain_groups`, on sessions that the model was not trained on.
+    One permutation (the default) is enough: its noise averages out over dates, and the standard error over
+    dates contains it.
+    """
+    config = GroupGameConfig(permutations=1) if config is None else config
+    if len(sessions) == 0:
+        raise ValueError("sessions is empty; give at least one session with a firm in the universe.")
+    check_families(families, data.shape.n_characteristics)
+    first = data.batch(torch.tensor([int(sessions[0])]))
+    players = find_players(unwrap(model), first, families, config.players)
+    cells = None if train is None else training_cells(data, train, seed=config.seed)
+    kept, values, bases, skills = [], [], [], []
+    for session in sessions.tolist():
+        date_seed = int(np.random.default_rng((config.seed, session)).integers(2**32))
+        batch = data.batch(torch.tensor([session]))
+        background = replacement(config.removal, batch, cells, date_seed)
+        game = _skill_game(unwrap(model), batch, players, background, np.arange(replacements))
+        if game is None:
+            continue
+        found = sample(fixed(game), len(players), config.sampling, seed=date_seed).values()
+        kept.append(session)
+        values.append(found.values_PO[:, 0])
+        bases.append(float(found.base_O[0]))
+        skills.append(float(game(np.ones((1, len(players)), dtype=np.bool_))[0, 0]))
+    return SkillAttribution(
+        players=players,
+        sessions_D=np.asarray(kept, dtype=np.int64),
+        values_DP=np.asarray(values, dtype=np.float64).reshape(-1, len(players)),
+        base_D=np.asarray(bases, dtype=np.float64),
+        skill_D=np.asarray(skills, dtype=np.float64),
+    )
+
+
+def _skill_game(
+    model: Unwrapped, batch: Batch, players: tuple[Player, ...], background: Replacement, draw_K: IntArray
+) -> Game | None:
+    """Game that pays the skill of a date, [M, 1]; None if too few targets are known."""
+    y_N = batch.y_BN[0].double().cpu().numpy()
+    known_E = np.flatnonzero(np.isfinite(y_N))
+    if len(known_E) < MIN_FIRMS:
+        return None
+    forecasts = group_game(model, batch, players, known_E, background)
+
+    def payoff(keep_MP: BoolArray) -> FloatArray:
+        every_ME = forecasts(np.repeat(keep_MP, len(draw_K), axis=0), np.tile(draw_K, len(keep_MP)))
+        mean_ME = every_ME.reshape(len(keep_MP), len(draw_K), -1).mean(axis=1)
+        ic_M = rank_ic_by_date(mean_ME, np.repeat(y_N[None, known_E], len(mean_ME), axis=0))
+        return np.nan_to_num(ic_M)[:, None]  # equal forecasts rank nothing
+
+    return payoff

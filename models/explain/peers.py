@@ -102,17 +102,8 @@ def drawn_firms(mask_DN: BoolArray, config: PeerGameConfig) -> IntArray | None:
 
     They are drawn at random from the firms that are in the universe on at least half of the dates, and then
     from the others if these are too few. On a date on which a drawn firm is not in the universe, no other
-    firm takes its place.
-
-    Parameters
-    ----------
-    config
-        The number of firms, and the seed.
-
-    Returns
-    -------
-    ndarray or None
-        Panel columns, ascending. None if no date has more than ``max_firms`` firms: all are measured then.
+    firm takes its place. Panel columns, ascending; None if no date has more than ``max_firms`` firms: all are
+    measured then.
     """
     if mask_DN.sum(axis=1).max(initial=0) <= config.max_firms:
         return None
@@ -132,40 +123,29 @@ def explain_peers(
 ) -> tuple[PeerAttribution, ...]:
     """Compute Shapley values of the peers for the forecasts of some sessions.
 
-    A coalition is the set of firms whose keys are not masked. R random orders of the firms and their reverses
-    are walked; the value of a firm is the mean of its steps, and the mean of an
-    order and its reverse is one independent draw. The values of a date depend on that date, the model and
-    the seed, not on the other dates; which of its pairs are measured depends on the dates of the network.
+    A coalition is the set of firms whose keys are not masked, so that no other firm can attend to the others.
+    R random orders of the firms and their reverses are walked; the value of a firm is the mean of its steps,
+    and the mean of an order and its reverse is one independent draw. The values of a date depend on that
+    date, the model and the seed, not on the other dates; which of its pairs are measured depends on the dates
+    of the network. Castro, Gomez and Tejada (2009), "Polynomial calculation of the Shapley value based on
+    sampling"; Mitchell et al. (2022), "Sampling permutations for Shapley value estimation", for the
+    antithetic pairs.
 
     Parameters
     ----------
     model
         A fitted neural model with peers, or its module in eval mode.
-    data
-        The panel.
     sessions
-        Session indices; each must have a firm in the universe.
-    config
-        Options.
+        Session indices; each must have a firm in the universe. One on which no drawn firm is in the universe
+        is left out of the result.
     drawn
-        Panel columns of the firms of the network, from :func:`drawn_firms`, if these sessions are a part of
-        it. None draws them from these sessions.
-
-    Returns
-    -------
-    tuple of PeerAttribution
-        One per session; a session on which no drawn firm is in the universe is left out.
+        Firms of the network, from :func:`drawn_firms`, if these sessions are a part of it. None draws them
+        from these sessions.
 
     Raises
     ------
     ValueError
         If the model has no peers, or its module is in training mode.
-
-    Notes
-    -----
-    Castro, Gomez and Tejada (2009), "Polynomial calculation of the Shapley value based on sampling";
-    Mitchell et al. (2022), "Sampling permutations for Shapley value estimation", for the antithetic pairs.
-    A peer is removed by masking its key, so that no other firm can attend to it.
     """
     config = PeerGameConfig() if config is None else config
     module = unwrap(model)

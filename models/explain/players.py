@@ -24,8 +24,7 @@ from models.peers.layer import PeerLayer
 from models.spec import require_choice
 
 Kind = Literal["days", "family", "peers", "sector", "firm", "market"]
-PEER_KINDS = ("peers", "sector", "firm")
-"""Kinds of players that are firms."""
+PEER_KINDS = ("peers", "sector", "firm")  # kinds of players that are firms
 ForecastDate = Callable[[Batch], AnyFloatArray]
 Unwrapped = Forecaster | ForecastDate
 Explainable = Fitted | Forecaster | ForecastDate

@@ -42,8 +42,7 @@ OnRound = Callable[[int, float], None]
 
 _ROUND_ROWS = 4096  # coalitions per round
 
-MAX_DRAWS = 1000
-"""Largest number of draws for a precision, unless another is given."""
+MAX_DRAWS = 1000  # largest number of draws for a precision, unless another is given
 
 
 def fixed(game: Game) -> RandomGame:
@@ -154,16 +153,12 @@ def sample(
     ----------
     game
         The game; one without random replacements is made a random game by :func:`fixed`.
-    n_players
-        P.
     precision
         When to stop; by default after 8 draws.
     seed
         Seed of the draws. Draw r has a random generator of its own, seeded with ``(seed, r)``.
     drawn
-        Draws of an earlier call with the same game and seed, which are continued; None starts anew.
-    on_round
-        Called after each round.
+        Draws of an earlier call with the same game and seed, which are continued.
 
     Raises
     ------

@@ -49,18 +49,10 @@ RESULT_SCHEMA: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audit:
-    """The results of all checks, in the registry's order.
-
-    Attributes
-    ----------
-    results
-        One per check.
-    depth
-        ``quick`` within ``peerglass run``, ``full`` otherwise.
-    """
+    """The results of all checks, in the registry's order."""
 
     results: tuple[Result, ...]
-    depth: Literal["quick", "full"]
+    depth: Depth  # ``quick`` within ``peerglass run``, ``full`` otherwise
 
     @property
     def verdict(self) -> Verdict:
@@ -75,11 +67,11 @@ class Audit:
     @property
     def table(self) -> pl.DataFrame:
         """One row per check: check, verdict, sentence, seconds."""
-        rows = [(r.check, r.verdict, r.sentence, r.seconds) for r in self.results]
+        rows = [tuple(getattr(result, name) for name in RESULT_SCHEMA) for result in self.results]
         return pl.DataFrame(rows, schema=RESULT_SCHEMA, orient="row")
 
-    def to_json(self) -> str:
-        """Return the audit as JSON, including the evidence."""
+    def to_json(self, **head: object) -> str:
+        """The audit as JSON, including the evidence."""
         results = [
             {
                 "check": result.check,
@@ -93,7 +85,7 @@ class Audit:
             }
             for result in self.results
         ]
-        head = {"verdict": self.verdict, "depth": self.depth, "counts": counts(self.table)}
+        head |= {"verdict": self.verdict, "depth": self.depth, "counts": counts(self.table)}
         return json.dumps({**head, "results": results}, indent=1)
 
 
@@ -111,13 +103,9 @@ def _plain(value: object) -> object:
     return value if isinstance(value, bool | int | str) or value is None else str(value)
 
 
-def make_subject(
-    run: Run, tables: dict[str, pl.DataFrame], dataset: Dataset, lake: Lake, depth: Depth, *, fitted: bool
-) -> Subject:
-    """Collect the inputs of the checks of a run, or of the run that a config would produce.
-
-    ``fitted`` says whether the run's checkpoints and stored forecasts are audited instead of its config.
-    """
+def make_subject(run: Run, dataset: Dataset, lake: Lake, depth: Depth, *, fitted: bool) -> Subject:
+    """Collect the inputs of the checks of a config, or of a run's checkpoints and forecasts (``fitted``)."""
+    tables = read_tables(lake, run.versions, run.config.through)
     return Subject(
         config=run.config,
         tables={name: frame for name, frame in tables.items() if not name.startswith("truth_")},
@@ -131,13 +119,7 @@ def make_subject(
 
 
 def run_checks(subject: Subject, progress: Progress) -> Audit:
-    """Run all checks that the config does not skip.
-
-    Raises
-    ------
-    ConfigError
-        If ``audit.skip`` names an unknown check.
-    """
+    """Run all checks that the config does not skip; ConfigError if it skips an unknown one."""
     skip = subject.config.audit.skip
     if unknown := sorted(set(skip) - set(CHECKS)):
         raise ConfigError(
@@ -162,16 +144,15 @@ def save_audit(audit: Audit, run: Run) -> Path:
         if not result.evidence.is_empty():
             run.write_table(f"audit_{result.check}", result.evidence)
     seconds = round(sum(result.seconds for result in audit.results), 1)
-    event = AuditMade(
+    made = AuditMade(
         environment=environment(),
         depth=audit.depth,
         verdict=audit.verdict,
         counts=counts(audit.table),
         seconds=seconds,
     )
-    record(run, event)
-    whole = {"settings": _settings(run), **json.loads(audit.to_json())}
-    return run.write_text(_FILE, json.dumps(whole, indent=1))
+    record(run, made)
+    return run.write_text(_FILE, audit.to_json(settings=_settings(run)))
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -180,10 +161,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def has_passed(run: Run) -> bool:
-    """Whether a run's last audit has no failure, and used the current checks and settings.
-
-    The identity of a run includes its code: changing a feature makes a new run, which has no audit yet.
-    """
+    """Whether a run's last audit has no failure, and used the current checks and settings."""
     path = run.folder / _FILE
     if not path.is_file():
         return False
@@ -194,13 +172,7 @@ def has_passed(run: Run) -> bool:
 
 
 def raise_on_failure(audit: Audit, run: Run) -> None:
-    """Raise if a check failed.
-
-    Raises
-    ------
-    AuditError
-        With the names of the failed checks.
-    """
+    """Raise an AuditError with the names of the failed checks, if there are any."""
     failures = audit.failures
     if failures:
         names = ", ".join(result.check for result in failures)
@@ -220,15 +192,9 @@ def audit_target(
     as_json: bool,
     wait: bool = False,
 ) -> None:
-    """Audit a config on the data in its lake, or a run with its checkpoints.
+    """Audit a config on the data in its lake, or a run with its checkpoints; AuditError if a check failed.
 
-    If the lake is empty, its source is ingested first. The audit is printed, one line per check or as JSON,
-    and stored in the run's folder and in the tracking store.
-
-    Raises
-    ------
-    AuditError
-        If a check failed.
+    The audit is printed, and stored in the run's folder and in the tracking store.
     """
     progress = Progress()
     is_config = Path(target).is_file() and Path(target).suffix.lower() in (".yaml", ".yml")
@@ -245,8 +211,7 @@ def audit_target(
                     "--set and --as-of need a CONFIG: a RUN has fixed settings and data versions."
                 )
             run, dataset, lake = reopen_run(target, output, progress, locks)
-        tables = read_tables(lake, run.versions, run.config.through)
-        subject = make_subject(run, tables, dataset, lake, "full", fitted=not is_config)
+        subject = make_subject(run, dataset, lake, "full", fitted=not is_config)
         if vintage is not None:
             subject = replace(subject, older=read_older(vintage, run.config, lake))
         audit = run_checks(subject, progress)
@@ -263,10 +228,7 @@ def audit_before_training(
 ) -> None:
     """Run the quick audit before a run is trained, unless the run has already passed one.
 
-    Raises
-    ------
-    AuditError
-        If a check failed and ``audit.on_failure`` is ``stop``.
+    AuditError if a check failed and ``audit.on_failure`` is ``stop``.
     """
     settings = run.config.audit
     if not settings.enabled:
@@ -275,8 +237,7 @@ def audit_before_training(
     if has_passed(run):
         progress.note("This config has passed its audit on these data; the audit is not repeated.")
         return
-    tables = read_tables(lake, run.versions, run.config.through)
-    audit = run_checks(make_subject(run, tables, dataset, lake, "quick", fitted=False), progress)
+    audit = run_checks(make_subject(run, dataset, lake, "quick", fitted=False), progress)
     save_audit(audit, run)
     poor = [result for result in audit.results if result.verdict in ("fail", "warn")]
     lines = [f"  {result.verdict}: {result.check}: {result.sentence}" for result in poor]
@@ -305,25 +266,11 @@ def _track(run: Run, *, failed: bool) -> None:
 
 
 def read_older(older: str, config: Config, lake: Lake) -> dict[str, pl.DataFrame]:
-    """Read an earlier delivery.
+    """Read an earlier delivery, to be compared with the data of a config and its lake.
 
-    Parameters
-    ----------
-    older
-        A folder with earlier copies of the files of the config's source, under the same names (files that are
-        not there are not compared); or a config whose source reads the earlier delivery; or an earlier state
-        of the lake, as for ``--as-of``.
-    config
-        Config of the data to compare with.
-    lake
-        Its lake.
-
-    Raises
-    ------
-    ConfigError
-        If ``older`` is none of these, or the source cannot be read again.
-    DataError
-        If a file cannot be read, or the lake holds no such state.
+    ``older`` is a folder with earlier copies of the source's files under the same names (files that are not
+    there are not compared), a config whose source reads it, or an earlier state of the lake as for
+    ``--as-of``. ConfigError if it is none of these; DataError if a file or that state cannot be read.
     """
     path = Path(older)
     if path.is_dir():

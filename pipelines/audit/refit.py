@@ -36,21 +36,11 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An array that differs.
+    """An array that differs."""
 
-    Attributes
-    ----------
-    what
-        Name of the array, such as ``channel return``.
-    session
-        First row that differs; -1 if the shapes differ.
-    column
-        Column of the first cell that differs; -1 if there is none.
-    """
-
-    what: str
-    session: int = -1
-    column: int = -1
+    what: str  # name of the array, such as ``channel return``
+    session: int = -1  # first row that differs; -1 if the shapes differ
+    column: int = -1  # of the first cell that differs; -1 if there is none
 
 
 def difference(left: Array, right: Array, what: str) -> Difference | None:
@@ -69,25 +59,9 @@ def difference(left: Array, right: Array, what: str) -> Difference | None:
 def differences_until(
     t: int, true: Dataset, noisy: Dataset, horizon: int = 1, path_delay: int = 1
 ) -> list[Difference]:
-    """Compare all arrays of two datasets for sessions up to ``t``, firm by firm.
+    """Compare all arrays of two datasets for sessions up to ``t``, firm by firm, in the order of computation.
 
-    Parameters
-    ----------
-    t
-        Last session up to which both datasets have the same data.
-    true, noisy
-        The datasets; firms are matched by ticker.
-    horizon
-        Sessions that a label spans. Only labels that end by t are compared.
-    path_delay
-        Delay of the labels of shorter horizons.
-
-    Returns
-    -------
-    list of Difference
-        In the order of computation: the panel, its groups and statements, the universe, channels,
-        characteristics, then labels and targets that end by t, including shorter horizons. Columns are those
-        of ``true``.
+    Firms are matched by ticker, and columns are those of ``true``. Only labels that end by t are compared.
     """
     sessions = difference(true.panel.dates_T[: t + 1], noisy.panel.dates_T[: t + 1], "the list of sessions")
     if sessions is not None:
@@ -151,11 +125,7 @@ def _arrays(
 
 
 def _group_codes(data: Dataset, codes: dict[str, int]) -> Array:
-    """Group codes with the numbers of another dataset.
-
-    The names of groups are enumerated over the whole sample. If a firm that is listed later is gone, its
-    industry may be gone as well, and all codes move by one, although no firm changes its group.
-    """
+    """Group codes with the numbers of another dataset: names are enumerated over the whole sample."""
     own = [codes.get(name, len(codes) + code) for code, name in enumerate(data.panel.groups_S)]
     return np.array([*own, -1], dtype=np.int64)[data.panel.group_TN]
 
@@ -174,22 +144,10 @@ class _VariantItem(GroupItem):
 
 
 def fits(config: Config, datasets: Sequence[Dataset], fold: Fold) -> list[list[tuple[Task, Outcome]]]:
-    """Fit the models of a reduced config on variants of a dataset as ``peerglass train`` does.
+    """Fit the models of a reduced config (`small_fit_config`) on variants of a dataset, as a training does.
 
-    The tasks run where those of a training would run: in its pool of processes if the config has more than
-    one worker, and as a stack if its seeds are stacked. The engine is started once for all variants.
-
-    Parameters
-    ----------
-    config
-        The models and their settings (`small_fit_config`).
-    datasets, fold
-        Data to fit on, and dates.
-
-    Returns
-    -------
-    list of list of tuple
-        For each dataset: tasks in the order of the models and their outcomes.
+    The tasks run where those of a training would run; the engine is started once for all variants. For each
+    dataset: tasks in the order of the models, and their outcomes.
     """
     arrays = tuple(collect_arrays(dataset, config.features.window) for dataset in datasets)
     with temporary_run(config) as run:

@@ -11,7 +11,6 @@ from backtest.look_ahead import (
     bars,
     beyond,
     coverage,
-    fingerprints,
     full_sample,
     hindsight,
     leads,
@@ -21,15 +20,15 @@ from backtest.look_ahead import (
 )
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Result
-from pipelines.audit.checks import books, fit_scope, forecasts, future, labels, skill, warm_up
+from pipelines.audit.checks import books, features, fit_scope, forecasts, labels, skill
 from pipelines.audit.subject import Subject
 
 Check = Callable[[Subject], Result]
 
 DATA_CHECKS: Final[dict[str, Callable[[Delivery], Result]]] = {
     "vintages": vintages.check,
-    "fingerprints": fingerprints.check,
-    "full_sample": full_sample.check,
+    "fingerprints": full_sample.scales,
+    "full_sample": full_sample.fits,
     "leads": leads.check,
     "horizons": hindsight.horizons,
     "beyond_prices": beyond.check,
@@ -46,10 +45,10 @@ DATA_CHECKS: Final[dict[str, Callable[[Delivery], Result]]] = {
 }
 """Checks of the delivered data."""
 CODE_CHECKS: Final[dict[str, Check]] = {
-    "future": future.future,
-    "dates": future.dates,
-    "warm_up": warm_up.warm_up,
-    "cross_section": warm_up.cross_section,
+    "future": features.future,
+    "dates": features.dates,
+    "warm_up": features.warm_up,
+    "cross_section": features.cross_section,
     "labels": labels.labels,
     "label_spans": labels.label_spans,
     "fit_scope": fit_scope.fit_scope,

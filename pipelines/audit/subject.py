@@ -30,14 +30,11 @@ from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.device import resolve_device
 from pipelines.run.record import Run
 
-AFTER = 40
-"""Sessions of noise after t: enough for a presumed delisting, or for a label to change."""
-EARLY = 20
-"""Number of decision sessions at the start that count as early."""
+AFTER = 40  # sessions of noise after t: enough for a presumed delisting, or for a label to change
+EARLY = 20  # number of decision sessions at the start that count as early
 QUICK_FIRMS = 300
 """Firms whose data a quick audit looks at, drawn at random. A full one looks at all."""
-_SMALL = 300_000
-"""Cells (sessions times firms) up to which a panel is used as a whole."""
+_SMALL = 300_000  # cells (sessions times firms) up to which a panel is used as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +144,7 @@ class Subject:
     ) -> dict[str, pl.DataFrame]:
         """Restrict tables to the sessions from ``first`` to ``last``: the subject's, where that saves work.
 
-        Look-ahead inside the window is found as on the full tables, because both the true and the replaced
-        dataset are built from the selected rows. Earlier statements are kept, because they are carried
-        forward.
+        The true and the replaced dataset are both built from these rows; earlier statements are kept.
         """
         T, N = self.dataset.panel.n_sessions, self.dataset.panel.n_firms
         first, last = max(first, 0), min(last, T - 1)
@@ -178,9 +173,7 @@ class Subject:
     def times(self, count: int) -> list[int]:
         """Sample sessions t with a universe: an early one, sessions just before events, and any others.
 
-        Soon after the start most features are not known yet, so a feature that is filled in with later values
-        is found there. Events are first and last prices, halts, splits, statements and membership changes;
-        they must not be visible one session earlier.
+        Soon after the start most features are unknown, unless they are filled in with later values.
         """
         rng = np.random.default_rng((self.seed, 1))
         usable = self.decisions[self.decisions < self.dataset.panel.n_sessions - 3]
@@ -215,10 +208,7 @@ def temporary_run(config: Config) -> Iterator[Run]:
 
 
 def small_fit_config(config: Config, models: tuple[str, ...], epochs: int = 1) -> Config:
-    """Return a config for fast fits: epochs of one step, few trees.
-
-    Two seeds are kept if the config would train its seeds as a stack, or if a pool needs a second task.
-    """
+    """A config for fast fits: epochs of one step, few trees, and two seeds where they are needed."""
     settings = {}
     for name in models:
         own = dict(config.models[name])

@@ -27,11 +27,16 @@ import models.explain
 from features.arrays import FloatArray, IntArray
 from models.batch import Batch
 from models.explain.design import evenly_spaced, stratified_sample
-from models.explain.groups import GroupAttribution, GroupGameConfig, explain_date, mean_over_seeds
+from models.explain.groups import (
+    GroupAttribution,
+    GroupGameConfig,
+    explain_date,
+    explain_skill,
+    mean_over_seeds,
+)
 from models.explain.players import PlayerConfig, absent_days, find_players, forecast, unwrap
 from models.explain.removal import REMOVALS, training_cells
 from models.explain.shapley import MAX_DRAWS, Draws, Precision
-from models.explain.skill import explain_skill
 from models.forecaster import Forecaster
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import one_thread, resolve_device
@@ -57,8 +62,7 @@ from pipelines.run.record import open_run
 from pipelines.train.task import collect_arrays
 
 DRAWS = 16
-FIRMS_PER_DATE = 8
-"""Forecasts explained on each sampled date of a span."""
+FIRMS_PER_DATE = 8  # forecasts explained on each sampled date of a span
 
 
 class _RunModel:

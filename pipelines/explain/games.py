@@ -18,7 +18,13 @@ from models.batch import PanelTensors
 from models.explain.design import take_turns
 from models.explain.faithful.forecasts import FaithfulConfig
 from models.explain.faithful.study import Effort, FaithfulPart, FittedPart, measure_part
-from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups
+from models.explain.groups import (
+    GroupAttribution,
+    GroupGameConfig,
+    SkillAttribution,
+    explain_groups,
+    explain_skill,
+)
 from models.explain.peers import (
     PeerAttribution,
     PeerGameConfig,
@@ -27,7 +33,6 @@ from models.explain.peers import (
     explain_peers,
 )
 from models.explain.shapley import MAX_DRAWS
-from models.explain.skill import SkillAttribution, explain_skill
 from models.fitting.fit import Fitted, NeuralFitted, untrained
 from models.registry import MODELS
 from pipelines.config.models import registry_name

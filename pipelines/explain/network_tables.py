@@ -39,8 +39,7 @@ from models.explain.network.weights import (
 from models.explain.peers import PeerAttribution
 from pipelines.dataset.build import Dataset
 
-STRONGEST = 20
-"""Peers per firm in the stored tables; edges that were found are stored in any case."""
+STRONGEST = 20  # peers per firm in the stored tables; edges that were found are stored in any case
 UNKNOWN_GROUP = "unknown"
 EVIDENCE_EDGES = 200
 """Strongest edges whose followers are regressed on their leaders, and random pairs beside them."""

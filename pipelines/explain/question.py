@@ -25,8 +25,7 @@ from pipelines.run.record import Run
 if TYPE_CHECKING:
     from models.explain.removal import Removal
 
-SUFFIXES: Final = (".csv", ".parquet", ".json")
-"""Formats of ``out``."""
+SUFFIXES: Final = (".csv", ".parquet", ".json")  # formats of ``out``
 
 
 @dataclass(frozen=True, slots=True)

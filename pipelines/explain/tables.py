@@ -15,20 +15,22 @@ from features.panel.derived import market_return
 from models.explain.design import mean_over_sample
 from models.explain.faithful.statistics import columns_of
 from models.explain.faithful.study import OVERS, Faithfulness
-from models.explain.groups import GroupAttribution
-from models.explain.network.recovery import edge_auc, edge_recovery, random_auc
-from models.explain.network.weights import attention_network, mean_network, sum_dates
-from models.explain.skill import SkillAttribution
+from models.explain.groups import GroupAttribution, SkillAttribution
+from models.explain.network.weights import (
+    attention_network,
+    edge_auc,
+    edge_recovery,
+    mean_network,
+    random_auc,
+    sum_dates,
+)
 from pipelines.dataset.build import Dataset
 from pipelines.explain.fitted import value_table
 from pipelines.explain.games import ModelExplanation
 
-START = "attention before training"
-"""The method of the table ``recovery`` that nothing was learned for."""
-ALL = "all"
-"""The row of all groups together."""
-NOISE = math.sqrt(2.0 / math.pi)
-"""Mean absolute value of a standard normal variable."""
+START = "attention before training"  # the method of the table ``recovery`` that nothing was learned for
+ALL = "all"  # the row of all groups together
+NOISE = math.sqrt(2.0 / math.pi)  # mean absolute value of a standard normal variable
 
 _ROC_POINTS = 200
 _VOLATILITY_DAYS = 21
@@ -134,7 +136,7 @@ def recovery_table(explanation: ModelExplanation, truth: pl.DataFrame, dataset: 
     """Measure how well SHAP, attention and attention before training find each kind of planted edge.
 
     The columns of ``truth`` are leader, follower, valid_from, valid_to, and rule, the kind. The table has a
-    row per method and kind (`models.explain.network.recovery.EdgeRecovery`), or none.
+    row per method and kind (`models.explain.network.weights.EdgeRecovery`), or none.
     """
     sessions = np.array([part.session for part in explanation.peers])
     truth = truth.with_columns(pl.col("rule").fill_null("edge"))

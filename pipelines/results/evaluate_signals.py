@@ -20,7 +20,7 @@ import polars as pl
 from backtest.look_ahead.beyond import PastPrices, beyond_past
 from backtest.look_ahead.coverage import choice_of_rows, needs_next_price, only_survivors
 from backtest.look_ahead.finding import VERDICTS, Finding
-from backtest.look_ahead.fingerprints import whole_sample_scale
+from backtest.look_ahead.full_sample import whole_sample_scale
 from backtest.look_ahead.levels import (
     KnownValues,
     equal_to_later_return,

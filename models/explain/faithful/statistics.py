@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 RESAMPLES = 2000
-LEVEL = 0.90
-"""Coverage of all intervals: each side is a one-sided test at 5%."""
+LEVEL = 0.90  # coverage of all intervals: each side is a one-sided test at 5%
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +155,14 @@ def settled(importance_EP: FloatArray) -> FloatArray:
 def corrected_over_dates(
     agreement_E: FloatArray, repeat_E: FloatArray, session_E: IntArray, seed: int = 0
 ) -> tuple[FigureOverDates, FigureOverDates]:
-    """Correct a mean rank correlation with a noisy importance for its noise.
+    """Correct a mean rank correlation with a noisy importance for its noise; also return its reliability.
 
-    ``mean agreement / sqrt(reliability)``, where the reliability is the rank correlation that the importance
-    would have with a second, independent estimate of itself (Spearman 1904, "The proof and measurement of
-    association between two things"). Dates are resampled for the agreement and the reliability together, so
-    the interval contains the error of the correction. A resample whose reliability is not positive counts
-    as the largest correlation on the side of its numerator. Values and intervals are at most 1 in size.
-
-    Parameters
-    ----------
-    agreement_E, repeat_E, session_E
-        Rank correlation of each forecast with the noisy importance, the mean of two estimates; that of the
-        two estimates; session of each forecast.
-
-    Returns
-    -------
-    tuple
-        The corrected agreement, and the reliability.
+    ``mean agreement / sqrt(reliability)``, where the importance is the mean of two independent estimates, and
+    the reliability follows from the rank correlation ``repeat_E`` of the two (Spearman 1904, "The proof and
+    measurement of association between two things"). Dates are resampled for the agreement and the reliability
+    together, so the interval contains the error of the correction. A resample whose reliability is not
+    positive counts as the largest correlation on the side of its numerator. Values and intervals are at most
+    1 in size.
     """
 
     def corrected(agreement: FloatArray, repeat: FloatArray) -> FloatArray:

@@ -28,18 +28,23 @@ from models.explain.faithful.forecasts import (
     MIN_UNITS,
     FaithfulConfig,
     ForecastMeasures,
+    Intervened,
     MeasuredModel,
+    Over,
+    intervene,
     measure,
 )
 from models.explain.faithful.statistics import columns_of
-from models.explain.faithful.summary import (
+from models.explain.faithful.verdict import (
     PEER_METHODS,
     Agreement,
     Correlation,
+    Verdict,
     agreement,
     at_inference,
     correlation_of_parts,
     day_agreement,
+    judge,
     mean_curves,
     measure_methods,
     pairs_of_models,
@@ -49,8 +54,6 @@ from models.explain.faithful.summary import (
     randomisation,
     stability,
 )
-from models.explain.faithful.unit_games import Intervened, Over, intervene
-from models.explain.faithful.verdict import Verdict, judge
 from models.explain.network.weights import attention_network, sum_dates
 from models.explain.peers import PeerAttribution, PeerGameConfig, explain_peers
 from models.forecaster import Forecaster
@@ -113,13 +116,8 @@ class FaithfulPart:
 def measure_part(part: FittedPart, network: Sequence[PeerAttribution], effort: Effort) -> FaithfulPart:
     """Measure one fitted model.
 
-    Parameters
-    ----------
-    network
-        Shapley values of its peers on some test sessions; empty for a model without peers, and if other
-        models explain all dates.
-    effort
-        How much is measured.
+    ``network`` holds the Shapley values of its peers on some test sessions; it is empty for a model without
+    peers, and if other models explain all dates.
     """
     module, data, seed = part.module, part.data, effort.measures.seed
     model = MeasuredModel(module, data, part.train, effort.measures)
@@ -248,10 +246,7 @@ class Faithfulness:
     def attention_rows(self, volatility_T: FloatArray) -> dict[str, list[dict[str, Any]]]:
         """Rows of the tables ``heads``, ``day_weights`` and ``day_map``.
 
-        Parameters
-        ----------
-        volatility_T
-            Volatility of the market on each session, up to that day; NaN where it is unknown.
+        The volatility of the market on each session is that up to that day; NaN where it is unknown.
         """
         dates = [date for part in self.parts for date in part.dates]
         weights = [(date.days_NW, date.session) for date in dates if date.days_NW is not None]

@@ -138,12 +138,7 @@ def rank_correlation(
 ) -> AgainstNull:
     """Spearman correlation of two networks over the valid pairs, with its null of exchanged names.
 
-    Parameters
-    ----------
-    first_NN, second_NN
-        Weights; finite where valid.
-    valid_NN
-        Pairs to compare; the diagonal is excluded.
+    Weights are finite where valid; the diagonal is excluded.
     """
     from scipy import stats
 

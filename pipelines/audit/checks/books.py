@@ -39,8 +39,7 @@ FIRMS: Final = 100
 _BEFORE: Final = 300
 _SPAN: Final = 22
 """Sessions before and after t with forecasts, so that a book that decides once a month decides."""
-_SLOW_SPAN: Final = 4
-"""The same for optimised books, whose decisions take long."""
+_SLOW_SPAN: Final = 4  # the same for optimised books, whose decisions take long
 _CUTS: Final = 6
 BOOK_TOLERANCE: Final = 1e-8
 _AGAINST: Final = -0.05
@@ -50,11 +49,7 @@ _SCORES: Final = {"model": pl.String, "seed": pl.Int64, "fold": pl.Int64, "valid
 
 
 def ensembles(subject: Subject) -> Result:
-    """Compare ensembles with the mean over seeds of ``(forecast - mean) / deviation`` of each date.
-
-    Made-up forecasts that agree with the labels, contradict them or have nothing to do with them must all
-    give that mean. For a run, its stored ensembles must be the means of its stored forecasts.
-    """
+    """Compare ensembles of made-up and of stored forecasts with the mean over seeds of their z-scores."""
     panel, problems = subject.dataset.panel, []
     for case, seeds in _made_up(subject).items():
         own_TN = mean_of_standardised(seeds)
@@ -203,10 +198,7 @@ class _Traded(NamedTuple):
         return str(self.market.panel.dates_T[t].astype("datetime64[D]"))
 
     def ledger(self, until: int) -> dict[tuple[int, str], tuple[float, ...]]:
-        """Trades and profits up to a session of the panel: (session, ticker) -> both.
-
-        Positions follow from them. When a delisted one becomes cash may depend on a record that comes later.
-        """
+        """Trades and profits up to a session of the panel, from which positions follow."""
         first, moved = self.book.orders.held.start, (pl.col("trade") != 0) | (pl.col("pnl") != 0)
         rows = self.book.result.ledger.filter((pl.col("session") + first <= until) & moved)
         return {

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from backtest.look_ahead.finding import Result, answer, skipped
+from backtest.look_ahead.finding import Result, compared, skipped
 from backtest.splits.folds import Fold
 from features.arrays import BoolArray, IntArray
 from pipelines.audit.refit import (
@@ -46,14 +46,10 @@ _TRAIN, _CHOOSE = "its training sessions", "its training and validation sessions
 
 
 def fit_scope(subject: Subject) -> Result:
-    """Replace all data outside a fold's training sessions and require identical fitted objects.
+    """Replace all data outside a fold's training sessions and require identical fitted objects, to the bit.
 
-    - Scaler and groups must not change when all other sessions are replaced. For a run, the stored ones
-      are compared as well.
-    - Weights and early stopping must not change when all but training and validation sessions are replaced.
-    - Training losses must not change when the validation sessions are replaced as well.
-
-    All comparisons are to the bit.
+    Scaler and groups, also stored ones, must not change when all other sessions are replaced; weights and
+    early stopping when all but training and validation are; training losses when validation is as well.
     """
     folds, models = subject.folds[-subject.budget.folds :], models_to_fit(subject)
     rows = [
@@ -62,26 +58,20 @@ def fit_scope(subject: Subject) -> Result:
         for one in _inputs_of_fold(subject, fold)
     ]
     try:
-        rows += [
-            {"fold": folds[-1].index, "what": one.what, "scope": scope}
-            for one, scope in _weights_of_fold(subject, folds[-1], models)
-        ]
+        weights = list(_weights_of_fold(subject, folds[-1], models))
     except ValueError as error:
         return skipped(f"Models could not be fitted on a small fold: {error}")
-    if rows:
-        first = rows[0]
-        what = str(first["what"])
-        sentence = (
-            f"{what[0].upper()}{what[1:]} of fold {first['fold']} depend on sessions outside "
-            f"{first['scope']}."
-        )
-        return answer("fail", sentence, rows)
+    rows += [{"fold": folds[-1].index, "what": one.what, "scope": scope} for one, scope in weights]
     stored = " and the stored ones" if subject.run is not None else ""
-    sentence = (
+    return compared(
+        rows,
+        lambda first: (
+            f"{first['what'][0].upper()}{first['what'][1:]} of fold {first['fold']} depend on sessions "
+            f"outside {first['scope']}."
+        ),
         f"Channel scaler and groups{stored} of {len(folds)} fold(s) are bitwise identical when all other "
-        f"sessions are replaced, and so are weights and early stopping ({', '.join(models) or 'none'})."
+        f"sessions are replaced, and so are weights and early stopping ({', '.join(models) or 'none'}).",
     )
-    return answer("pass", sentence)
 
 
 def _inputs_of_fold(subject: Subject, fold: Fold) -> Iterator[Difference]:
@@ -143,19 +133,7 @@ def _noise_outside(dataset: Dataset, segments: tuple[IntArray, ...], window: int
 
 
 def replace_outside(dataset: Dataset, kept_T: BoolArray, windows_T: BoolArray, seed: int) -> Dataset:
-    """Replace a dataset's arrays by noise on all sessions except the kept ones.
-
-    Parameters
-    ----------
-    dataset
-        The true dataset.
-    kept_T
-        Sessions whose universe, characteristics, groups and labels are kept.
-    windows_T
-        Sessions whose channels are kept.
-    seed
-        Seed of the noise.
-    """
+    """Replace a dataset's arrays by noise, except on the kept sessions; channels have their own."""
     rng = np.random.default_rng(seed)
     replaced_T, panel = ~kept_T, dataset.panel
     shape = (int(replaced_T.sum()), panel.n_firms)
@@ -196,32 +174,28 @@ def retrained(subject: Subject) -> Result:
     chosen = _within_budget(run, fold)
     if not chosen:
         return skipped(f"Training takes more than {MINUTES:.0f} minutes for every model.")
-    noisy = _noise_outside(
-        subject.dataset, (fold.train, fold.valid), config.features.window, subject.seed + 3
-    )
+    window = config.features.window
+    noisy = _noise_outside(subject.dataset, (fold.train, fold.valid), window, subject.seed + 3)
     planned = [task for task in walkforward.plan_tasks(run, noisy, [fold]) if task.model in chosen]
     stacked = {task.key for stack in stacks_of(planned, (), config.stack_seeds) for task in stack}
     kept = [task for task in planned if task.seed == config.seeds[0] or task.key in stacked]
     rows = [
         {"model": task.model, "fold": fold.index, "seed": task.seed, "what": what}
-        for task, outcome in train_again(kept, collect_arrays(noisy, config.features.window), config)
+        for task, outcome in train_again(kept, collect_arrays(noisy, window), config)
         if (what := _differs_from_stored(run, task, outcome)) is not None
     ]
-    if rows:
-        one = rows[0]
-        sentence = (
+    left_out = ", ".join(model for model in config.models if model not in chosen)
+    return compared(
+        rows,
+        lambda one: (
             f"The stored weights of {one['model']}, fold {one['fold']}, seed {one['seed']} depend on "
             f"sessions outside its training and validation: trained again with noise there, {one['what']} "
             "differ. The test was used in training, or the checkpoint is not of these settings."
-        )
-        return answer("fail", sentence, rows)
-    left_out = ", ".join(model for model in config.models if model not in chosen)
-    sentence = (
+        ),
         f"{', '.join(chosen)}: fold {fold.index}, trained again with noise for its test, has the stored "
         "weights to the "
-        f"bit{f'; not trained again, because it takes too long: {left_out}' if left_out else ''}."
+        f"bit{f'; not trained again, because it takes too long: {left_out}' if left_out else ''}.",
     )
-    return answer("pass", sentence)
 
 
 def _within_budget(run: Run, fold: Fold) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.look_ahead.finding import Result, answer, skipped
+from backtest.look_ahead.finding import Result, compared, skipped
 from backtest.look_ahead.noise import replace_future
 from backtest.splits.folds import Fold, FoldPlan
 from features.arrays import Float32Array, FloatArray, IntArray
@@ -79,30 +79,22 @@ def _check_refits(subject: Subject) -> Result:
         return skipped(f"There are too few sessions for a small fold, which needs {need}.")
     rng = np.random.default_rng((subject.seed, 2))
     times = sorted(rng.choice(usable, min(budget.refits, len(usable)), replace=False).astype(int).tolist())
-    rows: list[dict[str, Any]] = []
-    examined = 0
     try:
-        for t in times:
-            diffs = _refitted(subject, config, models, t, need)
-            examined += diffs is not None
-            rows += [{"after": subject.day(t), "what": one.what} for one in diffs or ()]
+        found = {t: _refitted(subject, config, models, t, need) for t in times}
     except (ValueError, DataError) as error:
         return skipped(f"Models could not be fitted on a small fold: {error}")
-    if not examined:
+    if all(diffs is None for diffs in found.values()):
         return skipped(f"No small fold of {need} sessions has a test around the sessions that were drawn.")
-    if not rows:
-        days = ", ".join(str(subject.day(t)) for t in times)
-        sentence = (
-            f"{', '.join(models)}: weights and forecasts are bitwise identical when refitted with noise "
-            f"after {days}."
-        )
-        return answer("pass", sentence)
-    what = rows[0]["what"]
-    sentence = (
-        f"{what[0].upper()}{what[1:]} changed when all data after {rows[0]['after']} were replaced: they "
-        "depend on later data."
+    days = ", ".join(str(subject.day(t)) for t in times)
+    return compared(
+        [{"after": subject.day(t), "what": one.what} for t, diffs in found.items() for one in diffs or ()],
+        lambda one: (
+            f"{one['what'][0].upper()}{one['what'][1:]} changed when all data after {one['after']} were "
+            "replaced: they depend on later data."
+        ),
+        f"{', '.join(models)}: weights and forecasts are bitwise identical when refitted with noise after "
+        f"{days}.",
     )
-    return answer("fail", sentence, rows)
 
 
 def _refitted(
@@ -180,15 +172,14 @@ def _check_checkpoints(subject: Subject, run: Run, stored: pl.DataFrame) -> Resu
         t = int(rng.choice(scored[: max(len(scored) - 2, 1)]))
         rows += _dates_outside(stored, fold, subject)
         rows += _fold_differs(subject, run, stored, fold, t, scored[scored <= t][-_DATES:])
-    if not rows:
-        tested = any(len(fold.test) for fold in folds)
-        repeat = "repeat the stored forecasts, and " if tested else "of a live fold: "
-        checked = len(folds) * len(run.config.models) * len(run.config.seeds)
-        return answer(
-            "pass", f"{checked} checkpoints {repeat}their forecasts are bitwise identical with noise after t."
-        )
-    one = rows[0]
-    return answer("fail", f"{one['model']}, fold {one['fold']}, seed {one['seed']}: {one['what']}.", rows)
+    tested = any(len(fold.test) for fold in folds)
+    repeat = "repeat the stored forecasts, and " if tested else "of a live fold: "
+    checked = len(folds) * len(run.config.models) * len(run.config.seeds)
+    return compared(
+        rows,
+        lambda one: f"{one['model']}, fold {one['fold']}, seed {one['seed']}: {one['what']}.",
+        f"{checked} checkpoints {repeat}their forecasts are bitwise identical with noise after t.",
+    )
 
 
 def _fold_differs(  # noqa: PLR0917 (a fold of a run)

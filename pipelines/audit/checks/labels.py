@@ -36,21 +36,11 @@ _BACKWARD: Final = {("valid", "train"), ("test", "train"), ("test", "valid")}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HolderValues:
-    """Value of one share of the first day, with its dividends, for some firms.
+    """Value of one share of the first day, with its dividends, for some firms."""
 
-    Attributes
-    ----------
-    columns_N
-        Columns of the firms in the panel.
-    value_TN
-        Value at the close; NaN on sessions without a price.
-    last_TN
-        Last session up to t with a price; -1 before the first.
-    """
-
-    columns_N: IntArray
-    value_TN: FloatArray
-    last_TN: IntArray
+    columns_N: IntArray  # columns of the firms in the panel
+    value_TN: FloatArray  # at the close; NaN on sessions without a price
+    last_TN: IntArray  # last session up to t with a price; -1 before the first
 
 
 def holder_values(prices: pl.DataFrame, panel: Panel, columns_N: IntArray) -> HolderValues:
@@ -89,11 +79,10 @@ class _Label:
 
 
 def labels(subject: Subject) -> Result:
-    """Recompute the labels of all delays and horizons from closes, splits and dividends.
+    """Recompute the labels of all delays and horizons from closes, splits and dividends of sampled firms.
 
-    Labels of sampled firms must be the returns of their spans on every session: 0 where the firm could not
-    be bought, and known where it was delisted. What tasks learn from must be these labels within the
-    universe, in the same order of the firms, and so must the labels stored with a run's forecasts.
+    They are 0 where a firm could not be bought, and known where it was delisted. Tasks must learn from these
+    labels within the universe, in the order of the firms, and stored labels must be these.
     """
     holder = holder_values(subject.tables["prices"], subject.dataset.panel, _sample_firms(subject, FIRMS))
     arrays = list(_labels(subject))
@@ -256,10 +245,8 @@ def _stored(subject: Subject) -> Iterator[Finding]:
 def label_spans(subject: Subject) -> Result:
     """Measure, for each fold, the gap between the last label of a segment and the segment that follows.
 
-    The label of a decision at t spans ``(t+delay, t+delay+horizon]``, with the longest delay in use.
-    ``t + delay + horizon + embargo`` must be before the next session of another segment. Segments follow each
-    other in the order of train, validation and test, except in combinatorial folds, where every segment can
-    follow every other one.
+    ``t + delay + horizon + embargo`` must be before the next session of another segment, with the longest
+    delay in use. In combinatorial folds every segment can follow every other one.
     """
     label, embargo = subject.config.label, subject.config.folds.embargo
     span = label.max_delay + label.horizon
@@ -327,10 +314,7 @@ def _nearest(segment: IntArray, other: IntArray) -> tuple[int, int] | None:
 
 
 def _overlaps(subject: Subject) -> list[str]:
-    """Find segments of a fold that share sessions, and test sessions that two folds share.
-
-    Combinatorial folds share test sessions: each session is tested equally often.
-    """
+    """Segments of a fold that share sessions; test sessions that folds share, or share unevenly."""
     if subject.config.folds.scheme == "combinatorial":
         times = np.unique(np.concatenate([fold.test for fold in subject.folds]), return_counts=True)[1]
         uneven = len(np.unique(times)) > 1

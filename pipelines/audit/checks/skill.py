@@ -34,14 +34,10 @@ from pipelines.train import walkforward
 
 
 class IcLimit(NamedTuple):
-    """The highest plausible long-run mean rank IC of a family, and the reason.
+    """The highest plausible long-run mean rank IC of a family, and the reason."""
 
-    ``short`` applies to labels of up to five sessions and ``long`` to longer ones, over which a persistent
-    signal accumulates while noise averages out.
-    """
-
-    short: float
-    long: float
+    short: float  # for labels of up to five sessions
+    long: float  # for longer ones, over which a persistent signal accumulates while noise averages out
     reason: str
 
 
@@ -71,8 +67,7 @@ IC_LIMITS: Final = {
     ),
     "input change": IcLimit(0.30, 0.30, f"the change of a price-like input is the day's return: {_BOUNCE}"),
 }
-OTHER_FAMILIES: Final = IcLimit(0.12, 0.15, _MONTHLY)
-"""Limit of families without an entry."""
+OTHER_FAMILIES: Final = IcLimit(0.12, 0.15, _MONTHLY)  # limit of families without an entry
 SHORT_HORIZON: Final = 5
 FEATURE_DEVIATIONS: Final = 4.0
 """Standard errors by which an IC must exceed its family's limit. By chance this happens 1 in 30,000 times,
@@ -92,21 +87,17 @@ VALID_IC: Final = 0.10
 can beat, has 0.08; published daily signals have 0.02 to 0.06."""
 SHARPE: Final = 4.0
 """Net Sharpe ratio above which a book is suspect: published strategies of daily data stay below 3."""
-FAR: Final = 0.05
-"""Mean test IC above the mean validation IC from which the difference is suspect."""
-TEST_DEVIATIONS: Final = 4.0
-"""Standard errors of that difference: 1 in 30,000 by chance."""
+FAR: Final = 0.05  # mean test IC above the mean validation IC from which the difference is suspect
+TEST_DEVIATIONS: Final = 4.0  # standard errors of that difference: 1 in 30,000 by chance
 _LEAST_DEVIATION: Final = 0.05
 
 
 def too_good(subject: Subject) -> Result:
     """Test the IC of every single feature against the highest plausible IC of its family.
 
-    The check fails if the absolute IC exceeds the limit by more than four Newey-West standard errors, so a
-    small sample is allowed its noise. Inputs are tested unchanged and by their change since the previous
-    session, which reveals centred averages. Only training and validation sessions are used, so that the test
-    does not influence the choice of features. Features and labels are ranked to a normal within the date, so
-    that bad ticks do not affect the IC.
+    Inputs are tested unchanged and by their change since the previous session, which reveals centred
+    averages. Only training and validation sessions are used: the test must not influence the choice of
+    features. Ranks within the date keep bad ticks out of the IC.
     """
     label_TN, horizon = subject.dataset.labels[subject.config.label.delay], subject.config.label.horizon
     sessions = np.unique(np.concatenate([np.concatenate([f.train, f.valid]) for f in subject.folds]))
@@ -184,10 +175,8 @@ def _measured(ic_D: FloatArray, limit: float, overlap: int) -> dict[str, float |
 def shuffled_labels(subject: Subject) -> Result:
     """Fit ridge and a small LightGBM on permuted labels and compare the test IC with its null interval.
 
-    Labels are permuted among the firms of each date, on all dates including the test. Any remaining test IC
-    cannot come from the features; it shows, for example, that test dates were used for training. Under
-    permutation, the Pearson IC of a date has mean 0 and variance ``1 / (n - 1)`` exactly, for any forecast
-    and labels (Pitman 1937), and dates are independent.
+    Labels are permuted among the firms of each date: a test IC that remains cannot come from the features.
+    Under permutation, the Pearson IC of a date has mean 0 and variance ``1 / (n - 1)`` exactly (Pitman 1937).
     """
     fold = subject.folds[-1]
     if not len(fold.test):
@@ -201,7 +190,7 @@ def shuffled_labels(subject: Subject) -> Result:
     at = np.linspace(0, len(fold.train) - 1, count).round().astype(np.int64)
     thin = replace(fold, train=fold.train[at])
     columns = sample_columns(subject.dataset, fold.test, FIRMS, subject.seed)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for permutation in range(subject.budget.permutations):
         rng = np.random.default_rng((subject.seed, 4, permutation))
         permuted_TN = permute_within_dates(subject.dataset.target_TN, rng)

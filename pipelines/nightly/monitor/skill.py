@@ -12,7 +12,7 @@ import polars as pl
 
 from backtest.forecasts.daily import SortedPanel, daily_metrics
 from backtest.inference.means import mean_test
-from backtest.monitoring.cusum import Cusum, Reference, limit_for, lower_cusum, mean_delay, reference_of
+from backtest.monitoring.cusum import Cusum, SkillReference, limit_for, lower_cusum, mean_delay, reference_of
 from features.arrays import FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from features.panel.panel import to_panel
@@ -243,7 +243,7 @@ class BacktestReference:
         Where it is from, as it stands in sentences.
     """
 
-    reference: Reference
+    reference: SkillReference
     origin: str
 
 

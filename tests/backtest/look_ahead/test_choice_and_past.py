@@ -232,3 +232,12 @@ def test_few_values_are_skipped(return_TN: Array) -> None:
     signal_TN = np.where(np.arange(T)[:, None] < 10, 1.0, np.nan) * return_TN
     past = PastPrices(np.exp(np.cumsum(return_TN, axis=0)))
     assert beyond_past(signal_TN, past, standardise(return_TN), 1).verdict == "skipped"
+
+
+def test_past_prices_of_a_short_market_have_only_windows_that_differ() -> None:
+    index_TN = np.cumprod(1.0 + 0.01 * np.random.default_rng(0).standard_normal((300, 12)), axis=0)
+    assert PastPrices(index_TN).windows[-1] == 250
+    short = PastPrices(index_TN[:50])
+    assert short.windows[-2:] == [45, 60], "the last one holds the whole history"
+    assert short.count < PastPrices(index_TN).count
+    assert short.at(np.array([40, 49]), np.arange(12)).shape == (2, 12, short.count)

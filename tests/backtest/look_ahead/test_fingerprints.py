@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from backtest.look_ahead.fingerprints import whole_sample_scale
+from backtest.look_ahead.full_sample import whole_sample_scale
 
 T, N = 200, 12
 

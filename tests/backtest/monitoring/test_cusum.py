@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backtest.monitoring.cusum import (
-    Reference,
+    SkillReference,
     alarm_probability,
     limit_for,
     lower_cusum,
     mean_delay,
 )
 
-UNIT = Reference(mean=0.0, std=1.0, n=1000)
+UNIT = SkillReference(mean=0.0, std=1.0, n=1000)
 
 
 def test_a_hand_computed_case() -> None:
     """Mean 0.04 and deviation 0.1: z = (0.04 - x) / 0.1, and S = max(0, S + z - 0.5), at most 2."""
     x_T = np.array([0.04, -0.06, np.nan, -0.16, -0.06, 0.24, 0.24])
-    found = lower_cusum(x_T, Reference(0.04, 0.1, 100), slack=0.5, limit=2.0)
+    found = lower_cusum(x_T, SkillReference(0.04, 0.1, 100), slack=0.5, limit=2.0)
     np.testing.assert_allclose(found.sum_T, [0.0, 0.5, 0.5, 2.0, 2.0, 0.0, 0.0], atol=1e-12)
     assert found.alarm_T.tolist() == [False, False, False, True, True, False, False]
 
@@ -115,4 +115,4 @@ def test_settings_out_of_range_are_named(slack: float, limit: float, named: str)
 def test_a_reference_without_variation_is_refused() -> None:
     """A deviation of 0 would make every difference infinite."""
     with pytest.raises(ValueError, match="positive deviation"):
-        Reference(0.0, 0.0, 10)
+        SkillReference(0.0, 0.0, 10)

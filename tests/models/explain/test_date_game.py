@@ -10,10 +10,9 @@ import torch
 from attribution_data import small_market, small_modules
 
 from models.batch import Ablation, PanelTensors
-from models.explain.date_game import group_game
 from models.explain.groups import GroupAttribution, GroupGameConfig, explain_date, explain_groups
 from models.explain.players import PlayerConfig, find_players, forecast, player_data
-from models.explain.removal import donors, draw_donors
+from models.explain.removal import donors, draw_donors, group_game
 from models.explain.shapley import Draws, Precision
 from models.forecaster import Forecaster
 

@@ -15,13 +15,11 @@ from torch import Tensor
 
 from models.attention.encoder import EncoderConfig
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
-from models.explain.date_game import group_game
 from models.explain.groups import GroupGameConfig, explain_groups
-from models.explain.network.recovery import edge_auc
-from models.explain.network.weights import attention_network, sum_dates
+from models.explain.network.weights import attention_network, edge_auc, sum_dates
 from models.explain.peers import PeerGame, PeerGameConfig, explain_peers
 from models.explain.players import PlayerConfig, day_blocks, find_players
-from models.explain.removal import donors, draw_donors
+from models.explain.removal import donors, draw_donors, group_game
 from models.explain.shapley import Precision, sample
 from models.fitted import Fitted
 from models.fitting.fit import FitConfig, fit

@@ -13,10 +13,9 @@ from attribution_data import small_market, small_modules
 from scipy.stats import spearmanr
 
 from models.batch import Batch, PanelTensors
-from models.explain.groups import GroupGameConfig
+from models.explain.groups import MIN_FIRMS, GroupGameConfig, explain_skill
 from models.explain.players import PlayerConfig
 from models.explain.removal import draw_donors
-from models.explain.skill import MIN_FIRMS, explain_skill
 
 COEFFICIENT_F = np.array([1.5, -0.7, 0.0, 0.3])
 FAMILIES = {"one": (0,), "two": (1,), "unused": (2,), "four": (3,)}

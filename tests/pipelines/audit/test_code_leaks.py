@@ -20,7 +20,7 @@ from features.panel.derived import daily_return
 from features.panel.holding import forward_returns
 from features.panel.panel import Panel
 from models.batch import Batch, PanelTensors
-from pipelines.audit.checks.future import draw_of_every_kind, kinds_of_dates
+from pipelines.audit.checks.features import draw_of_every_kind, kinds_of_dates, same_up_to_rounding
 from pipelines.audit.checks.labels import holder_values
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.subject import Subject
@@ -297,3 +297,14 @@ def test_the_quick_audit_catches_a_peer_model_that_sees_labels(
     assert "read targets" in result.sentence
     read = [what for what in result.evidence["what"] if "read targets" in what]
     assert {what.split("'")[0].lower() for what in read} >= {"temporal_peer", "self_peer"}
+
+
+def test_values_that_are_tiny_are_compared_relative_to_the_feature() -> None:
+    """A place in a range rounds where there is no range; an illiquidity of 1e-10 is a value."""
+    every_N = np.ones(3, dtype=bool)
+    ranges_TN = np.array([[0.0, 1.0, 0.5], [0.0, 0.0, 1e-12]])
+    assert same_up_to_rounding(np.array([1e-12, 0.0, 0.0]), ranges_TN, every_N).all()
+    tiny_TN = 1e-10 * np.array([[1.0, 2.0, 3.0], [2.0, 3.0, 1.0]])
+    assert same_up_to_rounding(tiny_TN[-1], tiny_TN, every_N).all()
+    assert not same_up_to_rounding(1.1 * tiny_TN[-1], tiny_TN, every_N).any()
+    assert not same_up_to_rounding(np.array([np.nan, 3e-10, 1e-10]), tiny_TN, every_N)[0]

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from models.explain.faithful.statistics import FigureOverDates, columns_of
-from models.explain.faithful.summary import Correlation
+from models.explain.faithful.verdict import Correlation
 from pipelines.dataset.build import Dataset
 from pipelines.explain import tables
 from pipelines.explain.games import ModelExplanation

@@ -19,23 +19,25 @@ from weighted_toys import (
 
 from models.explain.faithful.forecasts import (
     RANDOM,
+    REMOVALS,
     Curves,
     FaithfulConfig,
     ForecastMeasures,
     MeasuredModel,
+    intervene,
     measure,
 )
 from models.explain.faithful.statistics import FigureOverDates
-from models.explain.faithful.summary import (
+from models.explain.faithful.verdict import (
     Agreement,
     Inference,
+    Verdict,
     agreement,
     at_inference,
+    judge,
     measure_methods,
     randomisation,
 )
-from models.explain.faithful.unit_games import REMOVALS, intervene
-from models.explain.faithful.verdict import Verdict, judge
 
 DAYS_W = 0.6 ** np.arange(W)[::-1]  # the newest day counts most
 PEERS_NN = np.exp(np.random.default_rng(4).normal(scale=1.5, size=(FIRMS, FIRMS)))

@@ -15,7 +15,7 @@ from nights import backtested, forecast_sessions, night_of, store_nights, store_
 from polars.testing import assert_frame_equal
 from scipy.stats import ks_2samp, spearmanr
 
-from backtest.monitoring.cusum import Reference, alarm_probability, reference_of
+from backtest.monitoring.cusum import SkillReference, alarm_probability, reference_of
 from features.library.characteristics import CHARACTERISTICS
 from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market
@@ -225,7 +225,7 @@ def test_a_champion_that_stops_working_raises_an_alarm(
     """Skill of 0.08 ends: the alarm comes, says since when, and a promotion ends it."""
     config, _, _ = past
     rng = np.random.default_rng(3)
-    backtest = BacktestReference(Reference(0.08, 0.1, 1000), "the backtest")
+    backtest = BacktestReference(SkillReference(0.08, 0.1, 1000), "the backtest")
     rank_ic_T = 0.1 * rng.normal(size=120) + np.where(np.arange(120) < 60, 0.08, 0.0)
     replaced_T = np.zeros(120, dtype=bool)
     cusum, slack, limit = watch_skill(config, rank_ic_T, replaced_T, backtest)
