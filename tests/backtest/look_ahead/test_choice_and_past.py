@@ -235,7 +235,8 @@ def test_few_values_are_skipped(return_TN: Array) -> None:
 
 
 def test_past_prices_of_a_short_market_have_only_windows_that_differ() -> None:
-    index_TN = np.cumprod(1.0 + 0.01 * np.random.default_rng(0).standard_normal((300, 12)), axis=0)
+    moves_TN = 0.01 * np.random.default_rng(0).standard_normal((300, 12))
+    index_TN = np.cumprod(1.0 + moves_TN, axis=0).astype(np.float64)
     assert PastPrices(index_TN).windows[-1] == 250
     short = PastPrices(index_TN[:50])
     assert short.windows[-2:] == [45, 60], "the last one holds the whole history"
