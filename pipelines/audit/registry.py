@@ -20,7 +20,7 @@ from backtest.look_ahead import (
 )
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Result
-from pipelines.audit.checks import books, features, fit_scope, forecasts, labels, skill
+from pipelines.audit.checks import books, features, fits, labels, skill
 from pipelines.audit.subject import Subject
 
 Check = Callable[[Subject], Result]
@@ -51,9 +51,9 @@ CODE_CHECKS: Final[dict[str, Check]] = {
     "cross_section": features.cross_section,
     "labels": labels.labels,
     "label_spans": labels.label_spans,
-    "fit_scope": fit_scope.fit_scope,
-    "forecasts": forecasts.check,
-    "retrained": fit_scope.retrained,
+    "fit_scope": fits.fit_scope,
+    "forecasts": fits.forecasts,
+    "retrained": fits.retrained,
     "shuffled_labels": skill.shuffled_labels,
     "too_good": skill.too_good,
     "ensembles": books.ensembles,

@@ -1,1 +1,1 @@
-"""The checks of the audit, one file per check."""
+"""The checks of the audit that need code, models or a run."""
