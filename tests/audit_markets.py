@@ -291,7 +291,7 @@ def universe_with_next_price(patch: Patch, config: Config, tables: Tables) -> tu
 
 
 def overlapping_labels(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    def unpurged(n_sessions: int, plan: Any, **_: int) -> Any:  # noqa: ANN401 (passed on)
+    def unpurged(n_sessions: int, plan: Any, *_: int) -> Any:  # noqa: ANN401 (passed on)
         folds = make_folds(n_sessions, plan, delay=0, horizon=1)
         gap = 1 + plan.embargo
         return [
