@@ -19,9 +19,10 @@ from pipelines.ingest.rules import DATE_RULES, add_neighbours, find_violations
 from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.contracts import Checked, check, quarantined
 from pipelines.sources.files.opening import COMMAS
-from pipelines.sources.files.prices import day
+from pipelines.sources.files.reading import day
 from pipelines.sources.files.recognise import PriceFile, recognise_prices
 from pipelines.sources.files.source import FilesSource
+from pipelines.sources.settings import FilesSourceConfig
 
 _MIN_SESSIONS, _MIN_FIRMS = 160, 4
 _DELAY = 1
@@ -73,15 +74,19 @@ def write_draft(path: Path, target: Path, date_format: str | None = None, *, for
 
 def _look(path: Path, file: PriceFile) -> Draft:
     """Read the prices as an ingest would, and count."""
-    source = FilesSource(
-        path,
+    text = file.text or COMMAS
+    source = FilesSourceConfig(
+        kind="files",
+        prices=str(path),
         layout=file.layout,
         vendor=file.vendor,
         columns=dict(file.columns),
         date_format=file.date_format,
-        text=file.text or COMMAS,
+        separator=text.separator,
+        decimal=text.decimal,
+        encoding=text.encoding,
     )
-    fetched = source.fetch()
+    fetched = FilesSource(source).fetch()
     prices = fetched.tables["prices"]
     stored = prices.with_columns(pl.lit("files").alias("source"), pl.lit(_NOW).alias("ingested_at"))
     checked = check("prices", stored)

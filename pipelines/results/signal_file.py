@@ -36,7 +36,7 @@ from pipelines.sources.files.opening import (
     recognise_text,
     scan,
 )
-from pipelines.sources.files.reading import ReadOptions, read_number, read_numbers, ticker_text
+from pipelines.sources.files.reading import read_dates, read_number, read_numbers, ticker_text
 from pipelines.sources.files.recognise import recognise_dates
 
 _DATE = ("date", "__index_level_0__")
@@ -239,7 +239,7 @@ def _typed(path: Path, frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     frame = frame.rename({columns.date: "date", columns.ticker: "ticker"} | names)
     days = frame.select(pl.col("date").unique())
     form = recognise_dates(days, path, cure="write them as 2020-01-31") if days.height else None
-    frame = ReadOptions(date_format=form).dates(frame, ["date"]).with_columns(ticker_text())
+    frame = read_dates(frame, ["date"], form).with_columns(ticker_text())
     if frame.schema["date"] == pl.String:
         unread = frame.filter(pl.col("date").str.to_date("%Y-%m-%d", strict=False).is_null())[
             "date"

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from pathlib import Path
 
 import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
-from pipelines.errors import ConfigError
 from pipelines.ingest.ingest import IngestStoppedError, check_tables, describe_ingest, ingest
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
-from pipelines.secrets import masked
 from pipelines.sources.base import LiveSource, Source, SourceThrough
-from pipelines.sources.settings import FilesSourceConfig, YFinanceSourceConfig
+from pipelines.sources.settings import YFinanceSourceConfig
 
 
 def make_source(config: Config, *, through: dt.date | None = None) -> Source | LiveSource:
@@ -43,7 +40,9 @@ def _whole_source(config: Config) -> Source:
 
         return SimulatedSource(settings.market, seed=settings.seed)
     if settings.kind == "files":
-        return _files_source(settings)
+        from pipelines.sources.files.source import FilesSource
+
+        return FilesSource(settings)
     from pipelines.sources.sample import SampleSource
 
     return SampleSource()
@@ -52,7 +51,7 @@ def _whole_source(config: Config) -> Source:
 def check_source(config: Config) -> None:
     """Read the files of a config's source as an ingest would, and store nothing; ask no other source."""
     if config.source.kind == "files":
-        source = _files_source(config.source)
+        source = _whole_source(config)
         check_tables(source.name, source.fetch().tables, dt.datetime.now(dt.UTC), {})
 
 
@@ -61,45 +60,6 @@ def _ending(settings: YFinanceSourceConfig, through: dt.date | None) -> YFinance
     if through is None or (settings.end is not None and settings.end <= through):
         return settings
     return settings.model_copy(update={"end": through})
-
-
-def _files_source(settings: FilesSourceConfig) -> Source:
-    from pipelines.sources.files.opening import TextFormat
-    from pipelines.sources.files.source import FilesSource
-    from pipelines.sources.files.statements import StatementFiles
-
-    statements = None
-    if settings.fundamentals:
-        statements = StatementFiles(
-            Path(settings.fundamentals),
-            items=settings.items,
-            reporting_lag_days=settings.reporting_lag_days,
-            months=settings.statement_months,
-            zero_means_missing=settings.zero_means_missing,
-            share_counts_as_of=settings.share_counts_as_of,
-        )
-    elif settings.items or settings.zero_means_missing or settings.statement_months:
-        raise ConfigError(
-            "source.items, zero_means_missing and statement_months describe source.fundamentals: "
-            "name its file as well."
-        )
-    return FilesSource(
-        prices=Path(settings.prices),
-        securities=Path(settings.securities) if settings.securities else None,
-        layout=settings.layout,
-        vendor=settings.vendor,
-        statements=statements,
-        membership=Path(settings.membership) if settings.membership else None,
-        renames=Path(settings.renames) if settings.renames else None,
-        inputs=Path(settings.inputs) if settings.inputs else None,
-        columns=settings.columns,
-        units=settings.units,
-        date_format=settings.date_format,
-        text=TextFormat(settings.separator, settings.decimal, settings.encoding),
-        start=settings.start,
-        end=settings.end,
-        hazards=tuple(masked(hazard) for hazard in settings.hazards),
-    )
 
 
 def ingest_config(

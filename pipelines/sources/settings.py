@@ -13,6 +13,8 @@ from pipelines.settings import PathSetting, Section
 from pipelines.sources.files.layouts import LAYOUTS
 from pipelines.sources.simulated.config import MarketConfig
 
+ShareCountsAsOf = Literal["period_end", "known_at", "today"]
+
 
 class SimulatedSourceConfig(Section):
     """The embedded simulated market with planted structure."""
@@ -80,7 +82,7 @@ class FilesSourceConfig(Section):
     """Statement items in which a zero means "not reported"."""
     statement_months: int | None = Field(default=None, ge=1)
     """Number of months that a flow item covers if the file has no column ``months``. Null if unknown."""
-    share_counts_as_of: Literal["period_end", "known_at", "today"] = "period_end"
+    share_counts_as_of: ShareCountsAsOf = "period_end"
     """Date up to which splits are included in share counts and per-share amounts if the file has no column
     ``stated_on``: the end of the period, the date of publication, or today (the vendor restated the whole
     history; later splits are then undone)."""

@@ -23,7 +23,7 @@ import yfinance
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.base import SourceTables, StoredData, TickerStatus, read_tickers
 from pipelines.sources.files.opening import resolve
-from pipelines.sources.files.reading import ReadOptions
+from pipelines.sources.files.reading import GivenFiles
 from pipelines.sources.files.tables import read_renames
 from pipelines.sources.settings import YFinanceSourceConfig
 from pipelines.sources.yahoo_firms import (
@@ -104,7 +104,7 @@ class YFinanceSource:
         self._symbols = _symbols(read_tickers(config.tickers))
         self._renames: pl.DataFrame | None = None
         if config.renames is not None:
-            self._renames = read_renames(resolve(Path(config.renames)), ReadOptions())
+            self._renames = read_renames(GivenFiles(resolve(Path(config.renames))))
         if config.end is not None and config.start > config.end:
             raise ConfigError(f"source.start {config.start} is after source.end {config.end}: swap them")
 

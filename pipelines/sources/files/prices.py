@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Final, Literal
@@ -20,15 +21,15 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.source_tables import within_range
 from pipelines.sources.base import plain_tickers
 from pipelines.sources.files.layouts import BAR, LAYOUTS, VENDOR, Layout, fields_of
-from pipelines.sources.files.opening import UNNAMED, abbreviate, collect, columns_of, file_label, scan
-from pipelines.sources.files.reading import ReadOptions, as_text, concat_parts, read_number
+from pipelines.sources.files.opening import UNNAMED, abbreviate, collect, columns_of, scan
+from pipelines.sources.files.reading import GivenFiles, as_text, concat_parts, read_number, within_dates
 
 Arrangement = Literal["long", "wide", "file_per_ticker"]
 REQUIRED: Final = ("date", "ticker", "close")
-OPTIONAL: Final = (*BAR, "volume", "split_ratio", "dividend", *VENDOR)
+_STORED: Final = (*BAR, "volume", "split_ratio", "dividend")
+OPTIONAL: Final = (*_STORED, *VENDOR)
 DELISTINGS: Final = ("delisting_return", "delisting_reason")
 """Columns of a price file that describe the end of a listing, in the row of the day on which it ends."""
-_STORED: Final = tuple(name for name in OPTIONAL if name not in VENDOR)
 _DECORATION: Final = re.compile(
     r"^(?:(?:time_series_)?(?:daily|weekly|monthly)_(?:adjusted_)?)"
     r"|[ _-](?:historical[ _]data|historische daten|stock[ _]price[ _]history|daily|1d|prices?|history)$",
@@ -38,155 +39,123 @@ _DECORATION: Final = re.compile(
 
 
 def read_prices(
-    files: Sequence[Path],
-    options: ReadOptions,
-    start: date | None,
-    end: date | None,
-    *,
-    arrangement: Arrangement = "long",
-    layout: str | None = None,
-) -> tuple[pl.DataFrame, pl.DataFrame | None, list[str]]:
+    given: GivenFiles, arrangement: Arrangement, vendor: str | None, start: date | None, end: date | None
+) -> tuple[pl.DataFrame, pl.DataFrame | None]:
     """Read rows of (date, ticker, close, ...), one per session and firm, from ``start`` to ``end``.
 
     An open, high or low of zero means "not known", and a split ratio of zero "no split". So does an open
     outside the day's range if the close is inside it (vendors leave opens unadjusted for later splits). All
-    are counted in the notes.
-
-    ``arrangement`` is ``long`` (a row per date and ticker), ``wide`` (a column of closes per ticker, or
-    several under a header of two lines; an empty close gives no row), or ``file_per_ticker`` (a file per
-    ticker, named after it). ``layout`` names a vendor's (`pipelines.sources.files.layouts.LAYOUTS`).
-
-    Returns prices by date and ticker; ticker, date and `DELISTINGS` where the file has them; notes.
-
-    Raises DataError if a file is unreadable or lacks a column, two tickers are written alike, or no row is
-    within the dates.
+    are counted in the notes. The second frame has ticker, date and `DELISTINGS`; None if the files have none.
     """
-    convention = LAYOUTS[layout] if layout is not None else Layout("", ())
-    notes: list[str] = []
-    given, files = files, [file for file in files if file.stat().st_size] or files
-    if len(files) < len(given):
-        notes.append(f"{len(given) - len(files):,} of {len(given):,} files are empty.")
+    layout = LAYOUTS[vendor] if vendor is not None else Layout("", ())
+    filled = [file for file in given.files if file.stat().st_size] or given.files
+    given.note(f"# of {len(given.files):,} files are empty.", len(given.files) - len(filled))
+    given = replace(given, files=filled)
     if arrangement == "wide":
-        frame = _read_wide(files, options, notes)
+        frame = _read_wide(given)
+    elif arrangement == "file_per_ticker":
+        frame = _read_file_per_ticker(given)
     else:
-        wanted = (*OPTIONAL, *DELISTINGS) if layout == "crsp" else OPTIONAL
-        frame = _read_long(files, options, wanted, convention, notes, named=arrangement == "file_per_ticker")
-    frame, about_tickers = _with_plain_tickers(options.dates(frame, ["date"]), files)
-    notes += about_tickers
+        frame = _read_long(given, (*OPTIONAL, *DELISTINGS) if vendor == "crsp" else OPTIONAL, layout)
+    frame = _with_plain_tickers(given.dates(frame, ["date"]), given)
     numbers = [c for c in ("close", *OPTIONAL, "delisting_return") if c in frame.columns]
-    frame = options.numbers(frame, numbers)
-    frame, about_values = _apply_convention(frame, convention)
+    frame = _without_codes(given.numbers(frame, numbers), layout, given)
+    ended = [c for c in DELISTINGS if c in frame.columns]
     delistings = None
-    if ended := [c for c in DELISTINGS if c in frame.columns]:
-        delistings = frame.select("ticker", "date", *ended).filter(
-            pl.any_horizontal(pl.col(ended).is_not_null())
-        )
+    if ended:
+        known = pl.any_horizontal(pl.col(ended).is_not_null())
+        delistings = frame.select("ticker", "date", *ended).filter(known)
         frame = frame.drop(ended).filter(pl.col("close").is_not_null())
-    if convention.note:
-        notes.append(f"{file_label(files)} is read as {convention.title}. {convention.note}")
+    if layout.note:
+        given.note(f"{given.label} is read as {layout.title}. {layout.note}")
     frame = with_splits_and_dividends(frame)
-    notes += [*about_values, *_note_absent_columns(frame, files)]
-    frame = within_dates(frame, files, start, end)
-    frame, bar_notes = _clear_invalid_bars(frame)
-    return frame.sort("date", "ticker", maintain_order=True), delistings, notes + bar_notes
+    if absent := [c for c in _STORED if c not in frame.columns]:
+        unadjusted = "; without split ratios or dividends, prices are used as they are"
+        cured = not {"split_ratio", "dividend"} & {*absent}
+        given.note(f"{given.label} has no {', '.join(absent)}{'' if cured else unadjusted}.")
+    frame = _clear_invalid_bars(within_dates(frame, given, start, end), given)
+    return frame.sort("date", "ticker", maintain_order=True), delistings
 
 
-def _read_long(
-    files: Sequence[Path],
-    options: ReadOptions,
-    optional: Sequence[str],
-    convention: Layout,
-    notes: list[str],
-    *,
-    named: bool,
-) -> pl.DataFrame:
-    if named:
-        parts = []
-        empty = 0
-        for file in files:
-            part = options.read_columns([file], ("date", "close"), optional, fall_back=False)
-            empty += part.is_empty()
-            parts.append(part.with_columns(ticker=pl.lit(ticker_of(file))))
-        if empty:
-            notes.append(f"{empty:,} of {len(files):,} files have no row.")
-        return concat_parts(parts)
-    issue = () if convention.issue is None else ("issue",)
-    if issue:
-        options = options.with_name("issue", convention.issue or "")
-    frame = options.read_columns(files, REQUIRED, (*optional, *issue), fall_back=False)
-    if "issue" not in frame.columns:
-        return frame
-    first = pl.col("issue") == pl.col("issue").min().over("ticker")
-    whole = pl.concat_str(as_text("ticker"), as_text("issue"), separator=".")
-    return frame.with_columns(
-        pl.when(first.fill_null(value=True)).then(as_text("ticker")).otherwise(whole).alias("ticker")
-    ).drop("issue")
-
-
-def _read_wide(files: Sequence[Path], options: ReadOptions, notes: list[str]) -> pl.DataFrame:
-    """Read files with a date column and columns per ticker; an empty close gives no row."""
-    parts: list[pl.DataFrame] = []
-    empty = 0
-    for file in files:
-        rows = scan(file, options.text)
-        available = columns_of(rows, file)
-        day = options.column_name("date", available, file)
-        by_ticker = fields_of(available)
-        if by_ticker:
-            long = _firms_below_each_other(collect(rows, file), day, by_ticker, options, file)
-        else:
-            names = [name for name in available if name != day and name not in UNNAMED]
-            if not names:
-                raise DataError(
-                    f"{file} has no column besides {day}: a wide file needs one column per ticker"
-                )
-            if "close" in options.columns:
-                raise ConfigError(
-                    f"columns maps close, but each other column of {file} is a ticker, as layout: wide says; "
-                    "remove the entry"
-                )
-            if "ticker" in available or "close" in available:
-                raise DataError(f"{file} has the columns {abbreviate(available)}: set source.layout to long")
-            frame = collect(rows, file)
-            numeric = all(frame.schema[name].is_numeric() for name in names)
-            frame = frame.with_columns(pl.col(names).cast(pl.Float64 if numeric else pl.String))
-            long = frame.unpivot(names, index=day, variable_name="ticker", value_name="close")
-            long = long.rename({day: "date"})
-        long = read_number(long.with_columns(as_text("ticker")), "close")
-        empty += long["close"].null_count()
-        parts.append(long.drop_nulls("close"))
-    if empty:
-        notes.append(f"{empty:,} cells of {file_label(files)} hold no close and give no row.")
+def _read_file_per_ticker(given: GivenFiles) -> pl.DataFrame:
+    parts = [
+        given.read(("date", "close"), OPTIONAL, fall_back=False, only=file).with_columns(
+            ticker=pl.lit(ticker_of(file))
+        )
+        for file in given.files
+    ]
+    given.note(f"# of {len(parts):,} files have no row.", sum(part.is_empty() for part in parts))
     return concat_parts(parts)
 
 
+def _read_long(given: GivenFiles, optional: tuple[str, ...], layout: Layout) -> pl.DataFrame:
+    """Read a row per bar; of a firm with several issues, those after the first are named TICKER.ISSUE."""
+    if layout.issue is None:
+        return given.read(REQUIRED, optional, fall_back=False)
+    given = replace(given, names={**given.names, "issue": (layout.issue,)})
+    frame = given.read(REQUIRED, (*optional, "issue"), fall_back=False)
+    if "issue" not in frame.columns:
+        return frame
+    first = (pl.col("issue") == pl.col("issue").min().over("ticker")).fill_null(value=True)
+    whole = pl.concat_str(as_text("ticker"), as_text("issue"), separator=".")
+    return frame.with_columns(pl.when(first).then(as_text("ticker")).otherwise(whole).alias("ticker")).drop(
+        "issue"
+    )
+
+
+def _read_wide(given: GivenFiles) -> pl.DataFrame:
+    """Read files with a date column and columns per ticker; an empty close gives no row."""
+    parts: list[pl.DataFrame] = []
+    empty = 0
+    for file in given.files:
+        rows = scan(file, given.text)
+        available = columns_of(rows, file)
+        day = given.column_name("date", available, file)
+        by_ticker = fields_of(available)
+        names = [name for name in available if name != day and name not in UNNAMED]
+        if not names:
+            raise DataError(f"{file} has no column besides {day}: a wide file needs one column per ticker")
+        if not by_ticker and "close" in given.columns:
+            raise ConfigError(
+                f"columns maps close, but each other column of {file} is a ticker, as layout: wide says; "
+                "remove the entry"
+            )
+        if not by_ticker and ("ticker" in available or "close" in available):
+            raise DataError(f"{file} has the columns {abbreviate(available)}: set source.layout to long")
+        frame = collect(rows, file)
+        if by_ticker:
+            long = _firms_below_each_other(frame, day, by_ticker, given, file)
+        else:
+            long = unpivot(frame, names, [day], "ticker", "close").rename({day: "date"})
+        long = read_number(long.with_columns(as_text("ticker")), "close")
+        empty += long["close"].null_count()
+        parts.append(long.drop_nulls("close"))
+    given.note(f"# cells of {given.label} hold no close and give no row.", empty)
+    return concat_parts(parts)
+
+
+def unpivot(frame: pl.DataFrame, columns: list[str], index: list[str], name: str, value: str) -> pl.DataFrame:
+    """Write columns below each other, as numbers if all of them are numeric, and as text if not."""
+    numeric = all(frame.schema[column].is_numeric() for column in columns)
+    frame = frame.with_columns(pl.col(columns).cast(pl.Float64 if numeric else pl.String))
+    return frame.unpivot(columns, index=index, variable_name=name, value_name=value)
+
+
 def _firms_below_each_other(
-    frame: pl.DataFrame,
-    day: str,
-    by_ticker: Mapping[str, Mapping[str, str]],
-    options: ReadOptions,
-    file: Path,
+    frame: pl.DataFrame, day: str, by_ticker: Mapping[str, Mapping[str, str]], given: GivenFiles, file: Path
 ) -> pl.DataFrame:
     """Turn the columns (field, ticker) of a wide file into rows."""
     parts = []
     for ticker, fields in by_ticker.items():
-        names = {
-            ours: fields[theirs]
-            for ours, theirs in options.match(list(fields)).items()
-            if ours in ("close", *OPTIONAL)
-        }
+        found = given.match(list(fields))
+        names = {ours: fields[theirs] for ours, theirs in found.items() if ours in ("close", *OPTIONAL)}
         if "close" not in names:
             raise DataError(
                 f"{file} has no closes of {ticker}; its columns are {abbreviate(list(fields))}: map one in "
                 "source.columns, as close: <name in the file>"
             )
-        parts.append(
-            frame.select(
-                pl.col(day).alias("date"),
-                pl.lit(ticker).alias("ticker"),
-                *(pl.col(theirs).alias(ours) for ours, theirs in names.items()),
-            )
-        )
+        values = (pl.col(theirs).alias(ours) for ours, theirs in names.items())
+        parts.append(frame.select(pl.col(day).alias("date"), pl.lit(ticker).alias("ticker"), *values))
     whole = concat_parts(parts)
     return whole.select(one.name for one in whole if one.name in REQUIRED or one.null_count() < len(one))
 
@@ -201,126 +170,81 @@ def ticker_of(file: Path) -> str:
     return _DECORATION.sub("", stem)
 
 
-def _with_plain_tickers(frame: pl.DataFrame, files: Sequence[Path]) -> tuple[pl.DataFrame, list[str]]:
+def _with_plain_tickers(frame: pl.DataFrame, given: GivenFiles) -> pl.DataFrame:
     """Write tickers as they are stored; note one that changes, and refuse two that become the same."""
-    given = frame.select(as_text("ticker")).unique().drop_nulls().sort("ticker")
-    names = given.with_columns(plain_tickers(pl.col("ticker")).alias("plain"))
-    changed = names.filter(pl.col("ticker") != pl.col("plain"))
+    tickers = frame.select(as_text("ticker")).unique().drop_nulls().sort("ticker")
+    names = tickers.with_columns(plain_tickers(pl.col("ticker")).alias("plain"))
     twins = names.filter(pl.col("plain").is_duplicated()).sort("plain", "ticker")
     if twins.height:
         raise DataError(
-            f"{file_label(files)} has the tickers {twins['ticker'][0]!r} and {twins['ticker'][1]!r}, which "
+            f"{given.label} has the tickers {twins['ticker'][0]!r} and {twins['ticker'][1]!r}, which "
             f"would both be stored as {twins['plain'][0]}: rename one"
         )
-    frame = frame.with_columns(plain_tickers(as_text("ticker")).alias("ticker"))
-    if changed.is_empty():
-        return frame, []
-    return frame, [
-        f"{changed.height:,} tickers of {file_label(files)} are written with letters, digits and . - _ ^ = "
-        f"alone: {changed['ticker'][0]!r} is {changed['plain'][0]}."
-    ]
+    changed = names.filter(pl.col("ticker") != pl.col("plain"))
+    if changed.height:
+        given.note(
+            f"# tickers of {given.label} are written with letters, digits and . - _ ^ = "
+            f"alone: {changed['ticker'][0]!r} is {changed['plain'][0]}.",
+            changed.height,
+        )
+    return frame.with_columns(plain_tickers(as_text("ticker")).alias("ticker"))
 
 
-def _apply_convention(frame: pl.DataFrame, convention: Layout) -> tuple[pl.DataFrame, list[str]]:
-    """Read the values by which a vendor says "not known" or "not traded", and count them in notes."""
-    notes: list[str] = []
-    for column, codes in convention.unknown.items():
+def _without_codes(frame: pl.DataFrame, layout: Layout, given: GivenFiles) -> pl.DataFrame:
+    """Read the values by which a vendor says "not known" or "not traded"."""
+    for column, codes in layout.unknown.items():
         if column not in frame.columns:
             continue
         number = pl.col(column).cast(pl.Float64, strict=False)
         unknown = number.is_in(codes)
         if frame.schema[column] == pl.String and "return" in column:
             unknown = unknown | number.is_null()  # letters are codes of missing returns
-        count = int(frame.select((unknown & pl.col(column).is_not_null()).sum()).item())
-        if count:
-            notes.append(f"{count:,} values of {column} are codes for not known.")
-        frame = frame.with_columns(pl.when(~unknown).then(pl.col(column)).alias(column))
-        if "return" in column:
-            frame = frame.with_columns(pl.col(column).cast(pl.Float64, strict=False))
-    if convention.midpoints and frame.schema["close"].is_numeric():
+        given.note(
+            f"# values of {column} are codes for not known.",
+            _count(frame, unknown & pl.col(column).is_not_null()),
+        )
+        value = number if "return" in column else pl.col(column)
+        frame = frame.with_columns(pl.when(~unknown).then(value).alias(column))
+    if layout.midpoints and frame.schema["close"].is_numeric():
         midpoint = (pl.col("close") < 0).fill_null(value=False)
-        count = int(frame.select(midpoint.sum()).item())
-        if count:
-            notes.append(
-                f"{count:,} closes are negative, which marks the midpoint of bid and ask on a day without a "
-                "trade: they are read without the sign, with a volume of 0."
-            )
-        others = [c for c in BAR if c in frame.columns]
+        given.note(
+            "# closes are negative, which marks the midpoint of bid and ask on a day without a "
+            "trade: they are read without the sign, with a volume of 0.",
+            _count(frame, midpoint),
+        )
+        on_midpoints = {c: 0.0 if c == "volume" else None for c in (*BAR, "volume") if c in frame.columns}
         frame = frame.with_columns(
             pl.col("close").abs(),
-            *(pl.when(~midpoint).then(pl.col(c)).alias(c) for c in others),
-            *(
-                pl.when(midpoint).then(0.0).otherwise(pl.col(c)).alias(c)
-                for c in ("volume",)
-                if c in frame.columns
-            ),
+            *(pl.when(midpoint).then(new).otherwise(pl.col(c)).alias(c) for c, new in on_midpoints.items()),
         )
     if "split_ratio" in frame.columns and frame.schema["split_ratio"].is_numeric():
-        zeros = int((frame["split_ratio"] == 0).sum())
-        if zeros:
-            notes.append(f"{zeros:,} rows have split_ratio = 0, which is read as no split.")
+        zeros = _count(frame, pl.col("split_ratio") == 0)
+        given.note("# rows have split_ratio = 0, which is read as no split.", zeros)
         frame = frame.with_columns(pl.col("split_ratio").replace(0.0, 1.0))
-    return frame, notes
+    return frame
 
 
-def day(frame: pl.DataFrame) -> pl.Expr:
-    """Return the date column of a frame from `ReadOptions.dates`; null where a date is unreadable."""
-    value = pl.col("date")
-    return value if frame.schema["date"] == pl.Date else value.str.to_date("%Y-%m-%d", strict=False)
-
-
-def within_dates(
-    frame: pl.DataFrame, files: Sequence[Path], start: date | None, end: date | None
-) -> pl.DataFrame:
-    """Keep the rows within the dates, and rows with an unreadable date, which the contract rejects."""
-    name = str(files[0]) if len(files) == 1 else file_label(files)
-    if frame.is_empty():
-        raise DataError(f"{name} has a header but no rows: use a file with values")
-    read = day(frame)
-    kept = frame
-    if start is not None:
-        kept = kept.filter((read >= start).fill_null(value=True))
-    if end is not None:
-        kept = kept.filter((read <= end).fill_null(value=True))
-    if kept.is_empty():
-        first, last = frame.select(read.min().alias("first"), read.max().alias("last")).row(0)
-        raise DataError(
-            f"{name} has no rows from {start or 'its start'} to {end or 'its end'}; it has "
-            f"{first} to {last}: extend the dates"
-        )
-    return kept
-
-
-def _note_absent_columns(frame: pl.DataFrame, files: Sequence[Path]) -> list[str]:
-    absent = [c for c in _STORED if c not in frame.columns]
-    if not absent:
-        return []
-    note = f"{file_label(files)} has no {', '.join(absent)}"
-    if "split_ratio" in absent or "dividend" in absent:
-        note += "; without split ratios or dividends, prices are used as they are"
-    return [f"{note}."]
-
-
-def _clear_invalid_bars(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Set opens, highs and lows that mean "not known" to null, and count them in notes."""
-    notes: list[str] = []
+def _clear_invalid_bars(frame: pl.DataFrame, given: GivenFiles) -> pl.DataFrame:
+    """Set opens, highs and lows that mean "not known" to null."""
     bars = [c for c in BAR if c in frame.columns and frame.schema[c].is_numeric()]
     for column in bars:
-        zeros = int((frame[column] == 0).sum())
-        if zeros:
-            notes.append(f"{zeros:,} rows have {column} = 0, which is treated as not known.")
+        zeros = _count(frame, pl.col(column) == 0)
+        given.note(f"# rows have {column} = 0, which is treated as not known.", zeros)
     frame = frame.with_columns(pl.when(pl.col(c) != 0).then(pl.col(c)).alias(c) for c in bars)
     if {*bars} == {*BAR} and frame.schema["close"].is_numeric():
         sound = (pl.col("high") >= pl.col("low")) & within_range("close") & (pl.col("open") > 0)
         stray = (sound & ~within_range("open")).fill_null(value=False)
-        strays = int(frame.select(stray.sum()).item())
-        if strays:
-            notes.append(
-                f"{strays:,} rows have an open outside [low, high] but a close inside it: the open is "
-                "treated as not known."
-            )
-            frame = frame.with_columns(pl.when(~stray).then(pl.col("open")).alias("open"))
-    return frame, notes
+        given.note(
+            "# rows have an open outside [low, high] but a close inside it: the open is "
+            "treated as not known.",
+            _count(frame, stray),
+        )
+        frame = frame.with_columns(pl.when(~stray).then(pl.col("open")).alias("open"))
+    return frame
+
+
+def _count(frame: pl.DataFrame, condition: pl.Expr) -> int:
+    return int(frame.select(condition.sum()).item())
 
 
 _LEAST_SPLIT: Final = math.log(1.2)

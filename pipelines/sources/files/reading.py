@@ -1,7 +1,7 @@
 """Interpret the cells of a user's files: column names, dates, numbers and units.
 
-Text files are read as text, so that a ticker named NA stays a ticker, and an unreadable number rejects its
-row rather than the whole file. The contract decides whether a value may be stored.
+Text files are read as text, so that a ticker named NA stays a ticker. A column with an unreadable value stays
+text, so that the contract rejects the rows in question and not the whole file.
 
 Dates are days. A midnight of Tokyo that is written in UTC is 15:00 of the day before; read as it stands,
 every price would be known a day early, so such stamps are refused. The order of day and month is decided for
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,16 @@ import polars as pl
 from pipelines.errors import DataError
 from pipelines.sources.base import plain_tickers
 from pipelines.sources.files.layouts import Names, match_names
-from pipelines.sources.files.opening import COMMAS, UNNAMED, TextFormat, abbreviate, collect, columns_of, scan
+from pipelines.sources.files.opening import (
+    COMMAS,
+    UNNAMED,
+    TextFormat,
+    abbreviate,
+    collect,
+    columns_of,
+    file_label,
+    scan,
+)
 
 _NOT_AVAILABLE: Final = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-")
 ISO: Final = r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$"
@@ -52,92 +61,74 @@ _FIRST_SERIAL, _LAST_SERIAL = 3_000, 109_575  # 1908 and 2200; smaller numbers a
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How to interpret the columns and values of a user's files.
+class GivenFiles:
+    """The files of one table, how the config says to read them, and what was noticed in them.
 
-    ``columns``: Peerglass column name -> name in the files, where they differ. ``table.column`` applies only
-    to the file of that table. ``units``: Peerglass column or statement item -> factor by which its values are
-    multiplied. ``date_format``: strptime format of dates that are not ISO (2020-01-31 or 20200131), or one of
-    `COUNTED`; None if all are ISO. It must be given, because 05/01/2015 is ambiguous. A format without a day,
-    such as ``%Y-%m``, says that the data are monthly: the date is the last day of the month. ``table_only``:
-    Peerglass names that are mapped for this file only; the file must have these columns. ``names``: usual
-    names of columns in files of this kind, which are looked for where a name is not mapped. ``text``:
-    separator, decimal mark and encoding of text files.
+    ``names`` are usual names of columns, looked for where ``columns`` maps none. The files must have the
+    columns in ``own``, which are mapped for this table alone. ``notes`` and ``hazards`` are shared by all
+    tables of a source.
     """
 
+    files: Sequence[Path]
+    names: Names = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
+    own: frozenset[str] = frozenset()
     units: Mapping[str, float] = field(default_factory=dict)
     date_format: str | None = None
-    table_only: frozenset[str] = frozenset()
-    names: Names = field(default_factory=dict)
     text: TextFormat = COMMAS
+    notes: list[str] = field(default_factory=list)
+    hazards: list[str] = field(default_factory=list)
 
-    def for_table(self, table: str, names: Names | None = None) -> ReadOptions:
-        """Return the options for one table's file; names given for that table take precedence."""
-        own = {
-            column: theirs
-            for name, theirs in self.columns.items()
-            for of, dot, column in (name.partition("."),)
-            if dot and of == table
-        }
-        shared = {name: theirs for name, theirs in self.columns.items() if "." not in name}
-        return replace(self, columns=shared | own, table_only=frozenset(own), names=names or self.names)
+    @property
+    def label(self) -> str:
+        """A name for the files in messages."""
+        return file_label(self.files)
 
-    def with_name(self, ours: str, theirs: str) -> ReadOptions:
-        """Return the options with one more usual name of a column."""
-        return replace(self, names={**self.names, ours: (theirs,)})
+    def note(self, sentence: str, count: int = 1) -> None:
+        """Note a sentence, in which ``#`` is the count; nothing if the count is 0."""
+        if count:
+            self.notes.append(sentence.replace("#", f"{count:,}", 1))
 
     def match(self, available: Sequence[str]) -> dict[str, str]:
         """Peerglass column -> the file's column, of those that are mapped or have a usual name."""
         mapped = {ours: theirs for ours, theirs in self.columns.items() if theirs in available}
         return {**match_names(self.names, available), **mapped}
 
-    def read_columns(
-        self, files: Sequence[Path], required: Sequence[str], optional: Sequence[str], *, fall_back: bool
+    def read(
+        self,
+        required: Sequence[str],
+        optional: Sequence[str],
+        *,
+        fall_back: bool = True,
+        only: Path | None = None,
     ) -> pl.DataFrame:
-        """Read the known columns of every file, under Peerglass's names.
+        """Read the known columns of every file (or of one of them), under Peerglass's names.
 
         ``fall_back`` tries Peerglass's own name if a file lacks the mapped one, because the mapping may be
-        meant for another file.
-
-        Raises DataError if a file is unreadable, lacks a required or a mapped column, or differs from the
-        first file in the names or types of its columns.
+        meant for another table.
         """
         parts: list[pl.DataFrame] = []
+        files = self.files if only is None else [only]
         for file in files:
             rows = scan(file, self.text)
-            names = self._columns_to_read(
-                columns_of(rows, file), file, required, optional, fall_back=fall_back
-            )
+            available = columns_of(rows, file)
+            usual = match_names(self.names, available)
+            names: dict[str, str] = {}
+            for ours in (*required, *optional):
+                theirs = self.columns.get(ours) or usual.get(ours, ours if ours not in self.names else "")
+                if theirs not in available and fall_back and ours not in self.own:
+                    theirs = usual.get(ours, ours)
+                if theirs in available:
+                    names[ours] = theirs
+                elif ours in required or ours in self.columns:
+                    wide = " (or set source.layout to wide, if its columns are tickers)"
+                    lacks = _no_column(file, theirs or ours, ours, available)
+                    raise DataError(lacks + (wide if ours == "ticker" else ""))
             part = collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
             if parts:
                 _refuse_different_columns(files[0], parts[0], file, part)
             parts.append(part)
         return concat_parts(parts)
-
-    def _columns_to_read(
-        self,
-        available: list[str],
-        file: Path,
-        required: Sequence[str],
-        optional: Sequence[str],
-        *,
-        fall_back: bool,
-    ) -> dict[str, str]:
-        names: dict[str, str] = {}
-        usual = match_names(self.names, available)
-        for ours in (*required, *optional):
-            theirs = self.columns.get(ours) or usual.get(ours, ours if ours not in self.names else "")
-            if theirs not in available and fall_back and ours not in self.table_only:
-                theirs = usual.get(ours, ours)
-            if theirs in available:
-                names[ours] = theirs
-            elif ours in required or ours in self.columns:
-                wide = (
-                    " (or set source.layout to wide, if its columns are tickers)" if ours == "ticker" else ""
-                )
-                raise DataError(no_column(file, theirs or ours, ours, available) + wide)
-        return names
 
     def column_name(self, ours: str, available: Sequence[str], file: Path) -> str:
         """Return the file's name of a required column: the mapped name, or Peerglass's own.
@@ -146,12 +137,12 @@ class ReadOptions:
         """
         mapped = self.columns.get(ours, ours)
         usual = match_names(self.names, available).get(ours, ours)
-        for theirs in (mapped,) if ours in self.table_only else (mapped, ours, usual):
+        for theirs in (mapped,) if ours in self.own else (mapped, ours, usual):
             if theirs in available:
                 return theirs
         if ours == "date" and mapped == ours and available[0] in UNNAMED:
             return available[0]
-        raise DataError(no_column(file, mapped, ours, available))
+        raise DataError(_no_column(file, mapped, ours, available))
 
     def numbers(self, frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
         """Convert columns to float64 (`read_number`) and multiply them by their units."""
@@ -162,53 +153,80 @@ class ReadOptions:
         return frame
 
     def dates(self, frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-        """Convert columns to dates.
-
-        A column with a value that is not a date stays text, so that the contract rejects the rows in
-        question.
-
-        Raises DataError if the dates share a time of day that is not midnight, or have two orders of day and
-        month.
-        """
-        for column in columns:
-            dtype = frame.schema[column]
-            if dtype == pl.Date or isinstance(dtype, pl.Datetime):
-                refuse_times_of_day(frame[column])
-                # the day of a date's own time zone; a cast would give the day in UTC
-                frame = frame.with_columns(pl.col(column).dt.date())
-                continue
-            read = frame.select(as_text(column)).select(null_if_not_available(column))
-            if self.date_format in COUNTED:
-                read = read.select(counted_as_iso(pl.col(column), self.date_format).alias(column))
-            refuse_times_of_day(read[column])
-            value = pl.col(column)
-            parsed = pl.coalesce(
-                value.str.extract(ISO).str.to_date("%Y-%m-%d", strict=False),
-                value.str.extract(COMPACT).str.to_date("%Y%m%d", strict=False),
-            )
-            if self.date_format is not None and self.date_format not in COUNTED:
-                read = self._given_format(read, column, parsed, self.date_format)
-            dates = read.select(parsed.alias(column)).to_series()
-            if dates.null_count() == read[column].null_count():
-                frame = frame.with_columns(dates)
-            else:
-                kept = pl.coalesce(parsed.dt.to_string("%Y-%m-%d"), value).alias(column)
-                frame = frame.with_columns(read.select(kept).to_series())
-        return frame
-
-    @staticmethod
-    def _given_format(read: pl.DataFrame, column: str, parsed: pl.Expr, form: str) -> pl.DataFrame:
-        """Write the dates of the given format as ISO, where ``parsed`` does not read them already."""
-        others = read.filter(parsed.is_null())[column].drop_nulls().unique().sort()
-        moments = read_moments(others, form)
-        refuse_times_of_day(moments)
-        _refuse_mixed_orders(others, others.filter(moments.is_null()), form)
-        written = pl.DataFrame({column: others, "iso": moments.dt.to_string("%Y-%m-%d")}).drop_nulls()
-        iso = pl.col(column).replace(written[column], written["iso"])
-        return read.with_columns(pl.when(parsed.is_null()).then(iso).otherwise(pl.col(column)).alias(column))
+        """Convert those of the columns that the frame has to dates (`read_dates`)."""
+        return read_dates(frame, [c for c in columns if c in frame.columns], self.date_format)
 
 
-def no_column(file: Path, wanted: str, ours: str, available: Sequence[str]) -> str:
+def read_dates(frame: pl.DataFrame, columns: Sequence[str], date_format: str | None) -> pl.DataFrame:
+    """Convert columns to dates: ISO (2020-01-31, 20200131), or in a strptime format or one of `COUNTED`.
+
+    A format without a day, such as ``%Y-%m``, says that the data are monthly: the date is the last day of the
+    month. DataError if the dates share a time of day that is not midnight, or have two orders of day and
+    month.
+    """
+    for column in columns:
+        dtype = frame.schema[column]
+        if dtype == pl.Date or isinstance(dtype, pl.Datetime):
+            refuse_times_of_day(frame[column])
+            # the day of a date's own time zone; a cast would give the day in UTC
+            frame = frame.with_columns(pl.col(column).dt.date())
+            continue
+        read = frame.select(as_text(column)).select(null_if_not_available(column))
+        if date_format in COUNTED:
+            read = read.select(counted_as_iso(pl.col(column), date_format).alias(column))
+        refuse_times_of_day(read[column])
+        value = pl.col(column)
+        parsed = pl.coalesce(
+            value.str.extract(ISO).str.to_date("%Y-%m-%d", strict=False),
+            value.str.extract(COMPACT).str.to_date("%Y%m%d", strict=False),
+        )
+        if date_format is not None and date_format not in COUNTED:
+            read = _given_format(read, column, parsed, date_format)
+        dates = read.select(parsed.alias(column)).to_series()
+        if dates.null_count() == read[column].null_count():
+            frame = frame.with_columns(dates)
+        else:
+            kept = pl.coalesce(parsed.dt.to_string("%Y-%m-%d"), value).alias(column)
+            frame = frame.with_columns(read.select(kept).to_series())
+    return frame
+
+
+def _given_format(read: pl.DataFrame, column: str, parsed: pl.Expr, form: str) -> pl.DataFrame:
+    """Write the dates of the given format as ISO, where ``parsed`` does not read them already."""
+    others = read.filter(parsed.is_null())[column].drop_nulls().unique().sort()
+    moments = read_moments(others, form)
+    refuse_times_of_day(moments)
+    _refuse_mixed_orders(others, others.filter(moments.is_null()), form)
+    written = pl.DataFrame({column: others, "iso": moments.dt.to_string("%Y-%m-%d")}).drop_nulls()
+    iso = pl.col(column).replace(written[column], written["iso"])
+    return read.with_columns(pl.when(parsed.is_null()).then(iso).otherwise(pl.col(column)).alias(column))
+
+
+def day(frame: pl.DataFrame, column: str = "date") -> pl.Expr:
+    """Return a column from `read_dates` as dates, null where one is unreadable."""
+    value = pl.col(column)
+    return value.str.to_date("%Y-%m-%d", strict=False) if frame.schema[column] == pl.String else value
+
+
+def within_dates(
+    frame: pl.DataFrame, given: GivenFiles, start: date | None, end: date | None
+) -> pl.DataFrame:
+    """Keep the rows within the dates, and rows with an unreadable date, which the contract rejects."""
+    name = str(given.files[0]) if len(given.files) == 1 else given.label
+    if frame.is_empty():
+        raise DataError(f"{name} has a header but no rows: use a file with values")
+    inside = day(frame).is_between(start or date.min, end or date.max)
+    kept = frame.filter(inside.fill_null(value=True))
+    if kept.is_empty():
+        first, last = frame.select(day(frame).min().alias("first"), day(frame).max().alias("last")).row(0)
+        raise DataError(
+            f"{name} has no rows from {start or 'its start'} to {end or 'its end'}; it has "
+            f"{first} to {last}: extend the dates"
+        )
+    return kept
+
+
+def _no_column(file: Path, wanted: str, ours: str, available: Sequence[str]) -> str:
     """Say that a file lacks a column, which one was probably meant, and the cure."""
     near = difflib.get_close_matches(wanted.lower(), [name.lower() for name in available], n=1)
     meant = next((f" (did you mean {name!r}?)" for name in available if [name.lower()] == near), "")

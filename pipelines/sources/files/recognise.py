@@ -37,10 +37,10 @@ from pipelines.sources.files.reading import (
     COMPACT,
     COUNTED,
     ISO,
-    ReadOptions,
     as_text,
     counted_as_iso,
     null_if_not_available,
+    read_dates,
     read_moments,
     read_number,
 )
@@ -287,7 +287,7 @@ def _read_as(texts: pl.Series, form: str | None) -> pl.Series:
 
 def _check_format(days: pl.DataFrame, date_format: str, file: Path) -> None:
     column = days.columns[0]
-    read = ReadOptions(date_format=date_format).dates(days, [column])
+    read = read_dates(days, [column], date_format)
     if read.schema[column] == pl.Date:
         return
     unread = read.filter(pl.col(column).str.to_date("%Y-%m-%d", strict=False).is_null())[column].drop_nulls()

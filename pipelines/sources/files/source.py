@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
@@ -12,14 +12,16 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.secrets import masked
 from pipelines.sources.base import ITEMS, SourceTables
-from pipelines.sources.files.layouts import LAYOUTS, PRICE_NAMES
-from pipelines.sources.files.opening import COMMAS, TextFormat, resolve
-from pipelines.sources.files.prices import DELISTINGS, OPTIONAL, REQUIRED, Arrangement, day, read_prices
-from pipelines.sources.files.reading import ReadOptions
-from pipelines.sources.files.statements import STATEMENTS, StatementFiles, read_statements
+from pipelines.sources.files.layouts import LAYOUTS, PRICE_NAMES, Names
+from pipelines.sources.files.opening import TextFormat, resolve
+from pipelines.sources.files.prices import DELISTINGS, OPTIONAL, REQUIRED, read_prices
+from pipelines.sources.files.reading import GivenFiles, day
+from pipelines.sources.files.statements import STATEMENTS, read_statements
 from pipelines.sources.files.tables import (
     MEMBERSHIP,
+    MEMBERSHIP_NAMES,
     RENAMES,
     SECURITIES,
     SECURITY_NAMES,
@@ -29,6 +31,7 @@ from pipelines.sources.files.tables import (
     read_renames,
     read_securities,
 )
+from pipelines.sources.settings import FilesSourceConfig
 
 _COLUMNS_BY_TABLE: Final[Mapping[str, tuple[str, ...]]] = {
     "prices": (*REQUIRED, *OPTIONAL, *DELISTINGS),
@@ -45,147 +48,117 @@ _WITH_UNITS: Final = frozenset(("close", *OPTIONAL, "delisting_return", *ITEMS))
 class FilesSource:
     """Prices, and optionally other tables, from files.
 
-    The arguments are the settings of the same names (`pipelines.sources.settings.FilesSourceConfig`).
-    ``statements`` is the fundamentals file with the settings that interpret it, and ``text`` how all text
-    files are written. If a file other than the prices lacks a mapped name, Peerglass's own name is tried
-    there, so ``ticker`` may be mapped for prices alone.
-
-    Raises ConfigError if a mapped name is not a Peerglass column, a factor is zero or not finite, start is
-    after end, or share counts are restated as of today but prices end earlier.
+    If a file other than the prices lacks a mapped name, Peerglass's own name is tried there, so ``ticker``
+    may be mapped for prices alone. ConfigError if the settings contradict each other.
     """
 
-    def __init__(
-        self,
-        prices: Path,
-        securities: Path | None = None,
-        *,
-        layout: Arrangement = "long",
-        vendor: str | None = None,
-        statements: StatementFiles | None = None,
-        membership: Path | None = None,
-        renames: Path | None = None,
-        inputs: Path | None = None,
-        columns: Mapping[str, str] | None = None,
-        units: Mapping[str, float] | None = None,
-        date_format: str | None = None,
-        text: TextFormat | None = None,
-        start: date | None = None,
-        end: date | None = None,
-        hazards: tuple[str, ...] = (),
-    ) -> None:
-        self._prices, self._securities, self._layout, self._vendor = prices, securities, layout, vendor
-        self._statements, self._membership, self._inputs = statements, membership, inputs
-        self._renames = renames
-        self._options = ReadOptions(dict(columns or {}), dict(units or {}), date_format, text=text or COMMAS)
-        self._start, self._end, self._hazards = start, end, hazards
-        if unknown := sorted(name for name in self._options.columns if not _is_column(name)):
-            raise ConfigError(
-                f"columns maps {', '.join(unknown)}, which is not a column of any table{_meant(unknown[0])}; "
-                f"choose from {', '.join(sorted(_ALL_COLUMNS))}"
-            )
-        if unknown := sorted(set(self._options.units) - _WITH_UNITS):
-            raise ConfigError(
-                f"units names {', '.join(unknown)}, which has no unit; "
-                f"choose from {', '.join(sorted(_WITH_UNITS))}"
-            )
-        if bad := [name for name, by in self._options.units.items() if by == 0 or not math.isfinite(by)]:
-            raise ConfigError(
-                f"units multiplies {bad[0]} by {self._options.units[bad[0]]}; the factor must be finite and "
-                "not 0"
-            )
-        mapped = set(self._options.for_table("prices").columns)
-        if layout == "file_per_ticker" and "ticker" in mapped:
-            raise ConfigError(
-                "columns maps ticker, but with layout: file_per_ticker the name of a file is its ticker; "
-                "remove the entry, or set layout: long"
-            )
-        if end is not None and statements is not None and statements.share_counts_as_of == "today":
-            raise ConfigError(
-                f"share_counts_as_of is today, but prices end on {end}, so later splits could not be undone; "
-                "remove end"
-            )
-        if start is not None and end is not None and start > end:
-            raise ConfigError(f"start {start} is after end {end}: swap them")
+    name = "files"
 
-    @property
-    def name(self) -> str:
-        """Name of the origin, recorded with every price."""
-        return "files"
+    def __init__(self, config: FilesSourceConfig) -> None:
+        self._config = config
+        self._names = {**PRICE_NAMES, **(LAYOUTS[config.vendor].columns if config.vendor else {})}
+        if problem := next(_problems(config), None):
+            raise ConfigError(problem)
 
     def fetch(self) -> SourceTables:
-        """Read the files.
-
-        Raises ConfigError if the extension of a file is not known, or a path contains an environment variable
-        that is not set, and DataError if a file is missing, unreadable, lacks a required column, differs from
-        the others of its pattern, or has no row within the dates; or if a unit is given for a column that no
-        file has.
-        """
-        names = PRICE_NAMES if self._vendor is None else {**PRICE_NAMES, **LAYOUTS[self._vendor].columns}
-        prices, ended, notes = read_prices(
-            resolve(self._prices),
-            self._options.for_table("prices", names if self._vendor or self._layout == "wide" else None),
-            self._start,
-            self._end,
-            arrangement=self._layout,
-            layout=self._vendor,
-        )
-        tables = {"prices": prices}
+        """Read the files; ConfigError, DataError if one is missing, unreadable or lacks what it needs."""
+        config, names = self._config, self._names
+        notes: list[str] = []
         hazards: list[str] = []
-        if self._securities is None and ended is not None and ended.height:
+
+        def given(table: str, path: str, usual: Names | None = None) -> GivenFiles:
+            own = {
+                name.partition(".")[2]: theirs
+                for name, theirs in config.columns.items()
+                if name.startswith(f"{table}.")
+            }
+            shared = {name: theirs for name, theirs in config.columns.items() if "." not in name}
+            return GivenFiles(
+                resolve(Path(path)),
+                usual or {},
+                shared | own,
+                frozenset(own),
+                config.units,
+                config.date_format,
+                TextFormat(config.separator, config.decimal, config.encoding),
+                notes,
+                hazards,
+            )
+
+        usual = names if config.vendor or config.layout == "wide" else None
+        files = given("prices", config.prices, usual)
+        prices, ended = read_prices(files, config.layout, config.vendor, config.start, config.end)
+        tables = {"prices": prices}
+        if config.securities:
+            firms = given("securities", config.securities, {**SECURITY_NAMES, "ticker": names["ticker"]})
+            tables["securities"] = read_securities(firms)
+            if unclassified := _not_in(prices, tables["securities"]):
+                notes.append(f"{unclassified} of the tickers in the prices are not in the securities file.")
+        elif ended is not None and ended.height:
             tables["securities"] = delisted_firms(ended)
             notes.append(f"The prices contain the delistings of {tables['securities'].height:,} firms.")
-        elif self._securities is None:
+        else:
             notes.append(
                 "No securities file was given: names, sectors, industries and listing dates are unknown."
             )
-        else:
-            tables["securities"], table_notes, table_hazards = read_securities(
-                resolve(self._securities),
-                self._options.for_table("securities", {**SECURITY_NAMES, "ticker": names["ticker"]}),
-            )
-            notes += table_notes
-            hazards += table_hazards
-            unclassified = (
-                prices.select("ticker").unique().join(tables["securities"], on="ticker", how="anti").height
-            )
-            if unclassified:
-                notes.append(f"{unclassified} of the tickers in the prices are not in the securities file.")
-        if self._statements is not None:
-            tables["fundamentals"], table_notes, table_hazards = read_statements(
-                self._statements, self._options.for_table("fundamentals"), prices
-            )
-            notes += table_notes
-            hazards += table_hazards
-        if self._membership is not None:
-            tables["membership"], table_notes, table_hazards = read_membership(
-                resolve(self._membership), self._options
-            )
-            notes += table_notes
-            hazards += table_hazards
-        if self._renames is not None:
-            tables["renames"] = read_renames(resolve(self._renames), self._options.for_table("renames"))
-        if self._inputs is not None:
-            tables["inputs"], table_notes = read_inputs(
-                resolve(self._inputs),
-                self._options.for_table("inputs", {c: names[c] for c in ("date", "ticker")}),
-                self._start,
-                self._end,
-            )
-            notes += table_notes
-        notes += unpriced_tickers(tables)
+        if config.fundamentals:
+            files = given("fundamentals", config.fundamentals)
+            tables["fundamentals"] = read_statements(files, config, prices)
+        if config.membership:
+            tables["membership"] = read_membership(given("membership", config.membership, MEMBERSHIP_NAMES))
+        if config.renames:
+            tables["renames"] = read_renames(given("renames", config.renames))
+        if config.inputs:
+            files = given("inputs", config.inputs, {c: names[c] for c in ("date", "ticker")})
+            tables["inputs"] = read_inputs(files, config.start, config.end)
+        for table, frame in tables.items():
+            if table in ("fundamentals", "membership", "inputs") and (unpriced := _not_in(frame, prices)):
+                notes.append(f"{unpriced:,} of the tickers in the {table} have no prices.")
         absent = {"fundamentals": "statements", "membership": "index membership"}
         if missing := [words for table, words in absent.items() if table not in tables]:
             notes.append(f"The files contain no {' and no '.join(missing)}.")
-        self._refuse_unused_units(tables)
-        hazards += detected_hazards(tables, self._hazards)
-        return SourceTables(tables, tuple(notes), (*self._hazards, *hazards))
+        _refuse_unused_units(config.units, tables)
+        told = tuple(masked(hazard) for hazard in config.hazards)
+        return SourceTables(tables, tuple(notes), (*told, *hazards, *detected_hazards(tables, told)))
 
-    def _refuse_unused_units(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        available = set(tables["prices"].columns) | set(tables.get("securities", pl.DataFrame()).columns)
-        if "fundamentals" in tables:
-            available |= set(tables["fundamentals"]["item"].unique())
-        if unused := sorted(set(self._options.units) - available):
-            raise DataError(f"units names {', '.join(unused)}, which no file contains: remove it")
+
+def _problems(config: FilesSourceConfig) -> Iterator[str]:
+    """Say what is wrong in the settings of a source of files."""
+    if unknown := sorted(name for name in config.columns if not _is_column(name)):
+        near = difflib.get_close_matches(unknown[0].rpartition(".")[2], sorted(_ALL_COLUMNS), n=1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        yield (
+            f"columns maps {', '.join(unknown)}, which is not a column of any table{meant}; "
+            f"choose from {', '.join(sorted(_ALL_COLUMNS))}"
+        )
+    for setting, names, allowed, what in (
+        ("units", config.units, sorted(_WITH_UNITS), "has no unit"),
+        ("source.items", config.items, ITEMS, "is not a statement item"),
+        ("source.zero_means_missing", config.zero_means_missing, ITEMS, "is not a statement item"),
+    ):
+        if unknown := sorted({*names} - {*allowed}):
+            yield f"{setting} names {', '.join(unknown)}, which {what}; choose from {', '.join(allowed)}"
+    for name, by in config.units.items():
+        if by == 0 or not math.isfinite(by):
+            yield f"units multiplies {name} by {by}; the factor must be finite and not 0"
+    if config.layout == "file_per_ticker" and {"ticker", "prices.ticker"} & config.columns.keys():
+        yield (
+            "columns maps ticker, but with layout: file_per_ticker the name of a file is its ticker; "
+            "remove the entry, or set layout: long"
+        )
+    of_statements = config.items or config.zero_means_missing or config.statement_months
+    if of_statements and not config.fundamentals:
+        yield (
+            "source.items, zero_means_missing and statement_months describe source.fundamentals: "
+            "name its file as well."
+        )
+    if config.end is not None and config.fundamentals and config.share_counts_as_of == "today":
+        yield (
+            f"share_counts_as_of is today, but prices end on {config.end}, so later splits could not be "
+            "undone; remove end"
+        )
+    if config.start is not None and config.end is not None and config.start > config.end:
+        yield f"start {config.start} is after end {config.end}: swap them"
 
 
 def _is_column(name: str) -> bool:
@@ -194,21 +167,17 @@ def _is_column(name: str) -> bool:
     return name in _ALL_COLUMNS or (bool(dot) and column in _COLUMNS_BY_TABLE.get(table, ()))
 
 
-def _meant(name: str) -> str:
-    near = difflib.get_close_matches(name.rpartition(".")[2], sorted(_ALL_COLUMNS), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def _refuse_unused_units(units: Mapping[str, float], tables: Mapping[str, pl.DataFrame]) -> None:
+    available = {*tables["prices"].columns, *tables.get("securities", pl.DataFrame()).columns}
+    if "fundamentals" in tables:
+        available |= set(tables["fundamentals"]["item"].unique())
+    if unused := sorted({*units} - available):
+        raise DataError(f"units names {', '.join(unused)}, which no file contains: remove it")
 
 
-def unpriced_tickers(tables: Mapping[str, pl.DataFrame]) -> list[str]:
-    """Return a note per table with the number of its tickers that have no prices."""
-    notes = []
-    for table, frame in tables.items():
-        if table in ("prices", "securities", "renames"):
-            continue
-        unpriced = frame.select("ticker").unique().join(tables["prices"], on="ticker", how="anti").height
-        if unpriced:
-            notes.append(f"{unpriced:,} of the tickers in the {table} have no prices.")
-    return notes
+def _not_in(frame: pl.DataFrame, other: pl.DataFrame) -> int:
+    """Count the tickers of a frame that another one lacks."""
+    return frame.select("ticker").unique().join(other, on="ticker", how="anti").height
 
 
 _MIN_YEARS: Final = 2.0

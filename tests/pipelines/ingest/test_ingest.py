@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
+from given_files import files_source
 from places import DATA
 
 from pipelines.cli.main import main
@@ -76,7 +77,7 @@ def bars(ticker: str, *closes: float, first: date = date(2024, 1, 2)) -> pl.Data
 def files(folder: Path, text: str) -> FilesSource:
     path = folder / "prices.csv"
     path.write_text(text)
-    return FilesSource(path)
+    return files_source(path)
 
 
 def accounted(summary: TableSummary) -> int:
@@ -155,7 +156,7 @@ def test_an_unusable_input_leaves_the_lake_unchanged(tmp_path: Path, text: str |
     lake = Lake(tmp_path / "lake")
     ingest(files(tmp_path, BAD), lake)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*")}
-    source = FilesSource(tmp_path / "absent.csv") if text is None else files(tmp_path, text)
+    source = files_source(tmp_path / "absent.csv") if text is None else files(tmp_path, text)
     with pytest.raises(DataError, match=message):
         ingest(source, lake)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*")} == before
@@ -171,7 +172,7 @@ def test_a_folder_that_is_no_table_stops_the_ingest_before_any_write(tmp_path: P
 
 def test_config_errors_pass_through(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not set"):
-        ingest(FilesSource(Path("$NOT_SET_HERE/p.csv")), Lake(tmp_path))
+        ingest(files_source(Path("$NOT_SET_HERE/p.csv")), Lake(tmp_path))
 
 
 def test_every_table_of_a_source_is_stored_with_notes_and_hazards(tmp_path: Path) -> None:
@@ -346,7 +347,7 @@ def test_a_live_source_that_refuses_from_the_start_leaves_the_lake_unchanged(tmp
 def test_four_million_real_rows_ingest_within_two_minutes_with_the_defects_found(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     started = time.perf_counter()
-    prices = ingest(FilesSource(DATA / "nasdaq_prices.parquet"), lake).tables["prices"]
+    prices = ingest(files_source(DATA / "nasdaq_prices.parquet"), lake).tables["prices"]
     assert time.perf_counter() - started < 120
     assert dict(prices.quarantined) == {
         "close_within_range": 40,

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
+from given_files import files_source
 
 from pipelines.audit.registry import CHECKS
 from pipelines.cli.main import main
@@ -41,7 +42,7 @@ BAD = """date,ticker,open,high,low,close,volume
 @pytest.fixture
 def source(tmp_path: Path) -> FilesSource:
     (tmp_path / "prices.csv").write_text(BAD)
-    return FilesSource(tmp_path / "prices.csv")
+    return files_source(tmp_path / "prices.csv")
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_a_released_row_with_new_values_is_checked_again(lake: Lake, tmp_path: P
     (tmp_path / "again.csv").write_text(
         "date,ticker,open,high,low,close,volume\n2020-01-03,AAA,10,11,9,21.5,100\n2020-01-06,AAA,10,11,9,10,1\n"
     )
-    counts = ingest(FilesSource(tmp_path / "again.csv"), lake).tables["prices"]
+    counts = ingest(files_source(tmp_path / "again.csv"), lake).tables["prices"]
     assert counts.quarantined == {"close_within_range": 1}
     stored = lake.read("prices", filters=pl.col("ticker") == "AAA").select("date", "close").rows()
     assert stored == [(date(2020, 1, 6), 10.0)], "the source stands by none of the values it gave before"
@@ -153,7 +154,7 @@ MENDED = BAD.replace("AAA,10,11,9,20.5", "AAA,10,11,9,10.25")
 
 def test_a_corrected_row_is_resolved_and_not_replaced_by_a_release(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "prices.csv").write_text(MENDED)
-    ingest(FilesSource(tmp_path / "prices.csv"), lake)
+    ingest(files_source(tmp_path / "prices.csv"), lake)
     with pytest.raises(DataError, match="a later delivery resolved 1 row"):
         release(lake, Selection(ticker="AAA"))
     listed = listing(lake, Selection(rule="close_within_range"))
@@ -175,10 +176,10 @@ def test_a_removed_row_is_resolved_and_a_row_that_returns_is_rejected_again(
     without = "".join(line for line in BAD.splitlines(keepends=True) if "CCC" not in line)
     for text, expected in ((without, {"resolved": 2}), (BAD, {"rejected": 2})):
         (tmp_path / "prices.csv").write_text(text)
-        ingest(FilesSource(tmp_path / "prices.csv"), lake)
+        ingest(files_source(tmp_path / "prices.csv"), lake)
         assert states() == expected
         versions = lake.versions()
-        ingest(FilesSource(tmp_path / "prices.csv"), lake)
+        ingest(files_source(tmp_path / "prices.csv"), lake)
         assert lake.versions() == versions
 
 

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
+from given_files import files_source
 from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
@@ -29,7 +30,6 @@ from pipelines.lake.upkeep import compact, record_reader, recorded_in_lake
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config, make_source
 from pipelines.run.open import reopen_run
-from pipelines.sources.files.source import FilesSource
 from pipelines.stages import train_config
 
 SINCE = ("listed_on", "delisting_return")  # one from the middle of the contract, one from near its end
@@ -243,7 +243,7 @@ def test_a_row_that_was_released_before_stays_released(
     (tmp_path / "firms.csv").write_text(
         "ticker,valid_from,listed_on,delisted_on\nA,2020-01-01,2020-01-01,2019-01-01\n"
     )
-    source = FilesSource(tmp_path / "prices.csv", tmp_path / "firms.csv")
+    source = files_source(tmp_path / "prices.csv", tmp_path / "firms.csv")
     lake = Lake(tmp_path / "lake")
     assert ingest(source, lake).tables["securities"].quarantined == {"delisted_not_before_listed": 1}
     release(lake, Selection(ticker="A"))

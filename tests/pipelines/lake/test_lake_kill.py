@@ -21,12 +21,11 @@ from pathlib import Path
 from pipelines.ingest.ingest import ingest
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.sources.files.source import FilesSource
 progress = Progress()
 with progress.stage("ingest"):
     kind = Path(sys.argv[1]).stem
     files = Path(f"{kind}.parquet"), Path(f"{kind}-members.parquet")
-    source = FilesSource(files[0], membership=files[1], hazards=("The prices are made up.",))
+    source = files_source(files[0], membership=files[1], hazards=("The prices are made up.",))
     ingest(source, Lake("lake"), progress)
 """
 

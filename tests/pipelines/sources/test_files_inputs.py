@@ -7,11 +7,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from given_files import files_source
 
 from pipelines.errors import DataError
 from pipelines.lake.contracts import check
 from pipelines.sources.base import SourceTables
-from pipelines.sources.files.source import FilesSource
 
 PRICES = "date,ticker,close\n2020-01-02,AAA,1\n2020-01-03,AAA,1\n2020-01-02,BBB,1\n2020-01-03,BBB,1\n"
 
@@ -23,7 +23,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def inputs(folder: Path, text: str, **dates: date) -> SourceTables:
-    source = FilesSource(
+    source = files_source(
         write(folder, "prices.csv", PRICES),
         inputs=write(folder, "inputs.csv", text),
         start=dates.get("start"),
@@ -59,7 +59,7 @@ def test_inputs_are_limited_to_the_dates_and_files_are_concatenated(tmp_path: Pa
     pl.DataFrame({"date": [date(2020, 1, 7)], "ticker": ["AAA"], "a": [4], "b": [5.0]}).write_parquet(
         tmp_path / "inputs2.parquet"
     )
-    source = FilesSource(tmp_path / "prices.csv", inputs=tmp_path / "inputs*")
+    source = files_source(tmp_path / "prices.csv", inputs=tmp_path / "inputs*")
     assert source.fetch().tables["inputs"].select("name", "value").rows() == [
         ("a", 1.0),
         ("a", 2.0),
@@ -81,7 +81,7 @@ def test_duplicate_and_invalid_names_are_refused(tmp_path: Path) -> None:
 
 
 def members(folder: Path, text: str) -> SourceTables:
-    source = FilesSource(
+    source = files_source(
         write(folder, "prices.csv", PRICES),
         membership=write(folder, "sp500.csv", text),
         columns={"membership.from_date": "added"},
@@ -114,14 +114,14 @@ def test_a_membership_without_leavers_is_a_hazard(tmp_path: Path) -> None:
 def test_static_groups_are_a_hazard_and_static_names_are_not(tmp_path: Path) -> None:
     prices = write(tmp_path, "prices.csv", PRICES)
     named = write(tmp_path, "n.csv", "ticker,name\nAAA,Alpha\nBBB,Beta\n")
-    assert FilesSource(prices, named).fetch().hazards == ()
+    assert files_source(prices, named).fetch().hazards == ()
     grouped = write(tmp_path, "g.csv", "ticker,sector\nAAA,Energy\nBBB,Energy\n")
-    (hazard,) = FilesSource(prices, grouped).fetch().hazards
+    (hazard,) = files_source(prices, grouped).fetch().hazards
     assert hazard.startswith("Static groups: sector as of the date of g.csv are applied")
     dated = write(
         tmp_path, "d.csv", "ticker,sector,valid_from\nAAA,Energy,2001-01-01\nBBB,Energy,2001-01-01\n"
     )
-    assert FilesSource(prices, dated).fetch().hazards == ()
+    assert files_source(prices, dated).fetch().hazards == ()
 
 
 def test_a_list_that_looks_like_an_index_without_membership_is_a_hazard(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_a_list_that_looks_like_an_index_without_membership_is_a_hazard(tmp_path
     rows = [f"{day},F{firm:02},10" for i, day in enumerate(days) for firm in range(60) if firm < 40 + i]
     prices = write(tmp_path, "prices.csv", "date,ticker,close\n" + "\n".join(rows) + "\n")
     message = ("Survivorship: the list is that of 2014.",)
-    warned = FilesSource(prices, hazards=message).fetch().hazards
+    warned = files_source(prices, hazards=message).fetch().hazards
     assert len(warned) == 2
     assert "No membership was given for what looks like an index: each of 59 firms" in warned[1]
     assert "15 of them start more than a year after the first session" in warned[1]
     spells = write(tmp_path, "m.csv", "ticker,from_date,to_date\nF00,2009-01-01,2015-01-01\n")
-    assert FilesSource(prices, membership=spells, hazards=message).fetch().hazards == message
+    assert files_source(prices, membership=spells, hazards=message).fetch().hazards == message

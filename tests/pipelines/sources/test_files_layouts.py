@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from given_files import files_source
 from workbooks import write_workbook
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.base import SourceTables, plain_tickers
 from pipelines.sources.files.reading import read_number
 from pipelines.sources.files.recognise import PriceFile, recognise_prices
-from pipelines.sources.files.source import FilesSource
 from pipelines.sources.settings import FilesSourceConfig
 
 SPLIT, PAID = 2.0, 0.5
@@ -95,7 +95,7 @@ def adjusted(market: pl.DataFrame) -> pl.DataFrame:
 
 def read(path: Path) -> tuple[PriceFile, SourceTables]:
     found = recognise_prices(path)
-    source = FilesSource(
+    source = files_source(
         path,
         layout=found.layout,
         vendor=found.vendor,
@@ -562,7 +562,7 @@ def test_tickers_become_plain_and_two_that_become_one_are_refused(tmp_path: Path
     assert pl.DataFrame({"t": given}).select(plain_tickers(pl.col("t")))["t"].to_list() == plain
     (tmp_path / "a.csv").write_text("date,ticker,close\n2020-01-02,BRK B,1\n2020-01-02,BRK_B,2\n")
     with pytest.raises(DataError, match="'BRK B' and 'BRK_B', which would both be stored as BRK_B"):
-        FilesSource(tmp_path / "a.csv").fetch()
+        files_source(tmp_path / "a.csv").fetch()
 
 
 def test_an_archive_of_several_files_and_a_folder_without_files_are_refused(tmp_path: Path) -> None:
@@ -594,11 +594,11 @@ def test_years_are_no_dates_of_excel(tmp_path: Path) -> None:
 def test_a_name_that_is_nearly_right_is_named(tmp_path: Path) -> None:
     path = text_file(tmp_path / "p.csv", MARKET.rename({"close": "PX_LAST"}))
     with pytest.raises(DataError, match=r"no column 'PX_LST' for close \(did you mean 'PX_LAST'\?\)"):
-        FilesSource(path, columns={"close": "PX_LST"}).fetch()
+        files_source(path, columns={"close": "PX_LST"}).fetch()
     with pytest.raises(
         ConfigError, match=r"clse, which is not a column of any table \(did you mean close\?\)"
     ):
-        FilesSource(path, columns={"clse": "PX_LAST"})
+        files_source(path, columns={"clse": "PX_LAST"})
     with pytest.raises(ValueError, match=r"vendor is 'CRPS', which is not known; did you mean crsp\?"):
         FilesSourceConfig(kind="files", prices="p.csv", vendor="CRPS")
 
@@ -609,7 +609,7 @@ def test_a_file_of_crsps_delistings_is_read_as_firms(tmp_path: Path) -> None:
         "PERMNO,DLSTDT,DLSTCD,DLRET,COMNAM\n10001,2021-02-12,574,-0.4,ALPHA\nBBB,2021-02-12,241,A,BETA\n"
         "CCC,2021-02-12,100,,GAMMA\n"
     )
-    source = FilesSource(tmp_path / "p.csv", tmp_path / "delist.csv")
+    source = files_source(tmp_path / "p.csv", tmp_path / "delist.csv")
     firms = source.fetch().tables["securities"].sort("ticker")
     ended = dt.date(2021, 2, 12)
     assert firms.select("ticker", "name", "delisted_on", "delisting_return", "delisting_reason").rows() == [
@@ -621,7 +621,7 @@ def test_a_file_of_crsps_delistings_is_read_as_firms(tmp_path: Path) -> None:
 
 def test_returns_of_later_months_are_no_inputs(tmp_path: Path) -> None:
     path = jkp(tmp_path)
-    source = FilesSource(path, vendor="jkp", inputs=path)
+    source = files_source(path, vendor="jkp", inputs=path)
     fetched = source.fetch()
     assert sorted(fetched.tables["inputs"]["name"].unique()) == ["adjfct", "prc", "ret"]
     assert "returns of later periods, which are left out: ret_exc_lead1m" in " ".join(fetched.notes)
@@ -638,7 +638,7 @@ def test_days_kept_as_numbers_and_months_are_read(tmp_path: Path, dates: list[st
     rows = [f"{day},{ticker},{10 + n}" for n, day in enumerate(dates) for ticker in ("AA", "BB")]
     file.write_text("\n".join(["date,ticker,close", *rows]))
     assert recognise_prices(file).date_format == form
-    prices = FilesSource(file, date_format=form).fetch().tables["prices"]
+    prices = files_source(file, date_format=form).fetch().tables["prices"]
     last = dt.date(2020, 2, 29) if form else dt.date(2020, 2, 28)
     assert prices["date"].unique().sort().to_list() == [dt.date(2020, 1, 31), last, dt.date(2020, 3, 31)]
 
@@ -647,7 +647,7 @@ def test_lines_may_end_in_carriage_returns_alone(tmp_path: Path) -> None:
     file = tmp_path / "prices.csv"
     file.write_bytes(b"date,ticker,close\r2020-01-02,AA,1.5\r2020-01-02,BB,2.5\r2020-01-03,AA,1.6\r")
     assert recognise_prices(file).layout == "long"
-    assert FilesSource(file).fetch().tables["prices"]["close"].to_list() == [1.5, 2.5, 1.6]
+    assert files_source(file).fetch().tables["prices"]["close"].to_list() == [1.5, 2.5, 1.6]
 
 
 def test_an_empty_file_beside_others_does_not_stop_the_reading(tmp_path: Path) -> None:
@@ -656,7 +656,7 @@ def test_an_empty_file_beside_others_does_not_stop_the_reading(tmp_path: Path) -
         (tmp_path / f"{ticker}.csv").write_text("Date,Open,Close\n2020-01-02,1,1.5\n2020-01-03,1,1.6\n")
     file = recognise_prices(tmp_path)
     assert file.layout == "file_per_ticker"
-    read = FilesSource(tmp_path, layout="file_per_ticker", columns=dict(file.columns)).fetch()
+    read = files_source(tmp_path, layout="file_per_ticker", columns=dict(file.columns)).fetch()
     assert read.tables["prices"]["ticker"].unique().sort().to_list() == ["BB", "CC"]
     assert "1 of 3 files are empty." in read.notes
 
@@ -667,7 +667,7 @@ def test_a_wide_file_may_have_tickers_that_are_names_of_columns(tmp_path: Path, 
     file.write_text(f"{day},AAPL,ID,SID,DT\n2020-01-02,1.5,2.5,3.5,4.5\n2020-01-03,1.6,2.6,3.6,4.6\n")
     read = recognise_prices(file)
     assert read.layout == "wide"
-    prices = FilesSource(file, layout="wide", columns=dict(read.columns)).fetch().tables["prices"]
+    prices = files_source(file, layout="wide", columns=dict(read.columns)).fetch().tables["prices"]
     assert prices.filter(pl.col("date") == dt.date(2020, 1, 2))["ticker"].to_list() == [
         "AAPL",
         "DT",

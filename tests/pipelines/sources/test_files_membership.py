@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from pipelines.errors import DataError
-from pipelines.sources.files.reading import ReadOptions
-from pipelines.sources.files.tables import read_membership
+from pipelines.sources.files.reading import GivenFiles
+from pipelines.sources.files.tables import MEMBERSHIP_NAMES, read_membership
 from pipelines.sources.sample import STATIC_SINCE
 
 SPELLS = [
@@ -34,8 +34,12 @@ LAYOUTS: Mapping[str, str] = {
 }
 
 
+def given(path: Path) -> GivenFiles:
+    return GivenFiles([path], MEMBERSHIP_NAMES)
+
+
 def spells(path: Path) -> list[tuple[object, ...]]:
-    rows, _, _ = read_membership([path], ReadOptions())
+    rows = read_membership(given(path))
     return rows.sort("ticker", "from_date").select("ticker", "from_date", "to_date").rows()
 
 
@@ -46,9 +50,10 @@ def test_every_layout_gives_the_spells(layout: str, tmp_path: Path) -> None:
     march = date(2020, 3, 15) if layout == "words" else date(2020, 3, 1)
     expected = [tuple(march if x == date(2020, 3, 1) else x for x in row) for row in SPELLS]
     assert spells(path) == expected
-    rows, _, hazards = read_membership([path], ReadOptions())
+    files = given(path)
+    rows = read_membership(files)
     assert rows["universe"].unique().to_list() == ["index"]
-    assert not hazards
+    assert not files.hazards
 
 
 @pytest.mark.parametrize(
@@ -93,7 +98,7 @@ def test_universes_are_told_apart(tmp_path: Path) -> None:
             "ticker": ["A", "A", "B"],
         }
     ).write_parquet(path)
-    rows, _, _ = read_membership([path], ReadOptions())
+    rows = read_membership(given(path))
     assert rows.sort("universe", "ticker").select("universe", "ticker", "from_date", "to_date").rows() == [
         ("x", "A", date(2020, 1, 1), date(2020, 3, 1)),
         ("x", "B", date(2020, 3, 1), None),

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from given_files import files_source
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.contracts import check
 from pipelines.sources.files.opening import resolve
-from pipelines.sources.files.source import FilesSource
 
 
 def write(path: Path, text: str) -> Path:
@@ -30,12 +30,12 @@ def test_a_pattern_reads_its_files_in_order_and_names_them(
     for name, text in (("b", bars("2020-01-03", "A", 2)), ("a", bars("2020-01-02", "A", 1))):
         write(tmp_path / "in" / f"{name}.csv", text)
     write(tmp_path / "in" / "deep" / "c.csv", bars("2020-01-06", "A", 3))
-    fetched = FilesSource(tmp_path / "in" / "*.csv").fetch()
+    fetched = files_source(tmp_path / "in" / "*.csv").fetch()
     assert fetched.tables["prices"]["close"].to_list() == [1.0, 2.0]
     assert any(note.startswith("a.csv to b.csv (2 files) has no open, high, low") for note in fetched.notes)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WHERE", "in")
-    assert FilesSource(Path("$WHERE/**/?.csv")).fetch().tables["prices"].height == 3
+    assert files_source(Path("$WHERE/**/?.csv")).fetch().tables["prices"].height == 3
     assert [path.name for path in resolve(Path("in/[ab].csv"))] == ["a.csv", "b.csv"]
 
 
@@ -52,7 +52,7 @@ def test_csv_and_parquet_of_one_pattern_are_concatenated(tmp_path: Path) -> None
     pl.DataFrame({"date": [date(2020, 1, 6)], "ticker": ["A"], "close": [3.5], "volume": [7]}).write_parquet(
         tmp_path / "c.parquet"
     )
-    prices = FilesSource(tmp_path / "[abc].*").fetch().tables["prices"]
+    prices = files_source(tmp_path / "[abc].*").fetch().tables["prices"]
     assert prices.rows() == [
         (date(2020, 1, 2), "A", 1.0, 10.0),
         (date(2020, 1, 3), "A", 2.0, 5.5),
@@ -64,36 +64,36 @@ def test_files_of_a_pattern_with_different_columns_are_refused(tmp_path: Path) -
     write(tmp_path / "a.csv", bars("2020-01-02", "A", 1))
     write(tmp_path / "b.csv", "date,ticker,close\n2020-01-03,A,2\n")
     with pytest.raises(DataError, match=r"b\.csv has no volume, which a\.csv has"):
-        FilesSource(tmp_path / "*.csv").fetch()
+        files_source(tmp_path / "*.csv").fetch()
     write(tmp_path / "b.csv", "date,ticker,close,volume,dividend\n2020-01-03,A,2,1,0\n")
     with pytest.raises(DataError, match=r"a\.csv has no dividend, which b\.csv has"):
-        FilesSource(tmp_path / "*.csv").fetch()
+        files_source(tmp_path / "*.csv").fetch()
     row = {"date": [date(2020, 1, 3)], "ticker": ["A"], "close": [2.0]}
     pl.DataFrame(row).write_parquet(tmp_path / "a.parquet")
     pl.DataFrame(row | {"close": ["2,0"]}).write_parquet(tmp_path / "b.parquet")
     with pytest.raises(DataError, match=r"b\.parquet stores close as String, but a\.parquet as Float64"):
-        FilesSource(tmp_path / "*.parquet").fetch()
+        files_source(tmp_path / "*.parquet").fetch()
 
 
 def test_a_pattern_that_matches_no_file_or_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no file matches"):
-        FilesSource(tmp_path / "*.csv").fetch()
+        files_source(tmp_path / "*.csv").fetch()
     write(tmp_path / "a.csv", bars("2020-01-02", "A", 1))
     write(tmp_path / "readme.md", "text")
     with pytest.raises(ConfigError, match=r"readme\.md is neither CSV.*: narrow the pattern"):
-        FilesSource(tmp_path / "*").fetch()
+        files_source(tmp_path / "*").fetch()
 
 
 def test_a_header_with_a_duplicate_column_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", "date,A,A\n2020-01-02,1,2\n")
     with pytest.raises(DataError, match="several columns named 'A'"):
-        FilesSource(path, layout="wide").fetch()
+        files_source(path, layout="wide").fetch()
 
 
 def test_units_multiply_values_and_leave_unreadable_ones(tmp_path: Path) -> None:
     text = "date,ticker,close,volume\n2020-01-02,A,150,7\n2020-01-02,B,x,8\n"
     prices = (
-        FilesSource(write(tmp_path / "p.csv", text), units={"volume": 100, "close": 0.01})
+        files_source(write(tmp_path / "p.csv", text), units={"volume": 100, "close": 0.01})
         .fetch()
         .tables["prices"]
     )
@@ -109,22 +109,22 @@ def test_units_without_a_column_are_refused(tmp_path: Path) -> None:
         ({"close": float("inf")}, "units multiplies close by inf"),
     ):
         with pytest.raises(ConfigError, match=message):
-            FilesSource(path, units=units)
+            files_source(path, units=units)
     with pytest.raises(DataError, match="units names volume, which no file contains"):
-        FilesSource(path, units={"volume": 100}).fetch()
+        files_source(path, units={"volume": 100}).fetch()
 
 
 def test_dates_that_are_not_iso_need_a_date_format(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", "date,ticker,close\n5/1/2015,A,1\n2015-05-04,A,2\n20150505,A,3\n")
-    days = FilesSource(path, date_format="%m/%d/%Y").fetch().tables["prices"]["date"].to_list()
+    days = files_source(path, date_format="%m/%d/%Y").fetch().tables["prices"]["date"].to_list()
     assert days == [date(2015, 5, 1), date(2015, 5, 4), date(2015, 5, 5)]
-    unread = FilesSource(path).fetch().tables["prices"]["date"].to_list()
+    unread = files_source(path).fetch().tables["prices"]["date"].to_list()
     assert unread == ["2015-05-04", "2015-05-05", "5/1/2015"]
 
 
 def test_wide_closes_become_rows_and_empty_cells_do_not(tmp_path: Path) -> None:
     text = "Day,NA,BRK.B\n2020-01-03,2,\n2020-01-02,1,300\n2020-01-06,nan,x\n"
-    source = FilesSource(write(tmp_path / "w.csv", text), layout="wide", columns={"date": "Day"})
+    source = files_source(write(tmp_path / "w.csv", text), layout="wide", columns={"date": "Day"})
     fetched = source.fetch()
     assert fetched.tables["prices"].rows() == [
         (date(2020, 1, 2), "BRK.B", "300"),
@@ -144,7 +144,7 @@ def test_wide_parquet_files_may_hold_different_tickers(tmp_path: Path) -> None:
     pl.DataFrame({"date": [date(2020, 1, 3)], "B": [None], "C": [float("nan")], "D": [4.0]}).write_parquet(
         tmp_path / "2.parquet"
     )
-    prices = FilesSource(tmp_path / "*.parquet", layout="wide", units={"close": 2}).fetch().tables["prices"]
+    prices = files_source(tmp_path / "*.parquet", layout="wide", units={"close": 2}).fetch().tables["prices"]
     assert prices.select("ticker", "close").rows() == [("A", 2.0), ("B", 5.0), ("D", 8.0)]
 
 
@@ -152,12 +152,12 @@ def test_a_wrong_layout_is_refused(tmp_path: Path) -> None:
     long = write(tmp_path / "long.csv", bars("2020-01-02", "A", 1))
     wide = write(tmp_path / "wide.csv", "date,A\n2020-01-02,1\n")
     with pytest.raises(DataError, match=r"set source\.layout to long"):
-        FilesSource(long, layout="wide").fetch()
+        files_source(long, layout="wide").fetch()
     with pytest.raises(DataError, match=r"no column 'ticker' for ticker; .* \(or set source.layout to wide"):
-        FilesSource(wide).fetch()
+        files_source(wide).fetch()
     with pytest.raises(ConfigError, match="columns maps close, but each other column"):
-        FilesSource(wide, layout="wide", columns={"close": "A"}).fetch()
+        files_source(wide, layout="wide", columns={"close": "A"}).fetch()
     with pytest.raises(DataError, match="no column besides date"):
-        FilesSource(write(tmp_path / "none.csv", "date\n2020-01-02\n"), layout="wide").fetch()
+        files_source(write(tmp_path / "none.csv", "date\n2020-01-02\n"), layout="wide").fetch()
     with pytest.raises(DataError, match="no column 'date' for date"):
-        FilesSource(write(tmp_path / "day.csv", "Tag,A\n2020-01-02,1\n"), layout="wide").fetch()
+        files_source(write(tmp_path / "day.csv", "Tag,A\n2020-01-02,1\n"), layout="wide").fetch()

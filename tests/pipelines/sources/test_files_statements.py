@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from given_files import files_source
 
 from features.panel.asof import statements_as_of
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.contracts import check
 from pipelines.sources.base import SourceTables
-from pipelines.sources.files.source import FilesSource
-from pipelines.sources.files.statements import ShareCountsAsOf, StatementFiles
+from pipelines.sources.settings import ShareCountsAsOf
 
 WIDE = (
     "Symbol,period_end,Total Revenue,Capital Expenditures,Total Assets,Current\n"
@@ -45,10 +45,15 @@ def fetch(
 ) -> SourceTables:
     (folder / "prices.csv").write_text("date,ticker,close\n2020-01-02,AAA,1\n2020-01-02,BBB,1\n")
     (folder / "s.csv").write_text(text)
-    files = StatementFiles(
-        folder / "s.csv", items=items or {}, months=months, zero_means_missing=zero_means_missing
-    )
-    return FilesSource(folder / "prices.csv", statements=files, columns=columns, units=units).fetch()
+    return files_source(
+        folder / "prices.csv",
+        fundamentals=folder / "s.csv",
+        items=items or {},
+        statement_months=months,
+        zero_means_missing=zero_means_missing,
+        columns=columns or {},
+        units=units or {},
+    ).fetch()
 
 
 def test_one_column_per_item_becomes_one_row_per_item_in_canonical_units_and_signs(tmp_path: Path) -> None:
@@ -152,7 +157,7 @@ def test_files_of_a_pattern_may_have_different_items_and_dates(tmp_path: Path) -
             "total_assets": [5],
         }
     ).write_parquet(tmp_path / "s2.parquet")
-    source = FilesSource(tmp_path / "prices.csv", statements=StatementFiles(tmp_path / "s[12].*"))
+    source = files_source(tmp_path / "prices.csv", fundamentals=tmp_path / "s[12].*")
     rows = check("fundamentals", source.fetch().tables["fundamentals"]).valid
     assert rows.select("item", "value", "known_at", "assumed").rows() == [
         ("revenue", 1.0, date(2019, 3, 31), True),
@@ -162,9 +167,9 @@ def test_files_of_a_pattern_may_have_different_items_and_dates(tmp_path: Path) -
 
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="items names sales, which is not a statement item"):
-        StatementFiles(tmp_path / "s.csv", items={"sales": "Sales"})
+        files_source(tmp_path / "p.csv", fundamentals=tmp_path / "s.csv", items={"sales": "Sales"})
     with pytest.raises(ConfigError, match="zero_means_missing names sales"):
-        StatementFiles(tmp_path / "s.csv", zero_means_missing=("sales",))
+        files_source(tmp_path / "p.csv", fundamentals=tmp_path / "s.csv", zero_means_missing=("sales",))
     with pytest.raises(
         ConfigError, match=r"columns maps fundamentals\.volume, which is not a column of any table"
     ):
@@ -213,8 +218,12 @@ def test_share_counts_are_split_adjusted_from_their_stated_on_date(
     (tmp_path / "p.csv").write_text(SPLITS)
     more, day = ("", "") if mapped is None else (",stated_on", f",{mapped}")
     (tmp_path / "s.csv").write_text(COUNTS.format(count=count, eps=eps, more=more, day=day))
-    files = StatementFiles(tmp_path / "s.csv", share_counts_as_of=rule, months=12)
-    fetched = FilesSource(tmp_path / "p.csv", statements=files).fetch()
+    fetched = files_source(
+        tmp_path / "p.csv",
+        fundamentals=tmp_path / "s.csv",
+        share_counts_as_of=rule,
+        statement_months=12,
+    ).fetch()
     assert any("as of when share counts" in note for note in fetched.notes) == (mapped is None)
     checked = check("fundamentals", fetched.tables["fundamentals"])
     assert checked.rejected.is_empty()
@@ -236,16 +245,16 @@ def test_share_counts_are_split_adjusted_from_their_stated_on_date(
 def test_a_count_cannot_include_a_split_after_its_publication(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text(SPLITS)
     (tmp_path / "s.csv").write_text(COUNTS.format(count=800, eps=1, more=",stated_on", day=",2020-06-01"))
-    files = StatementFiles(tmp_path / "s.csv")
     checked = check(
         "fundamentals",
-        FilesSource(tmp_path / "p.csv", statements=files).fetch().tables["fundamentals"],
+        files_source(tmp_path / "p.csv", fundamentals=tmp_path / "s.csv").fetch().tables["fundamentals"],
     )
     assert checked.by_rule() == {"stated_between_period_end_and_known_at": 2}
     with pytest.raises(ConfigError, match="share_counts_as_of is today, but prices end on 2020-03-01"):
-        FilesSource(
+        files_source(
             tmp_path / "p.csv",
-            statements=StatementFiles(tmp_path / "s.csv", share_counts_as_of="today"),
+            fundamentals=tmp_path / "s.csv",
+            share_counts_as_of="today",
             end=date(2020, 3, 1),
         )
 
@@ -258,7 +267,7 @@ def test_compustat_quarters_are_known_on_the_day_after_rdq(tmp_path: Path) -> No
         "001001,2020/06/30,,2,INDL,STD,C,110,6,16,2,3\n"
         "001001,2020/03/31,2020/05/01,1,FS,STD,C,999,9,9,9,9\n"
     )
-    source = FilesSource(tmp_path / "p.csv", statements=StatementFiles(tmp_path / "fundq.csv"))
+    source = files_source(tmp_path / "p.csv", fundamentals=tmp_path / "fundq.csv")
     rows = source.fetch().tables["fundamentals"].sort("item", "period_end")
     march, june = date(2020, 3, 31), date(2020, 6, 30)
     assert rows.select("period_end", "known_at", "item", "value", "months", "assumed").rows() == [
@@ -279,7 +288,7 @@ def test_compustat_quarters_are_known_on_the_day_after_rdq(tmp_path: Path) -> No
 def test_compustat_years_cover_twelve_months(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("date,ticker,close\n2020-01-02,001001,5\n")
     (tmp_path / "funda.csv").write_text("gvkey,datadate,at,sale\n001001,31DEC2019,100,50\n")
-    source = FilesSource(tmp_path / "p.csv", statements=StatementFiles(tmp_path / "funda.csv"))
+    source = files_source(tmp_path / "p.csv", fundamentals=tmp_path / "funda.csv")
     rows = source.fetch().tables["fundamentals"].sort("item")
     assert rows.select("item", "value", "months", "known_at").rows() == [
         ("revenue", 50e6, 12, date(2020, 3, 30)),

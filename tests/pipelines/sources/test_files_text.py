@@ -9,17 +9,17 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
+from given_files import files_source
 
 from pipelines.errors import DataError
 from pipelines.sources.files.opening import TextFormat, recognise_text
-from pipelines.sources.files.source import FilesSource
 
 GERMAN = "date;ticker;close;volume\n2020-01-02;Süd;1.234,5;1.000\n2020-01-03;Süd;1.235,25;2.000.000\n"
 EXPECTED = [(date(2020, 1, 2), "Süd", 1234.5, 1000.0), (date(2020, 1, 3), "Süd", 1235.25, 2_000_000.0)]
 
 
 def prices(path: Path, text: TextFormat | None = None) -> list[tuple[object, ...]]:
-    return FilesSource(path, text=text).fetch().tables["prices"].rows()
+    return files_source(path, text=text).fetch().tables["prices"].rows()
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16"])
@@ -84,7 +84,7 @@ def test_an_unnamed_first_column_of_a_wide_file_holds_the_dates(tmp_path: Path) 
     frame.write_csv(tmp_path / "wide.csv")
     frame.rename({"": "__index_level_0__"}).write_parquet(tmp_path / "wide.parquet")
     for name in ("wide.csv", "wide.parquet"):
-        read = FilesSource(tmp_path / name, layout="wide").fetch().tables["prices"]
+        read = files_source(tmp_path / name, layout="wide").fetch().tables["prices"]
         assert read.select("date", "ticker", "close").rows() == [
             (date(2020, 1, 2), "A", 1.5),
             (date(2020, 1, 2), "B", 3.0),
@@ -122,7 +122,7 @@ def test_midnights_of_another_zone_are_refused_in_every_format(
     for path in tmp_path.iterdir():
         form = "%d/%m/%Y %H:%M" if path.name == "b.csv" else None
         with pytest.raises(DataError, match=f"midnight of .* in .*{zone}.*write the dates of the exchange"):
-            FilesSource(path, date_format=form).fetch()
+            files_source(path, date_format=form).fetch()
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_counted_dates_with_a_time_of_day_are_refused(
     days = [str(first + step * day) for day in range(5)]
     path.write_text("\n".join(["date,ticker,close", *(f"{day},A,1" for day in days)]))
     with pytest.raises(DataError, match=r"midnight of 2021-01-0\d in Asia/Shanghai"):
-        FilesSource(path, date_format=form).fetch()
+        files_source(path, date_format=form).fetch()
     path.write_text("date,ticker,close\n44200,A,1\n")
     if form == "excel":
-        assert FilesSource(path, date_format=form).fetch().tables["prices"]["date"][0] == date(2021, 1, 4)
+        assert files_source(path, date_format=form).fetch().tables["prices"]["date"][0] == date(2021, 1, 4)
 
 
 def test_times_of_day_that_vary_are_days(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_files_of_a_pattern_with_dates_of_several_types_keep_their_times_of_day(
         frame = pl.DataFrame([moments.dt.replace_time_zone(zone)]).with_columns(ticker=pl.lit("A"), close=1.0)
         frame.write_parquet(tmp_path / f"{name}.parquet")
     with pytest.raises(DataError, match="midnight of 2020-01-03 in Asia/Shanghai"):
-        FilesSource(tmp_path / "*.parquet").fetch()
+        files_source(tmp_path / "*.parquet").fetch()
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_the_order_of_day_and_month_is_one_for_all_rows(tmp_path: Path, days: li
     path = tmp_path / "a.csv"
     path.write_text("\n".join(["date,ticker,close", *(f"{day},A,1" for day in days)]))
     with pytest.raises(DataError, match=said):
-        FilesSource(path, date_format="%d/%m/%Y").fetch()
+        files_source(path, date_format="%d/%m/%Y").fetch()
 
 
 def test_decimal_commas_in_quotes_may_be_separated_by_commas(tmp_path: Path) -> None:
