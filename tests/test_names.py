@@ -11,15 +11,12 @@ PACKAGES = ("features", "models", "backtest", "pipelines", "peerglass")
 SHARED = frozenset(
     {
         "Books",
-        "Changes",
         "Decisions",
         "Delivery",
         "Finding",
-        "Firms",
         "Holdings",
         "Plan",
         "Run",
-        "Statements",
         "Style",
     }
 )

@@ -53,7 +53,7 @@ class Plan:
     table: str
     rows: pl.DataFrame
     scope: pl.Expr | None
-    changes: Changes
+    changes: RowChanges
     target: DeltaTable | None
 
     @property
@@ -73,7 +73,7 @@ def compare_with_table(storage: Storage, table: str, rows: pl.DataFrame, scope: 
     """
     target = storage.open(table)
     if target is None or target.version() == 0 or (rows.is_empty() and scope is None):
-        changes = Changes(rows, rows.clear(), rows.select(keys(table)).clear(), 0)
+        changes = RowChanges(rows, rows.clear(), rows.select(keys(table)).clear(), 0)
     else:
         changes = compare(table, rows, storage.scan(table, target), scope)
     return Plan(table, rows, scope, changes, target)
@@ -133,7 +133,7 @@ _SPANS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class RowChanges:
     """Differences between a batch and the stored rows.
 
     ``new``: rows of the batch whose key is not stored. ``changed``: rows of the batch that are stored with
@@ -154,7 +154,7 @@ def in_order(table: str, rows: pl.DataFrame) -> pl.DataFrame:
     return rows if _is_sorted(rows, order) else rows.sort(order)
 
 
-def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr | None = None) -> Changes:
+def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr | None = None) -> RowChanges:
     """Return what a batch changes.
 
     ``rows``: the batch, as returned by `in_order`, each key once. ``stored``: the table's rows. ``scope``:
@@ -191,7 +191,7 @@ def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr
             in_scope += in_scope_keys.height
             if stored_rows.height > piece.height - new[-1].height:  # some stored rows have no match
                 withdrawn.append(in_scope_keys.join(piece, on=key, how="anti"))
-    return Changes(pl.concat(new), pl.concat(changed), pl.concat(withdrawn), in_scope)
+    return RowChanges(pl.concat(new), pl.concat(changed), pl.concat(withdrawn), in_scope)
 
 
 def match_predicate(table: str, changed: pl.DataFrame) -> str:

@@ -117,6 +117,19 @@ class LiveSource(Protocol):
         ...
 
 
+_MAX_UNANSWERED: Final = 0.05
+"""Maximum share of unanswered tickers; above it, a source counts as refusing."""
+
+
+def raise_if_refused(who: str, refused: Sequence[TickerStatus], asked: int, when: str) -> None:
+    """Raise DataError if a ticker was throttled, or too many had no answer."""
+    if any(one.state == "throttled" for one in refused) or len(refused) > _MAX_UNANSWERED * asked:
+        raise DataError(
+            f"{who} refused {len(refused):,} of {asked:,} tickers ({refused[0].detail}): what "
+            f"arrived is in the lake; repeat the command {when} to continue from there"
+        )
+
+
 _KNOWN_FROM: Final[Mapping[str, str]] = {
     "prices": "date",
     "securities": "valid_from",

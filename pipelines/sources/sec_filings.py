@@ -9,22 +9,20 @@ its request rate.
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from types import ModuleType
 from typing import Final
 
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.base import SourceTables, StoredData, TickerStatus, read_tickers
-from pipelines.sources.sec_statements import FORMS, Statements, known_on, statement_rows
+from pipelines.sources.base import SourceTables, StoredData, TickerStatus, raise_if_refused, read_tickers
+from pipelines.sources.sec_statements import FORMS, FiledStatements, known_on, statement_rows
 
 _BATCH: Final = 20
 _FORBIDDEN: Final = 403
-_MAX_UNANSWERED: Final = 0.05
-"""Maximum share of unanswered tickers; above it, the source counts as refusing."""
-
 _NOTES: Final = (
     "A filing is known on the day of its acceptance if that was before 16:00, otherwise on the next day, and "
     "never before its filing date. The SEC's times are read as New York time, which is never too early.",
@@ -43,48 +41,31 @@ class _ThrottledError(Exception):
     """The SEC refuses further requests for now."""
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Counts over the statements of all firms so far."""
+_COUNTED: Final = {
+    "derived": "quarters are differences of two spans from the beginning of the year.",
+    "superseded": ("versions were superseded on the day on which they became known; the last one is used."),
+    "undated": "filings have no acceptance time; they count as known on the day after filing.",
+    "partial": "share counts cover one class of several, or an unknown one; they are left out.",
+}
+"""Count of `FiledStatements` -> what it says."""
 
-    derived: int = 0
-    superseded: int = 0
-    undated: int = 0
-    partial: int = 0
-    summed: list[str] = field(default_factory=list)
-    foreign: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, ticker: str, statements: Statements) -> None:
-        self.derived += statements.derived
-        self.superseded += statements.superseded
-        self.undated += statements.undated
-        self.partial += statements.partial
-        if statements.summed:
-            self.summed.append(ticker)
-        for currency in sorted(statements.foreign):
-            self.foreign.setdefault(currency, []).append(ticker)
-
-    def delivery(self) -> SourceTables:
-        """Return the counts as notes and hazards of a delivery without rows."""
-        counts = (
-            (self.derived, "quarters are differences of two spans from the beginning of the year."),
-            (
-                self.superseded,
-                "versions were superseded on the day on which they became known; the last one is used.",
-            ),
-            (self.undated, "filings have no acceptance time; they count as known on the day after filing."),
-            (self.partial, "share counts cover one class of several, or an unknown one; they are left out."),
+def _remarks(read: Sequence[tuple[str, FiledStatements]]) -> SourceTables:
+    """Return a delivery without rows that says how the statements of (ticker, statements) were derived."""
+    counts = sum((one.counts for _, one in read), Counter[str]())
+    notes = tuple(f"{counts[name]:,} {what}" for name, what in _COUNTED.items() if counts[name])
+    currencies = sorted({currency for _, one in read for currency in one.foreign})
+    hazards = [
+        f"Statements of {', '.join(ticker for ticker, one in read if currency in one.foreign)} are in "
+        f"{currency}: ratios to prices in dollars are wrong."
+        for currency in currencies
+    ]
+    if summed := [ticker for ticker, one in read if one.counts["summed"]]:
+        hazards.append(
+            f"Share counts of {', '.join(summed)} are sums over classes of stock: market equity "
+            "values every class at the ticker's price."
         )
-        hazards = [
-            f"Statements of {', '.join(tickers)} are in {currency}: ratios to prices in dollars are wrong."
-            for currency, tickers in sorted(self.foreign.items())
-        ]
-        if self.summed:
-            hazards.append(
-                f"Share counts of {', '.join(self.summed)} are sums over classes of stock: market equity "
-                "values every class at the ticker's price."
-            )
-        return SourceTables({}, tuple(f"{count:,} {what}" for count, what in counts if count), tuple(hazards))
+    return SourceTables({}, notes, tuple(hazards))
 
 
 class SecSource:
@@ -97,6 +78,8 @@ class SecSource:
     DataError if the file of tickers is missing or empty.
     """
 
+    name = "sec"
+
     def __init__(self, tickers: Sequence[str] | str, identity: str, start: dt.date) -> None:
         if "@" not in identity:
             raise ConfigError(
@@ -105,44 +88,31 @@ class SecSource:
             )
         self._tickers, self._identity, self._start = read_tickers(tickers), identity, start
 
-    @property
-    def name(self) -> str:
-        """Name of the origin."""
-        return "sec"
-
     def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         """Request every ticker; those that failed are requested once more at the end.
 
-        Raises ConfigError if edgartools is not installed, and DataError after the last batch, if the SEC
-        throttled or too many tickers had no answer; immediately, if it rejects the identity.
+        ConfigError if edgartools is not installed. DataError after the last batch, if the SEC throttled or
+        too many tickers had no answer; immediately, if it rejects the identity.
         """
         edgar = _client(self._identity)
-        tally = _Tally()
-        failed: list[TickerStatus] = []
-        throttled: list[TickerStatus] = []
-        for batch in self._batches(edgar, stored, tally, self._tickers):
-            failed += [status for status in batch.statuses if status.state == "failed"]
-            throttled += [status for status in batch.statuses if status.state == "throttled"]
-            yield batch
-        if failed and not throttled:
-            again, failed = [status.ticker for status in failed], []
-            for batch in self._batches(edgar, stored, tally, again):
-                failed += [status for status in batch.statuses if status.state == "failed"]
-                throttled += [status for status in batch.statuses if status.state == "throttled"]
+        read: list[tuple[str, FiledStatements]] = []
+        tickers = self._tickers
+        for _ in range(2):
+            refused: list[TickerStatus] = []
+            for batch in self._batches(edgar, stored, read, tickers):
+                refused += [status for status in batch.statuses if status.state in ("failed", "throttled")]
                 yield batch
-        yield tally.delivery()
-        refused = throttled + failed
-        if throttled or len(refused) > _MAX_UNANSWERED * len(self._tickers):
-            raise DataError(
-                f"the SEC refused {len(refused):,} of {len(self._tickers):,} tickers ({refused[0].detail}): "
-                "what arrived is in the lake; repeat the command in ten minutes to continue from there"
-            )
+            if not refused or any(status.state == "throttled" for status in refused):
+                break
+            tickers = tuple(status.ticker for status in refused)
+        yield _remarks(read)
+        raise_if_refused("the SEC", refused, len(self._tickers), "in ten minutes")
 
     def _batches(
         self,
         edgar: ModuleType,
         stored: StoredData,
-        tally: _Tally,
+        read: list[tuple[str, FiledStatements]],
         tickers: Sequence[str],
     ) -> Iterator[SourceTables]:
         refusal: str | None = None
@@ -160,14 +130,14 @@ class SecSource:
                     continue
                 statuses.append(status)
                 if statements is not None:
-                    tally.add(ticker, statements)
                     frames.append(statements.rows)
+                    read.append((ticker, replace(statements, rows=statements.rows.clear())))
             tables = {"fundamentals": pl.concat(frames)} if frames else {}
             yield SourceTables(tables, _NOTES, _HAZARDS, tuple(statuses))
 
     def _one(
         self, edgar: ModuleType, ticker: str, stored: StoredData
-    ) -> tuple[TickerStatus, Statements | None]:
+    ) -> tuple[TickerStatus, FiledStatements | None]:
         """Request one firm. A failure becomes its status, unless the SEC refuses further requests."""
         from edgar.exceptions import CompanyNotFoundError, TooManyRequestsError, http_status
         from edgar.httprequests import TRANSPORT_ERRORS
@@ -192,12 +162,15 @@ class SecSource:
 
     def _ask(
         self, edgar: ModuleType, ticker: str, stored: StoredData
-    ) -> tuple[TickerStatus, Statements | None]:
+    ) -> tuple[TickerStatus, FiledStatements | None]:
         company = edgar.Company(ticker)
         filings = company.get_filings(form=list(FORMS), amendments=True).data.to_pylist()
         if not filings:
             return TickerStatus(ticker, "empty", "no annual or quarterly report"), None
-        accepted = {row["accession_number"]: _local_time(row["acceptanceDateTime"]) for row in filings}
+        # without the zone, which the feed does not state reliably (see `known_on`)
+        accepted = {
+            row["accession_number"]: row["acceptanceDateTime"].replace(tzinfo=None) for row in filings
+        }
         due = {
             row["accession_number"]
             for row in filings
@@ -206,7 +179,7 @@ class SecSource:
         }
         if not due:
             return TickerStatus(ticker, "empty", f"no report in XBRL since {self._start}"), None
-        if due <= _stored_filings(stored, ticker):
+        if due <= {filing.removesuffix("/A") for filing in stored.filings.get(ticker, ())}:
             return TickerStatus(ticker, "unchanged"), None
         edgar.entity.entity_facts.clear_company_facts_cache()
         facts = company.get_facts()
@@ -230,13 +203,3 @@ def _client(identity: str) -> ModuleType:
         ) from error
     edgar.set_identity(identity)
     return edgar
-
-
-def _local_time(accepted: dt.datetime) -> dt.datetime:
-    """Remove the time zone, which the feed does not state reliably (see `known_on`)."""
-    return accepted.replace(tzinfo=None)
-
-
-def _stored_filings(stored: StoredData, ticker: str) -> set[str]:
-    """Return the accession numbers of a firm's filings in the lake."""
-    return {filing.removesuffix("/A") for filing in stored.filings.get(ticker, ())}

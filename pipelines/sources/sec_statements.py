@@ -20,6 +20,7 @@ only a part (banks, insurers).
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -164,34 +165,18 @@ class Fact(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Statements:
-    """Rows for the lake's ``fundamentals``, and counts of how they were derived.
+class FiledStatements:
+    """Rows for the lake's ``fundamentals``, one per period, publication date and item.
 
-    Attributes
-    ----------
-    rows
-        One row per period, publication date and item.
-    derived
-        Number of quarters that are the difference of two spans from the beginning of the year.
-    superseded
-        Number of versions dropped because a later one became known on the same date.
-    undated
-        Number of filings without an acceptance time.
-    foreign
-        Currencies other than the dollar.
-    summed
-        Number of share counts that are sums over several classes.
-    partial
-        Number of share counts that were dropped because they cover one class, or an unknown one.
+    ``counts`` are numbers of quarters that are differences of two spans (``derived``), of versions dropped
+    for a later one of the same date (``superseded``), of filings without an acceptance time (``undated``),
+    and of share counts that are sums over classes (``summed``) or dropped because they cover one class or an
+    unknown one (``partial``). ``foreign`` are the currencies other than the dollar.
     """
 
     rows: pl.DataFrame
-    derived: int
-    superseded: int
-    undated: int
+    counts: Counter[str]
     foreign: frozenset[str]
-    summed: int
-    partial: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +210,7 @@ def known_on(filed: dt.date, accepted: dt.datetime | None) -> dt.date:
 
 def statement_rows(
     ticker: str, facts: Iterable[Fact], accepted: Mapping[str, dt.datetime], since: dt.date
-) -> Statements:
+) -> FiledStatements:
     """Convert a firm's facts to statement rows.
 
     ``facts``: all facts of the firm; those of forms other than `FORMS` and of other tags are skipped.
@@ -236,10 +221,10 @@ def statement_rows(
     ``months`` is the span of a flow and null for an instant. ``stated_on`` is the last date whose splits are
     included in a count or per-share amount, null for other items. No publication date is assumed.
     """
-    filings, periods, (summed, partial) = _sort_into_filings(facts, accepted)
+    filings, periods, counts = _sort_into_filings(facts, accepted)
+    counts["undated"] = sum(accession not in accepted for accession in filings)
     spans: dict[_Span, float] = {}
     rows: dict[tuple[str, dt.date, dt.date], tuple[object, ...]] = {}
-    derived = superseded = 0
     foreign: set[str] = set()
     for filing in sorted(filings.values(), key=lambda filing: filing.order):
         own = periods[filing.accession]
@@ -252,11 +237,10 @@ def statement_rows(
             quarter = None if filing.annual or item == "eps" else _last_quarter(best, spans)
             if filing.known_at < since:
                 continue
-            derived += quarter is not None
             if best.unit[:3].isupper() and not best.unit.startswith("USD"):
                 foreign.add(best.unit[:3])
             key = (item, end, filing.known_at)
-            superseded += key in rows
+            counts.update(derived=quarter is not None, superseded=key in rows)
             rows[key] = (
                 ticker,
                 end,
@@ -270,19 +254,10 @@ def statement_rows(
                 False,
             )
     frame = pl.DataFrame(list(rows.values()), schema=_SCHEMA, orient="row")
-    undated = sum(accession not in accepted for accession in filings)
-    return Statements(
-        frame.sort("item", "period_end", "known_at"),
-        derived,
-        superseded,
-        undated,
-        frozenset(foreign),
-        summed,
-        partial,
-    )
+    return FiledStatements(frame.sort("item", "period_end", "known_at"), counts, frozenset(foreign))
 
 
-def _stated_on(item: str, fact: Candidate, end: dt.date, filing: _Filing) -> dt.date | None:
+def _stated_on(item: str, fact: FactCandidate, end: dt.date, filing: _Filing) -> dt.date | None:
     """Return the last date whose splits a count or per-share amount includes; None for other items."""
     if item not in SPLIT_ITEMS:
         return None
@@ -291,10 +266,10 @@ def _stated_on(item: str, fact: Candidate, end: dt.date, filing: _Filing) -> dt.
 
 def _sort_into_filings(
     facts: Iterable[Fact], accepted: Mapping[str, dt.datetime]
-) -> tuple[dict[str, _Filing], dict[str, dict[Period, list[Candidate]]], tuple[int, int]]:
+) -> tuple[dict[str, _Filing], dict[str, dict[Period, list[FactCandidate]]], Counter[str]]:
     """Group usable facts by filing, item and period, and count how share counts were resolved."""
     filings: dict[str, _Filing] = {}
-    periods: dict[str, dict[Period, list[Candidate]]] = {}
+    periods: dict[str, dict[Period, list[FactCandidate]]] = {}
     balance: dict[str, dict[dt.date, dict[str, Fact]]] = {}
     for fact in facts:
         form = fact.form_type.removesuffix(_AMENDED)
@@ -318,15 +293,15 @@ def _sort_into_filings(
             )
         item = _TAGS[fact.concept][0]
         periods.setdefault(fact.accession, {}).setdefault((item, fact.period_end), []).append(candidate)
-    summed = partial = 0
+    counts = Counter[str]()
     for accession, own in periods.items():
         _fill_liabilities(own, balance.get(accession, {}))
-        n_summed, n_dropped = resolve_share_counts(own)
-        summed, partial = summed + n_summed, partial + n_dropped
-    return filings, periods, (summed, partial)
+        summed, partial = resolve_share_counts(own)
+        counts.update(summed=summed, partial=partial)
+    return filings, periods, counts
 
 
-def _candidate(fact: Fact) -> Candidate | None:
+def _candidate(fact: Fact) -> FactCandidate | None:
     """Return a fact as a candidate for an item; None if no item has this tag and kind of span."""
     item, rank = _TAGS.get(fact.concept, ("", 0))
     if not item or fact.numeric_value is None:
@@ -342,14 +317,16 @@ def _candidate(fact: Fact) -> Candidate | None:
         days = (fact.period_end - fact.period_start).days + 1
         months = round(days / _DAYS_A_MONTH)
     if fact.concept in AVERAGES:
-        return Candidate(fact.concept, rank, fact.unit, fact.period_start, None, fact.numeric_value, member)
+        return FactCandidate(
+            fact.concept, rank, fact.unit, fact.period_start, None, fact.numeric_value, member
+        )
     if (months is None) == (item in FLOWS) or months == 0:
         return None
-    return Candidate(fact.concept, rank, fact.unit, fact.period_start, months, fact.numeric_value, member)
+    return FactCandidate(fact.concept, rank, fact.unit, fact.period_start, months, fact.numeric_value, member)
 
 
 def _fill_liabilities(
-    own: dict[Period, list[Candidate]], balance: Mapping[dt.date, Mapping[str, Fact]]
+    own: dict[Period, list[FactCandidate]], balance: Mapping[dt.date, Mapping[str, Fact]]
 ) -> None:
     """Replace missing liabilities by the balance sheet's total less equity (including minorities)."""
     for end, parts in balance.items():
@@ -360,13 +337,13 @@ def _fill_liabilities(
         if equity.unit != total.unit or total.numeric_value is None or equity.numeric_value is None:
             continue
         rest = total.numeric_value - equity.numeric_value
-        own["total_liabilities", end] = [Candidate(_BALANCE, 0, total.unit, None, None, rest)]
+        own["total_liabilities", end] = [FactCandidate(_BALANCE, 0, total.unit, None, None, rest)]
 
 
-def _best(candidates: list[Candidate], *, annual: bool) -> Candidate:
+def _best(candidates: list[FactCandidate], *, annual: bool) -> FactCandidate:
     """Choose among a filing's facts for one item and period: by tag, then dollars first, then by span."""
 
-    def preference(fact: Candidate) -> tuple[int, bool, float, int]:
+    def preference(fact: FactCandidate) -> tuple[int, bool, float, int]:
         months = 12 if annual else 3
         days = 0 if fact.start is None else -fact.start.toordinal()  # prefer the mean over the shortest span
         span = 0.0 if fact.months is None else abs(fact.months - months)
@@ -375,7 +352,7 @@ def _best(candidates: list[Candidate], *, annual: bool) -> Candidate:
     return min(candidates, key=preference)
 
 
-def _last_quarter(fact: Candidate, spans: Mapping[_Span, float]) -> float | None:
+def _last_quarter(fact: FactCandidate, spans: Mapping[_Span, float]) -> float | None:
     """Return the last quarter of a span of six or nine months; None if the months before are unknown."""
     if fact.months not in (6, 9) or fact.start is None:
         return None
@@ -390,7 +367,7 @@ too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class FactCandidate:
     """A fact that may become the value of an item; ``months`` is None for an instant."""
 
     tag: str
@@ -405,7 +382,7 @@ class Candidate:
 Period = tuple[str, dt.date]  # item, period's end
 
 
-def resolve_share_counts(candidates: dict[Period, list[Candidate]]) -> tuple[int, int]:
+def resolve_share_counts(candidates: dict[Period, list[FactCandidate]]) -> tuple[int, int]:
     """Replace a filing's share counts by counts of the whole firm.
 
     Among facts of one tag and instant, a count without a class is the firm's. If there is none, the counts of
@@ -435,7 +412,7 @@ def resolve_share_counts(candidates: dict[Period, list[Candidate]]) -> tuple[int
     return summed, partial
 
 
-def _whole_firm_counts(candidates: list[Candidate]) -> Iterator[Candidate]:
+def _whole_firm_counts(candidates: list[FactCandidate]) -> Iterator[FactCandidate]:
     """Yield the firm's count for each tag, unit and span; a sum over classes keeps the name of a class."""
     for facts in _by_tag(candidates):
         classes = {fact.member: fact.value for fact in facts if fact.member}
@@ -447,12 +424,12 @@ def _whole_firm_counts(candidates: list[Candidate]) -> Iterator[Candidate]:
             yield replace(facts[0], value=sum(classes.values()))
 
 
-def _by_tag(candidates: list[Candidate]) -> list[list[Candidate]]:
-    def key(fact: Candidate) -> tuple[str, str, int]:
+def _by_tag(candidates: list[FactCandidate]) -> list[list[FactCandidate]]:
+    def key(fact: FactCandidate) -> tuple[str, str, int]:
         return fact.tag, fact.unit, _start(fact)
 
     return [list(facts) for _, facts in groupby(sorted(candidates, key=key), key=key)]
 
 
-def _start(fact: Candidate) -> int:
+def _start(fact: FactCandidate) -> int:
     return 0 if fact.start is None else fact.start.toordinal()

@@ -1,8 +1,8 @@
 """Yahoo Finance through yfinance: prices, splits, dividends, classifications and statements, in batches.
 
 yfinance's bulk ``download`` is a thread pool over ``Ticker.history`` that discards the currency, the time
-zone and the errors; the pool here keeps them. `pipelines.sources.yahoo_firms` and `.firms` interpret
-Yahoo's numbers; `.session` decides what counts as an answer.
+zone and the errors; the pool here keeps them. `pipelines.sources.yahoo_firms` interprets Yahoo's numbers, and
+`pipelines.sources.yahoo_session` decides what counts as an answer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -20,8 +21,8 @@ from typing import Final, Literal
 import polars as pl
 import yfinance
 
-from pipelines.errors import ConfigError, DataError
-from pipelines.sources.base import SourceTables, StoredData, TickerStatus, read_tickers
+from pipelines.errors import ConfigError
+from pipelines.sources.base import SourceTables, StoredData, TickerStatus, raise_if_refused, read_tickers
 from pipelines.sources.files.opening import resolve
 from pipelines.sources.files.reading import GivenFiles
 from pipelines.sources.files.tables import read_renames
@@ -49,9 +50,6 @@ _OVERLAP: Final = dt.timedelta(days=10)
 
 _RECENT_SESSIONS: Final = 5
 _SAME_CLOSE: Final = 1.2
-_MAX_UNANSWERED: Final = 0.05
-"""Maximum share of unanswered tickers; above it, the source counts as refusing."""
-
 _ONE_LETTER_EXCHANGES: Final = frozenset("FLTV")  # Frankfurt, London, Tokyo, Toronto's venture exchange
 _MAX_NAMED: Final = 5
 
@@ -70,26 +68,23 @@ _HAZARDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _TickerResult:
-    """The result of all requests for one ticker."""
+class _Answers:
+    """The answers to all requests for one ticker; ``refused`` if a request had none."""
 
     status: TickerStatus
-    prices: pl.DataFrame | None = None
-    securities: pl.DataFrame | None = None
-    fundamentals: pl.DataFrame | None = None
-    remarks: tuple[str, ...] = field(default=())
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
     refused: bool = False
 
 
 class YFinanceSource:
     """Yahoo Finance, one batch of tickers at a time, the tickers with the oldest data first.
 
-    ``config``: tickers, dates, batch size and retries. ``wait``: waits for a number of seconds before a
-    request is repeated. ``clock``: returns the current time, with a time zone.
-
-    Raises ConfigError if there is no ticker, a ticker is invalid, or start is after end, and DataError if the
-    file of tickers is missing or empty, or that of renames cannot be read.
+    ``wait`` waits for a number of seconds before a request is repeated; ``clock`` returns the current time,
+    with a time zone. ConfigError if a ticker or the dates are invalid, DataError if a file cannot be read.
     """
+
+    name = "yfinance"
 
     def __init__(
         self,
@@ -108,35 +103,23 @@ class YFinanceSource:
         if config.end is not None and config.start > config.end:
             raise ConfigError(f"source.start {config.start} is after source.end {config.end}: swap them")
 
-    @property
-    def name(self) -> str:
-        """Name of the origin, recorded with every price."""
-        return "yfinance"
-
     def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         """Request every ticker, from a few sessions before its last stored price.
 
-        Raises DataError after the last batch, if Yahoo throttled any request in all its retries, or too many
-        tickers had no answer. A ticker that Yahoo does not know is a status, not an error.
+        DataError after the last batch, if Yahoo throttled any request in all its retries, or too many tickers
+        had no answer. A ticker that Yahoo does not know is a status, not an error.
         """
         session = YahooSession(self._policy)
         queue = sorted(self._symbols, key=lambda ticker: stored.last_price.get(ticker, dt.date.min))
         refused: list[TickerStatus] = []
         with yahoo_client(session):
             for i in range(0, len(queue), self._config.batch_size):
-                results = self._batch(queue[i : i + self._config.batch_size], stored, session)
-                refused += [result.status for result in results if result.refused]
-                yield self._tables(results)
-        throttled = sum(status.state == "throttled" for status in refused)
-        if throttled or len(refused) > _MAX_UNANSWERED * len(queue):
-            raise DataError(
-                f"Yahoo refused {len(refused):,} of {len(queue):,} tickers ({refused[0].detail}): what "
-                "arrived is in the lake; repeat the command later to continue from there"
-            )
+                answers = self._batch(queue[i : i + self._config.batch_size], stored, session)
+                refused += [one.status for one in answers if one.refused]
+                yield self._delivery(answers)
+        raise_if_refused("Yahoo", refused, len(queue), "later")
 
-    def _batch(
-        self, tickers: Sequence[str], stored: StoredData, session: YahooSession
-    ) -> list[_TickerResult]:
+    def _batch(self, tickers: Sequence[str], stored: StoredData, session: YahooSession) -> list[_Answers]:
         pool = ThreadPoolExecutor(max_workers=min(WORKERS, len(tickers)))
         try:
             return list(pool.map(lambda ticker: self._one(ticker, stored, session), tickers))
@@ -146,29 +129,27 @@ class YFinanceSource:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _tables(self, results: Sequence[_TickerResult]) -> SourceTables:
+    def _delivery(self, answers: Sequence[_Answers]) -> SourceTables:
         tables: dict[str, pl.DataFrame] = {}
         for table in ("prices", "securities", "fundamentals"):
-            frames = [frame for result in results if (frame := getattr(result, table)) is not None]
+            frames = [one.tables[table] for one in answers if table in one.tables]
             if any(frame.height for frame in frames):
                 tables[table] = pl.concat(frames)
         if self._renames is not None:
             tables["renames"] = self._renames
-        with_remarks = [f"{d.status.ticker}: {', '.join(d.remarks)}" for d in results if d.remarks]
-        notes = list(_NOTES)
-        if with_remarks:
-            more = f"; and {len(with_remarks) - _MAX_NAMED:,} more" if len(with_remarks) > _MAX_NAMED else ""
-            notes.append(f"Corrections of Yahoo's answers: {'; '.join(with_remarks[:_MAX_NAMED])}{more}.")
-        hazards = list(_HAZARDS)
+        notes, hazards = list(_NOTES), list(_HAZARDS)
+        if remarks := [f"{one.status.ticker}: {', '.join(one.remarks)}" for one in answers if one.remarks]:
+            more = f"; and {len(remarks) - _MAX_NAMED:,} more" if len(remarks) > _MAX_NAMED else ""
+            notes.append(f"Corrections of Yahoo's answers: {'; '.join(remarks[:_MAX_NAMED])}{more}.")
         if self._config.statements:
             hazards.append(
                 f"Statements have no filing dates: they are assumed to be known {self._lag.days} days after "
                 "the end of their period, with the values on the day of the first request, including "
                 "restatements until then."
             )
-        return SourceTables(tables, tuple(notes), tuple(hazards), tuple(d.status for d in results))
+        return SourceTables(tables, tuple(notes), tuple(hazards), tuple(one.status for one in answers))
 
-    def _one(self, ticker: str, stored: StoredData, session: YahooSession) -> _TickerResult:
+    def _one(self, ticker: str, stored: StoredData, session: YahooSession) -> _Answers:
         """Request a ticker's prices and what else is due; what arrived before a refusal is kept."""
         if session.refusing is not None:
             return _refusal(ticker, session.refusing)
@@ -179,21 +160,22 @@ class YFinanceSource:
             return _refusal(ticker, error)
         newest = chart.rows["date"].max()
         if not isinstance(newest, dt.date):
-            return _TickerResult(TickerStatus(ticker, "empty", "no session has a close"), remarks=remarks)
+            return _Answers(TickerStatus(ticker, "empty", "no session has a close"), remarks=remarks)
         state: Literal["ok", "unchanged"] = "ok" if last is None or newest > last else "unchanged"
         prices = chart.rows.drop("unadjusted", "disagrees").insert_column(1, pl.lit(ticker).alias("ticker"))
-        result = _TickerResult(TickerStatus(ticker, state, "; ".join(remarks)), prices, remarks=remarks)
+        tables = {"prices": prices}
+        today, securities = self._clock().date(), stored.securities
+        is_new = securities is None or securities.filter(pl.col("ticker") == ticker).is_empty()
         try:
-            if last is None or last.month != newest.month or _is_new(ticker, stored.securities):
-                result = replace(result, securities=self._classification(handle, ticker, chart, stored))
-            if self._config.statements and statements_due(ticker, stored.assumed, self._today):
-                result = replace(
-                    result, fundamentals=self._statements(handle, ticker, chart, stored, session)
-                )
+            if last is None or last.month != newest.month or is_new:
+                with suppress(NoDataError):  # an index or a currency pair, say
+                    tables["securities"] = read_classification(handle, ticker, chart, securities, today)
+            if self._config.statements and statements_due(ticker, stored.assumed, today):
+                tables["fundamentals"] = self._statements(handle, ticker, chart, stored, session)
         except YahooError as error:
             refusal = _refusal(ticker, error, "only prices were received: ")
-            return replace(result, status=refusal.status, refused=refusal.refused)
-        return result
+            return replace(refusal, tables=tables, remarks=remarks)
+        return _Answers(TickerStatus(ticker, state, "; ".join(remarks)), tables, remarks)
 
     def _chart(
         self, handle: yfinance.Ticker, ticker: str, stored: StoredData, session: YahooSession
@@ -241,18 +223,6 @@ class YFinanceSource:
             return f"there are prices before {first}: the whole history was requested"
         return None
 
-    @property
-    def _today(self) -> dt.date:
-        return self._clock().date()
-
-    def _classification(
-        self, handle: yfinance.Ticker, ticker: str, chart: Chart, stored: StoredData
-    ) -> pl.DataFrame | None:
-        try:
-            return read_classification(handle, ticker, chart, stored.securities, self._today)
-        except NoDataError:  # an index or a currency pair, say
-            return None
-
     def _statements(
         self, handle: yfinance.Ticker, ticker: str, chart: Chart, stored: StoredData, session: YahooSession
     ) -> pl.DataFrame:
@@ -261,34 +231,29 @@ class YFinanceSource:
                 return chart.splits
             return read_chart(handle, session, since, None, self._clock()).splits
 
-        return read_statements(
-            handle, session, ticker, stored.assumed, splits, lag=self._lag, today=self._today
-        )
+        today = self._clock().date()
+        return read_statements(handle, session, ticker, stored.assumed, splits, lag=self._lag, today=today)
 
 
-def _refusal(ticker: str, error: YahooError, before: str = "") -> _TickerResult:
+def _refusal(ticker: str, error: YahooError, before: str = "") -> _Answers:
     """Return the status of a ticker without an answer; it never says that the firm is delisted."""
+    state: Literal["throttled", "empty", "failed"] = "failed"
+    detail = str(error)
     if isinstance(error, NoDataError):
-        state: Literal["throttled", "empty", "failed"] = "failed" if error.unknown else "empty"
+        state = "failed" if error.unknown else "empty"
         detail = f"Yahoo does not know it ({error})" if error.unknown else f"Yahoo has nothing ({error})"
-        return _TickerResult(TickerStatus(ticker, state, before + detail))
-    state = "throttled" if isinstance(error, ThrottledError) else "failed"
+    elif isinstance(error, ThrottledError):
+        state = "throttled"
     refused = isinstance(error, ThrottledError | NoAnswerError)
-    return _TickerResult(TickerStatus(ticker, state, f"{before}{error}"), refused=refused)
-
-
-def _is_new(ticker: str, securities: pl.DataFrame | None) -> bool:
-    return securities is None or securities.filter(pl.col("ticker") == ticker).is_empty()
+    return _Answers(TickerStatus(ticker, state, before + detail), refused=refused)
 
 
 def _symbols(tickers: Sequence[str]) -> dict[str, str]:
-    """Return Yahoo's symbol for each ticker.
+    """Return Yahoo's symbol for each ticker; ConfigError if two have the same one.
 
     Yahoo writes a share class with a dash (BRK.B is BRK-B) and an exchange with a dot (VOD.L, 7203.T,
     RCI-B.TO). The last part is kept if it can be an exchange, which has two or more letters, or is one of F,
     L, T and V.
-
-    Raises ConfigError if two tickers have the same symbol, because the firm would be included twice.
     """
     symbols: dict[str, str] = {}
     for ticker in tickers:

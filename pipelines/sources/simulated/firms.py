@@ -26,7 +26,7 @@ Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Firms:
+class SimulatedFirms:
     """Every firm that is ever listed; arrays are over firms, and firms are sorted by ticker.
 
     ``first_N`` and ``last_N`` are the indices of the first and last listed session. A holder of a delisted
@@ -60,7 +60,7 @@ class Firms:
         return np.isfinite(self.delisting_return_N)
 
 
-def draw_firms(config: MarketConfig, rng: np.random.Generator) -> Firms:
+def draw_firms(config: MarketConfig, rng: np.random.Generator) -> SimulatedFirms:
     """Draw the firms of a market.
 
     Each of the ``config.firms`` slots, spread evenly over the industries, is held by one firm after another.
@@ -86,7 +86,7 @@ def draw_firms(config: MarketConfig, rng: np.random.Generator) -> Firms:
     merger_N = rng.random(n) < 0.5
     failure_N = np.where(nasdaq_N, -0.55, -0.30) + rng.uniform(-0.15, 0.15, n)
     payout_N = np.where(merger_N, rng.uniform(-0.02, 0.12, n), failure_N)
-    return Firms(
+    return SimulatedFirms(
         ticker_N=_draw_tickers(n, rng),
         industry_N=industry_N,
         first_N=first_N,
@@ -102,7 +102,7 @@ def draw_firms(config: MarketConfig, rng: np.random.Generator) -> Firms:
     )
 
 
-def securities_frame(firms: Firms, dates_T: npt.NDArray[np.datetime64]) -> pl.DataFrame:
+def securities_frame(firms: SimulatedFirms, dates_T: npt.NDArray[np.datetime64]) -> pl.DataFrame:
     """Return the firms as the ``securities`` table: one open-ended row per firm (``valid_to`` null)."""
     industries = list(INDUSTRIES)
     industry = [industries[code] for code in firms.industry_N]
@@ -187,7 +187,7 @@ class Shocks:
 
 
 def draw_shocks(
-    config: MarketConfig, firms: Firms, common_rng: np.random.Generator, own_rng: np.random.Generator
+    config: MarketConfig, firms: SimulatedFirms, common_rng: np.random.Generator, own_rng: np.random.Generator
 ) -> Shocks:
     """Draw the shocks of every firm on every session.
 
@@ -251,7 +251,7 @@ _COUNT = "shares_outstanding"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Statements:
+class SimulatedStatements:
     """The values that each firm reports for each quarter.
 
     ``known_at_NQ`` is the date of first publication, ``restated_at_NQ`` that of the restatement (NaT: never),
@@ -286,8 +286,8 @@ class Statements:
 
 
 def draw_statements(
-    config: MarketConfig, firms: Firms, dates_T: Days, rng: np.random.Generator
-) -> Statements:
+    config: MarketConfig, firms: SimulatedFirms, dates_T: Days, rng: np.random.Generator
+) -> SimulatedStatements:
     """Draw the statements of every firm.
 
     At listing, log book-to-market is normal(-0.7, 0.6) and assets are 1.5 to 4 times book equity; book equity
@@ -319,7 +319,7 @@ def draw_statements(
     }
     items |= _details(items, rng.spawn(1)[0])
     history_N = (listed_N - np.timedelta64(92 * _QUARTERS_BEFORE_LISTING, "D")).astype("datetime64[D]")
-    return Statements(
+    return SimulatedStatements(
         period_end_Q=period_end_Q,
         known_at_NQ=known_at_NQ,
         restated_at_NQ=np.where(
@@ -378,7 +378,9 @@ def _details(items: dict[str, FloatArray], rng: np.random.Generator) -> dict[str
     }
 
 
-def fundamentals_frame(statements: Statements, firms: Firms, shares_NQ: FloatArray) -> pl.DataFrame:
+def fundamentals_frame(
+    statements: SimulatedStatements, firms: SimulatedFirms, shares_NQ: FloatArray
+) -> pl.DataFrame:
     """Return the statements as the ``fundamentals`` table; restatements are separate rows.
 
     ``shares_NQ`` is the number of shares outstanding at the end of the quarter. A restatement repeats it, so

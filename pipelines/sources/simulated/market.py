@@ -36,10 +36,10 @@ from pipelines.sources.simulated.config import (
     MarketConfig,
 )
 from pipelines.sources.simulated.firms import (
-    Firms,
     Index,
     Shocks,
-    Statements,
+    SimulatedFirms,
+    SimulatedStatements,
     draw_firms,
     draw_shocks,
     draw_statements,
@@ -79,9 +79,9 @@ class SimulatedMarket:
     """
 
     dates_T: npt.NDArray[np.datetime64]
-    firms: Firms
+    firms: SimulatedFirms
     shocks: Shocks
-    statements: Statements
+    statements: SimulatedStatements
     live_TN: BoolArray
     returns_TN: FloatArray
     dividend_yield_TN: FloatArray
@@ -127,9 +127,9 @@ class _Builder:
 
     config: MarketConfig
     dates_T: npt.NDArray[np.datetime64]
-    firms: Firms
+    firms: SimulatedFirms
     shocks: Shocks
-    statements: Statements
+    statements: SimulatedStatements
     yield_TN: FloatArray
     tables_2N: FloatArray  # uniform draws of the two random tables of leaders
 
@@ -327,7 +327,9 @@ class Edges:
         return weights_LNN
 
 
-def review_edges(config: MarketConfig, firms: Firms, priority_N: FloatArray, live_N: BoolArray) -> Edges:
+def review_edges(
+    config: MarketConfig, firms: SimulatedFirms, priority_N: FloatArray, live_N: BoolArray
+) -> Edges:
     """Decide the edges from the listed firms and their priority, both as of the review.
 
     The firms with the highest priority lead. It is log market equity where size leads.
@@ -376,7 +378,7 @@ def review_edges(config: MarketConfig, firms: Firms, priority_N: FloatArray, liv
 def edges_frame(
     reviews: dict[int, Edges],
     dates_T: npt.NDArray[np.datetime64],
-    firms: Firms,
+    firms: SimulatedFirms,
     scale: float,
     leaders: str,
 ) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from features.panel.asof import statements_as_of
 from pipelines.lake.contracts import check
 from pipelines.sources.base import FLOWS, ITEMS
-from pipelines.sources.sec_statements import TAGS, Statements, known_on, ranked_tags, statement_rows
+from pipelines.sources.sec_statements import TAGS, FiledStatements, known_on, ranked_tags, statement_rows
 
 START = dt.date(2010, 1, 1)
 
@@ -53,12 +53,12 @@ def fact(  # noqa: PLR0917 (a row)
     return Fact(concept, began, ended, value, accession, form, day, unit, dimensions)
 
 
-def read(*facts: Fact, since: dt.date = START) -> Statements:
+def read(*facts: Fact, since: dt.date = START) -> FiledStatements:
     accepted = {one.accession: dt.datetime.combine(one.filing_date, dt.time(9)) for one in facts}
     return statement_rows("A", facts, accepted, since)
 
 
-def values(statements: Statements) -> list[tuple[object, ...]]:
+def values(statements: FiledStatements) -> list[tuple[object, ...]]:
     checked = check("fundamentals", statements.rows)
     assert checked.rejected.is_empty()
     rows = checked.valid.sort("item", "period_end", "known_at")
@@ -149,7 +149,7 @@ def test_a_year_to_date_cash_flow_gives_its_last_quarter_as_known_then() -> None
         ("operating_cash_flow", "2019-06-30", 10.0, 3),  # 18 - 8
         ("operating_cash_flow", "2019-09-30", 15.0, 3),  # 33 - 18
     ]
-    assert read_all.derived == 3
+    assert read_all.counts["derived"] == 3
     assert read_all.rows["filing_id"].to_list() == ["q1", "q1a/A", "q2", "q2a/A", "q3"]
     later = dt.date(2019, 8, 1)  # the earlier value is still used for the difference
     assert values(read(first, half, since=later)) == [("operating_cash_flow", "2019-06-30", 11.0, 3)]
@@ -220,13 +220,13 @@ def test_the_later_of_two_versions_on_one_date_is_used() -> None:
     statements = statement_rows("A", facts, accepted, START)
     assert values(statements) == [("total_assets", "2018-12-31", 5.0, None)]
     assert statements.rows["filing_id"].to_list() == ["b/A"]
-    assert (statements.superseded, statements.undated) == (1, 0)
+    assert (statements.counts["superseded"], statements.counts["undated"]) == (1, 0)
 
 
 def test_a_filing_without_acceptance_time_is_known_the_day_after_filing_and_counted() -> None:
     statements = statement_rows("A", [fact("Assets", None, "2019-06-30", 3)], {}, START)
     assert statements.rows["known_at"].to_list() == [dt.date(2019, 8, 2)]
-    assert statements.undated == 1
+    assert statements.counts["undated"] == 1
 
 
 COVER, BALANCE, MEAN = (
@@ -236,7 +236,7 @@ COVER, BALANCE, MEAN = (
 )
 
 
-def stated(statements: Statements) -> list[tuple[object, ...]]:
+def stated(statements: FiledStatements) -> list[tuple[object, ...]]:
     checked = check("fundamentals", statements.rows)
     assert checked.rejected.is_empty()
     rows = checked.valid.sort("item", "period_end", "known_at")
@@ -244,7 +244,7 @@ def stated(statements: Statements) -> list[tuple[object, ...]]:
     return rows.select("item", "value", *dates).rows()
 
 
-def equity_of(statements: Statements, split: str, ratio: float, closes: dict[str, float]) -> list[float]:
+def equity_of(statements: FiledStatements, split: str, ratio: float, closes: dict[str, float]) -> list[float]:
     """Shares as known on some days times the raw closes."""
     days = sorted({*closes, split})
     dates_T = np.array(days, dtype="datetime64[D]")
@@ -322,23 +322,23 @@ def test_share_counts_of_all_classes_are_summed() -> None:
     a, b = cover(300, "us-gaap:CommonClassAMember"), cover(50, "us-gaap:CommonClassBMember")
     both = read(a, b, cover(50, "us-gaap:CommonClassBMember"))  # the same fact twice
     assert values(both) == [("shares_outstanding", "2019-07-20", 350.0, None)]
-    assert (both.summed, both.partial) == (1, 0)
+    assert (both.counts["summed"], both.counts["partial"]) == (1, 0)
     with_total = read(a, b, cover(351, None))  # the firm's own total is preferred
     assert values(with_total) == [("shares_outstanding", "2019-07-20", 351.0, None)]
-    assert (with_total.summed, with_total.partial) == (0, 0)
+    assert (with_total.counts["summed"], with_total.counts["partial"]) == (0, 0)
 
 
 def test_a_share_count_of_a_single_class_is_dropped() -> None:
     one = fact(COVER, None, "2019-07-20", 300, unit="shares", of_class="us-gaap:CommonClassAMember")
     assert values(read(one)) == []
-    assert read(one).partial == 1
+    assert read(one).counts["partial"] == 1
     mean = fact(MEAN, "2019-04-01", "2019-06-30", 345, unit="shares")
     assert values(read(one, mean)) == [("shares_outstanding", "2019-06-30", 345.0, None)]
     # an unmarked single class: far fewer shares than in earnings per share
     unmarked = fact(COVER, None, "2019-07-20", 50, unit="shares")
     left = read(unmarked, mean)
     assert values(left) == [("shares_outstanding", "2019-06-30", 345.0, None)]
-    assert left.partial == 1
+    assert left.counts["partial"] == 1
     # two counts at one instant without their classes
     assert values(read(unmarked, fact(COVER, None, "2019-07-20", 300, unit="shares"), mean)) == [
         ("shares_outstanding", "2019-06-30", 345.0, None)
