@@ -24,22 +24,9 @@ _SUFFIXES = (".csv", ".parquet", ".pq", ".txt", ".tsv", ".xlsx", ".xls", ".zip",
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """Options of the command.
+    """The options of the command; without ``signals``, all columns are measured.
 
-    Attributes
-    ----------
-    overrides
-        ``KEY=VALUE`` settings.
-    signals
-        Columns to measure; empty for all.
-    as_of
-        Earlier state of the lake to read; None for the newest.
-    wait
-        Whether to wait for another process that writes to the same folder.
-    as_json
-        Whether to print JSON instead of the summary.
-    force
-        Whether a signal that fails the look-ahead guard is no error.
+    ``force`` passes a signal that fails the look-ahead guard.
     """
 
     overrides: tuple[str, ...] = ()
@@ -57,12 +44,9 @@ def is_signal_file(target: str) -> bool:
 
 
 def file_of(name: str, output: Path) -> tuple[str, Path] | None:
-    """Return the file and the config of signals that were measured before; None if the name is not theirs.
+    """Return file and config of signals that were measured before; None if the name is not theirs.
 
-    Raises
-    ------
-    DataError
-        If the file is not where it was.
+    DataError if the file is not where it was.
     """
     from pipelines.results.signal_file import find_signals
 
@@ -82,26 +66,8 @@ def measure_file(
 ) -> None:
     """Measure the signals of a file and print the summary.
 
-    Parameters
-    ----------
-    target
-        CSV, Excel or Parquet file.
-    config
-        Config whose lake, universe, label, books and costs are used.
-    options
-        Options of the command.
-    echo
-        Prints the result.
-
-    Raises
-    ------
-    ConfigError
-        If there is no config, or a wanted column does not exist.
-    DataError
-        If the file or the lake cannot be used.
-    AuditError
-        If a signal fails the look-ahead guard and ``force`` is not set. The results are stored and printed
-        before.
+    A signal that fails the look-ahead guard is an error, unless ``force`` is set; the results are stored and
+    printed before.
     """
     progress = Progress()
     with prepared_file(target, config, options, progress) as prepared:
@@ -117,8 +83,8 @@ def prepared_file(
 ) -> Iterator[PreparedSignals]:
     """Read the signals of a file, place them on the market, and lock their folder inside the ``with`` block.
 
-    The arguments and errors are those of `measure_file`. A signal that fails the look-ahead guard is an error
-    at the end of the block, when its results are stored and printed.
+    A signal that fails the look-ahead guard is an error at the end of the block, when its results are stored
+    and printed.
     """
     from pipelines.results.signal_file import find_columns
 
@@ -160,18 +126,7 @@ def report_signals(
 ) -> Path | None:
     """Write the tear sheet of signals that were measured before; None if the name is not theirs.
 
-    Parameters
-    ----------
-    name
-        Id of the signals, a unique prefix of it, or their folder.
-    output
-        Folder of the runs.
-    evaluation_id
-        Evaluation to show, by its id or a unique prefix; None for the newest.
-    progress
-        Reports progress.
-    wait
-        Whether to wait for another process that writes to the folder.
+    ``evaluation_id`` may be a unique prefix; None is the newest.
     """
     from pipelines.results.recount import recount
     from pipelines.results.signal_file import find_signals

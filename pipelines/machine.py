@@ -54,15 +54,9 @@ def memory_of(pid: int) -> float:
 def fit_workers(needs: Sequence[float], most: int, machine: Machine) -> tuple[int, str | None]:
     """Choose how many tasks are computed at once, such that any of them fit the memory together.
 
-    One worker is this process itself, which holds the libraries already.
-
-    ``needs``: memory of each task in bytes, in a process of its own. ``most``: the largest number of workers.
-    ``machine``: the memory. What this process holds is not available any more.
-
-    Returns ``workers``: at least 1. One task is computed even if other programs use the memory now, because
-    they may end. ``note``: a sentence if that is fewer than ``most`` or the number of tasks.
-
-    Raises DataError if one task needs more memory than the machine has beside what this process holds.
+    ``needs`` are bytes of a task in a process of its own; one worker is this process itself. Returns the
+    number, which is at least 1 because other programs may end, and a note if it is fewer than wanted.
+    DataError if one task needs more memory than the machine has beside what this process holds.
     """
     largest = sorted(needs, reverse=True)[:most]
     alone = memory_of(os.getpid()) + max(0.0, largest[0] - PROCESS)

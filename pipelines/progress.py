@@ -17,12 +17,10 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Reports the stages of a command, counts their steps and measures their durations.
+    """Reports the stages of a command, counts their steps and measures their ``seconds``.
 
-    On a terminal, a stage is a progress bar, or a spinner if the number of its steps is unknown. Elsewhere,
-    every event is one line with a JSON object.
-
-    ``seconds``: stage -> duration of the finished stages.
+    A stage is a progress bar on a terminal (a spinner if the number of steps is unknown), and lines of JSON
+    elsewhere.
     """
 
     def __init__(self) -> None:

@@ -56,11 +56,7 @@ def contains_secret(text: str) -> bool:
 
 
 def register_secrets(written: str, resolved: str, environment: Mapping[str, str]) -> None:
-    """Remember the secrets of a setting, so that `redact` finds them in any text.
-
-    ``written``: the setting as written in the config, with references. ``resolved``: the setting with its
-    references replaced. ``environment``: variable -> value, for the variables that the setting refers to.
-    """
+    """Remember the secrets of a setting, as written and as resolved, so that `redact` finds them."""
     secrets = {value for name, value in environment.items() if is_secret_name(name)}
     for text in (written, resolved):
         _mask(text, secrets.add)

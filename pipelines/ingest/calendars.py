@@ -76,10 +76,9 @@ def require_calendar(name: str) -> str:
 def with_sessions(
     rows: pl.DataFrame, named: str | None, overrides: CalendarOverrides = AS_PUBLISHED
 ) -> pl.DataFrame:
-    """Add ``calendar`` and ``session`` (whether the exchange was open on the date, null if unknown).
+    """Add ``calendar`` and ``session`` (whether the exchange was open, null if unknown) to rows with a date.
 
-    ``rows``: columns date, source and exchange (as recorded for the row's date). ``named``: a calendar for
-    every row; None to use the exchange. ``overrides``: closures and sessions that the calendars do not know.
+    A ``named`` calendar applies to every row; None uses the exchange as recorded for the date.
     """
     if named is not None:
         rows = rows.with_columns(calendar=pl.lit(require_calendar(named)))
@@ -112,9 +111,6 @@ def newest_finished_session(
     """Return a calendar's last session that closed at or before a time; None if it has none by then.
 
     An added session closes at the end of its day (UTC).
-
-    ``name``: name of a calendar (`calendar_name`). ``now``: the time, with a time zone. ``overrides``:
-    closures and sessions that the calendar does not know.
     """
     calendar = _calendar(name)
     if calendar is None:

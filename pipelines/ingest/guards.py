@@ -38,10 +38,7 @@ independent returns with a daily standard deviation of 1% or 2%, only 5% to 10% 
 
 
 def refuse_other_tickers(lake: Lake, prices: Plan) -> None:
-    """Refuse prices if none of the stored tickers is delivered.
-
-    Raises ConfigError if the lake holds prices and no ticker is in both.
-    """
+    """Raise ConfigError if the lake holds prices and none of their tickers is delivered."""
     withdrawn = prices.changes.withdrawn["ticker"]
     if withdrawn.is_empty() or prices.rows.is_empty() or prices.changes.new.height < prices.rows.height:
         return
@@ -55,12 +52,7 @@ def refuse_other_tickers(lake: Lake, prices: Plan) -> None:
 
 
 def refuse_other_returns(lake: Lake, prices: Plan) -> None:
-    """Refuse prices under the same tickers whose returns show that they are other firms'.
-
-    Applies only if most of the closes differ from the stored ones.
-
-    Raises ConfigError if less than a quarter of the returns agree.
-    """
+    """Raise ConfigError if most closes differ from the stored ones, and so do most of their returns."""
     changed = prices.changes.changed
     if changed.height < max(_MIN_ROWS, _MAX_SHARE * (changed.height + prices.unchanged)):
         return
@@ -80,12 +72,9 @@ def refuse_other_returns(lake: Lake, prices: Plan) -> None:
 
 
 def refuse_mostly_broken(origin: str, table: str, checked: Checked) -> None:
-    """Refuse a delivery of which more than half of a table's rows break the contract.
+    """Raise DataError if no price is left, or more than half of a table's rows (of 20 at least) are rejected.
 
     Such a file was misread: a wrong format of its dates reads a part of them, with day and month swapped.
-
-    Raises DataError if the table has at least 20 rows and more than half are rejected, or if no price is
-    left.
     """
     rejected, valid = checked.rejected.height, checked.valid.height
     broken = rejected + valid >= _MIN_READ and rejected > valid
@@ -101,11 +90,7 @@ def refuse_mostly_broken(origin: str, table: str, checked: Checked) -> None:
 
 
 def refuse_partial_delivery(lake: Lake, source: str, plans: Iterable[Plan]) -> None:
-    """Refuse a delivery that lacks most of the rows that it would replace.
-
-    Raises DataError if more than half of a table's rows would be withdrawn and the table has at least 100
-    rows.
-    """
+    """Raise DataError if a delivery would withdraw more than half of a table of 100 rows or more."""
     for plan in plans:
         n_stored, withdrawn = plan.changes.in_scope, plan.changes.withdrawn.height
         if n_stored >= _MIN_ROWS and withdrawn > _MAX_SHARE * n_stored:
@@ -122,10 +107,7 @@ _NUMBER: Final = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d,.:-]*")
 
 
 def refuse_other_source(lake: Lake, source: str) -> None:
-    """Refuse a source whose prices would be mixed with those of another source.
-
-    Raises ConfigError if the lake holds prices of another source.
-    """
+    """Raise ConfigError if the lake holds prices of another source."""
     owners = _owners(lake)
     if source in SUPPLEMENTS or not owners or owners == [source]:
         return
@@ -136,11 +118,9 @@ def refuse_other_source(lake: Lake, source: str) -> None:
 
 
 def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) -> None:
-    """Refuse another market of the same source, identified by its settings.
+    """Raise ConfigError if the lake holds prices of a market with other settings.
 
     A setting that only one of the two markets has is ignored, because a later version may have added it.
-
-    Raises ConfigError if the lake holds prices of a market with other settings.
     """
     stored = _stored(lake, source)
     if stored is None or stored["market"] is None or not lake.exists("prices"):
@@ -161,10 +141,10 @@ def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) 
 def record_source(
     lake: Lake, source: str, market: Mapping[str, Setting], notes: Iterable[str], hazards: Iterable[str]
 ) -> None:
-    """Store a source's notes and hazards. Hazards accumulate; notes replace those of the previous ingest.
+    """Store a source's notes and hazards.
 
-    A hazard that differs from a stored one only in its numbers replaces it. An ingest without notes keeps the
-    stored ones.
+    Notes replace those of the previous ingest, unless there are none; hazards accumulate, and one that
+    differs from a stored one only in its numbers replaces it.
     """
     stored = _stored(lake, source) or {}
     names = json.dumps(dict(market), sort_keys=True)

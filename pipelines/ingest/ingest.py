@@ -50,24 +50,16 @@ def ingest(
 ) -> IngestSummary:
     """Read a source's tables, check them against their contracts, and upsert them into the lake.
 
-    A delivery is checked completely before the lake is changed. The source's notes and hazards, the flags and
-    the quarantine are written first; then each table is one atomic commit. After an interruption, the same
-    ingest can be repeated: it completes what is missing and stores nothing twice. A `Source` makes one
-    delivery, which withdraws the stored rows that it does not contain. A `LiveSource` receives what the lake
-    holds and makes many deliveries, each committed before the next is requested; rows that a delivery does
-    not contain are never touched, so an empty answer deletes nothing.
+    A delivery is checked completely before the lake is changed; then the notes, flags and quarantine are
+    written, and each table in one atomic commit. After an interruption, the same ingest completes what is
+    missing and stores nothing twice. A `Source` makes one delivery, which withdraws the stored rows that it
+    does not contain; ``replace`` accepts one that withdraws or changes most of them. Each delivery of a
+    `LiveSource` is committed before the next is requested and withdraws nothing, so an empty answer deletes
+    nothing.
 
-    ``source``: where the tables come from. ``lake``: the lake to write to. ``progress``: reports every batch
-    of a live source as a step of the caller's stage; None for no reports. ``quality``: what the quality rules
-    do with a row: reject, flag, or nothing. ``replace``: accept a complete delivery that withdraws or changes
-    most of what the lake holds.
-
-    Raises IngestStoppedError if a live source refuses after at least one batch. The batches before stay in
-    the lake; the error's ``summary`` describes them. Raises DataError if a table lacks a required column,
-    most rows of a table of a `Source` break its contract, the delivery lacks most of the stored rows, the
-    lake contains something that is not a Delta table, or a live source refuses from the start. The lake is
-    unchanged. Raises ConfigError if the source's settings are invalid, or the lake belongs to another source
-    or market.
+    Raises IngestStoppedError if a live source refuses after at least one batch, which stays in the lake.
+    DataError and ConfigError leave the lake unchanged: a misread, partial or foreign delivery, or a source
+    that refuses from the start.
     """
     for table in ("sources", *INPUT_TABLES, "quarantine", "flags"):
         lake.version(table)  # raises before anything is written if there is no Delta table there
@@ -91,10 +83,7 @@ def ingest(
 
 
 def prices_to_keep(source: Source, lake: Lake, quality: QualityConfig = _DEFAULT_QUALITY) -> pl.DataFrame:
-    """Return the price rows of a complete delivery that `ingest` would keep, and write nothing.
-
-    Raises DataError, ConfigError as `ingest`.
-    """
+    """Return the price rows of a complete delivery that `ingest` would keep, and write nothing."""
     refuse_other_source(lake, source.name)
     committer = _Committer(source.name, lake, quality, complete=True)
     return committer.prepare(source.fetch()).checked["prices"].valid
@@ -264,10 +253,7 @@ def check_tables(
 ) -> dict[str, Checked]:
     """Split the tables of a source by their contracts.
 
-    ``tables``: table -> delivered rows. ``now``: time recorded with prices. ``released``: table -> hashes of
-    rows that a user accepted. ``complete``: whether the source delivers its whole scope.
-
-    Raises DataError if a table lacks a required column, or most rows of a complete delivery break a contract.
+    DataError if a table lacks a required column, or most rows of a complete delivery are rejected.
     """
     checked = {
         table: check(table, _stamp(table, frame, source, now), released.get(table, ()))
@@ -380,8 +366,8 @@ class TableSummary:
 class IngestSummary:
     """The result of an ingest per table, with notes, hazards and the last status of every ticker.
 
-    ``batches`` is the number of committed deliveries; 0 if a live source had nothing to deliver.
-    ``incomplete`` says how many of the sessions are incomplete and which have no price, one sentence each.
+    ``batches`` counts committed deliveries; ``incomplete`` says which sessions are incomplete or have no
+    price.
     """
 
     source: str

@@ -50,13 +50,11 @@ search."""
 
 @dataclass(frozen=True, slots=True)
 class InspectedDelivery:
-    """A delivery after inspection.
+    """A delivery after inspection, in rows of ``prices``, the quarantine, ``gaps`` and ``flags``.
 
-    ``kept``: its rows that are stored in the lake. ``rejected``: all its rows for the quarantine, with the
-    columns of `contracts.Checked.rejected`. ``gaps``: rows of the table ``gaps``: the prices that the
-    rejected rows leave unknown and, if the delivery is complete, those of sessions that it lacks. ``flags``:
-    rows of the table ``flags``: new flags, and open ones that no longer apply. ``flagged``: rule -> number of
-    flags on rows of this delivery, and of new flags on stored rows.
+    ``gaps`` are the prices that rejected rows leave unknown and, if the delivery is complete, those of
+    sessions that it lacks. ``flags`` are new flags, and open ones that no longer apply. ``flagged`` counts
+    flags on rows of this delivery, and new flags on stored rows, by rule.
     """
 
     kept: pl.DataFrame
@@ -68,12 +66,7 @@ class InspectedDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What the stored dates lack.
-
-    ``flags``: rows of the table ``flags``. ``flagged``: rule -> number of flags on delivered dates, and of
-    new flags on other dates. ``gaps``: new rows of the table ``gaps``: sessions that the deliveries of a live
-    source lack. ``incomplete``: how many sessions are incomplete, and which have no price, one sentence each.
-    """
+    """What the stored dates lack: flags of whole dates, new gaps, and sentences on incomplete sessions."""
 
     flags: pl.DataFrame
     flagged: Mapping[str, int]
@@ -84,11 +77,9 @@ class Coverage:
 class Inspector:
     """Applies a config's quality rules to rows on their way into a lake.
 
-    ``lake``: the lake that the stored rows around a delivery are read from. ``config``: which rules reject,
-    flag, or are off. ``released``: hashes of price rows, and of flags on whole dates, that a user accepted.
-    ``stored``: tickers that have prices in the lake; None if unknown. The stored rows of other tickers are
-    not searched. ``complete``: whether a delivery replaces everything that is stored, so that it is checked
-    on its own.
+    ``released`` are hashes of price rows, and of flags on whole dates, that a user accepted. ``stored`` are
+    the tickers with prices in the lake (None if unknown); the rows of others are not searched. A ``complete``
+    delivery replaces everything that is stored, so that it is checked on its own.
     """
 
     def __init__(
@@ -108,11 +99,7 @@ class Inspector:
         self._since: date | None = None
 
     def inspect(self, checked: Checked, securities: pl.DataFrame | None, now: datetime) -> InspectedDelivery:
-        """Check valid price rows before they are stored.
-
-        ``checked``: prices, split by their contract. ``securities``: valid rows of ``securities`` that were
-        delivered with them. ``now``: time recorded with new flags.
-        """
+        """Check valid price rows, and the listings that were delivered with them, before they are stored."""
         delivered, rejected = checked.valid, checked.rejected
         if delivered.is_empty():
             return InspectedDelivery(delivered, rejected, Gaps.create_empty(), Flags.create_empty(), {})
@@ -290,10 +277,6 @@ def rejected_gaps(
 
     A row whose date is no session (`pipelines.ingest.rules.DATE_RULES`) leaves none, and neither does a row
     whose key has a valid price, or whose firm has none at all.
-
-    ``kept``: valid price rows of the delivery. ``rejected``: its rejected price rows, with the columns of
-    `pipelines.lake.contracts.Checked.rejected`. ``securities``: rows of ``securities`` with the firms'
-    exchanges; None if unknown. ``config``: the calendar.
     """
     lost = rejected.filter(~pl.col("rule").is_in(DATE_RULES)).select(
         pl.col("row").str.json_path_match("$.date").str.to_date("%Y-%m-%d", strict=False).alias("date"),
@@ -316,12 +299,8 @@ def missing_sessions(
 ) -> pl.DataFrame:
     """Return the gaps of sessions on which no firm of an exchange has a row.
 
-    ``rows``: prices of whole dates: date, ticker, source. ``securities``: rows of ``securities`` with the
-    firms' exchanges; None if unknown. ``config``: the calendar.
-
-    Returns columns of ``gaps``, a row per missing session and firm of the exchange that has prices before and
-    after it. None where the data are not daily, and none where less than five firms of one exchange among
-    several have such prices: these firms may be halted.
+    A gap has a firm with prices before and after. There is none where the data are not daily, and none where
+    less than five firms of one exchange among several have such prices: these firms may be halted.
     """
     firms = ticker_calendars(rows, securities, config.calendar).drop_nulls()
     parts: list[pl.DataFrame] = [Gaps.create_empty()]
@@ -345,7 +324,7 @@ def missing_sessions(
 def describe_gaps(gaps: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
     """Say in up to two sentences how many sessions are incomplete, and which have no price at all.
 
-    ``gaps``: rows of ``gaps``. ``rows``: all prices of their dates: date, ticker.
+    ``rows`` are all prices of the dates in ``gaps``.
     """
     gaps = gaps.join(rows, on=_KEY, how="anti")
     held = gaps.join(rows, on="date", how="semi")

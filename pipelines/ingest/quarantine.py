@@ -65,9 +65,7 @@ def quarantine_changes(
 ) -> pl.DataFrame:
     """Return the rows of the quarantine that a delivery adds or resolves.
 
-    ``lake``: the lake of the quarantine. ``checked``: the delivery, table by table. ``now``: time of the
-    check. ``complete``: whether the delivery is its source's whole scope, so that rows missing from it are
-    resolved as well.
+    A ``complete`` delivery is its source's whole scope, so that rows missing from it are resolved as well.
     """
     time = pl.lit(now).cast(pl.Datetime("us", "UTC"))
     never = pl.lit(None, dtype=pl.Datetime("us", "UTC"))
@@ -115,12 +113,10 @@ def _corrected_by(rejected: pl.DataFrame, table: str, valid: pl.DataFrame) -> pl
 
 
 def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
-    """List rejected (or ``resolved``) rows, and stored rows that are ``flagged``.
+    """List rejected (or ``resolved``) rows, and stored rows that are ``flagged``, by table, rule and key.
 
-    Returns state, table, ticker, date, rule, what (the rejected row as JSON, or the evidence of a flag),
-    row_hash, since, released_at (null unless a user accepted the row), by table, rule, ticker and date.
-
-    Raises DataError if the lake contains something that is not a Delta table.
+    ``what`` is the rejected row as JSON, or the evidence of a flag; ``released_at`` is null unless a user
+    accepted the row.
     """
     parts = [_rejected(lake), _flagged(lake)]
     rows = pl.concat([part.select(p for p in _LISTED if p != "released_at") for part in parts])
@@ -144,11 +140,9 @@ def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
 def release(lake: Lake, selection: Selection) -> str:
     """Accept the selected rows despite the rule that they broke; returns a description of what was done.
 
-    Rejected rows are stored in their table and replace a stored row of the same key; flags on stored rows are
-    cleared. The command can be repeated after an interruption.
-
-    Raises ConfigError if no rule, ticker or row is given, and DataError if no row matches the selection, or
-    none of the rejected rows can be stored.
+    Rejected rows are stored and replace a stored row of the same key; flags on stored rows are cleared. The
+    command can be repeated after an interruption. ConfigError if nothing selects, DataError if no row matches
+    or none can be stored.
     """
     if selection.rule is None and selection.ticker is None and selection.row is None:
         raise ConfigError("Select what to release with --rule RULE, --ticker TICKER or --row HASH.")

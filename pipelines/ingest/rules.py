@@ -90,10 +90,7 @@ def _few_ticks() -> pl.Expr:
 
 
 def _split_not_in_price() -> pl.Expr:
-    """Return whether a recorded split does not show in the price.
-
-    The close is then much nearer to the previous close than to the previous close divided by the split.
-    """
+    """Return whether a recorded split does not show: the close is much nearer to the previous one unsplit."""
     split = _log(pl.col("split_ratio"))
     recorded = split.abs() >= math.log(RECORDED_SPLIT)
     raw = pl.col("raw_log_return")
@@ -239,14 +236,9 @@ def add_neighbours(
     calendar: str | None,
     overrides: CalendarOverrides = AS_PUBLISHED,
 ) -> pl.DataFrame:
-    """Add the values of neighbouring rows to each price row.
+    """Add the values of neighbouring rows to each row of ``prices``, by ticker and date.
 
-    ``prices``: valid rows of ``prices``, each key once, in any order. ``securities``: valid rows of
-    ``securities`` with the firms' exchanges and currencies over time; None if unknown. ``calendar``: a
-    calendar for every firm; None to use exchange and currency. ``overrides``: closures and sessions that the
-    calendars do not know.
-
-    Returns by ticker and date: the columns of `PriceNeighbours`, and the columns that the evidence quotes.
+    ``calendar`` applies to every firm; None uses exchange and currency.
     """
     rows = with_dates(prices.sort("ticker", "date"), securities, calendar, overrides)
     near = (pl.col("date") - pl.col("date").shift()).dt.total_days() <= MAX_GAP_DAYS
@@ -308,13 +300,9 @@ def with_dates(
 
 
 def find_violations(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:
-    """Apply rules to rows with their neighbours.
+    """Apply some of `PRICE_RULES` to rows of `add_neighbours`.
 
-    ``rows``: the result of `add_neighbours`, or some of its rows. ``rules``: names out of `PRICE_RULES`, at
-    least one.
-
-    Returns date, ticker, rule, evidence, known_on: one row per violated rule and row, in the order of
-    `PRICE_RULES` within a row.
+    Returns date, ticker, rule, evidence, known_on: one row per violated rule and row.
     """
     details = PriceNeighbours.filter(rows, cast=False).failure.details()
     broken = rows.join(details.select("date", "ticker", *rules), on=["ticker", "date"], how="inner")
@@ -335,10 +323,8 @@ def find_violations(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:
 def find_coverage_collapses(counts: pl.DataFrame) -> pl.DataFrame:
     """Apply ``coverage_collapse`` to the number of firms by calendar and date.
 
-    ``counts``: calendar, date, firms: every date that has a price, from `BASELINE_DAYS` before the first date
-    to check.
-
-    Returns date, ticker (``*`` and the calendar), rule, evidence, known_on.
+    The dates begin `BASELINE_DAYS` before the first one to check; in the result, ``ticker`` is ``*`` and the
+    calendar.
     """
     rows = counts.sort("calendar", "date").with_columns(pl.col("firms").cast(pl.Float64))
     usual = rows.rolling("date", period=f"{BASELINE_DAYS}d", closed="left", group_by="calendar").agg(

@@ -29,7 +29,7 @@ concurrent commit, and a key added by both would be stored twice."""
 
 @dataclass(frozen=True, slots=True)
 class UpsertCounts:
-    """The result of an upsert: number of rows added, updated, unchanged and withdrawn, and the new version.
+    """Rows added, updated, unchanged and withdrawn by an upsert, and the new version.
 
     ``version`` is None only if the frame was empty and the table does not exist.
     """
@@ -43,11 +43,10 @@ class UpsertCounts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An upsert before it is written, so that a caller can inspect what it would change.
+    """An upsert before it is written: a batch in storage order, and its differences to ``target``.
 
-    ``rows``: the batch, in storage order. ``scope``: stored rows that are withdrawn unless the batch contains
-    them; None for none. ``changes``: differences between the batch and ``target``. ``target``: the table at
-    the version that the batch was compared with; None if it does not exist.
+    Stored rows in ``scope`` are withdrawn unless the batch contains them; ``target`` is None if there is no
+    table.
     """
 
     table: str
@@ -63,14 +62,7 @@ class Plan:
 
 
 def compare_with_table(storage: Storage, table: str, rows: pl.DataFrame, scope: pl.Expr | None) -> Plan:
-    """Compare a batch, sorted by `pipelines.lake.commit.in_order`, with the newest version of its table.
-
-    ``storage``: location of the table. ``scope``: stored rows that are withdrawn unless the batch contains
-    them; None for none.
-
-    Raises DataError if the location holds something other than a Delta table, or a table with other columns
-    (`pipelines.lake.storage.Storage.scan`).
-    """
+    """Compare a batch in storage order (`in_order`) with the newest version of its table."""
     target = storage.open(table)
     if target is None or target.version() == 0 or (rows.is_empty() and scope is None):
         changes = RowChanges(rows, rows.clear(), rows.select(keys(table)).clear(), 0)
@@ -82,9 +74,8 @@ def compare_with_table(storage: Storage, table: str, rows: pl.DataFrame, scope: 
 def commit(storage: Storage, plan: Plan) -> UpsertCounts:
     """Write a plan's changes in one commit, which also adds columns that the contract has gained since.
 
-    Nothing is written if nothing changes.
-
-    Raises CommitFailedError if another writer has committed since the comparison.
+    Nothing is written if nothing changes. CommitFailedError if another writer has committed since the
+    comparison.
     """
     new, changed, withdrawn = plan.changes.new, plan.changes.changed, plan.changes.withdrawn
     target = plan.target
@@ -134,12 +125,10 @@ _SPANS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """Differences between a batch and the stored rows.
+    """Differences between a batch and the stored rows; a different stamp alone does not count.
 
-    ``new``: rows of the batch whose key is not stored. ``changed``: rows of the batch that are stored with
-    other values; a different stamp alone does not count. ``withdrawn``: keys of the stored rows that the
-    batch withdraws. ``in_scope``: number of stored rows that the batch would withdraw if it did not contain
-    them.
+    ``withdrawn`` are keys, and ``in_scope`` counts the stored rows that the batch would withdraw if it did
+    not contain them.
     """
 
     new: pl.DataFrame
@@ -155,12 +144,7 @@ def in_order(table: str, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr | None = None) -> RowChanges:
-    """Return what a batch changes.
-
-    ``rows``: the batch, as returned by `in_order`, each key once. ``stored``: the table's rows. ``scope``:
-    boolean expression over the table's columns: stored rows that are withdrawn unless the batch contains
-    them. None: nothing is withdrawn.
-    """
+    """Return what a batch in storage order changes, and withdraws of the stored rows in ``scope``."""
     key = keys(table)
     values = [c for c in rows.columns if c not in key and c not in STAMPS]
     new: list[pl.DataFrame] = [rows.clear()]
@@ -195,10 +179,7 @@ def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr
 
 
 def match_predicate(table: str, changed: pl.DataFrame) -> str:
-    """Return a merge's predicate: equal keys within the changed dates, so that other files are not rewritten.
-
-    ``changed``: the keys to replace or withdraw; rows that are only added match nothing and can be omitted.
-    """
+    """Return a merge's predicate: equal keys within the changed dates, so that other files are not rewritten."""
     key = keys(table)
     terms = [f'target."{c}" = source."{c}"' for c in key]
     for c in key:

@@ -46,10 +46,9 @@ _NONE_REJECTED: Final = pl.DataFrame(schema=dict.fromkeys(("table", "row_hash", 
 class Checked:
     """A batch split by its contract.
 
-    ``valid``: rows that satisfy the contract, with its columns and types. ``rejected``: one row per rejected
-    row: ``table``, ``row_hash``, ``row``, ``rule`` (the first rule broken). ``collapsed``: number of rows
-    dropped because another one is kept or rejected in their place: an identical row, or a later one with the
-    same close, split ratio and dividend.
+    ``rejected`` has a ``table``, ``row_hash``, ``row`` and ``rule`` (the first one broken) per row.
+    ``collapsed`` counts rows dropped because another one is kept or rejected in their place: an identical
+    row, or a later one with the same close, split ratio and dividend.
     """
 
     valid: pl.DataFrame
@@ -85,16 +84,12 @@ class Checked:
 def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Checked:
     """Split a batch into rows that satisfy the table's contract and rows that do not.
 
-    Missing nullable columns are filled with null. A missing or null split ratio becomes 1, and a dividend 0.
-    NaN in a nullable column becomes null. Columns that the contract does not know are dropped. Identical rows
-    (except for stamps) collapse to one, and so do prices of one key with the same close, split ratio and
-    dividend: the last one is kept. Other rows with the same key are all rejected.
-
-    ``frame``: the batch. Types are cast; a value that cannot be cast rejects its row. ``released``: hashes of
-    rows that a user accepted. They are valid whatever rule they break, unless a value is unreadable, missing
-    or not finite, a name is invalid, or two of them share a key.
-
-    Raises DataError if a required column is missing.
+    Types are cast; a value that cannot be cast rejects its row. Missing nullable columns and NaN become null,
+    a missing split ratio 1 and a dividend 0; unknown columns are dropped. Identical rows collapse to one, and
+    of prices of one key with the same close, split ratio and dividend the last is kept; other rows of one key
+    are all rejected. Rows whose hash is in ``released`` are valid whatever rule they break, unless a value is
+    unreadable, missing or not finite, a name is invalid, or two share a key. DataError if a required column
+    is missing.
     """
     contract = schema(table)
     conformed = _conform(table, contract, frame)
@@ -118,10 +113,8 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
 def require(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> pl.DataFrame:
     """Return the batch in the form of the contract, for frames made by the pipeline itself.
 
-    A violation is therefore a bug. Rows whose hash is in ``released`` may break the rules that `check`
-    waives.
-
-    Raises ValueError if a row breaks the contract or occurs twice.
+    A violation or a row that occurs twice is a bug and a ValueError, except for the rules that `check` waives
+    for ``released`` hashes.
     """
     checked = check(table, frame, released)
     if checked.rejected.height or checked.collapsed:
@@ -229,8 +222,8 @@ def quarantined(table: str, rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:
     """Return rows in the form of the quarantine: ``table``, ``row_hash``, ``row`` and ``rule``.
 
     A row is JSON with its values as text, so that an infinity or a misspelt number is preserved. Its hash
-    covers the values that are not null, without the stamps: the same values have the same hash, however they
-    were delivered, and also after the table has gained a column.
+    covers the values that are not null, without the stamps: it stays the same however the values were
+    delivered, and after the table has gained a column.
     """
     texts = [
         _as_text(c, rows.schema[c], column.dtype)

@@ -64,11 +64,9 @@ class _Mark(NamedTuple):
 
 
 class Storage:
-    """Opens and creates the tables under one root.
+    """Opens and creates the tables under a folder or URL (``s3://bucket/lake``).
 
-    ``root``: folder or URL (``s3://bucket/lake``). The first write creates it; a URL never becomes a local
-    folder. ``options``: the object store's options (endpoint, region, ...); credentials come from the
-    environment.
+    The first write creates it; a URL never becomes a local folder. Credentials come from the environment.
     """
 
     def __init__(self, root: str | Path, options: Mapping[str, str]) -> None:
@@ -88,8 +86,7 @@ class Storage:
     def open(self, table: str, version: int | None = None) -> DeltaTable | None:
         """Open a table at a version of its log (by default the newest); None if it does not exist.
 
-        Raises DataError if the location holds something other than a Delta table, or the store cannot be
-        reached.
+        DataError if the location holds something else, or the store cannot be reached.
         """
         schema(table)
         self._refuse_other_content(table)
@@ -104,10 +101,10 @@ class Storage:
             ) from error
 
     def view(self, table: str, version: int | None = None) -> DeltaTable | None:
-        """Open a table for reading only; arguments and errors as in `open`.
+        """Open a table for reading only, and keep a local one open until its log changes.
 
-        Opening reads the table's log, which gets slower with every version. A local table is therefore kept
-        open until its log changes. Writers use `open`, because a commit moves its table object.
+        Reading the log gets slower with every version. Writers use `open`, because a commit moves its table
+        object.
         """
         mark = self._mark(table, version)
         if mark is None:
@@ -156,12 +153,10 @@ class Storage:
             return existing
 
     def scan(self, table: str, opened: DeltaTable) -> pl.LazyFrame:
-        """Scan an opened table with the columns of its contract, in that order.
+        """Scan an opened table with the columns of its contract.
 
-        A nullable column that the contract gained after the table was written is null. Files and row groups
-        that a filter excludes are not read.
-
-        Raises DataError if the table lacks a required column, or has one that the contract does not know.
+        A nullable column that the contract gained later is null; files and row groups that a filter excludes
+        are not read.
         """
         missing_columns = self.missing_columns(table, opened)
         columns = schema(table).columns()
@@ -173,7 +168,7 @@ class Storage:
     def missing_columns(self, table: str, opened: DeltaTable) -> list[str]:
         """Return the nullable columns that the contract gained after the opened version was written.
 
-        Raises DataError if the table lacks a required column, or has one that the contract does not know.
+        DataError if the table lacks a required column, or has one that the contract does not know.
         """
         stored = [field.name for field in opened.schema().fields]
         columns = schema(table).columns()

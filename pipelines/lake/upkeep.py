@@ -47,10 +47,8 @@ class Compaction:
 class Vacuum:
     """The files that a vacuum removes, or would remove, from a table.
 
-    ``files``, ``size``: number of files and their total bytes. ``unreferenced``: number of these files that
-    no version references, left by interrupted writes. ``lost``: versions that cannot be read afterwards.
-    ``kept``: version -> runs that it is kept for, among versions outside the retention. ``broken``: version
-    -> runs that recorded it and lose it; only if runs are not protected.
+    ``unreferenced`` of them belong to no version; ``lost`` versions cannot be read afterwards. ``kept`` and
+    ``broken`` are version -> runs that recorded it, of those kept for them and of those lost to them.
     """
 
     table: str
@@ -63,12 +61,9 @@ class Vacuum:
 
 
 def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
-    """Return the versions of a lake's tables that are recorded in the folders of runs.
+    """Return the versions of a lake's tables that are recorded in folders of runs.
 
-    ``lake``: the lake; runs on other lakes are ignored. ``folders``: folders of runs, with one folder per
-    run.
-
-    Raises DataError if a run's folder cannot be read, because the versions that it needs are then unknown.
+    DataError if a run's folder cannot be read, because the versions that it needs are then unknown.
     """
     found: list[tuple[str, int, str]] = []
     for folder in folders:
@@ -90,8 +85,7 @@ def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
 def compact(lake: Lake) -> list[Compaction]:
     """Join each table's small files into files of about `pipelines.lake.storage.FILE_BYTES`.
 
-    Raises DataError if another process replaced rows in the meantime. Nothing is lost, and it can be
-    repeated.
+    DataError if another process replaced rows in the meantime; nothing is lost, and it can be repeated.
     """
     done = []
     for table, opened in _tables(lake):
@@ -111,11 +105,8 @@ def vacuum(
 ) -> list[Vacuum]:
     """Remove the files that no kept version needs.
 
-    ``keep``: versions that were the newest at some time within this span are kept. So are younger files that
-    no version references, because a writer may be about to commit them. ``recorded``: versions that runs need
-    (`pipelines.lake.upkeep.recorded_in_lake`, `recorded_by_runs`,
-    `pipelines.tracking.store.recorded_in_store`). ``protect``: whether recorded versions are kept.
-    ``dry_run``: only report what would be removed.
+    Versions that were the newest at some time within ``keep`` are kept. So are younger files that no version
+    references, because a writer may be about to commit them, and with ``protect`` the ``recorded`` versions.
     """
     plans = []
     for table, opened in _tables(lake):
@@ -261,10 +252,7 @@ RecordedVersions = Mapping[str, Mapping[int, Sequence[str]]]
 
 
 def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
-    """Record in the lake which versions a run reads, before they are used; repeating it changes nothing.
-
-    Raises DataError if a table is not in the lake, or the lake is not writable.
-    """
+    """Record in the lake which versions a run reads, before they are used; repeating it changes nothing."""
     rows = [
         {"run_id": run_id, "table": table, "version": version, "table_id": lake.table_id(table)}
         for table, version in versions.items()
@@ -274,10 +262,9 @@ def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
 
 
 def recorded_in_lake(lake: Lake) -> RecordedVersions:
-    """Return the versions of a lake's existing tables that runs and the signals of nights have read.
+    """Return the versions of a lake's tables that runs and nights have read.
 
-    A table that was deleted and created again has a new id; versions that runs have read of the former table
-    are left out.
+    A table that was deleted and created again has a new id; what was read of the former one is left out.
     """
     return group_by_version([*_read_by_runs(lake), *_read_by_nights(lake)])
 

@@ -31,11 +31,10 @@ _MOVES_ROWS_ONLY: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One entry of a table's log.
+    """One entry of a table's log; version 0 creates the empty table.
 
-    ``version``: its number; 0 is the creation of the empty table. ``at``: its time in UTC, never before that
-    of the previous commit, even if the writers' clocks disagree. ``changed_rows``: whether it added, replaced
-    or removed rows.
+    ``at`` is in UTC, never before the previous commit, even if the writers' clocks disagree. ``changed_rows``
+    is false where files only moved.
     """
 
     version: int
@@ -65,10 +64,7 @@ def commits(opened: DeltaTable, limit: int | None = None) -> list[Commit]:
 
 
 def _read_log(opened: DeltaTable, limit: int | None) -> list[dict[str, Any]]:
-    """Read the newest commits of a local table, newest first.
-
-    deltalake 1.6 finds none if the name of a folder above the table contains ``#``.
-    """
+    """Read the newest commits of a local table: deltalake 1.6 finds none below a folder with ``#`` in it."""
     log = Path(unquote(opened.table_uri.removeprefix("file://"))) / "_delta_log"
     history: list[dict[str, Any]] = []
     for version in range(opened.version(), -1, -1):
@@ -118,8 +114,6 @@ def parse_as_of(text: str) -> int | datetime:
     """Parse ``--as-of``: a whole number is a version, anything else an ISO date or time.
 
     A time without a zone is UTC; a date alone is the end of that day in UTC.
-
-    Raises ConfigError if it is neither.
     """
     text = text.strip()
     if re.fullmatch(r"\d+", text):
@@ -143,10 +137,10 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """A table's files according to its log, and the files in its folder.
+    """A table's log, oldest first, and its files.
 
-    ``commits``: the log, oldest first. ``version_spans``: path -> spans of versions ``first <= version <
-    end`` that reference the file. ``sizes``: path -> bytes, of the data files that exist.
+    ``version_spans`` are the versions ``first <= version < end`` that reference a path, ``sizes`` the bytes
+    of the files that exist.
     """
 
     commits: tuple[Commit, ...]

@@ -29,9 +29,8 @@ Setting = str | int | float
 class TickerStatus:
     """The outcome of a request for one ticker.
 
-    ``ok``: new rows were delivered. ``unchanged``: there was nothing new. ``empty``: the source answered that
-    it has no data, which is no evidence of a delisting. ``throttled`` and ``failed``: there was no answer;
-    the ticker is requested again next time.
+    ``empty``: the source answered that it has no data, which is no evidence of a delisting. ``throttled`` and
+    ``failed``: there was no answer; the ticker is requested again next time.
     """
 
     ticker: str
@@ -43,12 +42,9 @@ class TickerStatus:
 class StoredData:
     """What the lake already holds, so that a live source requests only what is missing.
 
-    ``last_price``: Ticker -> date of its last stored price. ``first_price``: Ticker -> date of its first
-    stored price. ``last_close``: Ticker -> stored close on the date of its last price. ``securities``: the
-    stored rows of ``securities`` that are still valid (``valid_to`` is null); None if there are none.
-    ``assumed``: the stored rows of ``fundamentals`` with an assumed ``known_at``. A source without filing
-    dates compares them with new values to detect restatements. None if there are none. ``filings``: Ticker ->
-    filing ids of its stored statements that need not be read again.
+    The dates and closes are those of a ticker's stored prices. ``securities`` are the rows that are still
+    valid. ``assumed`` are the statements with an assumed ``known_at``, which a source without filing dates
+    compares with new values to detect restatements. ``filings`` need not be read again.
     """
 
     last_price: Mapping[str, dt.date] = field(default_factory=dict)
@@ -61,14 +57,11 @@ class StoredData:
 
 @dataclass(frozen=True, slots=True)
 class SourceTables:
-    """The tables of one delivery.
+    """The tables of one delivery by their names in the lake, not yet checked against their contracts.
 
-    ``tables``: lake table name -> rows, not yet checked against their contracts. A `Source` always delivers
-    ``prices``. ``notes``: what is missing or was assumed, one sentence each. ``hazards``: why a backtest on
-    this data may look too good, one sentence each. ``statuses``: the outcome for each ticker, if the source
-    is queried ticker by ticker. ``market``: settings that distinguish this market from others of the same
-    source; empty if there is only one market, or if only the data can tell. A lake that holds prices refuses
-    a market with different settings.
+    ``notes`` say what is missing or was assumed, ``hazards`` why a backtest on this data may look too good.
+    ``market`` are settings that distinguish this market from others of the same source; empty if there is
+    only one, or only the data can tell. A lake that holds prices refuses a market with different settings.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -79,7 +72,10 @@ class SourceTables:
 
 
 class Source(Protocol):
-    """An adapter that always delivers its whole scope. Rows that it no longer delivers are withdrawn."""
+    """An adapter that always delivers its whole scope, prices included.
+
+    Rows that it no longer delivers are withdrawn.
+    """
 
     @property
     def name(self) -> str:
@@ -87,11 +83,7 @@ class Source(Protocol):
         ...
 
     def fetch(self) -> SourceTables:
-        """Deliver the tables.
-
-        Raises ConfigError if the source's settings are invalid, and DataError if data is missing or lacks
-        what a table needs.
-        """
+        """Deliver the tables; ConfigError if a setting is invalid, DataError if data is missing."""
         ...
 
 
@@ -99,8 +91,7 @@ class Source(Protocol):
 class LiveSource(Protocol):
     """A source that is queried over a network, one batch of tickers at a time.
 
-    Each batch is committed to the lake before the next one is requested, so an interruption loses at most one
-    batch. Rows that a delivery does not contain are never withdrawn.
+    Each batch is committed before the next one is requested, and withdraws nothing.
     """
 
     @property
@@ -111,8 +102,8 @@ class LiveSource(Protocol):
     def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         """Deliver the batches one after another; a batch may lack ``prices``.
 
-        Raises DataError after the last batch that could be delivered, if the source kept refusing. What
-        arrived is then in the lake, and repeating the command continues from there.
+        DataError after the last one if the source kept refusing: what arrived is then in the lake, and
+        repeating the command continues from there.
         """
         ...
 
@@ -155,17 +146,12 @@ _LEARNT_LATER: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 
 
 def known_by(table: str, frame: pl.DataFrame, session: dt.date) -> pl.DataFrame:
-    """Return what a table contained at the close of a session.
+    """Return what a table of a source contained at the close of a session.
 
-    Rows whose date is later are left out: prices, inputs and truth by ``date``, statements by ``known_at``,
-    firms by ``valid_from``, index members by ``from_date``. An end that is later (``valid_to``, ``to_date``,
-    ``delisted_on`` with its return and reason) is null. A delisting is known on the last listed session.
-    Cutting twice is the same as cutting once at the earlier session.
-
-    ``table``: name of a source table (`pipelines.lake.schemas.SOURCE_TABLES`). ``frame``: its rows; optional
-    columns may be missing.
-
-    Raises KeyError if sources have no table of this name.
+    Rows that are known later are left out: statements by ``known_at``, all others by the date from which they
+    hold. An end that is later (``valid_to``, ``to_date``, ``delisted_on`` with its return and reason) is
+    null; a delisting is known on the last listed session. Cutting twice is the same as cutting once at the
+    earlier session.
     """
     frame = frame.filter(pl.col(_KNOWN_FROM[table]) <= session)
     return frame.with_columns(
@@ -181,10 +167,7 @@ def known_by(table: str, frame: pl.DataFrame, session: dt.date) -> pl.DataFrame:
 class SourceThrough:
     """A source that delivers what it knew at the close of a session, and nothing later.
 
-    A delivery is a prefix of the delivery of the next session: rows are added, and the ends of listings,
-    memberships and edges appear on their day.
-
-    ``source``: the source; it delivers its whole scope. ``session``: the last session that is delivered.
+    A delivery is a prefix of the next session's: rows are added, and ends appear on their day.
     """
 
     source: Source
@@ -196,7 +179,7 @@ class SourceThrough:
         return self.source.name
 
     def fetch(self) -> SourceTables:
-        """Deliver the tables up to the session; errors as in the source's own ``fetch``."""
+        """Deliver the tables up to the session."""
         delivered = self.source.fetch()
         tables = {table: known_by(table, frame, self.session) for table, frame in delivered.tables.items()}
         return replace(delivered, tables=tables)
@@ -206,13 +189,9 @@ _ISIN = re.compile(r"[A-Z]{2}[A-Z0-9]{9}[0-9]")
 
 
 def read_tickers(given: Sequence[str] | str) -> tuple[str, ...]:
-    """Return the tickers in the given order, without duplicates.
+    """Return the given tickers, or those in the column ``ticker`` of a CSV file, in order without duplicates.
 
-    ``given``: tickers, or the path of a CSV file with a ``ticker`` column; ``~`` and environment variables
-    are expanded.
-
-    Raises ConfigError if there is no ticker, or one is invalid, and DataError if the file is missing,
-    unreadable or has no ``ticker`` column.
+    ConfigError if there is none, or one is invalid; DataError if the file cannot be read.
     """
     tickers = _read(given) if isinstance(given, str) else [str(ticker).strip() for ticker in given]
     where = f"source.tickers ({given})" if isinstance(given, str) else "source.tickers"
@@ -229,11 +208,9 @@ def read_tickers(given: Sequence[str] | str) -> tuple[str, ...]:
 
 
 def plain_tickers(ticker: pl.Expr) -> pl.Expr:
-    """Write tickers with letters, digits and ``. - _ ^ =`` alone.
+    """Write tickers with letters, digits and ``. - _ ^ =`` alone, as AAPL.US for ``AAPL US Equity``.
 
-    ``AAPL US Equity`` is AAPL.US, ``BTC/USDT`` is BTC-USDT, ``'600519`` is 600519, and any other sign becomes
-    ``_``, as in M&M.NS, which is M_M.NS. What looks like a path is unchanged, so that the contract of the
-    prices rejects it.
+    What looks like a path is unchanged, so that the contract of the prices rejects it.
     """
     bloomberg = r"^([A-Za-z0-9./-]+) ([A-Z]{2}) (?i:equity)$"
     looks_odd = ~ticker.str.contains(TICKER_PATTERN)

@@ -71,11 +71,8 @@ def _remarks(read: Sequence[tuple[str, FiledStatements]]) -> SourceTables:
 class SecSource:
     """The SEC's company facts, requested firm by firm. Only firms with filings that the lake lacks are read.
 
-    ``tickers``: tickers, or the path of a CSV file with a ``ticker`` column. ``identity``: name and e-mail
-    address, which the SEC requires of every client. ``start``: first ``known_at`` to read.
-
-    Raises ConfigError if the identity has no e-mail address, there is no ticker, or a ticker is invalid, and
-    DataError if the file of tickers is missing or empty.
+    ConfigError if the identity has no e-mail address or a ticker is invalid, DataError if the file of tickers
+    cannot be read.
     """
 
     name = "sec"

@@ -195,12 +195,10 @@ _Span = tuple[str, str, dt.date, int]  # tag, unit, start, months
 def known_on(filed: dt.date, accepted: dt.datetime | None) -> dt.date:
     """Return the first date by whose close the market could know a filing.
 
-    A filing accepted before 16:00 is known on the same date, a later one on the next; but never before the
-    official filing date, which EDGAR sets to the next business day after 17:30, when it holds a filing back
-    until the morning. The time is read as New York time. The SEC's submissions feed marks it as UTC, which is
-    correct for most filers but not for all. New York is the later of the two readings, so nothing is known
-    too early; filings accepted after noon may be known a day late. Without an acceptance time: the day after
-    the filing date.
+    It is the date of acceptance before 16:00, otherwise the next one; never before the official filing date,
+    which EDGAR sets to the next business day after 17:30. The time is read as New York time. The SEC's feed
+    marks it as UTC, which is correct for most filers but not for all; New York is the later reading, so
+    nothing is known too early. Without an acceptance time, it is the day after the filing date.
     """
     if accepted is None:
         return filed + dt.timedelta(days=1)
@@ -211,15 +209,11 @@ def known_on(filed: dt.date, accepted: dt.datetime | None) -> dt.date:
 def statement_rows(
     ticker: str, facts: Iterable[Fact], accepted: Mapping[str, dt.datetime], since: dt.date
 ) -> FiledStatements:
-    """Convert a firm's facts to statement rows.
+    """Convert a firm's facts to statement rows that became known since a date.
 
-    ``facts``: all facts of the firm; those of forms other than `FORMS` and of other tags are skipped.
-    ``accepted``: accession number -> acceptance time without a time zone. ``since``: first ``known_at`` to
-    return.
-
-    In the rows, ``filing_id`` is the accession number, followed by /A if the filing is an amendment.
-    ``months`` is the span of a flow and null for an instant. ``stated_on`` is the last date whose splits are
-    included in a count or per-share amount, null for other items. No publication date is assumed.
+    ``accepted`` is accession number -> acceptance time without a zone. ``filing_id`` is the accession number,
+    followed by /A for an amendment; ``months`` is the span of a flow, null for an instant; ``stated_on`` is
+    the last date whose splits are included in a count or per-share amount. No publication date is assumed.
     """
     filings, periods, counts = _sort_into_filings(facts, accepted)
     counts["undated"] = sum(accession not in accepted for accession in filings)
@@ -383,17 +377,12 @@ Period = tuple[str, dt.date]  # item, period's end
 
 
 def resolve_share_counts(candidates: dict[Period, list[FactCandidate]]) -> tuple[int, int]:
-    """Replace a filing's share counts by counts of the whole firm.
+    """Replace a filing's share counts, in place, by counts of the whole firm; count those summed and dropped.
 
     Among facts of one tag and instant, a count without a class is the firm's. If there is none, the counts of
     two or more classes are added up. Several different counts without a class, a single class, and a count
     below `LEAST_OF_MEAN` times the newest mean of the filing up to that date are dropped, so that the next
     best tag is used.
-
-    ``candidates``: the filing's candidates by item and end of period; changed in place.
-
-    Returns ``summed, partial``: number of counts that were added up over classes, and number of counts that
-    were dropped.
     """
     periods = sorted(period for period in candidates if period[0] == SHARE_COUNT)
     by_period = {period: candidates.pop(period) for period in periods}

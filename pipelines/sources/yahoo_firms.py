@@ -85,11 +85,6 @@ def read_classification(
 
     The first known values are assumed to have always been valid; a change is valid from today. A field that
     Yahoo omits keeps its stored value, and no row ever records a delisting.
-
-    ``chart``: its prices, of which the header is used. ``stored``: the lake's rows of ``securities`` that are
-    still valid; None if it has none.
-
-    Raises YahooError if there is no answer.
     """
     info: Mapping[str, Any] = call_yfinance(ticker.get_info)
     reported = {
@@ -113,11 +108,7 @@ def read_classification(
 
 
 def statements_due(ours: str, stored: pl.DataFrame | None, today: dt.date) -> bool:
-    """Return whether Yahoo may have statements that the lake lacks.
-
-    This is the case if the lake has none, if the last period lacks one of the three statements, or if another
-    quarter has ended since.
-    """
+    """Return whether Yahoo may have statements that the lake lacks, or another quarter has ended."""
     own = _rows_of(stored, ours)
     if own.is_empty():
         return True
@@ -140,17 +131,10 @@ def read_statements(
 
     Yahoo has no filing dates and overwrites restated values. A new period is therefore assumed to be known
     ``lag`` after its end. An item that differs from the stored value, or was missing from its period, becomes
-    a separate row that is known from today (or from the assumed date, if that is in the future).
-
-    Yahoo restates share counts and earnings per share for every later split. These splits are undone, so that
-    a number is stated as of the end of its period and is the same before and after a split. If
-    Yahoo's number equals the stored one, Yahoo has not restated it yet.
-
-    ``ticker``, ``session``: yfinance's handle, and the session that it was created with. ``stored``: the
-    lake's statement rows with assumed dates; None if it has none. ``splits``: date -> ex-date and ratio of
-    all splits since then. ``lag``: assumed time from the end of a period to its publication.
-
-    Raises YahooError if there is no answer. A firm without statements is no error.
+    a separate row that is known from today (or from the assumed date, if that is in the future). Yahoo
+    restates share counts and earnings per share for every later split. These ``splits`` (since a date) are
+    undone, so that a number is stated as of the end of its period, unless it equals the stored one and is not
+    restated yet.
     """
     values_by_period: dict[tuple[dt.date, str], float] = {}
     for method in (ticker.get_income_stmt, ticker.get_balance_sheet, ticker.get_cash_flow):
@@ -267,15 +251,12 @@ _DISAGREES: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Yahoo's prices of one symbol.
+    """Yahoo's prices of one symbol, quoted in the main unit of ``currency``, and what Yahoo says of it.
 
-    ``rows``: quoted prices in the main unit of ``currency``: date, open, high, low, close, volume,
-    split_ratio and dividend. ``unadjusted`` marks a split that Yahoo lists but does not show in its prices.
-    ``disagrees`` marks a session whose return differs from that of Yahoo's own adjusted closes. ``currency``,
-    ``exchange``, ``name``: as given by Yahoo; None if missing. ``first_trade``: Yahoo's first date of the
-    symbol; None if missing. ``since``: first requested date. ``splits``: Ex-date -> new shares per old share;
-    all splits since then, including those after the last row. ``remarks``: what was left out, one clause
-    each.
+    In the rows, ``unadjusted`` marks a split that Yahoo lists but does not show in its prices, and
+    ``disagrees`` a session whose return differs from that of Yahoo's own adjusted closes. ``splits`` are new
+    shares per old share by ex-date, of all splits since ``since``, those after the last row included.
+    ``remarks`` say what was left out.
     """
 
     rows: pl.DataFrame
@@ -291,16 +272,11 @@ class Chart:
 def read_chart(
     ticker: yfinance.Ticker, session: YahooSession, start: dt.date, end: dt.date | None, now: dt.datetime
 ) -> Chart:
-    """Request a symbol's prices from a date on.
+    """Request a symbol's prices from ``start`` to ``end``, both inclusive.
 
-    Rows without a close are dropped; a split or dividend on such a row moves to the next row that has a
-    close. A session that is not over at ``now``, in the exchange's time, has no row yet.
-
-    ``ticker``, ``session``: yfinance's handle, and the session that it was created with. ``start``, ``end``:
-    first and last date to return, both inclusive; None for no end. The request always extends to ``now``,
-    because a later split changes the prices before ``end``. ``now``: time of the request, with a time zone.
-
-    Raises YahooError if there is no answer, or an answer without data.
+    The request extends to ``now``, because a later split changes the prices before ``end``; a session that is
+    not over then has no row yet. Rows without a close are dropped; a split or dividend on such a row moves to
+    the next row that has one.
     """
     frame = call_yfinance(
         ticker.history,
@@ -349,10 +325,7 @@ def read_chart(
 
 
 def call_yfinance(method: Any, **arguments: Any) -> Any:  # noqa: ANN401 (yfinance is not typed)
-    """Call a method of yfinance and raise a `YahooError` for whatever goes wrong.
-
-    Raises YahooError: the session's own error, or one that says what yfinance could not process.
-    """
+    """Call a method of yfinance and raise a `YahooError` for whatever goes wrong."""
     try:
         return method(**arguments)
     except YahooError:
@@ -370,17 +343,12 @@ def call_yfinance(method: Any, **arguments: Any) -> Any:  # noqa: ANN401 (yfinan
 def unadjust_quotes(
     quotes: pl.DataFrame, splits: Mapping[dt.date, float], dividends: Mapping[dt.date, float]
 ) -> pl.DataFrame:
-    """Undo the adjustment for later splits, and assign splits and dividends to their ex-dates.
+    """Undo the adjustment for later splits in rows with a close, and assign splits and dividends to ex-dates.
 
-    ``quotes``: Yahoo's rows by ascending date, all with a close: date, open, high, low, close, volume,
-    adjusted. ``splits``: Ex-date -> new shares per old share; all splits since the first row, including those
-    after the last. ``dividends``: Ex-date -> cash per share of today.
-
-    Returns the rows as quoted on their day, with split_ratio, dividend, unadjusted and disagrees (see
-    `Chart`). An event on a date without a row is assigned to the next row; an event after the last row is
-    dropped. Among the numbers within Yahoo's rounding error, the one with the fewest decimals is returned: it
-    is the quoted one, and therefore the same before and after a later split. A volume that is not a multiple
-    of a reverse split's ratio is rounded to a share of the new kind.
+    An event on a date without a row is assigned to the next row; one after the last row is dropped. Among the
+    numbers within Yahoo's rounding error, the one with the fewest decimals is returned: it is the quoted one,
+    and therefore the same before and after a later split. A volume that is not a multiple of a reverse
+    split's ratio is rounded to a share of the new kind.
     """
     days = quotes["date"].to_numpy().astype("datetime64[D]")
     ex_dates, ratios = _arrays(splits)
@@ -441,12 +409,7 @@ def _arrays(events: Mapping[dt.date, float]) -> tuple[npt.NDArray[np.datetime64]
 
 
 def _day(seconds: float, zone: ZoneInfo) -> dt.date:
-    """Return a time stamp's date at the exchange.
-
-    In some time zones Yahoo's midnight is an hour or two early around a change to or from daylight saving
-    time. A full hour just before midnight therefore means the following date, as in yfinance's own treatment
-    of prices.
-    """
+    """Return a time stamp's date at the exchange; midnight may be early by an hour at clock changes."""
     moment = dt.datetime.fromtimestamp(seconds, tz=zone)
     late = moment.hour in {22, 23} and moment.minute == 0
     return moment.date() + dt.timedelta(days=1) if late else moment.date()

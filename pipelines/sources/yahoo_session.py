@@ -81,8 +81,8 @@ class RetryPolicy:
 class YahooSession(requests.Session[requests.Response]):
     """A curl_cffi session (the only kind that yfinance accepts) that retries and keeps the last answers.
 
-    ``refusing``: why no more requests are sent: one was throttled in all its retries, or several in a row had
-    no answer. None while Yahoo answers.
+    ``refusing`` is why no more requests are sent: one was throttled in all its retries, or several in a row
+    had no answer.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
@@ -182,9 +182,8 @@ class YahooSession(requests.Session[requests.Response]):
 def yahoo_client(session: YahooSession) -> Iterator[None]:
     """Make yfinance use this session, raise its errors and store nothing on disk.
 
-    yfinance's cookie cache is a pickle in the user's cache folder, which must not be loaded; an unusable
-    folder disables its caches. Its shared singleton holds a crumb and answers of an earlier session, so it is
-    created again.
+    yfinance's cookie cache is a pickle in the user's cache folder, which must not be loaded. Its shared
+    singleton holds a crumb and answers of an earlier session, so it is created again.
     """
     yfinance.set_tz_cache_location(os.path.join(os.devnull, "no-cache"))
     SingletonMeta._instances.pop(YfData, None)

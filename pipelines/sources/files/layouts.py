@@ -64,23 +64,10 @@ Korean."""
 class Layout:
     """How one vendor's price file is recognised and read.
 
-    Attributes
-    ----------
-    title
-        The vendor's file, for messages.
-    tells
-        Sets of plain names; a file that has all names of a set has this layout.
-    columns
-        Columns whose names differ from `PRICE_NAMES`. An empty tuple leaves a column out.
-    midpoints
-        Whether a negative close is the midpoint of bid and ask on a day without a trade, so that the volume
-        is 0 and the other prices of the day are unknown.
-    unknown
-        Column -> values that mean "not known".
-    issue
-        Plain name of the column that tells several issues of a firm apart.
-    note
-        What the user should know, one sentence.
+    A file that has all plain names of a set in ``tells`` has this layout. ``columns`` are names that differ
+    from `PRICE_NAMES`; an empty tuple leaves a column out. With ``midpoints``, a negative close is the
+    midpoint of bid and ask on a day without a trade. ``unknown`` values mean "not known". ``issue`` tells
+    several issues of a firm apart.
     """
 
     title: str

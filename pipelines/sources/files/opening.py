@@ -49,12 +49,7 @@ _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """How a text file is written.
-
-    ``separator``: character between two columns. ``decimal``: decimal mark of numbers: a point or a comma.
-    The other one may separate thousands. ``encoding``: name of a Python codec, such as utf-8, latin-1, cp1252
-    or utf-16.
-    """
+    """How a text file is written; the other mark than ``decimal`` may separate thousands."""
 
     separator: str = ","
     decimal: Literal[".", ","] = "."
@@ -91,15 +86,12 @@ def scan_text(file: Path, given: TextFormat) -> pl.LazyFrame:
 
 
 def header_of(lines: Sequence[Sequence[str]]) -> tuple[int, list[str]] | None:
-    """Find the header of a table that does not simply begin with it.
+    """Find the lines above the data and the names of the columns; None if the first line is the header.
 
     Data begin with the first of three lines that have a date in one column. Of the lines above, the header is
     the one whose cells are names of prices (``Close``, ``PX_LAST``); if another line has the tickers, as
     yfinance and Bloomberg write it, a column's name has both parts, as pandas writes them. Without such a
     line, the last of the fullest lines is the header.
-
-    Returns the number of lines above the data and the names of the columns; None if the first line is the
-    header.
     """
     found = next(
         (
@@ -165,13 +157,11 @@ def has_rows(file: Path) -> bool:
 def recognise_text(file: Path) -> TextFormat:
     """Recognise the separator, decimal mark and encoding of a text file from its beginning.
 
-    The separator is the one of ``, ; tab |`` that gives the header most columns and most rows as many.
-    The decimal mark is a comma if more cells look like ``1.234,5`` than like ``1,234.5``. Cells like
-    ``1,234`` count only if there are no others, and only between semicolons, where decimal commas are
-    usual. A file that is not UTF-8 (or UTF-16 with a byte order mark) is read in the first encoding that
-    gives its header a known name (`_EASTERN`), else as Korean or Chinese if its signs come in pairs, else
-    as cp1252, the usual encoding of Windows, or as latin-1 if that has no such characters. A file without a
-    row below its header is refused.
+    The separator is the one of ``, ; tab |`` that gives the header most columns and most rows as many. The
+    decimal mark is a comma if more cells look like ``1.234,5`` than like ``1,234.5``; cells like ``1,234``
+    count only if there are no others, and only between semicolons. What is not UTF-8 or UTF-16 is read in the
+    first encoding that gives the header a known name (`_EASTERN`), else as Korean or Chinese if its signs
+    come in pairs, else as cp1252 or latin-1.
     """
     beginning = _bytes_of(file, _BEGINNING)
     encoding = _recognise_encoding(beginning)
@@ -295,9 +285,8 @@ _EXTENSIONS: Final = (*_TEXT, *(f"{one}.gz" for one in _TEXT), ".zip", *EXCEL, "
 def resolve(path: Path) -> list[Path]:
     """Expand ``~``, environment variables and the wildcards ``*?[]`` of a path into files, sorted by name.
 
-    If a file has exactly the given name, the name is not treated as a pattern. A folder stands for all its
-    files that can be read; text files (.txt) beside others are notes. Hidden files are left out. ConfigError
-    if the path cannot be expanded or an extension is not known, DataError if there is no such file.
+    A file of exactly the given name is no pattern. A folder stands for all its files that can be read; text
+    files (.txt) beside others are notes. Hidden files are left out.
     """
     expanded = os.path.expandvars(str(path))
     wrong = f"correct the path in the config's source ({RELATIVE_PATHS})"

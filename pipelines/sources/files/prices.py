@@ -258,15 +258,12 @@ _DIGITS: Final = 8
 def with_splits_and_dividends(prices: pl.DataFrame) -> pl.DataFrame:
     """Replace a vendor's columns by ``split_ratio`` and ``dividend``, where the file does not have these.
 
-    ``split_ratio`` is the previous ``price_factor`` over the session's own. The growth of what a holder has
-    is that of ``adjusted_close``, or ``1 + total_return``. What it has beyond the change of the close and the
-    split is paid out: ``dividend = close * (growth * previous close / (close * split ratio) - 1)``. With
-    ``price_return`` it is ``(total return - price return) * previous close / split ratio``. Differences that
-    the rounding of the file explains are no dividends. Without a factor, a growth of 1.2 times that of the
-    close, or more, is a split.
-
-    ``prices`` has date, ticker, close, and some of `pipelines.sources.files.layouts.VENDOR`; numbers are
-    floats, and text only if a value is unreadable. The rows are returned by ticker and date.
+    ``split_ratio`` is the previous ``price_factor`` over the session's own; without a factor, a growth of 1.2
+    times that of the close, or more, is a split. Growth is that of ``adjusted_close``, or ``1 +
+    total_return``. What it has beyond the close and the split is paid out: ``dividend = close * (growth *
+    previous close / (close * split ratio) - 1)``, or with ``price_return``, ``(total return - price return) *
+    previous close / split ratio``. Differences that the rounding of the file explains are no dividends. Rows
+    are returned by ticker and date.
     """
     given = [name for name in VENDOR if name in prices.columns]
     if not given:

@@ -319,10 +319,7 @@ _FACTORS: Final = dict(zip("KMBT%万만亿억", (1e3, 1e6, 1e9, 1e12, 1e-2, 1e4,
 
 
 def _without_marks(words: pl.Series) -> pl.Series:
-    """Read numbers with separators of thousands, signs of currencies, brackets for minus, and suffixes.
-
-    ``$1,234.50`` is 1234.5, ``(1.5)`` is -1.5, ``1.2M`` is 1.2 million and ``1.5%`` is 0.015.
-    """
+    """Read numbers such as ``$1,234.50``, ``(1.5)`` for -1.5, ``1.2M`` and ``1.5%``."""
     text = pl.col("text").str.replace_all(r"[\s'\u2019]|US\$|USD|EUR|GBP|[$€£¥￥₩₹]", "")
     frame = pl.DataFrame({"text": words}).select(
         text.str.to_uppercase()
@@ -355,10 +352,9 @@ def read_moments(texts: pl.Series, form: str) -> pl.Series:
 def refuse_times_of_day(stamps: pl.Series) -> None:
     """Refuse stamps of which nine tenths share a time of day other than midnight, or two an hour apart.
 
-    Midnights of a stamp's own zone are days. Midnight and 23:00 are the midnights of a zone with daylight
-    saving, half of them a day early. Times of day that vary are no midnights of any zone and are read.
-    ``stamps`` are datetimes with or without a zone, or ISO text; null, other text and other types are
-    ignored. The error names the zones whose midnights they are.
+    Midnight and 23:00 are the midnights of a zone with daylight saving, half of them a day early. Times that
+    vary are no midnights of any zone and are read. Stamps are datetimes or ISO text; anything else is
+    ignored.
     """
     if not isinstance(stamps.dtype, pl.Datetime | pl.String):
         return
@@ -396,10 +392,7 @@ def refuse_times_of_day(stamps: pl.Series) -> None:
 
 
 def _refuse_mixed_orders(texts: pl.Series, unread: pl.Series, date_format: str) -> None:
-    """Refuse a format if the other order of day and month reads what it cannot read.
-
-    Dates that both orders read would be stored wrongly.
-    """
+    """Refuse a format if the other order of day and month reads what it cannot read."""
     if "%d" not in date_format or "%m" not in date_format:
         return
     other = date_format.replace("%d", "%\0").replace("%m", "%d").replace("%\0", "%m")
@@ -421,10 +414,7 @@ def _refuse_mixed_orders(texts: pl.Series, unread: pl.Series, date_format: str) 
 
 
 def _clocks(stamps: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Return the local time of stamps and their time in UTC, both without a zone; null where unreadable.
-
-    A stamp without a zone is taken to be in UTC.
-    """
+    """Return the local time of stamps and their time in UTC, without a zone; one without a zone is in UTC."""
     dtype = stamps.dtype
     if isinstance(dtype, pl.Datetime):
         utc = stamps if dtype.time_zone is None else stamps.dt.convert_time_zone("UTC")

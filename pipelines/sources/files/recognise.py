@@ -60,13 +60,10 @@ _NUMBER: Final = r"^\d+(\.\d*)?$"
 
 @dataclass(frozen=True, slots=True)
 class PriceFile:
-    """How a price file is written.
+    """How a price file is written; ``text`` is None for Parquet, ``date_format`` is None for ISO dates.
 
-    ``text``: separator, decimal mark and encoding; None for Parquet. ``layout``: ``long``: one row per date
-    and ticker. ``wide``: columns per ticker. ``file_per_ticker``: a file per ticker, named after it.
-    ``vendor``: name of the vendor's layout; None if it has none. ``columns``: Peerglass column -> name in the
-    file, where they differ and the vendor does not tell. ``unused``: other columns of a long file, which
-    prices do not use. ``date_format``: strptime format of the dates; None if they are ISO.
+    ``columns`` are the names that differ and that the vendor does not tell; prices do not use the ``unused``
+    ones.
     """
 
     text: TextFormat | None
@@ -80,16 +77,11 @@ class PriceFile:
 def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
     """Recognise a price file from the names of its columns and from its values.
 
-    Names are compared without case, accents, spaces and punctuation, with the layouts of vendors and with
-    usual names (`pipelines.sources.files.layouts`). Of files without tickers, one whose columns are prices
-    (open, high, low, close) is that of one ticker, and one whose other columns are numbers is wide.
-
-    ``path``: CSV, Excel or Parquet file, a pattern or a folder; of several files, the first one is looked at.
-    ``date_format``: strptime format of the dates. None recognises it; an ambiguous one is refused.
-
-    Raises ConfigError if the extension of the file is not known, or it is a file of signals, and DataError if
-    the file cannot be read, has no dates or no prices, is that of one ticker, or its dates can be read in two
-    ways.
+    Names are compared without case, accents, spaces and punctuation, with vendors' and with usual names
+    (`pipelines.sources.files.layouts`). Of files without tickers, one whose columns are prices is that of one
+    ticker, and one whose other columns are numbers is wide. Of several files, the first one is looked at. A
+    file of signals is a ConfigError; DataError if it cannot be read, has no dates or prices, is that of one
+    ticker, or its dates can be read in two ways.
     """
     files = resolve(path)
     file = next((one for one in files if has_rows(one)), files[0])
@@ -164,10 +156,7 @@ def _arrangement(found: Mapping[str, str], available: Sequence[str], file: Path)
 def _without_tickers(
     found: Mapping[str, str], rows: pl.LazyFrame, available: Sequence[str], file: Path
 ) -> dict[str, str]:
-    """Drop what is a ticker of a wide file: names such as ID and DT are usual names of columns as well.
-
-    A column of tickers repeats every date. Dates that are no dates stand beside an unnamed first column.
-    """
+    """Drop what is a ticker or a date by name alone: a wide file has unique dates, which may be unnamed."""
     kept = dict(found)
     if "close" not in kept and "ticker" in kept and "date" in kept:
         head = collect(rows.select(kept["date"], kept["ticker"]).head(1000), file)
@@ -226,14 +215,11 @@ def _require_numbers(rows: pl.LazyFrame, names: Sequence[str], file: Path) -> No
 
 
 def recognise_dates(days: pl.DataFrame, file: Path, cure: str = _CURE) -> str | None:
-    """Return the format that reads most dates and gives fewest weekends; None for ISO dates.
+    """Return the format that reads most dates of a column and gives fewest weekends; None for ISO dates.
 
     A few dates may be unreadable, such as the word "Total" below a table: their rows are quarantined.
-
-    ``days``: one column with the distinct dates. ``cure``: what to do if the format is unknown or ambiguous.
-
-    Raises DataError if there is no date, a tenth of them has no usual format, or two formats are equally
-    likely.
+    DataError if there is no date, a tenth has no usual format, or two formats are equally likely; ``cure``
+    ends the sentence.
     """
     column = days.columns[0]
     if days.schema[column].is_temporal():

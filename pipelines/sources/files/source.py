@@ -190,11 +190,7 @@ _LATE_START: Final = timedelta(days=365)
 
 
 def detected_hazards(tables: Mapping[str, pl.DataFrame], known_hazards: tuple[str, ...]) -> list[str]:
-    """Detect survivorship, missing membership dates, and an incomplete last session.
-
-    ``tables``: the tables that the source delivers, including ``prices``. ``known_hazards``: hazards that the
-    user has already stated.
-    """
+    """Detect survivorship, unless the user states it, missing membership, and an incomplete last session."""
     prices = tables["prices"]
     dated = prices.select(day(prices), "ticker").drop_nulls()
     hazards: list[str] = []

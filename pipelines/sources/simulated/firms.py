@@ -332,11 +332,7 @@ def draw_statements(
 
 
 def _details(items: dict[str, FloatArray], rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw the remaining items [N, Q] from their totals; none of them affects returns.
-
-    Liabilities are assets less book equity. Every other item is a share of a total: a firm's own share, times
-    exp(normal(0, 0.05)) each quarter.
-    """
+    """Draw the remaining items [N, Q]: a firm's own share of a total, with 5% of noise each quarter."""
     book_NQ, assets_NQ = items["book_equity"], items["total_assets"]
     profit_NQ, income_NQ = items["gross_profit"], items["net_income"]
 
@@ -383,8 +379,7 @@ def fundamentals_frame(
 ) -> pl.DataFrame:
     """Return the statements as the ``fundamentals`` table; restatements are separate rows.
 
-    ``shares_NQ`` is the number of shares outstanding at the end of the quarter. A restatement repeats it, so
-    it is always stated as of that date.
+    ``shares_NQ`` are the shares at the end of the quarter, which a restatement repeats.
     """
     ticker_N = np.asarray(firms.ticker_N)
     n, q = statements.filed_NQ.shape

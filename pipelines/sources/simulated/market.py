@@ -52,30 +52,14 @@ _PASSES = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedMarket:
-    """A simulated market before prices are quoted.
+    """A simulated market before prices are quoted; NaN where not listed.
 
-    Attributes
-    ----------
-    dates_T
-        Sessions, datetime64[D].
-    live_TN
-        Whether the firm is listed.
-    returns_TN
-        Total simple return from close to close; NaN on a firm's first listed session and where not listed.
-    dividend_yield_TN
-        Dividend as a fraction of the cum-dividend price; 0 on most sessions.
-    log_size_TN
-        Log of market equity in USD, ex dividend; NaN where not listed.
-    mu_TNP
-        Parts of the conditional mean decided at t, in the order of PARTS; NaN where not listed.
-    reversal_TNK
-        Contribution of the own return k sessions ago to the temporal part; they sum to it.
-    shock_TN
-        Own return over long-run volatility, which is transmitted to followers.
-    reviews
-        Session index of each review -> edges from then until the next.
-    peer_scale
-        Return per unit of relative edge weight and of shock.
+    ``returns_TN`` are total simple returns, NaN on a firm's first session. ``dividend_yield_TN`` is a
+    fraction of the cum-dividend price, ``log_size_TN`` the log of market equity in USD, ex dividend.
+    ``mu_TNP`` are the parts of the conditional mean decided at t, in the order of PARTS; ``reversal_TNK`` is
+    what the own return k sessions ago adds to the temporal part. ``shock_TN`` is the own return over long-run
+    volatility. ``reviews`` maps a session to the edges from then until the next; ``peer_scale`` is the return
+    per unit of weight and of shock.
     """
 
     dates_T: npt.NDArray[np.datetime64]
@@ -211,11 +195,7 @@ class _Builder:
         )
 
     def _priority(self, start: int, log_size_N: FloatArray, book_to_market_N: FloatArray) -> FloatArray:
-        """Return what firms are ranked by at the review of session ``start``: the highest leads.
-
-        In a random table, firms are ranked by the session of their listing, but all firms that are listed
-        when the table begins come first, in random order: a later listing never displaces a leader.
-        """
+        """Return what firms are ranked by at a review; no later listing displaces a random leader."""
         if self.config.leaders == "size":
             return log_size_N
         if self.config.leaders == "book_to_market":
@@ -246,10 +226,7 @@ def returns_affected(values_TN: FloatArray, delay: int) -> FloatArray:
 
 
 def _measure(market: SimulatedMarket, delay: int) -> tuple[FloatArray, float, float]:
-    """Return pooled within-date deviations of the parts and of mu, and the mean within-date IC of mu.
-
-    The IC is the mean over dates of sd(mu) / sd(return): the expected correlation, without sampling noise.
-    """
+    """Return the deviations of the parts and of mu within dates, and the mean of sd(mu) / sd(return)."""
     paid_TN = returns_affected(market.returns_TN, delay)
     known_TN = np.isfinite(paid_TN) & market.live_TN
     wide_T = known_TN.sum(axis=1) > 2
@@ -278,10 +255,7 @@ def _rank_normal(x_N: FloatArray, live_N: BoolArray) -> FloatArray:
 
 
 def _dividend_yields(n_sessions: int, n_firms: int, rng: np.random.Generator) -> FloatArray:
-    """Draw dividends as fractions of the cum-dividend price.
-
-    Six firms in ten pay 1% to 4% a year, quarterly.
-    """
+    """Draw dividends over cum-dividend prices: six firms in ten pay 1% to 4% a year, quarterly."""
     pays_N = rng.random(n_firms) < 0.6
     quarterly_N = np.where(pays_N, rng.uniform(0.01, 0.04, n_firms) / 4.0, 0.0)
     phase_N = rng.integers(0, 63, n_firms)
@@ -384,13 +358,8 @@ def edges_frame(
 ) -> pl.DataFrame:
     """Return the edges as a table, one row per leader, follower, lag and spell of consecutive reviews.
 
-    ``reviews``: session index of each review -> its edges, in order. ``dates_T``: sessions. ``firms``: the
-    firms that the indices refer to. ``scale``: return per unit of relative weight; ``weight`` is multiplied
-    by it. ``leaders``: what leaders are chosen by (`MarketConfig.leaders`).
-
-    Returns leader, follower, lag, weight (return per unit of the leader's shock), hop, explained, rule,
-    led_by (``leaders``; ``random`` for hidden edges), via, valid_from (first decision date) and valid_to
-    (first decision date on which it no longer holds; null if it holds to the end).
+    ``weight`` is the return per unit of the leader's shock. A row acts on decision dates in [valid_from,
+    valid_to); ``valid_to`` is null if it holds to the end. ``led_by`` is ``random`` for hidden edges.
     """
     starts = list(reviews)
     frame = pl.concat(

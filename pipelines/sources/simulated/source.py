@@ -26,13 +26,10 @@ __all__ = ["MarketConfig", "SimulatedSource"]
 
 
 class SimulatedSource:
-    """A simulated market as a source.
+    """A simulated market as a source: the same config and seed give the same tables to the bit.
 
-    ``config``: the market's settings. ``seed``: the same config and seed give the same tables to the bit. A
-    setting changes only the draws that it concerns: removing a part of ``mu`` leaves all shocks, firms and
+    A setting changes only the draws that it concerns: removing a part of ``mu`` leaves all shocks, firms and
     statements unchanged.
-
-    Raises ValueError if the seed is negative.
     """
 
     name = "simulated"
@@ -93,11 +90,7 @@ class SimulatedSource:
         )
 
     def _identity(self) -> dict[str, Setting]:
-        """Return the settings that identify this market: the seed and every setting except its length.
-
-        A longer market has the same firms and shocks. Its earlier prices differ slightly, because the
-        strength of the forecastable part is calibrated over the whole length.
-        """
+        """Return the settings that identify this market; a longer one has the same firms and shocks."""
         settings = self.config.model_dump(exclude={"sessions"})
         weights = " ".join(f"{weight:g}" for weight in self.config.day_weights)
         return {"seed": self.seed, **settings, "start": str(self.config.start), "day_weights": weights}
@@ -213,8 +206,8 @@ def prices_frame(
 ) -> pl.DataFrame:
     """Return the quotes as the ``prices`` table, with ``config.bad_ticks`` invalid rows.
 
-    An invalid row has a negative close, or its high and low exchanged; never on a day with a split or
-    dividend, so that quarantining it costs only one day's price.
+    These have a negative close, or high and low exchanged; never on a day with a split or dividend, so that
+    only one day's price is lost.
     """
     event_TN = (quotes.split_ratio_TN != 1.0) | (quotes.dividend_TN > 0)
     columns = {
@@ -248,10 +241,7 @@ def shares_at(market: SimulatedMarket, quotes: Quotes) -> FloatArray:
 
 
 def _may_be_missing(live_TN: BoolArray, event_TN: BoolArray) -> BoolArray:
-    """Return where a price may be missing.
-
-    The firm must be listed yesterday, today and tomorrow, without a split or dividend today.
-    """
+    """Return where a price may be missing: listed yesterday, today and tomorrow, without an event today."""
     missing_ok_TN = live_TN & ~event_TN
     missing_ok_TN[1:] &= live_TN[:-1]
     missing_ok_TN[:-1] &= live_TN[1:]

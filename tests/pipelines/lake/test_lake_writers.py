@@ -112,7 +112,7 @@ class Intruder:
 
     def __call__(
         self, table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr | None
-    ) -> pipelines.lake.commit.Changes:
+    ) -> pipelines.lake.commit.RowChanges:
         answer = self._compare(table, rows, stored, scope)
         if self._left:
             self._left -= 1
