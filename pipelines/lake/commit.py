@@ -179,7 +179,7 @@ def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr
 
 
 def match_predicate(table: str, changed: pl.DataFrame) -> str:
-    """Return a merge's predicate: equal keys within the changed dates, so that other files are not rewritten."""
+    """Return a merge's predicate: equal keys within the changed dates, which spares the other files."""
     key = keys(table)
     terms = [f'target."{c}" = source."{c}"' for c in key]
     for c in key:

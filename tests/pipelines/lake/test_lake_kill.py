@@ -13,6 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from places import ROOT
+from warm import Process
 
 SCRIPT = ROOT / "benchmarks" / "kill_ingest.py"
 INGEST = """
@@ -21,16 +22,18 @@ from pathlib import Path
 from pipelines.ingest.ingest import ingest
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
+from pipelines.sources.files.source import FilesSource
+from pipelines.sources.settings import FilesSourceConfig
 progress = Progress()
 with progress.stage("ingest"):
     kind = Path(sys.argv[1]).stem
-    files = Path(f"{kind}.parquet"), Path(f"{kind}-members.parquet")
-    source = files_source(files[0], membership=files[1], hazards=("The prices are made up.",))
-    ingest(source, Lake("lake"), progress)
+    given = {"prices": f"{kind}.parquet", "membership": f"{kind}-members.parquet"}
+    config = FilesSourceConfig(kind="files", hazards=("The prices are made up.",), **given)
+    ingest(FilesSource(config), Lake("lake"), progress)
 """
 
 
-@pytest.mark.slow(16)
+@pytest.mark.slow(4)
 def test_an_ingest_survives_kills_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location("kill_ingest", SCRIPT)
     assert spec is not None
@@ -38,9 +41,10 @@ def test_an_ingest_survives_kills_at_random_moments(tmp_path: Path, monkeypatch:
     script = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "kill_ingest", script)
     spec.loader.exec_module(script)
-    verdict = script.run_kills(
-        tmp_path, firms=30, sessions=400, kills=8, command=[sys.executable, "-c", INGEST]
+    monkeypatch.setattr(
+        script.Trial, "start", lambda trial, kind: Process(INGEST, [f"{kind}.yaml"], trial.folder)
     )
+    verdict = script.run_kills(tmp_path, firms=30, sessions=400, kills=8)
     assert verdict.kills == sum(verdict.outcomes.values()) == 8
     assert any(outcome.startswith("before") for outcome in verdict.outcomes), "some kills must come in time"
     withdrawn = script.bars(30, 400).filter((pl.col("date").dt.day() == 7) & (pl.col("ticker") < "F0009"))

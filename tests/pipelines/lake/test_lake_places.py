@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -17,8 +13,8 @@ from typing import Any
 import polars as pl
 import pytest
 from object_store import CREDENTIALS, object_store, options_of
-from places import ROOT
 from polars.testing import assert_frame_equal
+from warm import Process
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
@@ -32,14 +28,16 @@ SIGNS = "my lake, 50% é#1"
 """Name of a folder that a URL cannot contain as it is."""
 
 WRITER = """
-import json, sys
+import json, sys, time
 from datetime import date, timedelta
+from pathlib import Path
 import polars as pl
 from pipelines.lake.lake import Lake
 root, options, first, rounds = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 lake = Lake(root, options, notify=lambda text: print(text, file=sys.stderr, flush=True))
 print("ready", flush=True)
-sys.stdin.readline()
+while not Path("go").exists():
+    time.sleep(0.01)
 added = 0
 for i in range(rounds):
     days = [date(2020, 1, 1) + timedelta(days=first + i + k) for k in range(4)]
@@ -224,18 +222,13 @@ def test_after_compaction_a_vacuum_frees_the_small_files_of_a_recorded_version(p
 
 
 @pytest.mark.slow(5)
-def test_two_concurrent_processes_store_every_key_once(place: Place) -> None:
+def test_two_concurrent_processes_store_every_key_once(place: Place, tmp_path: Path) -> None:
     rounds = 12
-    with ExitStack() as stack:
-        writers = [stack.enter_context(writing(place, first, rounds)) for first in (0, 2)]
-        for writer in writers:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
-        for writer in writers:
-            assert writer.stdin is not None
-            writer.stdin.write("go\n")
-            writer.stdin.flush()
-        out = [writer.communicate(timeout=60) for writer in writers]
+    options = json.dumps(place.options)
+    writers = [Process(WRITER, [place.root, options, str(first), str(rounds)], tmp_path) for first in (0, 2)]
+    assert [writer.stdout.readline() for writer in writers] == ["ready\n"] * 2
+    (tmp_path / "go").touch()
+    out = [writer.communicate(timeout=60) for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0], out
     frame = place.lake().read("forecasts")
     assert frame["date"].to_list() == [date(2020, 1, 1) + timedelta(days=i) for i in range(rounds + 5)]
@@ -245,23 +238,8 @@ def test_two_concurrent_processes_store_every_key_once(place: Place) -> None:
             assert "another process committed first; retrying in" in line
 
 
-@contextmanager
-def writing(place: Place, first: int, rounds: int) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, place.root, json.dumps(place.options), str(first), str(rounds)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 @pytest.mark.slow(4)
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
 def test_a_config_with_a_url_ingests_and_trains(
     place: Place, tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
