@@ -167,18 +167,14 @@ def own_rows(table: str) -> pl.Expr:
 def _owners(lake: Lake) -> list[str]:
     if not lake.exists("prices"):
         return []
-    if lake.exists("sources"):
-        recorded = lake.read("sources", columns=["source"])["source"]
-        owners = [name for name in recorded if name not in SUPPLEMENTS]
-        if len(owners) == 1:
-            return owners
+    owners = [name for name in lake.rows("sources", ["source"])["source"] if name not in SUPPLEMENTS]
+    if len(owners) == 1:
+        return owners
     return lake.read("prices", columns=["source"])["source"].unique().sort().to_list()
 
 
 def _stored(lake: Lake, source: str) -> dict[str, Any] | None:
-    if not lake.exists("sources"):
-        return None
-    rows = lake.read("sources", filters=pl.col("source") == source)
+    rows = lake.rows("sources", filters=pl.col("source") == source)
     return rows.row(0, named=True) if rows.height else None
 
 

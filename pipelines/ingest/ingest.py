@@ -11,7 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import polars as pl
@@ -33,7 +33,7 @@ from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.commit import Plan
 from pipelines.lake.contracts import Checked, check
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import INPUT_TABLES, SOURCE_TABLES, SUPPLEMENTS, schema
+from pipelines.lake.schemas import INPUT_TABLES, SOURCE_TABLES, SUPPLEMENTS, empty
 from pipelines.progress import Progress
 from pipelines.sources.base import LiveSource, Source, SourceTables, StoredData, TickerStatus
 
@@ -91,14 +91,20 @@ def prices_to_keep(source: Source, lake: Lake, quality: QualityConfig = _DEFAULT
 
 def stored_data(lake: Lake) -> StoredData:
     """Return what the lake already holds, for a live source."""
-    spans = _stored_spans(lake)
+    prices = lake.rows("prices", ["ticker", "date", "close"])
+    first, last = pl.col("date").min(), pl.col("date").max().alias("last")
+    by_ticker = prices.group_by("ticker").agg(first, last, pl.col("close").sort_by("date").last())
+    spans = by_ticker.sort("ticker").rows()
+    filings = lake.rows("fundamentals", ["ticker", "filing_id"]).drop_nulls("filing_id").unique()
     return StoredData(
         first_price={ticker: first for ticker, first, _, _ in spans},
         last_price={ticker: last for ticker, _, last, _ in spans},
         last_close={ticker: close for ticker, _, _, close in spans},
-        securities=_read_if_exists(lake, "securities", pl.col("valid_to").is_null()),
-        assumed=_read_if_exists(lake, "fundamentals", pl.col("assumed")),
-        filings=_stored_filings(lake),
+        securities=lake.rows("securities", filters=pl.col("valid_to").is_null()),
+        assumed=lake.rows("fundamentals", filters=pl.col("assumed")),
+        filings={
+            ticker: frozenset(ids) for ticker, ids in filings.group_by("ticker").agg("filing_id").rows()
+        },
     )
 
 
@@ -228,7 +234,7 @@ class _Committer:
             checked = {"gaps": Checked(gaps, gaps.clear(), 0), **checked}
         absent = [t for t in INPUT_TABLES if t not in checked and self._complete and self._lake.exists(t)]
         for table in (*checked, *absent):
-            rows = checked[table] if table in checked else schema(table).create_empty()
+            rows = checked[table] if table in checked else empty(table)
             scope = own_rows(table) if self._complete else None
             plans[table] = self._lake.plan(table, rows, scope=scope)
         return plans
@@ -271,37 +277,10 @@ def _describe_batch(batch: SourceTables) -> str:
     return (rows or "nothing new") + tickers
 
 
-def _stored_spans(lake: Lake) -> list[tuple[str, date, date, float]]:
-    """Return ticker, first and last date with a price, and the close on the last one."""
-    if not lake.exists("prices"):
-        return []
-    rows = lake.read("prices", columns=["ticker", "date", "close"])
-    by_ticker = rows.group_by("ticker").agg(
-        pl.col("date").min().alias("first"),
-        pl.col("date").max().alias("last"),
-        pl.col("close").sort_by("date").last(),
-    )
-    return by_ticker.sort("ticker").rows()
-
-
-def _read_if_exists(lake: Lake, table: str, filters: pl.Expr) -> pl.DataFrame | None:
-    return lake.read(table, filters=filters) if lake.exists(table) else None
-
-
-def _stored_filings(lake: Lake) -> dict[str, frozenset[str]]:
-    """Return ticker -> filing ids of its stored statements."""
-    if not lake.exists("fundamentals"):
-        return {}
-    rows = lake.read("fundamentals", columns=["ticker", "filing_id"]).drop_nulls("filing_id").unique()
-    by_ticker = rows.sort("ticker", "filing_id").group_by("ticker", maintain_order=True).agg("filing_id")
-    return {ticker: frozenset(filings) for ticker, filings in by_ticker.iter_rows()}
-
-
 def _stamp(table: str, frame: pl.DataFrame, source: str, now: datetime) -> pl.DataFrame:
     """Add the name of the source to prices, and to statements added to another source's lake."""
     if table == "prices":
-        stamp = pl.lit(now).cast(pl.Datetime("us", "UTC")).alias("ingested_at")
-        return frame.with_columns(pl.lit(source).alias("source"), stamp)
+        return frame.with_columns(source=pl.lit(source), ingested_at=pl.lit(now))
     if table == "fundamentals" and source in SUPPLEMENTS:
         return frame.with_columns(pl.lit(source).alias("source"))
     return frame
@@ -349,16 +328,12 @@ class TableSummary:
 
     def __add__(self, later: TableSummary) -> TableSummary:
         """Add the counts of two batches of the same table; the version is the later one's."""
-        return TableSummary(
-            received=self.received + later.received,
-            added=self.added + later.added,
-            updated=self.updated + later.updated,
-            unchanged=self.unchanged + later.unchanged,
-            collapsed=self.collapsed + later.collapsed,
+        counts = ("received", "added", "updated", "unchanged", "collapsed", "withdrawn")
+        return dataclasses.replace(
+            later,
             quarantined=_sum(self.quarantined, later.quarantined),
-            version=later.version,
             flagged=_sum(self.flagged, later.flagged),
-            withdrawn=self.withdrawn + later.withdrawn,
+            **{name: getattr(self, name) + getattr(later, name) for name in counts},
         )
 
 

@@ -37,7 +37,7 @@ from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.contracts import Checked, quarantined
 from pipelines.lake.lake import Lake
 from pipelines.lake.pipeline_tables import Flags
-from pipelines.lake.schemas import STAMPS
+from pipelines.lake.schemas import STAMPS, empty
 from pipelines.lake.source_tables import Gaps
 
 _KEY: Final = ["date", "ticker"]
@@ -102,13 +102,13 @@ class Inspector:
         """Check valid price rows, and the listings that were delivered with them, before they are stored."""
         delivered, rejected = checked.valid, checked.rejected
         if delivered.is_empty():
-            return InspectedDelivery(delivered, rejected, Gaps.create_empty(), Flags.create_empty(), {})
+            return InspectedDelivery(delivered, rejected, empty("gaps"), empty("flags"), {})
         first, last = _span(delivered)
         self._since = first if self._since is None else min(first, self._since)
         listings = self._listings(securities)
         if not self._rules:
             gaps = self._gaps(delivered, rejected, listings)
-            return InspectedDelivery(delivered, rejected, gaps, Flags.create_empty(), {})
+            return InspectedDelivery(delivered, rejected, gaps, empty("flags"), {})
         context = delivered.clear() if self._complete else self._read_context(delivered, first, last)
         rows = pl.concat([context, delivered])
         violations = self._find_violations(rows, listings, first, last)
@@ -147,18 +147,18 @@ class Inspector:
     def coverage(self, now: datetime) -> Coverage:
         """Check which firms have a price on each date, after all rows are stored."""
         if self._since is None:
-            return Coverage(Flags.create_empty(), {}, Gaps.create_empty(), [])
+            return Coverage(empty("flags"), {}, empty("gaps"), [])
         start = self._since - _RECENT
         recent = pl.col("date") >= start - _USUAL
         rows = self._lake.read("prices", columns=["date", "ticker", "source"], filters=recent)
         listings = self._listings(None)
-        gaps: pl.DataFrame = Gaps.create_empty()
+        gaps: pl.DataFrame = empty("gaps")
         if not self._complete:
             gaps = missing_sessions(rows, listings, self._config)
-        known = self._lake.read("gaps", filters=recent) if self._lake.exists("gaps") else gaps
+        known = self._lake.rows("gaps", filters=recent)
         incomplete = describe_gaps(pl.concat([known, gaps]).unique(_KEY), rows)
         if self._config.coverage_collapse == "off":
-            return Coverage(Flags.create_empty(), {}, gaps, incomplete)
+            return Coverage(empty("flags"), {}, gaps, incomplete)
         firms = ticker_calendars(rows, listings, self._config.calendar)
         counts = rows.join(firms, on="ticker", how="left").group_by("calendar", "date").agg(firms=pl.len())
         violations = find_coverage_collapses(counts).filter(pl.col("date") >= start)
@@ -231,9 +231,7 @@ class Inspector:
         return pl.concat(parts).unique(["ticker", "valid_from"], keep="last") if parts else None
 
     def _open_flags(self, within: pl.Expr) -> pl.DataFrame:
-        if not self._lake.exists("flags"):
-            return Flags.create_empty()
-        return self._lake.read("flags", filters=(pl.col("table") == "prices") & ~pl.col("cleared") & within)
+        return self._lake.rows("flags", filters=(pl.col("table") == "prices") & ~pl.col("cleared") & within)
 
 
 def _update_flags(
@@ -244,7 +242,7 @@ def _update_flags(
     raised = violations.with_columns(
         table=pl.lit("prices"),
         cleared=pl.lit(value=False),
-        flagged_at=pl.lit(now).cast(pl.Datetime("us", "UTC")),
+        flagged_at=pl.lit(now),
     ).select(Flags.column_names())
     cleared = open_flags.join(violations, on=key, how="anti").with_columns(cleared=pl.lit(value=True))
     with_flags = delivered.select(_KEY).join(
@@ -286,7 +284,7 @@ def rejected_gaps(
     lost = lost.drop_nulls().unique(_KEY, keep="first", maintain_order=True)
     lost = lost.join(kept, on=_KEY, how="anti").join(kept, on="ticker", how="semi")
     if lost.is_empty():
-        return Gaps.create_empty()
+        return empty("gaps")
     source = pl.lit(kept["source"][0]).alias("source")
     rows = pl.concat([kept.select(*_KEY, "source"), lost.select(*_KEY, source)])
     dated = with_dates(rows, securities, config.calendar, config.calendar_overrides)
@@ -303,7 +301,7 @@ def missing_sessions(
     less than five firms of one exchange among several have such prices: these firms may be halted.
     """
     firms = ticker_calendars(rows, securities, config.calendar).drop_nulls()
-    parts: list[pl.DataFrame] = [Gaps.create_empty()]
+    parts: list[pl.DataFrame] = [empty("gaps")]
     for (name,), of_calendar in firms.group_by("calendar", maintain_order=True):
         held = rows.join(of_calendar, on="ticker", how="semi")
         spans = held.group_by("ticker").agg(first=pl.col("date").min(), last=pl.col("date").max())

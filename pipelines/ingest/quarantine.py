@@ -22,8 +22,7 @@ import polars as pl
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.contracts import Checked, check
 from pipelines.lake.lake import Lake
-from pipelines.lake.pipeline_tables import Quarantine
-from pipelines.lake.schemas import STAMPS, SUPPLEMENTS, keys, schema
+from pipelines.lake.schemas import STAMPS, SUPPLEMENTS, empty, keys, schema
 
 _LISTED: Final = ("state", "table", "ticker", "date", "rule", "what", "row_hash", "since", "released_at")
 _DATES: Final = {
@@ -33,6 +32,7 @@ _DATES: Final = {
     "renames": "from_date",
 }
 _NAMED: Final = 3
+_ROW: Final = ["table", "row_hash"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,7 @@ class Selection:
 
 def released_hashes(lake: Lake) -> dict[str, frozenset[str]]:
     """Return the hashes of accepted rows by table."""
-    if not lake.exists("releases"):
-        return {}
-    rows = lake.read("releases", columns=["table", "row_hash"])
+    rows = lake.rows("releases", ["table", "row_hash"])
     return {str(table): frozenset(part["row_hash"]) for (table,), part in rows.group_by("table")}
 
 
@@ -67,40 +65,24 @@ def quarantine_changes(
 
     A ``complete`` delivery is its source's whole scope, so that rows missing from it are resolved as well.
     """
-    time = pl.lit(now).cast(pl.Datetime("us", "UTC"))
-    never = pl.lit(None, dtype=pl.Datetime("us", "UTC"))
-    rejected = pl.concat(
-        [Quarantine.create_empty().select("table", "row_hash", "row", "rule")]
-        + [result.rejected for result in checked.values()]
-    )
+    time, never = pl.lit(now), pl.lit(None, dtype=pl.Datetime("us", "UTC"))
+    none = empty("quarantine").select("table", "row_hash", "row", "rule")
+    rejected = pl.concat([none, *(result.rejected for result in checked.values())])
     rejected = rejected.with_columns(first_seen=time, resolved_at=never)
-    open_rows = open_rejections(lake)
-    if open_rows is None:
-        return rejected
-    resolved = open_rows.join(rejected, on=["table", "row_hash"], how="anti")
+    resolved = open_rejections(lake).join(rejected, on=["table", "row_hash"], how="anti")
     if complete:
         added = pl.col("row").str.json_path_match("$.source").is_in(list(SUPPLEMENTS))
         resolved = resolved.filter(~added.fill_null(value=False))
     else:
-        resolved = pl.concat(
-            [
-                resolved.clear(),
-                *(_corrected_by(resolved, table, result.valid) for table, result in checked.items()),
-            ]
-        )
+        corrected = [_corrected_by(resolved, table, result.valid) for table, result in checked.items()]
+        resolved = pl.concat([resolved.clear(), *corrected])
     return pl.concat([rejected, resolved.with_columns(resolved_at=time)])
 
 
-def open_rejections(lake: Lake) -> pl.DataFrame | None:
-    """Return the rejected rows that are neither resolved nor released; None if none was ever rejected."""
-    if not lake.exists("quarantine"):
-        return None
-    rows = lake.read("quarantine", filters=pl.col("resolved_at").is_null())
-    if not lake.exists("releases"):
-        return rows
-    return rows.join(
-        lake.read("releases", columns=["table", "row_hash"]), on=["table", "row_hash"], how="anti"
-    )
+def open_rejections(lake: Lake) -> pl.DataFrame:
+    """Return the rejected rows that are neither resolved nor released."""
+    rows = lake.rows("quarantine", filters=pl.col("resolved_at").is_null())
+    return rows.join(lake.rows("releases", _ROW), on=_ROW, how="anti", maintain_order="left")
 
 
 def _corrected_by(rejected: pl.DataFrame, table: str, valid: pl.DataFrame) -> pl.DataFrame:
@@ -118,18 +100,12 @@ def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
     ``what`` is the rejected row as JSON, or the evidence of a flag; ``released_at`` is null unless a user
     accepted the row.
     """
-    parts = [_rejected(lake), _flagged(lake)]
+    accepted = lake.rows("releases", [*_ROW, "released_at"])
+    parts = [_rejected(lake), _flagged(lake, accepted)]
     rows = pl.concat([part.select(p for p in _LISTED if p != "released_at") for part in parts])
-    if lake.exists("releases"):
-        accepted = lake.read("releases", columns=["table", "row_hash", "released_at"])
-        rows = rows.join(accepted, on=["table", "row_hash"], how="left")
-    else:
-        rows = rows.with_columns(released_at=pl.lit(None, dtype=pl.Datetime("us", "UTC")))
-    for column, value in (
-        ("rule", selection.rule),
-        ("ticker", selection.ticker),
-        ("table", selection.table),
-    ):
+    rows = rows.join(accepted, on=_ROW, how="left")
+    for column in ("rule", "ticker", "table"):
+        value = getattr(selection, column)
         if value is not None:
             rows = rows.filter(pl.col(column) == value)
     if selection.row is not None:
@@ -212,9 +188,7 @@ def _describe_row(what: str) -> str:
 
 
 def _rejected(lake: Lake) -> pl.DataFrame:
-    if not lake.exists("quarantine"):
-        return _empty()
-    rows = lake.read("quarantine")
+    rows = lake.rows("quarantine")
     date = pl.coalesce(pl.col("row").str.json_path_match(f"$.{c}") for c in ("date", *_DATES.values()))
     return rows.with_columns(
         state=pl.when(pl.col("resolved_at").is_null()).then(pl.lit("rejected")).otherwise(pl.lit("resolved")),
@@ -225,29 +199,16 @@ def _rejected(lake: Lake) -> pl.DataFrame:
     )
 
 
-def _flagged(lake: Lake) -> pl.DataFrame:
-    if not lake.exists("flags"):
-        return _empty()
-    rows = lake.read("flags")
-    if lake.exists("releases"):
-        accepted = lake.read("releases", columns=["table", "row_hash"])
-        released = rows.join(accepted, on=["table", "row_hash"], how="semi")
-        rows = pl.concat(
-            [rows.join(accepted, on=["table", "row_hash"], how="anti").filter(~pl.col("cleared")), released]
-        )
-    else:
-        rows = rows.filter(~pl.col("cleared"))
-    return rows.with_columns(
+def _flagged(lake: Lake, accepted: pl.DataFrame) -> pl.DataFrame:
+    rows = lake.rows("flags")
+    released = rows.join(accepted, on=_ROW, how="semi")
+    uncleared = rows.join(accepted, on=_ROW, how="anti").filter(~pl.col("cleared"))
+    return pl.concat([uncleared, released]).with_columns(
         state=pl.lit("flagged"),
         date=pl.col("date").cast(pl.String),
         what=pl.col("evidence"),
         since=pl.col("flagged_at"),
     )
-
-
-def _empty() -> pl.DataFrame:
-    text = dict.fromkeys(_LISTED[:7], pl.String)
-    return pl.DataFrame(schema={**text, "since": pl.Datetime("us", "UTC")})
 
 
 def _store_rejected(lake: Lake, table: str, rows: pl.DataFrame, now: datetime) -> tuple[list[str], list[str]]:
@@ -281,7 +242,7 @@ def _read_rows(table: str, texts: list[str], now: datetime) -> pl.DataFrame:
         schema_overrides={name: pl.String for name in columns if name not in STAMPS},
     )
     flags = [name for name, column in columns.items() if column.dtype == pl.Boolean]
-    stamps = [pl.lit(now).cast(pl.Datetime("us", "UTC")).alias(name) for name in columns if name in STAMPS]
+    stamps = [pl.lit(now).alias(name) for name in columns if name in STAMPS]
     return frame.with_columns(*((pl.col(name) == "true").alias(name) for name in flags), *stamps)
 
 
@@ -300,7 +261,7 @@ def _record_releases(lake: Lake, rows: pl.DataFrame, now: datetime) -> None:
             "row_hash",
             pl.col("what").alias("row"),
             "rule",
-            pl.lit(now).cast(pl.Datetime("us", "UTC")).alias("released_at"),
+            pl.lit(now).alias("released_at"),
         ),
     )
 

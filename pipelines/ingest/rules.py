@@ -16,12 +16,10 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-import dataframely as dy
 import polars as pl
 
 from pipelines.ingest.calendars import with_sessions
 from pipelines.ingest.settings import AS_PUBLISHED, CalendarOverrides
-from pipelines.lake.source_tables import named_rule
 
 MAX_GAP_DAYS: Final = 10
 STALE_SESSIONS: Final = 10
@@ -60,20 +58,6 @@ the median of this many dates before it, or of as many after it if that is less:
 the first dates it is the median of the five that follow."""
 
 DATE_RULES: Final = ("closed_session", "sparse_date")
-PRICE_RULES: Final = (
-    *DATE_RULES,
-    "spike_that_reverts",
-    "split_without_return",
-    "return_without_split",
-    "currency_jump",
-    "dividend_above_price",
-    "stale_run",
-)
-"""The order decides under which rule a row that breaks several is rejected."""
-
-
-def _price() -> dy.Float64:
-    return dy.Float64(nullable=True, allow_nan=True, allow_inf=True)
 
 
 def _reverts() -> pl.Expr:
@@ -139,95 +123,51 @@ def _log(ratio: pl.Expr) -> pl.Expr:
     return pl.when(ratio.is_finite() & (ratio > 0)).then(ratio.log())
 
 
-class PriceNeighbours(dy.Schema):
-    """Price rows with values from their neighbours.
-
-    Each rule is named after a defect and holds if the row does not have it.
-
-    ``spike_that_reverts``: the close differs from the one before by `SPIKE` or more, and by more than
-    `FEW_TICKS`, and is back at the next close. ``split_without_return``: a recorded split that the price does
-    not show, so prices are adjusted already. ``return_without_split``: the price moves as in a split, but
-    none is recorded. ``currency_jump``: pence instead of pounds, or another recorded currency.
-    ``dividend_above_price``: a dividend is larger than the close before it, or than the close of a firm
-    without one. ``stale_run``: the bar repeats the one before it for the `STALE_SESSIONS`-th session in a
-    row, or longer. ``closed_session``: the exchange was closed on the date. ``sparse_date``: no calendar is
-    known, and less than a tenth of the firms have a row that day.
-
-    Log returns are relative to the previous session: ``raw_log_return`` of closes as quoted, ``log_return``
-    of closes after the row's own split and dividend, ``open_log_return`` of the open after the split,
-    ``next_log_return`` from this close to the next. Null if there is no such neighbour.
-    """
-
-    date = dy.Date()
-    ticker = dy.String()
-    split_ratio = _price()
-    dividend = _price()
-    close = _price()
-    previous_close = _price()
-    last_close = _price()  # the firm's close before this one, however long ago
-    raw_log_return = _price()
-    log_return = _price()
-    open_log_return = _price()
-    next_log_return = _price()
-    repeats = dy.Int64()  # consecutive sessions, this one included, that repeat the bar before
-    after_spike = dy.Bool()  # the session before is a spike that reverts
-    session = dy.Bool(nullable=True)  # the exchange was open
-    sparse = dy.Bool()  # few firms have a row on the date
-    currency = dy.String(nullable=True)
-    previous_currency = dy.String(nullable=True)
-
-    spike_that_reverts = named_rule(~_reverts())
-    split_without_return = named_rule(~_split_not_in_price())
-    return_without_split = named_rule(~(_looks_like_split() & ~_otherwise_explained()))
-    currency_jump = named_rule(~_currency_changed())
-    dividend_above_price = named_rule(~_pays_more_than_its_price())
-    stale_run = named_rule(pl.col("repeats") < STALE_SESSIONS)
-    closed_session = named_rule(pl.col("session"))
-    sparse_date = named_rule(pl.col("session").fill_null(value=False) | ~pl.col("sparse"))
-
-
-class MarketDates(dy.Schema):
-    """Number of firms of a calendar with a price on a date, and the usual number.
-
-    ``coverage_collapse``: at least a quarter, and at least ten, of the firms that usually have a price have
-    none.
-    """
-
-    calendar = dy.String(nullable=True)
-    date = dy.Date()
-    firms = dy.Float64()
-    usual = dy.Float64(nullable=True)
-
-    coverage_collapse = named_rule(
-        (pl.col("usual") - pl.col("firms") < MIN_MISSING_FIRMS)
-        | (pl.col("firms") >= MIN_COVERAGE * pl.col("usual"))
-    )
-
-
-_FOR_EVIDENCE: Final = ("next_close", "next_date", "calendar", "firms", "usual")
 _BEFORE, _CLOSE, _NEXT, _SPLIT = (
     pl.col(c).round_sig_figs(6) for c in ("previous_close", "close", "next_close", "split_ratio")
 )
-_EVIDENCE: Final[Mapping[str, pl.Expr]] = {
-    "spike_that_reverts": pl.format("close {} -> {} -> {}", _BEFORE, _CLOSE, _NEXT),
-    "split_without_return": pl.format("split ratio {}, close {} -> {}", _SPLIT, _BEFORE, _CLOSE),
-    "return_without_split": pl.format("close {} -> {}, split ratio {}", _BEFORE, _CLOSE, _SPLIT),
-    "currency_jump": pl.coalesce(
-        pl.when(pl.col("currency") != pl.col("previous_currency")).then(
-            pl.format("currency {} -> {}", "previous_currency", "currency")
+_RULES: Final[Mapping[str, tuple[pl.Expr, pl.Expr]]] = {
+    "closed_session": (~pl.col("session"), pl.format("{} was closed", "calendar")),
+    "sparse_date": (
+        pl.col("sparse") & ~pl.col("session").fill_null(value=False),
+        pl.format("{} firms have a row, {} usually do", "firms", pl.col("usual").cast(pl.Int64)),
+    ),
+    "spike_that_reverts": (_reverts(), pl.format("close {} -> {} -> {}", _BEFORE, _CLOSE, _NEXT)),
+    "split_without_return": (
+        _split_not_in_price(),
+        pl.format("split ratio {}, close {} -> {}", _SPLIT, _BEFORE, _CLOSE),
+    ),
+    "return_without_split": (
+        _looks_like_split() & ~_otherwise_explained(),
+        pl.format("close {} -> {}, split ratio {}", _BEFORE, _CLOSE, _SPLIT),
+    ),
+    "currency_jump": (
+        _currency_changed(),
+        pl.coalesce(
+            pl.when(pl.col("currency") != pl.col("previous_currency")).then(
+                pl.format("currency {} -> {}", "previous_currency", "currency")
+            ),
+            pl.format("close {} -> {}", _BEFORE, _CLOSE),
         ),
-        pl.format("close {} -> {}", _BEFORE, _CLOSE),
     ),
-    "dividend_above_price": pl.format(
-        "dividend {}, close {} -> {}",
-        pl.col("dividend").round_sig_figs(6),
-        pl.col("last_close").round_sig_figs(6).cast(pl.String).fill_null("unknown"),
-        _CLOSE,
+    "dividend_above_price": (
+        _pays_more_than_its_price(),
+        pl.format(
+            "dividend {}, close {} -> {}",
+            pl.col("dividend").round_sig_figs(6),
+            pl.col("last_close").round_sig_figs(6).cast(pl.String).fill_null("unknown"),
+            _CLOSE,
+        ),
     ),
-    "stale_run": pl.format("{} consecutive sessions repeat the bar before, close {}", "repeats", _CLOSE),
-    "closed_session": pl.format("{} was closed", "calendar"),
-    "sparse_date": pl.format("{} firms have a row, {} usually do", "firms", pl.col("usual").cast(pl.Int64)),
+    "stale_run": (
+        pl.col("repeats") >= STALE_SESSIONS,
+        pl.format("{} consecutive sessions repeat the bar before, close {}", "repeats", _CLOSE),
+    ),
 }
+"""Rule -> where a row of `add_neighbours` breaks it (null: it does not), and the evidence.
+`pipelines.ingest.settings.QualityConfig` describes the rules. Their order decides under which one a row that
+breaks several is rejected."""
+PRICE_RULES: Final = tuple(_RULES)
 
 
 def add_neighbours(
@@ -236,9 +176,13 @@ def add_neighbours(
     calendar: str | None,
     overrides: CalendarOverrides = AS_PUBLISHED,
 ) -> pl.DataFrame:
-    """Add the values of neighbouring rows to each row of ``prices``, by ticker and date.
+    """Add the values of neighbours to rows of ``prices``, by ticker and date; null where there is none.
 
-    ``calendar`` applies to every firm; None uses exchange and currency.
+    Log returns are relative to the previous session: ``raw_log_return`` of closes as quoted, ``log_return``
+    of closes after the row's own split and dividend, ``open_log_return`` of the open after the split,
+    ``next_log_return`` from this close to the next. ``last_close`` is the firm's close before, however long
+    ago; ``repeats`` counts the sessions that repeat the bar before; ``after_spike`` follows a spike that
+    reverts. ``calendar`` applies to every firm; None uses exchange and currency.
     """
     rows = with_dates(prices.sort("ticker", "date"), securities, calendar, overrides)
     near = (pl.col("date") - pl.col("date").shift()).dt.total_days() <= MAX_GAP_DAYS
@@ -268,9 +212,7 @@ def add_neighbours(
         .with_columns(next_log_return=_where("has_next", pl.col("log_return").shift(-1)))
         .with_columns(
             after_spike=pl.col("has_previous") & _reverts().shift().fill_null(value=False),
-            repeats=pl.col("repeats").cast(pl.Int64),
         )
-        .select(*PriceNeighbours.column_names(), *_FOR_EVIDENCE)
     )
 
 
@@ -280,10 +222,9 @@ def with_dates(
     calendar: str | None,
     overrides: CalendarOverrides = AS_PUBLISHED,
 ) -> pl.DataFrame:
-    """Add to rows (date, ticker, source) what is known about their date.
+    """Add to rows (date, ticker, source) the calendar, its ``session``, and how many firms have a row then.
 
-    These are the calendar and whether it has a session (``session``), the number of rows on the date
-    (``firms``), the usual number around it (``usual``), and whether the date has few rows (``sparse``).
+    ``usual`` is the usual number of ``firms`` around the date, and ``sparse`` marks dates with few of them.
     """
     dated = with_sessions(_with_listing(rows, securities), calendar, overrides)
     counts = rows.group_by("date").agg(firms=pl.len()).sort("date")
@@ -304,20 +245,17 @@ def find_violations(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:
 
     Returns date, ticker, rule, evidence, known_on: one row per violated rule and row.
     """
-    details = PriceNeighbours.filter(rows, cast=False).failure.details()
-    broken = rows.join(details.select("date", "ticker", *rules), on=["ticker", "date"], how="inner")
-    violations = [
-        broken.filter(pl.col(rule) == "invalid").select(
+    return pl.concat(
+        rows.filter(broken).select(
             "date",
             "ticker",
             pl.lit(rule).alias("rule"),
-            _EVIDENCE[rule].alias("evidence"),
+            evidence.alias("evidence"),
             (pl.col("next_date") if rule == "spike_that_reverts" else pl.col("date")).alias("known_on"),
         )
-        for rule in PRICE_RULES
+        for rule, (broken, evidence) in _RULES.items()
         if rule in rules
-    ]
-    return pl.concat(violations)
+    )
 
 
 def find_coverage_collapses(counts: pl.DataFrame) -> pl.DataFrame:
@@ -330,10 +268,13 @@ def find_coverage_collapses(counts: pl.DataFrame) -> pl.DataFrame:
     usual = rows.rolling("date", period=f"{BASELINE_DAYS}d", closed="left", group_by="calendar").agg(
         pl.col("firms").median().alias("usual"), pl.len().alias("dates")
     )
-    judged = rows.join(usual, on=["calendar", "date"], how="left", nulls_equal=True).with_columns(
-        usual=pl.when(pl.col("dates") >= MIN_DATES).then("usual")
+    judged = rows.join(usual, on=["calendar", "date"], how="left", nulls_equal=True)
+    missing = pl.col("usual") - pl.col("firms")
+    broken = judged.filter(
+        (pl.col("dates") >= MIN_DATES)
+        & (missing >= MIN_MISSING_FIRMS)
+        & (pl.col("firms") < MIN_COVERAGE * pl.col("usual"))
     )
-    broken = MarketDates.filter(judged.select(MarketDates.column_names()), cast=False).failure.invalid()
     return broken.select(
         "date",
         (pl.lit("*") + pl.col("calendar").fill_null("")).alias("ticker"),

@@ -16,7 +16,7 @@ import polars as pl
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from pipelines.lake.schemas import STAMPS, keys, schema
+from pipelines.lake.schemas import STAMPS, empty, keys
 from pipelines.lake.storage import FILE_BYTES, Storage
 from pipelines.lake.versions import data_version
 
@@ -63,7 +63,7 @@ class Plan:
 
 def compare_with_table(storage: Storage, table: str, rows: pl.DataFrame, scope: pl.Expr | None) -> Plan:
     """Compare a batch in storage order (`in_order`) with the newest version of its table."""
-    target = storage.open(table)
+    target = storage.take(table)
     if target is None or target.version() == 0 or (rows.is_empty() and scope is None):
         changes = RowChanges(rows, rows.clear(), rows.select(keys(table)).clear(), 0)
     else:
@@ -114,6 +114,7 @@ def commit(storage: Storage, plan: Plan) -> UpsertCounts:
             target_file_size=FILE_BYTES,
             commit_properties=_ONE_COMMIT,
         )
+    storage.keep(plan.table, target)
     version = data_version(target) or None
     return UpsertCounts(new.height, changed.height, plan.unchanged, version, withdrawn.height)
 
@@ -196,7 +197,7 @@ def match_predicate(table: str, changed: pl.DataFrame) -> str:
 
 
 def _dates(table: str) -> list[str]:
-    types = schema(table).create_empty().schema
+    types = empty(table).schema
     return [c for c in keys(table) if types[c] == pl.Date]
 
 

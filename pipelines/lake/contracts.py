@@ -17,7 +17,7 @@ import dataframely as dy
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.lake.schemas import STAMPS, keys, schema
+from pipelines.lake.schemas import STAMPS, empty, keys, schema
 
 _DEFAULTS: Final[Mapping[str, Mapping[str, float | bool]]] = {
     "prices": {"split_ratio": 1.0, "dividend": 0.0},
@@ -94,7 +94,7 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
     contract = schema(table)
     conformed = _conform(table, contract, frame)
     if conformed.is_empty():
-        return Checked(pl.DataFrame(contract.create_empty()), _NONE_REJECTED, 0)
+        return Checked(empty(table), _NONE_REJECTED, 0)
     unique, collapsed = _collapse(conformed, keys(table), _DECIDING.get(table, ()))
     dated, undated = _read_text_dates(table, contract, unique)
     result = contract.filter(dated, cast=True)
@@ -255,15 +255,9 @@ def _as_text(column: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
 
 def _precedence(rule: str) -> int:
     """Return a rule's rank, most fundamental first; sorting is stable, so the schema's order is kept."""
-    return (
-        0
-        if rule.endswith("|dtype")
-        else 1
-        if rule.endswith("|nullability")
-        else 3
-        if "primary_key" in rule
-        else 2
-    )
+    if "primary_key" in rule:
+        return 3
+    return {"dtype": 0, "nullability": 1}.get(rule.rpartition("|")[2], 2)
 
 
 def _plain_rule(rule: str) -> str:

@@ -25,7 +25,7 @@ from deltalake.exceptions import CommitFailedError
 from pipelines.errors import DataError
 from pipelines.lake.commit import Plan, UpsertCounts, commit, compare_with_table, in_order
 from pipelines.lake.contracts import Checked, require
-from pipelines.lake.schemas import SCHEMAS, keys, schema
+from pipelines.lake.schemas import SCHEMAS, empty, keys, schema
 from pipelines.lake.storage import Storage
 from pipelines.lake.versions import (
     TableVersion,
@@ -219,6 +219,14 @@ class Lake:
                 f"version {version or opened.version()} of {self.storage.uri(table)} can no longer be "
                 "read, because a vacuum removed its files; read a newer version"
             ) from error
+
+    def rows(
+        self, table: str, columns: list[str] | None = None, filters: pl.Expr | None = None
+    ) -> pl.DataFrame:
+        """Read the newest version of a table as `read` does; no rows if it was never filled."""
+        if self.exists(table):
+            return self.read(table, columns=columns, filters=filters)
+        return empty(table).select(columns or pl.all())
 
     def upsert(
         self,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Final
 
 import dataframely as dy
+import polars as pl
 
 from pipelines.lake.pipeline_tables import (
     Accounts,
@@ -91,11 +93,23 @@ SUPPLEMENTS: Final = frozenset({"sec"})
 
 
 def keys(table: str) -> list[str]:
-    """Return the key columns of a lake table.
+    """Return the key columns of a lake table."""
+    return list(_keys(table))
 
-    Raises ValueError if the lake has no table of that name.
-    """
-    return list(schema(table).primary_key())
+
+def empty(table: str) -> pl.DataFrame:
+    """Return a lake table without rows."""
+    return _empty(table).clear()
+
+
+@functools.cache
+def _keys(table: str) -> tuple[str, ...]:
+    return tuple(schema(table).primary_key())
+
+
+@functools.cache
+def _empty(table: str) -> pl.DataFrame:
+    return pl.DataFrame(schema(table).create_empty())
 
 
 def schema(table: str) -> type[dy.Schema]:

@@ -17,7 +17,7 @@ from pyarrow.fs import FileSystem, PyFileSystem
 
 from pipelines.errors import DataError
 from pipelines.lake.options import is_url, storage_options
-from pipelines.lake.schemas import schema
+from pipelines.lake.schemas import empty, schema
 
 if TYPE_CHECKING:
     from deltalake.table import FilePruningPredicateType, FilterType
@@ -73,6 +73,7 @@ class Storage:
         self.is_url = is_url(str(root))
         self.root = str(root).rstrip("/") if self.is_url else str(Path(root).expanduser().absolute())
         self._options = storage_options(self.root, options)
+        self._kind = DeltaTable if self.is_url else _LocalTable
         self._views: dict[tuple[str, int | None], tuple[_Mark, DeltaTable]] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -91,8 +92,7 @@ class Storage:
         schema(table)
         self._refuse_other_content(table)
         try:
-            kind = DeltaTable if self.is_url else _LocalTable
-            return kind(self.uri(table), version=version, storage_options=self._options or None)
+            return self._kind(self.uri(table), version=version, storage_options=self._options or None)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as error:
@@ -114,10 +114,25 @@ class Storage:
             return kept[1]
         opened = self.open(table, version)
         if opened is not None and opened.version() == mark.version:  # no commit came between
-            if len(self._views) >= _MOST_VIEWS:
-                self._views.clear()
-            self._views[table, version] = mark, opened
+            self._remember(table, version, mark, opened)
         return opened
+
+    def take(self, table: str) -> DeltaTable | None:
+        """Open the newest version for a writer, whose commit moves the table object."""
+        opened = self.view(table)
+        self._views.pop((table, None), None)
+        return opened
+
+    def keep(self, table: str, written: DeltaTable) -> None:
+        """Keep a table that a writer has taken open for reading, unless others have committed since."""
+        mark = self._mark(table, None)
+        if mark is not None and written.version() == mark.version:
+            self._remember(table, None, mark, written)
+
+    def _remember(self, table: str, version: int | None, mark: _Mark, opened: DeltaTable) -> None:
+        if len(self._views) >= _MOST_VIEWS:
+            self._views.clear()
+        self._views[table, version] = mark, opened
 
     def _mark(self, table: str, version: int | None) -> _Mark | None:
         """Identify a log entry of a local table, by default the newest; None if it cannot be found."""
@@ -134,11 +149,10 @@ class Storage:
 
     def create(self, table: str) -> DeltaTable:
         """Create the empty table as version 0, so that a kill during the first load leaves a Delta table."""
-        empty = schema(table).create_empty()
         try:
-            return DeltaTable.create(
+            return self._kind.create(
                 self.uri(table),
-                schema=empty.to_arrow().schema,
+                schema=empty(table).to_arrow().schema,
                 partition_by=_PARTITIONS.get(table),
                 configuration=_PROPERTIES,
                 storage_options=self._options or None,

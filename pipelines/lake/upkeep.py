@@ -257,7 +257,7 @@ def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
         {"run_id": run_id, "table": table, "version": version, "table_id": lake.table_id(table)}
         for table, version in versions.items()
     ]
-    stamp = pl.lit(dt.datetime.now(dt.UTC)).cast(pl.Datetime("us", "UTC"))
+    stamp = pl.lit(dt.datetime.now(dt.UTC))
     lake.upsert("readers", pl.DataFrame(rows).with_columns(created_at=stamp))
 
 
@@ -270,9 +270,7 @@ def recorded_in_lake(lake: Lake) -> RecordedVersions:
 
 
 def _read_by_runs(lake: Lake) -> Iterator[tuple[str, int, str]]:
-    if not lake.exists("readers"):
-        return
-    rows = lake.read("readers", columns=["table", "version", "run_id", "table_id"])
+    rows = lake.rows("readers", ["table", "version", "run_id", "table_id"])
     now = {table: lake.table_id(table) for table in rows["table"].unique() if lake.exists(table)}
     for table, version, run_id, table_id in rows.iter_rows():
         if now.get(table) == table_id:
@@ -281,9 +279,7 @@ def _read_by_runs(lake: Lake) -> Iterator[tuple[str, int, str]]:
 
 def _read_by_nights(lake: Lake) -> Iterator[tuple[str, int, str]]:
     """Return the versions that signals were computed from; every revision of a session counts."""
-    if not lake.exists("signals"):
-        return
-    rows = lake.read("signals", columns=["config", "session", "data_versions"], ordered=False)
+    rows = lake.rows("signals", ["config", "session", "data_versions"])
     for config, session, versions in rows.unique().iter_rows():
         for table, version in json.loads(versions).items():
             yield table, version, f"{config}@{session}"

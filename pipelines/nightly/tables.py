@@ -149,7 +149,7 @@ def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
         revision = 1 + (int(revisions["revision"][-1]) if revisions.height else 0)
         rows = frame.with_columns(
             pl.lit(revision, dtype=pl.Int64).alias("revision"),
-            pl.lit(dt.datetime.now(dt.UTC)).cast(pl.Datetime("us", "UTC")).alias("created_at"),
+            pl.lit(dt.datetime.now(dt.UTC)).alias("created_at"),
         )
         lake.upsert("signals", rows.select(Signals.column_names()))
         return revision

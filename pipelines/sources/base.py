@@ -19,6 +19,7 @@ from typing import Final, Literal, Protocol, runtime_checkable
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.lake.schemas import empty
 from pipelines.lake.source_tables import TICKER_PATTERN
 from pipelines.settings import RELATIVE_PATHS
 
@@ -50,8 +51,8 @@ class StoredData:
     last_price: Mapping[str, dt.date] = field(default_factory=dict)
     first_price: Mapping[str, dt.date] = field(default_factory=dict)
     last_close: Mapping[str, float] = field(default_factory=dict)
-    securities: pl.DataFrame | None = field(default=None, compare=False)
-    assumed: pl.DataFrame | None = field(default=None, compare=False)
+    securities: pl.DataFrame = field(default_factory=lambda: empty("securities"), compare=False)
+    assumed: pl.DataFrame = field(default_factory=lambda: empty("fundamentals"), compare=False)
     filings: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 

@@ -165,7 +165,7 @@ class YFinanceSource:
         prices = chart.rows.drop("unadjusted", "disagrees").insert_column(1, pl.lit(ticker).alias("ticker"))
         tables = {"prices": prices}
         today, securities = self._clock().date(), stored.securities
-        is_new = securities is None or securities.filter(pl.col("ticker") == ticker).is_empty()
+        is_new = securities.filter(pl.col("ticker") == ticker).is_empty()
         try:
             if last is None or last.month != newest.month or is_new:
                 with suppress(NoDataError):  # an index or a currency pair, say

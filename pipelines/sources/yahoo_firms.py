@@ -27,7 +27,7 @@ import numpy.typing as npt
 import polars as pl
 from yfinance.exceptions import YFException, YFTickerMissingError
 
-from pipelines.lake.source_tables import Fundamentals, Securities
+from pipelines.lake.schemas import empty
 from pipelines.sources.base import FLOWS, SHARE_COUNT, SPLIT_ITEMS
 from pipelines.sources.sample import STATIC_SINCE
 from pipelines.sources.yahoo_session import NoAnswerError, NoDataError, YahooError, YahooSession
@@ -79,7 +79,7 @@ _CASH_PAID: Final = frozenset({"capital_expenditure", "dividends_paid"})
 
 
 def read_classification(
-    ticker: yfinance.Ticker, ours: str, chart: Chart, stored: pl.DataFrame | None, today: dt.date
+    ticker: yfinance.Ticker, ours: str, chart: Chart, stored: pl.DataFrame, today: dt.date
 ) -> pl.DataFrame:
     """Request a firm's name, sector and industry, as rows of ``securities``; no rows if nothing changed.
 
@@ -94,22 +94,22 @@ def read_classification(
         "currency": chart.currency,
         "exchange": chart.exchange or info.get("fullExchangeName"),
     }
-    old = None if stored is None else stored.filter(pl.col("ticker") == ours).sort("valid_from").tail(1)
-    if old is None or old.is_empty():
+    old = stored.filter(pl.col("ticker") == ours).sort("valid_from").tail(1)
+    if old.is_empty():
         rows = [{"ticker": ours, "valid_from": STATIC_SINCE, **reported}]
-        return pl.DataFrame(rows, schema=_columns(Securities))
+        return pl.DataFrame(rows, schema=empty("securities").schema)
     was = old.row(0, named=True)
     now = {**was, **{key: value for key, value in reported.items() if value is not None}}
     if all(now[key] == was[key] for key in _CLASSIFICATION):
-        return pl.DataFrame(schema=_columns(Securities))
+        return empty("securities")
     now["valid_from"] = max(today, was["valid_from"])
     ended = [] if now["valid_from"] == was["valid_from"] else [{**was, "valid_to": today}]
-    return pl.DataFrame([*ended, now], schema=_columns(Securities))
+    return pl.DataFrame([*ended, now], schema=empty("securities").schema)
 
 
-def statements_due(ours: str, stored: pl.DataFrame | None, today: dt.date) -> bool:
+def statements_due(ours: str, stored: pl.DataFrame, today: dt.date) -> bool:
     """Return whether Yahoo may have statements that the lake lacks, or another quarter has ended."""
-    own = _rows_of(stored, ours)
+    own = stored.filter(pl.col("ticker") == ours)
     if own.is_empty():
         return True
     last = own.filter(pl.col("period_end") == pl.col("period_end").max())
@@ -121,7 +121,7 @@ def read_statements(
     ticker: yfinance.Ticker,
     session: YahooSession,
     ours: str,
-    stored: pl.DataFrame | None,
+    stored: pl.DataFrame,
     splits: Callable[[dt.date], Mapping[dt.date, float]],
     *,
     lag: dt.timedelta,
@@ -142,7 +142,7 @@ def read_statements(
             values_by_period |= _canonical(call_yfinance(method, freq="quarterly"))
         except NoDataError:
             continue
-    own = _rows_of(stored, ours).sort("known_at")
+    own = stored.filter(pl.col("ticker") == ours).sort("known_at")
     stored_values = {(row["period_end"], row["item"]): row["value"] for row in own.iter_rows(named=True)}
     periods = {period for period, _ in stored_values}
     months, currency = _months({period for period, _ in values_by_period}), _currency(session, ticker.ticker)
@@ -177,7 +177,7 @@ def read_statements(
                 "assumed": True,
             }
         )
-    return pl.DataFrame(rows, schema=_columns(Fundamentals))
+    return pl.DataFrame(rows, schema=empty("fundamentals").schema)
 
 
 def _canonical(frame: Any) -> dict[tuple[dt.date, str], float]:  # noqa: ANN401 (yfinance is not typed)
@@ -208,16 +208,6 @@ def _currency(session: YahooSession, symbol: str) -> str | None:
                 if isinstance(value, dict) and value.get("currencyCode"):
                     return main_unit(value["currencyCode"])[0]
     return None
-
-
-def _rows_of(stored: pl.DataFrame | None, ours: str) -> pl.DataFrame:
-    if stored is None:
-        return pl.DataFrame(schema=_columns(Fundamentals))
-    return stored.filter(pl.col("ticker") == ours)
-
-
-def _columns(table: type[Securities | Fundamentals]) -> dict[str, pl.DataType]:
-    return {name: column.dtype for name, column in table.columns().items()}
 
 
 Floats = npt.NDArray[np.float64]

@@ -238,7 +238,7 @@ def record_returns(output: Path, returns: Mapping[tuple[str, str, str], pl.DataF
             pl.lit(assumptions).alias("assumptions"),
             pl.col("date").implode().alias("dates"),
             pl.col("excess_net").cast(pl.Float32).implode().alias("returns"),
-            pl.lit(now).cast(pl.Datetime("us", "UTC")).alias("created_at"),
+            pl.lit(now).alias("created_at"),
         )
         for (forecast, traded, assumptions), frame in returns.items()
     ]

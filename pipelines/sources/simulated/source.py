@@ -6,7 +6,6 @@ dividends, volume, halts, bad ticks and truth. Shape suffixes: T sessions, N fir
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -42,36 +41,28 @@ class SimulatedSource:
         self.seed = seed
 
     def fetch(self) -> SourceTables:
-        """Simulate the market and return its tables.
+        """Simulate the market and return its tables, with its truth.
 
-        Returns
-        -------
-        SourceTables
-            ``prices``, ``securities`` and ``fundamentals`` like any other source, and the truth:
+        ``truth_mu``: ``mu`` is the mean, known at the close of ``date``, of the return from the close of
+        date+delay to that of date+delay+1 (in sessions), and the sum of its three parts. A (date, ticker) is
+        missing if the firm is delisted before that return.
 
-            ``truth_mu``: date, ticker, mu, temporal, peer, characteristic. ``mu`` is the mean, known at the
-            close of ``date``, of the return from the close of date+delay to that of date+delay+1 (in
-            sessions), and the sum of the other three. A (date, ticker) is missing if the firm is delisted
-            before that return.
+        ``truth_edges``: ``weight`` times the leader's ``shock`` of lag-1 sessions ago is what an edge adds to
+        ``peer``, on decision dates in [valid_from, valid_to). ``led_by`` is what makes the leader lead: size,
+        book_to_market or random.
 
-            ``truth_edges``: leader, follower, lag, weight, hop, explained, rule, led_by, via, valid_from,
-            valid_to. ``led_by`` is what makes the leader lead: size, book_to_market or random.
-            ``weight`` times the leader's ``shock`` of lag-1 sessions ago is the contribution of this edge to
-            ``peer``, on decision dates in [valid_from, valid_to).
-
-            ``truth_days``: date, ticker, turbulent, shock, day_0 ... day_4. ``day_k`` is the contribution of
-            the firm's own return k sessions ago to ``temporal``; they sum to it. ``shock`` is its own
-            unforecastable return on ``date`` divided by its long-run volatility.
+        ``truth_days``: ``day_k`` is what the firm's own return k sessions ago adds to ``temporal``. ``shock``
+        is its own unforecastable return on ``date`` divided by its long-run volatility.
         """
         # The number and order of children are fixed; a new kind of draw must be added at the end.
         market_seed, quote_seed, tick_seed = np.random.SeedSequence(self.seed).spawn(3)
         market = simulate(self.config, market_seed)
-        quotes = quote(self.config, market, quote_seed)
+        quotes, quoted_TN = quote(self.config, market, quote_seed)
         tick_rng = np.random.Generator(np.random.PCG64(tick_seed))
         truth_mu, truth_days = _truth_frames(market, self.config.delay)
         return SourceTables(
             tables={
-                "prices": prices_frame(self.config, market, quotes, tick_rng),
+                "prices": prices_frame(self.config, market, quotes, quoted_TN, tick_rng),
                 "securities": securities_frame(market.firms, market.dates_T),
                 "fundamentals": fundamentals_frame(
                     market.statements, market.firms, shares_at(market, quotes)
@@ -121,26 +112,14 @@ _SPLIT_ABOVE, _REVERSE_SPLIT_BELOW = 150.0, 3.0  # USD
 _DAILY_TURNOVER = 0.004  # shares traded over shares outstanding
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Quotes:
-    """The columns of ``prices`` as arrays [T, N]; NaN where not listed.
-
-    ``quoted_TN`` is False where there is no row because the firm is not listed or halted.
-    """
-
-    open_TN: FloatArray
-    high_TN: FloatArray
-    low_TN: FloatArray
-    close_TN: FloatArray
-    volume_TN: FloatArray
-    split_ratio_TN: FloatArray
-    dividend_TN: FloatArray
-    shares_TN: FloatArray
-    quoted_TN: BoolArray
+Quotes = dict[str, FloatArray]
+"""Column of ``prices``, or ``shares`` -> values [T, N]; NaN where not listed."""
 
 
-def quote(config: MarketConfig, market: SimulatedMarket, seed_sequence: np.random.SeedSequence) -> Quotes:
-    """Quote a market.
+def quote(
+    config: MarketConfig, market: SimulatedMarket, seed_sequence: np.random.SeedSequence
+) -> tuple[Quotes, BoolArray]:
+    """Quote a market; the second array is False where there is no row: not listed, or halted.
 
     The closes are such that ``close[t] * split[t] * (1 + dividend[t] / close[t]) / close[t-1] - 1`` is the
     market's total return, to rounding. Given a day's return R (log, from the adjusted previous close), its
@@ -184,43 +163,38 @@ def quote(config: MarketConfig, market: SimulatedMarket, seed_sequence: np.rando
         + 0.1 * np.abs(market.shock_TN)
     )
     event_TN = (split_TN != 1.0) | (yield_TN > 0)
-    return Quotes(
-        open_TN=open_TN,
-        high_TN=np.maximum(top_TN, np.maximum(open_TN, close_TN)),
-        low_TN=np.minimum(bottom_TN, np.minimum(open_TN, close_TN)),
-        close_TN=close_TN,
-        volume_TN=np.where(live_TN, np.ceil(_DAILY_TURNOVER * shares_TN * np.exp(log_turnover_TN)), np.nan),
-        split_ratio_TN=split_TN,
-        dividend_TN=dividend_TN,
-        shares_TN=np.where(live_TN, shares_TN, np.nan),
-        quoted_TN=live_TN
-        & ~(
-            _may_be_missing(live_TN, event_TN)
-            & (halt_rng.random((n_sessions, n_firms)) < HALTS_PER_YEAR / SESSIONS_PER_YEAR)
-        ),
+    turnover_TN = np.ceil(_DAILY_TURNOVER * shares_TN * np.exp(log_turnover_TN))
+    halted_TN = _may_be_missing(live_TN, event_TN) & (
+        halt_rng.random((n_sessions, n_firms)) < HALTS_PER_YEAR / SESSIONS_PER_YEAR
     )
+    quotes = {
+        "open": open_TN,
+        "high": np.maximum(top_TN, np.maximum(open_TN, close_TN)),
+        "low": np.minimum(bottom_TN, np.minimum(open_TN, close_TN)),
+        "close": close_TN,
+        "volume": np.where(live_TN, turnover_TN, np.nan),
+        "split_ratio": split_TN,
+        "dividend": dividend_TN,
+        "shares": np.where(live_TN, shares_TN, np.nan),
+    }
+    return quotes, live_TN & ~halted_TN
 
 
 def prices_frame(
-    config: MarketConfig, market: SimulatedMarket, quotes: Quotes, rng: np.random.Generator
+    config: MarketConfig,
+    market: SimulatedMarket,
+    quotes: Quotes,
+    quoted_TN: BoolArray,
+    rng: np.random.Generator,
 ) -> pl.DataFrame:
     """Return the quotes as the ``prices`` table, with ``config.bad_ticks`` invalid rows.
 
     These have a negative close, or high and low exchanged; never on a day with a split or dividend, so that
     only one day's price is lost.
     """
-    event_TN = (quotes.split_ratio_TN != 1.0) | (quotes.dividend_TN > 0)
-    columns = {
-        "open": quotes.open_TN,
-        "high": quotes.high_TN,
-        "low": quotes.low_TN,
-        "close": quotes.close_TN,
-        "volume": quotes.volume_TN,
-        "split_ratio": quotes.split_ratio_TN,
-        "dividend": quotes.dividend_TN,
-    }
-    t_R, n_R = np.nonzero(quotes.quoted_TN)
-    values = {name: array_TN[t_R, n_R] for name, array_TN in columns.items()}
+    event_TN = (quotes["split_ratio"] != 1.0) | (quotes["dividend"] > 0)
+    t_R, n_R = np.nonzero(quoted_TN)
+    values = {name: array_TN[t_R, n_R] for name, array_TN in quotes.items() if name != "shares"}
     eligible = np.flatnonzero(_may_be_missing(market.live_TN, event_TN)[t_R, n_R])
     broken = rng.permutation(eligible)[: config.bad_ticks]
     values["close"][broken[::2]] *= -1.0
@@ -236,7 +210,7 @@ def shares_at(market: SimulatedMarket, quotes: Quotes) -> FloatArray:
     """Return shares outstanding at the end of each quarter [N, Q]; before listing, those at listing."""
     session_Q = np.searchsorted(market.dates_T, market.statements.period_end_Q, side="right") - 1
     at_NQ = np.clip(session_Q, market.firms.first_N[:, None], market.firms.last_N[:, None])
-    shares_NQ: FloatArray = quotes.shares_TN[at_NQ, np.arange(len(at_NQ))[:, None]]
+    shares_NQ: FloatArray = quotes["shares"][at_NQ, np.arange(len(at_NQ))[:, None]]
     return shares_NQ
 
 

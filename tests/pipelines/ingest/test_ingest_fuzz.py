@@ -233,9 +233,7 @@ def test_ingest_stores_or_quarantines_every_row(
         listed = open_rejections(lake)
         hashes = set() if listed is None else set(listed["row_hash"])
         assert set(checked.rejected["row_hash"]) <= hashes
-        by_quality = (
-            [] if listed is None else listed.filter(pl.col("rule").is_in(PRICE_RULES))["row"].to_list()
-        )
+        by_quality = listed.filter(pl.col("rule").is_in(PRICE_RULES))["row"].to_list()
         assert len(hashes) == len(set(checked.rejected["row_hash"])) + len(by_quality)
         missing = valid - stored
         assert stored <= valid
