@@ -116,22 +116,14 @@ def vacuum(
         # Without keep_versions, deltalake keeps the newest version and those within the retention.
         needed = sorted({layouts[v] for v in recorded_here}) if protect else []
         hours = int(keep.total_seconds() // 3600)
-        to_remove = _files_to_remove(opened, files, hours, needed)
+        # a vacuum lists files that an earlier one has removed as well
+        to_remove = [path for path in _remove(opened, hours, needed, dry_run=True) if path in files.sizes]
         already_lost = set(files.unreadable())
         lost = [version for version in files.versions_lost_without(to_remove) if version not in already_lost]
-        lost_unless_protected = (
-            set(files.versions_lost_without(_files_to_remove(opened, files, hours, ()))) - already_lost
-            if needed
-            else set()
-        )
+        unprotected = _remove(opened, hours, [], dry_run=True) if needed else []
+        lost_unless_protected = {*files.versions_lost_without(unprotected)} - already_lost
         if to_remove and not dry_run:
-            opened.vacuum(
-                retention_hours=hours,
-                dry_run=False,
-                enforce_retention_duration=False,
-                full=True,
-                keep_versions=needed or None,
-            )
+            _remove(opened, hours, needed, dry_run=False)
         unreferenced = set(files.unreferenced())
         plans.append(
             Vacuum(
@@ -218,16 +210,14 @@ def _tables(lake: Lake) -> list[tuple[str, DeltaTable]]:
     return [(table, opened) for table, opened in found if opened is not None and opened.version() > 0]
 
 
-def _files_to_remove(opened: DeltaTable, files: TableFiles, hours: int, needed: Sequence[int]) -> list[str]:
-    """Return the files that a vacuum would remove, without those that an earlier one has removed."""
-    listed = opened.vacuum(
+def _remove(opened: DeltaTable, hours: int, needed: list[int], *, dry_run: bool) -> list[str]:
+    return opened.vacuum(
         retention_hours=hours,
-        dry_run=True,
+        dry_run=dry_run,
         enforce_retention_duration=False,
         full=True,
-        keep_versions=list(needed) or None,
+        keep_versions=needed or None,
     )
-    return [path for path in listed if path in files.sizes]
 
 
 def _small_files(files: TableFiles) -> int:

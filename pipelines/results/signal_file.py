@@ -33,6 +33,7 @@ from pipelines.sources.files.opening import (
     collect,
     columns_of,
     is_text,
+    is_unnamed,
     recognise_text,
     scan,
 )
@@ -41,7 +42,6 @@ from pipelines.sources.files.recognise import recognise_dates
 
 _DATE = ("date", "__index_level_0__")
 _TICKER = ("ticker", "asset", "__index_level_1__")
-_UNNAMED = re.compile(r"(Unnamed: ?\d+)?|_duplicated_\d+|__index_level_\d+__")
 _FORWARD_RETURN = re.compile(r"\d+[DWMYhms]|\d+(min|us|ms|ns)")
 _OF_ALPHALENS = ("factor_quantile", "group")
 _GENERIC = ("signal", "factor")
@@ -89,7 +89,7 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
     usual = match_names({ours: PRICE_NAMES[ours] for ours in ("date", "ticker")}, names)
     date = next((name for name in _DATE if name in schema), usual.get("date"))
     ticker = next((name for name in _TICKER if name in schema), usual.get("ticker"))
-    unnamed = [name for name in names[:2] if _UNNAMED.fullmatch(name)]
+    unnamed = [name for name in names[:2] if is_unnamed(name)]
     if date is None and ticker is None and len(unnamed) == 2:
         date, ticker = unnamed
     if ticker is None and (date is not None or len(unnamed) == 1):
@@ -140,7 +140,7 @@ def _reason_to_ignore(name: str, wanted: Sequence[str], numbers: Sequence[str]) 
     reasons = {
         "not selected by --signal": bool(wanted) and name not in wanted,
         "no numbers": name not in numbers,
-        "an index without a name": not wanted and _UNNAMED.fullmatch(name),
+        "an index without a name": not wanted and is_unnamed(name),
         "forward returns of alphalens, which look ahead": not wanted and _FORWARD_RETURN.fullmatch(name),
         "made by alphalens from the factor": not wanted and name in _OF_ALPHALENS,
     }

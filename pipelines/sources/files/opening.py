@@ -338,8 +338,12 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 _MAX_LISTED: Final = 12
-UNNAMED: Final = ("", "__index_level_0__")
-"""Names of an index without a name, in CSV and in Parquet, as pandas writes it."""
+_UNNAMED: Final = re.compile(r"(Unnamed: ?\d+)?|_duplicated_\d+|__index_level_\d+__")
+
+
+def is_unnamed(column: str) -> bool:
+    """Return whether a column has the name of an index without a name, as pandas writes and reads it."""
+    return _UNNAMED.fullmatch(column) is not None
 
 
 def file_label(files: Sequence[Path]) -> str:

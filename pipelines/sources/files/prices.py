@@ -21,7 +21,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.source_tables import within_range
 from pipelines.sources.base import plain_tickers
 from pipelines.sources.files.layouts import BAR, LAYOUTS, VENDOR, Layout, fields_of
-from pipelines.sources.files.opening import UNNAMED, abbreviate, collect, columns_of, scan
+from pipelines.sources.files.opening import abbreviate, collect, columns_of, is_unnamed, scan
 from pipelines.sources.files.reading import GivenFiles, as_text, concat_parts, read_number, within_dates
 
 Arrangement = Literal["long", "wide", "file_per_ticker"]
@@ -112,7 +112,7 @@ def _read_wide(given: GivenFiles) -> pl.DataFrame:
         available = columns_of(rows, file)
         day = given.column_name("date", available, file)
         by_ticker = fields_of(available)
-        names = [name for name in available if name != day and name not in UNNAMED]
+        names = [name for name in available if name != day and not is_unnamed(name)]
         if not names:
             raise DataError(f"{file} has no column besides {day}: a wide file needs one column per ticker")
         if not by_ticker and "close" in given.columns:

@@ -24,12 +24,12 @@ from pipelines.sources.base import plain_tickers
 from pipelines.sources.files.layouts import Names, match_names
 from pipelines.sources.files.opening import (
     COMMAS,
-    UNNAMED,
     TextFormat,
     abbreviate,
     collect,
     columns_of,
     file_label,
+    is_unnamed,
     scan,
 )
 
@@ -118,6 +118,8 @@ class GivenFiles:
                 theirs = self.columns.get(ours) or usual.get(ours, ours if ours not in self.names else "")
                 if theirs not in available and fall_back and ours not in self.own:
                     theirs = usual.get(ours, ours)
+                if ours == "date" and theirs not in available and is_unnamed(available[0]):
+                    theirs = available[0]
                 if theirs in available:
                     names[ours] = theirs
                 elif ours in required or ours in self.columns:
@@ -140,7 +142,7 @@ class GivenFiles:
         for theirs in (mapped,) if ours in self.own else (mapped, ours, usual):
             if theirs in available:
                 return theirs
-        if ours == "date" and mapped == ours and available[0] in UNNAMED:
+        if ours == "date" and mapped == ours and is_unnamed(available[0]):
             return available[0]
         raise DataError(_no_column(file, mapped, ours, available))
 

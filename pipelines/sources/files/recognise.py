@@ -21,13 +21,13 @@ from pipelines.sources.files.layouts import (
 )
 from pipelines.sources.files.opening import (
     COMMAS,
-    UNNAMED,
     TextFormat,
     abbreviate,
     collect,
     columns_of,
     has_rows,
     is_text,
+    is_unnamed,
     recognise_text,
     resolve,
     scan,
@@ -100,7 +100,7 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
             "date": next((name for name in available if plain(name) in PRICE_NAMES["date"]), available[0])
         }
     elif "date" not in found:
-        if available[0] not in UNNAMED:
+        if not is_unnamed(available[0]):
             raise DataError(
                 f"{file} has no column that looks like a date; its columns are {abbreviate(available)}: "
                 "rename the column with the dates to date"
@@ -116,7 +116,7 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
         )
     if layout == "wide" and not by_ticker:
         _require_numbers(
-            rows, [one for one in available if one != found["date"] and one not in UNNAMED], file
+            rows, [one for one in available if one != found["date"] and not is_unnamed(one)], file
         )
         found = {"date": found["date"]}
     recorded = match_names(PRICE_NAMES, available)
@@ -132,7 +132,7 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
     columns = {
         ours: theirs
         for ours, theirs in found.items()
-        if ours != theirs and (theirs not in UNNAMED or ours in recorded)
+        if ours != theirs and (not is_unnamed(theirs) or ours in recorded)
     }
     unused = tuple(name for name in available if name not in found.values()) if layout != "wide" else ()
     return PriceFile(text, layout, vendor, {} if vendor else columns, unused, date_format)
@@ -164,7 +164,7 @@ def _without_tickers(
         unique = head[kept["date"]].n_unique() == head.height > 1
         if unique and prices.schema[kept["ticker"]].is_numeric():
             del kept["ticker"]
-    if available[0] in UNNAMED and "close" not in kept and "ticker" not in kept and "date" in kept:
+    if is_unnamed(available[0]) and "close" not in kept and "ticker" not in kept and "date" in kept:
         head = collect(rows.select(available[0], kept["date"]).head(1000), file)
         if (
             read_number(head, kept["date"]).schema[kept["date"]].is_numeric()

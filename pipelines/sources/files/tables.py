@@ -14,7 +14,7 @@ from pipelines.errors import DataError
 from pipelines.files import plain_name
 from pipelines.lake.source_tables import INPUT_PATTERN
 from pipelines.sources.files.layouts import PRICE_NAMES, Names, match_names, plain
-from pipelines.sources.files.opening import UNNAMED, abbreviate, collect, columns_of, scan
+from pipelines.sources.files.opening import abbreviate, collect, columns_of, is_unnamed, scan
 from pipelines.sources.files.prices import unpivot
 from pipelines.sources.files.reading import (
     GivenFiles,
@@ -232,7 +232,7 @@ def _in_other_layout(given: GivenFiles, available: Sequence[str]) -> tuple[pl.Da
 
 def _from_flags(given: GivenFiles, available: Sequence[str]) -> pl.DataFrame:
     day_name = match_names({"date": _DAY_NAMES}, available).get("date", available[0])
-    tickers = [name for name in available if name != day_name and name not in UNNAMED]
+    tickers = [name for name in available if name != day_name and not is_unnamed(name)]
     parts = []
     for file in given.files:
         frame = collect(scan(file, given.text), file)

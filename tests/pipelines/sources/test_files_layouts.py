@@ -675,3 +675,16 @@ def test_a_wide_file_may_have_tickers_that_are_names_of_columns(tmp_path: Path, 
         "SID",
     ]
     assert prices["close"].to_list() == [1.5, 4.5, 2.5, 3.5, 1.6, 4.6, 2.6, 3.6]
+
+
+def test_the_index_of_a_program_is_no_ticker_and_may_hold_the_dates(tmp_path: Path) -> None:
+    """Pandas reads an index without a name as ``Unnamed: 0``, and writes it again under this name."""
+    file = tmp_path / "wide.csv"
+    days = [f"2020-01-{day:02}" for day in (2, 3, 6)]
+    file.write_text("Unnamed: 0,Date,AAA,BBB\n" + "".join(f"{i},{day},1.5,2\n" for i, day in enumerate(days)))
+    _, fetched = read(file)
+    assert sorted(set(fetched.tables["prices"]["ticker"])) == ["AAA", "BBB"]
+    for name in ("", "Unnamed: 0"):
+        file.write_text(f"{name},ticker,close\n" + "".join(f"{day},AAA,1.5\n" for day in days))
+        found, fetched = read(file)
+        assert (found.layout, fetched.tables["prices"].height) == ("long", 3)
