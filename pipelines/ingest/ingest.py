@@ -145,7 +145,14 @@ class _Committer:
 
     def prepare(self, delivered: SourceTables) -> _Prepared:
         """Check a delivery, compare it with the stored rows, and return what is to be written."""
-        tables = self._expected(delivered)
+        unknown = sorted(set(delivered.tables) - set(SOURCE_TABLES))
+        if unknown or (self._complete and "prices" not in delivered.tables):
+            raise ValueError(
+                f"source {self._source!r} delivered {sorted(delivered.tables)}: a source must deliver prices "
+                f"and may deliver {', '.join(SOURCE_TABLES[1:])}"
+            )
+        # the empty frames of a live source may lack columns
+        tables = {t: frame for t, frame in delivered.tables.items() if self._complete or frame.height}
         now = datetime.now(UTC)
         checked = check_tables(self._source, tables, now, self._released, complete=self._complete)
         if self._complete:
@@ -156,9 +163,22 @@ class _Committer:
             inspected = self._inspector.inspect(checked["prices"], listings, now)
             collapsed = checked["prices"].collapsed
             checked["prices"] = Checked(inspected.kept, inspected.rejected, collapsed)
-        plans = self._plans(checked, None if inspected is None else inspected.gaps)
-        if self._complete:
-            self._refuse_a_replacement(plans, delivered)
+        batches: dict[str, Checked | pl.DataFrame] = dict(checked)
+        if inspected is not None and inspected.gaps.height:
+            batches = {"gaps": inspected.gaps, **batches}
+        if self._complete:  # what is no longer delivered is withdrawn
+            batches |= {t: empty(t) for t in INPUT_TABLES if t not in batches and self._lake.exists(t)}
+        plans = {
+            table: self._lake.plan(table, rows, scope=own_rows(table) if self._complete else None)
+            for table, rows in batches.items()
+        }
+        if self._complete and not delivered.market:
+            refuse_other_tickers(self._lake, plans["prices"])
+        if self._complete and not self._replace:
+            if not delivered.market:
+                refuse_other_returns(self._lake, plans["prices"])
+            of_source = [plan for table, plan in plans.items() if table in SOURCE_TABLES]
+            refuse_partial_delivery(self._lake, self._source, of_source)
         return _Prepared(tables, checked, inspected, plans, now)
 
     def commit(self, delivered: SourceTables) -> None:
@@ -215,39 +235,6 @@ class _Committer:
             self.batches,
         )
 
-    def _expected(self, delivered: SourceTables) -> Mapping[str, pl.DataFrame]:
-        """Refuse unknown tables; drop a live source's empty frames, which may lack columns."""
-        unknown = sorted(set(delivered.tables) - set(SOURCE_TABLES))
-        if unknown or (self._complete and "prices" not in delivered.tables):
-            raise ValueError(
-                f"source {self._source!r} delivered {sorted(delivered.tables)}: a source must deliver prices "
-                f"and may deliver {', '.join(SOURCE_TABLES[1:])}"
-            )
-        if self._complete:
-            return delivered.tables
-        return {table: frame for table, frame in delivered.tables.items() if frame.height}
-
-    def _plans(self, checked: Mapping[str, Checked], gaps: pl.DataFrame | None) -> dict[str, Plan]:
-        """Compare with the stored tables; for a complete delivery, also with tables that it lacks."""
-        plans: dict[str, Plan] = {}
-        if gaps is not None and gaps.height:
-            checked = {"gaps": Checked(gaps, gaps.clear(), 0), **checked}
-        absent = [t for t in INPUT_TABLES if t not in checked and self._complete and self._lake.exists(t)]
-        for table in (*checked, *absent):
-            rows = checked[table] if table in checked else empty(table)
-            scope = own_rows(table) if self._complete else None
-            plans[table] = self._lake.plan(table, rows, scope=scope)
-        return plans
-
-    def _refuse_a_replacement(self, plans: Mapping[str, Plan], delivered: SourceTables) -> None:
-        if not delivered.market:
-            refuse_other_tickers(self._lake, plans["prices"])
-        if not self._replace:
-            if not delivered.market:
-                refuse_other_returns(self._lake, plans["prices"])
-            of_source = [plan for table, plan in plans.items() if table in SOURCE_TABLES]
-            refuse_partial_delivery(self._lake, self._source, of_source)
-
 
 def check_tables(
     source: str,
@@ -293,27 +280,13 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
-    """What happened to one table's rows.
+    """What happened to one table's rows: every received one is counted in one of the other numbers.
 
-    ``received == added + updated + unchanged + collapsed + sum(quarantined.values())``, always.
-
-    Attributes
-    ----------
-    received
-        Rows that the source delivered.
-    added, updated, unchanged
-        Rows with a new key, rows that replaced a different one, and rows that were already stored.
-    collapsed
-        Rows dropped because an identical one, or a later one with the same close, was delivered with them.
-    quarantined
-        Rule -> number of rejected rows, most frequent first; each row counts for the first rule that it
-        broke.
-    version
-        The lake table's version afterwards; None if it holds nothing.
-    flagged
-        Rule -> number of flags on stored rows, most frequent first; one row may have several.
-    withdrawn
-        Stored rows that the source no longer delivers; earlier versions of the table still contain them.
+    The received rows are added, updated, unchanged, collapsed or quarantined. ``collapsed`` rows were dropped
+    because an identical one, or a later one with the same close, was delivered with them. ``quarantined``
+    counts a rejected row under the first rule that it broke, ``flagged`` a stored row under every rule; the
+    most frequent rules come first. ``withdrawn`` rows are no longer delivered. ``version`` is the table's
+    version afterwards; None if it holds nothing.
     """
 
     received: int

@@ -264,7 +264,7 @@ def find_coverage_collapses(counts: pl.DataFrame) -> pl.DataFrame:
     The dates begin `BASELINE_DAYS` before the first one to check; in the result, ``ticker`` is ``*`` and the
     calendar.
     """
-    rows = counts.sort("calendar", "date").with_columns(pl.col("firms").cast(pl.Float64))
+    rows = counts.sort("calendar", "date")
     usual = rows.rolling("date", period=f"{BASELINE_DAYS}d", closed="left", group_by="calendar").agg(
         pl.col("firms").median().alias("usual"), pl.len().alias("dates")
     )
@@ -281,7 +281,7 @@ def find_coverage_collapses(counts: pl.DataFrame) -> pl.DataFrame:
         pl.lit("coverage_collapse").alias("rule"),
         pl.format(
             "{} firms have a price, {} usually do",
-            pl.col("firms").cast(pl.Int64),
+            "firms",
             pl.col("usual").round().cast(pl.Int64),
         ).alias("evidence"),
         pl.col("date").alias("known_on"),

@@ -240,38 +240,17 @@ def _read(path: str) -> list[str]:
 
 
 FLOWS: Final = (
-    "revenue",
-    "cost_of_revenue",
-    "gross_profit",
-    "research_and_development",
-    "selling_general_admin",
-    "operating_income",
-    "interest_expense",
-    "income_tax",
-    "net_income",
-    "depreciation",
-    "operating_cash_flow",
-    "capital_expenditure",  # positive: cash spent
-    "dividends_paid",  # positive: cash paid
-    "eps",
-)
+    "revenue", "cost_of_revenue", "gross_profit", "research_and_development", "selling_general_admin",
+    "operating_income", "interest_expense", "income_tax", "net_income", "depreciation",
+    "operating_cash_flow", "capital_expenditure", "dividends_paid", "eps",
+)  # fmt: skip
+"""Capital expenditure and dividends are positive where cash is paid."""
 STOCKS: Final = (
-    "total_assets",
-    "current_assets",
-    "cash",  # including cash equivalents
-    "short_term_investments",
-    "receivables",
-    "inventory",
-    "fixed_assets",
-    "total_liabilities",
-    "current_liabilities",
-    "accounts_payable",
-    "short_term_debt",
-    "long_term_debt",
-    "book_equity",
-    "retained_earnings",
-    "shares_outstanding",
-)
+    "total_assets", "current_assets", "cash", "short_term_investments", "receivables", "inventory",
+    "fixed_assets", "total_liabilities", "current_liabilities", "accounts_payable", "short_term_debt",
+    "long_term_debt", "book_equity", "retained_earnings", "shares_outstanding",
+)  # fmt: skip
+"""Cash includes cash equivalents."""
 ITEMS: Final = (*FLOWS, *STOCKS)
 SHARE_COUNT: Final = "shares_outstanding"
 SPLIT_ITEMS: Final = (SHARE_COUNT, "eps")

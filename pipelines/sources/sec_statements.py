@@ -28,6 +28,7 @@ from typing import Final, Protocol
 
 import polars as pl
 
+from pipelines.lake.schemas import empty
 from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS
 
 TAGS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -136,18 +137,7 @@ _EQUITY: Final = (
     "us-gaap:StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest",
     "us-gaap:StockholdersEquity",
 )
-_SCHEMA: Final = {
-    "ticker": pl.String,
-    "period_end": pl.Date,
-    "known_at": pl.Date,
-    "item": pl.String,
-    "value": pl.Float64,
-    "unit": pl.String,
-    "filing_id": pl.String,
-    "months": pl.Int64,
-    "stated_on": pl.Date,
-    "assumed": pl.Boolean,
-}
+_SCHEMA: Final = empty("fundamentals").drop("source").schema
 
 
 class Fact(Protocol):
