@@ -6,7 +6,6 @@ dividends, volume, halts, bad ticks and truth. Shape suffixes: T sessions, N fir
 
 from __future__ import annotations
 
-
 import numpy as np
 import polars as pl
 
@@ -57,7 +56,7 @@ class SimulatedSource:
         # The number and order of children are fixed; a new kind of draw must be added at the end.
         market_seed, quote_seed, tick_seed = np.random.SeedSequence(self.seed).spawn(3)
         market = simulate(self.config, market_seed)
-        quotes, quoted_TN = quote(self.config, market, quote_seed)
+        quotes, quoted_TN = quote(market, quote_seed)
         tick_rng = np.random.Generator(np.random.PCG64(tick_seed))
         truth_mu, truth_days = _truth_frames(market, self.config.delay)
         return SourceTables(
@@ -116,9 +115,7 @@ Quotes = dict[str, FloatArray]
 """Column of ``prices``, or ``shares`` -> values [T, N]; NaN where not listed."""
 
 
-def quote(
-    config: MarketConfig, market: SimulatedMarket, seed_sequence: np.random.SeedSequence
-) -> tuple[Quotes, BoolArray]:
+def quote(market: SimulatedMarket, seed_sequence: np.random.SeedSequence) -> tuple[Quotes, BoolArray]:
     """Quote a market; the second array is False where there is no row: not listed, or halted.
 
     The closes are such that ``close[t] * split[t] * (1 + dividend[t] / close[t]) / close[t-1] - 1`` is the
