@@ -245,8 +245,11 @@ def find_violations(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:
 
     Returns date, ticker, rule, evidence, known_on: one row per violated rule and row.
     """
+    # polars 2 panics when it formats columns of different chunks, hence rechunk
     return pl.concat(
-        rows.filter(broken).select(
+        rows.filter(broken)
+        .rechunk()
+        .select(
             "date",
             "ticker",
             pl.lit(rule).alias("rule"),
