@@ -381,6 +381,10 @@ def _panel(prices: Frame) -> Panel:
     else:
         rows = read_frame(prices, "prices").rename({"value": "close"})
         rows = rows.with_columns(pl.lit(None, pl.Float64).alias(n) for n in PRICE_COLUMNS if n not in rows)
+    wrong = rows.filter(pl.col("close") <= 0)
+    if wrong.height:
+        day, ticker, close = wrong.select("date", "ticker", "close").row(0)
+        raise DataError(f"The price of {ticker} on {day} is {close:g}; give one above 0, or null for none.")
     try:
         return build_panel(rows.select(PRICE_COLUMNS))
     except ValueError as error:

@@ -346,6 +346,9 @@ class Account:
         (`backtest.accounts.execution.Execution.carry`).
     cash : float
         Cash; negative if money is borrowed.
+    goal : float, optional
+        Sum of the long-only targets that the open orders lead to, 0 for targets with short positions. None: 1,
+        or 0 if a position or an order is short.
 
     Examples
     --------
@@ -356,6 +359,7 @@ class Account:
     value_N: FloatArray
     open_N: FloatArray
     cash: float
+    goal: float | None = None
 
     @property
     def nav(self) -> float:
@@ -364,7 +368,12 @@ class Account:
 
 
 def roll_forward(
-    account: Account, target_TN: FloatArray, market: BookMarket, costs: CostModel, execution: Execution
+    account: Account,
+    target_TN: FloatArray,
+    market: BookMarket,
+    costs: CostModel,
+    execution: Execution,
+    cut_T: FloatArray | None = None,
 ) -> Account:
     """Continue an account from the close of row 0 to the close of the last row.
 
@@ -382,6 +391,9 @@ def roll_forward(
         Values and states of the T sessions.
     costs, execution : CostModel, Execution
         Of the same sessions. Open orders are not filled in row 0.
+    cut_T : ndarray of shape (T,), optional
+        What the purchases of each row of targets were cut by (`backtest.books.funding.affordable`): a
+        long-only book may borrow what its target borrowed before, and is not cut again. None: nothing.
 
     Returns
     -------
@@ -412,7 +424,8 @@ def roll_forward(
     market = BookMarket(market.value_TN, frozen(state_TN))
     variant = Variant(Decisions.from_targets(target_TN), costs, 1, execution)
     variant.require(market)
-    inputs = kernel_inputs([variant], market)
+    plan, *rest = kernel_inputs([variant], market)
+    inputs = (plan if cut_T is None else plan._replace(cut_T=frozen(cut_T)), *rest)
     lanes = lanes_with_cash(*inputs)
     held_N = price_N > 0
     np.divide(account.value_N, price_N, out=lanes.units_NV[:, 0], where=held_N)
@@ -420,9 +433,10 @@ def roll_forward(
     if len(lanes.left_NV):
         np.divide(account.open_N, price_N, out=lanes.left_NV[:, 0], where=held_N)
         lanes.listed_N[:] |= account.open_N != 0
-        lanes.goal_1[0] = float((account.value_N + account.open_N).min() >= 0)  # long-only, without leverage
+    long_only = (account.value_N + account.open_N).min() >= 0
+    lanes.goal_1[0] = float(long_only) if account.goal is None else account.goal
     lanes.cash_V[0], lanes.nav_V[0] = account.cash, account.nav
     run_lanes(*inputs, lanes, empty_books(market.n_sessions, 1), False)
     value_N = market.value_TN[-1]
     open_N = lanes.left_NV[:, 0] * value_N if len(lanes.left_NV) else np.zeros_like(value_N)
-    return Account(lanes.units_NV[:, 0] * value_N, open_N, float(lanes.cash_V[0]))
+    return Account(lanes.units_NV[:, 0] * value_N, open_N, float(lanes.cash_V[0]), float(lanes.goal_1[0]))

@@ -36,7 +36,8 @@ COLUMNS = 10  # of the ledger: session, firm, position, trade, released, and fiv
 class Plan(NamedTuple):
     """Target weights: the fields of `backtest.accounts.variants.Decisions`, and the delay of trades.
 
-    ``carry``: what is not filled stays open in later sessions.
+    ``carry``: what is not filled stays open in later sessions. ``cut``: what the purchases of a decision were
+    cut by before, which its long-only sum still counts.
     """
 
     decided_T: BoolArray
@@ -45,6 +46,7 @@ class Plan(NamedTuple):
     weight_K: FloatArray
     delay: int
     carry: bool
+    cut_T: FloatArray
 
 
 class Tape(NamedTuple):
@@ -383,7 +385,7 @@ def _charge(t: int, rates: Rates, lanes: Lanes, books: Books) -> None:
 @compiled
 def _new_targets(decision: int, plan: Plan, lanes: Lanes) -> Firms:
     """Write the targets of a decision, and return the firms that are held or targeted, ascending."""
-    total, lowest = 0.0, 0.0
+    total, lowest = plan.cut_T[decision], 0.0
     for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):
         lanes.weight_N[plan.firm_K[k]] = plan.weight_K[k]
         lanes.listed_N[plan.firm_K[k]] = True

@@ -210,7 +210,8 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
     )
     decisions = first.decisions
     weights = (decisions.decided_T, decisions.start_T1, decisions.firm_K, decisions.weight_K)
-    return Plan(*weights, delay=first.delay, carry=first.execution.carries), tape, rates
+    uncut_T = frozen(np.zeros(len(decisions.decided_T)))
+    return Plan(*weights, delay=first.delay, carry=first.execution.carries, cut_T=uncut_T), tape, rates
 
 
 def lanes_with_cash(plan: Plan, tape: Tape, rates: Rates) -> Lanes:

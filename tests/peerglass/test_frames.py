@@ -99,6 +99,7 @@ def test_tomorrows_return_fails_the_audit_and_noise_does_not() -> None:
         (lambda s, p: peerglass.run_book(s, p, "best"), "'optimised', 'quantile_long_short'"),
         (lambda s, p: peerglass.run_book(s, p, k=3), "k is not a known name; choose among"),
         (lambda s, p: peerglass.run_book(s, p, quantiles=30), "lower its size"),
+        (lambda s, p: peerglass.run_book(s, p.with_columns(F00=-pl.col("F00"))), "price of F00 on .* is -"),
         (lambda s, p: peerglass.run_book(s, p, neutral=["sector"]), "run it by a config"),
         (lambda s, p: peerglass.audit_signal(s.with_columns(x=pl.lit("a")), p), "numbers"),
         (lambda s, p: peerglass.forecast_metrics(s, p, delay=-1), "delay is -1"),

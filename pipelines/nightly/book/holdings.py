@@ -85,6 +85,8 @@ class Holdings:
     missed
         Ticker -> order over NAV that was to be traded since the last night, and whose firm had no price then
         although it could be traded when it was ordered.
+    waiting
+        Session of the oldest decision whose order is not traded by tonight's close; None if all are.
     """
 
     nav: float
@@ -98,6 +100,7 @@ class Holdings:
     absent: Mapping[str, Absent] = field(default_factory=dict)
     events: tuple[str, ...] = ()
     missed: Mapping[str, float] = field(default_factory=dict)
+    waiting: dt.date | None = None
 
     @property
     def absent_weight(self) -> float:
@@ -135,6 +138,22 @@ def _cash(panel: Panel, nav: float = 1.0) -> Holdings:
     return Holdings(nav, zero_N, zero_N, nav, zero_N, zero_N, tonight_N, np.ones(panel.n_firms))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Target:
+    """Target weights of a recorded order, and what its purchases were cut by; both over NAV."""
+
+    weight_N: FloatArray
+    cut: float
+    known: bool
+
+    @property
+    def goal(self) -> float | None:
+        """Sum of a long-only target before the cut, 0 of others; None if its rows are not read any more."""
+        if not self.known:
+            return None
+        return float(self.weight_N.sum()) + self.cut if self.weight_N.min() >= 0 else 0.0
+
+
 class _Rolling:
     """The last recorded book, placed on the firms of tonight's panel."""
 
@@ -160,6 +179,8 @@ class _Rolling:
         self._events: list[str] = []
         self._absent: dict[str, Absent] = {}
         self._missed: dict[str, float] = {}
+        self._waiting: dt.date | None = None
+        self._traded: dt.date | None = None  # the newest decision that the last night had traded
         self._value_N, self._open_N = np.zeros(panel.n_firms), np.zeros(panel.n_firms)
         self._since_N = np.full(panel.n_firms, self._day_T[self._start])
         self._paid = 0.0  # for absent firms that were delisted
@@ -176,8 +197,9 @@ class _Rolling:
         held = self._recorded.holdings["weight"].sum()
         absent = sum(one.weight for one in self._absent.values())
         cash = self._nav * (1.0 - float(held)) + self._paid
-        start = Account(self._value_N, self._open_N, cash + self._nav * absent)
-        orders = dict(self._orders())
+        orders = {at: self._target(night) for at, night in self._orders()}
+        goal = None if self._traded is None else self._target(self._traded).goal
+        start = Account(self._value_N, self._open_N, cash + self._nav * absent, goal)
         now = self._continued(start, self._start, tonight, orders)
         then = self._continued(now, tonight, max([tonight + delay - 1, *orders]), orders)
         nav, later = now.nav, then.nav
@@ -204,6 +226,7 @@ class _Rolling:
             },
             events=tuple(self._events),
             missed=self._missed,
+            waiting=self._waiting,
         )
 
     def _place(self, row: Mapping[str, Any]) -> None:
@@ -251,13 +274,15 @@ class _Rolling:
         weight = firm.weight + (0.0 if before is None else before.weight)
         self._absent[ticker] = Absent(weight, firm.since, firm.growth)
 
-    def _orders(self) -> Iterator[tuple[int, FloatArray]]:
-        """Session -> target weights of the recorded orders that the last night left to be traded.
+    def _orders(self) -> Iterator[tuple[int, dt.date]]:
+        """Session in which each order is traded that the last night left to be traded, and its night.
 
         A delay counts the sessions that the nights had, also those that the source has withdrawn since. A
         later decision replaces the orders that it overtakes. An order for a session of which the data have
-        no price at all is traded in the next one: it was sent, and would be lost.
+        no price at all, or one that was delivered too late for its night, is traded in the next one: it was
+        sent, and would be lost.
         """
+        untraded = self._account["waiting"]
         played = self._recorded.accounts["session"].to_numpy().astype("datetime64[D]")
         withdrawn = np.setdiff1d(played, self._day_T)
         sessions: DateArray = np.union1d(self._day_T, withdrawn)
@@ -269,15 +294,20 @@ class _Rolling:
             place += int(np.argmax([*open_[place:], True]))
             at = len(self._day_T) + place - len(sessions)
             if place < len(sessions):
-                if sessions[place] <= np.datetime64(self._last):
-                    return
                 at = int(np.searchsorted(self._day_T, sessions[place]))
+                if sessions[place] <= np.datetime64(self._last):
+                    if untraded is None or night["session"] < untraded:
+                        self._traded = night["session"]
+                        return
+                    at = self._start + 1
             if at >= overtaken:
                 continue
             overtaken = at
             if at < len(self._day_T):
                 self._miss(at, night["session"])
-            yield at, self._target(night["session"])
+            else:
+                self._waiting = night["session"]
+            yield at, night["session"]
 
     def _miss(self, at: int, session: dt.date) -> None:
         """Note the orders of a night that could be traded then, and for which session ``at`` has no price."""
@@ -292,28 +322,33 @@ class _Rolling:
             if trade and silent:
                 self._missed[name] = trade
 
-    def _target(self, session: dt.date) -> FloatArray:
-        """Target of a recorded order; firms that are absent since then cannot be sold for it."""
-        rows = self._recorded.of(session)
-        known = set(rows.filter(pl.col("bound") == NOT_IN_THE_DATA)["ticker"])
-        absent = sum(one.weight for ticker, one in self._absent.items() if ticker not in known)
-        return funded(place(rows, "weight", self._panel, self._recorded.renames), absent)
+    def _target(self, session: dt.date) -> _Target:
+        """Target of a recorded order; firms that are absent since then cannot be sold for it.
 
-    def _continued(
-        self, account: Account, first: int, last: int, orders: Mapping[int, FloatArray]
-    ) -> Account:
+        What its purchases were cut by is the part of the blocked sales that no blocked purchase needs.
+        """
+        rows, panel, renames = self._recorded.of(session), self._panel, self._recorded.renames
+        gone = pl.col("bound").eq_missing(NOT_IN_THE_DATA)
+        absent_then = set(rows.filter(gone)["ticker"])
+        absent = sum(one.weight for ticker, one in self._absent.items() if ticker not in absent_then)
+        weight_N = funded(place(rows, "weight", panel, renames), absent)
+        blocked_N = place(rows.filter(~pl.col("tradable") & ~gone), "trade", panel, renames)
+        return _Target(weight_N, max(-float(blocked_N.sum()), 0.0), known=not rows.is_empty())
+
+    def _continued(self, account: Account, first: int, last: int, orders: Mapping[int, _Target]) -> Account:
         """Continue an account; sessions after tonight have tonight's prices."""
         if first == last:
             return account
         rows = np.minimum(np.arange(first, last + 1), self._panel.n_sessions - 1)
-        target_TN = np.full((len(rows), self._panel.n_firms), np.nan)
-        for at, target_N in orders.items():
+        target_TN, cut_T = np.full((len(rows), self._panel.n_firms), np.nan), np.zeros(len(rows))
+        for at, target in orders.items():
             if first < at <= last:
-                target_TN[at - first - 1] = target_N
+                target_TN[at - first - 1], cut_T[at - first - 1] = target.weight_N, target.cut
         market = BookMarket(self._market.value_TN[rows], self._market.state_TN[rows])
         terms, span = self._terms(), slice(first, last + 1)
         costs = book_costs(terms, self._panel, span)
-        return roll_forward(account, target_TN, market, costs, book_execution(terms, self._panel, span, 1))
+        execution = book_execution(terms, self._panel, span, 1)
+        return roll_forward(account, target_TN, market, costs, execution, cut_T)
 
     def _terms(self) -> BacktestConfig:
         """Costs and execution that the last order is traded under, as they were recorded with it."""
@@ -389,8 +424,7 @@ class Recorded:
     holdings
         Rows of the table ``holdings`` of the last night.
     books
-        Rows of the table ``books`` of the last decision that was made, and of every decision whose order may
-        still be traded.
+        Rows of the table ``books`` of every decision whose order may still be traded, and of the one before.
     renames
         Rows of the table ``renames`` that are known tonight.
     followed
@@ -460,7 +494,7 @@ def read_recorded(
     if accounts.is_empty() or accounts["session"][-1] != last:
         raise _incomplete(lake, "accounts", last)
     waiting = accounts.tail(int(accounts["delay"].max()))  # type: ignore[arg-type]  # a number
-    made = accounts.filter(pl.col("decision") == "made").tail(1)
+    made = accounts.filter(pl.col("decision") == "made").tail(waiting.height + 1)
     needed = pl.concat([waiting, made]).unique("session")
     found = {
         "books": ("orders", _of_config(lake, "books", config_name, needed["session"]), needed),
@@ -468,7 +502,7 @@ def read_recorded(
     }
     for table, (count, rows, nights_of) in found.items():
         stored = dict(rows.group_by("session").len().iter_rows())
-        for night, expected in nights_of.select("session", count).sort("session").iter_rows():
+        for night, expected in nights_of.select("session", count).sort("session", descending=True).iter_rows():
             if stored.get(night, 0) != expected:
                 raise _incomplete(lake, table, night)
     followed = _followed(lake, nights.filter(pl.col("session") == last))

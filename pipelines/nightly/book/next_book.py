@@ -314,6 +314,7 @@ def _account(  # noqa: PLR0917  # what a night decided and holds
         "decision": decided.state,
         "orders": counts[0],
         "positions": counts[1],
+        "waiting": before.waiting,
         "created_at": dt.datetime.now(dt.UTC),
     }
     return Accounts.validate(pl.DataFrame([row], schema=Accounts.create_empty().schema))

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from backtest.accounts.accounting import account_book, run_book
+from backtest.accounts.accounting import Account, account_book, roll_forward, run_book
+from backtest.accounts.execution import Execution, ParticipationCap
 from backtest.accounts.market import BookMarket, prepare_market
 from backtest.accounts.positions import run_lanes
 from backtest.accounts.result import SCHEMA, BookResult
@@ -71,6 +72,34 @@ def test_three_days_two_firms_by_hand() -> None:
         orient="row",
     )
     assert_frame_equal(book.ledger, expected, abs_tol=1e-15, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("goals", [(1.0, 1.0), (1.5, 1.4), (0.0, 0.0)])
+def test_an_account_that_is_rolled_forward_is_that_of_one_run(goals: tuple[float, float]) -> None:
+    """Capped orders of long-only books, with and without leverage, go on while a firm is halted; so do shorts."""
+    T, cut, rng = 12, 5, np.random.default_rng(0)
+    index_TN = np.exp(np.cumsum(rng.normal(0.0, 0.02, (T, 4)), axis=0))
+    traded_TN = np.ones((T, 4), dtype=np.bool_)
+    traded_TN[3:9, 0] = False
+    target_TN = np.full((T, 4), np.nan)
+    for at, goal, share in ((0, goals[0], [0.5, 0.3, 0.2, 0.0]), (3, goals[1], [0.0, 0.1, 0.4, 0.5])):
+        target_TN[at] = np.asarray(share) * goal if goal else np.asarray(share) - 0.25
+    cap = ParticipationCap(0.1, 1.0, np.ones((T, 4)))
+    market = prepare_market(index_TN, traded_TN)
+
+    def rolled(account: Account, first: int, last: int) -> Account:
+        rows = slice(first, last + 1)
+        part = BookMarket(market.value_TN[rows], market.state_TN[rows])
+        execution = Execution(cap=dataclasses.replace(cap, dollar_volume_TN=cap.dollar_volume_TN[rows]))
+        return roll_forward(account, target_TN[rows], part, CostModel.flat(5.0), execution)
+
+    cash = Account(np.zeros(4), np.zeros(4), 1.0)
+    whole, half = rolled(cash, 0, T - 1), rolled(cash, 0, cut)
+    parts = rolled(half, cut, T - 1)
+    np.testing.assert_allclose(parts.value_N, whole.value_N, rtol=1e-12)
+    np.testing.assert_allclose(parts.open_N, whole.open_N, atol=1e-12)
+    assert parts.nav == pytest.approx(whole.nav, rel=1e-12)
+    assert np.abs(half.open_N).max() > 0.1, "orders were open at the cut"
 
 
 def random_market(rng: np.random.Generator, T: int, N: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -263,6 +263,34 @@ def test_an_order_for_a_session_that_the_source_lacks_is_traded_in_the_next_one(
     assert weights(market, tonight(market, recorded(accounts=later, books=books))) == {}, "it is traded once"
 
 
+def test_an_order_is_not_lost_when_a_session_is_delivered_after_its_night() -> None:
+    """Ordered in session 8 at a delay of 2; the night of 10 did not have session 9 yet."""
+    closes: dict[str, list[float | None]] = {"A": [100.0] * 11, "B": [10.0] * 11}
+    without_9 = {one: [None if t == 9 else price for t, price in enumerate(c)] for one, c in closes.items()}
+    books = rows("books", {"session": DAYS[8], "ticker": "B", "weight": 1.0})
+    ordered = account(8, delay=2, decision="made", waiting=DAYS[8])
+    then = tonight(panel(without_9), recorded(accounts=[ordered], books=books), delay=2)
+    assert (weights(panel(without_9), then), then.waiting) == ({}, DAYS[8])
+    market = panel({one: [*path, path[0]] for one, path in closes.items()})
+    accounts = [ordered, account(10, delay=2, waiting=then.waiting)]
+    now = tonight(market, recorded(accounts=accounts, books=books), delay=2)
+    assert (weights(market, now), now.waiting) == ({"B": 1.0}, None)
+    after = [*accounts, account(11, delay=2, waiting=now.waiting)]
+    longer = panel({one: [*path, path[0], path[0]] for one, path in closes.items()})
+    assert weights(longer, tonight(longer, recorded(accounts=after, books=books), delay=2)) == {}, "only once"
+
+
+def test_a_levered_book_is_cut_once_while_a_firm_is_suspended() -> None:
+    """150% of NAV: A cannot be sold, so B is bought for 100% instead of 150%; nothing is left to cut."""
+    halted = [*[100.0] * 11, None]
+    market = panel({"A": halted, "B": [10.0] * 12})
+    order = {"session": DAYS[10], "previous": 0.5, "weight": 0.0, "trade": -0.5, "tradable": False}
+    bought = {"session": DAYS[10], "previous": 0.0, "weight": 1.0, "trade": 1.0, "tradable": True}
+    books = rows("books", order | {"ticker": "A"}, bought | {"ticker": "B"})
+    held = tonight(market, recorded(position("A", 0.5), accounts=[account(decision="made")], books=books))
+    assert weights(market, held) == {"A": pytest.approx(0.5), "B": pytest.approx(1.0)}
+
+
 def test_an_order_that_finds_no_price_is_named() -> None:
     market = panel({"A": [*[100.0] * 11, None, 100.0], "B": [10.0] * 13})
     order = {"session": DAYS[10], "weight": 0.5, "trade": 0.5, "tradable": True}
