@@ -41,13 +41,7 @@ def features(
 
 
 def select(family: str | None = None, needs: str | None = None) -> list[Feature]:
-    """List channels and characteristics, optionally of one family and of those that use one kind of data.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such family or kind of data.
-    """
+    """List channels and characteristics, optionally of one family and of those that use one kind of data."""
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
 

@@ -77,13 +77,7 @@ class Alert:
 
 
 def alert_of(result: NightResult, *, failed_before: bool = False) -> Alert | None:
-    """Return the alert of a night; None if there is nothing new.
-
-    Parameters
-    ----------
-    failed_before
-        Whether an earlier attempt at this session failed and was reported.
-    """
+    """Return the alert of a night; None if there is nothing new."""
     name = f"{result.config} {result.session}"
     serious = tuple(finding for finding in result.findings if finding.level != "ok")
     if result.state == "failed":
@@ -122,11 +116,6 @@ def notify(url: str, alert: Alert, timeout: float) -> None:
     """Send an alert to an Apprise URL.
 
     Apprise's own messages are dropped, because they may hold parts of the URL.
-
-    Raises
-    ------
-    ChannelError
-        If Apprise is not installed, does not know the URL, or the service does not take the message in time.
     """
     try:
         import apprise
@@ -170,11 +159,6 @@ def run_command(command: Sequence[str], document: Mapping[str, Any], timeout: fl
 
     Its output goes to standard error of this process. A command that takes too long is killed with the
     processes that it started.
-
-    Raises
-    ------
-    ChannelError
-        If the command cannot be started, or takes longer than ``timeout`` seconds.
     """
     try:
         process = subprocess.Popen(  # noqa: S603 (the user's own command, without a shell)
@@ -196,14 +180,7 @@ Delivery = Callable[[], int]
 
 
 def send_alerts(config: Config, result: NightResult) -> list[Finding]:
-    """Send the alert of a night to every channel that has not had it yet.
-
-    Returns
-    -------
-    list of Finding
-        One finding of the check ``alerts`` per channel: delivered, or why not. Empty if there is nothing to
-        tell.
-    """
+    """Send the alert of a night to every channel that has not had it yet."""
     path = result.folder / _RECORD
     sent = _read(path)
     alert = alert_of(result, failed_before=_failed_before(sent))
@@ -296,13 +273,7 @@ class Metric:
 
 
 def write_metrics(config: Config, result: NightResult) -> list[Finding]:
-    """Write the metrics of a night to ``nightly.alerts.metrics``; nothing if the config names no file.
-
-    Returns
-    -------
-    list of Finding
-        One warning of the check ``metrics`` if the file cannot be written, which never ends a night.
-    """
+    """Write the metrics of a night to ``nightly.alerts.metrics``; nothing if the config names no file."""
     if config.nightly.alerts.metrics is None:
         return []
     path = Path(config.nightly.alerts.metrics)

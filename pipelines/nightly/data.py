@@ -83,22 +83,7 @@ def night_data(
     progress: Progress,
     versions: Mapping[str, int] | None = None,
 ) -> NightData:
-    """Read what is known at the close of a session.
-
-    Parameters
-    ----------
-    session
-        The session; None for the newest one in the prices.
-    versions
-        Versions of the input tables; None for the newest.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If the market cannot be built (`pipelines.dataset.market.build_market`).
-    DataError
-        If nothing has been ingested, or there is no price on the session.
-    """
+    """Read what is known at the close of a session."""
     versions = input_versions(lake) if versions is None else versions
     if session is None:
         session = newest_session(lake, versions)
@@ -126,15 +111,7 @@ def newest_session(lake: Lake, versions: Mapping[str, int] | None = None) -> dt.
 def signal_history(
     config: Config, data: NightData, champion: ModelVersion, challenger: ModelVersion | None
 ) -> pl.DataFrame:
-    """Read the signals that the nights up to this one made for use: the first revision of each.
-
-    Returns
-    -------
-    polars.DataFrame
-        session, role, version, ticker, signal, seed_dispersion, in_universe. Rows with the role ``champion``
-        are those of the version that was champion on the session's night; with ``challenger``, those of
-        today's challenger on every session that it scored. Tickers are the newest ones.
-    """
+    """Read the signals that the nights up to this one made for use: the first revision of each."""
     first = read_signals(data.lake, config.name, through=data.session)
     nights = read_nights(data.lake, config.name).filter(pl.col("session") < data.session)
     parts = [_sessions_of(nights.select("session", "version"), data, champion, CHAMPION)]
@@ -155,21 +132,7 @@ def _sessions_of(before: pl.DataFrame, data: NightData, version: ModelVersion, r
 def champion_signals(
     signals: pl.DataFrame, nights: pl.DataFrame, session: dt.date, champion: ModelVersion
 ) -> pl.DataFrame:
-    """Keep the signals of the champion of each night.
-
-    Parameters
-    ----------
-    signals
-        First revisions of the table ``signals`` of one config, of all model versions.
-    nights
-        Rows of the table ``nights`` of the same config. A night that failed made no book, so its signals are
-        left out.
-
-    Returns
-    -------
-    polars.DataFrame
-        session, ticker, version, signal; one row per session and ticker up to tonight.
-    """
+    """Keep the signals of the champion of each night."""
     traded = nights.filter((pl.col("session") < session) & (pl.col("state") != "failed")).select(
         "session", "version"
     )

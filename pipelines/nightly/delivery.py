@@ -100,26 +100,7 @@ def deliver(
     *,
     wait: bool,
 ) -> Delivery:
-    """Ingest what is new at the source, and wait for what is late.
-
-    Parameters
-    ----------
-    config
-        Names the source; ``nightly.checks.retry_minutes`` limits the waiting.
-    day
-        The session that was asked for: the source delivers nothing after it, except for dates that the lake
-        holds already. None for everything that there is.
-    wait
-        Whether to wait for another process that writes to the lake.
-
-    Raises
-    ------
-    DataError
-        If the source is still gone, throttled or late after the waiting, a complete delivery ends before the
-        last night, or all rows of a session were rejected; the message says what is missing.
-    ConfigError
-        If the day is not a session of the exchange, or the source's settings are invalid.
-    """
+    """Ingest what is new at the source, and wait for what is late."""
     if is_unchanged(config, lake, day, clock):
         return Delivery(None)
     _refuse_closed_day(config, lake, day)
@@ -185,13 +166,7 @@ def _last_night(config: Config, lake: Lake) -> dt.date | None:
 def _late(
     config: Config, lake: Lake, day: dt.date | None, newest: dt.date | None, clock: Clock
 ) -> str | None:
-    """Say which session is missing from the prices, whose newest session is given; None if none is.
-
-    A live source must have the newest session that its exchange has finished, and any source the one that was
-    asked for. Files with a calendar must have the newest session as well, once a night was played. Only an
-    archive, whose sessions lie `_LIVE_DAYS` back and more, is played as far as it goes, and weekly or monthly
-    prices are never late.
-    """
+    """Say which session is missing from the prices, whose newest session is given; None if none is."""
     end = "it delivered no prices" if newest is None else f"its prices end on {newest}"
     expected = day or expected_session(config, lake, clock.now())
     if expected is not None:
@@ -213,17 +188,7 @@ def _late(
 
 @dataclass
 class _Watched:
-    """A source that always delivers its whole scope, and must not end before the last night.
-
-    Attributes
-    ----------
-    source, last
-        The source, and the session of the last night; None if there is none.
-    stored, most
-        Price rows of the last night, and the share of them that may be missing.
-    rows
-        Columns date and ``rows``: how many rows of each date were delivered.
-    """
+    """A source that always delivers its whole scope, and must not end before the last night."""
 
     source: Source
     last: dt.date | None
@@ -239,13 +204,7 @@ class _Watched:
         return self.source.name
 
     def fetch(self) -> SourceTables:
-        """Deliver the tables.
-
-        Raises
-        ------
-        DataError
-            If they end before the last night or lack too many of its rows, besides the source's own errors.
-        """
+        """Deliver the tables."""
         delivered = self.source.fetch()
         dates = delivered.tables["prices"].select("date").drop_nulls()
         self.rows = dates.group_by("date").agg(pl.len().alias("rows")).sort("date")
@@ -278,11 +237,7 @@ def _watched(config: Config, lake: Lake, source: Source | LiveSource) -> LiveSou
 def _refuse_rejected_sessions(
     config: Config, lake: Lake, source: _Watched, sessions: Sequence[dt.date]
 ) -> None:
-    """Refuse a delivery of which every row of a new session was rejected.
-
-    A few rows (`pipelines.ingest.rules.SPARSE`) make no session, and neither does a day on which the
-    exchange is closed.
-    """
+    """Refuse a delivery of which every row of a new session was rejected."""
     calendar, overrides = calendar_of(config, lake, sessions), config.quality.calendar_overrides
     usual = source.rows["rows"].tail(SPARSE_DATES).median()  # markets grow
     new = source.rows.tail(1) if source.last is None else source.rows.filter(pl.col("date") > source.last)
@@ -298,11 +253,7 @@ def _refuse_rejected_sessions(
 
 
 class _Waiting:
-    """Waits before the source is asked again, and ends with its error when the time is over.
-
-    Waiting does not bring what is not of these days: a session far in the past or in the future, or the next
-    one of files that are an archive. ``newest`` is the newest session before the delivery.
-    """
+    """Waits before the source is asked again, and ends with its error when the time is over."""
 
     def __init__(
         self, config: Config, progress: Progress, clock: Clock, day: dt.date | None, newest: dt.date | None
@@ -469,11 +420,6 @@ def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> Fo
 
     A source that delivers its whole scope is read, and its rows are checked as an ingest checks them. A live
     source is not asked: it is assumed to have the newest session that its exchange has finished.
-
-    Raises
-    ------
-    DataError, ConfigError
-        As `deliver`, without its waiting.
     """
     stored = sessions_of(lake)
     if is_unchanged(config, lake, day, clock):

@@ -69,11 +69,6 @@ def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVe
     The last point asks for evidence that the challenger is worse. It does not ask for evidence that it is
     better: a new version of the same model is hardly ever better by a measurable amount, and is trained on
     newer data. Without a champion, only the first point applies.
-
-    Parameters
-    ----------
-    market
-        Prices and labels that are known now. A `pipelines.dataset.build.Dataset` is a market.
     """
     reasons: list[str] = []
     evidence: dict[str, Any] = {"version": str(version)}
@@ -176,13 +171,6 @@ def night_signals(
     Only first revisions count, which were decided at the night; a later one saw corrected data. Sessions
     before the one that a version was trained through are left out: its training may have seen their labels,
     and its signals for them exist only because missed nights were made up for.
-
-    Parameters
-    ----------
-    market
-        The market whose sessions and firms the arrays have.
-    trained
-        Version -> session that it was trained through.
     """
     arrays = {}
     renames = known_renames(lake, market.panel.dates_T[-1].astype("datetime64[D]").item())
@@ -196,19 +184,7 @@ def night_signals(
 def shadow_ics(
     lake: Lake, config: Config, market: Market, trained: Mapping[ModelVersion, dt.date]
 ) -> pl.DataFrame:
-    """Compute the daily rank ICs of versions on the sessions that all of them forecast unseen.
-
-    Parameters
-    ----------
-    lake, config, market, trained
-        As in `night_signals`. Labels of the trained delay that are not known yet are NaN in the market.
-
-    Returns
-    -------
-    polars.DataFrame
-        session, firms (with a known label and a signal of every version), and one column of rank ICs per
-        version, named by it. Sessions are ascending. All versions are measured on the same firms.
-    """
+    """Compute the daily rank ICs of versions on the sessions that all of them forecast unseen."""
     signals = night_signals(lake, config, market, trained)
     label_TN = market.labels[config.label.delay]
     known_TN = np.isfinite(label_TN)

@@ -65,23 +65,7 @@ class LoadedVersion:
     fitted: dict[int, tuple[Fitted, FoldInputs]]
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Forecast every session of a frame that has a whole window.
-
-        Parameters
-        ----------
-        model_input
-            The frame that the module describes; rows in any order.
-
-        Returns
-        -------
-        pandas.DataFrame
-            date, ticker, signal; sorted by date and ticker.
-
-        Raises
-        ------
-        ValueError
-            If a column is missing, a row is there twice, or no session has a whole window.
-        """
+        """Forecast every session of a frame that has a whole window."""
         del params
         features = (*self.channels, *self.characteristics)
         missing = [name for name in (*KEYS, *features) if name not in model_input.columns]

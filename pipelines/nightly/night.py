@@ -60,33 +60,7 @@ def play_nights(
     wait: bool = False,
     clock: Clock = SYSTEM,
 ) -> None:
-    """Ingest what is new, and play every session after the last finished night.
-
-    Parameters
-    ----------
-    day
-        The session to decide at; None for the newest one, or the next one of a simulated market that grows.
-    dry_run
-        Whether to print what would be done, and write nothing.
-    accept_changes
-        Whether to go on although settings that decide the orders have changed since the last night.
-    wait
-        Whether to wait for another process that plays the nights of this config or writes to its lake.
-
-    Raises
-    ------
-    ConfigError
-        If a setting is wrong, the day is not a session or lies before the last night, or the config has
-        changed and nobody has accepted it.
-    DataError
-        If the source is gone or late, the tables of the nights disagree, a check of the data failed, or
-        another process holds a lock.
-    TrackingError
-        If all nights are done but the tracking store could not be reached; their records wait in the spool.
-    PeerglassError
-        Any other error that ended a night. The night is in the table ``nights`` as failed, and the next call
-        plays it again.
-    """
+    """Ingest what is new, and play every session after the last finished night."""
     progress = Progress()
     lake = open_lake(config, progress.note)
     day = next_night(config, lake, day)
@@ -146,13 +120,7 @@ def _deliver(
 
 
 def _play_all(desk: Desk, plan: Plan, ingest: float, accepted: Sequence[Finding]) -> list[Told]:
-    """Play the nights in order.
-
-    ``ingest``, the seconds of the delivery, and the changes that were ``accepted`` belong to the first one.
-
-    A night whose data failed a check does not stop the next one: its session is in the past by then, and
-    tonight's book cannot wait for it.
-    """
+    """Play the nights in order."""
     told = []
     for session in plan.sessions:
         try:
@@ -199,11 +167,6 @@ def describe_plan(
 
     Source files and the simulated market are read to learn which sessions they have. A live source is not
     asked: its sessions are those that its exchange has finished.
-
-    Raises
-    ------
-    ConfigError, DataError
-        The error with which the real call would end before it decides anything.
     """
     require_agreement(config, lake)
     changes = changes_since(config, lake)
@@ -271,10 +234,7 @@ def _describe_book(
 def _trainings(
     config: Config, lake: Lake, sessions: Sequence[dt.date], pending: Sequence[dt.date]
 ) -> Iterator[tuple[dt.date, Retraining]]:
-    """Yield the nights that train a version, as each of them will decide it.
-
-    An interrupted night has decided it already. Warnings of the nights to come are not known.
-    """
+    """Yield the nights that train a version, as each of them will decide it."""
     aliases, nights = alias_history(lake, config.name), read_nights(lake, config.name)
     for session in pending:
         journal = read_journal(night_folder(config, session))
@@ -297,21 +257,6 @@ def keep_house(config: Config, lake: Lake, night_number: int) -> list[str]:
     A vacuum keeps the versions that runs have read and those that the signals of any night were computed
     from. What cannot be done tonight is done when it is due again: a night does not fail because another
     process holds the lake, or because the tracking store, which knows the versions of runs, cannot be asked.
-
-    Parameters
-    ----------
-    config
-        Gives the schedule (``nightly.housekeeping``) and names the tracking store.
-
-    Returns
-    -------
-    list of str
-        What was done or had to be left out, one sentence each.
-
-    Raises
-    ------
-    DataError
-        If the disk is full.
     """
     schedule = config.nightly.housekeeping
     said: list[str] = []

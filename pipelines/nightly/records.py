@@ -33,11 +33,6 @@ def require_agreement(config: Config, lake: Lake) -> None:
     and its versions are in ``promotions``. The last one has an account, and its positions in ``holdings``.
     Every session of ``books``, and every night that changed an alias, is in ``nights``, except for one night
     that was interrupted.
-
-    Raises
-    ------
-    DataError
-        If they disagree. The message says which table lacks what, and the cure.
     """
     problems = list(_problems(config, lake))
     if problems:
@@ -100,12 +95,7 @@ def _orders(lake: Lake, config_name: str) -> pl.DataFrame:
 def _unrecorded(
     config: Config, lake: Lake, nights: pl.DataFrame, signals: pl.DataFrame, traces: Collection[dt.date]
 ) -> set[dt.date]:
-    """Return the sessions that were played but are not in ``nights``; none for one interrupted night.
-
-    A journal knows whether the night's row was written. That decides about a single night, if there is none
-    before it, and finds nights that only signals are left of. An interrupted night whose session the prices
-    do not have any more is never played again, so its traces do not count.
-    """
+    """Return the sessions that were played but are not in ``nights``; none for one interrupted night."""
     known = set(nights["session"])
     last = max(nights.filter(pl.col("state").is_in(FINISHED))["session"], default=None)
     scored = set(signals.select("session", "version").iter_rows())

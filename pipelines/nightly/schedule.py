@@ -84,11 +84,6 @@ def following_session(config: Config, lake: Lake, sessions: Sequence[dt.date]) -
     It is the next one of the exchange calendar with ``quality.calendar_overrides``. Without a calendar, or
     after its end, it is the next day of the market's week (`learned_week`) that is not a closure, or an
     additional session before that.
-
-    Parameters
-    ----------
-    sessions
-        The sessions of the data up to tonight, ascending, at least one.
     """
     tonight, overrides = sessions[-1], config.quality.calendar_overrides
     calendar = calendar_of(config, lake, sessions)
@@ -106,21 +101,6 @@ def learned_week(sessions: Sequence[dt.date]) -> frozenset[int]:
 
     A weekday counts if at least a quarter of these weeks, or of those that the data hold, have a session on
     it. So a holiday does not remove a weekday, and a single make-up session on a Saturday does not add one.
-
-    Parameters
-    ----------
-    sessions
-        Sessions of the data, ascending.
-
-    Returns
-    -------
-    frozenset of int
-        Monday to Friday if the data hold less than two weeks; empty if no weekday has enough sessions, as in
-        data with one session a month.
-
-    >>> friday = dt.date(2024, 3, 1)
-    >>> sorted(learned_week([friday + dt.timedelta(days=n) for n in range(30)]))  # crypto
-    [0, 1, 2, 3, 4, 5, 6]
     """
     last = sessions[-1]
     weeks = min(_LEARNT_WEEKS, ((last - sessions[0]).days + 1) // 7)
@@ -243,11 +223,6 @@ def decision_due(book: Book, dates_T: DateArray, following: dt.date, accounts: p
     the night that decided for it or kept the book. After one that refused, for lack of signals, the next
     night decides. A period is served by a night that decided in it, because an unexpected session after
     its end does not make a second decision.
-
-    Parameters
-    ----------
-    accounts
-        Rows of the table ``accounts`` of the earlier nights, the newest last.
     """
     from backtest.books.decisions import book_schedule
     from backtest.books.schedules import periods  # here, because a night that is done needs neither
@@ -331,18 +306,6 @@ def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> Plan:
 
     A config without a finished night begins with the newest session, or with the one asked for, or before it
     with a night that has recorded a version or a book and was interrupted.
-
-    Parameters
-    ----------
-    day
-        The session that was asked for (``--date``); None for the newest.
-
-    Raises
-    ------
-    ConfigError
-        If the day is not a session, or lies before the last finished night without having been played.
-    DataError
-        If there are no prices, none of that day yet, or none of the last night any more.
     """
     finished = finished_nights(read_nights(lake, config_name))
     return choose_nights(sessions_of(lake), finished, day, first_begun(lake, config_name))
@@ -368,22 +331,7 @@ def choose_nights(
     day: dt.date | None,
     begun: dt.date | None = None,
 ) -> Plan:
-    """Return the nights to be played.
-
-    Parameters
-    ----------
-    sessions, finished
-        Sessions of the data and finished nights, ascending.
-    day
-        The session that was asked for; None for the newest.
-    begun
-        Where a config without a finished night begins; None for the session that was asked for.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As `plan_nights`.
-    """
+    """Return the nights to be played."""
     if not sessions:
         raise DataError("The lake holds no prices, so there is no session to decide at; check the source.")
     newest = sessions[-1] if day is None else day
@@ -414,15 +362,7 @@ def older_than_the_nights(newest: dt.date, last: dt.date) -> str:
 
 
 def require_session(sessions: Sequence[dt.date], day: dt.date) -> None:
-    """Require prices on a day, if the data reach it.
-
-    Raises
-    ------
-    ConfigError
-        If the data have sessions before and after the day but not on it.
-    DataError
-        If they end before it.
-    """
+    """Require prices on a day, if the data reach it."""
     if day in sessions:
         return
     if not sessions or day > sessions[-1]:

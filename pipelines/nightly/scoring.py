@@ -33,30 +33,7 @@ from pipelines.train.task import Arrays, to_tensors
 
 
 def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0) -> pl.DataFrame:
-    """Forecast the session of a night with a stored model version.
-
-    Parameters
-    ----------
-    version
-        The model version; its run is looked for in the config's output folder.
-    fold
-        Fold of the run whose checkpoints are used; live runs have only fold 0.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row per firm with a price on the session, sorted by ticker: config, session, ticker, version,
-        signal (mean over seeds of the forecasts standardised within the session; null outside the universe
-        of the config or outside that of the version's training, whose firms are forecast together),
-        rank (of the signal in the universe, from 0 for the lowest to 1; ties get their average),
-        seed_dispersion (standard deviation of the standardised forecasts over seeds; null for one seed),
-        in_universe, data_versions.
-
-    Raises
-    ------
-    DataError
-        If the run or a checkpoint is missing or damaged, or the data lack a feature that the model needs.
-    """
+    """Forecast the session of a night with a stored model version."""
     run = open_run(str(folder_of(version, Path(config.output))))
     features = scoring_features(run, data)
     forecasts = session_forecasts(run, version.model, fold, features)
@@ -91,11 +68,6 @@ def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0)
 
 def session_forecasts(run: Run, model: str, fold: int, features: SessionFeatures) -> dict[int, FloatArray]:
     """Forecast one session with every seed of a run: seed -> array of shape (1, N), NaN outside the universe.
-
-    Raises
-    ------
-    DataError
-        If a checkpoint is missing or damaged.
     """
     arrays = session_arrays(features, run.config.features.window)
     last = np.array([len(features.universe_WN) - 1], dtype=np.int64)
@@ -152,13 +124,7 @@ def scoring_market(run: Run, data: NightData) -> Market:
 
 
 def scoring_features(run: Run, data: NightData) -> SessionFeatures:
-    """Compute the inputs of a run's models at the session of a night, once per run.
-
-    Raises
-    ------
-    DataError
-        If the data lack a feature that the run was trained on.
-    """
+    """Compute the inputs of a run's models at the session of a night, once per run."""
 
     def compute() -> SessionFeatures:
         return session_features(scoring_market(run, data), data.tables, run.config, features_of(run))
@@ -200,30 +166,6 @@ def attribute(
     s of the seed's forecasts over the firms. The Shapley values of f (`models.explain.groups`) are divided by
     s, with m and s of the complete model, and averaged over seeds. So a firm's values add up from its signal
     without any player to its signal.
-
-    Parameters
-    ----------
-    version
-        The model version; its run is looked for in the config's output folder.
-    tickers
-        Firms to explain; those without a signal are left out. All firms of the session are played in any
-        case, because they are peers of each other, so a firm more costs nothing.
-    fold
-        Fold of the run whose checkpoints are used; live runs have only fold 0.
-
-    Returns
-    -------
-    polars.DataFrame
-        Per firm and player, in the order of the players: version, ticker, kind (``days``, ``family`` or
-        ``peers``), player, value and its Monte Carlo standard error, base (the signal without any player)
-        and signal. A baseline has families only. Empty if no firm has a signal.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such run.
-    DataError
-        If a checkpoint is missing or damaged, or the data lack a feature that the model needs.
     """
     run = open_run(version.run_id, Path(config.output))
     features = scoring_features(run, data)

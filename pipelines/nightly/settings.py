@@ -50,11 +50,6 @@ def traded_settings(config: Config) -> Settings:
 
     They are those of `trained_settings`, and the book with its costs, execution, delay and capital. Settings
     that only say when a model is trained, what is watched and who is told are not among them.
-
-    Raises
-    ------
-    ConfigError
-        If ``nightly.model`` or ``nightly.book`` names nothing.
     """
     name, book = nightly_book(config)
     trading = config.backtest.model_dump(mode="json", include={"costs", "execution", "capital", "delay"})
@@ -96,10 +91,7 @@ def changes_since(config: Config, lake: Lake) -> Changes:
 
 
 def _with_new_settings(before: Settings, now: Settings) -> Settings:
-    """Add the settings that did not exist when a night was recorded: an upgrade changes no config.
-
-    Another kind of book or model is a change all the same, because its ``kind`` differs.
-    """
+    """Add the settings that did not exist when a night was recorded: an upgrade changes no config."""
     filled = {**now, **before}
     for key in now.keys() & before.keys():
         if isinstance(now[key], dict) and isinstance(before[key], dict):
@@ -120,13 +112,7 @@ def _since_training(version: ModelVersion, config: Config) -> Changes:
 
 
 def require_accepted(config: Config, changes: Changes, *, accept: bool) -> None:
-    """Refuse changes that nobody has accepted; ``accept`` accepts them.
-
-    Raises
-    ------
-    ConfigError
-        If there are changes, and neither this call nor an earlier one since the same night has accepted them.
-    """
+    """Refuse changes that nobody has accepted; ``accept`` accepts them."""
     path, text = nights_folder(config) / _ACCEPTED, _acceptance(config, changes)
     if changes.phrases and not accept and not (path.is_file() and path.read_bytes() == text.encode()):
         raise ConfigError(
@@ -159,13 +145,7 @@ def champion_findings(version: ModelVersion, config: Config) -> list[Finding]:
 
 
 def nightly_book(config: Config) -> tuple[str, Book]:
-    """Return the name and the settings of the book that the nights trade.
-
-    Raises
-    ------
-    ConfigError
-        If ``nightly.book`` is not one of ``backtest.books``.
-    """
+    """Return the name and the settings of the book that the nights trade."""
     books = config.backtest.books
     name = config.nightly.book or next(iter(books), None)
     if name is None or name not in books:
@@ -185,13 +165,7 @@ def trading_delay(config: Config) -> int:
 
 
 def nightly_model(config: Config) -> str:
-    """Entry of ``models`` that is trained and scored every night.
-
-    Raises
-    ------
-    ConfigError
-        If ``nightly.model`` names no model.
-    """
+    """Entry of ``models`` that is trained and scored every night."""
     model = config.nightly.model
     if model is None:
         return next(iter(config.models))

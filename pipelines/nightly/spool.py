@@ -81,11 +81,6 @@ def sync(config: Config, lake: Lake, progress: Progress) -> Synced:
     """Send to the tracking store what it does not have: runs of model versions, nights, aliases.
 
     All that is sent is a function of the lake and of the folders of runs and nights. Nothing is sent twice.
-
-    Raises
-    ------
-    TrackingError
-        If the tracking store cannot be reached; what was not sent stays.
     """
     waiting = spooled(config, progress.note)
     with progress.stage("track"):
@@ -159,21 +154,6 @@ def mirror_aliases(config: Config, lake: Lake, progress: Progress) -> tuple[Mode
     """Send the champion's and the challenger's runs to the tracking store, and set MLflow's aliases.
 
     A run that is gone from the output folder is not sent. Its version keeps its alias if MLflow has it.
-
-    Parameters
-    ----------
-    config
-        The config; its tracking store is used also for runs that were made with another.
-
-    Returns
-    -------
-    tuple of ModelVersion
-        The versions that have an alias.
-
-    Raises
-    ------
-    TrackingError
-        If the tracking store cannot be reached.
     """
     named = {"champion": champion(lake, config.name), "challenger": challenger(lake, config.name)}
     with progress.stage("track"):

@@ -127,11 +127,6 @@ def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
     Signals of the same session and version on the same data versions are not written again: the revision
     that exists is returned. On other data versions the signals become a new revision. Processes that write
     signals into the same lake wait for each other.
-
-    Parameters
-    ----------
-    frame
-        As `pipelines.nightly.scoring.score` returns it.
     """
     (key,) = frame.select("config", "session", "version", "data_versions").unique().iter_rows(named=True)
     with Locks(wait=True, notify=lambda _: None) as locks:
@@ -163,22 +158,7 @@ def read_signals(
     version: ModelVersion | None = None,
     revision: Revision = "first",
 ) -> pl.DataFrame:
-    """Read the stored signals of a config.
-
-    Parameters
-    ----------
-    through
-        Last session; None for all sessions.
-    version
-        Model version; None for all of them.
-    revision
-        Revision of each session and version: the ``first``, which was used, or the ``newest``.
-
-    Returns
-    -------
-    polars.DataFrame
-        Rows of the table ``signals``, sorted by session, version and ticker; empty if there are none.
-    """
+    """Read the stored signals of a config."""
     wanted = pl.col("config") == config_name
     if through is not None:
         wanted &= pl.col("session") <= through

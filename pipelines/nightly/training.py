@@ -37,13 +37,6 @@ def retraining_due(
     The first version becomes champion, every later one challenger. ``monthly`` is due on the first night in
     another month than that of the last training, so that a night that failed on the first session of a month
     does not cost a month. An alarm of the monitoring retrains once, on the night after it is first raised.
-
-    Parameters
-    ----------
-    sessions
-        Sessions of the data up to the night's, ascending.
-    nights
-        Finished nights of the config before this one, newest first.
     """
     session = sessions[-1]
     if champion_of(promotions) is None:
@@ -106,11 +99,6 @@ def live_config(config: Config, session: dt.date) -> Config:
 
     The model is ``nightly.model``. The lengths of the segments are ``nightly.train`` and ``nightly.valid``;
     where these are null, those of ``folds`` are used.
-
-    Raises
-    ------
-    ConfigError
-        If the model is not one of ``models``, or the length of the validation is not known.
     """
     model = nightly_model(config)
     folds, night = config.folds, config.nightly
@@ -134,15 +122,6 @@ def train_live(
     """Train the nightly model of a config on the data of a night; repeating it resumes or does nothing.
 
     The quick audit comes first, as in ``peerglass run``. The run is not tracked here.
-
-    Raises
-    ------
-    AuditError
-        If a check of the audit failed and ``audit.on_failure`` is ``stop``.
-    ConfigError, DataError
-        If the folds do not fit the data.
-    DivergedError
-        If the training ended without a model.
     """
     live = live_config(config, data.session)
     run = create_run(live, data.lake, data.versions, data.dataset, progress, locks)

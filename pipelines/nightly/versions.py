@@ -90,21 +90,6 @@ def set_alias(
 
     A challenger that becomes the champion is no longer the challenger; both changes are one commit. Processes
     that change aliases of the same lake wait for each other.
-
-    Parameters
-    ----------
-    version
-        The version that it names from now on; None removes the alias.
-
-    Returns
-    -------
-    bool
-        Whether anything was written; False if the alias is that version already.
-
-    Raises
-    ------
-    ValueError
-        If the champion is named as its own challenger, or the reason is empty.
     """
     if not reason.why.strip():
         raise ValueError("an alias is changed for a reason; why is empty")
@@ -125,18 +110,7 @@ def set_alias(
 def enter_version(
     lake: Lake, config_name: str, version: ModelVersion, by: str, session: dt.date, *, why: str
 ) -> bool:
-    """Give a newly trained version its first alias: the first becomes champion, a later one challenger.
-
-    Parameters
-    ----------
-    by, session, why
-        Who trained it at which night, and why (`Reason`).
-
-    Returns
-    -------
-    bool
-        Whether anything was written; False if the version had an alias before, also if it has lost it.
-    """
+    """Give a newly trained version its first alias: the first becomes champion, a later one challenger."""
     known = alias_history(lake, config_name)
     if str(version) in known["version"].to_list():
         return False
@@ -196,26 +170,7 @@ def _append(
 
 
 def find_version(name: str, config: Config | None, output: Path) -> tuple[ModelVersion, Run]:
-    """Find the model version that a command names.
-
-    Parameters
-    ----------
-    name
-        A run (its id, a unique prefix, ``latest`` or its folder), ``RUN/MODEL``, the number of a version in
-        MLflow's registry, or one of the aliases ``champion`` and ``challenger``.
-    config
-        The config whose aliases and numbers are meant; None if there is none, then only runs can be named.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such version, a run with several models is named without one, or the run was not
-        trained for use.
-    DataError
-        If the version's run is gone.
-    TrackingError
-        If a number is named and the tracking store cannot be reached.
-    """
+    """Find the model version that a command names."""
     version, run = _find(name, config, output)
     if config is not None and run.config.name != config.name:
         raise ConfigError(
@@ -257,15 +212,7 @@ def _by_number(number: int, config: Config) -> ModelVersion:
 
 
 def open_version(version: ModelVersion, output: Path) -> Run:
-    """Open the run of a version.
-
-    Raises
-    ------
-    ConfigError
-        If the run has no such model, or was not trained for use.
-    DataError
-        If the run's folder is gone or damaged.
-    """
+    """Open the run of a version."""
     run = open_run(str(folder_of(version, output)))
     _require_usable(version, run)
     return run

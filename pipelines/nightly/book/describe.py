@@ -34,29 +34,7 @@ def describe_book(
     notes: Sequence[str],
     cut: float,
 ) -> Iterator[Finding]:
-    """Describe the book of a night.
-
-    Parameters
-    ----------
-    before
-        What was held before the trades.
-    due
-        The decision that tonight had to make; None if there was none.
-    decided
-        Whether the book decided a new target tonight.
-    refusal
-        Why the decision was refused; None if it was not.
-    notes
-        Why tonight's decision was not made as configured.
-    cut
-        What the purchases were cut by, over NAV, because blocked sales do not pay for them.
-
-    Yields
-    ------
-    Finding
-        Checks ``book``, ``ruin``, ``holdings``, ``unfilled``, ``missed decision``, ``rebalance``,
-        ``book limits``, ``no prices``, ``untradable`` and ``participation``.
-    """
+    """Describe the book of a night."""
     yield Finding("book", "ok", _summary(name, rows))
     if before.nav <= 0:
         yield Finding(

@@ -111,22 +111,7 @@ class Holdings:
 def hold(
     recorded: Recorded, panel: Panel, securities: pl.DataFrame | None, delay: int, rule: DelistingRule
 ) -> Holdings:
-    """Roll the last recorded book forward to tonight.
-
-    Parameters
-    ----------
-    securities
-        Recorded delistings that are known tonight.
-    delay
-        Sessions until the order of tonight is traded, at least 1.
-    rule
-        Payouts of recorded delistings without a recorded return.
-
-    Raises
-    ------
-    DataError
-        If the prices begin after the last night, or the terms of its order cannot be read.
-    """
+    """Roll the last recorded book forward to tonight."""
     if recorded.last is None:
         return _cash(panel)
     return _Rolling(recorded, recorded.last, panel, securities, rule).to_tonight(delay)
@@ -275,13 +260,7 @@ class _Rolling:
         self._absent[ticker] = Absent(weight, firm.since, firm.growth)
 
     def _orders(self) -> Iterator[tuple[int, dt.date]]:
-        """Session in which each order is traded that the last night left to be traded, and its night.
-
-        A delay counts the sessions that the nights had, also those that the source has withdrawn since. A
-        later decision replaces the orders that it overtakes. An order for a session of which the data have
-        no price at all, or one that was delivered too late for its night, is traded in the next one: it was
-        sent, and would be lost.
-        """
+        """Session in which each order is traded that the last night left to be traded, and its night."""
         untraded = self._account["waiting"]
         played = self._recorded.accounts["session"].to_numpy().astype("datetime64[D]")
         withdrawn = np.setdiff1d(played, self._day_T)
@@ -323,10 +302,7 @@ class _Rolling:
                 self._missed[name] = trade
 
     def _target(self, session: dt.date) -> _Target:
-        """Target of a recorded order; firms that are absent since then cannot be sold for it.
-
-        What its purchases were cut by is the part of the blocked sales that no blocked purchase needs.
-        """
+        """Target of a recorded order; firms that are absent since then cannot be sold for it."""
         rows, panel, renames = self._recorded.of(session), self._panel, self._recorded.renames
         gone = pl.col("bound").eq_missing(NOT_IN_THE_DATA)
         absent_then = set(rows.filter(gone)["ticker"])
@@ -473,19 +449,7 @@ class Recorded:
 def read_recorded(
     lake: Lake, config_name: str, nights: pl.DataFrame, session: dt.date, renames: pl.DataFrame
 ) -> Recorded:
-    """Read what the finished nights before a session have recorded.
-
-    Parameters
-    ----------
-    nights
-        Rows of the table ``nights`` of the config, newest first.
-
-    Raises
-    ------
-    DataError
-        If a night is finished, but its account or a row of its book is not there: what is held is then not
-        known.
-    """
+    """Read what the finished nights before a session have recorded."""
     finished = finished_before(nights, session)["session"]
     if finished.is_empty():
         return replace(Recorded.nothing(), renames=renames)

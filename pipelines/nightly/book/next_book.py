@@ -75,29 +75,7 @@ class NextBook:
 
 
 def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: Recorded) -> NextBook:
-    """Decide the book of a night.
-
-    Parameters
-    ----------
-    data
-        Data of the night, cut at its session.
-    signals
-        Signals of all nights up to this one, one row per session and ticker: session, ticker, signal (null
-        outside the universe) and version. See `pipelines.nightly.data.champion_signals`.
-
-    Returns
-    -------
-    NextBook
-        Weights, trades and costs are fractions of the NAV before the trades, at the prices of the session.
-
-    Raises
-    ------
-    ConfigError
-        If ``nightly.book`` does not exist.
-    DataError
-        If there are no signals, a session has several signals of a firm, the data lack a field that the costs
-        or the execution need, or what is held cannot be followed.
-    """
+    """Decide the book of a night."""
     name, book = nightly_book(config)
     panel, delay = data.market.panel, trading_delay(config)
     last = panel.dates_T[-1].astype("datetime64[D]").item()
@@ -161,11 +139,7 @@ def _decide(  # noqa: PLR0917  # the inputs of a decision
     recorded: Recorded,
     due: Due | None,
 ) -> _Decided:
-    """Decide the target of tonight if a decision is due.
-
-    A book that holds decisions side by side reads the signals of its earlier decisions; one whose decision
-    depends on the one before goes on from the recorded target.
-    """
+    """Decide the target of tonight if a decision is due."""
     signal_TN = _signals(signals, market)
     if due is None:
         return _Decided(None)
@@ -213,10 +187,7 @@ def _target(decided: _Decided, before: Holdings) -> FloatArray:
 def _rows(
     config: Config, name: str, data: NightData, before: Holdings, decided: _Decided
 ) -> tuple[pl.DataFrame, float]:
-    """Every firm that is held, targeted or to be traded, with the columns of the table ``books``.
-
-    Also what the purchases were cut by, over NAV, because firms that cannot be traded do not pay for them.
-    """
+    """Every firm that is held, targeted or to be traded, with the columns of the table ``books``."""
     panel, quarantined = data.market.panel, quarantined_tickers(data.lake, data.session)
 
     def estimate(trade_N: FloatArray) -> OrderEstimates:

@@ -74,19 +74,6 @@ def estimate_orders(
     first night, costs ``(half-spread + commission) * s``, the commission at least its minimum, and
     ``coefficient * rate * sqrt(capital) * s^1.5``: the terms of `backtest.costs`. Volume, volatility and
     half-spread of all sessions are those that are known tonight, and prices are tonight's.
-
-    Parameters
-    ----------
-    trade_N
-        Orders over NAV.
-    nav
-        NAV; 1 is the capital before the first night.
-    settings
-        Costs, capital and execution.
-    delay
-        Sessions between decision and trade, at least 1.
-    quarantined
-        Tickers whose price of tonight is in quarantine.
     """
     following = slice(panel.n_sessions, panel.n_sessions + 1)
     costs = book_costs(settings, panel, following)
@@ -154,19 +141,7 @@ _TOLERANCE = 1e-6
 def bounds(
     book: Book, weight_N: FloatArray, estimates: OrderEstimates, group_N: IntArray
 ) -> npt.NDArray[np.object_]:
-    """Name the limit that binds each firm; None where there is none.
-
-    Parameters
-    ----------
-    group_N
-        Code of the sector of each firm; -1 is unknown.
-
-    Returns
-    -------
-    ndarray of object, shape (N,)
-        The first of: why the firm cannot be traded, ``participation cap`` (the order takes several sessions),
-        ``position limit``, ``sector limit`` (the firm's sector is at its limit on the firm's side).
-    """
+    """Name the limit that binds each firm; None where there is none."""
     bound_N = np.full(len(weight_N), None, dtype=object)
     if isinstance(book, Optimised):
         for sign, group in _full_sectors(book, weight_N, group_N):

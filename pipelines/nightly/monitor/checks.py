@@ -35,18 +35,6 @@ def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list
     """Check the data of a night against the calendar, the session before, and the last night.
 
     Whether the newest session has arrived in time is decided before, when the source is read.
-
-    Parameters
-    ----------
-    earlier
-        Session of the last night, whose row in the table ``nights`` holds its table versions; None for the
-        first night.
-
-    Returns
-    -------
-    list of Finding
-        ``calendar_end``, ``coverage`` and ``withdrawn`` (these can fail the night), ``calendar``,
-        ``stale_prices``, ``corrections``, ``vintages``, ``quality_flags`` and ``quarantine``.
     """
     sessions = data.market.panel.dates_T.astype("datetime64[D]").tolist()
     end = calendar_end(config, data.lake, data.session, sessions)
@@ -110,11 +98,7 @@ def _coverage_finding(config: Config, data: NightData, earlier: dt.date | None) 
 
 
 def _firms_before(config: Config, data: NightData, earlier: dt.date | None) -> tuple[set[str], str]:
-    """Firms with a price on the last night's session in that night's data, and words for that session.
-
-    In tonight's data a firm whose whole history was withdrawn would be missing on both sessions. Without a
-    night, or where its data cannot be read, it is the session before in tonight's data.
-    """
+    """Firms with a price on the last night's session in that night's data, and words for that session."""
     then = prices_of_night(data.lake, read_nights(data.lake, config.name), earlier)
     if then is not None and earlier is not None:
         try:
@@ -273,13 +257,7 @@ _DATED: Mapping[str, str] = {
 
 
 def vintage_findings(data: NightData, then: Mapping[str, int], through: dt.date) -> list[Finding]:
-    """Compare the tables of a night with those of the last one, as ``peerglass audit --vintage`` does.
-
-    Returns
-    -------
-    list of Finding
-        ``vintages``; empty if no table has another version, or a vacuum removed the earlier ones.
-    """
+    """Compare the tables of a night with those of the last one, as ``peerglass audit --vintage`` does."""
     from backtest.look_ahead.vintages import compare_vintages
 
     older: dict[str, pl.DataFrame] = {}
@@ -347,11 +325,6 @@ def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> Corr
 
     Only the dates of files that differ between the versions are read: a night's delivery adds files and
     leaves the others.
-
-    Returns
-    -------
-    Corrections or None
-        None if the earlier version can no longer be read.
     """
     nothing = pl.DataFrame(schema={"date": pl.Date, "ticker": pl.String})
     if then == now:

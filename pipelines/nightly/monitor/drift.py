@@ -224,12 +224,6 @@ def newest_values(
 
     The panel is built from the sessions that these features look back on, which is much cheaper than all
     sessions. Values agree with those of the whole panel to a relative 1e-9.
-
-    Yields
-    ------
-    feature : RawFeature
-    values : ndarray of float32, shape (M,)
-        One per firm in the universe and session.
     """
     dates_T = data.market.panel.dates_T
     hold = config.features.hold_inputs
@@ -282,18 +276,6 @@ def training_distributions(config: Config, data: NightData, version: ModelVersio
 
     Computed from the data of the night that first asks, and then read from the run's folder. A stretch is a
     part of the training that is as long as the newest sessions that are compared with it.
-
-    Parameters
-    ----------
-    config
-        Output folder, and ``nightly.monitoring.sessions``.
-
-    Returns
-    -------
-    polars.DataFrame
-        feature, kind, points (501 quantiles), missing, shares (of the bins, `backtest.monitoring.drift`),
-        blocks (number of stretches), block_psi, block_ks and block_missing (their 95% quantiles, each stretch
-        against the whole training; null with fewer than 4), train_from, train_to.
     """
     run, block = open_run(version.run_id, Path(config.output)), config.nightly.monitoring.sessions
     return computed_once(

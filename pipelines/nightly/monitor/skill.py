@@ -76,17 +76,6 @@ def realised_ic(config: Config, data: NightData, signals: pl.DataFrame) -> pl.Da
 
     The label is that of the dataset, at the trained delay: it ends ``delay + horizon`` sessions after the
     session, and the firms are those with a signal, which is the universe.
-
-    Parameters
-    ----------
-    signals
-        As `pipelines.nightly.data.signal_history` returns them.
-
-    Returns
-    -------
-    polars.DataFrame
-        session, role, version, firms, ic, rank_ic; sorted by role and session. ICs are NaN-free: a session
-        with fewer than 3 firms with signal and label has no row.
     """
     label, panel = config.label, data.market.panel
     known = panel.n_sessions - label.delay - label.horizon
@@ -117,14 +106,7 @@ def realised_ic(config: Config, data: NightData, signals: pl.DataFrame) -> pl.Da
 def watch_skill(
     config: Config, rank_ic_T: np.ndarray, replaced_T: np.ndarray, reference: BacktestReference
 ) -> tuple[Cusum, float, float]:
-    """Run the CUSUM of a champion's realised rank ICs with the settings of a config.
-
-    Returns
-    -------
-    cusum : Cusum
-    slack, limit : float
-        In standard deviations of the reference.
-    """
+    """Run the CUSUM of a champion's realised rank ICs with the settings of a config."""
     settings, base = config.nightly.monitoring, reference.reference
     slack = max(base.mean / base.std / 2.0, _MIN_SLACK)
     limit = limit_for(slack, settings.cusum_false_alarms, sessions=HORIZON, n=base.n)
@@ -313,11 +295,6 @@ def validation_ics(run: Run, model: str, data: NightData) -> pl.DataFrame:
     """Return the daily rank IC of a version's seed ensemble on the validation sessions of its last fold.
 
     The model was selected on these sessions, so the mean is too high. Computed once per version.
-
-    Returns
-    -------
-    polars.DataFrame
-        session, rank_ic.
     """
     return computed_once(run, model, "validation", lambda: _measure_validation(run, model, data))
 
