@@ -36,17 +36,7 @@ Kind = Literal["failure", "warning", "recovery"]
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One message.
-
-    Attributes
-    ----------
-    kind
-        ``failure``, ``warning`` or ``recovery``.
-    title, text
-        One line, and the sentences under it, without secrets.
-    findings
-        The findings that it is about.
-    """
+    """One message: a title of one line, and the sentences under it, without secrets."""
 
     kind: Kind
     title: str

@@ -25,25 +25,7 @@ from pipelines.run.fingerprint import feature_store
 
 @dataclass(frozen=True, eq=False)
 class NightData:
-    """What a night knows: nothing that is dated after its session is in it.
-
-    Attributes
-    ----------
-    session
-        The session D at whose close the night decides; the last session of ``market``.
-    versions
-        Lake table -> version.
-    config
-        Config that the market and the dataset are built for.
-    tables
-        Lake table -> rows known at the close of D (`pipelines.dataset.tables`).
-    market
-        Prices, universe and labels. Labels that end after D are NaN.
-    lake
-        The lake.
-    progress
-        Reports progress and notes.
-    """
+    """What a night knows: nothing that is dated after its session; labels that end later are NaN."""
 
     session: dt.date
     versions: Mapping[str, int]
@@ -111,7 +93,11 @@ def newest_session(lake: Lake, versions: Mapping[str, int] | None = None) -> dt.
 def signal_history(
     config: Config, data: NightData, champion: ModelVersion, challenger: ModelVersion | None
 ) -> pl.DataFrame:
-    """Read the signals that the nights up to this one made for use: the first revision of each."""
+    """Read the first revisions of the signals up to this night, under newest tickers.
+
+    Rows with the role ``champion`` are those of the version that was champion on the session's night; with
+    ``challenger``, those of today's challenger on every session that it scored.
+    """
     first = read_signals(data.lake, config.name, through=data.session)
     nights = read_nights(data.lake, config.name).filter(pl.col("session") < data.session)
     parts = [_sessions_of(nights.select("session", "version"), data, champion, CHAMPION)]

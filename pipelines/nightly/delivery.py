@@ -2,14 +2,11 @@
 
 A source that is gone, throttled or late is asked again for ``nightly.checks.retry_minutes``, unless what is
 missing cannot come any more. Every delivery is an ordinary ingest: what arrived is committed, and the next
-one continues from there. A complete delivery that ends before the last night is refused, and nothing of it is
-stored.
+one continues from there. A complete delivery that ends before the last night is refused whole.
 
-A finished delivery leaves a mark in ``delivery.json``: what the source was, as far as it can be seen without
-reading it. For files these are their names, sizes and modification times; for a live source it is the newest
-session that its exchange has finished. While the mark is the same, nothing can be new and the source is not
-read. A correction in a file changes its modification time. A live source's correction arrives together with
-its next session, because every request begins some sessions before the newest stored one.
+A finished delivery leaves a mark in ``delivery.json``: names, sizes and modification times of files, or the
+newest session that a live source's exchange has finished. While the mark is the same, nothing can be new and
+the source is not read; a live source's correction arrives together with its next session.
 """
 
 from __future__ import annotations
@@ -63,13 +60,7 @@ _DAILY_WEEKDAYS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a delivery brought.
-
-    Attributes
-    ----------
-    summary
-        Counts per table; None if nothing could be new, so that the source was not read.
-    """
+    """What a delivery brought: counts per table, None if nothing could be new."""
 
     summary: IngestSummary | None
 
@@ -401,15 +392,7 @@ def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What a delivery would bring.
-
-    Attributes
-    ----------
-    sessions
-        Sessions of the lake after it, ascending.
-    sentence
-        Whether and how the source would be read.
-    """
+    """The sessions of the lake after a delivery, and how the source would be read."""
 
     sessions: list[dt.date]
     sentence: str

@@ -37,17 +37,7 @@ from pipelines.tracking.model_versions import audit_verdict
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """What the guard found.
-
-    Attributes
-    ----------
-    passed
-        Whether the version may become the champion.
-    reasons
-        One sentence per reason for refusal, each with its number and limit; empty if it passed.
-    evidence
-        The numbers, as JSON values, for the table ``promotions``.
-    """
+    """Whether a version may become the champion, each reason why not, and the numbers behind it."""
 
     passed: bool
     reasons: tuple[str, ...]
@@ -57,18 +47,12 @@ class Judgement:
 def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVersion) -> Judgement:
     """Judge whether a version may become the champion of a config.
 
-    The guard refuses a version
-
-    - whose run is incomplete, or has no audit, or failed it;
-    - that has fewer shadow sessions with a known label than ``nightly.promotion.min_sessions``
-      (`pipelines.nightly.guard.shadow_ics`);
-    - that is worse than the champion by more than ``nightly.promotion.margin``: the mean difference of the
-      daily rank ICs is below ``-margin`` by a one-sided paired test at ``nightly.promotion.level``
-      (`backtest.inference.inferiority.inferiority_test`).
-
-    The last point asks for evidence that the challenger is worse. It does not ask for evidence that it is
-    better: a new version of the same model is hardly ever better by a measurable amount, and is trained on
-    newer data. Without a champion, only the first point applies.
+    The guard refuses a version whose run is incomplete, was not audited or failed its audit; that has fewer
+    than ``nightly.promotion.min_sessions`` shadow sessions with a known label; or that is worse than the
+    champion by more than the margin, by a one-sided paired test of the daily rank ICs
+    (`backtest.inference.inferiority`). It asks for evidence that the challenger is worse, not that it is
+    better: a new version of the same model is hardly ever measurably better. Without a champion, only the
+    first point applies.
     """
     reasons: list[str] = []
     evidence: dict[str, Any] = {"version": str(version)}
@@ -168,9 +152,8 @@ def night_signals(
 ) -> dict[ModelVersion, FloatArray]:
     """Read the signals that versions gave at night, as arrays of shape (T, N); NaN where there is none.
 
-    Only first revisions count, which were decided at the night; a later one saw corrected data. Sessions
-    before the one that a version was trained through are left out: its training may have seen their labels,
-    and its signals for them exist only because missed nights were made up for.
+    Only first revisions count. Sessions before the one that a version was ``trained`` through are left out,
+    because its training may have seen their labels.
     """
     arrays = {}
     renames = known_renames(lake, market.panel.dates_T[-1].astype("datetime64[D]").item())
@@ -184,7 +167,10 @@ def night_signals(
 def shadow_ics(
     lake: Lake, config: Config, market: Market, trained: Mapping[ModelVersion, dt.date]
 ) -> pl.DataFrame:
-    """Compute the daily rank ICs of versions on the sessions that all of them forecast unseen."""
+    """Compute the daily rank ICs of versions on the sessions and firms that all of them forecast unseen.
+
+    Columns: session, firms, and one of rank ICs per version, named by it.
+    """
     signals = night_signals(lake, config, market, trained)
     label_TN = market.labels[config.label.delay]
     known_TN = np.isfinite(label_TN)

@@ -47,17 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadedVersion:
-    """A fitted model with all its seeds.
-
-    Attributes
-    ----------
-    window
-        Number of sessions in a window.
-    channels, characteristics
-        Columns of the features, in the order of the model's inputs.
-    fitted
-        Seed -> the fitted model and the inputs of its fold.
-    """
+    """A fitted model with all its seeds: of each, the model and the inputs of its fold."""
 
     window: int
     channels: tuple[str, ...]
@@ -65,7 +55,10 @@ class LoadedVersion:
     fitted: dict[int, tuple[Fitted, FoldInputs]]
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Forecast every session of a frame that has a whole window."""
+        """Forecast every session of a frame that has a whole window: date, ticker and signal, sorted.
+
+        ValueError if a column is missing, a row is there twice, or no session has a whole window.
+        """
         del params
         features = (*self.channels, *self.characteristics)
         missing = [name for name in (*KEYS, *features) if name not in model_input.columns]

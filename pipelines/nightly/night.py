@@ -60,7 +60,11 @@ def play_nights(
     wait: bool = False,
     clock: Clock = SYSTEM,
 ) -> None:
-    """Ingest what is new, and play every session after the last finished night."""
+    """Ingest what is new, and play every session after the last finished night.
+
+    A night that an error ended is in the table ``nights`` as failed, and the next call plays it again.
+    TrackingError if all nights are done and their records wait in the spool.
+    """
     progress = Progress()
     lake = open_lake(config, progress.note)
     day = next_night(config, lake, day)
@@ -252,11 +256,10 @@ def _trainings(
 
 
 def keep_house(config: Config, lake: Lake, night_number: int) -> list[str]:
-    """Compact and vacuum the lake if this night is due.
+    """Compact and vacuum the lake if this night is due, and say what was done or had to be left out.
 
-    A vacuum keeps the versions that runs have read and those that the signals of any night were computed
-    from. What cannot be done tonight is done when it is due again: a night does not fail because another
-    process holds the lake, or because the tracking store, which knows the versions of runs, cannot be asked.
+    A vacuum keeps the versions that runs and nights have read. A night does not fail because another process
+    holds the lake or the tracking store is gone, but it does if the disk is full.
     """
     schedule = config.nightly.housekeeping
     said: list[str] = []

@@ -1,7 +1,4 @@
-"""The page of a night: one self-contained HTML file without scripts.
-
-Its content security policy forbids scripts and all requests. So it can be mailed or read on a phone, and a
-name from the data that looks like a script stays text.
+"""The page of a night: one self-contained HTML file without scripts, so that a name from the data stays text.
 
 Shape suffix: T sessions.
 """

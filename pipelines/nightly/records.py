@@ -1,9 +1,8 @@
 """Whether the tables of the nights agree: nights, signals, books, accounts, holdings and promotions.
 
-What is held follows from what earlier nights have recorded. If one of the tables was deleted or rolled back
-to an earlier version, a night would begin again from nothing and buy a second book. So every call compares
-the tables before it does anything else. A night that was interrupted has rows in some of them and is not in
-``nights`` yet; there is at most one, after all nights that are done.
+If one of them was deleted or rolled back, a night would begin again from nothing and buy a second book. So
+every call compares them first. An interrupted night has rows in some of them and is not in ``nights`` yet;
+there is at most one, after all nights that are done.
 """
 
 from __future__ import annotations
@@ -27,13 +26,7 @@ from pipelines.nightly.versions import alias_history
 
 
 def require_agreement(config: Config, lake: Lake) -> None:
-    """Require that the tables of a config's nights agree with each other.
-
-    A night that is done has as many rows in ``signals`` and as many trades in ``books`` as it has recorded,
-    and its versions are in ``promotions``. The last one has an account, and its positions in ``holdings``.
-    Every session of ``books``, and every night that changed an alias, is in ``nights``, except for one night
-    that was interrupted.
-    """
+    """Require that the tables of a config's nights agree; DataError says which lacks what, and the cure."""
     problems = list(_problems(config, lake))
     if problems:
         raise DataError(

@@ -16,21 +16,10 @@ from pipelines.config.schema import Config
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check.
+    """The result of one check; a warning is new if the last night had none of this check and subject.
 
-    Attributes
-    ----------
-    check
-        Name of the check, such as ``coverage``. A warning is new if the last night had none of this name and
-        subject.
-    level
-        ``ok``, ``warn`` or ``fail``. A failure ends the night.
-    sentence
-        What was seen, with its number and limit, and the cure if there is one.
-    subject
-        What it is about, such as a feature or a table; None for the whole night.
-    value, limit
-        The number that was checked and its limit; None if the check has no number.
+    A failure ends the night. ``subject`` is a feature or table; None means the whole night. ``value`` and
+    ``limit`` are None if the check has no number.
     """
 
     check: str
@@ -48,15 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """One model of one run that was trained for use.
-
-    Attributes
-    ----------
-    run_id
-        Run that trained it.
-    model
-        Entry of the config's ``models``.
-    """
+    """One model of one run that was trained for use."""
 
     run_id: str
     model: str
@@ -84,36 +65,11 @@ class Retraining(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NightResult:
-    """The outcome of one night.
+    """The outcome of one night, its rows of the lake's tables, and what was found.
 
-    Attributes
-    ----------
-    config
-        Name of the config.
-    session
-        The session at whose close the signals were decided.
-    state
-        ``done``, ``warned`` or ``failed``, as in the table ``nights``.
-    folder
-        Folder of the night's files.
-    champion, challenger
-        Versions that were scored; None if there was none.
-    signals
-        Rows of the table ``signals`` for this session, all versions.
-    book
-        Rows of the table ``books`` for this session.
-    findings
-        Of the data checks, the book and the monitoring.
-    tables
-        Tables of the monitoring by name, and ``attributions``.
-    nights
-        The table ``nights`` of this config up to this session, newest first, without this night.
-    promotions
-        The table ``promotions`` of this config, newest first.
-    error
-        Sentence of the error that ended the night; None if there was none.
-    seconds
-        Step -> wall-clock seconds.
+    ``state`` is ``done``, ``warned`` or ``failed``. ``signals`` are of all versions; ``tables`` are those of
+    the monitoring, ``limits`` and ``attributions``; ``nights`` are the earlier nights and ``promotions`` the
+    aliases of the config, newest first.
     """
 
     config: str

@@ -52,10 +52,7 @@ def exchange_calendar(config: Config, lake: Lake) -> str | None:
 
 
 def expected_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | None:
-    """Return the newest session that a live source must have by now; None if nothing tells.
-
-    Other sources hold whatever their owner put there, so nothing tells which session they should have.
-    """
+    """Return the newest session that a live source must have by now; None for other sources."""
     if config.source.kind != "yfinance":
         return None
     finished, end = _finished_session(config, lake, now), config.source.end
@@ -63,10 +60,7 @@ def expected_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | 
 
 
 def due_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | None:
-    """Return the newest session that the exchange has finished, which files with its prices should have.
-
-    None if the source is not files, or the market has no calendar.
-    """
+    """Return the newest finished session of the exchange, which files should have; None for other sources."""
     if config.source.kind != "files":
         return None
     finished, end = _finished_session(config, lake, now), config.source.end
@@ -79,12 +73,7 @@ def _finished_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date |
 
 
 def following_session(config: Config, lake: Lake, sessions: Sequence[dt.date]) -> dt.date:
-    """Return the session that is expected after the last one.
-
-    It is the next one of the exchange calendar with ``quality.calendar_overrides``. Without a calendar, or
-    after its end, it is the next day of the market's week (`learned_week`) that is not a closure, or an
-    additional session before that.
-    """
+    """Return the expected next session, of the exchange calendar or of the market's own week."""
     tonight, overrides = sessions[-1], config.quality.calendar_overrides
     calendar = calendar_of(config, lake, sessions)
     known = None if calendar is None else next_session(calendar, tonight, overrides)
@@ -99,8 +88,13 @@ def following_session(config: Config, lake: Lake, sessions: Sequence[dt.date]) -
 def learned_week(sessions: Sequence[dt.date]) -> frozenset[int]:
     """Return the weekdays (Monday is 0) on which a market has sessions, learned from its last twelve weeks.
 
-    A weekday counts if at least a quarter of these weeks, or of those that the data hold, have a session on
-    it. So a holiday does not remove a weekday, and a single make-up session on a Saturday does not add one.
+    A weekday counts if at least a quarter of these weeks have a session on it, so that neither a holiday nor
+    a single make-up session changes the week. Monday to Friday if the data hold less than two weeks; empty
+    for data with one session a month.
+
+    >>> friday = dt.date(2024, 3, 1)
+    >>> sorted(learned_week([friday + dt.timedelta(days=n) for n in range(30)]))  # crypto
+    [0, 1, 2, 3, 4, 5, 6]
     """
     last = sessions[-1]
     weeks = min(_LEARNT_WEEKS, ((last - sessions[0]).days + 1) // 7)
@@ -114,8 +108,7 @@ def learned_week(sessions: Sequence[dt.date]) -> frozenset[int]:
 def calendar_of(config: Config, lake: Lake, sessions: Sequence[dt.date] | None = None) -> str | None:
     """Return the calendar of the config; by default that of most firms, None if they have none.
 
-    A calendar that was not named does not count if the sessions, by default those of the lake, contradict it:
-    crypto that is quoted in dollars would otherwise have the calendar of New York.
+    A calendar that was not named does not count if the sessions contradict it, as those of crypto in dollars.
     """
     calendar = exchange_calendar(config, lake)
     if calendar is None or config.quality.calendar is not None:
@@ -145,11 +138,7 @@ def _usual_next(sessions: Sequence[dt.date]) -> dt.date:
 
 
 def calendar_end(config: Config, lake: Lake, day: dt.date, sessions: Sequence[dt.date]) -> Finding | None:
-    """Warn that the exchange calendar ends soon, and fail after its end; None if it reaches far enough.
-
-    Without the next session a night cannot tell whether tonight is the last session of a month. A market
-    without a calendar, or with a guessed one that its sessions contradict (`calendar_of`), uses its own week.
-    """
+    """Warn that the exchange calendar ends soon, and fail after its end; None if it reaches far enough."""
     calendar, overrides = calendar_of(config, lake, sessions), config.quality.calendar_overrides
     last = None if calendar is None else last_session(calendar, day, overrides)
     if last is None or day < last - _WARN_BEFORE:
@@ -165,17 +154,7 @@ def calendar_end(config: Config, lake: Lake, day: dt.date, sessions: Sequence[dt
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The functions that tell the time and wait.
-
-    Attributes
-    ----------
-    now
-        Returns the current time in UTC. It may jump.
-    monotonic
-        Returns seconds since an arbitrary moment; never goes back.
-    sleep
-        Waits for a number of seconds.
-    """
+    """The functions that tell the time (UTC, may jump; seconds, never go back) and wait."""
 
     now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC)
     monotonic: Callable[[], float] = time.monotonic
@@ -188,15 +167,7 @@ SYSTEM: Final = Clock()
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A decision that is to be made tonight.
-
-    Attributes
-    ----------
-    session
-        Session of the schedule that it belongs to: tonight, or an earlier one whose decision was missed.
-    late
-        Whether it was missed.
-    """
+    """A decision that tonight has to make, for a session of the schedule, earlier if it was missed."""
 
     session: dt.date
     late: bool
@@ -219,10 +190,8 @@ def decision_due(book: Book, dates_T: DateArray, following: dt.date, accounts: p
     """Return the decision that tonight has to make; None if there is none.
 
     Sessions count from the first night that followed this schedule, and every ``rebalance_every``-th of them
-    from the first decision, as in a backtest (`backtest.books.schedules.Schedule`). A session is served by
-    the night that decided for it or kept the book. After one that refused, for lack of signals, the next
-    night decides. A period is served by a night that decided in it, because an unexpected session after
-    its end does not make a second decision.
+    from the first decision, as in a backtest. A session is served by the night that decided for it or kept
+    the book, not by one that refused; a period by a night that decided in it.
     """
     from backtest.books.decisions import book_schedule
     from backtest.books.schedules import periods  # here, because a night that is done needs neither
@@ -264,17 +233,7 @@ def _under(schedule: str, accounts: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The nights to be played.
-
-    Attributes
-    ----------
-    sessions
-        Sessions to be played, in order; none if there is nothing to do.
-    last
-        The last finished night before them; None if there is none.
-    newest
-        The night that the plan ends with, also if it is finished already.
-    """
+    """Sessions to be played in order, the last finished night before them, and the night it ends with."""
 
     sessions: tuple[dt.date, ...]
     last: dt.date | None
@@ -287,10 +246,7 @@ def finished_nights(nights: pl.DataFrame) -> list[dt.date]:
 
 
 def next_night(config: Config, lake: Lake, day: dt.date | None) -> dt.date | None:
-    """Return the session to decide at: ``day``, or the next one of a market that grows; None for the newest.
-
-    A simulated market with ``source.grows_from`` grows by a session a night. All its weekdays are sessions.
-    """
+    """Return the session to decide at: ``day``, or the next one of a market that grows; else None."""
     source = config.source
     if day is not None or source.kind != "simulated" or source.grows_from is None:
         return day
@@ -304,8 +260,7 @@ def next_night(config: Config, lake: Lake, day: dt.date | None) -> dt.date | Non
 def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> Plan:
     """Return the nights to be played: all sessions after the last finished night.
 
-    A config without a finished night begins with the newest session, or with the one asked for, or before it
-    with a night that has recorded a version or a book and was interrupted.
+    A config without one begins with the session asked for, or with an earlier night that was interrupted.
     """
     finished = finished_nights(read_nights(lake, config_name))
     return choose_nights(sessions_of(lake), finished, day, first_begun(lake, config_name))

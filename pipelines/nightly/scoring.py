@@ -33,7 +33,11 @@ from pipelines.train.task import Arrays, to_tensors
 
 
 def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0) -> pl.DataFrame:
-    """Forecast the session of a night with a stored model version."""
+    """Forecast a session with a stored model version: one row per firm with a price on it.
+
+    The signal is the mean over seeds of the forecasts standardised within the session; null outside the
+    universe of the config or of the version's training. The rank goes from 0 for the lowest to 1.
+    """
     run = open_run(str(folder_of(version, Path(config.output))))
     features = scoring_features(run, data)
     forecasts = session_forecasts(run, version.model, fold, features)
@@ -67,8 +71,7 @@ def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0)
 
 
 def session_forecasts(run: Run, model: str, fold: int, features: SessionFeatures) -> dict[int, FloatArray]:
-    """Forecast one session with every seed of a run: seed -> array of shape (1, N), NaN outside the universe.
-    """
+    """Forecast one session with every seed: seed -> array of shape (1, N), NaN outside the universe."""
     arrays = session_arrays(features, run.config.features.window)
     last = np.array([len(features.universe_WN) - 1], dtype=np.int64)
     forecasts = {}
@@ -160,12 +163,11 @@ SCHEMA = {
 def attribute(
     version: ModelVersion, config: Config, data: NightData, tickers: Sequence[str], fold: int = 0
 ) -> pl.DataFrame:
-    """Attribute tonight's signals of some firms to groups of inputs.
+    """Attribute tonight's signals of some firms to groups of inputs: Shapley values and their errors.
 
-    The signal of a firm is the mean over seeds of ``(f - m) / s``, with the mean m and the standard deviation
-    s of the seed's forecasts over the firms. The Shapley values of f (`models.explain.groups`) are divided by
-    s, with m and s of the complete model, and averaged over seeds. So a firm's values add up from its signal
-    without any player to its signal.
+    A firm's values add up from its signal without any player, ``base``, to its signal: those of each seed's
+    forecast are divided by its standard deviation over the firms, and averaged over seeds. A firm more costs
+    nothing, because all firms of the session are played.
     """
     run = open_run(version.run_id, Path(config.output))
     features = scoring_features(run, data)

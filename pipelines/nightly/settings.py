@@ -27,15 +27,7 @@ _ACCEPTED: Final = "accepted.json"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Settings that decide the orders and differ from those of earlier nights.
-
-    Attributes
-    ----------
-    since
-        What they are compared with: ``the night of ...`` or the champion.
-    phrases
-        One phrase per change: ``label.horizon (1 -> 5)``; empty if there is none.
-    """
+    """Settings that decide the orders and differ from those of the last night or training."""
 
     since: str
     phrases: tuple[str, ...]
@@ -46,11 +38,7 @@ class Changes:
 
 
 def traded_settings(config: Config) -> Settings:
-    """Return the settings that decide what the nights trade, with all defaults filled in.
-
-    They are those of `trained_settings`, and the book with its costs, execution, delay and capital. Settings
-    that only say when a model is trained, what is watched and who is told are not among them.
-    """
+    """Return the settings that decide what the nights trade: signals, book and its terms."""
     name, book = nightly_book(config)
     trading = config.backtest.model_dump(mode="json", include={"costs", "execution", "capital", "delay"})
     settings = {

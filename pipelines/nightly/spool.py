@@ -1,9 +1,7 @@
 """Records of nights on their way to the tracking store: ``<output>/nights/<config>/spool/<session>.json``.
 
-A night writes its record here first, and removes it when the store has it. A store that is gone delays the
-records and nothing else: the next night or ``peerglass track sync`` sends them, the oldest first. Sending is
-idempotent, so a process that is killed between sending and removing does no harm. A record that is damaged is
-set aside as ``<session>.json.damaged``; the others are sent.
+A night writes its record here first, and removes it when the store has it. The next night or ``peerglass
+track sync`` sends what waits, the oldest first; sending twice does no harm. A damaged record is set aside.
 """
 
 from __future__ import annotations
@@ -29,15 +27,7 @@ from pipelines.tracking.runs import TrackedNight, log_night, log_run
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a synchronisation has sent.
-
-    Attributes
-    ----------
-    nights
-        Sessions of the nights that waited, oldest first.
-    versions
-        Model versions whose runs are in the store now.
-    """
+    """Sessions of the nights that were sent, and the model versions whose runs are in the store now."""
 
     nights: tuple[dt.date, ...]
     versions: tuple[ModelVersion, ...]
@@ -54,11 +44,7 @@ def _spool_file(config: Config, session: dt.date) -> Path:
 
 
 def spooled(config: Config, notify: Callable[[str], None]) -> list[TrackedNight]:
-    """Return the records that wait, oldest first.
-
-    A damaged record is renamed, and ``notify`` gets a sentence: one file must not keep all later nights from
-    the store.
-    """
+    """Return the records that wait, oldest first; a damaged one is renamed, and ``notify`` hears of it."""
     records = []
     for path in sorted((nights_folder(config) / "spool").glob("*.json")):
         try:
@@ -78,10 +64,7 @@ def spooled(config: Config, notify: Callable[[str], None]) -> list[TrackedNight]
 
 
 def sync(config: Config, lake: Lake, progress: Progress) -> Synced:
-    """Send to the tracking store what it does not have: runs of model versions, nights, aliases.
-
-    All that is sent is a function of the lake and of the folders of runs and nights. Nothing is sent twice.
-    """
+    """Send to the tracking store what it does not have: runs of model versions, nights, aliases."""
     waiting = spooled(config, progress.note)
     with progress.stage("track"):
         for night in waiting:

@@ -52,17 +52,7 @@ def prices_of_night(lake: Lake, nights: pl.DataFrame, session: dt.date | None) -
 
 @dataclass(frozen=True, slots=True)
 class NightSource:
-    """What a night was decided from.
-
-    Attributes
-    ----------
-    versions
-        Input table -> version.
-    table_ids
-        Input table -> id of the Delta table.
-    settings
-        What decides the orders (`pipelines.nightly.settings.traded_settings`).
-    """
+    """What a night was decided from: input tables with their versions and ids, and settings."""
 
     versions: Mapping[str, int]
     table_ids: Mapping[str, str]
@@ -124,9 +114,7 @@ Revision = Literal["first", "newest"]
 def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
     """Add the signals of one session and version to the lake, and return their revision.
 
-    Signals of the same session and version on the same data versions are not written again: the revision
-    that exists is returned. On other data versions the signals become a new revision. Processes that write
-    signals into the same lake wait for each other.
+    On the same data versions the revision that exists is returned; on others they become a new one.
     """
     (key,) = frame.select("config", "session", "version", "data_versions").unique().iter_rows(named=True)
     with Locks(wait=True, notify=lambda _: None) as locks:

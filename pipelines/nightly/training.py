@@ -34,9 +34,9 @@ def retraining_due(
 ) -> Retraining | None:
     """Return why a version is trained on the last of the sessions; None if none is.
 
-    The first version becomes champion, every later one challenger. ``monthly`` is due on the first night in
-    another month than that of the last training, so that a night that failed on the first session of a month
-    does not cost a month. An alarm of the monitoring retrains once, on the night after it is first raised.
+    ``monthly`` is due on the first night in another month than that of the last training, so that a failed
+    night does not cost a month. An alarm of the monitoring retrains once, on the night after it is first
+    raised.
     """
     session = sessions[-1]
     if champion_of(promotions) is None:
@@ -63,10 +63,7 @@ def champion_of(promotions: pl.DataFrame) -> str | None:
 
 
 def last_training(promotions: pl.DataFrame) -> dt.date | None:
-    """Return the session of the night that trained the newest version; None if no night trained one.
-
-    A night gives the version that it has trained an alias, so a version's first row names the night.
-    """
+    """Return the session of the night that trained the newest version; None if no night did."""
     first = (
         promotions.filter(pl.col("version").is_not_null())
         .sort("number")
@@ -95,11 +92,7 @@ def _alarms(night: pl.DataFrame) -> set[tuple[str, str | None]]:
 
 
 def live_config(config: Config, session: dt.date) -> Config:
-    """Return the config of a live training: one model, and a live fold through a session.
-
-    The model is ``nightly.model``. The lengths of the segments are ``nightly.train`` and ``nightly.valid``;
-    where these are null, those of ``folds`` are used.
-    """
+    """Return the config of a live training: ``nightly.model``, and a live fold through a session."""
     model = nightly_model(config)
     folds, night = config.folds, config.nightly
     valid, train = night.valid, night.train

@@ -30,21 +30,7 @@ _DEMOTED: Final = "demoted"  # key of the evidence of a demotion: the version th
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why an alias is changed, and by whom.
-
-    Attributes
-    ----------
-    why
-        One sentence.
-    by
-        ``user@host`` of a person, see `this_user`; ``nightly`` for a night.
-    session
-        Session of the night that makes the change; None if a person does.
-    forced
-        Whether the guard's refusal was overridden.
-    evidence
-        Numbers behind the decision, as JSON values.
-    """
+    """Why an alias is changed, by whom (``user@host`` or ``nightly``), and on which numbers."""
 
     why: str
     by: str
@@ -71,8 +57,7 @@ def alias_history(lake: Lake, config_name: str) -> pl.DataFrame:
 def previous_champion(lake: Lake, config_name: str) -> ModelVersion | None:
     """Return the champion to which a demotion goes back; None if there was no other.
 
-    A promotion puts a version on top of a stack, and a demotion takes the top away. After the champions A, B
-    and C, two demotions give B and then A.
+    A promotion puts a version on top of a stack, and a demotion takes the top away.
     """
     stack: list[str] = []
     for row in alias_history(lake, config_name).filter(pl.col("alias") == "champion").reverse().to_dicts():
@@ -86,10 +71,9 @@ def previous_champion(lake: Lake, config_name: str) -> ModelVersion | None:
 def set_alias(
     lake: Lake, config_name: str, alias: Alias, version: ModelVersion | None, reason: Reason
 ) -> bool:
-    """Let an alias name a version, or remove it.
+    """Let an alias name a version, or remove it (None); False if it is so already.
 
-    A challenger that becomes the champion is no longer the challenger; both changes are one commit. Processes
-    that change aliases of the same lake wait for each other.
+    A challenger that becomes the champion is no longer the challenger; both changes are one commit.
     """
     if not reason.why.strip():
         raise ValueError("an alias is changed for a reason; why is empty")

@@ -1,13 +1,8 @@
 """What a book holds tonight: the last recorded book, rolled forward to tonight's close.
 
-Holdings change only through recorded orders and recorded corporate actions. Splits and dividends are in the
-total return, a recorded delisting pays out by the rule of labels and backtests, and a renamed firm goes on
-under its new ticker. Tonight's config decides the target and nothing of what is held.
-
-A position that has not been traded since session a is worth its value at a times the total return since a,
-as the data know it tonight. So a late correction, split or dividend of these sessions counts.
-
-Shape suffixes: T sessions, N firms of the panel.
+Holdings change only through recorded orders and recorded corporate actions; tonight's config decides nothing
+of them. A position that was last traded in session a is worth its value at a times the total return since a,
+as the data know it tonight, so late corrections count. Shape suffixes: T sessions, N firms of the panel.
 """
 
 from __future__ import annotations
@@ -45,17 +40,7 @@ _POSITION = ("weight", "open", "ticker", "since", "growth")
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A held firm that the data of tonight do not have, at its last known value.
-
-    Attributes
-    ----------
-    weight
-        Value over NAV.
-    since
-        Session at whose close it was last traded.
-    growth
-        Total return factor from there to its last known value.
-    """
+    """A held firm that the data of tonight do not have, at its last known value over NAV."""
 
     weight: float
     since: dt.date
@@ -64,29 +49,12 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holdings:
-    """What a book holds. Weights are values over the NAV.
+    """What a book holds, as values over the NAV at tonight's close; a NAV of 0 means that it was lost.
 
-    Attributes
-    ----------
-    nav
-        NAV at tonight's close; 1 is the capital before the first night, 0 means that it was lost.
-    weight_N, open_N
-        At tonight's close: positions, and the rest of earlier orders that is still to be traded.
-    order_nav, previous_N, rest_N
-        The same before the order of tonight is traded: the orders of earlier nights are traded by then, at
-        tonight's prices. They were sent, so tonight's order comes on top of them.
-    since_N, growth_N
-        Session at whose close the position was last traded, and the total return factor from there to
-        tonight.
-    absent
-        Ticker -> held firm that the data do not have.
-    events
-        Delistings and renames of held firms since the last night, one sentence each.
-    missed
-        Ticker -> order over NAV that was to be traded since the last night, and whose firm had no price then
-        although it could be traded when it was ordered.
-    waiting
-        Session of the oldest decision whose order is not traded by tonight's close; None if all are.
+    ``open_N`` is what is still to be traded of earlier orders. ``order_nav``, ``previous_N`` and ``rest_N``
+    are the same after the orders that were sent are traded at tonight's prices, before that of tonight.
+    ``missed`` holds orders whose firm had no price when they were to be traded, and ``waiting`` is the
+    session of the oldest decision whose order is not traded by tonight's close.
     """
 
     nav: float
@@ -391,20 +359,11 @@ def _delistings(securities: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
-    """The book as the nights before tonight left it.
+    """The book as the nights before tonight left it: rows of the lake's tables, the newest last.
 
-    Attributes
-    ----------
-    accounts
-        Rows of the table ``accounts`` of the finished nights, the newest last.
-    holdings
-        Rows of the table ``holdings`` of the last night.
-    books
-        Rows of the table ``books`` of every decision whose order may still be traded, and of the one before.
-    renames
-        Rows of the table ``renames`` that are known tonight.
-    followed
-        Those that the last night knew already: its tickers are the new ones.
+    ``holdings`` are those of the last night, ``books`` those of every decision whose order may still be
+    traded and of the one before, ``renames`` those that are known tonight, ``followed`` those that the last
+    night knew.
     """
 
     accounts: pl.DataFrame
@@ -466,7 +425,9 @@ def read_recorded(
     }
     for table, (count, rows, nights_of) in found.items():
         stored = dict(rows.group_by("session").len().iter_rows())
-        for night, expected in nights_of.select("session", count).sort("session", descending=True).iter_rows():
+        for night, expected in (
+            nights_of.select("session", count).sort("session", descending=True).iter_rows()
+        ):
             if stored.get(night, 0) != expected:
                 raise _incomplete(lake, table, night)
     followed = _followed(lake, nights.filter(pl.col("session") == last))

@@ -1,10 +1,8 @@
 """The book of a night: the target decided at its close, what is held, the trades, and what they will cost.
 
-The target is the decision of the same book in a backtest of the same signals
-(`backtest.books.decisions`). What is held comes from the orders that earlier nights recorded
-(`pipelines.nightly.book.holdings`), never from tonight's config.
-
-Shape suffixes: T sessions, N firms.
+The target is the decision of the same book in a backtest of the same signals (`backtest.books.decisions`).
+What is held comes from recorded orders (`pipelines.nightly.book.holdings`). Shape suffixes: T sessions, N
+firms.
 """
 
 from __future__ import annotations
@@ -51,21 +49,7 @@ _DUST = 1e-12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NextBook:
-    """The book of a night.
-
-    Attributes
-    ----------
-    rows
-        Rows of the table ``books``: every firm that is held, targeted or to be traded.
-    holdings
-        Rows of the table ``holdings``.
-    account
-        Row of the table ``accounts``.
-    limits
-        Rows of the table ``book_limits``; none if nothing was decided tonight.
-    findings
-        What the night should know of the book: a summary, limits that bind, decisions that were not made.
-    """
+    """Rows of the tables ``books``, ``holdings``, ``accounts`` and ``book_limits`` of a night."""
 
     rows: pl.DataFrame
     holdings: pl.DataFrame
@@ -75,7 +59,12 @@ class NextBook:
 
 
 def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: Recorded) -> NextBook:
-    """Decide the book of a night."""
+    """Decide the book of a night; weights, trades and costs are fractions of the NAV before the trades.
+
+    ``signals`` are those of the champion of each night up to this one
+    (`pipelines.nightly.data.champion_signals`). DataError if there are none, or what is held cannot be
+    followed.
+    """
     name, book = nightly_book(config)
     panel, delay = data.market.panel, trading_delay(config)
     last = panel.dates_T[-1].astype("datetime64[D]").item()

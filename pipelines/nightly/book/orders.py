@@ -35,17 +35,9 @@ NO_PRICE, DELISTED, NOT_IN_THE_DATA = "no price", "delisted", "not in the data"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderEstimates:
-    """Expected costs of orders.
+    """Expected costs of whole orders over NAV, sessions until they are filled, and what stands in the way.
 
-    Attributes
-    ----------
-    cost_N
-        Half-spread, commission and impact of the whole order over NAV; NaN where the firm cannot be traded.
-    sessions_N
-        Sessions until the order is filled: 0 without an order, 1 or more under a participation cap, -1 where
-        the firm cannot be traded.
-    obstacle_N
-        Why a firm cannot be traded, known at tonight's close; `CAN_TRADE` where it can.
+    Where a firm cannot be traded, the cost is NaN and the sessions are -1; without an order these are 0.
     """
 
     cost_N: FloatArray

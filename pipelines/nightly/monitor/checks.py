@@ -288,14 +288,7 @@ _KEY: Final = ["date", "ticker"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corrections:
-    """Price rows up to a session that differ between two versions of the table.
-
-    Attributes
-    ----------
-    changed, added, withdrawn
-        Keys (date, ticker) of rows with other values, of rows that only the later version holds, and of rows
-        that only the earlier one holds.
-    """
+    """Keys (date, ticker) of price rows that differ between two versions of the table."""
 
     changed: pl.DataFrame
     added: pl.DataFrame

@@ -46,10 +46,9 @@ def drift(
 ) -> tuple[list[Finding], dict[str, pl.DataFrame]]:
     """Compare every raw feature of the newest sessions with the champion's training sessions.
 
-    A limit is the larger of the setting and of what one in twenty stretches of the training exceeds, each as
-    long as the newest sessions: a feature whose level changes with the market's regime has a wide limit of
-    its own. A feature has drifted if both its stability index and its Kolmogorov-Smirnov distance are above
-    their limits.
+    A limit is the larger of the setting and of what one in twenty stretches of the training exceeds. A
+    feature has drifted if both its stability index and its Kolmogorov-Smirnov distance are above their
+    limits.
     """
     training = training_distributions(config, data, champion)
     trained = {RawFeature(row["feature"], row["kind"]): row for row in training.iter_rows(named=True)}
@@ -220,10 +219,10 @@ def raw_values(
 def newest_values(
     config: Config, data: NightData, features: Sequence[RawFeature], sessions: int
 ) -> Iterator[tuple[RawFeature, Float32Array]]:
-    """Compute features on the newest sessions only: of each, its known and unknown values in the universe.
+    """Compute features on the newest sessions only: of each, its values in the universe, shape (M,).
 
-    The panel is built from the sessions that these features look back on, which is much cheaper than all
-    sessions. Values agree with those of the whole panel to a relative 1e-9.
+    The panel is built from the sessions that these features look back on; values agree with those of the
+    whole panel to a relative 1e-9.
     """
     dates_T = data.market.panel.dates_T
     hold = config.features.hold_inputs
@@ -272,10 +271,10 @@ _TRAINING_SCHEMA: Final[Mapping[str, pl.DataType | type[pl.DataType]]] = {
 
 
 def training_distributions(config: Config, data: NightData, version: ModelVersion) -> pl.DataFrame:
-    """Return the distribution of every feature on the training sessions of a version.
+    """Return the distribution of every feature on the training sessions of a version, kept with its run.
 
-    Computed from the data of the night that first asks, and then read from the run's folder. A stretch is a
-    part of the training that is as long as the newest sessions that are compared with it.
+    A stretch is a part of the training as long as the newest sessions that are compared with it; ``block_``
+    columns are 95% quantiles over the stretches, null with fewer than 4.
     """
     run, block = open_run(version.run_id, Path(config.output)), config.nightly.monitoring.sessions
     return computed_once(

@@ -98,28 +98,7 @@ def _agreement_finding(agreement: pl.DataFrame, data: NightData, limit: float) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Monitoring:
-    """What the monitoring of a night found.
-
-    Attributes
-    ----------
-    findings
-        One per figure; a breach of a limit is a warning.
-    tables
-        realised_ic
-            session, role (``champion`` or ``challenger``), version, firms, ic, rank_ic: of every past session
-            whose label is known.
-        cusum
-            session, version, rank_ic, sum, limit, alarm: the CUSUM of the champion's realised rank IC.
-        drift
-            feature, kind, psi, psi_limit, ks, ks_limit, missing, missing_in_training, missing_limit, drifted.
-        agreement
-            session, firms, rank_correlation: of the signals of champion and challenger.
-        dispersion
-            session, role, version, mean_dispersion: mean seed dispersion of the session's signals.
-        turnover
-            session, role, version, firms, turnover: half the mean absolute change of the rank of a signal
-            since the session before, as a share of what two unrelated signals have.
-    """
+    """What the monitoring of a night found; tables by name, as the page and the metrics read them."""
 
     findings: tuple[Finding, ...]
     tables: Mapping[str, pl.DataFrame]
@@ -128,12 +107,7 @@ class Monitoring:
 def monitor(
     config: Config, data: NightData, champion: ModelVersion, challenger: ModelVersion | None
 ) -> Monitoring:
-    """Monitor the signals of a night and of the nights before it.
-
-    Reads the tables ``signals`` (first revisions) and ``nights``. The signals of the night are stored before.
-    The distribution of the features on the champion's training sessions is computed once per version and
-    stored in the folder of its run.
-    """
+    """Monitor the signals of a night, which are stored before, and of the nights before it."""
     parts = (
         skill(config, data, champion, challenger),
         drift(config, data, champion),

@@ -215,27 +215,17 @@ _PURGE: Final = "max_delay"
 
 @dataclass(frozen=True, slots=True)
 class BacktestReference:
-    """The distribution of daily rank IC in a backtest.
-
-    Attributes
-    ----------
-    reference
-        Mean, standard deviation and number of sessions.
-    origin
-        Where it is from, as it stands in sentences.
-    """
+    """The distribution of daily rank IC in a backtest, and where it is from, as it stands in sentences."""
 
     reference: SkillReference
     origin: str
 
 
 def backtest_reference(config: Config, data: NightData, champion: ModelVersion) -> BacktestReference | None:
-    """Return the distribution of daily rank IC in the newest complete walk-forward run of the same config.
+    """Return the distribution of daily rank IC in the newest complete walk-forward run like the champion's.
 
-    The run has the same name, universe, features, label, seeds and settings of the model, and forecast its
-    tests at the label's delay. Only sessions before the night's are used. Without such a run, it is the
-    distribution on the champion's validation sessions. None if the rank IC does not vary, as that of a model
-    without forecasts.
+    Only sessions before the night's are used. Without such a run, it is the distribution on the champion's
+    validation sessions. None if the rank IC does not vary.
     """
     output = Path(config.output)
     own = open_run(champion.run_id, output)
