@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
@@ -33,6 +33,27 @@ class Finding:
     def key(self) -> tuple[str, str | None]:
         """Check and subject: two findings with the same key are about the same thing."""
         return (self.check, self.subject)
+
+
+def judged(
+    check: str,
+    base: str,
+    otherwise: str,
+    *,
+    fine: bool,
+    value: float | None = None,
+    limit: float | None = None,
+    subject: str | None = None,
+) -> Finding:
+    """Say what was seen, and if it is not fine, ``otherwise``: the limit and the cure, as a warning."""
+    sentence = f"{base}." if fine else f"{base}{otherwise}"
+    return Finding(check, "ok" if fine else "warn", sentence, subject, value, limit)
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Name the first ones, and say how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 @dataclass(frozen=True, slots=True)
