@@ -25,22 +25,19 @@ def require_rate(name: str, rate: Rate, *, may_be_unknown: bool = False) -> None
     """
     if isinstance(rate, np.ndarray):
         if rate.ndim != 2:
-            msg = (
+            raise ValueError(
                 f"{name} has shape {rate.shape}; it must be a number, or have a row per session, or one row."
             )
-            raise ValueError(msg)
         wrong_RN = ~(np.isfinite(rate) & (rate >= 0))
         if may_be_unknown:
             wrong_RN &= ~np.isnan(rate)
         if wrong_RN.any():
-            msg = (
+            raise ValueError(
                 f"{name} is {rate[wrong_RN][0]} in {int(wrong_RN.sum()):,} cell(s); every cell must be a "
                 "finite number of basis points, at least 0."
             )
-            raise ValueError(msg)
     elif not math.isfinite(rate) or rate < 0:
-        msg = f"{name} is {rate}; it must be a finite number of basis points, at least 0."
-        raise ValueError(msg)
+        raise ValueError(f"{name} is {rate}; it must be a finite number of basis points, at least 0.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -380,8 +377,7 @@ def _require_prices(name: str, price_TN: FloatArray) -> None:
     wrong_TN = (price_TN <= 0) | np.isinf(price_TN)
     if wrong_TN.any():
         t, firm = np.argwhere(wrong_TN)[0]
-        msg = (
+        raise ValueError(
             f"The {name} of session {t} and firm {firm} is {price_TN[t, firm]}; prices must be above zero. "
             "Use NaN where a price is unknown."
         )
-        raise ValueError(msg)

@@ -275,8 +275,7 @@ def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
            [-0.001 ,  0.1001]])
     """
     if not variants:
-        msg = "There is no variant: pass at least one."
-        raise ValueError(msg)
+        raise ValueError("There is no variant: pass at least one.")
     groups: dict[tuple[int, ...], list[int]] = {}
     for at, variant in enumerate(variants):
         variant.require(market)

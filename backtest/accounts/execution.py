@@ -66,8 +66,7 @@ class ParticipationCap:
             raise ValueError(msg)
         require_capital(self.capital)
         if np.any(self.dollar_volume_TN < 0):
-            msg = "The dollar volume has a negative cell; use NaN where it is unknown."
-            raise ValueError(msg)
+            raise ValueError("The dollar volume has a negative cell; use NaN where it is unknown.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -84,11 +84,10 @@ def prepare_market(
     (2, 1)
     """
     if total_return_index_TN.ndim != 2 or not len(total_return_index_TN):
-        msg = (
+        raise ValueError(
             f"The total-return index has shape {total_return_index_TN.shape}: it needs at least one "
             "row (session) and one column per firm."
         )
-        raise ValueError(msg)
     shape = total_return_index_TN.shape
     require_shape("traded", traded_TN, shape)
     if delisted_TN is None:

@@ -114,8 +114,7 @@ class BookResult:
     def ledger(self) -> pl.DataFrame:
         """The recorded ledger; ValueError if it was not kept."""
         if self.kept_ledger is None:
-            msg = "The ledger of this book was not kept; run it with keep_ledger=True."
-            raise ValueError(msg)
+            raise ValueError("The ledger of this book was not kept; run it with keep_ledger=True.")
         return self.kept_ledger
 
 

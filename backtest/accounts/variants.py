@@ -76,11 +76,10 @@ class Decisions:
         decided_T: BoolArray = ~np.asarray(unknown_TN.any(axis=1))
         wrong_T = np.isinf(target_TN).any(axis=1) | ~(decided_T | unknown_TN.all(axis=1))
         if wrong_T.any():
-            msg = (
+            raise ValueError(
                 f"The target of session {int(np.argmax(wrong_T))} is infinite or partly NaN; use weight 0 "
                 "for a firm that is not held, and a whole row of NaN for no decision."
             )
-            raise ValueError(msg)
         held_TN = (target_TN != 0.0) & decided_T[:, None]
         start_T1 = np.concatenate([[0], np.cumsum(np.count_nonzero(held_TN, axis=1))])
         firm_K = np.nonzero(held_TN)[1].astype(np.int32)
@@ -119,11 +118,10 @@ class Variant:
     def require(self, market: BookMarket) -> None:
         """Raise ValueError unless the variant fits the market."""
         if self.delay < 0:
-            msg = (
+            raise ValueError(
                 f"delay is {self.delay}; it must be at least 0, since a decision cannot be traded before it "
                 "is made."
             )
-            raise ValueError(msg)
         shape = market.value_TN.shape
         decided = (len(self.decisions.decided_T), self.decisions.n_firms)
         if decided != shape:
@@ -133,12 +131,11 @@ class Variant:
         if fill_TN is not None:
             require_shape("the price of execution", fill_TN, shape)
             if self.delay < 1:
-                msg = (
+                raise ValueError(
                     "delay is 0, but orders are executed before the close: a decision at the close of t can "
                     "be traded in session t+1 at the earliest. Set the delay to 1 or more, or execute at the "
                     "close."
                 )
-                raise ValueError(msg)
         if cap is not None:
             require_shape("the dollar volume", cap.dollar_volume_TN, shape)
         own = {"the price limits": self.execution.bar_TN, "the lots": self.execution.lot_TN}

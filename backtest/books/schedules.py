@@ -49,8 +49,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            msg = f"rebalance_every is {self.every}; it must be at least 1."
-            raise ValueError(msg)
+            raise ValueError(f"rebalance_every is {self.every}; it must be at least 1.")
 
     def decisions(self, count_T: IntArray, needed: int) -> BoolArray:
         """Flag the sessions on which a book decides.
@@ -78,11 +77,10 @@ class Schedule:
         possible_T: BoolArray = enough_T & (turn_T > served_T)
         if not possible_T.any():
             most = int(count_T[np.maximum.accumulate(self.turn_T)].max(initial=0))
-            msg = (
+            raise ValueError(
                 f"The book needs {needed} signals per date, but no date on which it may decide has more than "
                 f"{most}: lower its size, or let it decide on dates with signals."
             )
-            raise ValueError(msg)
         chosen_T: BoolArray = possible_T & ((np.cumsum(possible_T) - 1) % self.every == 0)
         return chosen_T
 

@@ -168,8 +168,7 @@ def daily_metrics(
     require_quantiles(quantiles)
     for k in (hits, top):
         if k < 1:
-            msg = f"k is {k}; it must be at least 1 firm."
-            raise ValueError(msg)
+            raise ValueError(f"k is {k}; it must be at least 1 firm.")
     T, N = forecast.x_TN.shape
     out_TM, quantile_TQ = np.empty((T, 8)), np.empty((T, quantiles))
 
@@ -252,8 +251,7 @@ def persistence(signal: SortedPanel, lags: tuple[int, ...], *, quantiles: int = 
 
     require_quantiles(quantiles)
     if min(lags, default=1) < 1:
-        msg = f"A lag is {min(lags)}; it must be at least 1 date."
-        raise ValueError(msg)
+        raise ValueError(f"A lag is {min(lags)}; it must be at least 1 date.")
     T, N = signal.x_TN.shape
     rank_TN, edge_TE = np.empty((T, N), dtype=np.float32), np.empty((T, 6))
     blocks = date_blocks(T, N)
@@ -278,8 +276,7 @@ def persistence(signal: SortedPanel, lags: tuple[int, ...], *, quantiles: int = 
 def require_quantiles(quantiles: int) -> None:
     """Raise ValueError for fewer than 2 quantiles."""
     if quantiles < 2:
-        msg = f"q is {quantiles}; there must be at least 2 quantiles."
-        raise ValueError(msg)
+        raise ValueError(f"q is {quantiles}; there must be at least 2 quantiles.")
 
 
 _CELLS = 2**17  # per block: 1 MiB as float64, so that its arrays stay in a core's cache
@@ -300,8 +297,7 @@ def as_signal(name: str, x_TN: AnyFloatArray) -> FloatArray:
     highest, lowest = (of.reduce(out_TN, axis=None, initial=0.0) for of in (np.fmax, np.fmin))  # not NaN
     if np.isinf(highest) or np.isinf(lowest):
         t, n = (int(i) for i in np.argwhere(np.isinf(out_TN))[0])
-        msg = f"The {name} is infinite at date {t}, firm {n}: use NaN for unknown values."
-        raise ValueError(msg)
+        raise ValueError(f"The {name} is infinite at date {t}, firm {n}: use NaN for unknown values.")
     return out_TN
 
 

@@ -133,8 +133,7 @@ def forecast_metrics(
     daily = daily_metrics(forecast, label, quantiles=_QUANTILES, hits=10, top=5)
     n_pairs = int(daily.pairs_T.sum())
     if not n_pairs:
-        msg = "No forecast has a label: choose dates whose labels end inside the data."
-        raise ValueError(msg)
+        raise ValueError("No forecast has a label: choose dates whose labels end inside the data.")
     known_T = ~np.isnan(daily.ic_T)
     n_dates = int(known_T.sum())
     lags = max(horizon - 1, newey_west_lags(n_dates))

@@ -76,8 +76,7 @@ def lag(x_TN: FloatArray, k: int) -> FloatArray:
     array([nan,  1.,  2.])
     """
     if k < 0:
-        msg = f"The lag is {k} sessions; it must be at least 0, or it would look ahead."
-        raise ValueError(msg)
+        raise ValueError(f"The lag is {k} sessions; it must be at least 0, or it would look ahead.")
     out_TN = np.empty_like(x_TN)
     out_TN[:k] = np.nan
     out_TN[k:] = x_TN[: len(x_TN) - k] if k < len(x_TN) else x_TN[:0]
@@ -128,8 +127,7 @@ def carry_and_age(x_TN: FloatArray, longest: float) -> tuple[FloatArray, FloatAr
 def require_window(window: int) -> None:
     """Raise if a window has no session."""
     if window < 1:
-        msg = f"The rolling window is {window} sessions; it must be at least 1."
-        raise ValueError(msg)
+        raise ValueError(f"The rolling window is {window} sessions; it must be at least 1.")
 
 
 def rolling_count(x_TN: AnyFloatArray, window: int) -> FloatArray:

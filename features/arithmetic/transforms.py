@@ -102,8 +102,7 @@ def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Fl
     array([[ 1.75,  2.  ,  3.  , 24.75]], dtype=float32)
     """
     if not 0 <= tail < 0.5:
-        msg = f"tail is {tail}; it must be a share of each tail in [0, 0.5)."
-        raise ValueError(msg)
+        raise ValueError(f"tail is {tail}; it must be a share of each tail in [0, 0.5).")
     return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: _winsorise_rows(x_RN, tail, out_RN))
 
 

@@ -346,16 +346,14 @@ def _check_prices(prices: pl.DataFrame) -> None:
         msg = f"The prices lack the column(s) {', '.join(missing)}: add them, with nulls for unknown values."
         raise ValueError(msg)
     if prices.is_empty():
-        msg = "The prices have no rows: ingest a source first, or widen the dates."
-        raise ValueError(msg)
+        raise ValueError("The prices have no rows: ingest a source first, or widen the dates.")
     odd = prices.filter((pl.col("split_ratio") <= 0) | (pl.col("dividend") < 0))
     if not odd.is_empty():
         day, ticker, ratio, dividend = odd.select("date", "ticker", "split_ratio", "dividend").row(0)
-        msg = (
+        raise ValueError(
             f"{ticker} on {day} has split ratio {ratio} and dividend {dividend}: the split ratio must be "
             "above 0 and the dividend at least 0."
         )
-        raise ValueError(msg)
 
 
 def _refuse_duplicates(prices: pl.DataFrame, cell_R: IntArray) -> None:
@@ -366,8 +364,7 @@ def _refuse_duplicates(prices: pl.DataFrame, cell_R: IntArray) -> None:
         return
     keys = prices.select("date", "ticker")
     day, ticker = keys.filter(keys.is_duplicated()).row(0)
-    msg = f"The prices have several rows for {ticker} on {day}: keep one row per (date, ticker)."
-    raise ValueError(msg)
+    raise ValueError(f"The prices have several rows for {ticker} on {day}: keep one row per (date, ticker).")
 
 
 def forward_factor(close_TN: FloatArray, split_TN: FloatArray, dividend_TN: FloatArray) -> FloatArray:

@@ -57,8 +57,7 @@ class TopKDrop(Book):
     @model_validator(mode="after")
     def _check_drop(self) -> TopKDrop:
         if self.n_drop > self.k:
-            msg = f"n_drop is {self.n_drop}; it must be from 1 to k ({self.k})."
-            raise ValueError(msg)
+            raise ValueError(f"n_drop is {self.n_drop}; it must be from 1 to k ({self.k}).")
         return self
 
     @property
