@@ -43,7 +43,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.dataset.market import build_market
-from pipelines.nightly.monitor.skill import BacktestReference, watch_skill
+from pipelines.nightly.monitor.monitor import BacktestReference, watch_skill
 from pipelines.sources.simulated.config import INDUSTRIES, REVIEW_SESSIONS, SUPPLIERS, MarketConfig
 from pipelines.sources.simulated.source import SimulatedSource
 from pipelines.train.task import collect_arrays, to_tensors

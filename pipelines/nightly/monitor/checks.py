@@ -166,7 +166,8 @@ def _correction_findings(config: Config, data: NightData, last: _LastNight) -> I
             "corrections",
             "warn",
             f"Corrections cannot be counted: version {last.prices} of the prices, from the night of "
-            f"{last.session}, was removed by a vacuum. Vacuum less often (nightly.housekeeping.vacuum_every).",
+            f"{last.session}, was removed by a vacuum. Vacuum less often "
+            "(nightly.housekeeping.vacuum_every).",
         )
         return
     panel, limit = data.market.panel, config.nightly.checks.max_corrections

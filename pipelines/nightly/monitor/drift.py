@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from backtest.monitoring.drift import Distribution, bin_shares, ks_distance, stability_index, stretches
-from features.arrays import BoolArray, Float32Array, IntArray
+from features.arrays import BoolArray, DateArray, Float32Array, IntArray
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from features.library.registry import Registry
@@ -22,21 +23,14 @@ from pipelines.config.schema import Config
 from pipelines.dataset.characteristics import INPUT_PREFIX, own_values
 from pipelines.files import write_table
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import Finding, ModelVersion
+from pipelines.nightly.result import Finding, ModelVersion, judged, listed
 from pipelines.run.record import Run, open_run
 
-_NAMED: Final = 5
-
+_NUMBERS: Final = ("psi", "psi_limit", "ks", "ks_limit", "missing", "missing_in_training", "missing_limit")
 _SCHEMA: Final = {
     "feature": pl.String,
     "kind": pl.String,
-    "psi": pl.Float64,
-    "psi_limit": pl.Float64,
-    "ks": pl.Float64,
-    "ks_limit": pl.Float64,
-    "missing": pl.Float64,
-    "missing_in_training": pl.Float64,
-    "missing_limit": pl.Float64,
+    **dict.fromkeys(_NUMBERS, pl.Float64),
     "drifted": pl.Boolean,
 }
 
@@ -54,43 +48,26 @@ def drift(
     trained = {RawFeature(row["feature"], row["kind"]): row for row in training.iter_rows(named=True)}
     newest = newest_values(config, data, list(trained), config.nightly.monitoring.sessions)
     rows = [_compare(config, trained[feature], values_M) for feature, values_M in newest]
-    table = pl.DataFrame(rows, schema=_SCHEMA)
+    table = pl.DataFrame(rows, schema=_SCHEMA, orient="row").with_columns(pl.col(_NUMBERS).fill_nan(None))
     findings = [_drift_finding(row) for row in table.filter("drifted").iter_rows(named=True)]
     findings += _missing_findings(table)
     return [*findings, _summary(config, table, training)], {"drift": table}
 
 
-def _compare(config: Config, trained: dict[str, Any], values_M: np.ndarray) -> dict[str, Any]:
-    """Compare one feature's newest values with its training."""
-    limits = config.nightly.monitoring
-    whole = Distribution(np.asarray(trained["points"], dtype=np.float64), trained["missing"])
-    missing_limit = max(
-        config.nightly.checks.max_missing, trained["missing"], trained["block_missing"] or 0.0
-    )
+def _compare(config: Config, trained: dict[str, Any], values_M: np.ndarray) -> tuple[object, ...]:
+    """Compare one feature's newest values with its training: a row of the table."""
+    limits, usual = config.nightly.monitoring, trained["missing"]
+    whole = Distribution(np.asarray(trained["points"], dtype=np.float64), usual)
+    missing_limit = max(config.nightly.checks.max_missing, usual, trained["block_missing"] or 0.0)
     psi_limit = max(limits.psi, trained["block_psi"] or 0.0)
     ks_limit = max(limits.ks, trained["block_ks"] or 0.0)
+    psi = ks = missing = math.nan
     if len(values_M):
         psi = stability_index(np.asarray(trained["shares"]), bin_shares(values_M, whole.edges_E))
         own = Distribution.of(values_M)
         ks, missing = ks_distance(whole.points_Q, own.points_Q), own.missing
-    else:
-        psi, ks, missing = math.nan, math.nan, math.nan
-    return {
-        "feature": trained["feature"],
-        "kind": trained["kind"],
-        "psi": _known(psi),
-        "psi_limit": psi_limit,
-        "ks": _known(ks),
-        "ks_limit": ks_limit,
-        "missing": _known(missing),
-        "missing_in_training": trained["missing"],
-        "missing_limit": missing_limit,
-        "drifted": psi > psi_limit and ks > ks_limit,
-    }
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    numbers = (psi, psi_limit, ks, ks_limit, missing, usual, missing_limit)
+    return (trained["feature"], trained["kind"], *numbers, psi > psi_limit and ks > ks_limit)
 
 
 def _drift_finding(row: dict[str, Any]) -> Finding:
@@ -118,9 +95,8 @@ def _missing_findings(table: pl.DataFrame) -> list[Finding]:
             f"against {row['missing_in_training']:.0%} in training; check what it is computed from. "
             "The transform replaces missing values, so the model does not notice."
         )
-        findings.append(
-            Finding("missing", "warn", sentence, _subject(row), row["missing"], row["missing_limit"])
-        )
+        values = (row["missing"], row["missing_limit"])
+        findings.append(Finding("missing", "warn", sentence, _subject(row), *values))
     if findings or table["missing"].drop_nulls().is_empty():
         return findings
     worst = table.drop_nulls("missing").sort(pl.col("missing") - pl.col("missing_limit")).row(-1, named=True)
@@ -141,16 +117,16 @@ def _summary(config: Config, table: pl.DataFrame, training: pl.DataFrame) -> Fin
         f"{len(drifted)} of {table.height} features have drifted on the last "
         f"{config.nightly.monitoring.sessions} sessions against the training ({first} to {last})"
     )
-    more = f" and {len(drifted) - _NAMED} more" if len(drifted) > _NAMED else ""
-    named = f": {', '.join(drifted[:_NAMED])}{more}" if drifted else ""
-    if share <= limit:
-        return Finding("drift", "ok", f"{base}{named}.", value=share, limit=limit)
+    if drifted:
+        base += f": {listed(drifted)}"
     cure = (
-        "Check the source for a change of units or coverage; if the market has changed, train a new version."
+        ". Check the source for a change of units or coverage; if the market has changed, train a new "
+        "version."
     )
-    return Finding("drift", "warn", f"{base}{named}. {cure}", value=share, limit=limit)
+    return judged("drift", base, cure, fine=share <= limit, value=share, limit=limit)
 
 
+_REGISTRIES: Final[Mapping[str, Registry]] = {"characteristic": CHARACTERISTICS, "channel": CHANNELS}
 _TOGETHER: Final = 8
 """Features that are computed at once; more share intermediate results but need more memory."""
 
@@ -163,7 +139,7 @@ class RawFeature:
     kind: str
 
 
-def features_of(run: Run) -> list[RawFeature]:
+def raw_features(run: Run) -> list[RawFeature]:
     """Return the raw features that a run was trained on; indicators of missing values are left out."""
     assert run.identity is not None, "an opened run has recorded its identity"
     names: Mapping[str, Any] = run.identity.settings["features"]
@@ -187,11 +163,8 @@ def raw_values(
     Features whose inputs the panel lacks are unknown everywhere. ``hold_inputs`` is the config's setting
     (`pipelines.dataset.characteristics.own_values`).
     """
-    registries: tuple[tuple[str, Registry], ...] = (
-        ("characteristic", CHARACTERISTICS),
-        ("channel", CHANNELS),
-    )
-    for kind, registry in registries:
+    unknown_TN = np.full((panel.n_sessions, panel.n_firms), np.nan, dtype=np.float32)
+    for kind, registry in _REGISTRIES.items():
         wanted = [feature for feature in features if feature.kind == kind]
         usable = set(registry.available(panel, [feature.name for feature in wanted])[0])
         for start in range(0, len(wanted), _TOGETHER):
@@ -200,20 +173,16 @@ def raw_values(
             values_TNK = registry.compute(panel, given) if given else None
             for feature in some:
                 if values_TNK is None or feature.name not in usable:
-                    yield feature, np.full((panel.n_sessions, panel.n_firms), np.nan, dtype=np.float32)
+                    yield feature, unknown_TN
                 else:
                     yield feature, values_TNK[:, :, given.index(feature.name)]
     inputs = tables.get("inputs")
     for feature in features:
-        if feature.kind == "input":
-            name = feature.name.removeprefix(INPUT_PREFIX)
-            own = None if inputs is None else inputs.filter(pl.col("name") == name)
-            yield (
-                feature,
-                np.full((panel.n_sessions, panel.n_firms), np.nan, dtype=np.float32)
-                if own is None
-                else own_values(own, panel, hold_inputs).astype(np.float32),
-            )
+        if feature.kind == "input" and inputs is None:
+            yield feature, unknown_TN
+        elif feature.kind == "input" and inputs is not None:
+            own = inputs.filter(pl.col("name") == feature.name.removeprefix(INPUT_PREFIX))
+            yield feature, own_values(own, panel, hold_inputs).astype(np.float32)
 
 
 def newest_values(
@@ -247,8 +216,7 @@ def _window(feature: RawFeature, hold_inputs: int) -> int:
     """Sessions that a feature looks back on, the session itself included."""
     if feature.kind == "input":
         return hold_inputs + 2 if hold_inputs else 1
-    registry = CHARACTERISTICS if feature.kind == "characteristic" else CHANNELS
-    return registry[feature.name].window
+    return _REGISTRIES[feature.kind][feature.name].window
 
 
 _MAX_VALUES: Final = 400_000
@@ -283,13 +251,10 @@ def training_distributions(config: Config, data: NightData, version: ModelVersio
 
 
 def _measure_training(run: Run, data: NightData, block: int) -> pl.DataFrame:
-    folds = run.read_table("folds")
-    assert folds is not None, "a trained run has stored its folds"
-    fold = folds.sort("fold").row(-1, named=True)
+    fold = last_fold(run)
     panel, universe_TN = data.market.panel, data.market.universe_TN
     dates_T = panel.dates_T.astype("datetime64[D]")
-    inside_T = (dates_T >= np.datetime64(fold["train_from"])) & (dates_T <= np.datetime64(fold["train_to"]))
-    sessions: IntArray = np.flatnonzero(inside_T)
+    sessions: IntArray = np.flatnonzero(between(dates_T, fold["train_from"], fold["train_to"]))
     stride = max(1, int(np.ceil(universe_TN[sessions].sum() / _MAX_VALUES)))
     sessions = sessions[::stride]
     length = max(1, round(block / stride))
@@ -298,10 +263,22 @@ def _measure_training(run: Run, data: NightData, block: int) -> pl.DataFrame:
         | {"train_to": fold["train_to"]}
         | stretches(values_TN, universe_TN, sessions, length)
         for feature, values_TN in raw_values(
-            panel, data.tables, features_of(run), run.config.features.hold_inputs
+            panel, data.tables, raw_features(run), run.config.features.hold_inputs
         )
     ]
     return pl.DataFrame(rows, schema=_TRAINING_SCHEMA)
+
+
+def last_fold(run: Run) -> dict[str, Any]:
+    """Return the first and last days of the segments of a run's newest fold."""
+    folds = run.read_table("folds")
+    assert folds is not None, "a trained run has stored its folds"
+    return folds.sort("fold").row(-1, named=True)
+
+
+def between(dates_T: DateArray, first: dt.date, last: dt.date) -> BoolArray:
+    """Which sessions lie between two days, both included."""
+    return (dates_T >= np.datetime64(first)) & (dates_T <= np.datetime64(last))
 
 
 def computed_once(

@@ -76,7 +76,7 @@ def test_three_days_two_firms_by_hand() -> None:
 
 @pytest.mark.parametrize("goals", [(1.0, 1.0), (1.5, 1.4), (0.0, 0.0)])
 def test_an_account_that_is_rolled_forward_is_that_of_one_run(goals: tuple[float, float]) -> None:
-    """Capped orders of long-only books, with and without leverage, go on while a firm is halted; so do shorts."""
+    """Capped orders go on while a firm is halted: of books with and without leverage, and of shorts."""
     T, cut, rng = 12, 5, np.random.default_rng(0)
     index_TN = np.exp(np.cumsum(rng.normal(0.0, 0.02, (T, 4)), axis=0))
     traded_TN = np.ones((T, 4), dtype=np.bool_)

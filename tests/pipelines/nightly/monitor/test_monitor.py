@@ -21,10 +21,11 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import open_lake
 from pipelines.nightly.data import NightData, signal_history
-from pipelines.nightly.monitor.monitor import Monitoring, monitor
-from pipelines.nightly.monitor.skill import (
+from pipelines.nightly.monitor.monitor import (
     BacktestReference,
+    Monitoring,
     backtest_reference,
+    monitor,
     realised_ic,
     watch_skill,
 )
