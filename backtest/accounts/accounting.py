@@ -423,8 +423,8 @@ def roll_forward(
     market = BookMarket(market.value_TN, frozen(state_TN))
     variant = Variant(Decisions.from_targets(target_TN), costs, 1, execution)
     variant.require(market)
-    plan, *rest = kernel_inputs([variant], market)
-    inputs = (plan if cut_T is None else plan._replace(cut_T=frozen(cut_T)), *rest)
+    plan, tape, rates = kernel_inputs([variant], market)
+    inputs = (plan if cut_T is None else plan._replace(cut_T=frozen(cut_T)), tape, rates)
     lanes = lanes_with_cash(*inputs)
     held_N = price_N > 0
     np.divide(account.value_N, price_N, out=lanes.units_NV[:, 0], where=held_N)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,7 @@ from pipelines.ingest.calendars import is_session
 from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest, prices_to_keep
 from pipelines.ingest.rules import SPARSE, SPARSE_DATES
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import Finding, nights_folder
+from pipelines.nightly.result import listed, nights_folder
 from pipelines.nightly.schedule import (
     Clock,
     calendar_end,
@@ -58,28 +59,144 @@ _DAILY_WEEKDAYS: Final = 3
 """Daily prices have sessions on at least this number of weekdays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What a delivery brought: counts per table, None if nothing could be new."""
+def describe_delivery(summary: IngestSummary | None) -> str:
+    """Describe a delivery in one line; None is one that could bring nothing new."""
+    parts = []
+    for table, counts in {} if summary is None else summary.tables.items():
+        changes = {
+            "new": counts.added,
+            "corrected": counts.updated,
+            "withdrawn": counts.withdrawn,
+            "quarantined": sum(counts.quarantined.values()),
+        }
+        said = ", ".join(f"{count:,} {what}" for what, count in changes.items() if count)
+        if said:
+            parts.append(f"{table} {said}")
+    return "; ".join(parts) or "nothing new at the source"
 
-    summary: IngestSummary | None
 
-    def sentence(self) -> str:
-        """Describe the delivery in one line."""
-        if self.summary is None:
-            return "nothing new at the source"
-        parts = []
-        for table, counts in self.summary.tables.items():
-            changes = {
-                "new": counts.added,
-                "corrected": counts.updated,
-                "withdrawn": counts.withdrawn,
-                "quarantined": sum(counts.quarantined.values()),
-            }
-            said = [f"{count:,} {what}" for what, count in changes.items() if count]
-            if said:
-                parts.append(f"{table} {', '.join(said)}")
-        return "; ".join(parts) or "nothing new at the source"
+class _Request:
+    """What is asked of a source, and the sessions that the lake holds, as they were read last."""
+
+    def __init__(self, config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> None:
+        self.config, self.lake, self.day, self.clock = config, lake, day, clock
+        self.sessions = sessions_of(lake)
+        self.nights = read_nights(lake, config.name)
+        self.last = max(finished_nights(self.nights), default=None)
+        self.overrides = config.quality.calendar_overrides
+        self.through = None if day is None else max(day, self.newest or day)
+
+    @property
+    def newest(self) -> dt.date | None:
+        """Newest session of the lake."""
+        return self.sessions[-1] if self.sessions else None
+
+    def expected(self) -> dt.date | None:
+        """Session that the delivery must bring; None if nothing tells."""
+        return self.day or expected_session(self.config, self.lake, self.clock.now())
+
+    def due(self) -> dt.date | None:
+        """Session that files should have by now."""
+        return due_session(self.config, self.lake, self.clock.now())
+
+    def late(self, sessions: Sequence[dt.date]) -> str | None:
+        """Say which session is missing from the prices, whose sessions are given; None if none is.
+
+        A live source must have the newest session that its exchange has finished, and any source the one that
+        was asked for. Files with a calendar must have the newest session as well, once a night was played;
+        only an archive (`_LIVE_DAYS`) is played as far as it goes, and weekly or monthly prices are never
+        late.
+        """
+        newest = sessions[-1] if sessions else None
+        end = "it delivered no prices" if newest is None else f"its prices end on {newest}"
+        expected = self.expected()
+        if expected is not None:
+            late = newest is None or newest < expected
+            return f"The source has no session {expected} yet: {end}." if late else None
+        due = self.due()
+        if due is None or newest is None or self.last is None or newest >= due:
+            return None
+        is_archive = newest > self.last and due - newest > _LIVE_DAYS
+        if is_archive or len(learned_week(sessions)) < _DAILY_WEEKDAYS:
+            return None
+        return (
+            f"The source has no session {due}, which {calendar_of(self.config, self.lake, sessions)} has "
+            f"finished: {end}. Deliver the missing sessions, or choose a session of an archive with --date."
+        )
+
+    def refuse_closed_day(self) -> None:
+        """Refuse a day on which the exchange is closed, instead of waiting for its prices."""
+        if self.day is None or (self.newest is not None and self.day <= self.newest):
+            return  # the data themselves tell (`pipelines.nightly.schedule`)
+        calendar = calendar_of(self.config, self.lake, self.sessions)
+        if calendar is not None and is_session(calendar, self.day, self.overrides) is False:
+            raise ConfigError(f"--date {self.day} is not a session: {calendar} is closed on that day.")
+
+    def refuse_day_off(self, sessions: Sequence[dt.date]) -> None:
+        """Refuse a day after the data on which their market is never open, such as a Saturday."""
+        day = self.day
+        if day is None or not sessions or day <= sessions[-1] or day in self.overrides.sessions:
+            return
+        week = learned_week(sessions)
+        learned = sessions[-1] - sessions[0] >= dt.timedelta(weeks=2)
+        if learned and week and day.weekday() not in week:
+            raise ConfigError(
+                f"--date {day} is a {day:%A}, on which this market has no sessions; choose another day, or "
+                "name an additional session in quality.calendar_overrides.sessions."
+            )
+
+    def ended_calendar(self) -> str | None:
+        """Say that the calendar of a live source has ended and the lake holds its last session; else None."""
+        now = self.clock.now()
+        expected = expected_session(self.config, self.lake, now)
+        if expected is None or self.newest is None or self.newest < expected:
+            return None
+        end = calendar_end(self.config, self.lake, now.date(), self.sessions)
+        return end.sentence if end is not None and end.level == "fail" else None
+
+    def refuse_ended_calendar(self) -> None:
+        """Refuse to wait for a live source whose calendar has ended: nothing tells which session is next."""
+        if (said := self.ended_calendar()) is not None:
+            raise DataError(said)
+
+    def source(self) -> LiveSource | _Watched:
+        """Open the source, watched if it delivers its whole scope."""
+        source = make_source(self.config, through=self.through)
+        if isinstance(source, LiveSource):
+            return source
+        then, stored = prices_of_night(self.lake, self.nights, self.last), 0
+        if then is not None:
+            with suppress(DataError):  # a vacuum removed the version
+                stored = self.lake.count("prices", then)
+        return _Watched(source, self.last, stored, self.config.nightly.checks.max_withdrawn)
+
+    def mark(self, expected: dt.date | None) -> dict[str, Any] | None:
+        """Return what the source is, as far as it can be seen without reading it; None if it cannot be."""
+        settings = self.config.source
+        if settings.kind in _LIVE and expected is None:
+            return None
+        mark: dict[str, Any] = {
+            "source": self.config.as_written()["source"],
+            "quality": self.config.quality.model_dump(mode="json"),
+            "through": str(self.through),
+        }
+        if isinstance(settings, FilesSourceConfig):
+            mark["files"] = _stamps(settings)
+        if settings.kind in _LIVE:
+            mark["expected"] = str(expected)
+        return mark
+
+    def text(self, mark: Mapping[str, Any]) -> str:
+        """Write a mark with the version of the prices, which another command may have changed since."""
+        prices = {"lake": masked(self.lake.root), "prices": self.lake.version("prices")}
+        return json.dumps({**mark, **prices}, indent=1, sort_keys=True)
+
+    def unchanged(self) -> bool:
+        """Whether nothing can be new at the source since the last delivery, without reading it."""
+        if self.newest is None or self.late(self.sessions) is not None or self.ended_calendar():
+            return False
+        mark, path = self.mark(self.expected()), nights_folder(self.config) / FILE
+        return mark is not None and path.is_file() and path.read_bytes() == self.text(mark).encode()
 
 
 def deliver(
@@ -90,91 +207,48 @@ def deliver(
     clock: Clock,
     *,
     wait: bool,
-) -> Delivery:
-    """Ingest what is new at the source, and wait for what is late."""
-    if is_unchanged(config, lake, day, clock):
-        return Delivery(None)
-    _refuse_closed_day(config, lake, day)
-    _refuse_ended_calendar(config, lake, clock)
-    expected, through = _wanted(config, lake, day, clock)
-    wait_for_source = _Waiting(config, progress, clock, day, _newest(lake))
+) -> IngestSummary | None:
+    """Ingest what is new at the source, and wait for what is late; None if nothing could be new.
+
+    With ``day`` the source delivers nothing after it, except for dates that the lake holds already. DataError
+    says what is missing after the waiting, or that a delivery ends before the last night or was rejected.
+    """
+    asked = _Request(config, lake, day, clock)
+    if asked.unchanged():
+        return None
+    asked.refuse_closed_day()
+    asked.refuse_ended_calendar()
+    expected = asked.expected()
+    wait_for_source = _Waiting(config, progress, clock, day, asked.newest)
     while True:
-        mark = _mark(config, expected, through)  # before the source is read: it may change meanwhile
-        source = _watched(config, lake, make_source(config, through=through))
+        mark = asked.mark(expected)  # before the source is read: it may change meanwhile
+        source = asked.source()
         try:
             summary = _ingest_once(config, lake, source, progress, wait=wait)
         except _SourceError as error:
             wait_for_source(error.error)
             continue
-        sessions = sessions_of(lake)
+        asked.sessions = sessions_of(lake)
         if isinstance(source, _Watched):
-            _refuse_rejected_sessions(config, lake, source, sessions)
-        _refuse_day_off(config, sessions, day)
-        late = _late(config, lake, day, sessions[-1] if sessions else None, clock)
+            _refuse_rejected_sessions(config, lake, source, asked.sessions)
+        asked.refuse_day_off(asked.sessions)
+        late = asked.late(asked.sessions)
         if late is None:
             break
         wait_for_source(DataError(late))
-    due = due_session(config, lake, clock.now())
-    if day is None and due is not None and sessions[-1] < due:
-        progress.note(f"The prices end on {sessions[-1]}, before the newest session, {due}: an archive.")
+    due = asked.due()
+    if day is None and due is not None and asked.sessions[-1] < due:
+        progress.note(f"The prices end on {asked.newest}, before the newest session, {due}: an archive.")
     if config.source.kind in _LIVE and expected is None:
-        mark = _mark(config, expected_session(config, lake, clock.now()), through)
+        mark = asked.mark(asked.expected())
     if mark is not None:
-        write_text(nights_folder(config) / FILE, _text(mark, lake))
-    return Delivery(summary)
+        write_text(nights_folder(config) / FILE, asked.text(mark))
+    return summary
 
 
 def is_unchanged(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> bool:
     """Return whether nothing can be new at the source since the last delivery, without reading it."""
-    newest = _newest(lake)
-    expected, through = _wanted(config, lake, day, clock)
-    late = None if newest is None else _late(config, lake, day, newest, clock)
-    if newest is None or late is not None or _ended_calendar(config, lake, clock):
-        return False
-    mark = _mark(config, expected, through)
-    path = nights_folder(config) / FILE
-    return mark is not None and path.is_file() and path.read_bytes() == _text(mark, lake).encode()
-
-
-def _newest(lake: Lake) -> dt.date | None:
-    stored = sessions_of(lake)
-    return stored[-1] if stored else None
-
-
-def _wanted(
-    config: Config, lake: Lake, day: dt.date | None, clock: Clock
-) -> tuple[dt.date | None, dt.date | None]:
-    """Return the session that the delivery must bring, if any, and the last one that it may bring."""
-    newest = _newest(lake)
-    expected = day or expected_session(config, lake, clock.now())
-    return expected, None if day is None else max(day, newest or day)
-
-
-def _last_night(config: Config, lake: Lake) -> dt.date | None:
-    return max(finished_nights(read_nights(lake, config.name)), default=None)
-
-
-def _late(
-    config: Config, lake: Lake, day: dt.date | None, newest: dt.date | None, clock: Clock
-) -> str | None:
-    """Say which session is missing from the prices, whose newest session is given; None if none is."""
-    end = "it delivered no prices" if newest is None else f"its prices end on {newest}"
-    expected = day or expected_session(config, lake, clock.now())
-    if expected is not None:
-        if newest is not None and newest >= expected:
-            return None
-        return f"The source has no session {expected} yet: {end}."
-    due, last = due_session(config, lake, clock.now()), _last_night(config, lake)
-    if due is None or newest is None or last is None or newest >= due:
-        return None
-    if newest > last and due - newest > _LIVE_DAYS:
-        return None
-    if len(learned_week(sessions_of(lake))) < _DAILY_WEEKDAYS:
-        return None
-    return (
-        f"The source has no session {due}, which {calendar_of(config, lake)} has finished: {end}. "
-        "Deliver the missing sessions, or choose a session of an archive with --date."
-    )
+    return _Request(config, lake, day, clock).unchanged()
 
 
 @dataclass
@@ -211,20 +285,6 @@ class _Watched:
         return delivered
 
 
-def _watched(config: Config, lake: Lake, source: Source | LiveSource) -> LiveSource | _Watched:
-    if isinstance(source, LiveSource):
-        return source
-    last = _last_night(config, lake)
-    then = prices_of_night(lake, read_nights(lake, config.name), last)
-    stored = 0
-    if then is not None:
-        try:
-            stored = lake.count("prices", then)
-        except DataError:
-            stored = 0  # a vacuum removed the version
-    return _Watched(source, last, stored, config.nightly.checks.max_withdrawn)
-
-
 def _refuse_rejected_sessions(
     config: Config, lake: Lake, source: _Watched, sessions: Sequence[dt.date]
 ) -> None:
@@ -234,9 +294,8 @@ def _refuse_rejected_sessions(
     new = source.rows.tail(1) if source.last is None else source.rows.filter(pl.col("date") > source.last)
     whole = new.filter(pl.col("rows") >= SPARSE * pl.lit(usual))
     for day, rows in whole.iter_rows():
-        if day not in sessions and not (
-            calendar is not None and is_session(calendar, day, overrides) is False
-        ):
+        closed = calendar is not None and is_session(calendar, day, overrides) is False
+        if day not in sessions and not closed:
             raise DataError(
                 f"All {rows:,} rows of session {day} were rejected; 'peerglass quarantine list' shows them "
                 "and the rules. Nothing was decided; deliver the session again."
@@ -295,91 +354,17 @@ def _ingest_once(
             raise _SourceError(error) from error
 
 
-def _unanswered(summary: IngestSummary, named: int = 5) -> str:
+def _unanswered(summary: IngestSummary) -> str:
     """Name the tickers without an answer."""
     missing = [status.ticker for status in summary.statuses if status.state in ("throttled", "failed")]
-    if not missing:
-        return ""
-    more = f" and {len(missing) - named:,} more" if len(missing) > named else ""
-    return f"; missing: {', '.join(missing[:named])}{more}"
-
-
-def _refuse_closed_day(config: Config, lake: Lake, day: dt.date | None) -> None:
-    """Refuse a day on which the exchange is closed, instead of waiting for its prices."""
-    newest = _newest(lake)
-    if day is None or (newest is not None and day <= newest):
-        return  # the data themselves tell (`pipelines.nightly.schedule`)
-    calendar = calendar_of(config, lake)
-    if calendar is not None and is_session(calendar, day, config.quality.calendar_overrides) is False:
-        raise ConfigError(f"--date {day} is not a session: {calendar} is closed on that day.")
-
-
-def _refuse_day_off(config: Config, sessions: Sequence[dt.date], day: dt.date | None) -> None:
-    """Refuse a day after the data on which their market is never open, such as a Saturday."""
-    overrides = config.quality.calendar_overrides
-    if day is None or not sessions or day <= sessions[-1] or day in overrides.sessions:
-        return
-    week = learned_week(sessions)
-    learned = sessions[-1] - sessions[0] >= dt.timedelta(weeks=2)
-    if learned and week and day.weekday() not in week:
-        raise ConfigError(
-            f"--date {day} is a {day:%A}, on which this market has no sessions; choose another day, or name "
-            "an additional session in quality.calendar_overrides.sessions."
-        )
-
-
-def _refuse_ended_calendar(config: Config, lake: Lake, clock: Clock) -> None:
-    """Refuse to wait for a live source whose calendar has ended: nothing tells which session is next."""
-    end = _ended_calendar(config, lake, clock)
-    if end is not None:
-        raise DataError(end.sentence)
-
-
-def _ended_calendar(config: Config, lake: Lake, clock: Clock) -> Finding | None:
-    """Say that the calendar of a live source has ended and the lake holds its last session; else None."""
-    now, newest = clock.now(), _newest(lake)
-    expected = expected_session(config, lake, now)
-    if expected is None or newest is None or newest < expected:
-        return None
-    end = calendar_end(config, lake, now.date(), sessions_of(lake))
-    return end if end is not None and end.level == "fail" else None
-
-
-def _mark(config: Config, expected: dt.date | None, through: dt.date | None) -> dict[str, Any] | None:
-    """Return what the source is, as far as it can be seen without reading it; None if it cannot be seen."""
-    settings = config.source
-    if settings.kind in _LIVE and expected is None:
-        return None
-    mark: dict[str, Any] = {
-        "source": config.as_written()["source"],
-        "quality": config.quality.model_dump(mode="json"),
-        "through": str(through),
-    }
-    if isinstance(settings, FilesSourceConfig):
-        mark["files"] = _stamps(settings)
-    if settings.kind in _LIVE:
-        mark["expected"] = str(expected)
-    return mark
-
-
-def _text(mark: Mapping[str, Any], lake: Lake) -> str:
-    """Write a mark with the version of the prices, which another command may have changed since."""
-    prices = {"lake": masked(lake.root), "prices": lake.version("prices")}
-    return json.dumps({**mark, **prices}, indent=1, sort_keys=True)
+    return f"; missing: {listed(missing)}" if missing else ""
 
 
 def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:
     """Return file -> size and modification time, for all files of a source that exist."""
-    given = (
-        settings.prices,
-        settings.securities,
-        settings.fundamentals,
-        settings.membership,
-        settings.renames,
-        settings.inputs,
-    )
+    tables = ("prices", "securities", "fundamentals", "membership", "renames", "inputs")
     stamps: dict[str, list[int]] = {}
-    for text in given:
+    for text in (getattr(settings, table) for table in tables):
         try:
             paths = [] if text is None else resolve(Path(text))
         except DataError:
@@ -404,23 +389,23 @@ def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> Fo
     A source that delivers its whole scope is read, and its rows are checked as an ingest checks them. A live
     source is not asked: it is assumed to have the newest session that its exchange has finished.
     """
-    stored = sessions_of(lake)
-    if is_unchanged(config, lake, day, clock):
-        return Foreseen(stored, "nothing can be new at the source, which is not read")
-    _refuse_closed_day(config, lake, day)
-    _refuse_ended_calendar(config, lake, clock)
-    expected, through = _wanted(config, lake, day, clock)
-    source = _watched(config, lake, make_source(config, through=through))
+    asked = _Request(config, lake, day, clock)
+    if asked.unchanged():
+        return Foreseen(asked.sessions, "nothing can be new at the source, which is not read")
+    asked.refuse_closed_day()
+    asked.refuse_ended_calendar()
+    source, expected = asked.source(), asked.expected()
     if not isinstance(source, _Watched):
-        _refuse_day_off(config, stored, day)
+        asked.refuse_day_off(asked.sessions)
         coming = set() if expected is None else {expected}
-        return Foreseen(sorted({*stored, *coming}), "the source is asked; its answer is not known before")
+        sessions = sorted({*asked.sessions, *coming})
+        return Foreseen(sessions, "the source is asked; its answer is not known before")
     sessions = list(prices_to_keep(source, lake, config.quality)["date"].unique().sort())
     _refuse_rejected_sessions(config, lake, source, sessions)
-    _refuse_day_off(config, sessions, day)
-    late = _late(config, lake, day, sessions[-1], clock)
+    asked.refuse_day_off(sessions)
+    late = asked.late(sessions)
     if late is not None:
         minutes = config.nightly.checks.retry_minutes
         raise DataError(f"{late} The source would be asked again for at most {minutes:g} minutes.")
-    new = len(set(sessions) - set(stored))
+    new = len(set(sessions) - set(asked.sessions))
     return Foreseen(sessions, f"the source is read; new sessions: {new:,}")

@@ -11,11 +11,12 @@ import polars as pl
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import input_versions, open_lake
 from pipelines.errors import ConfigError, DataError, PeerglassError, TrackingError, full_disk
+from pipelines.ingest.ingest import IngestSummary
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.lake.upkeep import compact, vacuum
 from pipelines.nightly.book.holdings import read_recorded
-from pipelines.nightly.delivery import Delivery, deliver, foresee
+from pipelines.nightly.delivery import deliver, describe_delivery, foresee
 from pipelines.nightly.play.decisions import CheckFailedError, Decisions, Desk
 from pipelines.nightly.play.journal import lost_since, read_journal
 from pipelines.nightly.play.telling import Told, tell, tell_no_delivery
@@ -76,10 +77,10 @@ def play_nights(
         desk = Desk(config, lake, progress, locks, echo, clock)
         started = clock.monotonic()
         accepted = _require_records(desk, day, accept_changes=accept_changes)
-        delivery, plan = _deliver(desk, day, accepted, wait=wait)
+        delivered, plan = _deliver(desk, day, accepted, wait=wait)
         ingest = clock.monotonic() - started
         if not plan.sessions:
-            echo(_already_done(config, plan, delivery))
+            echo(_already_done(config, plan, delivered))
             return
         nights = _play_all(desk, plan, ingest, accepted)
         untracked = [told.untracked for told in nights if told.untracked is not None]
@@ -108,11 +109,11 @@ def _require_records(desk: Desk, day: dt.date | None, *, accept_changes: bool) -
 
 def _deliver(
     desk: Desk, day: dt.date | None, accepted: Sequence[Finding], *, wait: bool
-) -> tuple[Delivery, Plan]:
+) -> tuple[IngestSummary | None, Plan]:
     """Ingest what is new and plan the nights; tell it if the source fails."""
     try:
-        delivery = deliver(desk.config, desk.lake, day, desk.progress, desk.clock, wait=wait)
-        return delivery, plan_nights(desk.lake, desk.config.name, day)
+        delivered = deliver(desk.config, desk.lake, day, desk.progress, desk.clock, wait=wait)
+        return delivered, plan_nights(desk.lake, desk.config.name, day)
     except ConfigError:
         raise
     except PeerglassError as error:
@@ -154,10 +155,11 @@ def _play(desk: Desk, night: Decisions) -> Told:
     return told
 
 
-def _already_done(config: Config, plan: Plan, delivery: Delivery) -> str:
+def _already_done(config: Config, plan: Plan, delivered: IngestSummary | None) -> str:
     said = done_sentence(config.name, plan.newest)
-    if delivery.summary is not None:
-        said += f" Ingested: {delivery.sentence()}. Signals of nights that are done are never rewritten."
+    if delivered is not None:
+        said += f" Ingested: {describe_delivery(delivered)}. Signals of nights that are done are never "
+        said += "rewritten."
     return said
 
 

@@ -87,8 +87,7 @@ def _calendar_findings(config: Config, data: NightData, earlier: dt.date | None)
     if missing:
         said = f"The data lack {len(missing)} of the {count}: {listed(missing)}; ask the source for them. "
         said += "Labels across them are unknown."
-    level = "warn" if missing else "ok"
-    yield Finding("calendar", level, said, value=float(len(missing)), limit=0.0)
+    yield Finding("calendar", "warn" if missing else "ok", said, value=float(len(missing)), limit=0.0)
 
 
 def _coverage_finding(config: Config, data: NightData, last: _LastNight | None) -> Finding:

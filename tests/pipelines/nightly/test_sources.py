@@ -15,9 +15,10 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
+from pipelines.ingest.ingest import IngestSummary
 from pipelines.lake.lake import Lake
 from pipelines.nightly import delivery as sources
-from pipelines.nightly.delivery import Delivery, _refuse_rejected_sessions, _Watched, deliver
+from pipelines.nightly.delivery import _refuse_rejected_sessions, _Watched, deliver, describe_delivery
 from pipelines.nightly.schedule import Clock, expected_session
 from pipelines.progress import Silent
 from pipelines.sources import yahoo_session as yfinance_session
@@ -66,7 +67,7 @@ def files_config(tiny: dict[str, Any], minutes: float = 0.0) -> Config:
     )
 
 
-def take(config: Config, day: dt.date | None = None, time: Time | None = None) -> Delivery:
+def take(config: Config, day: dt.date | None = None, time: Time | None = None) -> IngestSummary | None:
     return deliver(config, open_lake(config), day, Silent(), (time or Time()).clock, wait=False)
 
 
@@ -78,13 +79,13 @@ def test_files_that_have_not_changed_are_not_read_again(tiny: dict[str, Any]) ->
     config = files_config(tiny)
     write_prices(3)
     first = take(config)
-    assert first.summary is not None
-    assert first.sentence() == "prices 9 new"
+    assert first is not None
+    assert describe_delivery(first) == "prices 9 new"
     version = Lake(config.lake).version("prices")
-    assert take(config) == Delivery(None)
+    assert take(config) is None
     write_prices(4)
-    assert take(config).sentence() == "prices 3 new"
-    assert take(config) == Delivery(None)
+    assert describe_delivery(take(config)) == "prices 3 new"
+    assert take(config) is None
     assert Lake(config.lake).version("prices") == (version or 0) + 1
 
 
@@ -94,7 +95,7 @@ def test_a_correction_without_a_new_session_is_ingested(tiny: dict[str, Any]) ->
     take(config)
     text = Path("prices.csv").read_text().replace("2024-01-03,AAA,10.1", "2024-01-03,AAA,10.2")
     Path("prices.csv").write_text(text)  # the size is the same
-    assert take(config).sentence() == "prices 1 corrected"
+    assert describe_delivery(take(config)) == "prices 1 corrected"
 
 
 def test_rows_that_another_command_withdrew_are_delivered_again(tiny: dict[str, Any]) -> None:
@@ -103,7 +104,7 @@ def test_rows_that_another_command_withdrew_are_delivered_again(tiny: dict[str, 
     take(config)
     stored = Lake(config.lake).read("prices")
     Lake(config.lake).upsert("prices", stored.head(8), scope=pl.lit(value=True))
-    assert take(config).sentence() == "prices 1 new"
+    assert describe_delivery(take(config)) == "prices 1 new"
 
 
 def test_a_day_limits_the_delivery_and_never_withdraws_a_later_session(tiny: dict[str, Any]) -> None:
@@ -119,7 +120,7 @@ def test_a_day_limits_the_delivery_and_never_withdraws_a_later_session(tiny: dic
 def test_a_late_file_is_asked_for_until_it_is_there(tiny: dict[str, Any]) -> None:
     config = files_config(tiny, minutes=60)
     time = Time(during=lambda waits: write_prices(4) if waits == 3 else None)
-    assert take(config, DAYS[3], time).sentence() == "prices 12 new"
+    assert describe_delivery(take(config, DAYS[3], time)) == "prices 12 new"
     assert time.waits == [15, 30, 60]
 
 
@@ -168,12 +169,12 @@ def yahoo_config(tiny: dict[str, Any], minutes: float = 1.0) -> Config:
 
 def test_yahoo_is_asked_once_for_each_finished_session(tiny: dict[str, Any], yahoo: YahooServer) -> None:
     config, time = yahoo_config(tiny), Time()
-    assert take(config, time=time).sentence() == "prices 21 new; securities 3 new"
+    assert describe_delivery(take(config, time=time)) == "prices 21 new; securities 3 new"
     asked = len(yahoo.requests)
-    assert take(config, time=time) == Delivery(None)
+    assert take(config, time=time) is None
     assert len(yahoo.requests) == asked
     time.now = yahoo.now = EVENING + dt.timedelta(days=1)
-    assert take(config, time=time).sentence() == "prices 3 new"
+    assert describe_delivery(take(config, time=time)) == "prices 3 new"
 
 
 def test_a_clock_set_back_by_two_days_withdraws_nothing(tiny: dict[str, Any], yahoo: YahooServer) -> None:
@@ -197,7 +198,7 @@ def test_yahoo_that_refuses_is_asked_again_and_then_named(
     assert time.waits == [15, 30, 15]
     assert not Lake(config.lake).exists("prices")
     yahoo.clear_faults()
-    assert take(config).sentence() == "prices 21 new; securities 3 new"
+    assert describe_delivery(take(config)) == "prices 21 new; securities 3 new"
 
 
 def test_yahoo_that_recovers_within_the_time_is_no_failure(tiny: dict[str, Any], yahoo: YahooServer) -> None:
@@ -266,7 +267,7 @@ def test_weekly_prices_are_not_late_before_the_end_of_their_week(
     days = [day for day in business_days(dt.date(2023, 7, 3), 135) if str(day.weekday()) in weekdays]
     days = [day for day in days if day <= dt.date(2024, 1, 5)]
     monkeypatch.setattr(sources, "sessions_of", lambda _: days)
-    monkeypatch.setattr(sources, "_last_night", lambda *_: days[-1])
+    monkeypatch.setattr(sources, "finished_nights", lambda _: [days[-1]])
     config = files_config({**tiny, "quality": {"calendar": "XNYS"}})
-    said = sources._late(config, Lake("lake"), None, days[-1], Time().clock)
+    said = sources._Request(config, Lake("lake"), None, Time().clock).late(days)
     assert (said is not None) == late
