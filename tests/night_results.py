@@ -10,8 +10,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.lake.pipeline_tables import BookLimits, Books, Nights, Promotions, Signals
-from pipelines.nightly.result import Finding, ModelVersion, NightResult
-from pipelines.nightly.tables import warnings_json
+from pipelines.nightly.result import Finding, ModelVersion, NightResult, warnings_json
 
 SESSION = dt.date(2026, 11, 20)
 CHAMPION = ModelVersion("desk-0123456789ab", "temporal_peer")

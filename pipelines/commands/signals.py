@@ -21,9 +21,8 @@ from pipelines.lake.commit import compare, in_order
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.data import NightData, night_data
-from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.result import ModelVersion, read_nights, read_revision, write_signals
 from pipelines.nightly.scoring import attribute, ends, score
-from pipelines.nightly.tables import read_nights, read_revision, write_signals
 from pipelines.nightly.versions import champion, open_version
 from pipelines.progress import Progress
 from pipelines.run.record import Run, list_records, open_run

@@ -235,8 +235,8 @@ class Accounts(dy.Schema):
     traded under (JSON). ``due`` is the session of the ``schedule`` that the night decided for, null if none
     was due; it is earlier than the session if that decision was missed. ``decision`` is ``made``, ``kept``
     (no weights satisfy the limits), ``refused`` (too few signals), or null. ``orders`` and ``positions``
-    count the rows of the night in ``books`` and ``holdings``. ``waiting`` is the session of the oldest decision
-    whose order is not traded by this close, null if all are.
+    count the rows of the night in ``books`` and ``holdings``. ``waiting`` is the session of the oldest
+    decision whose order is not traded by this close, null if all are.
     """
 
     config = key_text()

@@ -27,8 +27,7 @@ import polars as pl
 from pipelines.config.nightly import AlertsConfig
 from pipelines.config.schema import Config
 from pipelines.files import write_text
-from pipelines.nightly.result import Finding, NightResult
-from pipelines.nightly.tables import peak_memory_bytes, read_warnings
+from pipelines.nightly.result import Finding, NightResult, peak_memory_bytes, read_warnings
 from pipelines.secrets import redact
 
 Kind = Literal["failure", "warning", "recovery"]

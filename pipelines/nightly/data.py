@@ -17,8 +17,15 @@ from pipelines.dataset.tables import input_versions, read_tables
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
-from pipelines.nightly.result import ModelVersion
-from pipelines.nightly.tables import CHALLENGER, CHAMPION, follow, known_renames, read_nights, read_signals
+from pipelines.nightly.result import (
+    CHALLENGER,
+    CHAMPION,
+    ModelVersion,
+    follow,
+    known_renames,
+    read_nights,
+    read_signals,
+)
 from pipelines.progress import Progress
 from pipelines.run.fingerprint import feature_store
 

@@ -28,7 +28,7 @@ from pipelines.ingest.calendars import is_session
 from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest, prices_to_keep
 from pipelines.ingest.rules import SPARSE, SPARSE_DATES
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import listed, nights_folder
+from pipelines.nightly.result import listed, nights_folder, prices_of_night, read_nights, sessions_of
 from pipelines.nightly.schedule import (
     Clock,
     calendar_end,
@@ -39,7 +39,6 @@ from pipelines.nightly.schedule import (
     learned_week,
     older_than_the_nights,
 )
-from pipelines.nightly.tables import prices_of_night, read_nights, sessions_of
 from pipelines.progress import Progress
 from pipelines.run.fetch import make_source
 from pipelines.run.locks import Locks

@@ -20,11 +20,9 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import ModelVersion
-from pipelines.nightly.tables import follow, known_renames, read_signals
+from pipelines.nightly.result import ModelVersion, follow, known_renames, read_signals
 from pipelines.nightly.versions import (
     champion,
-    describe_missing,
     failed_checks,
     missing_seeds,
     open_version,
@@ -80,10 +78,8 @@ def _faults(run: Run, version: ModelVersion) -> list[str]:
     """Reasons against a version that its own run gives."""
     faults = []
     missing = missing_seeds(run, version.model)
-    if missing:
-        faults.append(
-            f"{version} is incomplete: {describe_missing(missing)}; run 'peerglass train {version.run_id}'."
-        )
+    if missing is not None:
+        faults.append(f"{version} is incomplete: {missing}; run 'peerglass train {version.run_id}'.")
     verdict = audit_verdict(run)
     if verdict is None:
         faults.append(f"{version} was never audited; run: peerglass audit {version.run_id}.")
@@ -158,7 +154,7 @@ def night_signals(
     arrays = {}
     renames = known_renames(lake, market.panel.dates_T[-1].astype("datetime64[D]").item())
     for version, through in trained.items():
-        rows = follow(read_signals(lake, config.name, version=version, revision="first"), renames)
+        rows = follow(read_signals(lake, config.name, version=version), renames)
         unseen = rows.filter(pl.col("session") >= through).rename({"session": "date"})
         arrays[version] = to_panel(unseen, "signal", market.panel)
     return arrays

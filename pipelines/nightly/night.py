@@ -21,11 +21,11 @@ from pipelines.nightly.play.decisions import CheckFailedError, Decisions, Desk
 from pipelines.nightly.play.journal import lost_since, read_journal
 from pipelines.nightly.play.telling import Told, tell, tell_no_delivery
 from pipelines.nightly.records import done_sentence, require_agreement
-from pipelines.nightly.result import Finding, Retraining, night_folder
+from pipelines.nightly.result import Finding, Retraining, finished_before, night_folder, read_nights
 from pipelines.nightly.schedule import (
     SYSTEM,
     Clock,
-    Plan,
+    NightPlan,
     choose_nights,
     decision_due,
     expected_session,
@@ -37,15 +37,13 @@ from pipelines.nightly.schedule import (
     schedule_text,
 )
 from pipelines.nightly.settings import (
-    change_finding,
     changes_since,
     keep_acceptance,
     nightly_book,
     require_accepted,
 )
-from pipelines.nightly.tables import finished_before, read_nights
 from pipelines.nightly.training import retraining_due
-from pipelines.nightly.versions import alias_history, challenger, champion
+from pipelines.nightly.versions import alias_history, aliases
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
 from pipelines.tracking.store import versions_in_use
@@ -102,14 +100,14 @@ def _require_records(desk: Desk, day: dt.date | None, *, accept_changes: bool) -
     if not changes.phrases:
         return []
     keep_acceptance(desk.config, changes)
-    finding = change_finding(changes)
+    finding = Finding("config", "warn", f"{changes} The change was accepted.")
     desk.progress.note(finding.sentence)
     return [finding]
 
 
 def _deliver(
     desk: Desk, day: dt.date | None, accepted: Sequence[Finding], *, wait: bool
-) -> tuple[IngestSummary | None, Plan]:
+) -> tuple[IngestSummary | None, NightPlan]:
     """Ingest what is new and plan the nights; tell it if the source fails."""
     try:
         delivered = deliver(desk.config, desk.lake, day, desk.progress, desk.clock, wait=wait)
@@ -124,7 +122,7 @@ def _deliver(
         raise
 
 
-def _play_all(desk: Desk, plan: Plan, ingest: float, accepted: Sequence[Finding]) -> list[Told]:
+def _play_all(desk: Desk, plan: NightPlan, ingest: float, accepted: Sequence[Finding]) -> list[Told]:
     """Play the nights in order."""
     told = []
     for session in plan.sessions:
@@ -155,7 +153,7 @@ def _play(desk: Desk, night: Decisions) -> Told:
     return told
 
 
-def _already_done(config: Config, plan: Plan, delivered: IngestSummary | None) -> str:
+def _already_done(config: Config, plan: NightPlan, delivered: IngestSummary | None) -> str:
     said = done_sentence(config.name, plan.newest)
     if delivered is not None:
         said += f" Ingested: {describe_delivery(delivered)}. Signals of nights that are done are never "
@@ -192,7 +190,7 @@ def describe_plan(
         lines.append(f"  nights      {len(plan.sessions)} to play: {listed}")
         lines += _describe_trainings(config, lake, coming.sessions, plan.sessions)
         lines.append(_describe_book(config, lake, coming.sessions, plan.sessions))
-    named = {"champion": champion(lake, config.name), "challenger": challenger(lake, config.name)}
+    named = aliases(lake, config.name)
     lines += [f"  {alias:<12}{version or 'none'}" for alias, version in named.items()]
     versions = input_versions(lake) if lake.exists("prices") else {}
     listed = ", ".join(f"{table} {version}" for table, version in sorted(versions.items())) or "none yet"
@@ -241,7 +239,7 @@ def _trainings(
     config: Config, lake: Lake, sessions: Sequence[dt.date], pending: Sequence[dt.date]
 ) -> Iterator[tuple[dt.date, Retraining]]:
     """Yield the nights that train a version, as each of them will decide it."""
-    aliases, nights = alias_history(lake, config.name), read_nights(lake, config.name)
+    promotions, nights = alias_history(lake, config.name), read_nights(lake, config.name)
     for session in pending:
         journal = read_journal(night_folder(config, session))
         if journal is not None and journal.judged_retraining and not lost_since(journal, lake, config.name):
@@ -249,12 +247,12 @@ def _trainings(
         else:
             known = [one for one in sessions if one <= session]
             earlier = finished_before(nights, session) if session == pending[0] else nights.clear()
-            due = retraining_due(config.nightly.retrain, known, aliases, earlier)
+            due = retraining_due(config.nightly.retrain, known, promotions, earlier)
         if due is not None:
             yield session, due
-            new = pl.DataFrame({"alias": due.alias, "version": f"trained on {session}", "session": session})
-            number = pl.lit(aliases.height + 1, dtype=pl.Int64).alias("number")
-            aliases = pl.concat([aliases, new.with_columns(number)], how="diagonal")
+            new = pl.DataFrame({"alias": due.alias, "version": f"trained/{session}", "session": session})
+            number = pl.lit(promotions.height + 1, dtype=pl.Int64).alias("number")
+            promotions = pl.concat([new.with_columns(number), promotions], how="diagonal")
 
 
 def keep_house(config: Config, lake: Lake, night_number: int) -> list[str]:

@@ -13,8 +13,7 @@ import polars as pl
 
 from backtest.analysis.rolling import Z, rolling_mean_ic
 from pipelines.nightly.book.describe import amount, total
-from pipelines.nightly.result import Finding, NightResult
-from pipelines.nightly.tables import read_warnings
+from pipelines.nightly.result import Finding, NightResult, read_warnings
 from pipelines.pages.figure import (
     BLUE,
     INK,

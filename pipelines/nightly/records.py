@@ -19,9 +19,8 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.delivery import is_unchanged
 from pipelines.nightly.play.journal import FILE, read_journal
-from pipelines.nightly.result import nights_folder
+from pipelines.nightly.result import FINISHED, count_first_signals, nights_folder, read_nights, sessions_of
 from pipelines.nightly.schedule import SYSTEM, Clock, next_night, plan_nights
-from pipelines.nightly.tables import FINISHED, count_first_signals, read_nights, sessions_of
 from pipelines.nightly.versions import alias_history
 
 

@@ -1,17 +1,25 @@
-"""What a night finds, the model versions that it uses, its outcome, and the folder of its files."""
+"""What a night finds and leaves: findings, model versions, its outcome, and the tables nights and signals."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+import json
+import resource
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF
+from typing import Any, Final, Literal, Self
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from pipelines.config.schema import Config
+from pipelines.dataset.tables import renamed, rows_known
+from pipelines.lake.lake import Lake
+from pipelines.lake.pipeline_tables import Signals
+from pipelines.lake.schemas import schema
+from pipelines.run.locks import Locks
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +148,188 @@ def nights_folder(config: Config) -> Path:
 def night_folder(config: Config, session: dt.date) -> Path:
     """Folder of one night's files."""
     return nights_folder(config) / session.isoformat()
+
+
+FINISHED = ("done", "warned")
+"""States of a night that is not played again."""
+
+
+def read_nights(lake: Lake, config_name: str) -> pl.DataFrame:
+    """Return the nights of a config, newest first; no rows if there are none."""
+    if not lake.exists("nights"):
+        return schema("nights").create_empty()
+    nights = lake.read("nights", filters=pl.col("config") == config_name)
+    return nights.sort("session", descending=True)
+
+
+def finished_before(nights: pl.DataFrame, session: dt.date) -> pl.DataFrame:
+    """Keep the finished nights before a session, in the order given."""
+    return nights.filter((pl.col("session") < session) & pl.col("state").is_in(FINISHED))
+
+
+def prices_of_night(lake: Lake, nights: pl.DataFrame, session: dt.date | None) -> int | None:
+    """Return the version of the prices that a night read.
+
+    None if there is no such night, or if the table that it read was since replaced by another one.
+    """
+    rows = nights.filter(pl.col("session") == session) if session is not None else nights.clear()
+    if rows.is_empty() or not lake.exists("prices"):
+        return None
+    ids = json.loads(rows["table_ids"][0] or "{}")
+    if "prices" in ids and ids["prices"] != lake.table_id("prices"):
+        return None
+    version: int | None = json.loads(rows["data_versions"][0]).get("prices")
+    return version
+
+
+@dataclass(frozen=True, slots=True)
+class NightSource:
+    """What a night was decided from: input tables with their versions and ids, and settings."""
+
+    versions: Mapping[str, int]
+    table_ids: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+
+def write_night(lake: Lake, result: NightResult, source: NightSource, created_at: dt.datetime) -> None:
+    """Write the row of a night; a repeated night replaces it."""
+    champion, challenger = (
+        None if version is None else str(version) for version in (result.champion, result.challenger)
+    )
+    row = {
+        "config": result.config,
+        "session": result.session,
+        "state": result.state,
+        "version": champion,
+        "challenger": challenger,
+        "data_versions": json.dumps(source.versions, sort_keys=True),
+        "table_ids": json.dumps(source.table_ids, sort_keys=True),
+        "settings": json.dumps(source.settings, sort_keys=True),
+        "rows": result.signal_count,
+        "trades": result.trade_count,
+        "warnings": warnings_json(result.findings),
+        "error": result.error,
+        "seconds": sum(result.seconds.values()),
+        "peak_memory_bytes": peak_memory_bytes(),
+        "created_at": created_at,
+    }
+    lake.upsert("nights", pl.DataFrame([row], schema=schema("nights").create_empty().schema))
+
+
+def warnings_json(findings: Iterable[Finding]) -> str:
+    """Write the warnings as JSON: check, subject and sentence of each."""
+    warnings = (one for one in findings if one.level == "warn")
+    return json.dumps(
+        [{"check": one.check, "subject": one.subject, "sentence": one.sentence} for one in warnings]
+    )
+
+
+def read_warnings(text: str) -> tuple[Finding, ...]:
+    """Read the warnings of a night that `warnings_json` has written."""
+    return tuple(Finding(one["check"], "warn", one["sentence"], one["subject"]) for one in json.loads(text))
+
+
+def peak_memory_bytes() -> int:
+    """Return the largest resident memory so far, of this process or of one of its finished children."""
+    return 1024 * max(resource.getrusage(who).ru_maxrss for who in (RUSAGE_SELF, RUSAGE_CHILDREN))
+
+
+def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
+    """Add the signals of one session and version to the lake, and return their revision.
+
+    On the same data versions the revision that exists is returned; on others they become a new one.
+    """
+    (key,) = frame.select("config", "session", "version", "data_versions").unique().rows()
+    with Locks(wait=True, notify=lambda _: None) as locks:
+        locks.lock_signals(lake.root)
+        revisions = dict(_stored(lake, *key[:3]).select("revision", "data_versions").unique().rows())
+        for revision, data_versions in revisions.items():
+            if data_versions == key[3]:
+                return int(revision)
+        revision = 1 + max(revisions, default=0)
+        rows = frame.with_columns(
+            revision=pl.lit(revision, dtype=pl.Int64),
+            created_at=pl.lit(dt.datetime.now(dt.UTC)),
+        )
+        lake.upsert("signals", rows.select(Signals.column_names()))
+        return revision
+
+
+def read_signals(
+    lake: Lake,
+    config_name: str,
+    *,
+    through: dt.date | None = None,
+    version: ModelVersion | None = None,
+) -> pl.DataFrame:
+    """Read the first revisions of the signals of a config, which were used; all versions by default."""
+    rows = _stored(lake, config_name, version=version, through=through)
+    first = pl.col("revision") == pl.col("revision").min().over("session", "version")
+    return rows.filter(first).sort("session", "version", "ticker")
+
+
+def count_first_signals(lake: Lake, config_name: str) -> pl.DataFrame:
+    """Count the known signals of first revisions: session, version and ``signals``."""
+    if not lake.exists("signals"):
+        return pl.DataFrame(schema={"session": pl.Date, "version": pl.String, "signals": pl.UInt32})
+    columns = ["session", "version", "revision", "signal"]
+    rows = lake.read("signals", columns=columns, filters=pl.col("config") == config_name, ordered=False)
+    first = pl.col("revision") == pl.col("revision").min()
+    return rows.group_by("session", "version").agg(
+        (pl.col("signal").is_not_null() & first).sum().alias("signals")
+    )
+
+
+def read_revision(
+    lake: Lake, config_name: str, session: dt.date, version: ModelVersion, revision: int
+) -> pl.DataFrame:
+    """Read one revision of the signals of a session and version, sorted by ticker."""
+    rows = _stored(lake, config_name, session, version)
+    return rows.filter(pl.col("revision") == revision).sort("ticker")
+
+
+def _stored(
+    lake: Lake,
+    config_name: str,
+    session: dt.date | None = None,
+    version: ModelVersion | str | None = None,
+    through: dt.date | None = None,
+) -> pl.DataFrame:
+    if not lake.exists("signals"):
+        return Signals.create_empty()
+    wanted = pl.col("config") == config_name
+    if session is not None:
+        wanted &= pl.col("session") == session
+    if through is not None:
+        wanted &= pl.col("session") <= through
+    if version is not None:
+        wanted &= pl.col("version") == str(version)
+    return lake.read("signals", filters=wanted)
+
+
+CHAMPION: Final = "champion"
+CHALLENGER: Final = "challenger"
+
+
+def known_renames(lake: Lake, session: dt.date, version: int | None = None) -> pl.DataFrame:
+    """Return the rows of the table ``renames`` that are known at a session."""
+    if not lake.exists("renames"):
+        return schema("renames").create_empty()
+    return lake.read("renames", version=version, filters=rows_known("renames", session))
+
+
+def follow(signals: pl.DataFrame, renames: pl.DataFrame) -> pl.DataFrame:
+    """Give signals of earlier sessions the newest ticker of their firm, as the prices have it.
+
+    Where a night had the firm under both names, the signal under the new name counts.
+    """
+    key = [name for name in signals.columns if name in {"role", "session", "version", "ticker"}]
+    return renamed(signals, renames, key, "session")
+
+
+def sessions_of(lake: Lake) -> list[dt.date]:
+    """Return the sessions of the prices in the lake, ascending; none if there are no prices."""
+    if not lake.exists("prices"):
+        return []
+    dates = lake.read("prices", columns=["date"], ordered=False)["date"]
+    return list(dates.unique().sort())

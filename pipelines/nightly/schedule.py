@@ -25,8 +25,7 @@ from pipelines.ingest.calendars import (
     next_session,
 )
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import Finding
-from pipelines.nightly.tables import FINISHED, read_nights, sessions_of
+from pipelines.nightly.result import FINISHED, Finding, read_nights, sessions_of
 from pipelines.nightly.versions import alias_history
 
 _FINAL_AFTER: Final = dt.timedelta(minutes=30)
@@ -46,30 +45,27 @@ def exchange_calendar(config: Config, lake: Lake) -> str | None:
     columns = ["exchange", "currency", "ticker"]
     current = lake.read("securities", columns=columns, filters=pl.col("valid_to").is_null())
     counts = current.group_by("exchange", "currency").len().sort("len", "exchange", descending=True)
-    for exchange, currency, _ in counts.iter_rows():
-        return calendar_name(exchange, currency)
-    return None
+    return calendar_name(*counts.row(0)[:2]) if counts.height else None
 
 
 def expected_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | None:
     """Return the newest session that a live source must have by now; None for other sources."""
-    if config.source.kind != "yfinance":
-        return None
-    finished, end = _finished_session(config, lake, now), config.source.end
-    return finished if finished is None or end is None else min(finished, end)
+    source = config.source
+    return _finished_session(config, lake, now, source.end) if source.kind == "yfinance" else None
 
 
 def due_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | None:
     """Return the newest finished session of the exchange, which files should have; None for other sources."""
-    if config.source.kind != "files":
-        return None
-    finished, end = _finished_session(config, lake, now), config.source.end
-    return finished if finished is None or end is None else min(finished, end)
+    source = config.source
+    return _finished_session(config, lake, now, source.end) if source.kind == "files" else None
 
 
-def _finished_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | None:
+def _finished_session(config: Config, lake: Lake, now: dt.datetime, end: dt.date | None) -> dt.date | None:
     calendar, overrides = calendar_of(config, lake), config.quality.calendar_overrides
-    return None if calendar is None else newest_finished_session(calendar, now - _FINAL_AFTER, overrides)
+    if calendar is None:
+        return None
+    finished = newest_finished_session(calendar, now - _FINAL_AFTER, overrides)
+    return finished if finished is None or end is None else min(finished, end)
 
 
 def following_session(config: Config, lake: Lake, sessions: Sequence[dt.date]) -> dt.date:
@@ -106,10 +102,7 @@ def learned_week(sessions: Sequence[dt.date]) -> frozenset[int]:
 
 
 def calendar_of(config: Config, lake: Lake, sessions: Sequence[dt.date] | None = None) -> str | None:
-    """Return the calendar of the config; by default that of most firms, None if they have none.
-
-    A calendar that was not named does not count if the sessions contradict it, as those of crypto in dollars.
-    """
+    """Return `exchange_calendar`, unless it was not named and the sessions contradict it (crypto)."""
     calendar = exchange_calendar(config, lake)
     if calendar is None or config.quality.calendar is not None:
         return calendar
@@ -232,11 +225,10 @@ def _under(schedule: str, accounts: pl.DataFrame) -> pl.DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Sessions to be played in order, the last finished night before them, and the night it ends with."""
+class NightPlan:
+    """Sessions to be played in order, and the night that they end with, which may be finished already."""
 
     sessions: tuple[dt.date, ...]
-    last: dt.date | None
     newest: dt.date
 
 
@@ -257,7 +249,7 @@ def next_night(config: Config, lake: Lake, day: dt.date | None) -> dt.date | Non
     return dt.date.fromisoformat(str(following))
 
 
-def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> Plan:
+def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> NightPlan:
     """Return the nights to be played: all sessions after the last finished night.
 
     A config without one begins with the session asked for, or with an earlier night that was interrupted.
@@ -271,13 +263,11 @@ def first_begun(lake: Lake, config_name: str) -> dt.date | None:
 
     A first night that was killed between its training and its book has entered a version and nothing else.
     """
-    begun = set[dt.date]()
-    if lake.exists("books"):
-        begun |= set(
-            lake.read("books", columns=["session"], filters=pl.col("config") == config_name)["session"]
-        )
-    entered = alias_history(lake, config_name)["session"].drop_nulls()
-    return min(begun | (set(entered) - set(read_nights(lake, config_name)["session"])), default=None)
+    of_config = pl.col("config") == config_name
+    booked = lake.read("books", columns=["session"], filters=of_config) if lake.exists("books") else None
+    entered = set(alias_history(lake, config_name)["session"].drop_nulls())
+    begun = entered - set(read_nights(lake, config_name)["session"])
+    return min(begun | set([] if booked is None else booked["session"]), default=None)
 
 
 def choose_nights(
@@ -285,7 +275,7 @@ def choose_nights(
     finished: Sequence[dt.date],
     day: dt.date | None,
     begun: dt.date | None = None,
-) -> Plan:
+) -> NightPlan:
     """Return the nights to be played."""
     if not sessions:
         raise DataError("The lake holds no prices, so there is no session to decide at; check the source.")
@@ -294,18 +284,17 @@ def choose_nights(
     if day is None and last is not None and newest < last:
         raise DataError(older_than_the_nights(newest, last))
     if newest in finished:
-        return Plan((), last, newest)
-    require_session(sessions, newest)
-    if last is not None and newest < last:
+        return NightPlan((), newest)
+    _require_session(sessions, newest)
+    if last is None:
+        first = min(begun or newest, newest)
+        return NightPlan(tuple(session for session in sessions if first <= session <= newest), newest)
+    if newest < last:
         raise ConfigError(
             f"--date {newest} is before the last night, {last}, and was not played; nights are played in "
             f"order. 'peerglass signals CONFIG --date {newest}' shows the signals of that session."
         )
-    if last is not None:
-        pending = [session for session in sessions if last < session <= newest]
-    else:
-        pending = [session for session in sessions if min(begun or newest, newest) <= session <= newest]
-    return Plan(tuple(pending), last, newest)
+    return NightPlan(tuple(session for session in sessions if last < session <= newest), newest)
 
 
 def older_than_the_nights(newest: dt.date, last: dt.date) -> str:
@@ -316,7 +305,7 @@ def older_than_the_nights(newest: dt.date, last: dt.date) -> str:
     )
 
 
-def require_session(sessions: Sequence[dt.date], day: dt.date) -> None:
+def _require_session(sessions: Sequence[dt.date], day: dt.date) -> None:
     """Require prices on a day, if the data reach it."""
     if day in sessions:
         return

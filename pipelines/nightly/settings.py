@@ -15,8 +15,7 @@ from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_text
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import Finding, ModelVersion, nights_folder
-from pipelines.nightly.tables import FINISHED, read_nights
+from pipelines.nightly.result import FINISHED, Finding, ModelVersion, listed, nights_folder, read_nights
 from pipelines.nightly.versions import champion, open_version
 from pipelines.run.identity import setting_changes
 from pipelines.settings import Settings, masked_settings
@@ -26,25 +25,24 @@ _ACCEPTED: Final = "accepted.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class SettingChanges:
     """Settings that decide the orders and differ from those of the last night or training."""
 
     since: str
     phrases: tuple[str, ...]
 
     def __str__(self) -> str:
-        more = f" and {len(self.phrases) - _SHOWN} more" if len(self.phrases) > _SHOWN else ""
-        return f"The config has changed since {self.since}: {', '.join(self.phrases[:_SHOWN])}{more}."
+        return f"The config has changed since {self.since}: {listed(self.phrases, _SHOWN)}."
 
 
 def traded_settings(config: Config) -> Settings:
     """Return the settings that decide what the nights trade: signals, book and its terms."""
     name, book = nightly_book(config)
-    trading = config.backtest.model_dump(mode="json", include={"costs", "execution", "capital", "delay"})
+    terms = {"costs", "execution", "capital", "delay"}
     settings = {
         **trained_settings(config, nightly_model(config)),
         "book": {"name": name, **book.model_dump(mode="json")},
-        "backtest": trading,
+        "backtest": config.backtest.model_dump(mode="json", include=terms),
     }
     return dict(masked_settings(json.loads(json.dumps(settings))))
 
@@ -63,7 +61,7 @@ def trained_settings(config: Config, model: str) -> Settings:
     return dict(masked_settings(json.loads(json.dumps(settings))))
 
 
-def changes_since(config: Config, lake: Lake) -> Changes:
+def changes_since(config: Config, lake: Lake) -> SettingChanges:
     """Compare a config with the last finished night that has its settings; without one, with the champion.
 
     A night that failed has traded nothing: its row is replaced, so the change is recorded by the next one.
@@ -73,9 +71,9 @@ def changes_since(config: Config, lake: Lake) -> Changes:
     if recorded.height:
         before: Settings = json.loads(recorded["settings"][0])
         since, now = f"the night of {recorded['session'][0]}", traded_settings(config)
-        return Changes(since, tuple(setting_changes(_with_new_settings(before, now), now)))
+        return SettingChanges(since, tuple(setting_changes(_with_new_settings(before, now), now)))
     best = champion(lake, config.name)
-    return Changes("no night", ()) if best is None else _since_training(best, config)
+    return SettingChanges("no night", ()) if best is None else _since_training(best, config)
 
 
 def _with_new_settings(before: Settings, now: Settings) -> Settings:
@@ -87,19 +85,19 @@ def _with_new_settings(before: Settings, now: Settings) -> Settings:
     return filled
 
 
-def _since_training(version: ModelVersion, config: Config) -> Changes:
+def _since_training(version: ModelVersion, config: Config) -> SettingChanges:
     """Compare a config with the run of a version; no changes if the run is gone, which scoring reports."""
     since = f"the training of the champion {version}"
     try:
         run = open_version(version, Path(config.output))
     except (ConfigError, DataError):
-        return Changes(since, ())
+        return SettingChanges(since, ())
     before = trained_settings(run.config, version.model)
-    now = trained_settings(config, nightly_model(config))
-    return Changes(since, tuple(setting_changes(before, now)))
+    changes = setting_changes(before, trained_settings(config, nightly_model(config)))
+    return SettingChanges(since, tuple(changes))
 
 
-def require_accepted(config: Config, changes: Changes, *, accept: bool) -> None:
+def require_accepted(config: Config, changes: SettingChanges, *, accept: bool) -> None:
     """Refuse changes that nobody has accepted; ``accept`` accepts them."""
     path, text = nights_folder(config) / _ACCEPTED, _acceptance(config, changes)
     if changes.phrases and not accept and not (path.is_file() and path.read_bytes() == text.encode()):
@@ -109,18 +107,13 @@ def require_accepted(config: Config, changes: Changes, *, accept: bool) -> None:
         )
 
 
-def keep_acceptance(config: Config, changes: Changes) -> None:
+def keep_acceptance(config: Config, changes: SettingChanges) -> None:
     """Keep that changes are accepted, for the calls up to the next night."""
     write_text(nights_folder(config) / _ACCEPTED, _acceptance(config, changes))
 
 
-def _acceptance(config: Config, changes: Changes) -> str:
+def _acceptance(config: Config, changes: SettingChanges) -> str:
     return json.dumps({"since": changes.since, "settings": traded_settings(config)}, indent=1, sort_keys=True)
-
-
-def change_finding(changes: Changes) -> Finding:
-    """Return the warning of a night that was played with changes."""
-    return Finding("config", "warn", f"{changes} The change was accepted.")
 
 
 def champion_findings(version: ModelVersion, config: Config) -> list[Finding]:
@@ -154,9 +147,7 @@ def trading_delay(config: Config) -> int:
 
 def nightly_model(config: Config) -> str:
     """Entry of ``models`` that is trained and scored every night."""
-    model = config.nightly.model
-    if model is None:
-        return next(iter(config.models))
+    model = config.nightly.model or next(iter(config.models))
     if model not in config.models:
         raise ConfigError(
             f"nightly.model is {model!r}, but models has only {', '.join(config.models)}; name one of them."

@@ -17,9 +17,8 @@ from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.files import write_text
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import ModelVersion, NightResult, nights_folder
-from pipelines.nightly.tables import peak_memory_bytes
-from pipelines.nightly.versions import challenger, champion, open_version
+from pipelines.nightly.result import ModelVersion, NightResult, nights_folder, peak_memory_bytes
+from pipelines.nightly.versions import aliases, open_version
 from pipelines.progress import Progress
 from pipelines.tracking.model_versions import set_aliases
 from pipelines.tracking.runs import TrackedNight, log_night, log_run
@@ -138,13 +137,13 @@ def mirror_aliases(config: Config, lake: Lake, progress: Progress) -> tuple[Mode
 
     A run that is gone from the output folder is not sent. Its version keeps its alias if MLflow has it.
     """
-    named = {"champion": champion(lake, config.name), "challenger": challenger(lake, config.name)}
+    named = aliases(lake, config.name)
     with progress.stage("track"):
         for version in named.values():
             if version is not None:
                 _log(version, config, progress)
         pairs = {
-            alias: None if version is None else (version.run_id, version.model)
+            str(alias): None if version is None else (version.run_id, version.model)
             for alias, version in named.items()
         }
         set_aliases(config, pairs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Callable, Sequence
 
 import polars as pl
@@ -14,8 +13,9 @@ from pipelines.config.nightly import RetrainConfig
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import ModelVersion, Retraining
+from pipelines.nightly.result import ModelVersion, Retraining, read_warnings
 from pipelines.nightly.settings import nightly_model
+from pipelines.nightly.versions import named
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
 from pipelines.run.open import create_run
@@ -38,44 +38,27 @@ def retraining_due(
     night does not cost a month. An alarm of the monitoring retrains once, on the night after it is first
     raised.
     """
-    session = sessions[-1]
-    if champion_of(promotions) is None:
+    why = None
+    session, trained = sessions[-1], last_training(promotions)
+    if named(promotions, "champion") is None:
         return Retraining(why="first version", alias="champion")
-    trained = last_training(promotions)
     if config.when != "never" and trained is None:
-        return Retraining(why="no training by a night is recorded", alias="challenger")
-    if config.when == "sessions" and trained is not None:
+        why = "no training by a night is recorded"
+    elif config.when == "sessions" and trained is not None:
         since = sum(one > trained for one in sessions)
-        if since >= config.every:
-            return Retraining(why=f"{since} sessions since the training of {trained}", alias="challenger")
-    if config.when == "monthly" and trained is not None and _month(session) != _month(trained):
-        return Retraining(why=f"first night of {session:%Y-%m}", alias="challenger")
-    if config.on_drift and (new := _new_alarms(nights)):
-        return Retraining(why=f"alarm of {', '.join(new)}", alias="challenger")
-    return None
-
-
-def champion_of(promotions: pl.DataFrame) -> str | None:
-    """Return the version with the alias ``champion``; None if there is none."""
-    of_alias = promotions.filter(pl.col("alias") == "champion").sort("number")
-    version: str | None = None if of_alias.is_empty() else of_alias["version"][-1]
-    return version
+        why = f"{since} sessions since the training of {trained}" if since >= config.every else None
+    elif config.when == "monthly" and trained is not None and session.replace(day=1) > trained:
+        why = f"first night of {session:%Y-%m}"
+    if why is None and config.on_drift and (new := _new_alarms(nights)):
+        why = f"alarm of {', '.join(new)}"
+    return None if why is None else Retraining(why=why, alias="challenger")
 
 
 def last_training(promotions: pl.DataFrame) -> dt.date | None:
     """Return the session of the night that trained the newest version; None if no night did."""
-    first = (
-        promotions.filter(pl.col("version").is_not_null())
-        .sort("number")
-        .unique("version", keep="first", maintain_order=True)
-    )
-    sessions = first["session"].drop_nulls()
-    newest = sessions.max()
+    known = promotions.drop_nulls("version").sort("number")
+    newest = known.unique("version", keep="first", maintain_order=True)["session"].max()
     return newest if isinstance(newest, dt.date) else None
-
-
-def _month(day: dt.date) -> tuple[int, int]:
-    return day.year, day.month
 
 
 def _new_alarms(nights: pl.DataFrame) -> list[str]:
@@ -85,10 +68,7 @@ def _new_alarms(nights: pl.DataFrame) -> list[str]:
 
 
 def _alarms(night: pl.DataFrame) -> set[tuple[str, str | None]]:
-    if night.is_empty():
-        return set()
-    warnings = json.loads(night["warnings"].item())
-    return {(one["check"], one["subject"]) for one in warnings if one["check"] in DRIFT_CHECKS}
+    return {one.key for text in night["warnings"] for one in read_warnings(text) if one.check in DRIFT_CHECKS}
 
 
 def live_config(config: Config, session: dt.date) -> Config:

@@ -39,19 +39,33 @@ class Reason:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
+def alias_history(lake: Lake, config_name: str) -> pl.DataFrame:
+    """Return the rows of the table ``promotions`` of a config, newest first; empty if there are none."""
+    if not lake.exists(_TABLE):
+        return schema(_TABLE).create_empty()
+    return lake.read(_TABLE, filters=pl.col("config") == config_name).sort("number", descending=True)
+
+
+def named(history: pl.DataFrame, alias: Alias) -> ModelVersion | None:
+    """Return the version that an alias names after its history, newest first; None if there is none."""
+    versions = history.filter(pl.col("alias") == alias)["version"].head(1).drop_nulls()
+    return ModelVersion.parse(versions[0]) if len(versions) else None
+
+
 def champion(lake: Lake, config_name: str) -> ModelVersion | None:
     """Return the version that the alias ``champion`` names; None if there is none."""
-    return _named(_newest_first(lake, config_name), "champion")
+    return named(alias_history(lake, config_name), "champion")
 
 
 def challenger(lake: Lake, config_name: str) -> ModelVersion | None:
     """Return the version that the alias ``challenger`` names; None if there is none."""
-    return _named(_newest_first(lake, config_name), "challenger")
+    return named(alias_history(lake, config_name), "challenger")
 
 
-def alias_history(lake: Lake, config_name: str) -> pl.DataFrame:
-    """Return the rows of the table ``promotions`` of a config, newest first; empty if there are none."""
-    return _newest_first(lake, config_name)
+def aliases(lake: Lake, config_name: str) -> dict[Alias, ModelVersion | None]:
+    """Return the version of each alias; None where there is none."""
+    history = alias_history(lake, config_name)
+    return {"champion": named(history, "champion"), "challenger": named(history, "challenger")}
 
 
 def previous_champion(lake: Lake, config_name: str) -> ModelVersion | None:
@@ -79,13 +93,13 @@ def set_alias(
         raise ValueError("an alias is changed for a reason; why is empty")
     with Locks(wait=True, notify=lambda _: None) as locks:
         locks.lock_promotions(lake.root)
-        known = _newest_first(lake, config_name)
-        if _named(known, alias) == version:
+        known = alias_history(lake, config_name)
+        if named(known, alias) == version:
             return False
-        if alias == "challenger" and version is not None and _named(known, "champion") == version:
+        if alias == "challenger" and version is not None and named(known, "champion") == version:
             raise ValueError(f"{version} is the champion and cannot be its own challenger")
         changes: list[tuple[Alias, ModelVersion | None, str]] = [(alias, version, reason.why)]
-        if alias == "champion" and version is not None and _named(known, "challenger") == version:
+        if alias == "champion" and version is not None and named(known, "challenger") == version:
             changes.append(("challenger", None, "became the champion"))
         _append(lake, config_name, changes, reason, after=known.height)
     return True
@@ -98,8 +112,7 @@ def enter_version(
     known = alias_history(lake, config_name)
     if str(version) in known["version"].to_list():
         return False
-    first = champion(lake, config_name) is None
-    alias: Alias = "champion" if first else "challenger"
+    alias: Alias = "champion" if named(known, "champion") is None else "challenger"
     return set_alias(lake, config_name, alias, version, Reason(why, by, session))
 
 
@@ -111,19 +124,6 @@ def demotion(version: ModelVersion, why: str, by: str) -> Reason:
 def this_user() -> str:
     """Return ``user@host`` of this process, as the table ``promotions`` records it."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
-
-
-def _newest_first(lake: Lake, config_name: str) -> pl.DataFrame:
-    if not lake.exists(_TABLE):
-        return schema(_TABLE).create_empty()
-    rows = lake.read(_TABLE, filters=pl.col("config") == config_name)
-    return rows.sort("number", descending=True)
-
-
-def _named(newest_first: pl.DataFrame, alias: Alias) -> ModelVersion | None:
-    rows = newest_first.filter(pl.col("alias") == alias)
-    version = rows["version"][0] if rows.height else None
-    return None if version is None else ModelVersion.parse(version)
 
 
 def _append(
@@ -168,8 +168,16 @@ def _find(name: str, config: Config | None, output: Path) -> tuple[ModelVersion,
     if name in ("champion", "challenger") or name.isdigit():
         if config is None:
             raise ConfigError(f"{name!r} is a name within a config; add --config CONFIG.")
-        version = _by_number(int(name), config) if name.isdigit() else _by_alias(name, config)
-        return version, open_version(version, output)
+        if name.isdigit():
+            from pipelines.tracking.model_versions import find_number
+
+            asked = ModelVersion(*find_number(config, int(name)))
+            return asked, open_version(asked, output)
+        lake = open_lake(config)
+        found = aliases(lake, config.name)["champion" if name == "champion" else "challenger"]
+        if found is None:
+            raise ConfigError(f"The config {config.name!r} has no {name} in the lake {lake.root}.")
+        return found, open_version(found, output)
     is_folder = (Path(name) / "run.json").is_file()
     run_name, _, model = (name, "", "") if is_folder else name.partition("/")
     run = open_run(run_name, output)
@@ -179,20 +187,6 @@ def _find(name: str, config: Config | None, output: Path) -> tuple[ModelVersion,
     version = ModelVersion(run.run_id, model or models[0])
     _require_usable(version, run)
     return version, run
-
-
-def _by_alias(alias: str, config: Config) -> ModelVersion:
-    lake = open_lake(config)
-    version = (champion if alias == "champion" else challenger)(lake, config.name)
-    if version is None:
-        raise ConfigError(f"The config {config.name!r} has no {alias} in the lake {lake.root}.")
-    return version
-
-
-def _by_number(number: int, config: Config) -> ModelVersion:
-    from pipelines.tracking.model_versions import find_number
-
-    return ModelVersion(*find_number(config, number))
 
 
 def open_version(version: ModelVersion, output: Path) -> Run:
@@ -225,28 +219,22 @@ def _require_usable(version: ModelVersion, run: Run) -> None:
         )
 
 
-def missing_seeds(run: Run, model: str) -> tuple[int, ...]:
-    """Return the seeds whose fitted model is not in the run's folder."""
-    from pipelines.run.checkpoints import (
-        checkpoint_exists,
-    )  # torch: a night that is done needs none
+def missing_seeds(run: Run, model: str) -> str | None:
+    """Say of which seeds the run's folder has no fitted model; None if it has them all."""
+    from pipelines.run.checkpoints import checkpoint_exists  # torch: a night that is done needs none
 
-    return tuple(seed for seed in run.config.seeds if not checkpoint_exists(run.checkpoint(model, 0, seed)))
+    seeds = [str(seed) for seed in run.config.seeds if not checkpoint_exists(run.checkpoint(model, 0, seed))]
+    return f"no fitted model of seed {', '.join(seeds)}" if seeds else None
 
 
 def require_complete(version: ModelVersion, run: Run) -> None:
     """Require a fitted model of every seed; DataError otherwise, because such a version cannot be scored."""
     missing = missing_seeds(run, version.model)
-    if missing:
+    if missing is not None:
         raise DataError(
-            f"{version} is incomplete: {describe_missing(missing)}; run 'peerglass train "
+            f"{version} is incomplete: {missing}; run 'peerglass train "
             f"{shlex.quote(str(run.folder.absolute()))}', which trains only what is missing."
         )
-
-
-def describe_missing(seeds: tuple[int, ...]) -> str:
-    """Say which seeds are missing: ``no fitted model of seed 1, 2``."""
-    return f"no fitted model of seed {', '.join(map(str, seeds))}"
 
 
 def failed_checks(run: Run) -> tuple[str, ...]:

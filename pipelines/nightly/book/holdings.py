@@ -28,7 +28,7 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.nightly.book.orders import NOT_IN_THE_DATA
-from pipelines.nightly.tables import finished_before
+from pipelines.nightly.result import finished_before
 from pipelines.results.books import book_costs, book_execution, book_market
 
 _UNCHANGED = 1e-12

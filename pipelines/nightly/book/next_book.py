@@ -38,10 +38,9 @@ from pipelines.nightly.book.orders import (
     quarantined_tickers,
 )
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import Finding
+from pipelines.nightly.result import Finding, follow
 from pipelines.nightly.schedule import Due, decision_due, following_session, schedule_text
 from pipelines.nightly.settings import nightly_book, trading_delay
-from pipelines.nightly.tables import follow
 
 _DUST = 1e-12
 """Weights and trades below this are rounding."""

@@ -22,9 +22,8 @@ from pipelines.ingest.rules import ticker_calendars
 from pipelines.lake.commit import compare
 from pipelines.lake.lake import Lake
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import Finding, judged, listed
+from pipelines.nightly.result import Finding, judged, listed, prices_of_night, read_nights
 from pipelines.nightly.schedule import calendar_end
-from pipelines.nightly.tables import prices_of_night, read_nights
 
 _MIN_DATES: Final = 20
 """Sessions of an exchange that the data must hold before a gap in them counts."""

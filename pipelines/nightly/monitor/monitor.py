@@ -26,9 +26,8 @@ from pipelines.dataset.build import add_features
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.nightly.data import NightData, signal_history
 from pipelines.nightly.monitor.drift import between, computed_once, drift, last_fold, raw_features
-from pipelines.nightly.result import Finding, ModelVersion, judged
+from pipelines.nightly.result import CHALLENGER, CHAMPION, Finding, ModelVersion, judged
 from pipelines.nightly.scoring import scoring_market
-from pipelines.nightly.tables import CHALLENGER, CHAMPION
 from pipelines.results.evaluate import ensemble, label_overlap
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.evaluations import list_evaluations

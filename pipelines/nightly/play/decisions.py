@@ -37,11 +37,19 @@ from pipelines.nightly.play.journal import (
     read_journal,
     write_journal,
 )
-from pipelines.nightly.result import Finding, ModelVersion, night_folder
+from pipelines.nightly.result import (
+    Finding,
+    ModelVersion,
+    NightSource,
+    finished_before,
+    night_folder,
+    read_nights,
+    read_signals,
+    write_signals,
+)
 from pipelines.nightly.schedule import Clock
 from pipelines.nightly.scoring import attribute, ends, score
 from pipelines.nightly.settings import champion_findings, traded_settings
-from pipelines.nightly.tables import NightSource, finished_before, read_nights, read_signals, write_signals
 from pipelines.nightly.training import retraining_due, train_live
 from pipelines.nightly.versions import (
     Reason,

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.nightly.result import NightResult
-from pipelines.nightly.tables import peak_memory_bytes
+from pipelines.nightly.result import NightResult, peak_memory_bytes
 
 _WARNINGS = 8  # shown on the terminal; the page shows all
 

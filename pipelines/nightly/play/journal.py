@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipelines.errors import DataError
 from pipelines.files import write_text
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import ModelVersion, Retraining
-from pipelines.nightly.tables import read_signals
+from pipelines.nightly.result import ModelVersion, Retraining, read_signals
 from pipelines.nightly.versions import alias_history
 
 FILE: Final = "journal.json"

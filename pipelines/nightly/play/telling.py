@@ -21,9 +21,8 @@ from pipelines.nightly.alerts import send_alerts, write_metrics
 from pipelines.nightly.page import render_page
 from pipelines.nightly.play.decisions import Decisions, Desk
 from pipelines.nightly.play.describe import describe_night, night_document
-from pipelines.nightly.result import Finding, NightResult, nights_folder
+from pipelines.nightly.result import Finding, NightResult, nights_folder, read_nights, write_night
 from pipelines.nightly.spool import spool, sync
-from pipelines.nightly.tables import read_nights, write_night
 from pipelines.nightly.versions import alias_history
 from pipelines.secrets import redact
 

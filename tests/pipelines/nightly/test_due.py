@@ -10,19 +10,20 @@ import pytest
 
 from pipelines.config.nightly import RetrainConfig
 from pipelines.lake.schemas import schema
-from pipelines.nightly.training import champion_of, last_training, retraining_due
+from pipelines.nightly.training import last_training, retraining_due
+from pipelines.nightly.versions import named
 
 SESSIONS = [dt.date(2024, 1, 25) + dt.timedelta(days=i) for i in range(14)]  # to 2024-02-07
 
 
 def promotions(*rows: tuple[str, str | None, dt.date | None]) -> pl.DataFrame:
-    """Rows of the table: alias, version and session, numbered from 1."""
+    """Rows of the table, newest first: alias, version and session, numbered from 1."""
     columns = ("alias", "version", "session")
     frame = pl.DataFrame(
         [dict(zip(columns, row, strict=True)) | {"number": i} for i, row in enumerate(rows, 1)],
         schema={"number": pl.Int64, "alias": pl.String, "version": pl.String, "session": pl.Date},
     )
-    return frame if rows else schema("promotions").create_empty()
+    return frame.reverse() if rows else schema("promotions").create_empty()
 
 
 def nights(*warnings: list[tuple[str, str | None]]) -> pl.DataFrame:
@@ -68,7 +69,7 @@ def test_a_promotion_is_not_a_training() -> None:
         ("challenger", None, SESSIONS[5]),
     )
     assert last_training(table) == SESSIONS[1]
-    assert champion_of(table) == "b/m"
+    assert str(named(table, "champion")) == "b/m"
 
 
 def test_an_alarm_retrains_once() -> None:

@@ -24,7 +24,7 @@ D = [dt.date(2024, 1, day) for day in (2, 3, 4, 5, 8)]
 
 def test_a_new_config_begins_with_the_newest_session_alone() -> None:
     plan = choose_nights(D, [], None)
-    assert (plan.sessions, plan.last, plan.newest) == ((D[4],), None, D[4])
+    assert (plan.sessions, plan.newest) == ((D[4],), D[4])
 
 
 def test_missed_nights_are_caught_up_in_order() -> None:

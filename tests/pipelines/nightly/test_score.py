@@ -20,9 +20,8 @@ from pipelines.dataset.tables import open_lake
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.data import night_data
-from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.result import ModelVersion, read_signals, write_signals
 from pipelines.nightly.scoring import score
-from pipelines.nightly.tables import read_signals, write_signals
 from pipelines.nightly.training import live_config, train_live
 from pipelines.progress import Progress
 from pipelines.results.evaluate import ensemble, seed_dispersion

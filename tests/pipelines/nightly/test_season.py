@@ -28,9 +28,15 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import STAMPS
 from pipelines.nightly.data import night_data
 from pipelines.nightly.night import play_nights
-from pipelines.nightly.result import ModelVersion
+from pipelines.nightly.result import (
+    ModelVersion,
+    Revision,
+    read_nights,
+    read_revision,
+    read_signals,
+    write_signals,
+)
 from pipelines.nightly.scoring import score
-from pipelines.nightly.tables import Revision, read_nights, read_revision, read_signals, write_signals
 from pipelines.nightly.versions import Reason, challenger, set_alias
 from pipelines.progress import Progress
 from pipelines.results.evaluate import forecasts_to_arrays

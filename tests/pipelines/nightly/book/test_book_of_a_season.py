@@ -24,8 +24,7 @@ from pipelines.lake.schemas import schema
 from pipelines.nightly.book.holdings import read_recorded
 from pipelines.nightly.book.next_book import NextBook, next_book
 from pipelines.nightly.data import night_data
-from pipelines.nightly.result import ModelVersion
-from pipelines.nightly.tables import read_nights
+from pipelines.nightly.result import ModelVersion, read_nights
 from pipelines.progress import Progress
 
 SPAN = pl.date_range(dt.date(2021, 4, 1), dt.date(2021, 6, 18), eager=True).to_list()

@@ -31,7 +31,7 @@ from pipelines.lake.lake import Lake
 from pipelines.nightly.book.holdings import Recorded
 from pipelines.nightly.book.next_book import NextBook, next_book
 from pipelines.nightly.data import NightData
-from pipelines.nightly.tables import follow
+from pipelines.nightly.result import follow
 from pipelines.results.books import BookOrders, book_costs, book_execution, book_market, book_orders
 
 CAPPED: dict[str, Any] = {

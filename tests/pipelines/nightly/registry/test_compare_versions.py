@@ -15,7 +15,7 @@ from features.information_coefficient import ic_by_date
 from features.panel.panel import to_panel
 from pipelines.commands.compare import is_version
 from pipelines.nightly.data import night_data
-from pipelines.nightly.tables import read_signals
+from pipelines.nightly.result import read_signals
 from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
 

@@ -17,7 +17,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.nightly.data import night_data
 from pipelines.nightly.guard import Judgement, judge_promotion, shadow_ics
-from pipelines.nightly.tables import read_signals, write_signals
+from pipelines.nightly.result import read_signals, write_signals
 from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
 from pipelines.run.record import open_run
