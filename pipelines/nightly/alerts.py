@@ -87,10 +87,9 @@ def alert_of(result: NightResult, *, failed_before: bool = False) -> Alert | Non
 
 def _last_night(nights: pl.DataFrame) -> tuple[str | None, frozenset[tuple[str, str | None]]]:
     """State of the last night, and the keys of its warnings."""
-    if nights.is_empty():
-        return None, frozenset()
-    row = nights.sort("session", descending=True).row(0, named=True)
-    return str(row["state"]), frozenset(finding.key for finding in read_warnings(row["warnings"]))
+    for state, warnings in nights.sort("session").tail(1).select("state", "warnings").iter_rows():
+        return state, frozenset(finding.key for finding in read_warnings(warnings))
+    return None, frozenset()
 
 
 def _lines(sentences: list[str]) -> str:
@@ -165,14 +164,17 @@ def run_command(command: Sequence[str], document: Mapping[str, Any], timeout: fl
 
 
 _RECORD = "alerts.json"
-Delivery = Callable[[], int]
 
 
 def send_alerts(config: Config, result: NightResult) -> list[Finding]:
-    """Send the alert of a night to every channel that has not had it yet."""
-    path = result.folder / _RECORD
-    sent = _read(path)
-    alert = alert_of(result, failed_before=_failed_before(sent))
+    """Send the alert of a night to every channel that has not had it yet.
+
+    A later attempt that succeeds, after a failure of this session was told, is a recovery.
+    """
+    path, sent = result.folder / _RECORD, list[dict[str, Any]]()
+    if path.is_file():
+        sent = json.loads(path.read_text(encoding="utf-8"))
+    alert = alert_of(result, failed_before=any(one["kind"] == "failure" for one in sent))
     if alert is None:
         return []
     done = {one["channel"] for one in sent if one["alert"] == alert.key and one["delivered"]}
@@ -182,7 +184,7 @@ def send_alerts(config: Config, result: NightResult) -> list[Finding]:
             continue
         problem, code = None, 0
         try:
-            code = deliver()
+            code = deliver() or 0
         except ChannelError as error:
             problem = str(error)
         if code:
@@ -198,67 +200,29 @@ def send_alerts(config: Config, result: NightResult) -> list[Finding]:
         }
         sent.append(entry)
         write_text(path, json.dumps(sent, indent=1))
-        findings.append(_finding(alert, channel, problem))
+        said = "was sent to" if problem is None else "could not be sent to"
+        reason = "" if problem is None else f": {problem}"
+        sentence = f"The {alert.kind} {said} {channel}{reason}."
+        findings.append(Finding("alerts", "ok" if problem is None else "warn", sentence, channel))
     return findings
 
 
-def _channels(settings: AlertsConfig, alert: Alert, result: NightResult) -> Iterator[tuple[str, Delivery]]:
+def _channels(
+    settings: AlertsConfig, alert: Alert, result: NightResult
+) -> Iterator[tuple[str, Callable[[], int | None]]]:
     """Name of each channel, without its address, and what delivers the alert."""
+    seconds = settings.timeout_seconds
     for number, secret in enumerate(settings.urls, start=1):
         url = secret.get_secret_value()
-        yield (
-            f"url {number} ({url.partition(':')[0]})",
-            partial(_notified, url, alert, settings.timeout_seconds),
-        )
+        yield f"url {number} ({url.partition(':')[0]})", partial(notify, url, alert, seconds)
     if settings.command is not None:
-        document = alert.document(result)
-        yield "command", partial(run_command, settings.command, document, settings.timeout_seconds)
-
-
-def _notified(url: str, alert: Alert, timeout: float) -> int:
-    notify(url, alert, timeout)
-    return 0
-
-
-def _finding(alert: Alert, channel: str, problem: str | None) -> Finding:
-    if problem is None:
-        return Finding("alerts", "ok", f"The {alert.kind} was sent to {channel}.", subject=channel)
-    return Finding("alerts", "warn", f"The {alert.kind} could not be sent to {channel}: {problem}.", channel)
-
-
-def _failed_before(sent: list[dict[str, Any]]) -> bool:
-    """Whether a failure of this session was told; a later attempt that succeeds is a recovery."""
-    return any(one["kind"] == "failure" for one in sent)
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    try:
-        sent: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return []
-    return sent
+        yield "command", partial(run_command, settings.command, alert.document(result), seconds)
 
 
 IC_SESSIONS = 20
 """Sessions of the mean realised rank IC."""
-STATES = ("done", "warned", "failed")
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One value of a metric: labels -> value."""
-
-    value: float
-    labels: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A gauge: its name, its help text, and a value for each set of labels."""
-
-    name: str
-    help: str
-    samples: tuple[Sample, ...]
+Metric = tuple[str, str, list[tuple[float, Mapping[str, str]]]]
+"""A gauge: its name, its help text, and its values with their labels."""
 
 
 def write_metrics(config: Config, result: NightResult) -> list[Finding]:
@@ -280,90 +244,73 @@ def write_metrics(config: Config, result: NightResult) -> list[Finding]:
 def metrics_text(result: NightResult, now: dt.datetime) -> str:
     """Write the metrics of a night as text; a value that is not known has no line."""
     lines: list[str] = []
-    for metric in _metrics(result, now):
-        known = [sample for sample in metric.samples if math.isfinite(sample.value)]
+    for name, text, values in _metrics(result, now):
+        known = [(value, labels) for value, labels in values if math.isfinite(value)]
         if known:
-            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge"]
-            lines += [_line(metric.name, sample, result.config) for sample in known]
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+            lines += [_line(name, value, {"config": result.config, **labels}) for value, labels in known]
     return "\n".join(lines) + "\n"
 
 
 def _metrics(result: NightResult, now: dt.datetime) -> Iterator[Metric]:
-    yield _one("last_run_timestamp_seconds", "Time at which the newest night ended.", now.timestamp())
-    success = _last_success(result, now)
-    if success is not None:
-        yield _one(
-            "last_success_timestamp_seconds", "Time at which the last night ended that did not fail.", success
-        )
-    midnight = dt.datetime.combine(result.session, dt.time(), dt.UTC)
-    yield _one(
-        "session_timestamp_seconds", "Midnight UTC of the newest night's session.", midnight.timestamp()
-    )
-    yield Metric(
-        "peerglass_night_state",
-        "State of the newest night: 1 for the state that it is in.",
-        tuple(Sample(float(state == result.state), {"state": state}) for state in STATES),
-    )
-    yield _one("signals", "Signals of the champion.", float(result.signal_count))
-    yield _one("trades", "Orders of the book.", float(result.trade_count))
-    yield _one("turnover_ratio", "One-way turnover of the book.", result.turnover)
-    yield _one("expected_cost_ratio", "Expected cost of the orders over NAV.", result.expected_cost)
-    yield from _monitored(result)
-    yield _one("peak_memory_bytes", "Peak resident memory of the process.", float(peak_memory_bytes()))
-    yield Metric(
-        "peerglass_night_step_seconds",
-        "Wall-clock seconds by step.",
-        tuple(Sample(float(seconds), {"step": step}) for step, seconds in result.seconds.items()),
-    )
-    warnings = Counter(finding.check for finding in result.findings if finding.level != "ok")
-    yield Metric(
-        "peerglass_night_warnings",
-        "Warnings and failures by check.",
-        tuple(
-            Sample(float(warnings[check]), {"check": check})
-            for check in sorted({finding.check for finding in result.findings})
+    figures = {
+        "last_run_timestamp_seconds": ("Time at which the newest night ended.", now.timestamp()),
+        "last_success_timestamp_seconds": (
+            "Time at which the last night ended that did not fail.",
+            _last_success(result, now),
         ),
-    )
+        "session_timestamp_seconds": (
+            "Midnight UTC of the newest night's session.",
+            dt.datetime.combine(result.session, dt.time(), dt.UTC).timestamp(),
+        ),
+        "signals": ("Signals of the champion.", result.signal_count),
+        "trades": ("Orders of the book.", result.trade_count),
+        "turnover_ratio": ("One-way turnover of the book.", result.turnover),
+        "expected_cost_ratio": ("Expected cost of the orders over NAV.", result.expected_cost),
+        **_monitored(result),
+        "peak_memory_bytes": ("Peak resident memory of the process.", peak_memory_bytes()),
+    }
+    for name, (text, value) in figures.items():
+        known = float(value) if isinstance(value, int | float) else math.nan
+        yield f"peerglass_night_{name}", text, [(known, {})]
+    states = [(float(state == result.state), {"state": state}) for state in ("done", "warned", "failed")]
+    yield "peerglass_night_state", "State of the newest night: 1 for the state that it is in.", states
+    steps = [(float(seconds), {"step": step}) for step, seconds in result.seconds.items()]
+    yield "peerglass_night_step_seconds", "Wall-clock seconds by step.", steps
+    warnings = Counter(finding.check for finding in result.findings if finding.level != "ok")
+    checks = sorted({finding.check for finding in result.findings})
+    counts = [(float(warnings[check]), {"check": check}) for check in checks]
+    yield "peerglass_night_warnings", "Warnings and failures by check.", counts
 
 
-def _monitored(result: NightResult) -> Iterator[Metric]:
+def _monitored(result: NightResult) -> dict[str, tuple[str, object]]:
     """The figures of the monitoring that are known."""
     tables = {name: frame for name, frame in result.tables.items() if not frame.is_empty()}
+    found: dict[str, tuple[str, object]] = {}
     if "realised_ic" in tables:
         newest = tables["realised_ic"].filter(pl.col("role") == "champion").sort("session").tail(IC_SESSIONS)
-        help_text = f"Mean realised rank IC of the champion over its last {IC_SESSIONS} sessions with labels."
-        yield _one("realised_rank_ic", help_text, newest["rank_ic"].mean())
+        text = f"Mean realised rank IC of the champion over its last {IC_SESSIONS} sessions with labels."
+        found["realised_rank_ic"] = (text, newest["rank_ic"].mean())
     if "cusum" in tables:
         row = tables["cusum"].sort("session").row(-1, named=True)
-        yield _one("cusum", "CUSUM of the champion's realised rank IC.", row["sum"])
-        yield _one("cusum_limit", "Limit of the CUSUM.", row["limit"])
+        found["cusum"] = ("CUSUM of the champion's realised rank IC.", row["sum"])
+        found["cusum_limit"] = ("Limit of the CUSUM.", row["limit"])
     if "drift" in tables:
-        drift = tables["drift"]
-        yield _one("psi_max", "Largest population stability index of a feature.", drift["psi"].max())
-        yield _one("drifted_features", "Features that have drifted.", drift["drifted"].sum())
-
-
-def _one(name: str, text: str, value: object) -> Metric:
-    """A metric with one value; None is a value that is not known."""
-    known = float(value) if isinstance(value, int | float) else math.nan
-    return Metric(f"peerglass_night_{name}", text, (Sample(known, {}),))
+        psi, drifted = tables["drift"]["psi"].max(), tables["drift"]["drifted"].sum()
+        found["psi_max"] = ("Largest population stability index of a feature.", psi)
+        found["drifted_features"] = ("Features that have drifted.", drifted)
+    return found
 
 
 def _last_success(result: NightResult, now: dt.datetime) -> float | None:
     if result.state != "failed":
         return now.timestamp()
-    done = result.nights.filter(pl.col("state") != "failed")
-    if done.is_empty():
-        return None
-    ended: dt.datetime = done.sort("session", descending=True)["created_at"][0]
-    return ended.timestamp()
+    done = result.nights.filter(pl.col("state") != "failed").sort("session")["created_at"]
+    ended: dt.datetime | None = done.last() if len(done) else None  # type: ignore[assignment]  # of the schema
+    return None if ended is None else ended.timestamp()
 
 
-def _line(name: str, sample: Sample, config: str) -> str:
-    labels = {"config": config, **sample.labels}
-    written = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
-    return f"{name}{{{written}}} {sample.value:.17g}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _line(name: str, value: float, labels: Mapping[str, str]) -> str:
+    escaped = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+    written = ",".join(f'{label}="{text.translate(escaped)}"' for label, text in labels.items())
+    return f"{name}{{{written}}} {value:.17g}"

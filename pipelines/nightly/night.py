@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -21,7 +21,7 @@ from pipelines.nightly.play.decisions import CheckFailedError, Decisions, Desk
 from pipelines.nightly.play.journal import lost_since, read_journal
 from pipelines.nightly.play.telling import Told, tell, tell_no_delivery
 from pipelines.nightly.records import done_sentence, require_agreement
-from pipelines.nightly.result import Finding, Retraining, finished_before, night_folder, read_nights
+from pipelines.nightly.result import Finding, finished_before, night_folder, read_nights
 from pipelines.nightly.schedule import (
     SYSTEM,
     Clock,
@@ -161,9 +161,6 @@ def _already_done(config: Config, plan: NightPlan, delivered: IngestSummary | No
     return said
 
 
-_LISTED = 5  # nights in a line
-
-
 def describe_plan(
     config: Config, lake: Lake, day: dt.date | None, clock: Clock, *, accept_changes: bool
 ) -> str:
@@ -182,77 +179,66 @@ def describe_plan(
     if changes.phrases:
         lines.append(f"  changes     {changes} They are accepted.")
     lines.append(f"  delivery    {coming.sentence}")
-    if not plan.sessions:
-        lines.append(f"  nights      the night of {plan.newest} is already done")
+    if plan.sessions:
+        lines.append(f"  nights      {len(plan.sessions)} to play: {_some(plan.sessions)}")
+        known = {day: [one for one in coming.sessions if one <= day] for day in plan.sessions}
+        lines += _describe_trainings(config, lake, nights, known)
+        lines.append(_describe_book(config, lake, nights, known))
     else:
-        more = " ..." if len(plan.sessions) > _LISTED else ""
-        listed = ", ".join(map(str, plan.sessions[:_LISTED])) + more
-        lines.append(f"  nights      {len(plan.sessions)} to play: {listed}")
-        lines += _describe_trainings(config, lake, coming.sessions, plan.sessions)
-        lines.append(_describe_book(config, lake, coming.sessions, plan.sessions))
+        lines.append(f"  nights      the night of {plan.newest} is already done")
     named = aliases(lake, config.name)
     lines += [f"  {alias:<12}{version or 'none'}" for alias, version in named.items()]
     versions = input_versions(lake) if lake.exists("prices") else {}
-    listed = ", ".join(f"{table} {version}" for table, version in sorted(versions.items())) or "none yet"
-    lines.append(f"  data        {listed}")
-    return "\n".join(lines)
+    read = ", ".join(f"{table} {version}" for table, version in sorted(versions.items())) or "none yet"
+    return "\n".join([*lines, f"  data        {read}"])
+
+
+def _some(nights: Sequence[object]) -> str:
+    return ", ".join(map(str, nights[:5])) + (" ..." if len(nights) > 5 else "")
 
 
 def _describe_trainings(
-    config: Config, lake: Lake, sessions: Sequence[dt.date], pending: Sequence[dt.date]
+    config: Config, lake: Lake, nights: pl.DataFrame, known: Mapping[dt.date, Sequence[dt.date]]
 ) -> Iterator[str]:
-    due = list(_trainings(config, lake, sessions, pending))
-    for session, training in due:
-        yield f"  training    due on {session}: {training.why}; the version becomes {training.alias}"
-    if not due:
-        yield "  training    not due"
-    if config.nightly.retrain.on_drift and len(pending) > 1:
-        yield f"  training    also after an alarm of the nights from {pending[0]} on"
-
-
-def _describe_book(
-    config: Config, lake: Lake, sessions: Sequence[dt.date], pending: Sequence[dt.date]
-) -> str:
-    """Say on which of the nights the book decides; each counts as a decision for the nights after it."""
-    name, book = nightly_book(config)
-    nights = read_nights(lake, config.name)
-    no_renames, decisions = schema("renames").create_empty(), list[str]()
-    accounts = read_recorded(lake, config.name, nights, pending[0], no_renames).accounts
-    for session in pending:
-        known = [one for one in sessions if one <= session]
-        following = following_session(config, lake, known)
-        due = decision_due(book, np.array(known, dtype="datetime64[D]"), following, accounts)
-        made = {"session": session, "schedule": schedule_text(book), "due": None, "decision": None}
-        if due is not None:
-            made |= {"due": due.session, "decision": "made"}
-            late = f" (for {due.session}, which was missed)" if due.late else ""
-            decisions.append(f"{session}{late}")
-        new = pl.DataFrame([made], schema_overrides={"due": pl.Date, "decision": pl.String})
-        accounts = pl.concat([accounts, new], how="diagonal")
-    if not decisions:
-        return f"  book        {name} does not decide ({schedule_text(book)})"
-    listed = ", ".join(decisions[:_LISTED]) + (" ..." if len(decisions) > _LISTED else "")
-    return f"  book        {name} decides on {listed} ({schedule_text(book)})"
-
-
-def _trainings(
-    config: Config, lake: Lake, sessions: Sequence[dt.date], pending: Sequence[dt.date]
-) -> Iterator[tuple[dt.date, Retraining]]:
-    """Yield the nights that train a version, as each of them will decide it."""
-    promotions, nights = alias_history(lake, config.name), read_nights(lake, config.name)
-    for session in pending:
+    """Say which nights train a version, as each of them will decide it; an interrupted one has decided it."""
+    promotions, none = alias_history(lake, config.name), True
+    for session, sessions in known.items():
         journal = read_journal(night_folder(config, session))
         if journal is not None and journal.judged_retraining and not lost_since(journal, lake, config.name):
             due = journal.retraining
         else:
-            known = [one for one in sessions if one <= session]
-            earlier = finished_before(nights, session) if session == pending[0] else nights.clear()
-            due = retraining_due(config.nightly.retrain, known, promotions, earlier)
+            earlier = finished_before(nights, session) if session == min(known) else nights.clear()
+            due = retraining_due(config.nightly.retrain, sessions, promotions, earlier)
         if due is not None:
-            yield session, due
+            none = False
+            yield f"  training    due on {session}: {due.why}; the version becomes {due.alias}"
             new = pl.DataFrame({"alias": due.alias, "version": f"trained/{session}", "session": session})
             number = pl.lit(promotions.height + 1, dtype=pl.Int64).alias("number")
             promotions = pl.concat([new.with_columns(number), promotions], how="diagonal")
+    if none:
+        yield "  training    not due"
+    if config.nightly.retrain.on_drift and len(known) > 1:
+        yield f"  training    also after an alarm of the nights from {min(known)} on"
+
+
+def _describe_book(
+    config: Config, lake: Lake, nights: pl.DataFrame, known: Mapping[dt.date, Sequence[dt.date]]
+) -> str:
+    """Say on which of the nights the book decides; each counts as a decision for the nights after it."""
+    name, book = nightly_book(config)
+    no_renames, decisions = schema("renames").create_empty(), list[str]()
+    accounts = read_recorded(lake, config.name, nights, min(known), no_renames).accounts
+    for session, sessions in known.items():
+        following = following_session(config, lake, sessions)
+        due = decision_due(book, np.array(sessions, dtype="datetime64[D]"), following, accounts)
+        made = {"session": session, "schedule": schedule_text(book), "due": None, "decision": None}
+        if due is not None:
+            made |= {"due": due.session, "decision": "made"}
+            decisions.append(f"{session} (for {due.session}, which was missed)" if due.late else str(session))
+        new = pl.DataFrame([made], schema_overrides={"due": pl.Date, "decision": pl.String})
+        accounts = pl.concat([accounts, new], how="diagonal")
+    said = f"decides on {_some(decisions)}" if decisions else "does not decide"
+    return f"  book        {name} {said} ({schedule_text(book)})"
 
 
 def keep_house(config: Config, lake: Lake, night_number: int) -> list[str]:
@@ -262,44 +248,31 @@ def keep_house(config: Config, lake: Lake, night_number: int) -> list[str]:
     holds the lake or the tracking store is gone, but it does if the disk is full.
     """
     schedule = config.nightly.housekeeping
-    said: list[str] = []
-    if _is_due(night_number, schedule.compact_every):
-        said += _try("compaction", lambda: _compact(lake))
-    if _is_due(night_number, schedule.vacuum_every):
-        said += _try("vacuum", lambda: _vacuum(config, lake))
+    tasks = (("compaction", schedule.compact_every, _compact), ("vacuum", schedule.vacuum_every, _vacuum))
+    said = []
+    for what, every, work in tasks:
+        if not every or night_number % every:
+            continue
+        try:
+            with Locks(wait=False, notify=lambda _: None) as locks:
+                locks.lock_existing_lake(lake)
+                said.append(work(config, lake))
+        except (DataError, TrackingError) as error:
+            if full_disk(error) is not None:
+                raise
+            said.append(f"The {what} of the lake was left out: {error}")
     return said
 
 
-def _is_due(night_number: int, every: int) -> bool:
-    return every > 0 and night_number % every == 0
-
-
-def _try(what: str, work: Callable[[], str]) -> list[str]:
-    try:
-        sentence = work()
-    except (DataError, TrackingError) as error:
-        if full_disk(error) is not None:
-            raise
-        return [f"The {what} of the lake was left out: {error}"]
-    return [sentence]
-
-
-def _compact(lake: Lake) -> str:
-    with Locks(wait=False, notify=_nobody) as locks:
-        locks.lock_existing_lake(lake)
-        done = compact(lake)
+def _compact(config: Config, lake: Lake) -> str:
+    del config  # only a vacuum asks for the versions in use
+    done = compact(lake)
     removed, added = sum(one.removed for one in done), sum(one.added for one in done)
     return f"The lake was compacted: {removed} small files were joined into {added}."
 
 
 def _vacuum(config: Config, lake: Lake) -> str:
-    days = config.nightly.housekeeping.keep_days
-    with Locks(wait=False, notify=_nobody) as locks:
-        locks.lock_existing_lake(lake)
-        plans = vacuum(lake, keep=dt.timedelta(days=days), recorded=versions_in_use(config, lake, ()))
+    keep = dt.timedelta(days=config.nightly.housekeeping.keep_days)
+    plans = vacuum(lake, keep=keep, recorded=versions_in_use(config, lake, ()))
     files, size = sum(plan.files for plan in plans), sum(plan.size for plan in plans)
     return f"The lake was vacuumed: {files} files, {size / 1e6:,.1f} MB, were removed."
-
-
-def _nobody(_: str) -> None:
-    """Nothing waits for a lock here, so there is nobody to tell."""

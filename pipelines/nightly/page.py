@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from backtest.analysis.rolling import Z, rolling_mean_ic
-from pipelines.nightly.book.describe import amount, total
+from pipelines.nightly.book.next_book import amount, total
 from pipelines.nightly.result import Finding, NightResult, read_warnings
 from pipelines.pages.figure import (
     BLUE,

@@ -8,7 +8,7 @@ there is at most one, after all nights that are done.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import polars as pl
 
@@ -44,13 +44,14 @@ def _problems(config: Config, lake: Lake) -> Iterator[str]:
     promotions = alias_history(lake, config.name)
 
     found = done.join(signals, on=["session", "version"], how="left", maintain_order="left")
-    lacking = found.filter(pl.col("signals").fill_null(0) < pl.col("rows"))["session"]
-    if len(lacking):
-        yield f"signals lacks rows of {_sessions(lacking)}"
-    found = done.join(books, on="session", how="left", maintain_order="left")
-    lacking = found.filter(pl.col("orders").fill_null(0) < pl.col("trades"))["session"]
-    if len(lacking):
-        yield f"books lacks orders of {_sessions(lacking)}"
+    found = found.join(books, on="session", how="left", maintain_order="left")
+    for table, what, stored, recorded in (
+        ("signals", "rows", "signals", "rows"),
+        ("books", "orders", "orders", "trades"),
+    ):
+        lacking = found.filter(pl.col(stored).fill_null(0) < pl.col(recorded))["session"]
+        if len(lacking):
+            yield f"{table} lacks {what} of {_sessions(lacking)}"
     used = pl.concat([done["version"], done["challenger"]]).drop_nulls().unique().sort()
     unknown = used.filter(~used.is_in(promotions["version"].drop_nulls().implode())).to_list()
     if unknown:
@@ -58,9 +59,9 @@ def _problems(config: Config, lake: Lake) -> Iterator[str]:
     if done.height:
         yield from _unknown_holdings(config, lake, done["session"][-1])
     traces = {*books["session"], *promotions["session"].drop_nulls()}
-    lacking = pl.Series(sorted(_unrecorded(config, lake, nights, signals, traces)), dtype=pl.Date)
-    if len(lacking):
-        yield f"nights lacks {_sessions(lacking)}, of which other tables have rows"
+    unrecorded = sorted(_unrecorded(config, lake, nights, signals, traces))
+    if unrecorded:
+        yield f"nights lacks {_sessions(unrecorded)}, of which other tables have rows"
 
 
 def _unknown_holdings(config: Config, lake: Lake, last: dt.date) -> Iterator[str]:
@@ -114,7 +115,7 @@ def _unrecorded(
     return absent | recorded
 
 
-def _sessions(sessions: pl.Series) -> str:
+def _sessions(sessions: Sequence[dt.date] | pl.Series) -> str:
     if len(sessions) == 1:
         return f"the night of {sessions[0]}"
     return f"{len(sessions)} nights ({sessions[0]} to {sessions[-1]})"

@@ -1,20 +1,16 @@
-"""The book of a night: the target decided at its close, what is held, the trades, and what they will cost.
-
-The target is the decision of the same book in a backtest of the same signals (`backtest.books.decisions`).
-What is held comes from recorded orders (`pipelines.nightly.book.holdings`). Shape suffixes: T sessions, N
-firms.
-"""
+"""The book of a night: the target decided at its close, what is held, the trades, and their costs."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import polars as pl
 
-from backtest.books.book import Book, BookTargets, LimitUse
+from backtest.books.book import Book, LimitUse
 from backtest.books.decisions import book_targets, last_limit_uses
 from backtest.books.funding import affordable, funded
 from backtest.books.schedules import Schedule
@@ -24,9 +20,8 @@ from features.panel.panel import to_panel
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import DataError
-from pipelines.lake.pipeline_tables import Accounts, Books
+from pipelines.lake.pipeline_tables import Accounts, BookLimits, Books
 from pipelines.lake.pipeline_tables import Holdings as HoldingRows
-from pipelines.nightly.book.describe import describe_book, limit_findings, limit_rows
 from pipelines.nightly.book.holdings import Holdings, Recorded, hold, place
 from pipelines.nightly.book.orders import (
     DELISTED,
@@ -38,7 +33,7 @@ from pipelines.nightly.book.orders import (
     quarantined_tickers,
 )
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import Finding, follow
+from pipelines.nightly.result import Finding, follow, listed
 from pipelines.nightly.schedule import Due, decision_due, following_session, schedule_text
 from pipelines.nightly.settings import nightly_book, trading_delay
 
@@ -66,46 +61,53 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
     """
     name, book = nightly_book(config)
     panel, delay = data.market.panel, trading_delay(config)
-    last = panel.dates_T[-1].astype("datetime64[D]").item()
-    if last != data.session:
-        raise DataError(f"The prices end on {last}, but the night is {data.session}; cut the data there.")
-    following = following_session(config, data.lake, panel.dates_T.astype("datetime64[D]").tolist())
+    sessions = panel.dates_T.astype("datetime64[D]").tolist()
+    assert sessions[-1] == data.session, "the data are cut at the session of the night"
+    following = following_session(config, data.lake, sessions)
     due = decision_due(book, panel.dates_T, following, recorded.accounts)
     decided = _decide(config, book, data.market, follow(signals, recorded.renames), recorded, due)
     rule = DelistingRule(unknown_return=config.label.unknown_delisting_return)
     before = hold(recorded, panel, data.tables.get("securities"), delay, rule)
     rows, cut = _rows(config, name, data, before, decided)
-    rows = Books.validate(
-        rows.select(
-            pl.lit(config.name).alias("config"),
-            pl.lit(data.session).alias("session"),
-            "ticker",
-            pl.lit(name).alias("book"),
-            pl.lit(_version(signals)).alias("version"),
-            pl.exclude("ticker"),
-            pl.lit(dt.datetime.now(dt.UTC)).alias("created_at"),
-        ).select(Books.column_names()),
-        cast=True,
+    key = {
+        "config": pl.lit(config.name),
+        "session": pl.lit(data.session),
+        "created_at": pl.lit(dt.datetime.now(dt.UTC)),
+    }
+    of_book = {"book": pl.lit(name), "version": pl.lit(signals.sort("session")["version"][-1])}
+    rows = Books.validate(rows.with_columns(**key, **of_book).select(Books.column_names()), cast=True)
+    holdings = _holdings(data, before).with_columns(**key).select(HoldingRows.column_names())
+    terms = config.backtest.model_dump_json(include={"costs", "execution", "capital"})
+    if decided.state != "made" and recorded.last is not None:
+        terms = recorded.accounts["terms"][-1]  # without a new order, those of the last one go on
+    account = {
+        "book": name,
+        "nav": before.nav,
+        "delay": delay,
+        "terms": terms,
+        "schedule": schedule_text(book),
+        "due": None if due is None else due.session,
+        "decision": decided.state,
+        "orders": rows.height,
+        "positions": holdings.height,
+        "waiting": before.waiting,
+    }
+    accounts = pl.DataFrame([account], schema_overrides={"due": pl.Date, "waiting": pl.Date})
+    limits = pl.DataFrame(
+        [(name, use.name, use.value, use.limit, use.unit, use.state) for use in decided.uses],
+        schema=[(one, BookLimits.columns()[one].dtype) for one in _LIMIT],
+        orient="row",
     )
-    findings = describe_book(
-        name,
-        config,
-        rows,
-        before,
-        due=due,
-        decided=decided.state == "made",
-        refusal=decided.refusal,
-        notes=decided.notes,
-        cut=cut,
-    )
-    holdings = _holdings(config, data, before)
     return NextBook(
         rows,
-        holdings,
-        _account(config, data, before, decided, due, recorded, counts=(rows.height, holdings.height)),
-        limit_rows(config.name, data.session, name, decided.uses),
-        (*findings, *limit_findings(decided.uses)),
+        HoldingRows.validate(holdings, cast=True),
+        Accounts.validate(accounts.with_columns(**key).select(Accounts.column_names()), cast=True),
+        BookLimits.validate(limits.with_columns(**key).select(BookLimits.column_names()), cast=True),
+        (*_describe(name, config, rows, before, due, decided, cut), *_limit_findings(decided.uses)),
     )
+
+
+_LIMIT = ("book", "name", "value", "limit", "unit", "state")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,7 +153,8 @@ def _decide(  # noqa: PLR0917  # the inputs of a decision
         )
     except ValueError as error:
         return _Decided("refused", refusal=str(error))
-    weight_N, notes = targets.target_TN[-1], _notes(targets)
+    weight_N, tonight = targets.target_TN[-1], len(targets.target_TN) - 1
+    notes = tuple(note.text for note in targets.notes if note.session == tonight)
     if np.isnan(weight_N).any():
         if notes:
             return _Decided("kept", notes=notes)
@@ -165,13 +168,6 @@ _CONTINUED = ("top_k_drop", "optimised")
 """Kinds of books whose decision depends on the decision before it."""
 
 
-def _target(decided: _Decided, before: Holdings) -> FloatArray:
-    """Return the weights that the orders lead to: tonight's target, or what earlier orders leave."""
-    if decided.weight_N is not None:
-        return funded(decided.weight_N, before.absent_weight)
-    return before.previous_N + before.rest_N
-
-
 def _rows(
     config: Config, name: str, data: NightData, before: Holdings, decided: _Decided
 ) -> tuple[pl.DataFrame, float]:
@@ -183,7 +179,9 @@ def _rows(
         delay, nav = trading_delay(config), before.order_nav
         return estimate_orders(trade_N, nav, config.backtest, panel, delay, quarantined=quarantined)
 
-    target_N = _target(decided, before)
+    target_N = before.previous_N + before.rest_N  # what earlier orders leave
+    if decided.weight_N is not None:
+        target_N = funded(decided.weight_N, before.absent_weight)
     estimates = estimate(target_N - before.previous_N)
     stuck_N = ~estimates.tradable_N
     weight_N = affordable(target_N, before.previous_N, stuck_N, before.absent_weight)
@@ -227,7 +225,7 @@ def _absent_rows(before: Holdings, schema: pl.Schema, *, sold: bool) -> pl.DataF
     return pl.DataFrame(rows, schema=schema)
 
 
-def _holdings(config: Config, data: NightData, before: Holdings) -> pl.DataFrame:
+def _holdings(data: NightData, before: Holdings) -> pl.DataFrame:
     """Return the rows of the table ``holdings``."""
     at_close = pl.DataFrame(
         {
@@ -239,44 +237,7 @@ def _holdings(config: Config, data: NightData, before: Holdings) -> pl.DataFrame
         }
     ).filter((pl.col("weight").abs() >= _DUST) | (pl.col("open").abs() >= _DUST))
     absent = [(ticker, one.weight, 0.0, one.since, one.growth) for ticker, one in before.absent.items()]
-    rows = pl.concat([at_close, pl.DataFrame(absent, schema=at_close.schema, orient="row")]).sort("ticker")
-    stamped = rows.with_columns(
-        config=pl.lit(config.name), session=pl.lit(data.session), created_at=pl.lit(dt.datetime.now(dt.UTC))
-    )
-    return HoldingRows.validate(stamped.select(HoldingRows.column_names()), cast=True)
-
-
-def _account(  # noqa: PLR0917  # what a night decided and holds
-    config: Config,
-    data: NightData,
-    before: Holdings,
-    decided: _Decided,
-    due: Due | None,
-    recorded: Recorded,
-    *,
-    counts: tuple[int, int],
-) -> pl.DataFrame:
-    """Return the row of the table ``accounts``; without a new order, the terms of the last one go on."""
-    name, book = nightly_book(config)
-    terms = config.backtest.model_dump_json(include={"costs", "execution", "capital"})
-    if decided.state != "made" and recorded.last is not None:
-        terms = recorded.accounts["terms"][-1]
-    row = {
-        "config": config.name,
-        "session": data.session,
-        "book": name,
-        "nav": before.nav,
-        "delay": trading_delay(config),
-        "terms": terms,
-        "schedule": schedule_text(book),
-        "due": None if due is None else due.session,
-        "decision": decided.state,
-        "orders": counts[0],
-        "positions": counts[1],
-        "waiting": before.waiting,
-        "created_at": dt.datetime.now(dt.UTC),
-    }
-    return Accounts.validate(pl.DataFrame([row], schema=Accounts.create_empty().schema))
+    return pl.concat([at_close, pl.DataFrame(absent, schema=at_close.schema, orient="row")]).sort("ticker")
 
 
 def _signals(signals: pl.DataFrame, market: Market) -> FloatArray:
@@ -288,12 +249,152 @@ def _signals(signals: pl.DataFrame, market: Market) -> FloatArray:
     return to_panel(signals.rename({"session": "date"}), "signal", market.panel)
 
 
-def _notes(targets: BookTargets) -> tuple[str, ...]:
-    """Notes on tonight's decision."""
-    return tuple(note.text for note in targets.notes if note.session == len(targets.target_TN) - 1)
+_SHORT = 1e-4
+"""Smallest cut of the purchases that is said: 0.01% of NAV."""
+MAX_STUCK = 0.05
+"""Largest share of the traded weight that may be in firms which cannot be traded, without a warning."""
 
 
-def _version(signals: pl.DataFrame) -> str:
-    """Model version of the newest signals."""
-    version: str = signals.sort("session")["version"][-1]
-    return version
+def _describe(  # noqa: PLR0917  # what a night decided and holds
+    name: str,
+    config: Config,
+    rows: pl.DataFrame,
+    before: Holdings,
+    due: Due | None,
+    decided: _Decided,
+    cut: float,
+) -> Iterator[Finding]:
+    """Describe the book of a night; ``cut`` is what blocked sales did not pay for, over NAV."""
+    trades, schedule = rows.filter(pl.col("trade") != 0).height, schedule_text(config.backtest.books[name])
+    turnover, cost = 0.5 * total(rows["trade"].abs()), 1e4 * total(rows["expected_cost"])
+    yield Finding(
+        "book",
+        "ok",
+        f"{name} holds {rows.filter(pl.col('weight') != 0).height} firms, {total(rows['weight'].abs()):.1%} "
+        f"gross and {total(rows['weight']):+.1%} net, after {trades} trades: one-way turnover "
+        f"{turnover:.1%}, expected cost {cost:.1f} bps of NAV.",
+    )
+    if before.nav <= 0:
+        yield Finding(
+            "ruin",
+            "warn",
+            f"The account of {name} lost its whole capital; start it again under another name.",
+        )
+    if before.events:
+        yield Finding("holdings", "ok", " ".join(before.events))
+    yield from _missed(before)
+    if due is not None and due.late:
+        yield Finding(
+            "missed decision",
+            "warn",
+            f"{name} decides tonight for {due.session}, a session of its schedule "
+            f"({schedule}) on which no night decided: the night was not "
+            "played, had too few signals, or expected another session (quality.calendar_overrides).",
+            subject=name,
+        )
+    for note in decided.notes:
+        yield Finding("book limits", "warn", f"{name} made no decision: {note}.", subject=name)
+    if decided.refusal is not None:
+        yield Finding("rebalance", "warn", f"{name} made no decision. {decided.refusal}", subject=name)
+    elif decided.state != "made" and not decided.notes:
+        left = f"{trades} open orders of earlier nights are still to be filled"
+        orders = left if trades else "nothing is traded"
+        yield Finding("rebalance", "ok", f"{name} does not rebalance tonight ({schedule}); {orders}.")
+    yield from _without_prices(rows)
+    yield from _untradable(rows, cut)
+    slow = rows.filter(pl.col("fill_sessions") > 1).sort("fill_sessions", descending=True)
+    if not slow.is_empty():
+        ticker, sessions = slow.select("ticker", "fill_sessions").row(0)
+        cap = config.backtest.execution.participation_cap or 0.0
+        yield Finding(
+            "participation",
+            "ok",
+            f"{slow.height} of {trades} orders take more than one session at {cap:.0%} of the daily "
+            f"dollar volume; {ticker} takes longest, {sessions} sessions.",
+            value=float(sessions),
+        )
+
+
+def total(values: pl.Series) -> float:
+    """Sum of the known values of a column."""
+    return float(values.sum())
+
+
+def _without_prices(rows: pl.DataFrame) -> Iterator[Finding]:
+    """Name the held firms that the source has stopped delivering, every night until that is explained."""
+    held = rows.filter((pl.col("previous") != 0) & pl.col("bound").is_in([NOT_IN_THE_DATA, NO_PRICE]))
+    if held.is_empty():
+        return
+    names = [f"{ticker} ({weight:+.2%})" for ticker, weight in held.select("ticker", "previous").iter_rows()]
+    firms = "1 held firm has" if held.height == 1 else f"{held.height} held firms have"
+    yield Finding(
+        "no prices",
+        "warn",
+        f"{firms} no price tonight: {listed(names)}. What is held stays at its last value. If this is no "
+        "halt, record a new ticker (source.renames) or a delisting (source.securities).",
+        value=float(held.height),
+    )
+
+
+def _missed(before: Holdings) -> Iterator[Finding]:
+    """Name the orders since the last night that the account did not fill; a broker may have filled them."""
+    names = [f"{ticker} ({trade:+.2%})" for ticker, trade in before.missed.items()]
+    if not names:
+        return
+    orders = "1 order" if len(names) == 1 else f"{len(names)} orders"
+    yield Finding(
+        "unfilled",
+        "warn",
+        f"{orders} of earlier nights had no price in the session of the trade, so the book counts them as "
+        f"not filled: {listed(names)}. If a broker filled them, the real account differs until the next "
+        "trade.",
+        value=float(len(names)),
+    )
+
+
+def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[Finding]:
+    stuck = rows.filter(~pl.col("tradable")).sort(pl.col("trade").abs(), descending=True)
+    if stuck.is_empty():
+        return
+    traded = total(rows["trade"].abs())
+    share = total(stuck["trade"].abs()) / traded if traded > 0 else 0.0
+    names = [f"{ticker} ({bound})" for ticker, bound in stuck.select("ticker", "bound").iter_rows()]
+    credit = (
+        f" Their sales pay for nothing, so the purchases are smaller by {cut:.2%} of NAV than decided."
+        if cut >= _SHORT
+        else ""
+    )
+    yield Finding(
+        "untradable",
+        "warn" if share > MAX_STUCK or credit else "ok",
+        f"{stuck.height} firms of the book cannot be traded as of this close: {listed(names)}; they are "
+        f"{share:.1%} of the orders.{credit}",
+        value=share,
+        limit=MAX_STUCK,
+    )
+
+
+def _limit_findings(uses: Sequence[LimitUse]) -> Iterator[Finding]:
+    """Say which limits bind; a limit that is exceeded is a warning."""
+    if not uses:
+        return
+    binding = [f"{use.name} ({amount(use.limit, use.unit)})" for use in uses if use.state == "binds"]
+    free = [
+        f"{use.name} ({amount(use.value, use.unit)} of {amount(use.limit, use.unit)})"
+        for use in uses
+        if use.state == "free"
+    ]
+    said = f"Limits that bind: {', '.join(binding) or 'none'}."
+    yield Finding("limits", "ok", said + (f" Free: {', '.join(free)}." if free else ""))
+    for use in uses:
+        if use.state == "exceeded":
+            value, limit = (amount(number, use.unit) for number in (use.value, use.limit))
+            sentence = f"The book exceeds {use.name}: {value} instead of {limit}."
+            yield Finding("limits", "warn", sentence, use.name, use.value, use.limit)
+
+
+def amount(value: float, unit: str) -> str:
+    """Write the value of a limit with its unit; fractions as percentages."""
+    if unit in {"of NAV", "a year"}:
+        return f"{value:.1%} {unit}"
+    return f"{value:.3g} firms" if unit == "firms" else f"beta {value:.3f}"

@@ -16,8 +16,8 @@ from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from pipelines.config.backtest import BacktestConfig
 from pipelines.errors import DataError
 from pipelines.lake.schemas import schema
-from pipelines.nightly.book.describe import _missed
 from pipelines.nightly.book.holdings import Holdings, Recorded, hold
+from pipelines.nightly.book.next_book import _missed
 
 DAYS = [
     day for day in pl.date_range(dt.date(2024, 1, 1), dt.date(2024, 3, 1), eager=True) if day.weekday() < 5
