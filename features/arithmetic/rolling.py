@@ -8,6 +8,10 @@ passes over a tile of firms that stays in the processor's cache (`features.panel
 `features.arithmetic.kernels`), and it rounds like a pairwise sum.
 
 Windows count sessions, not prices: a session without a price occupies its place and contributes nothing.
+All rolling functions take values of shape (T, N), NaN where unknown; ``window``, the number of sessions, t
+included, at least 1 (ValueError below); and ``min_count``, the number of known values below which the result
+is NaN. A smaller ``min_count`` than the statistic needs is raised to that.
+
 Shape suffixes: T sessions, N firms.
 """
 
@@ -130,35 +134,32 @@ def require_window(window: int) -> None:
         raise ValueError(f"The rolling window is {window} sessions; it must be at least 1.")
 
 
+def _rolling(
+    kernel: str,
+    window: int,
+    least: int | None,
+    *x_TN: AnyFloatArray,
+    answers: int = 1,
+    dtype: npt.DTypeLike = np.float64,
+) -> list[FloatArray]:
+    """Run a compiled loop of `features.arithmetic.kernels`, which is imported when it is needed."""
+    from features.arithmetic import kernels
+
+    require_window(window)
+    loop, counts = getattr(kernels, kernel), () if least is None else (float(least),)
+    x_TN = tuple(np.broadcast_to(x, x_TN[0].shape) for x in x_TN)
+    return map_tiles(lambda x, out: loop(*x, window, *counts, *out), *x_TN, answers=answers, dtype=dtype)
+
+
 def rolling_count(x_TN: AnyFloatArray, window: int) -> FloatArray:
-    """Count the known values among the last ``window`` sessions, t included.
-
-    Parameters
-    ----------
-    x_TN : ndarray of shape (T, N)
-        Values with gaps.
-    window : int
-        Sessions, at least 1.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        Exact counts, as float64.
-
-    Raises
-    ------
-    ValueError
-        If the window is empty.
+    """Count the known values among the last ``window`` sessions: exact, as float64.
 
     Examples
     --------
     >>> rolling_count(np.array([[1.0], [np.nan], [3.0]]), 2).ravel()
     array([1., 1., 1.])
     """
-    require_window(window)
-    from features.arithmetic import kernels
-
-    return map_tiles(lambda x, out: kernels.rolling_count(x[0], window, out[0]), x_TN)[0]
+    return _rolling("rolling_count", window, None, x_TN)[0]
 
 
 def rolling_sum(x_TN: FloatArray, window: int) -> FloatArray:
@@ -169,39 +170,18 @@ def rolling_sum(x_TN: FloatArray, window: int) -> FloatArray:
     >>> rolling_sum(np.array([[1.0], [2.0], [3.0]]), 2).ravel()
     array([1., 3., 5.])
     """
-    require_window(window)
-    from features.arithmetic import kernels
-
-    return map_tiles(lambda x, out: kernels.rolling_sum(x[0], window, out[0]), x_TN)[0]
+    return _rolling("rolling_sum", window, None, x_TN)[0]
 
 
 def rolling_mean(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
-    """Average the known values of the last ``window`` sessions.
-
-    Parameters
-    ----------
-    x_TN : ndarray of shape (T, N)
-        Values with gaps.
-    window : int
-        Sessions, t included.
-    min_count : int
-        Minimum number of known values; NaN below it.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        The mean, in x's unit.
+    """Average the known values of the last ``window`` sessions, in x's unit; ``min_count`` is at least 1.
 
     Examples
     --------
     >>> rolling_mean(np.array([[1.0], [2.0], [6.0]]), 2, 2).ravel()
     array([nan, 1.5, 4. ])
     """
-    require_window(window)
-    from features.arithmetic import kernels
-
-    least = float(max(min_count, 1))
-    return map_tiles(lambda x, out: kernels.rolling_mean(x[0], window, least, out[0]), x_TN)[0]
+    return _rolling("rolling_mean", window, max(min_count, 1), x_TN)[0]
 
 
 def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -209,86 +189,41 @@ def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
 
     The variance is computed as ``E[x^2] - E[x]^2``, which is accurate for returns but not for price levels,
     whose mean is large relative to the deviation. A deviation below 1e-7 of the root mean square is treated
-    as rounding and set to 0.
-
-    Parameters
-    ----------
-    x_TN : ndarray of shape (T, N)
-        Returns, or other values whose mean is not larger than their deviation.
-    window : int
-        Sessions, t included.
-    min_count : int
-        Minimum number of known values, raised to 2 if smaller; NaN below it.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        The standard deviation, in x's unit.
+    as rounding and set to 0. In x's unit; ``min_count`` is at least 2.
 
     Examples
     --------
     >>> rolling_std(np.array([[1.0], [3.0], [1.0]]), 2, 2).ravel().round(3)
     array([  nan, 1.414, 1.414])
     """
-    require_window(window)
-    from features.arithmetic import kernels
-
-    least = float(max(min_count, 2))
-    return map_tiles(lambda x, out: kernels.rolling_std(x[0], window, least, out[0]), x_TN)[0]
+    return _rolling("rolling_std", window, max(min_count, 2), x_TN)[0]
 
 
 def rolling_skewness(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     """Compute the skewness ``m3 / m2^1.5`` (population moments) of the known values of a window.
 
-    Parameters
-    ----------
-    x_TN : ndarray of shape (T, N)
-        Returns (see `rolling_std` on accuracy).
-    window : int
-        Sessions, t included.
-    min_count : int
-        Minimum number of known values, raised to 3 if smaller; NaN below it and without variation.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        Skewness, a pure number.
+    A pure number, NaN without variation; accurate for returns (`rolling_std`). ``min_count`` is at least 3.
 
     Examples
     --------
     >>> rolling_skewness(np.array([[0.0], [0.0], [3.0]]), 3, 3).ravel().round(3)
     array([  nan,   nan, 0.707])
     """
-    require_window(window)
-    from features.arithmetic import kernels
-
-    least = float(max(min_count, 3))
-    return map_tiles(lambda x, out: kernels.rolling_skewness(x[0], window, least, out[0]), x_TN)[0]
+    return _rolling("rolling_skewness", window, max(min_count, 3), x_TN)[0]
 
 
 def rolling_regression(
     y_TN: FloatArray, x_TN: FloatArray, window: int, min_count: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Regress y on x with an intercept over the last ``window`` sessions.
+    """Regress y on x, with an intercept, over the sessions of the window on which both are known.
 
-    Moments are computed as in `rolling_std`; see there on accuracy.
-
-    Parameters
-    ----------
-    y_TN : ndarray of shape (T, N)
-        Returns of each firm.
-    x_TN : ndarray of shape (T, N) or (T, 1)
-        Returns of the regressor, one series per firm or one for all firms.
-    window : int
-        Sessions, t included.
-    min_count : int
-        Minimum number of sessions with both known, raised to 3 if smaller; NaN below it and where x does not
-        vary.
+    ``x_TN`` has shape (T, N), or (T, 1) for one regressor of all firms. Moments are computed as in
+    `rolling_std`; see there on accuracy. ``min_count`` is at least 3.
 
     Returns
     -------
     slope_TN : ndarray of shape (T, N)
-        ``cov(x, y) / var(x)``.
+        ``cov(x, y) / var(x)``; NaN where x does not vary.
     residual_TN : ndarray of shape (T, N)
         Standard error of the regression, ``sqrt(RSS / (n - 2))``, in y's unit.
 
@@ -299,65 +234,33 @@ def rolling_regression(
     >>> slope.ravel().round(6), residual.ravel().round(6)
     (array([nan, nan,  2.]), array([nan, nan,  0.]))
     """
-    require_window(window)
-    from features.arithmetic import kernels
-
-    least = float(max(min_count, 3))
-    slope_TN, residual_TN = map_tiles(
-        lambda x, out: kernels.rolling_regression(x[0], x[1], window, least, out[0], out[1]),
-        y_TN,
-        np.broadcast_to(x_TN, y_TN.shape),
-        answers=2,
-    )
+    slope_TN, residual_TN = _rolling("rolling_regression", window, max(min_count, 3), y_TN, x_TN, answers=2)
     return slope_TN, residual_TN
 
 
 def rolling_max(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
-    """Compute the largest known value of the last ``window`` sessions; NaN below ``min_count`` of them.
+    """Compute the largest known value of the last ``window`` sessions; ``min_count`` is at least 1.
 
     Examples
     --------
     >>> rolling_max(np.array([[1.0], [3.0], [2.0]]), 2, 1).ravel()
     array([1., 3., 3.])
     """
-    require_window(window)
-    from features.arithmetic import kernels
-
-    least = float(max(min_count, 1))
-    return map_tiles(lambda x, out: kernels.rolling_max(x[0], window, least, out[0]), x_TN)[0]
+    return _rolling("rolling_max", window, max(min_count, 1), x_TN)[0]
 
 
 def rolling_median(x_TN: Floats, window: int, min_count: int) -> Floats:
-    """Compute the median of the known values of the last ``window`` sessions, in the float type of x.
+    """Compute the median of the known values of the last ``window`` sessions, in unit and float type of x.
 
     A median selects values and averages at most two of them, so it accumulates no rounding error.
-
-    Parameters
-    ----------
-    x_TN : ndarray of shape (T, N)
-        Values with gaps.
-    window : int
-        Sessions, t included.
-    min_count : int
-        Minimum number of known values; NaN below it.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        The median, in x's unit.
+    ``min_count`` is at least 1.
 
     Examples
     --------
     >>> rolling_median(np.array([[1.0], [5.0], [2.0]]), 3, 1).ravel()
     array([1., 3., 2.])
     """
-    require_window(window)
-    from features.arithmetic import kernels
-
-    least = float(max(min_count, 1))
-    median = map_tiles(
-        lambda x, out: kernels.rolling_median(x[0], window, least, out[0]), x_TN, dtype=x_TN.dtype
-    )
+    median = _rolling("rolling_median", window, max(min_count, 1), x_TN, dtype=x_TN.dtype)
     return median[0].astype(x_TN.dtype, copy=False)
 
 
@@ -365,23 +268,10 @@ FLAT = 1e-14  # of the mean square: a variance below it is rounding
 
 
 def rolling_correlation(y_TN: FloatArray, x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
-    """Correlate two series over the sessions of the window on which both are known.
+    """Correlate two series (Pearson) over the sessions of the window on which both are known.
 
-    Parameters
-    ----------
-    y_TN : ndarray of shape (T, N)
-        Values with gaps; their deviations must not be small relative to their means.
-    x_TN : ndarray of shape (T, N) or (T, 1)
-        The same.
-    window : int
-        Sessions, t included.
-    min_count : int
-        Minimum number of sessions; below it the result is NaN, as for a series without variation.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        Pearson's correlation, within [-1, 1].
+    ``x_TN`` has shape (T, N), or (T, 1) for one series. Deviations must not be small relative to the means;
+    NaN for a series without variation. ``min_count`` is at least 1.
 
     Examples
     --------
@@ -389,15 +279,7 @@ def rolling_correlation(y_TN: FloatArray, x_TN: FloatArray, window: int, min_cou
     >>> rolling_correlation(y, x, 3, 3).ravel().round(6)
     array([nan, nan, -1.])
     """
-    require_window(window)
-    from features.arithmetic import kernels
-
-    least = float(max(min_count, 1))
-    return map_tiles(
-        lambda x, out: kernels.rolling_correlation(x[0], x[1], window, least, out[0]),
-        y_TN,
-        np.broadcast_to(x_TN, y_TN.shape),
-    )[0]
+    return _rolling("rolling_correlation", window, max(min_count, 1), y_TN, x_TN)[0]
 
 
 def residual_skewness(
@@ -409,22 +291,7 @@ def residual_skewness(
     skewness ``E[e^3] / E[e^2]^1.5``, coskewness ``E[e d^2] / (E[e^2]^0.5 E[d^2])`` (Harvey and Siddique
     2000).
 
-    Parameters
-    ----------
-    y_TN : ndarray of shape (T, N)
-        Returns of each firm.
-    x_TN : ndarray of shape (T, N) or (T, 1)
-        Returns of the regressor.
-    window : int
-        Sessions, t included.
-    min_count : int
-        Minimum number of sessions with both known; below it the result is NaN, as where x or the residuals
-        do not vary.
-
-    Returns
-    -------
-    skewness_TN, coskewness_TN : ndarray of shape (T, N)
-        Pure numbers.
+    Pure numbers, NaN where x or the residuals do not vary. Arguments are those of `rolling_regression`.
 
     Examples
     --------
