@@ -106,7 +106,7 @@ def sweep(n_sessions: int, n_firms: int, n_variants: int = 1000) -> Callable[[],
     """Variants of 5 books, 4 delays and 50 half-spreads, from the signal to the returns of each."""
     from backtest.accounts.accounting import run_books
     from backtest.accounts.market import prepare_market
-    from backtest.accounts.variants import Decisions, Variant
+    from backtest.accounts.variants import SparseTargets, Variant
     from backtest.costs import CostModel
 
     index_TN, signal_TN, traded_TN = market(n_sessions, n_firms)
@@ -114,7 +114,7 @@ def sweep(n_sessions: int, n_firms: int, n_variants: int = 1000) -> Callable[[],
     def run() -> float:
         prepared, total = prepare_market(index_TN, traded_TN), 0.0
         for quantiles in (5, 8, 10, 15, 20):
-            decisions = Decisions.from_targets(weights(signal_TN, quantiles))
+            decisions = SparseTargets.from_targets(weights(signal_TN, quantiles))
             variants = [
                 Variant(decisions, CostModel.flat(0.2 * step, COMMISSION_BPS), delay)
                 for delay in range(4)

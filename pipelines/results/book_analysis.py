@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.accounts.performance import counted_sessions
-from backtest.accounts.variants import Decisions, Variant
+from backtest.accounts.variants import SparseTargets, Variant
 from backtest.analysis.capacity import capacity
 from backtest.analysis.ledger import (
     LedgerRows,
@@ -99,7 +99,7 @@ def capacity_rows(
         }
     )
     variant = Variant(
-        Decisions.from_targets(orders.target_TN),
+        SparseTargets.from_targets(orders.target_TN),
         book_costs(with_capital, panel, held),
         orders.delay,
         book_execution(with_capital, panel, held, orders.delay),

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from backtest.accounts.accounting import BookBatch, run_books
 from backtest.accounts.execution import Execution
 from backtest.accounts.performance import annual_return, annual_volatility, max_drawdown, sharpe
-from backtest.accounts.variants import Decisions, Variant
+from backtest.accounts.variants import SparseTargets, Variant
 from backtest.books.decisions import book_targets
 from backtest.costs import COST_KINDS, CostModel
 from backtest.inference.bootstrap import sharpe_interval
@@ -140,7 +140,7 @@ def _account(
     """Run the accounts of all variants."""
     panel = market.panel
     prepared = book_market(panel, held)
-    decisions: dict[str, Decisions] = {}
+    decisions: dict[str, SparseTargets] = {}
     trading: dict[str, tuple[CostModel, Execution]] = {}
     books = []
     for variant in variants:
@@ -153,7 +153,7 @@ def _account(
             except ValueError as error:
                 values = ", ".join(f"{axis}={value}" for axis, value in variant.values.items())
                 raise ConfigError(f"backtest.books.{name} with {values}: {error}") from None
-            decisions[key] = Decisions.from_targets(targets.target_TN)
+            decisions[key] = SparseTargets.from_targets(targets.target_TN)
         how = f"{section.model_dump_json(exclude={'books'})} {delay}"
         if how not in trading:
             trading[how] = (

@@ -48,7 +48,7 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Holdings:
+class Held:
     """What a book holds, as values over the NAV at tonight's close; a NAV of 0 means that it was lost.
 
     ``open_N`` is what is still to be traded of earlier orders. ``order_nav``, ``previous_N`` and ``rest_N``
@@ -78,17 +78,17 @@ class Holdings:
 
 def hold(
     recorded: Recorded, panel: Panel, securities: pl.DataFrame | None, delay: int, rule: DelistingRule
-) -> Holdings:
+) -> Held:
     """Roll the last recorded book forward to tonight."""
     if recorded.last is None:
         return _cash(panel)
     return _Rolling(recorded, recorded.last, panel, securities, rule).to_tonight(delay)
 
 
-def _cash(panel: Panel, nav: float = 1.0) -> Holdings:
+def _cash(panel: Panel, nav: float = 1.0) -> Held:
     zero_N = np.zeros(panel.n_firms)
     tonight_N = np.full(panel.n_firms, panel.dates_T[-1].astype("datetime64[D]"))
-    return Holdings(nav, zero_N, zero_N, nav, zero_N, zero_N, tonight_N, np.ones(panel.n_firms))
+    return Held(nav, zero_N, zero_N, nav, zero_N, zero_N, tonight_N, np.ones(panel.n_firms))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,7 +142,7 @@ class _Rolling:
         for row in recorded.holdings.sort("ticker").iter_rows(named=True):
             self._place(row)
 
-    def to_tonight(self, delay: int) -> Holdings:
+    def to_tonight(self, delay: int) -> Held:
         """Continue the account to tonight, and to the moment before tonight's order is traded."""
         if self._nav <= 0:
             return _cash(self._panel, nav=0.0)
@@ -164,7 +164,7 @@ class _Rolling:
             value = self._market.value_TN[tonight, n] / self._market.value_TN[self._start, n]
             paid = start.value_N[n] / self._nav * value
             self._events.append(f"{panel.tickers_N[n]} was delisted and paid {paid:.2%} of NAV.")
-        return Holdings(
+        return Held(
             nav=nav,
             weight_N=now.value_N / nav,
             open_N=now.open_N / nav,
@@ -292,7 +292,7 @@ class _Rolling:
         terms, span = self._terms(), slice(first, last + 1)
         costs = book_costs(terms, self._panel, span)
         execution = book_execution(terms, self._panel, span, 1)
-        return roll_forward(account, target_TN, market, costs, execution, cut_T)
+        return roll_forward(account, target_TN, market, costs, execution, cut_T=cut_T)
 
     def _terms(self) -> BacktestConfig:
         """Costs and execution that the last order is traded under, as they were recorded with it."""

@@ -20,9 +20,8 @@ from features.panel.panel import to_panel
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import DataError
-from pipelines.lake.pipeline_tables import Accounts, BookLimits, Books
-from pipelines.lake.pipeline_tables import Holdings as HoldingRows
-from pipelines.nightly.book.holdings import Holdings, Recorded, hold, place
+from pipelines.lake.pipeline_tables import Accounts, BookLimits, Books, Holdings
+from pipelines.nightly.book.holdings import Held, Recorded, hold, place
 from pipelines.nightly.book.orders import (
     DELISTED,
     NO_PRICE,
@@ -76,7 +75,7 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
     }
     of_book = {"book": pl.lit(name), "version": pl.lit(signals.sort("session")["version"][-1])}
     rows = Books.validate(rows.with_columns(**key, **of_book).select(Books.column_names()), cast=True)
-    holdings = _holdings(data, before).with_columns(**key).select(HoldingRows.column_names())
+    holdings = _holdings(data, before).with_columns(**key).select(Holdings.column_names())
     terms = config.backtest.model_dump_json(include={"costs", "execution", "capital"})
     if decided.state != "made" and recorded.last is not None:
         terms = recorded.accounts["terms"][-1]  # without a new order, those of the last one go on
@@ -100,7 +99,7 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
     )
     return NextBook(
         rows,
-        HoldingRows.validate(holdings, cast=True),
+        Holdings.validate(holdings, cast=True),
         Accounts.validate(accounts.with_columns(**key).select(Accounts.column_names()), cast=True),
         BookLimits.validate(limits.with_columns(**key).select(BookLimits.column_names()), cast=True),
         (*_describe(name, config, rows, before, due, decided, cut), *_limit_findings(decided.uses)),
@@ -169,7 +168,7 @@ _CONTINUED = ("top_k_drop", "optimised")
 
 
 def _rows(
-    config: Config, name: str, data: NightData, before: Holdings, decided: _Decided
+    config: Config, name: str, data: NightData, before: Held, decided: _Decided
 ) -> tuple[pl.DataFrame, float]:
     """Every firm that is held, targeted or to be traded, with the columns of the table ``books``."""
     panel, quarantined = data.market.panel, quarantined_tickers(data.lake, data.session)
@@ -209,7 +208,7 @@ def _rows(
     return rows, float((target_N - weight_N).sum())
 
 
-def _absent_rows(before: Holdings, schema: pl.Schema, *, sold: bool) -> pl.DataFrame:
+def _absent_rows(before: Held, schema: pl.Schema, *, sold: bool) -> pl.DataFrame:
     """Held firms that the data do not have: a decision sells them, but nothing says at which price."""
     rows = [
         {
@@ -225,7 +224,7 @@ def _absent_rows(before: Holdings, schema: pl.Schema, *, sold: bool) -> pl.DataF
     return pl.DataFrame(rows, schema=schema)
 
 
-def _holdings(data: NightData, before: Holdings) -> pl.DataFrame:
+def _holdings(data: NightData, before: Held) -> pl.DataFrame:
     """Return the rows of the table ``holdings``."""
     at_close = pl.DataFrame(
         {
@@ -259,7 +258,7 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
     name: str,
     config: Config,
     rows: pl.DataFrame,
-    before: Holdings,
+    before: Held,
     due: Due | None,
     decided: _Decided,
     cut: float,
@@ -336,7 +335,7 @@ def _without_prices(rows: pl.DataFrame) -> Iterator[Finding]:
     )
 
 
-def _missed(before: Holdings) -> Iterator[Finding]:
+def _missed(before: Held) -> Iterator[Finding]:
     """Name the orders since the last night that the account did not fill; a broker may have filled them."""
     names = [f"{ticker} ({trade:+.2%})" for ticker, trade in before.missed.items()]
     if not names:

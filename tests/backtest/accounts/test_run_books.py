@@ -12,7 +12,7 @@ from backtest.accounts.accounting import LANES, BookBatch, run_books
 from backtest.accounts.execution import Execution
 from backtest.accounts.market import prepare_market
 from backtest.accounts.result import BookResult
-from backtest.accounts.variants import Decisions, Variant
+from backtest.accounts.variants import SparseTargets, Variant
 from backtest.costs import CostModel
 
 
@@ -30,7 +30,7 @@ def assert_row_is(batch: BookBatch, v: int, book: BookResult) -> None:
 def test_a_batch_equals_single_books_to_the_bit() -> None:
     case = random_case(4, T=60, N=11)
     market = prepare_market(case.index_TN, case.traded_TN, case.delisted_TN)
-    whole, half = Decisions.from_targets(case.target_TN), Decisions.from_targets(0.5 * case.target_TN)
+    whole, half = SparseTargets.from_targets(case.target_TN), SparseTargets.from_targets(0.5 * case.target_TN)
     firms = case.costs(per_firm=True)
     variants = [Variant(whole, CostModel.flat(bps, 1, 100), 1) for bps in range(LANES + 5)]
     for early in (False, True):
@@ -61,7 +61,7 @@ def test_a_ruined_lane_does_not_change_its_neighbours() -> None:
     target_TN = np.array([[-0.6, 0.5], [np.nan, np.nan], [0.2, 0.5], [np.nan, np.nan]])
     traded_TN = np.ones((4, 2), bool)
     costs = [CostModel.flat(bps, 0, 0) for bps in (0, 5000, 10)]
-    decisions = Decisions.from_targets(target_TN)
+    decisions = SparseTargets.from_targets(target_TN)
     batch = run_books([Variant(decisions, one, 0) for one in costs], prepare_market(index_TN, traded_TN))
     assert batch.ruined_V.tolist() == [4, 1, 4]
     np.testing.assert_array_equal(batch.return_net_VT[1, 1:], [-1, 0, 0])
@@ -74,7 +74,7 @@ def test_a_ruined_lane_does_not_change_its_neighbours() -> None:
 
 def test_decisions_hold_the_weights_that_are_not_zero() -> None:
     target_TN = np.array([[0.0, 0.5, -0.5], [np.nan] * 3, [0.0] * 3, [1.0, 0.0, 0.0]])
-    decisions = Decisions.from_targets(target_TN.astype(np.float32))
+    decisions = SparseTargets.from_targets(target_TN.astype(np.float32))
     np.testing.assert_array_equal(decisions.decided_T, [True, False, True, True])
     np.testing.assert_array_equal(decisions.start_T1, [0, 2, 2, 2, 3])
     np.testing.assert_array_equal(decisions.firm_K, [1, 2, 0])
@@ -86,7 +86,7 @@ def test_a_batch_refuses_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="no variant"):
         run_books([], market)
     with pytest.raises(ValueError, match="shape of the target is"):
-        run_books([Variant(Decisions.from_targets(np.zeros((3, 1))), CostModel(), 0)], market)
-    early = Variant(Decisions.from_targets(np.zeros((3, 2))), CostModel(), 0, Execution(np.ones((3, 2))))
+        run_books([Variant(SparseTargets.from_targets(np.zeros((3, 1))), CostModel(), 0)], market)
+    early = Variant(SparseTargets.from_targets(np.zeros((3, 2))), CostModel(), 0, Execution(np.ones((3, 2))))
     with pytest.raises(ValueError, match="executed before the close"):
         run_books([early], market)

@@ -12,7 +12,7 @@ from backtest.accounts.accounting import run_book
 from backtest.accounts.execution import Execution, ParticipationCap
 from backtest.accounts.market import prepare_market
 from backtest.accounts.performance import book_metrics
-from backtest.accounts.variants import Decisions, Variant
+from backtest.accounts.variants import SparseTargets, Variant
 from backtest.analysis.capacity import (
     at_capital,
     capacity,
@@ -41,7 +41,7 @@ def setting(cap: float | None = 0.1) -> tuple[FloatArray, FloatArray, FloatArray
     rate_TN = volatility_per_root_volume(np.full((T, N), 0.02), volume_TN)
     costs = CostModel(HalfSpread(3), impact=SquareRootImpact(0.8, 1.0, rate_TN), borrow=Borrow(100))
     execution = Execution(cap=None if cap is None else ParticipationCap(cap, 1.0, volume_TN))
-    return target_TN, index_TN, volume_TN, Variant(Decisions.from_targets(target_TN), costs, 0, execution)
+    return target_TN, index_TN, volume_TN, Variant(SparseTargets.from_targets(target_TN), costs, 0, execution)
 
 
 def free_rows(target_TN: FloatArray, index_TN: FloatArray) -> LedgerRows:

@@ -16,7 +16,7 @@ from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from pipelines.config.backtest import BacktestConfig
 from pipelines.errors import DataError
 from pipelines.lake.schemas import schema
-from pipelines.nightly.book.holdings import Holdings, Recorded, hold
+from pipelines.nightly.book.holdings import Held, Recorded, hold
 from pipelines.nightly.book.next_book import _missed
 
 DAYS = [
@@ -81,13 +81,11 @@ def recorded(
     return Recorded(rows("accounts", *(accounts or [account()])), rows("holdings", *positions), *frames)
 
 
-def tonight(
-    market: Panel, book: Recorded, securities: pl.DataFrame | None = None, delay: int = 1
-) -> Holdings:
+def tonight(market: Panel, book: Recorded, securities: pl.DataFrame | None = None, delay: int = 1) -> Held:
     return hold(book, market, securities, delay, DelistingRule())
 
 
-def weights(market: Panel, held: Holdings) -> dict[str, float]:
+def weights(market: Panel, held: Held) -> dict[str, float]:
     return {ticker: float(w) for ticker, w in zip(market.tickers_N, held.weight_N, strict=True) if w}
 
 
