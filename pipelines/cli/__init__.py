@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -45,6 +45,13 @@ AsOfOption = Annotated[
         ),
     ),
 ]
+
+
+def day_option(help_text: str) -> Any:  # noqa: ANN401 (typer's own)
+    """Option of a date, such as ``--date 2024-03-01``."""
+    return typer.Option(formats=["%Y-%m-%d"], metavar="DATE", help=help_text)
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WaitOption = Annotated[
     bool,

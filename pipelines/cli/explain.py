@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from pipelines.cli import RUNS_FOLDER, OutputOption, RunArgument, WaitOption
+from pipelines.cli import RUNS_FOLDER, OutputOption, RunArgument, WaitOption, day_option
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
     from models.explain.removal import Removal
 
-_DAY = ["%Y-%m-%d"]
 _OF_SKILL = {"--model", "--removal", "--dates", "--out"}
 
 
@@ -37,20 +36,14 @@ def explain(
     ] = None,
     to: Annotated[
         dt.datetime | None,
-        typer.Option(
-            formats=_DAY,
-            metavar="DATE",
-            help="Explain the firm's forecasts of all test dates from --date to this date. Without "
-            "--ticker: a sample of dates and firms, in proportion from every group.",
+        day_option(
+            "Explain the firm's forecasts of all test dates from --date to this date. Without "
+            "--ticker: a sample of dates and firms, in proportion from every group."
         ),
     ] = None,
     versus: Annotated[
         dt.datetime | None,
-        typer.Option(
-            formats=_DAY,
-            metavar="DATE",
-            help="Explain the difference between the firm's forecasts of --date and of this date.",
-        ),
+        day_option("Explain the difference between the firm's forecasts of --date and of this date."),
     ] = None,
     skill: Annotated[
         bool, typer.Option("--skill", help="Divide the model's rank IC on test dates among the players.")

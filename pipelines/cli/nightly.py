@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli import ConfigArgument, SetOption, WaitOption
+from pipelines.cli import ConfigArgument, SetOption, WaitOption, day_option
 
 
 def nightly(
@@ -15,12 +15,9 @@ def nightly(
     *,
     date: Annotated[
         dt.datetime | None,
-        typer.Option(
-            "--date",
-            formats=["%Y-%m-%d"],
-            metavar="DATE",
-            help="Session to decide at. The source delivers nothing after it. Default: the newest session, "
-            "or the next one of a simulated market that grows.",
+        day_option(
+            "Session to decide at. The source delivers nothing after it. Default: the newest session, "
+            "or the next one of a simulated market that grows."
         ),
     ] = None,
     dry_run: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli import RUNS_FOLDER, OutputOption
+from pipelines.cli import RUNS_FOLDER, OutputOption, day_option
 from pipelines.commands.notebooks import copy_notebooks, find_notebook
 from pipelines.errors import ConfigError
 
@@ -27,11 +27,7 @@ def notebook(
     ] = None,
     date: Annotated[
         dt.datetime | None,
-        typer.Option(
-            formats=["%Y-%m-%d"],
-            metavar="DATE",
-            help="Date that 02 reviews: the last explained one up to it. Default: the newest.",
-        ),
+        day_option("Date that 02 reviews: the last explained one up to it. Default: the newest."),
     ] = None,
     ticker: Annotated[
         str | None, typer.Option(help="Firm that 02 reviews. Default: the firm whose peers changed most.")

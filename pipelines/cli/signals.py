@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli import RUNS_FOLDER, OutputOption, SetOption
+from pipelines.cli import RUNS_FOLDER, OutputOption, SetOption, day_option
 
 
 def signals(
@@ -21,11 +21,7 @@ def signals(
     *,
     date: Annotated[
         dt.datetime | None,
-        typer.Option(
-            formats=["%Y-%m-%d"],
-            metavar="DATE",
-            help="Session to score. Default: the newest one in the lake.",
-        ),
+        day_option("Session to score. Default: the newest one in the lake."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Model of the run. Default: the champion's, or the only one.")

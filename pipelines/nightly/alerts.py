@@ -221,7 +221,7 @@ def _channels(
 
 IC_SESSIONS = 20
 """Sessions of the mean realised rank IC."""
-Metric = tuple[str, str, list[tuple[float, Mapping[str, str]]]]
+Metric = tuple[str, str, Sequence[tuple[float, Mapping[str, str]]]]
 """A gauge: its name, its help text, and its values with their labels."""
 
 
