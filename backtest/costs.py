@@ -41,124 +41,6 @@ def require_rate(name: str, rate: Rate, *, may_be_unknown: bool = False) -> None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Borrow:
-    """Cost of a session: ``bps_per_year * 1e-4 / periods_per_year * short market value``.
-
-    The market value is that after the trades of the previous close.
-
-    Attributes
-    ----------
-    bps_per_year : float or ndarray of shape (T, N) or (1, N)
-        Fee in basis points per year. Row s applies to positions held after the trades of session s; their
-        fee is charged at the close of s+1. No NaN.
-
-    Raises
-    ------
-    ValueError
-        If a value is negative or not finite.
-
-    Examples
-    --------
-    >>> Borrow(50.0).bps_per_year
-    50.0
-    """
-
-    bps_per_year: Rate = 0.0
-
-    def __post_init__(self) -> None:
-        require_rate("borrow_bps_per_year", self.bps_per_year)
-
-
-@dataclass(frozen=True, slots=True)
-class Commission:
-    """Cost of a trade: ``bps * 1e-4 * notional``, and at least the minimum.
-
-    Attributes
-    ----------
-    bps : float
-        Basis points of the traded notional.
-    minimum : float
-        Least commission of a trade of one firm in one session, as a fraction of the capital at the start.
-
-    Raises
-    ------
-    ValueError
-        If it is negative or not finite.
-
-    Examples
-    --------
-    >>> Commission(0.5, minimum=1e-6).bps
-    0.5
-    """
-
-    bps: float = 0.0
-    minimum: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_rate("commission_bps", self.bps)
-        require_rate("minimum commission", self.minimum)
-
-
-@dataclass(frozen=True, slots=True)
-class Financing:
-    """Cost of a session: ``bps_per_year * 1e-4 / periods_per_year * max(long value - NAV, 0)``.
-
-    Both values are those after the trades of the previous close. The proceeds of short sales do not pay for
-    long positions, because the lender of the shares keeps them as collateral. So a book with 100% long and
-    100% short borrows no money, one with 150% long and 50% short borrows half of its NAV, and for a long-only
-    book the borrowed amount is its negative cash.
-
-    Attributes
-    ----------
-    bps_per_year : float
-        Interest in basis points per year.
-
-    Raises
-    ------
-    ValueError
-        If it is negative or not finite.
-
-    Examples
-    --------
-    >>> Financing(100.0).bps_per_year
-    100.0
-    """
-
-    bps_per_year: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_rate("financing_bps_per_year", self.bps_per_year)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HalfSpread:
-    """Cost of a trade: ``bps * 1e-4 * notional``. A round trip pays it twice.
-
-    Attributes
-    ----------
-    bps : float or ndarray of shape (T, N) or (1, N)
-        Half of the bid-ask spread in basis points of the traded notional. Row s is used by the trades of
-        session s and must be known before them: pass an estimate of the close of s-1. NaN = unknown: the
-        firm cannot be traded, because the cost of the trade is unknown.
-
-    Raises
-    ------
-    ValueError
-        If a value is negative or not finite.
-
-    Examples
-    --------
-    >>> HalfSpread(5.0).bps
-    5.0
-    """
-
-    bps: Rate = 0.0
-
-    def __post_init__(self) -> None:
-        require_rate("half_spread_bps", self.bps, may_be_unknown=True)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SquareRootImpact:
     """Cost of a trade: ``coefficient * volatility * sqrt(notional / dollar volume) * notional``.
 
@@ -256,47 +138,53 @@ class CostModel:
 
     Attributes
     ----------
-    half_spread : HalfSpread
-        Paid on the traded notional.
-    commission : Commission
-        Paid on the traded notional.
+    half_spread_bps : float or ndarray of shape (T, N) or (1, N)
+        Half of the bid-ask spread: a trade costs ``bps * 1e-4 * notional``, and a round trip pays it twice.
+        Row s is used by the trades of session s and must be known before them: pass an estimate of the close
+        of s-1. NaN = unknown: the firm cannot be traded, because the cost of the trade is unknown.
+    commission_bps : float
+        Commission of a trade: ``bps * 1e-4 * notional``, and at least the minimum.
+    borrow_bps_per_year : float or ndarray of shape (T, N) or (1, N)
+        Fee of a short position: ``bps * 1e-4 / periods_per_year * short market value`` after the trades of
+        the previous close. Row s applies to positions held after the trades of session s; their fee is
+        charged at the close of s+1. No NaN.
+    financing_bps_per_year : float
+        Interest: ``bps * 1e-4 / periods_per_year * max(long value - NAV, 0)``, both after the trades of the
+        previous close. The proceeds of short sales do not pay for long positions, because the lender of the
+        shares keeps them as collateral. So a book with 100% long and 100% short borrows no money, one with
+        150% long and 50% short half of its NAV, and a long-only book its negative cash.
     impact : SquareRootImpact or None
         Paid on the traded notional; the only term that depends on the capital.
-    borrow : Borrow
-        Paid on short positions.
-    financing : Financing
-        Paid on borrowed money.
+    commission_minimum : float
+        Least commission of a trade of one firm in one session, as a fraction of the capital at the start.
     periods_per_year : float
         Sessions in a year: what fees and interest per year are divided by.
 
+    Raises
+    ------
+    ValueError
+        If a rate is negative or not finite.
+
     Examples
     --------
-    >>> CostModel.flat(half_spread_bps=5.0, borrow_bps_per_year=50.0).half_spread.bps
+    >>> CostModel(half_spread_bps=5.0, borrow_bps_per_year=50.0).half_spread_bps
     5.0
     """
 
-    half_spread: HalfSpread = HalfSpread()  # frozen
-    commission: Commission = Commission()  # frozen
+    half_spread_bps: Rate = 0.0
+    commission_bps: float = 0.0
+    borrow_bps_per_year: Rate = 0.0
+    financing_bps_per_year: float = 0.0
     impact: SquareRootImpact | None = None
-    borrow: Borrow = Borrow()  # frozen
-    financing: Financing = Financing()  # frozen
+    commission_minimum: float = 0.0
     periods_per_year: float = SESSIONS_PER_YEAR
 
-    @classmethod
-    def flat(
-        cls,
-        half_spread_bps: float = 0.0,
-        commission_bps: float = 0.0,
-        borrow_bps_per_year: float = 0.0,
-        financing_bps_per_year: float = 0.0,
-    ) -> CostModel:
-        """Costs with the same rates for all firms and sessions, without impact."""
-        return cls(
-            half_spread=HalfSpread(half_spread_bps),
-            commission=Commission(commission_bps),
-            borrow=Borrow(borrow_bps_per_year),
-            financing=Financing(financing_bps_per_year),
-        )
+    def __post_init__(self) -> None:
+        require_rate("half_spread_bps", self.half_spread_bps, may_be_unknown=True)
+        require_rate("commission_bps", self.commission_bps)
+        require_rate("commission_minimum", self.commission_minimum)
+        require_rate("borrow_bps_per_year", self.borrow_bps_per_year)
+        require_rate("financing_bps_per_year", self.financing_bps_per_year)
 
 
 def corwin_schultz(high_TN: FloatArray, low_TN: FloatArray, close_TN: FloatArray, window: int) -> FloatArray:

@@ -58,7 +58,7 @@ def ours(n_sessions: int, n_firms: int) -> Callable[[], float]:
     from backtest.costs import CostModel
 
     index_TN, signal_TN, traded_TN = market(n_sessions, n_firms)
-    costs = CostModel.flat(HALF_SPREAD_BPS, COMMISSION_BPS)
+    costs = CostModel(HALF_SPREAD_BPS, COMMISSION_BPS)
 
     def run() -> float:
         book = run_book(weights(signal_TN), index_TN, traded_TN, costs, 1)
@@ -116,7 +116,7 @@ def sweep(n_sessions: int, n_firms: int, n_variants: int = 1000) -> Callable[[],
         for quantiles in (5, 8, 10, 15, 20):
             decisions = SparseTargets.from_targets(weights(signal_TN, quantiles))
             variants = [
-                Variant(decisions, CostModel.flat(0.2 * step, COMMISSION_BPS), delay)
+                Variant(decisions, CostModel(0.2 * step, COMMISSION_BPS), delay)
                 for delay in range(4)
                 for step in range(n_variants // 20)
             ]

@@ -10,11 +10,7 @@ from backtest.accounts.accounting import run_book
 from backtest.accounts.execution import Execution, ParticipationCap
 from backtest.accounts.result import BookResult
 from backtest.costs import (
-    Borrow,
-    Commission,
     CostModel,
-    Financing,
-    HalfSpread,
     SquareRootImpact,
     volatility_per_root_volume,
 )
@@ -41,13 +37,13 @@ class Case:
         T, N = self.index_TN.shape
         rng = np.random.default_rng(1)
         return CostModel(
-            HalfSpread(rng.uniform(0, 30, (T, N)) if per_firm else 8.0),
-            Commission(2.0),
+            rng.uniform(0, 30, (T, N)) if per_firm else 8.0,
+            2.0,
+            rng.uniform(0, 2000, (1, N)) if per_firm else 500.0,
+            700.0,
             SquareRootImpact(
                 coefficient, capital, volatility_per_root_volume(self.volatility_TN, self.volume_TN)
             ),
-            Borrow(rng.uniform(0, 2000, (1, N)) if per_firm else 500.0),
-            Financing(700.0),
         )
 
     def execution(self, *, early: bool, capped: bool, capital: float = CAPITAL) -> Execution:

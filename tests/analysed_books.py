@@ -44,7 +44,7 @@ def analysed_book(seed: int = 0, leverage: float = 1.5) -> AnalysedBook:
     for t in range(10, T, 3):
         weight_N = rng.normal(size=N) * (rng.random(N) < 0.6)
         target_TN[t] = weight_N / np.abs(weight_N).sum() * leverage
-    costs = CostModel.flat(
+    costs = CostModel(
         half_spread_bps=10, commission_bps=2, borrow_bps_per_year=300, financing_bps_per_year=500
     )
     result = run_book(target_TN, index_TN, traded_TN, costs, 1, delisted_TN=delisted_TN, keep_ledger=True)

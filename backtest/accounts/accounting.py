@@ -150,7 +150,7 @@ def account_book(
     Examples
     --------
     >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
-    >>> account_book(np.array([[0.5], [np.nan]]), market, CostModel.flat(10.0), delay=0).turnover_T
+    >>> account_book(np.array([[0.5], [np.nan]]), market, CostModel(10.0), delay=0).turnover_T
     array([0.25, 0.  ])
     """
     from backtest.accounts.compounding import compound
@@ -269,7 +269,7 @@ def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
     --------
     >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
     >>> targets = SparseTargets.from_targets(np.array([[1.0], [np.nan]]))
-    >>> batch = run_books([Variant(targets, CostModel.flat(bps), delay=0) for bps in (0.0, 10.0)], market)
+    >>> batch = run_books([Variant(targets, CostModel(bps), delay=0) for bps in (0.0, 10.0)], market)
     >>> batch.return_net_VT.round(4)
     array([[ 0.    ,  0.1   ],
            [-0.001 ,  0.1001]])

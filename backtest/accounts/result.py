@@ -67,7 +67,7 @@ class BookResult:
     >>> from backtest.accounts.accounting import run_book
     >>> index, traded = np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool)
     >>> from backtest.costs import CostModel
-    >>> result = run_book(np.array([[1.0], [np.nan]]), index, traded, CostModel.flat(5.0), delay=0)
+    >>> result = run_book(np.array([[1.0], [np.nan]]), index, traded, CostModel(5.0), delay=0)
     >>> result.costs_T["half_spread"]
     array([0.0005, 0.    ])
     """

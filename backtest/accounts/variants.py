@@ -106,7 +106,7 @@ class Variant:
     Examples
     --------
     >>> targets = SparseTargets.from_targets(np.array([[1.0]]))
-    >>> Variant(targets, CostModel.flat(half_spread_bps=5.0), delay=0).delay
+    >>> Variant(targets, CostModel(half_spread_bps=5.0), delay=0).delay
     0
     """
 
@@ -144,10 +144,8 @@ class Variant:
                 require_shape(name, array, shape)
         if impact is not None:
             require_shape("the impact rate", impact.volatility_per_root_volume_TN, shape)
-        for name, rate in (
-            ("half_spread_bps", self.costs.half_spread.bps),
-            ("borrow_bps_per_year", self.costs.borrow.bps_per_year),
-        ):
+        for name in ("half_spread_bps", "borrow_bps_per_year"):
+            rate = getattr(self.costs, name)
             if isinstance(rate, np.ndarray) and len(rate) != 1:
                 require_shape(name, rate, shape)
             elif isinstance(rate, np.ndarray):
@@ -156,7 +154,7 @@ class Variant:
     @property
     def arrays(self) -> tuple[FloatArray | None, ...]:
         """Arrays of books side by side: spread, borrow, impact, volume, price limits, lots, price."""
-        spread, borrow = self.costs.half_spread.bps, self.costs.borrow.bps_per_year
+        spread, borrow = self.costs.half_spread_bps, self.costs.borrow_bps_per_year
         impact, cap = self.costs.impact, self.execution.cap
         return (
             spread if isinstance(spread, np.ndarray) else None,
@@ -197,13 +195,13 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Trad
     impacts = [one.impact for one in costs]
     caps = [variant.execution.cap for variant in variants]
     rates = Rates(
-        spread_V=_lanes(_scale(one.half_spread.bps) * _BPS for one in costs),
-        commission_V=_lanes(one.commission.bps * _BPS for one in costs),
+        spread_V=_lanes(_scale(one.half_spread_bps) * _BPS for one in costs),
+        commission_V=_lanes(one.commission_bps * _BPS for one in costs),
         impact_V=_lanes(one.coefficient * math.sqrt(one.capital) if one else 0.0 for one in impacts),
-        borrow_V=_lanes(_scale(one.borrow.bps_per_year) * (_BPS / one.periods_per_year) for one in costs),
-        financing_V=_lanes(one.financing.bps_per_year * (_BPS / one.periods_per_year) for one in costs),
+        borrow_V=_lanes(_scale(one.borrow_bps_per_year) * (_BPS / one.periods_per_year) for one in costs),
+        financing_V=_lanes(one.financing_bps_per_year * (_BPS / one.periods_per_year) for one in costs),
         limit_V=_lanes(one.fraction / one.capital if one else 1.0 for one in caps),
-        minimum_V=_lanes(one.commission.minimum for one in costs),
+        minimum_V=_lanes(one.commission_minimum for one in costs),
     )
     decisions = first.decisions
     weights = (decisions.decided_T, decisions.start_T1, decisions.firm_K, decisions.weight_K)

@@ -44,10 +44,7 @@ class NightData:
 
     @functools.cached_property
     def dataset(self) -> Dataset:
-        """The market with features and targets on all sessions, as training needs it; built when first used.
-
-        Scoring does not need it.
-        """
+        """The market with features and targets on all sessions, as training needs it and scoring does not."""
         store = feature_store(self.config, self.progress)
         return add_features(self.market, self.tables, self.config, store)
 
@@ -126,15 +123,8 @@ def champion_signals(
     signals: pl.DataFrame, nights: pl.DataFrame, session: dt.date, champion: ModelVersion
 ) -> pl.DataFrame:
     """Keep the signals of the champion of each night."""
-    traded = nights.filter((pl.col("session") < session) & (pl.col("state") != "failed")).select(
-        "session", "version"
-    )
-    tonight = pl.DataFrame(
-        {"session": [session], "version": [str(champion)]}, schema={"session": pl.Date, "version": pl.String}
-    )
-    champions = pl.concat([traded, tonight])
-    return (
-        signals.join(champions, on=["session", "version"], how="semi")
-        .select("session", "ticker", "version", "signal")
-        .sort("session", "ticker")
-    )
+    traded = nights.filter((pl.col("session") < session) & (pl.col("state") != "failed"))
+    tonight = pl.DataFrame({"session": [session], "version": [str(champion)]})
+    champions = pl.concat([traded.select("session", "version"), tonight])
+    rows = signals.join(champions, on=["session", "version"], how="semi")
+    return rows.select("session", "ticker", "version", "signal").sort("session", "ticker")

@@ -34,12 +34,12 @@ import numpy as np
 import polars as pl
 
 from features.arrays import Float32Array
-from models.batch import PanelTensors
 from models.fitted import Fitted
 from pipelines.dataset.folds import FoldInputs
 from pipelines.results.evaluate import ensemble
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.tracking.model_versions import CHARACTERISTIC, INPUTS, KEYS
+from pipelines.train.task import Arrays, to_tensors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,70 +71,59 @@ class LoadedVersion:
         rows = pl.from_pandas(plain).with_columns(pl.col("date").cast(pl.Date))
         if rows.select("date", "ticker").is_duplicated().any():
             raise ValueError("The input has two rows of one session and firm; keep one.")
-        panel = _Panel.of(rows, self.channels, self.characteristics)
-        dates_D = np.arange(self.window - 1, len(panel.sessions))
+        sessions, arrays = self._arrays(rows)
+        dates_D = np.arange(self.window - 1, len(sessions))
         if not len(dates_D):
             raise ValueError(
-                f"The input has {len(panel.sessions)} sessions, and the model reads windows of "
-                f"{self.window}; give at least that many."
+                f"The input has {len(sessions)} sessions, and the model reads windows of {self.window}; give "
+                "at least that many."
             )
         forecasts = {
-            seed: fitted.forecast(panel.tensors(inputs, self), dates_D).astype(np.float64)
+            seed: fitted.forecast(to_tensors(arrays, inputs, "cpu"), dates_D).astype(np.float64)
             for seed, (fitted, inputs) in self.fitted.items()
         }
         signal_DN = ensemble(forecasts)
         d, n = np.nonzero(np.isfinite(signal_DN))
         answer = {
-            "date": panel.sessions.gather(dates_D[d]),
-            "ticker": panel.tickers.gather(n),
+            "date": sessions.gather(dates_D[d]),
+            "ticker": np.asarray(arrays.tickers)[n],
             "signal": signal_DN[d, n],
         }
-        return pl.DataFrame(answer).with_columns(pl.col("date").cast(pl.Datetime("ns"))).to_pandas()
+        frame = pl.DataFrame(answer, schema_overrides={"ticker": pl.String})
+        return frame.with_columns(pl.col("date").cast(pl.Datetime("ns"))).to_pandas()
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Panel:
-    """The rows of an input as dense arrays."""
-
-    sessions: pl.Series
-    tickers: pl.Series
-    channels_TNC: Float32Array
-    characteristics_TNF: Float32Array
-    mask_TN: np.ndarray
-    group_TN: np.ndarray
-    groups: tuple[str, ...]
-
-    @classmethod
-    def of(cls, rows: pl.DataFrame, channels: Sequence[str], characteristics: Sequence[str]) -> _Panel:
+    def _arrays(self, rows: pl.DataFrame) -> tuple[pl.Series, Arrays]:
+        """The sessions of an input, and its rows as a model reads them."""
         sessions, tickers = (rows[name].unique().sort() for name in ("date", "ticker"))
         groups = tuple(rows["group"].drop_nulls().unique().sort())
-        t = sessions.search_sorted(rows["date"]).to_numpy()
-        n = tickers.search_sorted(rows["ticker"]).to_numpy()
         codes = {name: code for code, name in enumerate(groups)}
+        at = (
+            sessions.search_sorted(rows["date"]).to_numpy(),
+            tickers.search_sorted(rows["ticker"]).to_numpy(),
+        )
         shape = (len(sessions), len(tickers))
 
-        def placed(names: Sequence[str]) -> Float32Array:
-            value_TNK = np.full((*shape, len(names)), np.nan, dtype=np.float32)
-            value_TNK[t, n] = rows.select(names).to_numpy().astype(np.float32)
+        def placed(names: Sequence[str], absent: float) -> Float32Array:
+            value_TNK = np.full((*shape, len(names)), absent, dtype=np.float32)
+            given = rows.select(pl.col(names).cast(pl.Float32).fill_nan(absent).fill_null(absent))
+            value_TNK[at] = given.to_numpy()
             return value_TNK
 
         mask_TN, group_TN = np.zeros(shape, dtype=np.bool_), np.full(shape, -1, dtype=np.int64)
-        mask_TN[t, n] = rows["in_universe"].to_numpy()
-        group_TN[t, n] = [codes.get(name, -1) for name in rows["group"]]
-        return cls(sessions, tickers, placed(channels), placed(characteristics), mask_TN, group_TN, groups)
-
-    def tensors(self, inputs: FoldInputs, version: LoadedVersion) -> PanelTensors:
-        """The arrays as a model reads them, with the scaling and the groups of its training."""
-        return PanelTensors.from_arrays(
-            channels_TNC=inputs.scaler.apply(self.channels_TNC),
-            characteristics_TNF=self.characteristics_TNF,
-            mask_TN=self.mask_TN,
-            group_TN=inputs.known_groups(self.group_TN, self.groups),
-            target_TN=np.full(self.mask_TN.shape, np.nan, dtype=np.float32),
-            window=version.window,
-            n_groups=len(inputs.groups),
-            characteristic_names=tuple(name.removeprefix(CHARACTERISTIC) for name in version.characteristics),
-            firm_names=tuple(self.tickers),
+        mask_TN[at] = rows["in_universe"].to_numpy()
+        group_TN[at] = [codes.get(name, -1) for name in rows["group"]]
+        return sessions, Arrays(
+            channels_TNC=placed(self.channels, np.nan),
+            characteristics_TNF=placed(self.characteristics, 0.0),
+            universe_TN=mask_TN,
+            group_TN=group_TN,
+            groups=groups,
+            target_TN=np.full(shape, np.nan, dtype=np.float32),
+            label_TN=np.full(shape, np.nan),
+            path_TNK=None,
+            characteristic_names=tuple(name.removeprefix(CHARACTERISTIC) for name in self.characteristics),
+            tickers=tuple(tickers),
+            window=self.window,
         )
 
 

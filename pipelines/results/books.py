@@ -30,11 +30,7 @@ from backtest.accounts.result import BookResult
 from backtest.books.book import BookNote, equal_weighted
 from backtest.books.decisions import book_targets
 from backtest.costs import (
-    Borrow,
-    Commission,
     CostModel,
-    Financing,
-    HalfSpread,
     Rate,
     SquareRootImpact,
     corwin_schultz,
@@ -179,11 +175,12 @@ def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel
     if isinstance(half_spread, np.ndarray):
         half_spread = rows_of(half_spread, panel, held)
     return CostModel(
-        half_spread=HalfSpread(half_spread),
-        commission=Commission(costs.commission_bps, costs.commission_min / (settings.capital or 1.0)),
+        half_spread_bps=half_spread,
+        commission_bps=costs.commission_bps,
+        commission_minimum=costs.commission_min / (settings.capital or 1.0),
+        borrow_bps_per_year=_borrow_fees(costs, panel),
+        financing_bps_per_year=costs.financing_bps_per_year,
         impact=impact,
-        borrow=Borrow(_borrow_fees(costs, panel)),
-        financing=Financing(costs.financing_bps_per_year),
         periods_per_year=panel.periods_per_year,
     )
 

@@ -74,7 +74,7 @@ def test_a_book_of_a_frame_equals_the_accounts_of_its_arrays() -> None:
     costs = {"half_spread_bps": 7.0, "commission_bps": 0.0}
     found = peerglass.run_book(wide(SIGNAL_TN), wide(CLOSE_TN), "top_k_long_only", k=3, costs=costs)
     target_TN = TopKLongOnly(k=3).targets(BookInputs(SIGNAL_TN, every_session(T))).target_TN
-    expected = run_book(target_TN, CLOSE_TN, np.ones((T, N), dtype=bool), CostModel.flat(7.0, 0.0), 1)
+    expected = run_book(target_TN, CLOSE_TN, np.ones((T, N), dtype=bool), CostModel(7.0, 0.0), 1)
     np.testing.assert_allclose(found.daily["return_net"], expected.return_net_T, atol=1e-14)
     assert found.weights.height == 3 * T
     assert found.metrics.turnover > 0.3

@@ -74,7 +74,7 @@ def estimate_orders(
     room_N = np.full(panel.n_firms, np.inf)
     if cap is not None:
         room_N = cap.fraction / cap.capital * cap.dollar_volume_TN[0]
-    spread_N = _row(costs.half_spread.bps, panel.n_firms) * _BPS
+    spread_N = _row(costs.half_spread_bps, panel.n_firms) * _BPS
     rate_N = np.zeros(panel.n_firms)
     if costs.impact is not None:
         rate_N = costs.impact.volatility_per_root_volume_TN[0]
@@ -89,7 +89,7 @@ def estimate_orders(
     whole_N = np.maximum(sessions_N - 1, 0)
     last_N = np.maximum(size_N - whole_N * fill_N, 0.0)
     impact_N = rate_N * (whole_N * fill_N**1.5 + last_N**1.5)
-    commission_N = np.maximum(costs.commission.bps * _BPS * size_N, costs.commission.minimum * sessions_N)
+    commission_N = np.maximum(costs.commission_bps * _BPS * size_N, costs.commission_minimum * sessions_N)
     cost_N = spread_N * size_N + commission_N + impact_N
     cost_N = cost_N / nav if nav > 0 else np.zeros_like(cost_N)
     return OrderEstimates(np.where(can_N, cost_N, np.nan), np.where(can_N, sessions_N, -1), obstacle_N)

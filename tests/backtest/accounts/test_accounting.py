@@ -23,7 +23,7 @@ from backtest.costs import CostModel
 NAN = np.nan
 FREE = CostModel()
 # 15 bps of the traded notional, 10 bps of the short value per session
-DEAR = CostModel.flat(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=2520)
+DEAR = CostModel(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=2520)
 HOLD = [NAN, NAN]
 
 
@@ -91,7 +91,7 @@ def test_an_account_that_is_rolled_forward_is_that_of_one_run(goals: tuple[float
         rows = slice(first, last + 1)
         part = BookMarket(market.value_TN[rows], market.state_TN[rows])
         execution = Execution(cap=dataclasses.replace(cap, dollar_volume_TN=cap.dollar_volume_TN[rows]))
-        return roll_forward(account, target_TN[rows], part, CostModel.flat(5.0), execution)
+        return roll_forward(account, target_TN[rows], part, CostModel(5.0), execution)
 
     cash = Account(np.zeros(4), np.zeros(4), 1.0)
     whole, half = rolled(cash, 0, T - 1), rolled(cash, 0, cut)
@@ -333,7 +333,7 @@ def test_ruin_closes_the_account() -> None:
 
 
 def test_trading_costs_can_ruin() -> None:
-    dearest = CostModel.flat(half_spread_bps=6000, commission_bps=0, borrow_bps_per_year=0)
+    dearest = CostModel(half_spread_bps=6000, commission_bps=0, borrow_bps_per_year=0)
     book = run_book(np.array([[1.0, -1.0]]), np.ones((1, 2)), np.ones((1, 2), bool), dearest, 0)
     assert book.ruined_at == 0
     assert book.shortfall == pytest.approx(0.2)

@@ -23,7 +23,7 @@ from features.panel.panel import build_panel
 
 HALF_SPREAD, COMMISSION, BORROW = 0.0010, 0.0005, 0.0010  # traded notional; short value per session
 UNKNOWN = -0.1  # return of delistings for unknown reasons, chosen so that it affects the accounts
-COSTS = CostModel.flat(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=2520)
+COSTS = CostModel(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=2520)
 COLUMNS = (
     "nav",
     "return_gross",

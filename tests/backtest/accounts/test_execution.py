@@ -20,7 +20,7 @@ from backtest.accounts.execution import (
     at_price_limit,
     price_over_close,
 )
-from backtest.costs import COST_KINDS, Borrow, Commission, CostModel, Financing, HalfSpread, SquareRootImpact
+from backtest.costs import COST_KINDS, CostModel, SquareRootImpact
 from features.arithmetic.rolling import carry
 
 FREE = CostModel()
@@ -102,12 +102,12 @@ def test_half_of_the_capital_never_raises_impact(seed: int, *, early: bool) -> N
 
 def test_costs_add_up_from_one_way_turnover() -> None:
     case = random_case(5)
-    book = case.run(CostModel.flat(7, 3, 0), 1, Execution())
+    book = case.run(CostModel(7, 3, 0), 1, Execution())
     before_T = 1.0 + book.return_gross_T - book.borrow_T - book.financing_T  # NAV before trades, over start
     np.testing.assert_allclose(book.half_spread_T, 2 * book.turnover_T * 7e-4 * before_T, rtol=1e-12)
     np.testing.assert_allclose(book.commission_T, 2 * book.turnover_T * 3e-4 * before_T, rtol=1e-12)
     assert book.turnover_T.sum() > 1
-    early = case.run(CostModel.flat(7, 3, 0), 1, case.execution(early=True, capped=False))
+    early = case.run(CostModel(7, 3, 0), 1, case.execution(early=True, capped=False))
     np.testing.assert_allclose(early.half_spread_T, 2 * early.turnover_T * 7e-4, rtol=1e-12)
 
 
@@ -116,7 +116,7 @@ def test_next_open_by_hand() -> None:
     index_TN = np.array([[100.0, 10], [110, 10], [99, 10]])
     price_TN = np.array([[NAN, NAN], [104 / 110, 1], [112 / 99, 1]])
     target_TN = np.array([[0.5, 0], [0.0, 0], HOLD])
-    costs = CostModel(HalfSpread(100.0))
+    costs = CostModel(100.0)
     book = run_book(
         target_TN,
         index_TN,
@@ -175,8 +175,8 @@ def test_impact_borrow_and_financing_by_hand() -> None:
     rate_TN = np.array([[0.02, 0.01], [0.02, 0.01]]) / np.sqrt(400.0)  # volatility 2% and 1%, volume 400
     costs = CostModel(
         impact=SquareRootImpact(0.8, 100.0, rate_TN),
-        borrow=Borrow(np.array([[9999.0, 2520.0]])),
-        financing=Financing(252.0),
+        borrow_bps_per_year=np.array([[9999.0, 2520.0]]),
+        financing_bps_per_year=252.0,
     )
     book = run_book(
         np.array([[1.5, -0.5], HOLD]), index_TN, np.ones((2, 2), bool), costs, 0, keep_ledger=True
@@ -198,7 +198,7 @@ def test_unknown_costs_or_volume_prevent_the_trade() -> None:
     cap = ParticipationCap(0.1, 1.0, np.array([[NAN, 100.0]]))
     for costs, execution in (
         (CostModel(impact=unknown), Execution()),
-        (CostModel(HalfSpread(np.array([[NAN, 0.0]]))), Execution()),
+        (CostModel(np.array([[NAN, 0.0]])), Execution()),
         (FREE, Execution(cap=cap)),
     ):
         book = run_book(target_TN, index_TN, np.ones((1, 2), bool), costs, 0, execution=execution)
@@ -209,10 +209,8 @@ def test_unknown_costs_or_volume_prevent_the_trade() -> None:
 def test_flat_rates_equal_the_same_rates_of_every_firm() -> None:
     case = random_case(8)
     execution = case.execution(early=False, capped=True)
-    flat = case.run(CostModel.flat(9, 1, 300), 1, execution)
-    rates = CostModel(
-        HalfSpread(np.full(case.index_TN.shape, 9.0)), Commission(1), borrow=Borrow(np.full((1, 9), 300.0))
-    )
+    flat = case.run(CostModel(9, 1, 300), 1, execution)
+    rates = CostModel(np.full(case.index_TN.shape, 9.0), 1, np.full((1, 9), 300.0))
     firms = case.run(rates, 1, execution)
     np.testing.assert_allclose(firms.nav_net_T, flat.nav_net_T, rtol=1e-13)
     np.testing.assert_allclose(firms.nav_ledger_T, flat.nav_ledger_T, rtol=1e-13)
@@ -252,8 +250,8 @@ def test_execution_before_the_close_needs_a_delay_and_arrays_must_fit() -> None:
         "price of execution": (FREE, Execution(short_TN)),
         "dollar volume": (FREE, Execution(cap=ParticipationCap(0.1, 1.0, short_TN))),
         "impact rate": (CostModel(impact=SquareRootImpact(1, 1, short_TN)), Execution()),
-        "half_spread_bps": (CostModel(HalfSpread(short_TN)), Execution()),
-        "borrow_bps_per_year": (CostModel(borrow=Borrow(np.ones((1, 3)))), Execution()),
+        "half_spread_bps": (CostModel(short_TN), Execution()),
+        "borrow_bps_per_year": (CostModel(borrow_bps_per_year=np.ones((1, 3))), Execution()),
     }
     for name, (costs, execution) in wrong.items():
         with pytest.raises(ValueError, match=f"shape of (the )?{name} is"):
@@ -351,7 +349,7 @@ def test_limits_lots_minimum_fees_and_open_orders_equal_a_plain_loop(carries: bo
         minimum = 0.0004 * (seed % 2)
         fill_TN = case.fill_TN if early else None
         execution = Execution(fill_TN, cap, carries, bar_TN, lot_TN)
-        costs = CostModel(commission=Commission(10.0, minimum))
+        costs = CostModel(commission_bps=10.0, commission_minimum=minimum)
         book = run_book(
             target_TN,
             case.index_TN,

@@ -24,11 +24,11 @@ from backtest.accounts.performance import (
 )
 from backtest.accounts.result import BookResult
 from backtest.books.book import equal_weighted
-from backtest.costs import Borrow, CostModel, Financing
+from backtest.costs import CostModel
 from backtest.inference.bootstrap import sharpe_interval
 from features.arrays import FloatArray
 
-COSTS = CostModel.flat(half_spread_bps=4, commission_bps=1, borrow_bps_per_year=100)
+COSTS = CostModel(half_spread_bps=4, commission_bps=1, borrow_bps_per_year=100)
 
 
 def walk(rng: np.random.Generator, T: int, N: int) -> FloatArray:
@@ -219,7 +219,7 @@ def test_annual_figures_of_weekly_returns_by_hand() -> None:
     index_TN = np.exp(np.cumsum(rng.normal(0.001, 0.03, (160, 6)), axis=0))
     target_TN = np.full((160, 6), np.nan)
     target_TN[0] = [0.5, 0.5, 0.5, -0.5, 0.0, 0.0]
-    costs = CostModel(borrow=Borrow(520.0), financing=Financing(260.0), periods_per_year=52.0)
+    costs = CostModel(borrow_bps_per_year=520.0, financing_bps_per_year=260.0, periods_per_year=52.0)
     book = run_book(target_TN, index_TN, np.ones((160, 6), bool), costs, 0)
     # a year's fee of 5.2% is 0.1% a week, and of 2.6% on half of the capital 0.05% a week
     assert book.borrow_T[1] == pytest.approx(0.5 * 0.001)

@@ -32,7 +32,7 @@ def test_a_batch_equals_single_books_to_the_bit() -> None:
     market = prepare_market(case.index_TN, case.traded_TN, case.delisted_TN)
     whole, half = SparseTargets.from_targets(case.target_TN), SparseTargets.from_targets(0.5 * case.target_TN)
     firms = case.costs(per_firm=True)
-    variants = [Variant(whole, CostModel.flat(bps, 1, 100), 1) for bps in range(LANES + 5)]
+    variants = [Variant(whole, CostModel(bps, 1, 100), 1) for bps in range(LANES + 5)]
     for early in (False, True):
         for capped in (False, True):
             execution = case.execution(early=early, capped=capped)
@@ -60,7 +60,7 @@ def test_a_ruined_lane_does_not_change_its_neighbours() -> None:
     index_TN = np.array([[1.0, 1], [2.5, 1], [2.5, 2], [2.5, 3]])
     target_TN = np.array([[-0.6, 0.5], [np.nan, np.nan], [0.2, 0.5], [np.nan, np.nan]])
     traded_TN = np.ones((4, 2), bool)
-    costs = [CostModel.flat(bps, 0, 0) for bps in (0, 5000, 10)]
+    costs = [CostModel(bps, 0, 0) for bps in (0, 5000, 10)]
     decisions = SparseTargets.from_targets(target_TN)
     batch = run_books([Variant(decisions, one, 0) for one in costs], prepare_market(index_TN, traded_TN))
     assert batch.ruined_V.tolist() == [4, 1, 4]

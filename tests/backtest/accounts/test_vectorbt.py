@@ -24,7 +24,7 @@ from features.panel.panel import Panel, build_panel
 
 SPREAD, FEE = 12e-4, 3e-4
 CASH = 1e8  # vectorbt drops orders of less than 1e-8 units
-COSTS = CostModel.flat(half_spread_bps=12, commission_bps=3)
+COSTS = CostModel(half_spread_bps=12, commission_bps=3)
 
 
 def market_and_targets(seed: int) -> tuple[Panel, np.ndarray]:

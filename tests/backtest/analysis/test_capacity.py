@@ -20,11 +20,11 @@ from backtest.analysis.capacity import (
     participation_per_capital,
 )
 from backtest.analysis.ledger import LedgerRows, ledger_rows
-from backtest.costs import Borrow, CostModel, HalfSpread, SquareRootImpact, volatility_per_root_volume
+from backtest.costs import CostModel, SquareRootImpact, volatility_per_root_volume
 from features.arrays import FloatArray
 
 T, N = 300, 20
-COSTS = CostModel.flat(half_spread_bps=3, borrow_bps_per_year=100)
+COSTS = CostModel(half_spread_bps=3, borrow_bps_per_year=100)
 RATE_T = np.full(T, 0.03 / 252)
 
 
@@ -39,7 +39,7 @@ def setting(cap: float | None = 0.1) -> tuple[FloatArray, FloatArray, FloatArray
     volume_TN = rng.lognormal(math.log(5e6), 1.0, (T, N))
     volume_TN[:, 7] = np.nan
     rate_TN = volatility_per_root_volume(np.full((T, N), 0.02), volume_TN)
-    costs = CostModel(HalfSpread(3), impact=SquareRootImpact(0.8, 1.0, rate_TN), borrow=Borrow(100))
+    costs = CostModel(3, borrow_bps_per_year=100, impact=SquareRootImpact(0.8, 1.0, rate_TN))
     execution = Execution(cap=None if cap is None else ParticipationCap(cap, 1.0, volume_TN))
     return target_TN, index_TN, volume_TN, Variant(SparseTargets.from_targets(target_TN), costs, 0, execution)
 
@@ -59,7 +59,7 @@ def test_each_point_is_the_book_run_with_impact_and_a_cap_at_that_capital() -> N
     assert variant.costs.impact is not None
     for point in points:
         impact = SquareRootImpact(0.8, point.capital, variant.costs.impact.volatility_per_root_volume_TN)
-        costs = CostModel(half_spread=COSTS.half_spread, borrow=COSTS.borrow, impact=impact)
+        costs = replace(COSTS, impact=impact)
         cap = ParticipationCap(0.1, point.capital, volume_TN)
         alone = run_book(target_TN, index_TN, traded_TN, costs, 0, execution=Execution(cap=cap))
         metrics = book_metrics(alone, RATE_T)

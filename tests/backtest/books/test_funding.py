@@ -17,7 +17,7 @@ def test_purchases_are_cut_as_the_accounts_cut_them(target: list[float]) -> None
     orders_TN = np.array([held_N, target_N])
     traded_TN = np.ones((2, 3), dtype=np.bool_)
     traded_TN[1, 0] = False
-    free = CostModel.flat()
+    free = CostModel()
     result = run_book(orders_TN, np.ones((2, 3)), traded_TN, free, 0, keep_ledger=True)
     position_N = np.zeros(3)
     last = result.ledger.filter(result.ledger["session"] == 1)

@@ -32,7 +32,7 @@ def panel() -> Panel:
 def terms(panel: Panel, settings: dict[str, object], held: slice = slice(None)) -> dict[str, np.ndarray]:
     config = BacktestConfig.model_validate(settings)
     costs, execution = book_costs(config, panel, held), book_execution(config, panel, held, 1)
-    arrays: dict[str, object] = {"spread": costs.half_spread.bps, "price": execution.price_over_close_TN}
+    arrays: dict[str, object] = {"spread": costs.half_spread_bps, "price": execution.price_over_close_TN}
     if costs.impact is not None:
         arrays["impact"] = costs.impact.volatility_per_root_volume_TN
     if execution.cap is not None:
@@ -43,8 +43,8 @@ def terms(panel: Panel, settings: dict[str, object], held: slice = slice(None)) 
 def test_the_default_has_no_impact_no_cap_and_trades_at_the_close(panel: Panel) -> None:
     assert terms(panel, {}) == {}
     costs = book_costs(BacktestConfig(), panel, slice(None))
-    assert (costs.half_spread.bps, costs.commission.bps) == (5.0, 0.5)
-    assert (costs.borrow.bps_per_year, costs.financing.bps_per_year) == (50.0, 0.0)
+    assert (costs.half_spread_bps, costs.commission_bps) == (5.0, 0.5)
+    assert (costs.borrow_bps_per_year, costs.financing_bps_per_year) == (50.0, 0.0)
     assert set(terms(panel, CAPITAL)) == {"impact", "volume"}
     assert set(terms(panel, {**CAPITAL, "costs": {"impact_coefficient": 0}})) == {"volume"}
     uncapped = {"capital": 1e6, "execution": {"participation_cap": None}}
@@ -119,14 +119,14 @@ def test_fees_of_single_firms_come_from_a_file(panel: Panel, tmp_path: Path) -> 
     fees.write_text("ticker,bps_per_year\nF2,700\nF0,0\nOTHER,9\n")
     config = BacktestConfig.model_validate({"costs": {"borrow_file": str(fees), "borrow_bps_per_year": 30}})
     costs = book_costs(config, panel, slice(None))
-    np.testing.assert_array_equal(costs.borrow.bps_per_year, [[0, 30, 700] + [30] * (panel.n_firms - 3)])
+    np.testing.assert_array_equal(costs.borrow_bps_per_year, [[0, 30, 700] + [30] * (panel.n_firms - 3)])
     frame = pl.read_csv(fees)
     frame.write_parquet(tmp_path / "fees.parquet")
     same = BacktestConfig.model_validate(
         {"costs": {"borrow_file": str(tmp_path / "fees.parquet"), "borrow_bps_per_year": 30}}
     )
     np.testing.assert_array_equal(
-        book_costs(same, panel, slice(None)).borrow.bps_per_year, costs.borrow.bps_per_year
+        book_costs(same, panel, slice(None)).borrow_bps_per_year, costs.borrow_bps_per_year
     )
 
 
@@ -203,7 +203,7 @@ def test_tickers_with_leading_zeros_find_their_fees_and_limits(panel: Panel, tmp
         {"costs": {"borrow_file": str(fees)}, "execution": {"price_limit_file": str(limits)}}
     )
     held = slice(0, panel.n_sessions)
-    fee = book_costs(config, numbered, held).borrow.bps_per_year
+    fee = book_costs(config, numbered, held).borrow_bps_per_year
     assert isinstance(fee, np.ndarray)
     assert fee[0, 1] == 500
     bar_TN = book_execution(config, numbered, held, 1).bar_TN
@@ -263,7 +263,7 @@ def test_price_limits_lots_and_fees_of_a_config(panel: Panel, tmp_path: Path) ->
             assert units == pytest.approx(100)
     assert min(counts.values()) > 20
     assert not execution.bar_TN[T].any()
-    assert book_costs(config, panel, slice(None)).commission.minimum == 5e-6
+    assert book_costs(config, panel, slice(None)).commission_minimum == 5e-6
     assert config.trading.endswith(
         "no trade at a price limit of 2%, lots of 100 shares, unfilled orders stay open, executed at the "
         "label's delay"
