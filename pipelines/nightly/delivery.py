@@ -374,23 +374,15 @@ def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:
     return stamps
 
 
-@dataclass(frozen=True, slots=True)
-class Foreseen:
-    """The sessions of the lake after a delivery, and how the source would be read."""
-
-    sessions: list[dt.date]
-    sentence: str
-
-
-def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> Foreseen:
-    """Say what `deliver` would do, and store nothing.
+def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> tuple[list[dt.date], str]:
+    """Return the sessions of the lake after a delivery, and how the source would be read; store nothing.
 
     A source that delivers its whole scope is read, and its rows are checked as an ingest checks them. A live
     source is not asked: it is assumed to have the newest session that its exchange has finished.
     """
     asked = _Request(config, lake, day, clock)
     if asked.unchanged():
-        return Foreseen(asked.sessions, "nothing can be new at the source, which is not read")
+        return (asked.sessions, "nothing can be new at the source, which is not read")
     asked.refuse_closed_day()
     asked.refuse_ended_calendar()
     source, expected = asked.source(), asked.expected()
@@ -398,7 +390,7 @@ def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> Fo
         asked.refuse_day_off(asked.sessions)
         coming = set() if expected is None else {expected}
         sessions = sorted({*asked.sessions, *coming})
-        return Foreseen(sessions, "the source is asked; its answer is not known before")
+        return (sessions, "the source is asked; its answer is not known before")
     sessions = list(prices_to_keep(source, lake, config.quality)["date"].unique().sort())
     _refuse_rejected_sessions(config, lake, source, sessions)
     asked.refuse_day_off(sessions)
@@ -407,4 +399,4 @@ def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> Fo
         minutes = config.nightly.checks.retry_minutes
         raise DataError(f"{late} The source would be asked again for at most {minutes:g} minutes.")
     new = len(set(sessions) - set(asked.sessions))
-    return Foreseen(sessions, f"the source is read; new sessions: {new:,}")
+    return (sessions, f"the source is read; new sessions: {new:,}")

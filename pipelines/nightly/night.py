@@ -172,16 +172,16 @@ def describe_plan(
     require_agreement(config, lake)
     changes = changes_since(config, lake)
     require_accepted(config, changes, accept=accept_changes)
-    coming = foresee(config, lake, day, clock)
+    coming, source = foresee(config, lake, day, clock)
     nights = read_nights(lake, config.name)
-    plan = choose_nights(coming.sessions, finished_nights(nights), day, first_begun(lake, config.name))
+    plan = choose_nights(coming, finished_nights(nights), day, first_begun(lake, config.name))
     lines = [f"{config.name}: dry run, nothing is written"]
     if changes.phrases:
         lines.append(f"  changes     {changes} They are accepted.")
-    lines.append(f"  delivery    {coming.sentence}")
+    lines.append(f"  delivery    {source}")
     if plan.sessions:
         lines.append(f"  nights      {len(plan.sessions)} to play: {_some(plan.sessions)}")
-        known = {day: [one for one in coming.sessions if one <= day] for day in plan.sessions}
+        known = {day: [one for one in coming if one <= day] for day in plan.sessions}
         lines += _describe_trainings(config, lake, nights, known)
         lines.append(_describe_book(config, lake, nights, known))
     else:
@@ -233,8 +233,8 @@ def _describe_book(
         due = decision_due(book, np.array(sessions, dtype="datetime64[D]"), following, accounts)
         made = {"session": session, "schedule": schedule_text(book), "due": None, "decision": None}
         if due is not None:
-            made |= {"due": due.session, "decision": "made"}
-            decisions.append(f"{session} (for {due.session}, which was missed)" if due.late else str(session))
+            made |= {"due": due, "decision": "made"}
+            decisions.append(f"{session} (for {due}, which was missed)" if due < session else str(session))
         new = pl.DataFrame([made], schema_overrides={"due": pl.Date, "decision": pl.String})
         accounts = pl.concat([accounts, new], how="diagonal")
     said = f"decides on {_some(decisions)}" if decisions else "does not decide"

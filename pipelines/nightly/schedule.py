@@ -158,14 +158,6 @@ SYSTEM: Final = Clock()
 """The clock of the machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """A decision that tonight has to make, for a session of the schedule, earlier if it was missed."""
-
-    session: dt.date
-    late: bool
-
-
 def schedule_text(book: Book) -> str:
     """Name the schedule of a book.
 
@@ -179,8 +171,10 @@ def schedule_text(book: Book) -> str:
     return f"{book.rebalance_on.replace('_', ' ')}{every}"
 
 
-def decision_due(book: Book, dates_T: DateArray, following: dt.date, accounts: pl.DataFrame) -> Due | None:
-    """Return the decision that tonight has to make; None if there is none.
+def decision_due(
+    book: Book, dates_T: DateArray, following: dt.date, accounts: pl.DataFrame
+) -> dt.date | None:
+    """Return the session that tonight has to decide for, an earlier one if it was missed; None without one.
 
     Sessions count from the first night that followed this schedule, and every ``rebalance_every``-th of them
     from the first decision, as in a backtest. A session is served by the night that decided for it or kept
@@ -215,7 +209,7 @@ def decision_due(book: Book, dates_T: DateArray, following: dt.date, accounts: p
     if wanted <= done or wanted < 1:
         return None
     session: dt.date = day_T[turns[wanted - 1]].item()
-    return Due(session, late=session < day_T[-1].item())
+    return session
 
 
 def _under(schedule: str, accounts: pl.DataFrame) -> pl.DataFrame:

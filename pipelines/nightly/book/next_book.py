@@ -33,7 +33,7 @@ from pipelines.nightly.book.orders import (
 )
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import Finding, follow, listed
-from pipelines.nightly.schedule import Due, decision_due, following_session, schedule_text
+from pipelines.nightly.schedule import decision_due, following_session, schedule_text
 from pipelines.nightly.settings import nightly_book, trading_delay
 
 _DUST = 1e-12
@@ -85,7 +85,7 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
         "delay": delay,
         "terms": terms,
         "schedule": schedule_text(book),
-        "due": None if due is None else due.session,
+        "due": due,
         "decision": decided.state,
         "orders": rows.height,
         "positions": holdings.height,
@@ -102,7 +102,10 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
         Holdings.validate(holdings, cast=True),
         Accounts.validate(accounts.with_columns(**key).select(Accounts.column_names()), cast=True),
         BookLimits.validate(limits.with_columns(**key).select(BookLimits.column_names()), cast=True),
-        (*_describe(name, config, rows, before, due, decided, cut), *_limit_findings(decided.uses)),
+        (
+            *_describe(name, config, data.session, rows, before, due, decided, cut),
+            *_limit_findings(decided.uses),
+        ),
     )
 
 
@@ -126,7 +129,7 @@ def _decide(  # noqa: PLR0917  # the inputs of a decision
     market: Market,
     signals: pl.DataFrame,
     recorded: Recorded,
-    due: Due | None,
+    due: dt.date | None,
 ) -> _Decided:
     """Decide the target of tonight if a decision is due."""
     signal_TN = _signals(signals, market)
@@ -257,9 +260,10 @@ MAX_STUCK = 0.05
 def _describe(  # noqa: PLR0917  # what a night decided and holds
     name: str,
     config: Config,
+    session: dt.date,
     rows: pl.DataFrame,
     before: Held,
-    due: Due | None,
+    due: dt.date | None,
     decided: _Decided,
     cut: float,
 ) -> Iterator[Finding]:
@@ -282,11 +286,11 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
     if before.events:
         yield Finding("holdings", "ok", " ".join(before.events))
     yield from _missed(before)
-    if due is not None and due.late:
+    if due is not None and due < session:
         yield Finding(
             "missed decision",
             "warn",
-            f"{name} decides tonight for {due.session}, a session of its schedule "
+            f"{name} decides tonight for {due}, a session of its schedule "
             f"({schedule}) on which no night decided: the night was not "
             "played, had too few signals, or expected another session (quality.calendar_overrides).",
             subject=name,
