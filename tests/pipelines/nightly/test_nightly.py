@@ -32,7 +32,7 @@ def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 
 @pytest.fixture
 def settings(tiny: dict[str, Any]) -> dict[str, Any]:
-    """A night of seconds: ridge on a few characteristics, no audit."""
+    """A night of seconds: ridge on a few characteristics, no audit and no attribution."""
     return {
         **tiny,
         "features": {
@@ -44,7 +44,7 @@ def settings(tiny: dict[str, Any]) -> dict[str, Any]:
         "folds": {"scheme": "rolling", "train": 120, "valid": 25, "test": 40, "embargo": 1},
         "models": {"ridge": {}},
         "audit": {"enabled": False},
-        "nightly": {"retrain": {"when": "never"}, "checks": {"retry_minutes": 0}},
+        "nightly": {"attributed": 0, "retrain": {"when": "never"}, "checks": {"retry_minutes": 0}},
     }
 
 
