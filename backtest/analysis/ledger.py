@@ -107,10 +107,12 @@ def scored_amounts(
     sessions_ago : int
         Age of the scores: 1 takes those of the previous close. Sessions without such a close get 0.
     """
-    from backtest.analysis.kernels import add_scored
-
-    total_TK = np.zeros((scores.score_KTN.shape[1], len(scores.names)))
-    add_scored(rows.session_R, rows.firm_R, amount_R, scores.score_KTN, sessions_ago, total_TK)
+    T, used = scores.score_KTN.shape[1], (rows.session_R >= sessions_ago) & (amount_R != 0.0)
+    session_R, firm_R, amount_R = rows.session_R[used], rows.firm_R[used], amount_R[used]
+    known_R = session_R - sessions_ago
+    total_TK = np.zeros((T, len(scores.names)))
+    for k, score_TN in enumerate(scores.score_KTN):
+        total_TK[:, k] = sum_by(session_R, amount_R * score_TN[known_R, firm_R], T)
     return total_TK
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -71,38 +70,29 @@ def book_targets(
     ValueError
         If the book needs more firms than there are.
     """
+
+    def decide(held: slice) -> BookTargets:
+        when = schedule or book_schedule(book, panel.dates_T, held)
+        return book.targets(_inputs(book, when, signal_TN, panel, held, last_N, horizon))
+
     if schedule is not None or book.kind != "optimised":
-        return _decide(book, signal_TN, panel, held, horizon, schedule, last_N)
+        return decide(held)
     # An optimised book takes minutes. Every delay and scenario of an evaluation trades the same decisions, on
     # ranges of sessions that differ only after the last signal.
     signals_T = np.isfinite(signal_TN[held]).any(axis=1)
     asked = slice(held.start, held.start + int(np.flatnonzero(signals_T)[-1]) + 1)
 
-    def decide() -> _Decisions:
-        return _Decisions.of(_decide(book, signal_TN, panel, asked, horizon))
+    def decisions() -> tuple[FloatArray, IntArray, tuple[BookNote, ...]]:
+        targets = decide(asked)
+        session_D = np.flatnonzero(~np.isnan(targets.target_TN).any(axis=1))
+        return targets.target_TN[session_D], session_D, targets.notes
 
     signal = hashlib.sha256(np.ascontiguousarray(signal_TN[asked]).tobytes()).digest()
-    decisions = cached(panel, (book_targets, book, horizon, asked.start, signal), decide)
-    return decisions.targets(held.stop - held.start)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Decisions:
-    """Targets without the sessions that have no decision."""
-
-    weight_DN: FloatArray
-    session_D: IntArray
-    notes: tuple[BookNote, ...]
-
-    @classmethod
-    def of(cls, targets: BookTargets) -> _Decisions:
-        session_D = np.flatnonzero(~np.isnan(targets.target_TN).any(axis=1))
-        return cls(targets.target_TN[session_D], session_D, targets.notes)
-
-    def targets(self, sessions: int) -> BookTargets:
-        decides_T = np.zeros(sessions, dtype=np.bool_)
-        decides_T[self.session_D] = True
-        return BookTargets(spread_over_sessions(self.weight_DN, decides_T), self.notes)
+    key = (book_targets, book, horizon, asked.start, signal)
+    weight_DN, session_D, notes = cached(panel, key, decisions)
+    decides_T = np.zeros(held.stop - held.start, dtype=np.bool_)
+    decides_T[session_D] = True
+    return BookTargets(spread_over_sessions(weight_DN, decides_T), notes)
 
 
 def last_limit_uses(  # noqa: PLR0917  # the arguments of book_targets
@@ -124,19 +114,6 @@ def last_limit_uses(  # noqa: PLR0917  # the arguments of book_targets
     """
     schedule = every_session(len(target_TN))  # neither the schedule nor the horizon matters to the last one
     return book.limit_uses(_inputs(book, schedule, signal_TN, panel, held, last_N), target_TN)
-
-
-def _decide(  # noqa: PLR0917  # the arguments of book_targets
-    book: Book,
-    signal_TN: FloatArray,
-    panel: Panel,
-    held: slice,
-    horizon: int,
-    schedule: Schedule | None = None,
-    last_N: FloatArray | None = None,
-) -> BookTargets:
-    schedule = schedule or book_schedule(book, panel.dates_T, held)
-    return book.targets(_inputs(book, schedule, signal_TN, panel, held, last_N, horizon))
 
 
 def _inputs(  # noqa: PLR0917  # the arguments of book_targets
