@@ -56,16 +56,7 @@ def prepare_market(
 ) -> BookMarket:
     """Check the inputs, and compute what all books on them share.
 
-    Parameters
-    ----------
-    total_return_index_TN : ndarray of shape (T, N)
-        A holder's total-return index (`features.panel.panel.Panel.total_return_index_TN`), in any unit; NaN
-        means unknown.
-    traded_TN : ndarray of bool, shape (T, N)
-        Whether the firm trades at t; False in halts and after a delisting.
-    delisted_TN : ndarray of bool, shape (T, N), optional
-        Whether a delisting has paid holders out by the close of t (`features.panel.panel.Panel.delisted_TN`).
-        None: nothing is ever paid out, and a position in a firm that no longer trades stays.
+    The arguments are those of `backtest.accounts.accounting.run_book`.
 
     Returns
     -------
