@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from backtest.analysis.rolling import Z, rolling_mean_ic
-from pipelines.nightly.book.next_book import amount, total
+from pipelines.nightly.book.next_book import amount
 from pipelines.nightly.result import Finding, NightResult, read_warnings
 from pipelines.pages.figure import (
     BLUE,
@@ -80,7 +80,7 @@ def _context(result: NightResult) -> dict[str, Any]:
         "night": result,
         "serious": found["fail"] + found["warn"],
         "fine": found["ok"],
-        "tiles": _tiles(result.book),
+        "tiles": _tiles(result),
         "limits": _limits(result.tables.get("limits", pl.DataFrame())),
         "orders": _trades(result.book).with_columns(
             side=pl.when(pl.col("trade") > 0).then(pl.lit("buy")).otherwise(pl.lit("sell"))
@@ -104,19 +104,15 @@ def _headline(result: NightResult) -> str:
     if result.state == "failed":
         failures = (one.sentence for one in result.findings if one.level == "fail")
         return result.error or next(failures, "The night ended with an error that has no message.")
-    signals = result.signals.filter(pl.col("signal").is_not_null())
-    if result.champion is not None:
-        signals = signals.filter(pl.col("version") == str(result.champion))
-    trades = _trades(result.book)
-    turnover, cost = 0.5 * total(trades["trade"].abs()), 1e4 * total(trades["expected_cost"])
-    book = (
-        f"{trades.height:,} trades turn over {turnover:.1%} of NAV at an expected cost of {cost:.1f} bps"
-        if trades.height
-        else "nothing is traded"
-    )
+    book = "nothing is traded"
+    if result.trade_count:
+        book = (
+            f"{result.trade_count:,} trades turn over {result.turnover:.1%} of NAV at an expected cost of "
+            f"{1e4 * result.expected_cost:.1f} bps"
+        )
     warnings = sorted({finding.check for finding in result.findings if finding.level != "ok"})
     noted = f" Warnings: {', '.join(warnings)}." if warnings else ""
-    return f"{signals.height:,} signals for the session after {result.session}; {book}.{noted}"
+    return f"{result.signal_count:,} signals for the session after {result.session}; {book}.{noted}"
 
 
 def _what_to_do(result: NightResult) -> tuple[str, ...]:
@@ -140,15 +136,15 @@ def _trades(book: pl.DataFrame) -> pl.DataFrame:
     return book.filter(pl.col("trade") != 0).sort(pl.col("trade").abs(), descending=True)
 
 
-def _tiles(book: pl.DataFrame) -> list[tuple[str, str, str]]:
-    trades, held = _trades(book), book.filter(pl.col("weight") != 0)
+def _tiles(result: NightResult) -> list[tuple[str, str, str]]:
+    weight = result.book["weight"]
     figures = {
-        "trades": write(trades.height, "0"),
-        "turnover": f"{write(0.5 * total(trades['trade'].abs()), '%1')}%",
-        "expected cost, bps": write(total(trades["expected_cost"]), "bps1"),
-        "positions": write(held.height, "0"),
-        "gross": f"{write(total(held['weight'].abs()), '%1')}%",
-        "net": f"{write(total(held['weight']), '+%1')}%",
+        "trades": write(result.trade_count, "0"),
+        "turnover": f"{write(result.turnover, '%1')}%",
+        "expected cost, bps": write(result.expected_cost, "bps1"),
+        "positions": write((weight != 0).sum(), "0"),
+        "gross": f"{write(float(weight.abs().sum()), '%1')}%",
+        "net": f"{write(float(weight.sum()), '+%1')}%",
     }
     return [(name, value, "") for name, value in figures.items()]
 

@@ -269,12 +269,12 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
 ) -> Iterator[Finding]:
     """Describe the book of a night; ``cut`` is what blocked sales did not pay for, over NAV."""
     trades, schedule = rows.filter(pl.col("trade") != 0).height, schedule_text(config.backtest.books[name])
-    turnover, cost = 0.5 * total(rows["trade"].abs()), 1e4 * total(rows["expected_cost"])
+    turnover, cost = 0.5 * rows["trade"].abs().sum(), 1e4 * rows["expected_cost"].sum()
     yield Finding(
         "book",
         "ok",
-        f"{name} holds {rows.filter(pl.col('weight') != 0).height} firms, {total(rows['weight'].abs()):.1%} "
-        f"gross and {total(rows['weight']):+.1%} net, after {trades} trades: one-way turnover "
+        f"{name} holds {rows.filter(pl.col('weight') != 0).height} firms, {rows['weight'].abs().sum():.1%} "
+        f"gross and {rows['weight'].sum():+.1%} net, after {trades} trades: one-way turnover "
         f"{turnover:.1%}, expected cost {cost:.1f} bps of NAV.",
     )
     if before.nav <= 0:
@@ -318,11 +318,6 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
         )
 
 
-def total(values: pl.Series) -> float:
-    """Sum of the known values of a column."""
-    return float(values.sum())
-
-
 def _without_prices(rows: pl.DataFrame) -> Iterator[Finding]:
     """Name the held firms that the source has stopped delivering, every night until that is explained."""
     held = rows.filter((pl.col("previous") != 0) & pl.col("bound").is_in([NOT_IN_THE_DATA, NO_PRICE]))
@@ -359,8 +354,8 @@ def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[Finding]:
     stuck = rows.filter(~pl.col("tradable")).sort(pl.col("trade").abs(), descending=True)
     if stuck.is_empty():
         return
-    traded = total(rows["trade"].abs())
-    share = total(stuck["trade"].abs()) / traded if traded > 0 else 0.0
+    traded = rows["trade"].abs().sum()
+    share = stuck["trade"].abs().sum() / traded if traded > 0 else 0.0
     names = [f"{ticker} ({bound})" for ticker, bound in stuck.select("ticker", "bound").iter_rows()]
     credit = (
         f" Their sales pay for nothing, so the purchases are smaller by {cut:.2%} of NAV than decided."
