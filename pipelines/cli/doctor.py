@@ -62,12 +62,13 @@ def examine() -> list[Examined]:
     ]
 
 
+def _judged(name: str, said: str, cure: str, *, fine: bool) -> Examined:
+    return Examined(name, "ok" if fine else "missing", said if fine else f"{said}; {cure}")
+
+
 def _python() -> Examined:
-    ok = sys.version_info >= (3, 11)
-    cure = "" if ok else "; install Python 3.11 or later"
-    return Examined(
-        "python", "ok" if ok else "missing", f"{platform.python_version()} on {platform.system()}{cure}"
-    )
+    said, fine = f"{platform.python_version()} on {platform.system()}", sys.version_info >= (3, 11)
+    return _judged("python", said, "install Python 3.11 or later", fine=fine)
 
 
 def _libraries() -> list[Examined]:
@@ -82,11 +83,8 @@ def _libraries() -> list[Examined]:
             wrong.append(Examined(requirement.name, "missing", f"not installed; pip install '{requirement}'"))
             continue
         if not requirement.specifier.contains(installed, prereleases=True):
-            wrong.append(
-                Examined(
-                    requirement.name, "missing", f"{installed} is installed; pip install '{requirement}'"
-                )
-            )
+            cure = f"{installed} is installed; pip install '{requirement}'"
+            wrong.append(Examined(requirement.name, "missing", cure))
     return wrong or [Examined("libraries", "ok", f"all {len(required)} present, torch {version('torch')}")]
 
 
@@ -100,18 +98,15 @@ def _accelerator() -> Examined:
 
 
 def _memory() -> Examined:
-    cores = n_cores()
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    enough = gib >= 4
-    cure = "" if enough else "; the demo needs at least 4 GiB of memory"
-    return Examined("machine", "ok" if enough else "missing", f"{cores} cores, {gib:.0f} GiB memory{cure}")
+    said, cure = f"{n_cores()} cores, {gib:.0f} GiB memory", "the demo needs at least 4 GiB of memory"
+    return _judged("machine", said, cure, fine=gib >= 4)
 
 
 def _disk() -> Examined:
     free = shutil.disk_usage(Path.cwd()).free / 2**30
-    enough = free >= 2
-    cure = "" if enough else "; free at least 2 GiB for the lake and outputs"
-    return Examined("disk", "ok" if enough else "missing", f"{free:.0f} GiB free in the current folder{cure}")
+    said, cure = f"{free:.0f} GiB free in the current folder", "free at least 2 GiB for the lake and outputs"
+    return _judged("disk", said, cure, fine=free >= 2)
 
 
 def _data_folder() -> Examined:
@@ -121,11 +116,8 @@ def _data_folder() -> Examined:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return Examined(
-            "data folder",
-            "missing",
-            f"{folder.resolve()} is not writable ({error.strerror}); change to a writable folder",
-        )
+        said = f"{folder.resolve()} is not writable ({error.strerror}); change to a writable folder"
+        return Examined("data folder", "missing", said)
     return Examined("data folder", "ok", str(folder.resolve()))
 
 
@@ -139,11 +131,8 @@ def _feature_store() -> list[Examined]:
         return []
     what = "1 entry" if len(sizes) == 1 else f"{len(sizes):,} entries"
     limit = "the least recently used are removed above feature_store.limit_gib; the folder can be deleted"
-    return [
-        Examined(
-            "feature store", "ok", f"{what}, {sum(sizes) / 2**30:.1f} GiB in {folder.resolve()}; {limit}"
-        )
-    ]
+    said = f"{what}, {sum(sizes) / 2**30:.1f} GiB in {folder.resolve()}; {limit}"
+    return [Examined("feature store", "ok", said)]
 
 
 def _network_sources() -> Examined:
