@@ -269,7 +269,7 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
 ) -> Iterator[Finding]:
     """Describe the book of a night; ``cut`` is what blocked sales did not pay for, over NAV."""
     trades, schedule = rows.filter(pl.col("trade") != 0).height, schedule_text(config.backtest.books[name])
-    turnover, cost = 0.5 * rows["trade"].abs().sum(), 1e4 * rows["expected_cost"].sum()
+    turnover, cost = 0.5 * float(rows["trade"].abs().sum()), 1e4 * float(rows["expected_cost"].sum())
     yield Finding(
         "book",
         "ok",
@@ -354,8 +354,8 @@ def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[Finding]:
     stuck = rows.filter(~pl.col("tradable")).sort(pl.col("trade").abs(), descending=True)
     if stuck.is_empty():
         return
-    traded = rows["trade"].abs().sum()
-    share = stuck["trade"].abs().sum() / traded if traded > 0 else 0.0
+    traded = float(rows["trade"].abs().sum())
+    share = float(stuck["trade"].abs().sum()) / traded if traded > 0 else 0.0
     names = [f"{ticker} ({bound})" for ticker, bound in stuck.select("ticker", "bound").iter_rows()]
     credit = (
         f" Their sales pay for nothing, so the purchases are smaller by {cut:.2%} of NAV than decided."

@@ -133,8 +133,8 @@ def test_an_optimised_book_is_decided_once_for_all_delays(
 ) -> None:
     books = {"best": {"kind": "optimised", "limits": {"max_position": 0.25}, "rebalance_every": 20}}
     settings = config(tiny_settings, books)
-    decide = Mock(wraps=module._decide)
-    monkeypatch.setattr(module, "_decide", decide)
+    decide = Mock(wraps=module._inputs)
+    monkeypatch.setattr(module, "_inputs", decide)
     rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
     targets = [next(book_orders(signal_TN, rows_T, market, settings, delay)).target_TN for delay in (1, 2, 2)]
     assert decide.call_count == 1
