@@ -218,6 +218,11 @@ class Book(Options):
         return False
 
     @property
+    def continues(self) -> bool:
+        """Whether a decision depends on the one before it, ``last_N`` of the inputs."""
+        return False
+
+    @property
     def needs(self) -> frozenset[Need]:
         """Inputs beyond the signal that the book reads with its settings."""
         return frozenset()

@@ -184,6 +184,11 @@ class Optimised(Book):
         return self.limits.long_only
 
     @property
+    def continues(self) -> bool:
+        """Whether a decision depends on the one before it: yes, by its turnover."""
+        return True
+
+    @property
     def needs(self) -> frozenset[Need]:
         """Inputs beyond the signal; see `backtest.books.book.Book.needs`."""
         wanted: dict[Need, bool] = {

@@ -65,6 +65,11 @@ class TopKDrop(Book):
         """Whether the book holds no short positions: yes."""
         return True
 
+    @property
+    def continues(self) -> bool:
+        """Whether a decision depends on the one before it: yes."""
+        return True
+
     def targets(self, inputs: BookInputs) -> BookTargets:
         """Decide the target weights; see `backtest.books.book.Book.targets`."""
         from backtest.books.kernels import drop_and_buy  # imports numba

@@ -145,7 +145,7 @@ def _decide(  # noqa: PLR0917  # the inputs of a decision
     turn_T = np.zeros(held.stop - held.start, dtype=np.bool_)
     turn_T[rows - held.start] = True
     turn_T[-1] = True
-    if book.kind in _CONTINUED:
+    if book.continues:
         held, turn_T = slice(panel.n_sessions - 1, panel.n_sessions), turn_T[-1:]
     if not np.isfinite(signal_TN[held]).any():
         return _Decided("refused", refusal="No firm has had a signal yet.")
@@ -164,10 +164,6 @@ def _decide(  # noqa: PLR0917  # the inputs of a decision
         return _Decided("refused", refusal=few)
     uses = last_limit_uses(book, signal_TN, panel, held, targets.target_TN, last_N)
     return _Decided("made", weight_N, uses, notes=notes)
-
-
-_CONTINUED = ("top_k_drop", "optimised")
-"""Kinds of books whose decision depends on the decision before it."""
 
 
 def _rows(
