@@ -28,7 +28,7 @@ from pipelines.ingest.calendars import is_session
 from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest, prices_to_keep
 from pipelines.ingest.rules import SPARSE, SPARSE_DATES
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import listed, nights_folder, prices_of_night, read_nights, sessions_of
+from pipelines.nightly.result import nights_folder, prices_of_night, read_nights, sessions_of, some_of
 from pipelines.nightly.schedule import (
     Clock,
     calendar_end,
@@ -356,7 +356,7 @@ def _ingest_once(
 def _unanswered(summary: IngestSummary) -> str:
     """Name the tickers without an answer."""
     missing = [status.ticker for status in summary.statuses if status.state in ("throttled", "failed")]
-    return f"; missing: {listed(missing)}" if missing else ""
+    return f"; missing: {some_of(missing)}" if missing else ""
 
 
 def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:

@@ -43,7 +43,7 @@ class Finding:
         return (self.check, self.subject)
 
 
-def judged(
+def verdict(
     check: str,
     base: str,
     otherwise: str,
@@ -58,7 +58,7 @@ def judged(
     return Finding(check, "ok" if fine else "warn", sentence, subject, value, limit)
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
+def some_of(names: Sequence[str], most: int = 5) -> str:
     """Name the first ones, and say how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"

@@ -15,7 +15,7 @@ from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_text
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import FINISHED, Finding, ModelVersion, listed, nights_folder, read_nights
+from pipelines.nightly.result import FINISHED, Finding, ModelVersion, nights_folder, read_nights, some_of
 from pipelines.nightly.versions import champion, open_version
 from pipelines.run.identity import setting_changes
 from pipelines.settings import Settings, masked_settings
@@ -32,7 +32,7 @@ class SettingChanges:
     phrases: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"The config has changed since {self.since}: {listed(self.phrases, _SHOWN)}."
+        return f"The config has changed since {self.since}: {some_of(self.phrases, _SHOWN)}."
 
 
 def traded_settings(config: Config) -> Settings:

@@ -32,7 +32,7 @@ from pipelines.nightly.book.orders import (
     quarantined_tickers,
 )
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import Finding, follow, listed
+from pipelines.nightly.result import Finding, follow, some_of
 from pipelines.nightly.schedule import decision_due, following_session, schedule_text
 from pipelines.nightly.settings import nightly_book, trading_delay
 
@@ -324,7 +324,7 @@ def _without_prices(rows: pl.DataFrame) -> Iterator[Finding]:
     yield Finding(
         "no prices",
         "warn",
-        f"{firms} no price tonight: {listed(names)}. What is held stays at its last value. If this is no "
+        f"{firms} no price tonight: {some_of(names)}. What is held stays at its last value. If this is no "
         "halt, record a new ticker (source.renames) or a delisting (source.securities).",
         value=float(held.height),
     )
@@ -340,7 +340,7 @@ def _missed(before: Held) -> Iterator[Finding]:
         "unfilled",
         "warn",
         f"{orders} of earlier nights had no price in the session of the trade, so the book counts them as "
-        f"not filled: {listed(names)}. If a broker filled them, the real account differs until the next "
+        f"not filled: {some_of(names)}. If a broker filled them, the real account differs until the next "
         "trade.",
         value=float(len(names)),
     )
@@ -361,7 +361,7 @@ def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[Finding]:
     yield Finding(
         "untradable",
         "warn" if share > MAX_STUCK or credit else "ok",
-        f"{stuck.height} firms of the book cannot be traded as of this close: {listed(names)}; they are "
+        f"{stuck.height} firms of the book cannot be traded as of this close: {some_of(names)}; they are "
         f"{share:.1%} of the orders.{credit}",
         value=share,
         limit=MAX_STUCK,

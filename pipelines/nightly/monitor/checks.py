@@ -22,7 +22,7 @@ from pipelines.ingest.rules import ticker_calendars
 from pipelines.lake.commit import compare
 from pipelines.lake.lake import Lake
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import Finding, judged, listed, prices_of_night, read_nights
+from pipelines.nightly.result import Finding, prices_of_night, read_nights, some_of, verdict
 from pipelines.nightly.schedule import calendar_end
 
 _MIN_DATES: Final = 20
@@ -84,7 +84,7 @@ def _calendar_findings(config: Config, data: NightData, earlier: dt.date | None)
     count = f"{len(expected)} sessions of {name} from {first} to {data.session}"
     said = f"The data hold all {count}."
     if missing:
-        said = f"The data lack {len(missing)} of the {count}: {listed(missing)}; ask the source for them. "
+        said = f"The data lack {len(missing)} of the {count}: {some_of(missing)}; ask the source for them. "
         said += "Labels across them are unknown."
     yield Finding("calendar", "warn" if missing else "ok", said, value=float(len(missing)), limit=0.0)
 
@@ -102,8 +102,8 @@ def _coverage_finding(config: Config, data: NightData, last: _LastNight | None) 
     if share >= limit or len(gone) == 1:
         return Finding("coverage", "ok", f"{base}.", value=share, limit=limit)
     sentence = (
-        f"{base}, which is {share:.1%} (limit {limit:.0%}); without a price are {listed(gone)}. The delivery "
-        "is probably incomplete: run the night again when the source has the rest, or lower "
+        f"{base}, which is {share:.1%} (limit {limit:.0%}); without a price are {some_of(gone)}. The "
+        "delivery is probably incomplete: run the night again when the source has the rest, or lower "
         "nightly.checks.min_coverage."
     )
     return Finding("coverage", "fail", sentence, value=share, limit=limit)
@@ -143,10 +143,10 @@ def _stale_findings(config: Config, data: NightData) -> Iterator[Finding]:
     share = float(same_N.sum() / both_N.sum())
     names = np.asarray(panel.tickers_N)[same_N].tolist()
     firms = f"{len(names):,} of {int(both_N.sum()):,} firms"
-    yield judged(
+    yield verdict(
         "stale_prices",
         f"{firms} repeat the close and the volume of the session before",
-        f" ({share:.1%}, limit {limit:.0%}): {listed(names)}. The source has probably copied a session; ask "
+        f" ({share:.1%}, limit {limit:.0%}): {some_of(names)}. The source has probably copied a session; ask "
         "it for the right prices and run the night again.",
         fine=share <= limit,
         value=share,
@@ -176,7 +176,7 @@ def _correction_findings(config: Config, data: NightData, last: _LastNight) -> I
         sentence = (
             f"{lost.height:,} of the {stored:,} price rows of the night of {last.session} were "
             f"withdrawn, which is {withdrawn:.1%} (limit {most:.0%}), the earliest of {found.earliest}: "
-            f"{listed(found.tickers)}. The delivery is probably truncated: deliver the rest and run the "
+            f"{some_of(found.tickers)}. The delivery is probably truncated: deliver the rest and run the "
             "night again, or raise nightly.checks.max_withdrawn."
         )
         yield Finding("withdrawn", "fail", sentence, value=withdrawn, limit=most)
@@ -186,11 +186,11 @@ def _correction_findings(config: Config, data: NightData, last: _LastNight) -> I
         yield Finding("corrections", "ok", sentence, value=0.0, limit=limit)
         return
     share = found.count / max(int(panel.traded_TN[-round(panel.periods_per_year) :].sum()), 1)
-    yield judged(
+    yield verdict(
         "corrections",
         f"{found.count:,} price rows up to {last.session} have changed since that night "
         f"({found.changed.height:,} corrected, {found.added.height:,} added, {found.withdrawn.height:,} "
-        f"withdrawn), the earliest of {found.earliest}: {listed(found.tickers)}",
+        f"withdrawn), the earliest of {found.earliest}: {some_of(found.tickers)}",
         f". These are {share:.1%} of a year's rows (limit {limit:.1%}), as if the source had another "
         "history: compare it with its documents, and backtest again.",
         fine=share <= limit,
@@ -212,7 +212,7 @@ def _flag_findings(data: NightData, earlier: dt.date | None) -> Iterator[Finding
     rules = ", ".join(f"{count:,} {rule}" for rule, count in flags["rule"].value_counts(sort=True).rows())
     sentence = (
         f"{flags.height:,} price rows have a new quality flag ({rules}): "
-        f"{listed(flags['ticker'].unique().sort().to_list())}. 'peerglass quarantine list' shows them; "
+        f"{some_of(flags['ticker'].unique().sort().to_list())}. 'peerglass quarantine list' shows them; "
         "correct them at the source, or release them."
     )
     yield Finding("quality_flags", "warn", sentence, value=float(flags.height), limit=0.0)

@@ -23,7 +23,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.characteristics import INPUT_PREFIX, own_values
 from pipelines.files import write_table
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import Finding, ModelVersion, judged, listed
+from pipelines.nightly.result import Finding, ModelVersion, some_of, verdict
 from pipelines.run.record import Run, open_run
 
 _NUMBERS: Final = ("psi", "psi_limit", "ks", "ks_limit", "missing", "missing_in_training", "missing_limit")
@@ -118,12 +118,12 @@ def _summary(config: Config, table: pl.DataFrame, training: pl.DataFrame) -> Fin
         f"{config.nightly.monitoring.sessions} sessions against the training ({first} to {last})"
     )
     if drifted:
-        base += f": {listed(drifted)}"
+        base += f": {some_of(drifted)}"
     cure = (
         ". Check the source for a change of units or coverage; if the market has changed, train a new "
         "version."
     )
-    return judged("drift", base, cure, fine=share <= limit, value=share, limit=limit)
+    return verdict("drift", base, cure, fine=share <= limit, value=share, limit=limit)
 
 
 _REGISTRIES: Final[Mapping[str, Registry]] = {"characteristic": CHARACTERISTICS, "channel": CHANNELS}

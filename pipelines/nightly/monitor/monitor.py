@@ -26,7 +26,7 @@ from pipelines.dataset.build import add_features
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.nightly.data import NightData, signal_history
 from pipelines.nightly.monitor.drift import between, computed_once, drift, last_fold, raw_features
-from pipelines.nightly.result import CHALLENGER, CHAMPION, Finding, ModelVersion, judged
+from pipelines.nightly.result import CHALLENGER, CHAMPION, Finding, ModelVersion, verdict
 from pipelines.nightly.scoring import scoring_market
 from pipelines.results.evaluate import ensemble, label_overlap
 from pipelines.run.checkpoints import load_checkpoint
@@ -101,7 +101,7 @@ def monitor(
             f" (limit {limit:+.2f}), so a promotion would change most of the book; compare both versions "
             "with 'peerglass compare' before it."
         )
-        findings.append(judged("agreement", base, otherwise, fine=value >= limit, value=value, limit=limit))
+        findings.append(verdict("agreement", base, otherwise, fine=value >= limit, value=value, limit=limit))
     return Monitoring(findings, tables)
 
 
@@ -119,7 +119,7 @@ def _ratio_finding(series: pl.DataFrame, check: str, limit: float, what: str, cu
     ratio = newest / usual if usual > 0 else (math.inf if newest > 0 else 1.0)
     base += f", {ratio:.1f} times its median of {usual:.3f} over {len(before)} sessions"
     otherwise = f" (limit {limit:g}). {cure}"
-    return [judged(check, base, otherwise, fine=ratio <= limit, value=ratio, limit=limit)]
+    return [verdict(check, base, otherwise, fine=ratio <= limit, value=ratio, limit=limit)]
 
 
 def _skill(
@@ -252,7 +252,7 @@ def _mean_finding(
         f", below the {limit:+.4f} of its backtest. A smaller IC than in a backtest is usual; if it "
         "stays, train a new version."
     )
-    return judged("realised_ic", base, otherwise, fine=fine, value=test.mean, limit=limit, subject=role)
+    return verdict("realised_ic", base, otherwise, fine=fine, value=test.mean, limit=limit, subject=role)
 
 
 _SAME: Final = ("universe", "features", "label", "seeds")
