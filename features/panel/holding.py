@@ -275,11 +275,9 @@ def forward_returns(panel: Panel, delay: int, horizon: int, first: int = 0) -> F
 
     The book buys the firm at the close of ``t+delay`` and holds it for ``horizon`` sessions. If the firm can
     be bought and stays listed, the label is ``index[t+delay+horizon] / index[t+delay] - 1`` with
-    `Panel.total_return_index_TN` as the index. An order that cannot be filled earns 0. A delisting pays its
-    delisting return, then cash. Positions are held through halts. `features.panel.holding` defines
-    this convention, and `features.panel.holding` which rows can be traded and earn;
-    `backtest.accounts.accounting` also uses both. A label depends on nothing dated after ``t+delay+horizon``,
-    except that a spike is known to be wrong when the price has returned.
+    `Panel.total_return_index_TN` as the index; else `features.panel.holding` says what it earns. A label
+    depends on nothing dated after ``t+delay+horizon``, except that a spike is known to be wrong when the
+    price has returned.
 
     Parameters
     ----------
