@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from backtest.accounts.market import GONE, TRADABLE
-from backtest.accounts.positions import LOT_ROUNDING, Firms, Rates, Tape, TradePlan
+from backtest.accounts.positions import LOT_ROUNDING, Firms, Plan, Rates, Tape
 from features.arithmetic.kernels import ZERO, compiled
 from features.arrays import FloatArray
 
 
 @compiled
-def compound(plan: TradePlan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatArray, FloatArray]:
+def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatArray, FloatArray]:
     """Compute net and gross returns of one book, shape (T,), up to the session of its ruin.
 
     A session earns ``sum(weight * return)`` and, on the part that was traded before the close, the return

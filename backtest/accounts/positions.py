@@ -33,7 +33,7 @@ Firms = npt.NDArray[np.int64]
 COLUMNS = 10  # of the ledger: session, firm, position, trade, released, and five kinds of cost
 
 
-class TradePlan(NamedTuple):
+class Plan(NamedTuple):
     """Target weights: the fields of `backtest.accounts.variants.SparseTargets`, and the delay of trades.
 
     ``carry``: what is not filled stays open in later sessions. ``cut``: what the purchases of a decision were
@@ -86,7 +86,7 @@ class Rates(NamedTuple):
     minimum_V: FloatArray
 
 
-class BookArrays(NamedTuple):
+class Books(NamedTuple):
     """Accounts that the kernel fills, in units of the starting capital; zero on entry.
 
     ``base`` is the NAV that orders are sized on, ``before`` the NAV at the close before its trades.
@@ -251,7 +251,7 @@ def trade(  # noqa: PLR0912, PLR0917  # a compiled loop takes its arrays by posi
     tape: Tape,
     rates: Rates,
     lanes: Lanes,
-    books: BookArrays,
+    books: Books,
 ) -> None:
     """Execute the orders of session t: sized at its close, or at the previous one if filled earlier."""
     at_close, opens = len(tape.fill_RN) == 0, len(lanes.left_NV) > 0
@@ -316,7 +316,7 @@ def _commission(rates: Rates, v: int, size: float) -> float:
 
 
 @compiled
-def _pay(t: int, flat: bool, rates: Rates, lanes: Lanes, books: BookArrays) -> None:
+def _pay(t: int, flat: bool, rates: Rates, lanes: Lanes, books: Books) -> None:
     """Pay for the trades of session t and their costs from cash."""
     for v in range(len(lanes.cash_V)):
         traded = books.traded_TV[t, v]
@@ -331,7 +331,7 @@ def _pay(t: int, flat: bool, rates: Rates, lanes: Lanes, books: BookArrays) -> N
 
 @compiled
 def run_lanes(  # noqa: PLR0917  # a compiled loop takes its arrays by position
-    plan: TradePlan, tape: Tape, rates: Rates, lanes: Lanes, books: BookArrays, keep: bool
+    plan: Plan, tape: Tape, rates: Rates, lanes: Lanes, books: Books, keep: bool
 ) -> FloatArray:
     """Process all sessions. Fills ``books``; returns the ledger, without rows unless it is kept.
 
@@ -372,7 +372,7 @@ def run_lanes(  # noqa: PLR0917  # a compiled loop takes its arrays by position
 
 
 @compiled
-def _charge(t: int, rates: Rates, lanes: Lanes, books: BookArrays) -> None:
+def _charge(t: int, rates: Rates, lanes: Lanes, books: Books) -> None:
     """Pay the borrow fee and the interest on the values after the previous session's trades."""
     for v in range(len(lanes.cash_V)):
         books.borrow_TV[t, v] = rates.borrow_V[v] * lanes.short_V[v]
@@ -383,7 +383,7 @@ def _charge(t: int, rates: Rates, lanes: Lanes, books: BookArrays) -> None:
 
 
 @compiled
-def _new_targets(decision: int, plan: TradePlan, lanes: Lanes) -> Firms:
+def _new_targets(decision: int, plan: Plan, lanes: Lanes) -> Firms:
     """Write the targets of a decision, and return the firms that are held or targeted, ascending."""
     total, lowest = plan.cut_T[decision], 0.0
     for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):
@@ -429,7 +429,7 @@ def _value(t: int, firms: Firms, tape: Tape, lanes: Lanes) -> None:
 
 
 @compiled
-def _close_ruined(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: BookArrays) -> None:
+def _close_ruined(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: Books) -> None:
     """Close the accounts whose NAV is zero or less: all positions are paid out, and cash is zero."""
     for v in range(len(lanes.nav_V)):
         if lanes.nav_V[v] > 0.0:
@@ -445,7 +445,7 @@ def _close_ruined(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: BookArr
 
 
 @compiled
-def _measure(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: BookArrays) -> None:
+def _measure(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: Books) -> None:
     """Compute NAV and exposures after trades, and drop the firms that no lane holds or orders any more."""
     lanes.long_V[:] = 0.0
     lanes.short_V[:] = 0.0

@@ -23,7 +23,7 @@ from backtest.costs import CostModel, Rate
 from features.arrays import BoolArray, FloatArray, frozen, require_shape
 
 if TYPE_CHECKING:
-    from backtest.accounts.positions import BookArrays, Lanes, Rates, Tape, TradePlan
+    from backtest.accounts.positions import Books, Lanes, Plan, Rates, Tape
 
 _BPS = 1e-4
 
@@ -172,9 +172,9 @@ class Variant:
         return (id(self.decisions), self.delay, self.execution.carries, *(id(array) for array in self.arrays))
 
 
-def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[TradePlan, Tape, Rates]:
+def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan, Tape, Rates]:
     """Build the arguments of the kernel, `run_lanes`, for variants with the same key."""
-    from backtest.accounts.positions import Rates, Tape, TradePlan
+    from backtest.accounts.positions import Plan, Rates, Tape
 
     first = variants[0]
     spread_RN, borrow_RN, impact_RN, volume_RN, bar_RN, lot_RN, fill_RN = (
@@ -206,10 +206,10 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Trad
     decisions = first.decisions
     weights = (decisions.decided_T, decisions.start_T1, decisions.firm_K, decisions.weight_K)
     uncut_T = frozen(np.zeros(len(decisions.decided_T)))
-    return TradePlan(*weights, delay=first.delay, carry=first.execution.carries, cut_T=uncut_T), tape, rates
+    return Plan(*weights, delay=first.delay, carry=first.execution.carries, cut_T=uncut_T), tape, rates
 
 
-def lanes_with_cash(plan: TradePlan, tape: Tape, rates: Rates) -> Lanes:
+def lanes_with_cash(plan: Plan, tape: Tape, rates: Rates) -> Lanes:
     """Allocate the state of lanes that hold cash only."""
     from backtest.accounts.positions import Lanes
 
@@ -241,14 +241,14 @@ def lanes_with_cash(plan: TradePlan, tape: Tape, rates: Rates) -> Lanes:
     )
 
 
-def empty_books(n_sessions: int, n_lanes: int) -> BookArrays:
+def empty_books(n_sessions: int, n_lanes: int) -> Books:
     """Allocate the accounts that the kernel fills."""
-    from backtest.accounts.positions import BookArrays
+    from backtest.accounts.positions import Books
 
     def series() -> FloatArray:
         return np.zeros((n_sessions, n_lanes))
 
-    return BookArrays(
+    return Books(
         nav_TV=series(),
         before_TV=series(),
         base_TV=series(),
