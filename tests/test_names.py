@@ -11,13 +11,9 @@ PACKAGES = ("features", "models", "backtest", "pipelines", "peerglass")
 SHARED = frozenset(
     {
         "Books",  # numba's caches in users' folders name it, and Plan
-        "Estimate",
         "Finding",
-        "Firms",
-        "PeerNetwork",
         "Plan",
         "Run",
-        "Statements",
     }
 )
 """Names that still occur twice. The list may only become shorter: rename a class, and take its name out."""
