@@ -46,7 +46,6 @@ class SweepOptions:
     overrides: tuple[str, ...] = ()
     """``KEY=VALUE`` settings of the section ``backtest`` that all variants share."""
     as_json: bool = False
-    """Whether JSON is printed."""
     wait: bool = False
     """Whether to wait for another process that writes into the run's folder."""
 

@@ -87,7 +87,7 @@ class DayEncoder(Probed):
     def forward(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
         """Embed windows; the embedding does not depend on days with ``days_keep_MW`` False."""
         h_MWD, mask = self._prepare(x_MWC, days_keep_MW)
-        *first, last = (cast("Block", block) for block in self.blocks)
+        *first, last = self._layers()
         for block in first:
             h_MWD = block(h_MWD, mask)
         if self.config.pooling in ("last", "cls"):
@@ -109,7 +109,7 @@ class DayEncoder(Probed):
         computed once for all masks. None if that is not all there is to compute: with several blocks, with
         pooling over all days, with the linear kernel, or under a probe.
         """
-        config, block = self.config, cast("Block", self.blocks[0])
+        config, block = self.config, self._layers()[0]
         if len(self.blocks) > 1 or config.pooling not in ("last", "cls") or config.kernel == "linear":
             return None
         if block.attention.probe is not None:
@@ -147,12 +147,15 @@ class DayEncoder(Probed):
     def weights(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
         """Weights [M, W] of the days in the last block, averaged over heads and weighted by the pooling."""
         h_MWD, mask = self._prepare(x_MWC, days_keep_MW)
-        for block in self.blocks:
-            h_MWD, weights_MHWW = cast("Block", block).explicit(h_MWD, mask)
+        for block in self._layers():
+            h_MWD, weights_MHWW = block.explicit(h_MWD, mask)
         weights_MWW = weights_MHWW.mean(dim=1)
         if self.config.pooling in ("last", "cls"):
             return weights_MWW[:, -1, : x_MWC.shape[1]]
         return _weighted_days(weights_MWW, self._pooling_weights(self.norm(h_MWD), days_keep_MW))
+
+    def _layers(self) -> list[Block]:
+        return cast("list[Block]", list(self.blocks))
 
     def _prepare(self, x_MWC: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, AttentionMask]:
         h_MWD = self.input(x_MWC)

@@ -6,7 +6,7 @@ D model width, L layers, R = recent_days * C.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self
 
 import torch
 from pydantic import model_validator
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from features.options import Options
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days
 from models.forecaster import Forecaster, zero_linear
-from models.peers.layer import Firms, GroupEmbedding, PeerKeys, PeerLayer, PeerSizes
+from models.peers.layer import Firms, GroupEmbedding, PeerKeys, PeerLayer, PeerSizes, peer_layers
 from models.peers.reference import Reference, ReferenceConfig, has_size_rank, inverse_size_rank
 from models.spec import Count, Shape, Share, Whole, require_heads
 
@@ -100,8 +100,7 @@ class CrossPeer(Forecaster):
         targets, references, keys, _ = self._targets_and_references(h_BND, batch, ablation)
         r_BNR = targets.recent_BNR
         y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
-        for module in self.layers:
-            layer = cast("PeerLayer", module)
+        for layer in peer_layers(self.layers):
             h_BND, message_BN1 = layer(targets.with_tokens(h_BND), references, keys)
             y_BN1 = y_BN1 + message_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
@@ -111,8 +110,7 @@ class CrossPeer(Forecaster):
         h_BND = self.embed(batch, ablation)
         targets, references, keys, position_BM = self._targets_and_references(h_BND, batch, ablation)
         maps: list[Tensor] = []
-        for module in self.layers:
-            layer = cast("PeerLayer", module)
+        for layer in peer_layers(self.layers):
             h_BND, _, weights_BHNK = layer.explicit(targets.with_tokens(h_BND), references, keys)
             every_BHNN = weights_BHNK.new_zeros(*weights_BHNK.shape[:3], h_BND.shape[1])
             at_BHNM = position_BM[:, None, None, :].expand_as(weights_BHNK[..., :-1])

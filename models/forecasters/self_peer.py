@@ -5,7 +5,7 @@ Legend: B dates, N firms, F characteristics, G group embedding, D model width, L
 
 from __future__ import annotations
 
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self
 
 import torch
 from pydantic import model_validator
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from features.options import Options
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
-from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys
+from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys, peer_layers
 from models.spec import (
     DROPOUT_SPACE,
     FIT_SPACE,
@@ -102,8 +102,7 @@ class SelfPeer(Forecaster):
         r_BNR, keys = self._recent(batch, ablation), peer_keys(batch, ablation)
         y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
         tokens_keep_BG = None if ablation is None else ablation.tokens_keep_BG
-        for module in self.layers:
-            layer = cast("PeerLayer", module)
+        for layer in peer_layers(self.layers):
             firms = Firms(h_BND, layer.norm(h_BND), r_BNR, batch.s_BN)
             h_BND, message_BN1 = layer(firms, firms, keys, tokens_keep_BG)
             y_BN1 = y_BN1 + message_BN1
@@ -113,7 +112,7 @@ class SelfPeer(Forecaster):
         """Cumulative sums over the order, if there is one layer without market tokens."""
         if self.config.layers > 1 or self.config.market_tokens:
             return None
-        layer, r_1NR = cast("PeerLayer", self.layers[0]), self._recent(batch, None)
+        layer, r_1NR = peer_layers(self.layers)[0], self._recent(batch, None)
         firms = Firms(h_1ND, layer.norm(h_1ND), r_1NR, batch.s_BN)
         keys = peer_keys(batch, None).of_targets(targets_n)
         h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keys, order_N)
@@ -126,8 +125,7 @@ class SelfPeer(Forecaster):
         h_BND, r_BNR = self.embed(batch, ablation), self._recent(batch, ablation)
         keys = peer_keys(batch, ablation)
         maps: list[Tensor] = []
-        for module in self.layers:
-            layer = cast("PeerLayer", module)
+        for layer in peer_layers(self.layers):
             firms = Firms(h_BND, layer.norm(h_BND), r_BNR, batch.s_BN)
             h_BND, _, weights = layer.explicit(firms, firms, keys)
             maps.append(weights[..., :-1])

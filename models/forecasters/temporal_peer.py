@@ -6,7 +6,7 @@ width, L peer layers, R = recent_days * C.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self, cast
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import model_validator
@@ -16,7 +16,7 @@ from features.options import Options
 from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
 from models.batch import Ablation, AttentionMaps, Batch, EqualDates, recent_days, select_dates
 from models.forecaster import Forecaster, zero_linear
-from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys
+from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys, peer_layers
 from models.peers.reference import firm_slot, has_size_rank, inverse_ranks, inverse_size_rank, size_column
 from models.spec import (
     DROPOUT_SPACE,
@@ -149,7 +149,7 @@ class TemporalPeer(Forecaster):
 
     def forecast_targets(self, batch: Batch, ablation: Ablation | None, targets_E: Tensor) -> Tensor:
         """Forecasts of some firms; only they attend in the last peer layer."""
-        layer = cast("PeerLayer", self.layers[-1])
+        layer = peer_layers(self.layers)[-1]
         alone = len(self.layers) == 1 and not layer.market_tokens and layer.probe is None
         if ablation is not None and ablation.inputs is not None and alone:
             y_BE = self._mix_shared(batch, ablation, ablation.inputs, targets_E)
@@ -164,11 +164,10 @@ class TemporalPeer(Forecaster):
         r_BNR, keys = recent_days(batch, self.config.recent_days, ablation), peer_keys(batch, ablation)
         y_BN1, leaders = self.skip(batch.z_BNF), self._leaders(batch)
         tokens_keep_BG = None if ablation is None else ablation.tokens_keep_BG
-        for module in self.layers:
-            layer = cast("PeerLayer", module)
+        for layer in peer_layers(self.layers):
             identity_BNE = self._query_inputs(layer, h_BND, batch)
             firms = targets = Firms(h_BND, identity_BNE, r_BNR, batch.s_BN, *leaders)
-            if targets_E is not None and module is self.layers[-1]:
+            if targets_E is not None and layer is self.layers[-1]:
                 targets = firms.select(targets_E.expand(len(h_BND), -1))
                 y_BN1, keys = y_BN1[:, targets_E], keys.of_targets(targets_E)
             h_BND, message_BN1 = layer(targets, firms, keys, tokens_keep_BG)
@@ -182,7 +181,7 @@ class TemporalPeer(Forecaster):
             days_keep_BW=None if days is None else days[inputs.first_U],
             windows=None if windows is None else EqualDates.of(windows.index_B[inputs.first_U]),
         )
-        different, layer = select_dates(batch, inputs.first_U), cast("PeerLayer", self.layers[0])
+        different, layer = select_dates(batch, inputs.first_U), peer_layers(self.layers)[0]
         h_UND, r_UNR = (
             self.embed(different, of_inputs),
             recent_days(different, self.config.recent_days, of_inputs),
@@ -199,7 +198,7 @@ class TemporalPeer(Forecaster):
         """Cumulative sums over the order, if there is one peer layer without market tokens."""
         if self.config.peer_layers > 1 or self.config.market_tokens:
             return None
-        layer = cast("PeerLayer", self.layers[0])
+        layer = peer_layers(self.layers)[0]
         r_1NR, leaders = recent_days(batch, self.config.recent_days, None), self._leaders(batch)
         identity_1NE = self._query_inputs(layer, h_1ND, batch)
         firms = Firms(h_1ND, identity_1NE, r_1NR, batch.s_BN, *leaders)
@@ -214,8 +213,7 @@ class TemporalPeer(Forecaster):
         r_BNR, keys = recent_days(batch, self.config.recent_days, ablation), peer_keys(batch, ablation)
         maps: list[Tensor] = []
         leaders = self._leaders(batch)
-        for module in self.layers:
-            layer = cast("PeerLayer", module)
+        for layer in peer_layers(self.layers):
             firms = Firms(h_BND, self._query_inputs(layer, h_BND, batch), r_BNR, batch.s_BN, *leaders)
             h_BND, _, weights = layer.explicit(firms, firms, keys)
             maps.append(weights[..., :-1])

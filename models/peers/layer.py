@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
@@ -403,6 +403,11 @@ class PeerLayer(Probed):
         h_BND = token_BND + self.dropout(self.output(message_BND))
         hidden = self.dropout(F.gelu(self.forward_in(self.forward_norm(h_BND))))
         return h_BND + self.dropout(self.forward_out(hidden)), self.readout(message_BND)
+
+
+def peer_layers(layers: nn.ModuleList) -> list[PeerLayer]:
+    """Return the layers of a model that stacks peer layers."""
+    return cast("list[PeerLayer]", list(layers))
 
 
 class GroupEmbedding(nn.Embedding):

@@ -150,7 +150,6 @@ class FoldInputs:
     """Properties of a model's inputs that are fitted on a fold's training sessions; stored with the model."""
 
     scaler: ChannelScaler
-    """Scale of the channels."""
     groups: tuple[str, ...]
     """Names of the groups with a firm in the universe on training sessions, in the order of the panel's
     codes. A model has one embedding for each of them. With later groups included, the model's size and its

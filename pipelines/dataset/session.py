@@ -30,7 +30,6 @@ class FeatureNames:
     """Names of a model's inputs, in their order."""
 
     channels: tuple[str, ...]
-    """Channels of the window."""
     characteristics: tuple[str, ...]
     """Characteristics and the user's inputs, then the indicators of missing values if there are any."""
 
@@ -40,9 +39,7 @@ class SessionFeatures:
     """Features known at the close of one session, the last of the window."""
 
     names: FeatureNames
-    """Names of the channels and characteristics."""
     tickers_N: tuple[str, ...]
-    """Firms."""
     channels_WNC: Float32Array
     """Unscaled channels of the window's sessions; NaN where unknown."""
     raw_NF: Float32Array

@@ -62,9 +62,7 @@ class Ticket:
     """One attempt at one task."""
 
     job: int
-    """Position of the task in the list of tasks."""
     attempt: int
-    """Number of the attempt, from 1."""
 
 
 @dataclass(frozen=True, slots=True)

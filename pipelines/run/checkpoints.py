@@ -48,11 +48,8 @@ class Checkpoint:
     """The contents of a checkpoint, which can be sent to another process."""
 
     folder: Path
-    """Where it was read, for messages."""
     state: FittedState
-    """The fitted model as plain values."""
     inputs: FoldInputs
-    """The inputs of its fold."""
 
     def restore(self) -> Fitted:
         """Build the fitted model; DataError if the contents are not those of a model."""
@@ -74,11 +71,6 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     with _naming(folder):
         tensors = load_file(folder / _TENSORS)
         config = json.loads((folder / _CONFIG).read_text())
-        if isinstance(config, dict) and "groups" not in config:
-            raise DataError(
-                f"The checkpoint in {folder} does not name its groups, because an older version of Peerglass "
-                "wrote it; train its config again, which makes a new run."
-            )
         scaler = ChannelScaler(
             mean_C=tensors.pop("scaler.mean_C"),
             std_C=tensors.pop("scaler.std_C"),

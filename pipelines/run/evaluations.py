@@ -55,11 +55,9 @@ class EvaluationRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     evaluation: str
-    """Id of the evaluation."""
     made_at: dt.datetime
     """When it was last computed. A report shows the newest evaluation by default."""
     backtest: BacktestConfig
-    """Books, costs and execution delay."""
     rates: str | None = None
     """`file_digest` of the file of risk-free rates that was used; None if the rate is a number."""
     borrow_fees: str | None = None
@@ -69,7 +67,6 @@ class EvaluationRecord(BaseModel):
     code: str
     """Digest of the code that measured the forecasts."""
     commit: str
-    """Git commit of that code."""
     trials: int
     """Number of trials that counted at that time. What is shown counts again."""
     missing: tuple[tuple[str, int, int], ...] = ()

@@ -41,9 +41,7 @@ class Identity:
     """Settings with every default filled in: universe, features by name, label, folds, seeds, and models with
     their fit settings."""
     code: str
-    """`code_digest`."""
     libraries: Mapping[str, str]
-    """Versions of `LIBRARIES`."""
     device: str
     """``cpu`` or ``cuda``."""
     lake: str

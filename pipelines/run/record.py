@@ -38,7 +38,6 @@ class Run:
     identity: Identity | None
     """Everything that the forecasts depend on; None for a temporary run, which is never recorded."""
     folder: Path
-    """Folder of the run's files."""
 
     @property
     def tables(self) -> Mapping[str, TableVersion]:
@@ -125,7 +124,7 @@ def describe_changes(run: Run) -> str | None:
 def list_records(output: Path) -> list[tuple[Path, dict[str, Any]]]:
     """Return the folder and the record of every run in an output folder, newest start first.
 
-    Damaged records and those of older Peerglass versions are left out.
+    Damaged records are left out.
     """
     found = []
     for path in output.glob(f"*/{_RECORD}"):
@@ -161,12 +160,6 @@ def _open(folder: Path) -> Run:
     try:
         record: dict[str, Any] = read_json(folder / _RECORD)
         config = load_config(folder / "config.yaml")
-        if config.root == str(folder.absolute()):
-            raise DataError(
-                f"The run {folder.name} was recorded by an older version of Peerglass, with paths relative "
-                "to the folder in which it was started; add 'root: FOLDER', with that folder, to "
-                f"{folder / 'config.yaml'}."
-            )
         _require_same_environment(folder, config, record.get("environment", {}))
         return Run(record["run_id"], config, Identity.from_record(record["identity"]), folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -235,20 +228,13 @@ def read_scores(run: Run) -> pl.DataFrame:
     """
     rows = []
     for path in sorted((run.folder / "scores").glob("*.json")):
-        model, _, rest = path.stem.rpartition("-fold-")
-        fold, _, seed = rest.partition("-seed-")
-        rows.append({"model": model, "fold": int(fold), "seed": int(seed), **json.loads(path.read_text())})
+        rows.append({**_task_of(path), **json.loads(path.read_text())})
     return pl.DataFrame(
         rows,
         schema={
-            "model": pl.String,
-            "fold": pl.Int64,
-            "seed": pl.Int64,
-            "valid_rank_ic": pl.Float64,
-            "valid_ic": pl.Float64,
-            "pretrain_loss": pl.Float64,
-            "calibration_slope": pl.Float64,
-            "calibration_error": pl.Float64,
+            **{"model": pl.String, "fold": pl.Int64, "seed": pl.Int64},
+            **dict.fromkeys(("valid_rank_ic", "valid_ic", "pretrain_loss"), pl.Float64),
+            **dict.fromkeys(("calibration_slope", "calibration_error"), pl.Float64),
         },
     )
 
@@ -257,8 +243,12 @@ def read_curves(run: Run) -> pl.DataFrame:
     """Read the learning curves of all tasks: model, fold, seed, epoch, train_loss, valid_rank_ic and more."""
     rows = []
     for path in sorted((run.folder / "curves").glob("*.jsonl")):
-        model, _, rest = path.stem.rpartition("-fold-")
-        fold, _, seed = rest.partition("-seed-")
-        for line in path.read_text().splitlines():
-            rows.append({"model": model, "fold": int(fold), "seed": int(seed), **json.loads(line)})
+        rows += [{**_task_of(path), **json.loads(line)} for line in path.read_text().splitlines()]
     return pl.DataFrame(rows)
+
+
+def _task_of(path: Path) -> dict[str, Any]:
+    """Model, fold and seed in the name of a file."""
+    model, _, rest = path.stem.rpartition("-fold-")
+    fold, _, seed = rest.partition("-seed-")
+    return {"model": model, "fold": int(fold), "seed": int(seed)}

@@ -33,7 +33,6 @@ class SeenSessions:
     """The sessions that the models of a fold have seen."""
 
     fold: int
-    """Index of the fold."""
     train_to: dt.date
     """Last training session; the last validation session if a model is refitted on both."""
     seen_to: dt.date

@@ -75,14 +75,11 @@ class Task:
     """Name of the model in the registry."""
     options: Options
     fit: FitConfig
-    """Options of the model and of its training."""
     fold: Fold
     seed: int
-    """Fold and seed of the task."""
     inputs: FoldInputs
     """Channel scales and groups, fitted on the fold's training sessions."""
     device: str
-    """Device that trains the model."""
     snapshot: Path
     """File of the snapshot of an unfinished training, in the run's folder. Only the parent reads and writes
     it (`pipelines.run.checkpoints`)."""
@@ -103,11 +100,9 @@ class Outcome:
     """Forecasts of the test sessions, of which live folds have none; NaN outside the universe."""
     valid_rank_ic: float
     valid_ic: float
-    """Scores on the validation sessions."""
     history: tuple[EpochRecord, ...]
     """Records of the training epochs: the learning curve. With ``fit.refit``, those of the first fit."""
     state: FittedState
-    """The fitted model."""
     path_BNK: npt.NDArray[np.float32] | None = None
     """Test forecasts at the K shorter horizons; None for a model without them."""
     quantile_scores: Scores | None = None

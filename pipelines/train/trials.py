@@ -68,7 +68,6 @@ class Scope:
     """The trials that count against each other: those on one market, or of one named hypothesis on it."""
 
     market: Settings
-    """Settings of the source."""
     lake: str | None
     """Location of the lake; None where the settings describe the whole market (simulated, sample). Trials
     with the same prices (kind of source and files, tickers or seed) or the same lake are on one market, so
@@ -94,7 +93,6 @@ class Trial:
     forecast: Settings
     """Everything that makes it another forecast than its neighbour, as plain JSON values."""
     scope: Scope
-    """The trials that it counts against."""
     book: str | None = None
     """Name of the book, for display; None for what was only trained."""
     rule: Settings | None = None
@@ -187,7 +185,6 @@ class TrialCount:
     """The trials that count against a result, at the time of the call."""
 
     rows: pl.DataFrame
-    """The trials of `read_trials` that count."""
     on_market: pl.DataFrame
     """The trials on the market that count under any hypothesis."""
     hypothesis: str | None
@@ -284,8 +281,6 @@ def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
     markets = _number_markets([*pairs, *([] if scope is None else [(_prices_of(scope.market), scope.lake)])])
     trials = (
         rows.with_columns(
-            pl.col("forecast").fill_null(pl.col("trial_id")),  # written before books were trials
-            pl.col("traded").fill_null(""),
             pl.Series("market", markets[: rows.height], dtype=pl.Int64),
         )
         .group_by("forecast", "traded", maintain_order=True)

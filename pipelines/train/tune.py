@@ -217,7 +217,6 @@ class SearchTrial:
     """One finished trial of a search."""
 
     values: dict[str, Value]
-    """Searched setting -> value."""
     score: float | None
     """Mean over folds of the validation score that early stopping uses; None where training diverged."""
 

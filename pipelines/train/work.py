@@ -46,7 +46,6 @@ class GroupItem:
     """What is sent to a worker for one group."""
 
     group: Group
-    """The tasks."""
     snapshots: Mapping[Path, bytes]
     """File -> content of the snapshots of an unfinished training; empty at a fresh start."""
 

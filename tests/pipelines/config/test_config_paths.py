@@ -14,7 +14,7 @@ from recorded import recorded
 
 from pipelines.config.load import absolute, load_config, override_backtest, to_yaml
 from pipelines.config.schema import Config
-from pipelines.errors import ConfigError, DataError
+from pipelines.errors import ConfigError
 from pipelines.run.record import open_named_run, open_run
 from pipelines.settings import PathKind
 from pipelines.sources.settings import FilesSourceConfig, YFinanceSourceConfig
@@ -213,18 +213,6 @@ def test_a_recorded_run_keeps_its_places(project: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("MEMBERS", "other.csv")
     assert files_of(open_run(str(run.folder)).config).membership == f"{project}/other.csv"
     assert f"${{MEMBERS:-{project.parent}/members.csv}}" in to_yaml(config)
-
-
-def test_a_run_of_an_older_version_says_how_to_open_it(project: Path) -> None:
-    run = recorded(load_config(write(project / "a.yaml", {**BASE, "output": "runs"})), {"prices": 1})
-    file = run.folder / "config.yaml"
-    settings = yaml.safe_load(file.read_text())
-    del settings["root"]
-    file.write_text(yaml.safe_dump(settings))
-    with pytest.raises(DataError, match=r"older version of Peerglass.*add 'root: FOLDER'.*config\.yaml"):
-        open_run(str(run.folder))
-    file.write_text(yaml.safe_dump({**settings, "root": str(project)}))
-    assert open_run(str(run.folder)).config == run.config
 
 
 def test_a_setting_names_a_run_independently_of_the_shell(
