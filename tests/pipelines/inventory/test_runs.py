@@ -26,6 +26,8 @@ from pipelines.run.record import open_run
 from pipelines.stages import backtest_run, train_config
 from pipelines.train.trials import read_trials, trial_count
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 OUTPUT = Path("runs")
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 

@@ -30,6 +30,8 @@ from pipelines.run.evaluations import (
 )
 from pipelines.run.record import Run, open_run
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

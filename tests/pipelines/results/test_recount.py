@@ -34,6 +34,8 @@ from pipelines.results.recount import (
 )
 from pipelines.train.trials import Scope, Trial, count_trials, read_trials, record, signal_trials
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 SIGNAL = {"noise": "digest of its values"}
 
 

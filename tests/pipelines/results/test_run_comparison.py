@@ -24,6 +24,8 @@ from pipelines.run.record import open_run
 from pipelines.stages import backtest_run, ingest_config, train_config
 from pipelines.train.trials import record, signal_trials
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 LABEL = {"horizon": 1, "delay": 1, "transform": "demean", "extra_delays": [2]}
 
 

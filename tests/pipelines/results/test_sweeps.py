@@ -21,6 +21,8 @@ from pipelines.run.record import open_run
 from pipelines.stages import ingest_config, train_config
 from pipelines.train.trials import trial_count
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 AXES = "quantiles=3,4; delay=1,2; half_spread_bps=0,20"
 
 

@@ -22,6 +22,8 @@ from pipelines.sources import yahoo_session as yfinance_session
 from pipelines.sources.base import SourceThrough
 from pipelines.sources.simulated.source import SimulatedSource
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 MARKET = {
     "sessions": 130,
     "firms": 40,

@@ -39,6 +39,8 @@ from pipelines.run.fingerprint import fingerprint, normalise_source
 from pipelines.run.identity import Identity, build_identity
 from pipelines.run.record import name_run, open_run
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 FEATURES = ["momentum_63", "return_1", "return_5"]
 
 

@@ -32,6 +32,8 @@ from pipelines.stages import train_config
 from pipelines.train.task import collect_arrays, run_task
 from pipelines.train.walkforward import plan_tasks
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 MODEL = "temporal_transformer"
 ENCODER = {"width": 8, "heads": 2, "layers": 1}
 OPTIONS = {"encoder": ENCODER}

@@ -21,6 +21,8 @@ from pipelines.lake.lake import Lake
 from pipelines.run import record as runs
 from pipelines.run.record import Run, open_run
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 
 @pytest.fixture
 def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:

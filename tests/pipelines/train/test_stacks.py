@@ -19,6 +19,8 @@ from pipelines.run.record import open_run, read_curves, read_scores
 from pipelines.stages import train_config
 from pipelines.train.task import stacks_of
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 MODELS: Mapping[str, Any] = {
     "ridge": {},
     "temporal_peer": {

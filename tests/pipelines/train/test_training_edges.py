@@ -21,6 +21,8 @@ from pipelines.lake.lake import Lake
 from pipelines.machine import Machine
 from pipelines.run.checkpoints import load_checkpoint
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 MODELS: Mapping[str, Any] = {
     "ridge": {},
     "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 1}},

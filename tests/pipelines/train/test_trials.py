@@ -21,6 +21,8 @@ from pipelines.run.identity import forecasting_settings
 from pipelines.train.trials import Scope, Trial, read_trials, record_trials, trial_count
 from pipelines.train.trials import record as record_all
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 RUNS = Path("runs")
 
 
