@@ -15,8 +15,8 @@ from pipelines.nightly.guard import night_signals
 from pipelines.nightly.versions import find_version, trained_through
 from pipelines.progress import Progress
 from pipelines.results.evaluate import evaluate
+from pipelines.results.evaluate_run import evaluation_record
 from pipelines.results.evaluate_signals import with_tradable_delay
-from pipelines.results.evaluation_tables import evaluation_record
 from pipelines.results.run_comparison import ComparedModel, choose_delay_and_book, daily_series, tried_by_now
 from pipelines.run.record import git_commit
 

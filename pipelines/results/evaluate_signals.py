@@ -46,7 +46,7 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location
 from pipelines.progress import Progress
-from pipelines.results.evaluation_tables import evaluate_trials, evaluation_record
+from pipelines.results.evaluate_run import evaluate_trials, evaluation_record
 from pipelines.results.recount import recount
 from pipelines.results.signal_file import (
     MeasuredSignals,

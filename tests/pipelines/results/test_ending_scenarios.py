@@ -17,8 +17,7 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.progress import Progress
-from pipelines.results.evaluate_run import evaluate_run
-from pipelines.results.evaluation_tables import ending_table
+from pipelines.results.evaluate_run import ending_table, evaluate_run
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import reopen_run
 from pipelines.sources.simulated.firms import securities_frame
