@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
@@ -22,6 +22,7 @@ from pipelines.run.open import load_run_data
 from pipelines.run.record import Run as RecordedRun
 from pipelines.run.record import list_records
 from pipelines.run.record import open_run as open_recorded_run
+from pipelines.train.trials import ledger_state
 
 _OUTPUT = Path("data/runs")
 
@@ -50,6 +51,7 @@ class Run:
     """
 
     recorded: RecordedRun | MeasuredSignals
+    _counted: dict[tuple[object, ...], StoredEvaluation] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         return f"<peerglass run {self.id}>"
@@ -90,7 +92,7 @@ class Run:
             for folder in [*(one.folder for one in newest), self.folder / "tables"]
             for path in sorted(folder.glob("*.parquet"))
         ]
-        counted = [name for one in newest for name in recount(self.recorded, one).recounted]
+        counted = [name for one in newest for name in self._recount(one).recounted]
         return tuple(dict.fromkeys([*stored, *counted]))
 
     def table(self, name: str, evaluation: str | None = None) -> pl.DataFrame:
@@ -114,7 +116,7 @@ class Run:
         found = None
         if self.evaluations or evaluation:
             opened = self._evaluation(evaluation)
-            found = (recount(self.recorded, opened) if name in RECOUNTED else opened).read_table(name)
+            found = (self._recount(opened) if name in RECOUNTED else opened).read_table(name)
         if found is None and evaluation is None:
             found = self.recorded.read_table(name) if isinstance(self.recorded, RecordedRun) else None
         if found is None:
@@ -124,6 +126,14 @@ class Run:
                 f"{self.id}' those of an attribution."
             )
         return found
+
+    def _recount(self, evaluation: StoredEvaluation) -> StoredEvaluation:
+        """Count an evaluation's trials again, once for each state of the ledger."""
+        key = (evaluation.record.evaluation, evaluation.record.made_at, ledger_state(self.folder.parent))
+        if key not in self._counted:
+            self._counted.clear()
+            self._counted[key] = recount(self.recorded, evaluation)
+        return self._counted[key]
 
     def forecasts(self, models: Sequence[str] | None = None) -> pl.DataFrame:
         """Return the out-of-sample forecasts of the run.

@@ -217,6 +217,11 @@ def count_trials(output: Path, scope: Scope) -> TrialCount:
     return TrialCount(named, rows, scope.hypothesis)
 
 
+def ledger_state(output: Path) -> tuple[int | None, ...]:
+    """Versions of the ledger's tables: while they are the same, the same trials count."""
+    return tuple(_ledger(output).version(table) for table in ("trials", "trial_returns"))
+
+
 def trial_count(output: Path) -> int:
     """Count the trials in the ledger of an output folder, on all of its markets."""
     return int(read_trials(output)["counts"].sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,6 +12,7 @@ import pytest
 from api_models import MODELS
 
 import peerglass
+from pipelines.results.recount import recount
 
 
 @pytest.fixture
@@ -47,10 +49,31 @@ def test_tables_of_the_run_and_of_its_evaluation_are_read(run: peerglass.Run) ->
 def test_only_tables_that_can_be_read_are_listed(run: peerglass.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "overfitting" in run.tables
     monkeypatch.setattr("pipelines.results.recount.MIN_SESSIONS", 10**6)
+    run = peerglass.open_run(run.folder)
     assert "overfitting" not in run.tables, "the run has too few sessions for it"
     assert {"significance", "trials"} <= set(run.tables)
     with pytest.raises(peerglass.PeerglassError, match="no table 'overfitting'"):
         run.table("overfitting")
+
+
+def test_trials_are_counted_once_until_the_ledger_changes(
+    run: peerglass.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    state = [0]
+
+    def counting(*arguments: Any) -> Any:  # noqa: ANN401  # those of recount
+        calls.append(1)
+        return recount(*arguments)
+
+    monkeypatch.setattr("peerglass.runs.recount", counting)
+    monkeypatch.setattr("peerglass.runs.ledger_state", lambda _: tuple(state))
+    assert {"significance", "trials"} <= set(run.tables)
+    assert run.table("significance").height > 0
+    assert len(calls) == 1
+    state[0] += 1
+    assert run.table("trials").height == 1
+    assert len(calls) == 2
 
 
 def test_forecasts_have_one_row_per_firm_and_date(run: peerglass.Run) -> None:
