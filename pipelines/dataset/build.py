@@ -41,7 +41,8 @@ class Dataset(Market):
     channels_TNC: Float32Array
     """Unscaled window channels; NaN where unknown. Each fold scales them."""
     characteristics_TNF: Float32Array
-    """read-only mapped file if it is of a feature store."""
+    """Transformed within the date's universe (`features.library.standardise`); no NaN. A read-only mapped
+    file if it is of a feature store."""
     target_TN: Float32Array
     """The target of fitting: the label of the trained delay, transformed within the date."""
     channel_names: tuple[str, ...]

@@ -26,6 +26,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from pipelines.config.load import digest
 from pipelines.config.schema import Config
@@ -147,6 +148,8 @@ class _Walk:
             return self._class(value)
         if isinstance(value, ModuleType):
             return self._module(value)
+        if isinstance(value, BaseModel):
+            return (type(value).__qualname__, *((name, self.describe(one)) for name, one in value))
         if dataclasses.is_dataclass(value):
             return (
                 type(value).__qualname__,
@@ -177,6 +180,8 @@ class _Walk:
             for key, item in vars(cls).items()
             if isinstance(item, FunctionType) or not key.startswith("__")
         }
+        if issubclass(cls, BaseModel):  # pydantic takes the defaults out of the class
+            own |= {key: (one.default, one.default_factory) for key, one in cls.model_fields.items()}
         return ("class", cls.__qualname__, self.describe(cls.__bases__), self.describe(own))
 
     def _module(self, module: ModuleType) -> Any:  # noqa: ANN401

@@ -23,6 +23,8 @@ from pydantic import BaseModel
 
 from features.arrays import FloatArray
 from features.library.characteristics import CHARACTERISTICS
+from features.library.standardise import TransformRule
+from features.options import Options
 from features.panel.panel import Panel
 from models.baselines.ridge import Ridge
 from models.registry import MODELS
@@ -205,6 +207,24 @@ def test_a_function_from_elsewhere_is_identified_by_its_source_text(monkeypatch:
     before = fingerprint(_user_feature)
     monkeypatch.setattr(sys.modules[__name__], "_factor", lambda: 3.0)
     assert fingerprint(_user_feature) != before, "functions that it calls are included"
+
+
+def test_options_that_a_function_holds_are_part_of_the_code() -> None:
+    def ranked(winsorise: float) -> object:
+        rule = TransformRule(winsorise=winsorise)
+        return lambda panel: (panel.close_TN, rule)
+
+    assert fingerprint(ranked(0.01)) == fingerprint(ranked(0.01))
+    assert fingerprint(ranked(0.01)) != fingerprint(ranked(0.02))
+
+    def own(default: float) -> type[Options]:
+        class Own(Options):
+            share: float = default
+
+        return Own
+
+    assert fingerprint(own(0.01)) == fingerprint(own(0.01))
+    assert fingerprint(own(0.01)) != fingerprint(own(0.02)), "their defaults as well"
 
 
 def test_a_users_own_feature_and_model_are_part_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
