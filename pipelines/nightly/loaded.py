@@ -57,7 +57,8 @@ class LoadedVersion:
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Forecast every session of a frame that has a whole window: date, ticker and signal, sorted.
 
-        ValueError if a column is missing, a row is there twice, or no session has a whole window.
+        ValueError if a column is missing, a row is there twice, a value is infinite, or no session has a whole
+        window.
         """
         del params
         features = (*self.channels, *self.characteristics)
@@ -107,6 +108,8 @@ class LoadedVersion:
             value_TNK = np.full((*shape, len(names)), absent, dtype=np.float32)
             given = rows.select(pl.col(names).cast(pl.Float32).fill_nan(absent).fill_null(absent))
             value_TNK[at] = given.to_numpy()
+            if np.isinf(value_TNK).any():
+                raise ValueError("The input has infinite values; clip them, or set them to NaN (unknown).")
             return value_TNK
 
         mask_TN, group_TN = np.zeros(shape, dtype=np.bool_), np.full(shape, -1, dtype=np.int64)

@@ -115,9 +115,10 @@ _MAX_UNANSWERED: Final = 0.05
 
 def raise_if_refused(who: str, refused: Sequence[TickerStatus], asked: int, when: str) -> None:
     """Raise DataError if a ticker was throttled, or too many had no answer."""
-    if any(one.state == "throttled" for one in refused) or len(refused) > _MAX_UNANSWERED * asked:
+    throttled = [one for one in refused if one.state == "throttled"]
+    if throttled or len(refused) > _MAX_UNANSWERED * asked:
         raise DataError(
-            f"{who} refused {len(refused):,} of {asked:,} tickers ({refused[0].detail}): what "
+            f"{who} refused {len(refused):,} of {asked:,} tickers ({(throttled or refused)[0].detail}): what "
             f"arrived is in the lake; repeat the command {when} to continue from there"
         )
 

@@ -238,15 +238,15 @@ class _Rolling:
         overtaken = len(self._day_T) + int(self._recorded.accounts["delay"].max())  # type: ignore[arg-type]
         for night in self._recorded.made.sort("session", descending=True).iter_rows(named=True):
             place = int(np.searchsorted(sessions, np.datetime64(night["session"]))) + night["delay"]
+            if untraded is not None and night["session"] >= untraded:  # a session came after its night
+                place = max(place, int(np.searchsorted(sessions, np.datetime64(self._last), side="right")))
             place += int(np.argmax([*open_[place:], True]))
             at = len(self._day_T) + place - len(sessions)
             if place < len(sessions):
-                at = int(np.searchsorted(self._day_T, sessions[place]))
                 if sessions[place] <= np.datetime64(self._last):
-                    if untraded is None or night["session"] < untraded:
-                        self._traded = night["session"]
-                        return
-                    at = self._start + 1
+                    self._traded = night["session"]
+                    return
+                at = int(np.searchsorted(self._day_T, sessions[place]))
             if at >= overtaken:
                 continue
             overtaken = at

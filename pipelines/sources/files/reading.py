@@ -118,7 +118,8 @@ class GivenFiles:
                 theirs = self.columns.get(ours) or usual.get(ours, ours if ours not in self.names else "")
                 if theirs not in available and fall_back and ours not in self.own:
                     theirs = usual.get(ours, ours)
-                if ours == "date" and theirs not in available and is_unnamed(available[0]):
+                unmapped = "date" not in self.columns or (fall_back and "date" not in self.own)
+                if ours == "date" and unmapped and theirs not in available and is_unnamed(available[0]):
                     theirs = available[0]
                 if theirs in available:
                     names[ours] = theirs

@@ -688,3 +688,5 @@ def test_the_index_of_a_program_is_no_ticker_and_may_hold_the_dates(tmp_path: Pa
         file.write_text(f"{name},ticker,close\n" + "".join(f"{day},AAA,1.5\n" for day in days))
         found, fetched = read(file)
         assert (found.layout, fetched.tables["prices"].height) == ("long", 3)
+    with pytest.raises(DataError, match="'Day'"):
+        files_source(file, columns={"date": "Day"}).fetch()

@@ -276,6 +276,8 @@ def test_an_order_is_not_lost_when_a_session_is_delivered_after_its_night() -> N
     after = [*accounts, account(11, delay=2, waiting=now.waiting)]
     longer = panel({one: [*path, path[0], path[0]] for one, path in closes.items()})
     assert weights(longer, tonight(longer, recorded(accounts=after, books=books), delay=2)) == {}, "only once"
+    gapped = panel({one: [*path, None, path[0]] for one, path in closes.items()}, gaps=[11])
+    assert weights(gapped, tonight(gapped, recorded(accounts=accounts, books=books), delay=2)) == {"B": 1.0}
 
 
 def test_a_levered_book_is_cut_once_while_a_firm_is_suspended() -> None:

@@ -164,6 +164,9 @@ def test_wrong_inputs_are_named(run: Run, data: NightData) -> None:
         loaded.predict(frame.drop(columns=loaded.channels[0]))
     with pytest.raises(ValueError, match="two rows of one session and firm"):
         loaded.predict(pd.concat([frame, frame.head(1)]))
+    column = f"{CHARACTERISTIC}{data.dataset.characteristic_names[0]}"
+    with pytest.raises(ValueError, match="infinite values"):
+        loaded.predict(frame.assign(**{column: np.inf}))
     last = frame[frame["date"] == frame["date"].max()]
     with pytest.raises(ValueError, match=f"1 sessions, and the model reads windows of {loaded.window}"):
         loaded.predict(last)
