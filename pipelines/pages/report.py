@@ -31,7 +31,7 @@ from pipelines.pages.page import Page, asset, count_sessions, in_script
 from pipelines.pages.report_data import ExplainedModel, RunReport
 from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval, write
 from pipelines.pages.verdict import ReportVerdict, baseline_of, deciding_comparisons, judge_report, rule
-from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE
+from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, baseline_titles
 from pipelines.results.sweeps import Axis, Sweep, SweepRecord, heat_maps
 
 SECTIONS = {
@@ -108,7 +108,7 @@ def render_report(report: RunReport) -> str:
 
 def _shared(report: RunReport, chosen: str) -> dict[str, Any]:
     """What the sections of the template use beside the report: functions, and what is computed."""
-    shown_first = (chosen, *(m for m in report.models if m in BASELINES and m != chosen))
+    shown_first = (chosen, *(m for m in report.models if m in baseline_titles() and m != chosen))
     positions = report.table("positions", chosen)
     held = None if positions.is_empty() else select_holdings(positions)
     longest = max(
@@ -191,7 +191,7 @@ def _tiles(report: RunReport, verdict: ReportVerdict) -> list[tuple[str, str, st
         ("turnover", _percent(best["turnover"]), "one-way, of NAV per session"),
     ]
     compared = deciding_comparisons(report, best["model"])
-    for baseline, title in BASELINES.items():
+    for baseline, title in baseline_titles().items():
         if baseline_of(best) != baseline:
             row, detail = compared.get(baseline), "not tested"
             if row is not None:

@@ -22,7 +22,7 @@ from pipelines.dataset.risk_free import describe_rate
 from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.lake.lake import Lake
 from pipelines.pages.describe import describe_flagged
-from pipelines.results.comparisons import BASELINES, deciding_rows, tradable_delay
+from pipelines.results.comparisons import baseline_titles, deciding_rows, tradable_delay
 from pipelines.results.evaluate_signals import failed
 from pipelines.results.signal_file import MeasuredSignals
 from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations
@@ -309,7 +309,7 @@ def report_ladder(
     ``significance`` and ``comparisons`` have no row. If a baseline has variants, a model beats it if it beats
     all of them; the variants are not compared with each other.
     """
-    baselines = {name: model for name, model in registered.items() if model in BASELINES}
+    baselines = {name: model for name, model in registered.items() if model in baseline_titles()}
     frame = ladder.with_columns(
         *(pl.col(f"{book}.{name}").fill_nan(None).alias(name) for name in _OF_BOOK),
         share_of_truth=(pl.col("rank_ic") / pl.col("truth_rank_ic")).cast(pl.Float64),
@@ -319,7 +319,7 @@ def report_ladder(
     answers = list(deciding_rows(tables["comparisons"])) if "comparisons" in tables else []
     nothing = pl.DataFrame(schema={**keys, "book": pl.String(), **dict.fromkeys(_TESTED, pl.Float64())})
     own = tables.get("significance", nothing).filter(pl.col("book") == book).select(*keys, *_TESTED)
-    for baseline in BASELINES:
+    for baseline in baseline_titles():
         rows = [(row["model"], row["delay"], row["beats"]) for row in answers if row["baseline"] == baseline]
         beats = pl.DataFrame(rows, schema={**keys, f"beats_{baseline}": pl.String()}, orient="row")
         own = own.join(beats, on=list(keys), how="left")

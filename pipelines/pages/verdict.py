@@ -12,7 +12,7 @@ from backtest.inference.means import LEVEL
 from pipelines.format import is_unknown
 from pipelines.pages.report_data import RunReport
 from pipelines.pages.tables import write
-from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE, deciding_rows
+from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, baseline_titles, deciding_rows
 
 _INTERVAL = f"{1 - LEVEL:.0%} interval"
 _PROFIT = f"the net Sharpe ratio is above 0, its deflated value is at least {MIN_DEFLATED_SHARPE:.2f}"
@@ -53,7 +53,7 @@ def rule(report: RunReport) -> str:
 
 def baseline_of(row: Mapping[str, Any]) -> str | None:
     """The baseline that a row of the ladder is, or is a variant of; None for other models."""
-    named: str | None = row.get("baseline") or (row["model"] if row["model"] in BASELINES else None)
+    named: str | None = row.get("baseline") or (row["model"] if row["model"] in baseline_titles() else None)
     return named
 
 
@@ -188,7 +188,7 @@ def _doubts(best: Mapping[str, Any]) -> list[str]:
 
 def _doubts_on_baselines(best: Mapping[str, Any]) -> list[str]:
     doubts, worse, unclear = [], [], []
-    for baseline, title in BASELINES.items():
+    for baseline, title in baseline_titles().items():
         if baseline_of(best) == baseline:
             doubts.append("it is itself a baseline")
         elif best[f"beats_{baseline}"] is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +29,6 @@ from backtest.inference.multiple import confidence_set, superior_books
 from backtest.inference.overfitting import deflated_sharpe, probabilistic_sharpe
 from backtest.splits.folds import Fold
 from features.arrays import FloatArray
-from models.registry import benchmarks
 from pipelines.columns import of_book, table
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
@@ -39,13 +37,17 @@ from pipelines.dataset.market import Market
 from pipelines.results.evaluate import Evaluation, evaluate, forecasts_to_arrays, label_overlap
 from pipelines.run.completeness import common_dates, restrict_to_dates
 
-BASELINES: Final[Mapping[str, str]] = MappingProxyType(benchmarks())
-"""Models that every other model is compared with, and their titles."""
-
 MIN_DEFLATED_SHARPE: Final = 0.95
 """Deflated Sharpe ratio that a confirmed model has at least."""
 
 ANSWERS: Final = ("no", "unclear", "yes")
+
+
+def baseline_titles() -> Mapping[str, str]:
+    """Return the models that every other model is compared with, and their titles."""
+    from models.registry import benchmarks  # imports torch, which a list of runs needs not wait for
+
+    return benchmarks()
 
 
 def tradable_delay(delays: Iterable[int]) -> int:
@@ -142,7 +144,7 @@ def comparison_table(
         | differences(daily[model], daily[rival], overlap=series.overlap, year=year)
         for model in series.models
         for rival in series.models
-        if kinds[rival] in BASELINES and kinds[model] != kinds[rival]
+        if kinds[rival] in baseline_titles() and kinds[model] != kinds[rival]
     ]
     return table("comparisons").frame(rows) if rows else None
 
@@ -185,7 +187,7 @@ def deciding_rows(comparisons: pl.DataFrame) -> Iterator[dict[str, Any]]:
     first = ranked.unique(["model", "baseline"], keep="first", maintain_order=True)
     found = {(row["model"], row["baseline"]): row for row in first.drop("rank").iter_rows(named=True)}
     for model in comparisons["model"].unique(maintain_order=True):
-        for baseline in BASELINES:
+        for baseline in baseline_titles():
             if (model, baseline) in found:
                 yield found[model, baseline]
 
@@ -250,7 +252,7 @@ def multiple_test_table(
         if len(series.models) < 2 or len(return_TV) < MIN_SESSIONS:
             continue
         against_zero, p_V = superior_books(return_TV, level=LEVEL), confidence_set(return_TV)
-        ours = [v for v, model in enumerate(series.models) if kinds.get(model) not in BASELINES]
+        ours = [v for v, model in enumerate(series.models) if kinds.get(model) not in baseline_titles()]
         best = _best_baseline(return_TV, [v for v in range(len(series.models)) if v not in ours])
         against: dict[int, dict[str, Any]] = {}
         if best is not None and ours:
