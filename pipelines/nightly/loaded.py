@@ -57,8 +57,8 @@ class LoadedVersion:
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Forecast every session of a frame that has a whole window: date, ticker and signal, sorted.
 
-        ValueError if a column is missing, a row is there twice, a value is infinite, or no session has a whole
-        window.
+        ValueError if a column is missing, a row is there twice, a value is infinite, or no session has a
+        whole window.
         """
         del params
         features = (*self.channels, *self.characteristics)
