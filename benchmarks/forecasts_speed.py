@@ -8,7 +8,7 @@ definitions agree (docs/backtesting.md says where they do not).
 
 The targets: at least 20 times faster than alphalens, at most 2.0 GiB.
 
-alphalens-reloaded is in the extra ``peers``. If its requirements do not fit an environment, ``--peer PYTHON``
+alphalens-reloaded is in the extra ``dev``. If its requirements do not fit an environment, ``--peer PYTHON``
 runs it with the interpreter of another one. (The files have the prefix ``forecasts_`` because a file
 ``alphalens.py`` would hide the package.)
 """

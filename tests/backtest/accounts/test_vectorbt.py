@@ -1,6 +1,6 @@
 """NAVs of vectorbt's `Portfolio.from_orders` and of a plain loop, on markets with every kind of event.
 
-vectorbt is in the extra ``peers``. It knows no splits, dividends or payouts: it trades the total-return
+vectorbt is in the extra ``dev``. It knows no splits, dividends or payouts: it trades the total-return
 index, and a delisted position is sold without costs at the value that holders were paid. It charges fees on
 the slipped price, and the accounts on the price: its fees are divided by one plus or minus the slippage.
 """
