@@ -126,15 +126,16 @@ def _old_runs(
     if older_than is None and keep is None:
         return {}
     found: dict[Path, str] = {}
-    newer: Counter[str] = Counter()
+    newer: Counter[tuple[bool, str]] = Counter()
     for run in runs:  # the one that was started last comes first
         if run.started is None:
             continue
-        name, days = f"{run.state == 'signals'}{run.run_id.rpartition('-')[0]}", (now - run.started).days
-        if days >= (older_than or 0) and newer[name] >= (keep or 0):
-            count = "" if keep is None else f", and {newer[name]} runs of {name} are newer"
+        name, days = run.run_id.rpartition("-")[0], (now - run.started).days
+        newest = newer[run.state == "signals", name]
+        if days >= (older_than or 0) and newest >= (keep or 0):
+            count = "" if keep is None else f", and {newest} runs of {name} are newer"
             found[run.folder.absolute()] = f"started {days} days ago{count}"
-        newer[name] += 1
+        newer[run.state == "signals", name] += 1
     return found
 
 
