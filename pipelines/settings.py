@@ -78,7 +78,7 @@ def describe(error: ValidationError, origin: str, raw: Any, section: str = "") -
         return unknown_key(f"{origin}: {path}", **context)
     where = ".".join([*inside, *filter(None, [_key_path(problem["loc"], raw)])])
     given = "" if problem["type"] == "missing" else f" (given: {problem['input']!r})"
-    message = problem["msg"].removeprefix("Value error, ")
+    message = problem["msg"].removeprefix("Value error, ").removesuffix(".")
     more = f" {len(problems) - 1} more problem(s) follow." if len(problems) > 1 else ""
     return f"{origin}: {where or 'settings'}: {message}{given}.{more}"
 
