@@ -150,7 +150,7 @@ class Inspector:
             return Coverage(empty("flags"), {}, empty("gaps"), [])
         start = self._since - _RECENT
         recent = pl.col("date") >= start - _USUAL
-        rows = self._lake.read("prices", columns=["date", "ticker", "source"], filters=recent)
+        rows = self._lake.rows("prices", columns=["date", "ticker", "source"], filters=recent)
         listings = self._listings(None)
         gaps: pl.DataFrame = empty("gaps")
         if not self._complete:

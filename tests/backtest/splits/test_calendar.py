@@ -76,7 +76,7 @@ def test_calendar_folds_are_purged_and_test_the_newest_session(
             assert fold.train[0] == first
     assert [fold.name for fold in folds] == sorted({names[t] for f in folds for t in f.test})
     longer = ALL_T[start : start + length + 200]
-    for old, new in zip(folds[:-1], calendar_folds(longer, plan, delay, horizon), strict=False):
+    for old, new in zip(folds[:-1], calendar_folds(longer, plan, delay, horizon, first), strict=False):
         for segment in ("train", "valid", "test"):  # complete periods do not change
             np.testing.assert_array_equal(getattr(old, segment), getattr(new, segment))
 

@@ -94,7 +94,7 @@ def test_labels_of_walk_forward_folds_do_not_reach_later_segments(
     else:
         assert folds[0].train[0] == first
         assert len(folds[0].train) == train
-    longer = make_folds(n_sessions + 7, plan, delay, horizon)
+    longer = make_folds(n_sessions + 7, plan, delay, horizon, first)
     if anchor == "start":
         for old, new in zip(folds, longer, strict=False):  # appended sessions do not change folds
             np.testing.assert_array_equal(old.train, new.train)

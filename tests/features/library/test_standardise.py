@@ -123,7 +123,7 @@ def test_names_and_errors(market: Market) -> None:
     values_TNF, universe_TN, group_TN = market
     assert TransformRule().names(["a", "b"]) == ("a", "b")
     assert TransformRule(add_indicator=True).names(["a", "b"]) == ("a", "b", "a_missing", "b_missing")
-    with pytest.raises(ValueError, match=r"winsorise is 0\.5; it must be a share"):
+    with pytest.raises(ValueError, match=r"winsorise\n  Input should be less than 0\.5"):
         TransformRule(winsorise=0.5)
     with pytest.raises(ValueError, match=r"shape of the groups is \(69, 23\); it must be \(70, 23\)"):
         transform_characteristics(values_TNF, universe_TN, group_TN[1:], TransformRule())

@@ -229,7 +229,7 @@ def test_ingest_stores_or_quarantines_every_row(
             counts.received
             == counts.added + counts.updated + counts.unchanged + quarantined + counts.collapsed
         )
-        stored = set(lake.read("prices").select("date", "ticker").iter_rows())
+        stored = set(lake.rows("prices").select("date", "ticker").iter_rows())
         listed = open_rejections(lake)
         hashes = set() if listed is None else set(listed["row_hash"])
         assert set(checked.rejected["row_hash"]) <= hashes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ import polars as pl
 import pytest
 from command import command
 from daily_results import DATES_T, N, config, evaluation, simulated
-from deltalake import write_deltalake
 
 from backtest.accounts.performance import sharpe
 from backtest.inference.overfitting import (
@@ -131,26 +129,6 @@ def test_what_was_only_trained_counts_until_it_has_a_book(tmp_path: Path) -> Non
     record(tmp_path, "run", trial.traded(settings.backtest.books))
     assert count_trials(tmp_path, Scope.of(settings)).trials == 3
     assert read_trials(tmp_path)["counts"].to_list() == [False, True, True, True]
-
-
-def test_a_ledger_of_before_books_were_trials_counts_on(tmp_path: Path) -> None:
-    settings = with_books(2)
-    (trial,) = signal_trials(SIGNAL, settings).values()
-    row = {
-        "trial_id": trial.key[0],
-        "run_id": "old",
-        "model": "noise",
-        "config": json.dumps(trial.forecast, default=str),
-        "created_at": dt.datetime(2025, 1, 1, tzinfo=dt.UTC),
-    }
-    table, other = tmp_path / "ledger" / "trials", {**row, "trial_id": "another"}
-    table.mkdir(parents=True)
-    old = pl.DataFrame([row, other])
-    write_deltalake(table, old.clear())
-    write_deltalake(table, old, mode="append")
-    assert count_trials(tmp_path, Scope.of(settings)).trials == 2
-    record(tmp_path, "new", trial.traded(settings.backtest.books))
-    assert count_trials(tmp_path, Scope.of(settings)).trials == 3, "its books take the place of the first"
 
 
 def test_figures_are_those_of_the_moment_and_the_text_says_up_to_when(tmp_path: Path) -> None:
