@@ -44,7 +44,7 @@ LEFT_OUT: Mapping[str, str] = {
     "demo_time": "about half an hour on two idle cores: python benchmarks/demo_time.py --before CHECKOUT",
     "kill_nightly": "half an hour on two cores: python benchmarks/kill_nightly.py",
     "kill_engines": "about half an hour on two cores: python benchmarks/kill_engines.py",
-    "mutations": "an hour and more, and it changes files: python benchmarks/mutations.py, in a checkout of its own",
+    "mutations": "an hour and more, in a checkout of its own: python benchmarks/mutations.py",
     "half_features": "needs the Nasdaq prices next to the checkout: python benchmarks/half_features.py",
     "nightly": "needs the Nasdaq prices next to the checkout: python benchmarks/nightly.py",
     "alarms": "about a quarter of an hour on one core: python benchmarks/alarms.py",
