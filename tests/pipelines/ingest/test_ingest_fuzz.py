@@ -242,6 +242,18 @@ def test_ingest_stores_or_quarantines_every_row(
         )
 
 
+def test_a_delivery_of_which_every_price_is_rejected_fills_the_quarantine_of_a_new_lake(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path)
+    row = {"date": date(2023, 6, 26), "ticker": "A", "close": 10.0, "dividend": 10.1}  # more than the price
+    rejecting = QualityConfig.model_validate(dict.fromkeys(PRICE_RULES, "reject"))
+    counts = ingest(Given(frame_of([row])), lake, quality=rejecting).tables["prices"]
+    assert counts.received == sum(counts.quarantined.values()) == 1
+    assert lake.rows("prices").is_empty()
+    assert open_rejections(lake).height == 1
+
+
 @pytest.mark.parametrize(
     "first", [date(2023, 3, 6), date(2023, 10, 30), date(2023, 11, 20), date(2023, 6, 28)]
 )
