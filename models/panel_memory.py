@@ -1,4 +1,4 @@
-"""Where a panel lies, and how parts of it reach the device that computes.
+"""Where a panel lies, how parts of it reach the device that computes, and how much the device has room for.
 
 Legend: S sessions including the padding before the first, N firms, T sessions, C channels.
 """
@@ -18,6 +18,9 @@ from features.library.scaling import ChannelScaler
 
 DEVICE_SHARE = 0.5
 """Largest share of a device's free memory that a panel takes. The rest is for weights and activations."""
+
+VARIANTS_SHARE = 0.5
+"""Largest share of a device's free memory that the variants of an explainer take at once."""
 
 _BLOCK = 2**22  # values that are scaled or checked at a time
 
@@ -61,10 +64,54 @@ class Upload:
 
 def exceeds_device(device: torch.device | str, size: int) -> bool:
     """Whether ``size`` bytes are more than `DEVICE_SHARE` of a CUDA device's free memory."""
+    free = free_bytes(device)
+    return free is not None and size > DEVICE_SHARE * free
+
+
+def free_bytes(device: torch.device | str) -> float | None:
+    """Memory that this process can still take on a CUDA device, in bytes; None for other devices.
+
+    What PyTorch holds without using it counts as free.
+    """
     if torch.device(device).type != "cuda":
-        return False
+        return None
     free, _ = torch.cuda.mem_get_info(device)
-    return size > DEVICE_SHARE * free
+    return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
+_NO_MEMORY = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error came about because a device's memory ran out.
+
+    Libraries that PyTorch calls report it in words. While a CUDA graph is recorded, it is the context of the
+    error of the recording.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, torch.OutOfMemoryError) or any(words in str(cause) for words in _NO_MEMORY):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def variants_at_once(device: torch.device | str, on_cpu: int, each: float) -> int:
+    """Number of variants of an input, such as coalitions of players, that go through a model at once.
+
+    A GPU is filled: as many as fit `VARIANTS_SHARE` of its free memory. At least 1.
+
+    Parameters
+    ----------
+    device
+        Where they are computed.
+    on_cpu
+        Number on a CPU, chosen such that they fit its cache.
+    each
+        Bytes that one of them takes on a GPU.
+    """
+    free = free_bytes(device)
+    return max(1, on_cpu if free is None else int(VARIANTS_SHARE * free // each))
 
 
 def padded_history(channels_TNC: Float32Array, window: int, scaler: ChannelScaler | None) -> Tensor:

@@ -20,10 +20,11 @@ from models.attention.block import AttentionMask, Block, BlockConfig
 from models.attention.layers import FewInputs
 from models.attention.probe import Probed
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present, select_dates
+from models.panel_memory import variants_at_once
 from models.spec import Count, Share, require_heads
 
 _FIRM_DAYS = 30_000  # embedded at a time for an explainer, chosen to fit into a CPU cache
-_CUDA_FACTOR = 64
+_DAY_BYTES = 4_096  # on a GPU, of a day of a firm: its state, queries, keys, values and feed-forward network
 
 
 class EncoderConfig(BlockConfig):
@@ -226,8 +227,9 @@ def encode_present(encoder: DayEncoder, batch: Batch, ablation: Ablation | None)
         if h_UMD is not None:
             every = replace(one, m_BN=one.m_BN.expand(len(h_UMD), -1))
             return scatter_present(h_UMD.flatten(0, 1), every)[shared.index_B]
-    cells = _FIRM_DAYS * (_CUDA_FACTOR if batch.x_BNWC.is_cuda else 1)
-    for first_U in shared.first_U.split(max(1, cells // batch.x_BNWC[0, :, :, 0].numel())):
+    firm_days = batch.x_BNWC[0, :, :, 0].numel()
+    step = variants_at_once(batch.x_BNWC.device, _FIRM_DAYS // firm_days, _DAY_BYTES * firm_days)
+    for first_U in shared.first_U.split(step):
         days = Ablation(None if days_keep_BW is None else days_keep_BW[first_U])
         parts.append(encode_present(encoder, select_dates(batch, first_U), days))
     return torch.cat(parts)[shared.index_B]

@@ -19,13 +19,17 @@ from features.information_coefficient import rank_ic_by_date
 from models.batch import Ablation, Batch, PanelTensors
 from models.explain.players import Explainable, forecast, repeat_batch, unwrap
 from models.forecaster import Forecaster
+from models.panel_memory import variants_at_once
 
 if TYPE_CHECKING:
     import shap
 
 _PAIR_CELLS = 500_000  # pairs of firms per forward pass, chosen to fit into a CPU cache
 _NESTED_TOKENS = 50_000  # tokens per pass over nested sets of peers
-_CUDA_FACTOR = 64
+_FIRM_BYTES = (
+    8_192  # on a GPU, of a firm in a coalition: token, queries, keys, values and feed-forward network
+)
+_TOKEN_BYTES = 4_096  # on a GPU, of a token in a nested set: sums over the order in float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +255,8 @@ class PeerGame:
 
     def forecasts(self, keep_MN: BoolArray) -> FloatArray:
         """Forecasts [M, N] of coalitions of peers."""
-        step = max(1, _PAIR_CELLS * self._factor // self.n_firms**2)
+        on_cpu = _PAIR_CELLS // self.n_firms**2
+        step = variants_at_once(self._device, on_cpu, _FIRM_BYTES * self.n_firms)
         parts = []
         with torch.inference_mode():
             for keep_BN in torch.split(torch.as_tensor(keep_MN, device=self._device), step):
@@ -281,7 +286,8 @@ class PeerGame:
         return np.ascontiguousarray((nested_Pn[place_K + 1] - nested_Pn[place_K]).T)
 
     def _nested(self, order_N: IntArray, followers_n: IntArray) -> FloatArray | None:
-        chunk = max(1, _NESTED_TOKENS * self._factor // (self.n_firms + 1))
+        tokens = self.n_firms + 1
+        chunk = variants_at_once(self._device, _NESTED_TOKENS // tokens, _TOKEN_BYTES * tokens)
         order = torch.as_tensor(order_N.copy(), device=self._device)
         parts = []
         with torch.inference_mode():
@@ -295,7 +301,3 @@ class PeerGame:
     @property
     def _device(self) -> torch.device:
         return self.batch.m_BN.device
-
-    @property
-    def _factor(self) -> int:
-        return _CUDA_FACTOR if self._device.type == "cuda" else 1

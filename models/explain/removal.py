@@ -29,6 +29,7 @@ from models.explain.players import (
     repeat_batch,
 )
 from models.explain.shapley import RandomGame
+from models.panel_memory import variants_at_once
 
 Removal = Literal["date", "train", "conditional"]
 REMOVALS: dict[Removal, str] = {
@@ -214,7 +215,7 @@ def donors(removal: Removal, batch: Batch, cells: TrainingCells | None, seed: in
 # cells of a forward pass: per coalition and firm, the explained firms and some for its own token
 _CELLS = 2_000_000
 _OWN_CELLS = 64
-_CUDA_FACTOR = 64
+_CELL_BYTES = 128  # on a GPU: weights of four heads, their logits, masks and biases
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,7 +242,7 @@ def group_game(
     characteristics, which differ in the masked peers alone.
     """
     cells = batch.firms_N.numel() * (len(sample_E) + _OWN_CELLS)
-    step = max(1, _CELLS * (_CUDA_FACTOR if batch.m_BN.is_cuda else 1) // cells)
+    step = variants_at_once(batch.m_BN.device, _CELLS // cells, _CELL_BYTES * cells)
 
     def evaluate(keep_MP: BoolArray, draw_M: IntArray) -> FloatArray:
         kept = _kept(keep_MP, players, batch)
