@@ -34,6 +34,8 @@ class Registered:
     """Settings that ``peerglass tune`` searches; empty if the model has no search space."""
     quick: ClassVar[Mapping[str, Value]] = {}
     """Options with which it is fitted in a moment, to examine the code around it."""
+    threaded: ClassVar[bool] = False
+    """Whether a fit uses several threads if it is given them (`Baseline.threads`)."""
     benchmark: ClassVar[str] = ""
     """Title of a model that every other model is compared with; empty for others."""
 
@@ -172,6 +174,9 @@ def zero_linear(inputs: int, outputs: int) -> nn.Linear:
 
 class Baseline(Registered, ABC):
     """A forecaster with its own fit method."""
+
+    threads: int = 1
+    """Number of threads that a fit may use. No result depends on it, to the bit."""
 
     @abstractmethod
     def fit(

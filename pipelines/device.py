@@ -1,9 +1,28 @@
-"""The device that models are trained on, and its threads."""
+"""The devices that models are trained on, and the threads of the processor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Variable with the GPUs that a process sees, by number or name, separated by commas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU of this machine, as a process of its own sees it."""
+
+    visible: str | None = None
+    """Value of `VISIBLE` with which a process sees this GPU alone; None to leave the variable as it is."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables of a process that computes on this GPU."""
+        return MappingProxyType({} if self.visible is None else {VISIBLE: self.visible})
 
 
 def resolve_device(setting: str) -> str:
@@ -13,6 +32,26 @@ def resolve_device(setting: str) -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def gpus_of(device: str) -> tuple[Gpu, ...]:
+    """List the GPUs over which the tasks of a resolved device are spread; none for ``cpu``.
+
+    ``cuda`` is every GPU that this process sees, and ``cuda:1`` that one alone. A task of ``cuda`` runs in a
+    process that sees a single GPU, so it says nothing about which one it is.
+    """
+    if device == "cpu":
+        return ()
+    if device != "cuda":
+        return (Gpu(),)
+    import torch
+
+    count = torch.cuda.device_count()
+    if count < 2:
+        return (Gpu(),)
+    given = os.environ.get(VISIBLE, "")
+    names = [name.strip() for name in given.split(",")] if given.strip() else [str(k) for k in range(count)]
+    return tuple(Gpu(name) for name in names[:count])
 
 
 @contextmanager

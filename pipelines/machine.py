@@ -1,4 +1,4 @@
-"""The memory of this machine, and how many tasks at once it has room for."""
+"""The memory and cores of this machine, and how many tasks at once it has room for."""
 
 from __future__ import annotations
 
@@ -40,6 +40,16 @@ def this_machine() -> Machine:
     except (OSError, ValueError):
         return Machine(total, available)
     return Machine(min(total, limit), min(available, free))
+
+
+def cores() -> int:
+    """Number of cores that this process may use, within the limit of its control group."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(allowed, round(float(quota) / float(period))))  # "max" where there is no limit
+    except (OSError, ValueError):
+        return allowed
 
 
 def memory_of(pid: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,20 +20,30 @@ class Progress:
     """Reports the stages of a command, counts their steps and measures their ``seconds``.
 
     A stage is a progress bar on a terminal (a spinner if the number of steps is unknown), and lines of JSON
-    elsewhere.
+    elsewhere. A stage whose steps are computed in several places has a bar for each of them.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._bars: Bars | None = None
-        self._task: TaskID | None = None
+        self._tasks: dict[str, TaskID] = {}  # bar of each place; that of the whole stage has no name
+        self._done: dict[str, int] = {}
+        self._totals: Mapping[str, int] = {}
         self._stage = ""
         self._started = 0.0
 
     @contextmanager
-    def stage(self, name: str, total: int | None = None) -> Iterator[None]:
-        """Run a ``with`` block as a stage of ``total`` steps, which :meth:`step` reports."""
+    def stage(
+        self, name: str, total: int | None = None, places: Mapping[str, int] | None = None
+    ) -> Iterator[None]:
+        """Run a ``with`` block as a stage of ``total`` steps, which :meth:`step` reports.
+
+        ``places`` are the places where the steps are computed, with their numbers of steps. With fewer than
+        two of them, there is one bar.
+        """
         self._stage, self._started = name, time.monotonic()
+        self._totals = places if places is not None and len(places) > 1 else {}
+        self._done = dict.fromkeys(self._totals, 0)
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import (
@@ -54,32 +64,40 @@ class Progress:
                 console=Console(stderr=True),
             )
             self._bars.start()
-            self._task = self._bars.add_task(name, total=total)
+            totals: Mapping[str, int | None] = self._totals or {"": total}
+            for place, count in totals.items():
+                self._tasks[place] = self._bars.add_task(_named(name, place), total=count)
         else:
-            self._log("start", total=total)
+            self._log("start", total=total, **({"places": dict(self._totals)} if self._totals else {}))
         complete = False
         try:
             yield
             complete = True
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - self._started
-            if self._bars is not None and self._task is not None:
-                if complete:  # the stage alone, without its last step
-                    self._bars.update(self._task, description=name)
-                if complete and total is None:
-                    self._bars.update(self._task, total=1, completed=1)
+            if self._bars is not None:
+                for place, task in self._tasks.items():
+                    if complete:  # the stage alone, without its last step
+                        self._bars.update(task, description=_named(name, place))
+                    if complete and total is None:
+                        self._bars.update(task, total=1, completed=1)
                 self._bars.stop()
-                self._bars = self._task = None
+                self._bars, self._tasks = None, {}
             else:
                 self._log("end", seconds=round(time.monotonic() - self._started, 2))
 
-    def step(self, message: str) -> None:
-        """Report one finished step of the current stage."""
-        message = redact(message)
-        if self._bars is not None and self._task is not None:
-            self._bars.update(self._task, advance=1, description=f"{self._stage}: {message}")
-        else:
-            self._log("step", message=message, seconds=round(time.monotonic() - self._started, 2))
+    def step(self, message: str, place: str = "") -> None:
+        """Report one finished step of the current stage, and where it was computed."""
+        message, place = redact(message), place if place in self._totals else ""
+        if self._bars is not None:
+            named = f"{_named(self._stage, place)}: {message}"
+            self._bars.update(self._tasks[place], advance=1, description=named)
+            return
+        fields: dict[str, object] = {}
+        if place:
+            self._done[place] += 1
+            fields = {"place": place, "done": self._done[place], "of": self._totals[place]}
+        self._log("step", message=message, **fields, seconds=round(time.monotonic() - self._started, 2))
 
     def note(self, message: str) -> None:
         """Report a message that is not a step."""
@@ -93,15 +111,21 @@ class Progress:
         print(json.dumps({"event": event, "stage": self._stage, **fields}), file=sys.stderr, flush=True)
 
 
+def _named(stage: str, place: str) -> str:
+    return f"{stage} ({place})" if place else stage
+
+
 class Silent(Progress):
     """Reports nothing, for use as a library."""
 
     @contextmanager
-    def stage(self, name: str, total: int | None = None) -> Iterator[None]:
+    def stage(
+        self, name: str, total: int | None = None, places: Mapping[str, int] | None = None
+    ) -> Iterator[None]:
         """Run a ``with`` block."""
         yield
 
-    def step(self, message: str) -> None:
+    def step(self, message: str, place: str = "") -> None:
         """Ignore a step."""
 
     def note(self, message: str) -> None:

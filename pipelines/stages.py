@@ -6,7 +6,7 @@ starts other processes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 from pipelines.config.load import override_backtest
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
-from pipelines.device import resolve_device
+from pipelines.device import gpus_of, resolve_device
 from pipelines.errors import ConfigError
+from pipelines.execution.open import places_of
 from pipelines.execution.pool import early_workers, in_own_process
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
@@ -248,7 +249,8 @@ def run_config(
                 make_ready(run.config, tasks_left(run, dataset, lake), IMPORT_TRAINING)
                 audit_before_training(run, dataset, lake, progress, echo)
                 train(run, dataset, lake, progress)
-                make_ready(run.config, explanation_tasks(run, dataset), IMPORT_EXPLAINING)
+                explained = {resolve_device(config.device): explanation_tasks(run, dataset)}
+                make_ready(run.config, explained, IMPORT_EXPLAINING)
                 evaluation = evaluate_run(run, dataset, lake, progress)
                 echo(f"\n{describe_evaluation(evaluation, config)}\n")
                 warn_after_training(run, echo)
@@ -261,24 +263,30 @@ def run_config(
 
 IMPORT_TRAINING = f"{__name__}:import_training"
 IMPORT_EXPLAINING = f"{__name__}:import_explaining"
+FIND_GPU = f"{__name__}:find_gpu"
 COMPILE_LOOPS = f"{__name__}:compile_loops"
 
 
 @contextmanager
-def workers_made_ready(config: Config) -> Iterator[Callable[[Config, int, str], None]]:
+def workers_made_ready(config: Config) -> Iterator[Callable[[Config, Mapping[str, int], str], None]]:
     """Yield a function that starts workers for a number of tasks and has them call a function above.
 
-    Its arguments are the config with the number of workers that have room, the number of tasks, and the name
-    of the function. It does nothing if tasks are computed in the command's own process, or on a cluster. On a
-    new machine, another process compiles loops that the stages need.
+    Its arguments are the config with the number of workers that have room, the number of tasks of each
+    device, and the name of the function. It does nothing if tasks are computed in the command's own process,
+    or on a cluster. On a new machine, another process compiles loops that the stages need.
     """
     has_to_compile = _has_pool(config) and not _accounts_are_compiled()
     with early_workers() as start, in_own_process(COMPILE_LOOPS) if has_to_compile else nullcontext():
 
-        def start_for(config: Config, tasks: int, prepare: str) -> None:
-            workers = min(config.execution.workers, tasks)
-            if workers > 1 and _has_pool(config) and resolve_device(config.device) == "cpu":
+        def start_for(config: Config, tasks: Mapping[str, int], prepare: str) -> None:
+            if not _has_pool(config):
+                return
+            devices = [device for device, count in tasks.items() for _ in range(count)]
+            gpus = gpus_of(resolve_device(config.device))
+            workers, used = places_of(devices, gpus, config.execution.workers)
+            if workers + len(used) > 1:
                 start(workers, prepare)
+                start(0, FIND_GPU, used)
 
         yield start_for
 
@@ -299,6 +307,14 @@ def _accounts_are_compiled() -> bool:
 def import_training() -> None:
     """Import what training needs."""
     import pipelines.train.work  # noqa: F401
+
+
+def find_gpu() -> None:
+    """Import what training needs, and start CUDA."""
+    import torch
+
+    import_training()
+    torch.cuda.init()
 
 
 def import_explaining() -> None:

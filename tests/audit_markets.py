@@ -413,7 +413,7 @@ def path_with_look_ahead(patch: Patch, config: Config, tables: Tables) -> tuple[
     """Forecasts at the label's horizon are clean; those at shorter horizons are the future returns."""
     original = tasks.run_task
 
-    def knowing(task: Any, arrays: Any, *_: Any) -> Any:  # noqa: ANN401 (patched)
+    def knowing(task: Any, arrays: Any, *_: Any, **__: Any) -> Any:  # noqa: ANN401 (patched)
         path_BNK = np.asarray(arrays.path_TNK)[task.fold.test]
         return dataclasses.replace(original(task, arrays), path_BNK=path_BNK)
 

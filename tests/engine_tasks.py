@@ -118,6 +118,13 @@ def made_ready(shared: None, item: int, tell: Tell) -> tuple[int, bool]:
     return os.getpid(), os.environ.get("MADE_READY") == str(os.getpid())
 
 
+def seen_gpus(shared: None, item: int, tell: Tell) -> tuple[int, str | None]:
+    """The process, and the GPUs that it sees. Item 3 raises an error, as of a broken GPU."""
+    if item == 3:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    return os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
 def leave_a_file() -> None:
     """Write the process's number into a file, whole at once."""
     path = Path(os.environ["LEFT_FILE"])

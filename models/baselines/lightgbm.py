@@ -60,18 +60,21 @@ class LightGBMConfig(Options):
     """L2 penalty on the values of the leaves."""
     max_bin: int = Field(default=255, ge=2)
     """Maximum number of bins of a characteristic."""
-    num_threads: Count = 1
-    """Number of threads; it does not change the trees."""
+    num_threads: Count | None = None
+    """Number of threads of a fit; it does not change the trees. Null: 1, or where networks are trained on a
+    GPU, the cores that are free."""
 
 
 class LightGBM(Baseline):
     """Trees fitted to (date, firm) cells with squared error, and early stopping on validation.
 
-    Ke et al. (2017), "LightGBM". Runs with ``deterministic=True`` and ``force_col_wise``, which is faster on
-    one thread. The model is stored in LightGBM's text format, up to the best round.
+    Ke et al. (2017), "LightGBM". Runs with ``deterministic=True`` and ``force_col_wise``: one thread adds up
+    a characteristic, in the order of the cells, so the trees do not depend on the number of threads. The
+    model is stored in LightGBM's text format, up to the best round.
     """
 
     reads_windows = False
+    threaded = True
     benchmark: ClassVar[str] = "LightGBM"
     quick: ClassVar[Mapping[str, Value]] = {
         **{"rounds": 40, "evaluate_every": 10, "patience": 2},
@@ -143,7 +146,7 @@ class LightGBM(Baseline):
                 on_epoch(record)
             if score > best:
                 best, best_index = score, index
-                self.text = booster.model_to_string(num_iteration=booster.current_iteration())
+                self.text = self._text_of(booster, num_iteration=booster.current_iteration())
             if index - best_index >= self.config.patience:
                 break
         if best == -math.inf:
@@ -162,13 +165,13 @@ class LightGBM(Baseline):
         measured = 1 + best_record(history, self.config.stop_on)
         for _ in range(min(self.config.rounds, measured * self.config.evaluate_every)):
             booster.update()
-        self.text = booster.model_to_string()
+        self.text = self._text_of(booster)
         self._booster = lgb.Booster(model_str=self.text)
 
     def forecast_date(self, batch: Batch) -> Float32Array:
         """Sum of the trees, in the target's unit."""
         y_N: FloatArray = self._booster.predict(
-            batch.z_BNF[0].cpu().numpy().astype(np.float64), num_threads=self.config.num_threads
+            batch.z_BNF[0].cpu().numpy().astype(np.float64), num_threads=self.config.num_threads or 1
         )
         return (y_N * self._scale).astype(np.float32)
 
@@ -209,9 +212,20 @@ class LightGBM(Baseline):
         del y_M  # the Dataset lets go of it when it has its own copy
         return lgb.Booster(self._parameters(seed), train_set), train_set, scale
 
+    def _text_of(self, booster: Any, **which: int) -> str:  # noqa: ANN401  (of lightgbm)
+        """The model as text, which does not say how many threads fitted it."""
+        text: str = booster.model_to_string(**which)
+        stated = self.config.num_threads or 1
+        return text.replace(f"[num_threads: {self._threads}]", f"[num_threads: {stated}]")
+
+    @property
+    def _threads(self) -> int:
+        return self.config.num_threads or self.threads
+
     def _binning(self) -> dict[str, Any]:
         return {
             "max_bin": self.config.max_bin,
+            "num_threads": self._threads,
             "verbosity": -1,
         }  # a Booster does not pass these to its datasets
 
@@ -220,7 +234,8 @@ class LightGBM(Baseline):
         return {
             "objective": "regression",
             "metric": "None",
-            **self.config.model_dump(include={*own, "lambda_l2", "num_threads"}),
+            **self.config.model_dump(include={*own, "lambda_l2"}),
+            "num_threads": self._threads,
             "bagging_freq": 1,
             "seed": seed,
             "deterministic": True,

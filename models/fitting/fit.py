@@ -70,6 +70,7 @@ def fit(
     on_epoch: OnEpoch | None = None,
     snapshots: SnapshotStore | None = None,
     start: FittedState | None = None,
+    threads: int = 1,
 ) -> Fitted:
     """Fit a forecaster on training sessions, stopped early on validation sessions.
 
@@ -96,6 +97,8 @@ def fit(
     start
         An earlier fit whose day encoder the model starts with (`models.fitting.fit`); None starts
         from random weights.
+    threads
+        Number of threads that a baseline may use. No result depends on it.
 
     Returns
     -------
@@ -119,6 +122,7 @@ def fit(
     with _seeded(data, seed):
         model = entry.build(options, data.shape)
         if isinstance(model, Baseline):
+            model.threads = threads
             history = model.fit(data, train, valid, seed=seed, on_epoch=on_epoch)
             return BaselineFitted(name, options, data.shape, history, model)
         fitted = _ready(name, options, model, data, fit_config)
@@ -146,6 +150,7 @@ def refit(
     seed: int,
     snapshots: SnapshotStore | None = None,
     start: FittedState | None = None,
+    threads: int = 1,
 ) -> Fitted:
     """Fit a chosen model again on training and validation sessions, for as long as validation found best.
 
@@ -170,6 +175,7 @@ def refit(
     with _seeded(data, seed):
         model = entry.build(options, shape)
         if isinstance(model, Baseline):
+            model.threads = threads
             model.refit(data, dates, chosen.history, seed=seed)
             return BaselineFitted(name, options, shape, chosen.history, model)
         fitted = _ready(name, options, model, data, fit_config)

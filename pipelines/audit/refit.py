@@ -21,6 +21,7 @@ from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import FoldInputs
+from pipelines.device import resolve_device
 from pipelines.execution.open import open_engine
 from pipelines.execution.protocol import Failed, Tell, Work, run_jobs
 from pipelines.train import walkforward
@@ -153,7 +154,7 @@ def fits(config: Config, datasets: Sequence[Dataset], fold: Fold) -> list[list[t
     with temporary_run(config) as run:
         planned = [list(walkforward.plan_tasks(run, dataset, [fold])) for dataset in datasets]
     jobs = [
-        _VariantItem(group, {}, variant)
+        _VariantItem(group, {}, variant=variant)
         for variant, tasks in enumerate(planned)
         for group in groups_of(tasks, (), config.stack_seeds)
     ]
@@ -181,7 +182,7 @@ def train_again(planned: Sequence[Task], arrays: Arrays, config: Config) -> list
     """Train tasks where a training would train them, and store nothing of them."""
     trained: list[tuple[Task, Outcome]] = []
     groups = groups_of(planned, (), config.stack_seeds)
-    for group, ended in run_groups(groups, arrays, config.execution):
+    for group, ended in run_groups(groups, arrays, config.execution, device=resolve_device(config.device)):
         if isinstance(ended, Failed):
             raise ended.error
         trained.extend(zip(group, ended.result, strict=True))

@@ -5,6 +5,9 @@ threads may hang. They are not started by `multiprocessing`, which would import 
 time. A socket connects each with the parent. When the parent is gone, its end closes and the worker ends.
 `early_workers` starts workers before their tasks are known, so that they are ready when the pool needs them.
 Within it, a pool of small tasks leaves its workers for the next pool, which saves that one the imports.
+
+Each GPU has one worker, which sees no other GPU. It trains one network after the other, while the other
+workers compute the tasks of the processor.
 """
 
 from __future__ import annotations
@@ -17,16 +20,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import reduction
 from multiprocessing.connection import Pipe
 from pathlib import Path
-from typing import BinaryIO, Generic, Self, TypeVar
+from typing import BinaryIO, Generic, Protocol, Self, TypeVar
 
-from pipelines.execution.protocol import Hear, Lost, Report, Ticket, Work
+from pipelines.device import Gpu
+from pipelines.execution.protocol import Hear, Lost, Raised, Report, Ticket, Work
 from pipelines.execution.worker import write_shared
-from pipelines.machine import memory_of
+from pipelines.machine import cores, memory_of
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -47,15 +51,16 @@ _ONE_THREAD = dict.fromkeys(
 class _Worker:
     """A worker process, and the attempt that it computes; None while it is idle."""
 
-    def __init__(self, prepare: str = "") -> None:
+    def __init__(self, prepare: str = "", gpu: Gpu | None = None) -> None:
         self.ticket: Ticket | None = None
+        self.gpu = gpu
         ours, theirs = Pipe()
         start = json.dumps([_ROOT, sys.path, theirs.fileno(), os.getpid(), prepare])
         self.process = subprocess.Popen(  # noqa: S603 (our own interpreter and code)
             [sys.executable, "-c", _START, start],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **_ONE_THREAD},
+            env={**os.environ, **_ONE_THREAD, **({} if gpu is None else gpu.environment)},
         )
         theirs.close()
         self.connection = ours
@@ -91,6 +96,14 @@ def _read(worker: _Worker) -> None:
         worker.inbox.put((worker, message))
 
 
+class StartEarly(Protocol):
+    """Makes sure that a number of workers wait, and one for each of some GPUs."""
+
+    def __call__(self, workers: int, prepare: str, gpus: Sequence[Gpu] = ()) -> None:
+        """Start those that are missing; they call ``prepare`` first."""
+        ...
+
+
 class _Early:
     """Workers that wait for a pool; only within `early_workers`."""
 
@@ -103,17 +116,20 @@ _early = _Early()
 
 
 @contextmanager
-def early_workers() -> Iterator[Callable[[int, str], None]]:
+def early_workers() -> Iterator[StartEarly]:
     """Start workers before a pool needs them, while this process is busy with something else.
 
-    Yields a function that makes sure that a number of workers wait. Its second argument is the
-    ``module:function`` that new ones call first. A pool takes waiting workers before it starts its own, and
-    can leave them for the next one. Those that wait end with the ``with`` block.
+    Yields a function that makes sure that a number of workers wait, and one for each of some GPUs. Its second
+    argument is the ``module:function`` that new ones call first. A pool takes waiting workers before it
+    starts its own, and can leave them for the next one. Those that wait end with the ``with`` block.
     """
 
-    def start(workers: int, prepare: str) -> None:
-        while len(_early.workers) < workers:
-            _early.workers.append(_Worker(prepare))
+    def start(workers: int, prepare: str, gpus: Sequence[Gpu] = ()) -> None:
+        wanted = [*gpus, *[None] * workers]
+        for worker in _early.workers:
+            if worker.gpu in wanted:
+                wanted.remove(worker.gpu)
+        _early.workers.extend(_Worker(prepare, gpu) for gpu in wanted)
 
     _early.is_open = True
     try:
@@ -140,10 +156,25 @@ def memory_of_waiting() -> float:
 
 
 class PoolEngine(Generic[Shared, Item, Result]):
-    """Computes tasks in single-threaded processes of this machine, which share one copy of the arrays."""
+    """Computes tasks in processes of this machine, which share one copy of the arrays.
 
-    def __init__(self, work: Work[Shared, Item, Result], workers: int) -> None:
-        self.slots = workers
+    A process has one thread. Beside GPUs, the processes of the processor divide its cores among them, for
+    tasks whose result does not depend on the number of threads.
+
+    Parameters
+    ----------
+    work
+        The tasks.
+    workers
+        Number of processes that compute tasks of the processor at once.
+    gpus
+        GPUs; each has one process more, for the tasks of other devices.
+    """
+
+    def __init__(self, work: Work[Shared, Item, Result], workers: int, gpus: Sequence[Gpu] = ()) -> None:
+        self.workers, self.gpus = workers, tuple(gpus)
+        beside = (cores() - len(self.gpus)) // workers if self.gpus and workers else 1
+        self.threads = max(1, beside)
         self._work = work
         self._inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
@@ -154,18 +185,35 @@ class PoolEngine(Generic[Shared, Item, Result]):
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            if _early.is_open and worker.ticket is None and self._work.memory <= _SMALL:
+            is_small = worker.gpu is None and self._work.memory <= _SMALL
+            if _early.is_open and worker.ticket is None and is_small:
                 _early.workers.append(worker)
             else:
                 worker.end()
         self._workers.clear()
         self._shared.close()
 
+    def has_room(self, device: str, under_way: Collection[Ticket]) -> bool:
+        """Whether a process for this device is free."""
+        on_cpu = self._is_cpu(device)
+        busy = sum(self._is_cpu(ticket.device) == on_cpu for ticket in under_way)
+        return busy < (self.workers if on_cpu else len(self.gpus))
+
+    def _is_cpu(self, device: str) -> bool:
+        return (device or self._work.device) == "cpu"
+
     def submit(self, ticket: Ticket, item: Item) -> None:
         """Give the task to an idle worker, or to a new one."""
-        worker = next((one for one in self._workers if one.ticket is None), None)
+        places = self._places(ticket.device)
+        worker = next((one for one in self._workers if one.ticket is None and one.gpu in places), None)
         if worker is None:
-            worker = _early.workers.pop(0) if _early.workers else _Worker()
+            taken = {one.gpu for one in self._workers}
+            gpu = next(gpu for gpu in places if gpu is None or gpu not in taken)
+            worker = next((one for one in _early.workers if one.gpu == gpu), None)
+            if worker is None:
+                worker = _Worker(gpu=gpu)
+            else:
+                _early.workers.remove(worker)
             worker.join_pool(self._shared, self._inbox)
             self._workers.append(worker)
         worker.ticket = ticket
@@ -188,10 +236,15 @@ class PoolEngine(Generic[Shared, Item, Result]):
             is_report, content = pickle.loads(message)  # noqa: S301 (sent by our own process)
             if is_report:
                 worker.ticket = None
+                if worker.gpu is not None and isinstance(content, Raised):
+                    self._remove(worker)  # what an error has left on the GPU ends with the process
                 return [content]
             if worker.ticket is not None:
                 hear(worker.ticket, content)
         return []
+
+    def _places(self, device: str) -> tuple[Gpu | None, ...]:
+        return (None,) if self._is_cpu(device) else self.gpus
 
     def _remove(self, worker: _Worker) -> Ticket | None:
         """Remove a worker that is gone, and return the attempt that it leaves."""

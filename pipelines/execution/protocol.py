@@ -18,7 +18,7 @@ import socket
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -49,7 +49,7 @@ class Work(Generic[Shared, Item, Result]):
     memory: int
     """Estimate of the memory that one task needs in addition to ``shared``, in bytes."""
     device: str
-    """Device of the tasks: ``cpu`` or ``cuda``."""
+    """Device of the tasks that name none (`Ticket`): ``cpu`` or ``cuda``."""
     code: Callable[[], str]
     """Computes the digest of the code that results depend on. It must be the same on all machines."""
     portable: Callable[[Shared], Shared] | None = None
@@ -63,6 +63,8 @@ class Ticket:
 
     job: int
     attempt: int
+    device: str = ""
+    """Device that computes the task: ``cpu`` or ``cuda``; empty for that of the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,12 @@ class TaskEngine(Protocol[Item_contra, Result_co]):
     """Computes tasks somewhere. Used as a context manager: leaving it ends everything that it started."""
 
     @property
-    def slots(self) -> int:
-        """Number of tasks that it computes at once."""
+    def threads(self) -> int:
+        """Number of threads that a task of the processor may use; more than one only beside a GPU."""
+        ...
+
+    def has_room(self, device: str, under_way: Collection[Ticket]) -> bool:
+        """Whether another task of a device (`Ticket`) can be computed beside those that are under way."""
         ...
 
     def submit(self, ticket: Ticket, item: Item_contra) -> None:
@@ -172,15 +178,18 @@ def run_jobs(
     jobs: int,
     item: Callable[[int], Item],
     hear: Callable[[int, Any], None] = lambda *_: None,
+    devices: Sequence[str] | None = None,
 ) -> Iterator[Completed[Result] | Failed]:
     """Compute tasks on an engine and yield each of them exactly once, as soon as it has ended.
 
     An attempt is repeated if its worker was lost, or if it raised OSError or MemoryError, whose cause may
     pass. Every other error would come again, because a task is a pure function: it is not repeated. A task
     that fails does not stop the others. The next task starts before the caller gets a result, so that no
-    worker is idle while the caller uses it.
+    worker is idle while the caller uses it. Tasks start in order, but none waits for an earlier one that
+    needs another device; ``devices`` names the device of each (`Ticket`), None that of the work for all.
     """
     waiting, attempts = deque(range(jobs)), Counter[int]()
+    known = {""} if devices is None else set(devices)
     under_way: dict[int, Ticket] = {}
     ended: set[int] = set()
     logs: dict[int, list[str]] = {job: [] for job in range(jobs)}
@@ -190,10 +199,17 @@ def run_jobs(
             hear(ticket.job, content)
 
     def start_waiting() -> None:
-        while waiting and len(under_way) < engine.slots:
-            job = waiting.popleft()
+        full: set[str] = set()
+        for job in list(waiting):
+            device = "" if devices is None else devices[job]
+            if device in full or not engine.has_room(device, under_way.values()):
+                full.add(device)
+                if len(full) == len(known):
+                    return
+                continue
+            waiting.remove(job)
             attempts[job] += 1
-            under_way[job] = Ticket(job, attempts[job])
+            under_way[job] = Ticket(job, attempts[job], device)
             engine.submit(under_way[job], item(job))
 
     results: list[Completed[Result] | Failed] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -46,8 +46,10 @@ class _Needs:
 class RayEngine(Generic[Shared, Item, Result]):
     """Computes tasks on the cluster of the config, or on a local one that ends with the command."""
 
+    threads = 1
+
     def __init__(self, config: EngineConfig, work: Work[Shared, Item, Result], workers: int) -> None:
-        self.slots = workers
+        self.workers = workers
         self._config, self._work = config, work
         self._under_way: dict[ray.ObjectRef[Any], Ticket] = {}
 
@@ -56,7 +58,7 @@ class RayEngine(Generic[Shared, Item, Result]):
         self._needs = _needs(self._config, self._work)
         _require_ray()
         try:
-            _connect(self._config, self.slots)
+            _connect(self._config, self.workers)
             _require_room(self._needs)
             self._start()
         except BaseException:
@@ -87,9 +89,15 @@ class RayEngine(Generic[Shared, Item, Result]):
         self._under_way.clear()
         ray.shutdown()  # ends the tasks of this command, and the cluster if it was started here
 
+    def has_room(self, device: str, under_way: Collection[Ticket]) -> bool:
+        """Whether fewer tasks than ``execution.workers`` are under way; Ray knows the devices."""
+        return len(under_way) < self.workers
+
     def submit(self, ticket: Ticket, item: Item) -> None:
-        """Hand the attempt to Ray, which places it on a machine with enough room."""
-        reference = self._attempt.remote(self._shared, item, ticket, self._mailbox, self._work.code)
+        """Hand the attempt to Ray, which places it where there is room, on a GPU if the task needs one."""
+        without_gpu = self._needs.num_gpus and ticket.device == "cpu"
+        remote = self._attempt.options(num_gpus=0) if without_gpu else self._attempt
+        reference = remote.remote(self._shared, item, ticket, self._mailbox, self._work.code)
         self._under_way[reference] = ticket
 
     def wait(self, hear: Hear) -> Sequence[Report[Result]]:

@@ -8,7 +8,7 @@ interruption gives the same numbers. A network saves a snapshot after every epoc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +35,13 @@ from models.fitting.fit import (
 )
 from models.fitting.snapshot import UnusableSnapshot
 from models.fitting.stacked import can_stack
-from models.panel_memory import exceeds_device
+from models.panel_memory import exceeds_device, is_out_of_memory
 from models.registry import model_entry
 from models.spec import IncompatibleConfig
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import FoldInputs
 from pipelines.errors import ConfigError, DivergedError
+from pipelines.machine import GIB
 from pipelines.run.checkpoints import FileSnapshotStore
 from pipelines.train.quantiles import Scores, score_quantiles
 
@@ -80,6 +81,7 @@ class Task:
     inputs: FoldInputs
     """Channel scales and groups, fitted on the fold's training sessions."""
     device: str
+    """Device of the panel and the network; ``cpu`` for baselines, which compute on the processor."""
     snapshot: Path
     """File of the snapshot of an unfinished training, in the run's folder. Only the parent reads and writes
     it (`pipelines.run.checkpoints`)."""
@@ -110,6 +112,11 @@ class Outcome:
     seconds: float | None = None
     """Time that the task took in its process; a stack of seeds is divided evenly. None before that is
     known."""
+
+
+def task_device(registered: str, device: str) -> str:
+    """Device of a model's tasks: that of the config for networks, the processor for baselines."""
+    return device if model_entry(registered).kind == "neural" else "cpu"
 
 
 def collect_arrays(dataset: Dataset, window: int) -> Arrays:
@@ -143,7 +150,9 @@ def translate_fit_errors(task: Task, seeds: str) -> Iterator[None]:
     except Diverged as error:
         cure = f"Lower models.{task.model}.fit.lr (now {task.fit.lr}); finished folds are kept."
         raise DivergedError(f"{subject}: {error} {cure}") from None
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         raise DivergedError(
             f"{subject}: the device {task.device} ran out of memory at fit.batch_dates "
             f"{task.fit.batch_dates}. {_less_memory(task, seeds)}; finished folds are kept."
@@ -158,18 +167,24 @@ def _less_memory(task: Task, seeds: str) -> str:
 
 
 def run_task(
-    task: Task, arrays: Arrays, snapshots: FileSnapshotStore | None = None, on_epoch: OnEpoch | None = None
+    task: Task,
+    arrays: Arrays,
+    snapshots: FileSnapshotStore | None = None,
+    on_epoch: OnEpoch | None = None,
+    *,
+    note: Callable[[str], None] = lambda _: None,
+    threads: int = 1,
 ) -> Outcome:
     """Fit a model, select on validation, refit if ``fit.refit`` is set, and forecast the test once.
 
     On a CPU one thread is used. With a snapshot store, an unfinished training resumes from its snapshot and
-    gives the same result to the bit. ``on_epoch`` is called with the record of each epoch of the first fit.
+    gives the same result to the bit. ``on_epoch`` is called with the record of each epoch of the first fit,
+    and ``note`` with what the user should know. A baseline may use ``threads``, which change no result.
     """
     if task.device == "cpu":
         torch.set_num_threads(1)
-    data = to_tensors(
-        arrays, task.inputs, task.device, windows=model_entry(task.registered).build.reads_windows
-    )
+    windows = model_entry(task.registered).build.reads_windows
+    data = to_tensors(arrays, task.inputs, task.device, windows=windows, note=note)
     with _named_snapshot(snapshots):
         chosen = fit(
             task.registered,
@@ -182,6 +197,7 @@ def run_task(
             on_epoch=on_epoch,
             snapshots=snapshots,
             start=task.start,
+            threads=threads,
         )
     if not task.fit.refit:
         return outcome_of(task, arrays, data, chosen)
@@ -196,6 +212,7 @@ def run_task(
             seed=task.seed,
             snapshots=again,
             start=task.start,
+            threads=threads,
         )
     return outcome_of(task, arrays, data, chosen, fitted)
 
@@ -248,16 +265,29 @@ def _path(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.NDArray[np
     return fitted.horizons(data, dates)[..., :-1]
 
 
-def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str, *, windows: bool = True) -> PanelTensors:
+def to_tensors(
+    arrays: Arrays,
+    inputs: FoldInputs,
+    device: str,
+    *,
+    windows: bool = True,
+    note: Callable[[str], None] = lambda _: None,
+) -> PanelTensors:
     """Move a fold's panel to the device, with scaled channels and the groups of its training sessions.
 
     Without ``windows`` the channels are left out, for a model that does not read them. If channels and
     characteristics need more than half of a GPU's free memory, they stay in the host's memory and are copied
-    by batches (`models.panel_memory`).
+    by batches (`models.panel_memory`), and ``note`` is called with a sentence about it.
     """
     values = np.prod(arrays.characteristics_TNF.shape)
     if windows:
         values += np.prod(arrays.channels_TNC.shape)
+    in_host_memory = exceeds_device(device, 4 * int(values))
+    if in_host_memory:
+        note(
+            f"The panel of {4 * int(values) / GIB:.1f} GiB stays in the memory of the machine, because it "
+            f"needs more than half of the free memory of {device}."
+        )
     return PanelTensors.from_arrays(
         channels_TNC=arrays.channels_TNC,
         characteristics_TNF=np.asarray(arrays.characteristics_TNF),
@@ -273,7 +303,7 @@ def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str, *, windows: bool
         scaler=inputs.scaler,
         complete=True,
         windows=windows,
-        in_host_memory=exceeds_device(device, 4 * int(values)),
+        in_host_memory=in_host_memory,
     )
 
 
@@ -289,12 +319,14 @@ def stacks_of(tasks: Sequence[Task], done: Collection[Key], stack_seeds: bool | 
     ]
 
 
-def run_stack(stack: Sequence[Task], arrays: Arrays, on_epoch: Sequence[OnEpoch]) -> list[Outcome]:
+def run_stack(
+    stack: Sequence[Task], arrays: Arrays, on_epoch: Sequence[OnEpoch], note: Callable[[str], None]
+) -> list[Outcome]:
     """Train the seeds of a stack together, and forecast the test once with each."""
     first = stack[0]
     if first.device == "cpu":
         torch.set_num_threads(1)
-    data = to_tensors(arrays, first.inputs, first.device)
+    data = to_tensors(arrays, first.inputs, first.device, note=note)
     models = fit_stacked(
         first.registered,
         first.options,

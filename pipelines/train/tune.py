@@ -20,6 +20,7 @@ import yaml
 
 from models.fitted import NoTrainingSignal
 from models.fitting.fit import Diverged, fit
+from models.panel_memory import is_out_of_memory
 from models.registry import MODELS
 from models.spec import Choice, Range, Space, Value
 from pipelines.config.load import check_config, digest
@@ -37,7 +38,7 @@ from pipelines.run.open import prepare_run
 from pipelines.run.record import Run
 from pipelines.run.warm_start import warm_start_runs
 from pipelines.tracking.store import track_trial
-from pipelines.train.task import Arrays, Task, collect_arrays, to_tensors
+from pipelines.train.task import Arrays, Task, collect_arrays, task_device, to_tensors
 from pipelines.train.trials import record_trials
 from pipelines.train.walkforward import plan_tasks
 from pipelines.train.work import work_on_arrays
@@ -69,8 +70,10 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
         study = Study(folder, space)
         _track(study, config, name)  # trials that an interruption has left untracked
         remaining = max(0, trials - len(study.finished))
-        work = work_on_arrays(score_fold, arrays, resolve_device(config.device), [registered])
-        engines = open_engine(config.execution, work, len(folds), note=progress.note)
+        device = resolve_device(config.device)
+        work = work_on_arrays(score_fold, arrays, device, [registered])
+        devices = [task_device(registered, device).partition(":")[0]] * len(folds)
+        engines = open_engine(config.execution, work, len(folds), note=progress.note, devices=devices)
         with progress.stage("tune", total=remaining), engines as engine:
             if study.finished:
                 progress.note(f"{len(study.finished)} trials of this search are already finished and count.")
@@ -165,12 +168,16 @@ def score_fold(arrays: Arrays, task: Task, tell: Tell) -> float | None:
             seed=task.seed,
             start=task.start,
         )
-    except (Diverged, torch.OutOfMemoryError):
+    except Diverged:
         return None
     except NoTrainingSignal as error:
         raise DivergedError(
             f"{task.model}, fold {task.fold.index}: {error} Finished trials are kept."
         ) from None
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            return None
+        raise
     by_ic = _stop_on(task) == "ic"
     return max(record.valid_ic if by_ic else record.valid_rank_ic for record in fitted.history)
 
@@ -178,7 +185,8 @@ def score_fold(arrays: Arrays, task: Task, tell: Tell) -> float | None:
 def _mean_score(engine: TaskEngine[Task, float | None], tasks: Sequence[Task]) -> float | None:
     """Mean over folds of the best validation score; None if the training of a fold gives no score."""
     scores: dict[int, float | None] = {}
-    for ended in run_jobs(engine, len(tasks), tasks.__getitem__):
+    devices = [task.device.partition(":")[0] for task in tasks]
+    for ended in run_jobs(engine, len(tasks), tasks.__getitem__, devices=devices):
         if isinstance(ended, Failed):
             raise ended.error
         scores[ended.job] = ended.result

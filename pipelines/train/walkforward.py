@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -21,7 +22,7 @@ import polars as pl
 
 from backtest.splits.folds import Fold
 from models.calibration import Line, calibration_from
-from pipelines.config.models import model_settings
+from pipelines.config.models import model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fit_inputs, fold_table, plan_folds
@@ -38,7 +39,7 @@ from pipelines.run.record import Run, score_file
 from pipelines.run.stored import StoredRun
 from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, write_folds
 from pipelines.train.quantiles import write_quantile_scores
-from pipelines.train.task import Key, Outcome, Task, collect_arrays
+from pipelines.train.task import Key, Outcome, Task, collect_arrays, task_device
 from pipelines.train.trials import Scope, count_trials, record_trials, share_trials
 from pipelines.train.work import Group, News, group_item, groups_of, run_groups
 
@@ -61,7 +62,8 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
         record(run, _started(run, dataset, lake, done=len(planned) - len(tasks), planned=len(planned)))
     left = {task.key for task in tasks}
     started = time.monotonic()
-    with progress.stage("train", total=len(tasks)):
+    places = Counter(task.device.partition(":")[0] for task in tasks)
+    with progress.stage("train", total=len(tasks), places=places):
         for note in constant_channels(tasks, dataset):
             progress.note(note)
         if done:
@@ -74,7 +76,8 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
                     left.remove(task.key)
                     progress.step(
                         f"{task.model} fold {task.fold.index} seed {task.seed}: "
-                        f"validation rank IC {outcome.valid_rank_ic:+.4f}{_size(outcome)}"
+                        f"validation rank IC {outcome.valid_rank_ic:+.4f}{_size(outcome)}",
+                        task.device.partition(":")[0],
                     )
         finally:
             if left:
@@ -101,8 +104,9 @@ def compute(
     arrays = collect_arrays(dataset, run.config.features.window)
     failures: list[Failed] = []
     news = News(groups, progress)
+    device = resolve_device(run.config.device)
     for group, ended in run_groups(
-        groups, arrays, run.config.execution, group_item, news, note=progress.note
+        groups, arrays, run.config.execution, group_item, news, device=device, note=progress.note
     ):
         run.write_text(log_file(group), ended.log)
         if isinstance(ended, Completed):
@@ -129,7 +133,10 @@ def _name(group: Group) -> str:
 
 
 def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
-    """Yield all tasks of a run, ordered by fold, seed and model. Inputs are fitted once per fold."""
+    """Yield all tasks of a run, ordered by fold, seed and model. Inputs are fitted once per fold.
+
+    Networks are trained on the device of the config, and baselines on the processor.
+    """
     device = resolve_device(run.config.device)
     inputs = {fold.index: fit_inputs(dataset, fold) for fold in folds}
     for fold in folds:
@@ -144,7 +151,7 @@ def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Ta
                     fold=fold,
                     seed=seed,
                     inputs=inputs[fold.index],
-                    device=device,
+                    device=task_device(settings.registered, device),
                     snapshot=run.snapshot(model, fold.index, seed),
                     start=load_warm_start(warm_start_checkpoint(run.config, dataset, fold, model, seed)),
                 )
@@ -164,10 +171,15 @@ def constant_channels(tasks: Sequence[Task], dataset: Dataset) -> list[str]:
     ]
 
 
-def tasks_left(run: Run, dataset: Dataset, lake: Lake) -> int:
-    """Number of tasks that :func:`train` would compute."""
-    tasks = len(run.config.models) * len(plan_folds(dataset, run.config)) * len(run.config.seeds)
-    return tasks - len(done_tasks(run, lake))
+def tasks_left(run: Run, dataset: Dataset, lake: Lake) -> Counter[str]:
+    """Number of tasks that :func:`train` would compute, by device."""
+    device, each = resolve_device(run.config.device), len(plan_folds(dataset, run.config))
+    of_model = {name: task_device(registry_name(run.config, name), device) for name in run.config.models}
+    left = Counter(dict.fromkeys(of_model.values(), 0))
+    for place in of_model.values():
+        left[place] += each * len(run.config.seeds)
+    left.subtract(of_model[model] for model, _, _ in done_tasks(run, lake))
+    return left
 
 
 def done_tasks(run: Run, lake: Lake) -> set[Key]:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from models.fitted import EpochRecord
+from models.registry import model_entry
 from pipelines.config.sections import EngineConfig
 from pipelines.dataset.memory import task_need
 from pipelines.execution.open import open_engine
@@ -48,6 +49,16 @@ class GroupItem:
     group: Group
     snapshots: Mapping[Path, bytes]
     """File -> content of the snapshots of an unfinished training; empty at a fresh start."""
+    threads: int = 1
+    """Number of threads that a baseline may use; it changes no result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """News: a sentence about a task."""
+
+    key: Key
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +90,15 @@ def _without_files(arrays: Arrays) -> Arrays:
 
 
 def groups_of(planned: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[Group]:
-    """Divide the tasks that are not done into groups: first single tasks, then stacks of seeds."""
+    """Divide the tasks that are not done into groups: first single tasks, then stacks of seeds.
+
+    Beside a GPU, those that use several threads come first: they take longest on the processor.
+    """
     stacks = stacks_of(planned, done, stack_seeds)
     stacked = {task.key for stack in stacks for task in stack}
     alone = [(task,) for task in planned if task.key not in done and task.key not in stacked]
+    if any(task.device != "cpu" for task in planned):
+        alone.sort(key=lambda group: not model_entry(group[0].registered).build.threaded)
     return [*alone, *(tuple(stack) for stack in stacks)]
 
 
@@ -98,17 +114,31 @@ def run_groups(
     prepare: Callable[[Group], GroupItem] = without_snapshots,
     hear: Callable[[int, Any], None] = lambda *_: None,
     *,
+    device: str,
     note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[Group, Completed[tuple[Outcome, ...]] | Failed]]:
-    """Train groups on the engine of a config, and yield each of them once, as it ends."""
+    """Train groups on the engine of a config, and yield each of them once, as it ends.
+
+    ``device`` is the resolved one of the config; each task names its own (`Task.device`).
+    """
     if not groups:
         return
     models = {task.registered for group in groups for task in group}
-    work = work_on_arrays(train_group, arrays, groups[0][0].device, models)
+    work = work_on_arrays(train_group, arrays, device, models)
     needs = [memory_need(arrays, [group[0].registered]) for group in groups]
-    with open_engine(execution, work, len(groups), needs, note) as engine:
-        for ended in run_jobs(engine, len(groups), lambda job: prepare(groups[job]), hear):
+    devices = devices_of(groups)
+    with open_engine(execution, work, len(groups), needs, note=note, devices=devices) as engine:
+
+        def item(job: int) -> GroupItem:
+            return replace(prepare(groups[job]), threads=engine.threads)
+
+        for ended in run_jobs(engine, len(groups), item, hear, devices):
             yield groups[ended.job], ended
+
+
+def devices_of(groups: Sequence[Group]) -> list[str]:
+    """Device of each group, without its number."""
+    return [group[0].device.partition(":")[0] for group in groups]
 
 
 def train_group(arrays: Arrays, item: GroupItem, tell: Tell) -> tuple[Outcome, ...]:
@@ -119,13 +149,16 @@ def train_group(arrays: Arrays, item: GroupItem, tell: Tell) -> tuple[Outcome, .
     def report(task: Task, record: EpochRecord) -> None:
         tell(Epoch(task.key, record))
 
+    def note(sentence: str) -> None:
+        tell(Note(first.key, sentence))
+
     reports = [partial(report, task) for task in item.group]
     with translate_fit_errors(first, f"seeds {seeds}" if len(item.group) > 1 else f"seed {seeds}"):
         if len(item.group) > 1:
-            outcomes = run_stack(item.group, arrays, reports)
+            outcomes = run_stack(item.group, arrays, reports, note)
         else:
             snapshots = RelayedSnapshotStore(first.snapshot, item.snapshots, tell)
-            outcomes = [run_task(first, arrays, snapshots, reports[0])]
+            outcomes = [run_task(first, arrays, snapshots, reports[0], note=note, threads=item.threads)]
     seconds = (time.monotonic() - started) / len(outcomes)
     return tuple(replace(outcome, seconds=seconds) for outcome in outcomes)
 
@@ -146,8 +179,12 @@ class News:
         self._groups, self._progress = groups, progress
         self._told: dict[Key, float] = {}  # when a training was noted, or when it began
 
-    def __call__(self, job: int, content: Epoch | SavedSnapshot) -> None:
+    def __call__(self, job: int, content: Epoch | Note | SavedSnapshot) -> None:
         """Handle the news of a group."""
+        if isinstance(content, Note):
+            model, fold, seed = content.key
+            self._progress.note(f"{model} fold {fold} seed {seed}: {content.sentence}")
+            return
         if isinstance(content, SavedSnapshot):
             (task,) = self._groups[job]
             store = FileSnapshotStore(task.snapshot)

@@ -76,3 +76,33 @@ def test_only_long_trainings_are_noted() -> None:
     for seconds, model in ((0.2, "zero"), (11.0, "temporal_peer")):
         news(0, Epoch((model, 0, 0), replace(record, seconds=seconds)))
     assert notes == ["temporal_peer fold 0 seed 0: epoch 0, validation rank IC +0.0100 of the target"]
+
+
+def test_a_stage_in_two_places_has_two_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = terminal(monkeypatch)
+    progress = Progress()
+    with progress.stage("train", total=3, places={"cuda": 1, "cpu": 2}):
+        progress.step("temporal_peer fold 0", "cuda")
+        progress.step("ridge fold 0", "cpu")
+    lines = written.last_lines()[-2:]
+    assert re.fullmatch("✓ train \\(cuda\\) ━+ 1/1 0:00:00", lines[0])
+    assert re.fullmatch(". train \\(cpu\\) +━+.* 1/2 0:00:00", lines[1])
+    with progress.stage("train", total=3, places={"cpu": 3}):
+        progress.step("ridge fold 1", "cpu")
+    assert "train (cpu)" not in written.last_lines()[-1]
+
+
+def test_the_log_of_a_stage_in_two_places_counts_the_steps_of_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    progress = Progress()
+    with progress.stage("train", total=3, places={"cuda": 1, "cpu": 2}):
+        for place in ("cpu", "cuda", "cpu"):
+            progress.step("done", place)
+    first, *steps, _ = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert first["places"] == {"cuda": 1, "cpu": 2}
+    assert [(one["place"], one["done"], one["of"]) for one in steps] == [
+        ("cpu", 1, 2),
+        ("cuda", 1, 1),
+        ("cpu", 2, 2),
+    ]

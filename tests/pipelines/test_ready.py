@@ -95,7 +95,7 @@ def test_workers_are_started_for_the_tasks_that_a_pool_will_compute(
 ) -> None:
     with ready.workers_made_ready(config(**execution)) as make_ready:
         assert not pool._early.workers, "the loops of the accounts are compiled already"
-        make_ready(config(**execution), tasks, "")
+        make_ready(config(**execution), {"cpu": tasks}, "")
         assert len(pool._early.workers) == expected
     assert not pool._early.workers
 

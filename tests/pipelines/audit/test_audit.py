@@ -211,7 +211,7 @@ def test_training_on_test_dates_fails_shuffled_labels_and_forecasts(
 def test_weights_fitted_on_the_test_are_caught(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     honest = tasks.run_task
 
-    def greedy(task: Any, arrays: Any, *_: Any) -> Any:  # noqa: ANN401 (patched)
+    def greedy(task: Any, arrays: Any, *_: Any, **__: Any) -> Any:  # noqa: ANN401 (patched)
         wide = np.concatenate([task.fold.train, task.fold.valid, task.fold.test])
         return honest(dataclasses.replace(task, fold=dataclasses.replace(task.fold, train=wide)), arrays)
 

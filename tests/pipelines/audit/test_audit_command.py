@@ -149,10 +149,10 @@ def test_weights_that_were_trained_on_the_test_are_caught(
     only("retrained")
     original = tasks.run_task
 
-    def greedy(task: Any, arrays: Any, *rest: Any) -> Any:  # noqa: ANN401 (patched)
+    def greedy(task: Any, arrays: Any, *rest: Any, **named: Any) -> Any:  # noqa: ANN401 (patched)
         wide = np.concatenate([task.fold.train, task.fold.valid, task.fold.test])
         fold = dataclasses.replace(task.fold, train=wide)
-        return original(dataclasses.replace(task, fold=fold), arrays, *rest)
+        return original(dataclasses.replace(task, fold=fold), arrays, *rest, **named)
 
     monkeypatch.setattr("pipelines.train.work.run_task", greedy)
     trained = peerglass("train", "tiny.yaml", "--set", "seeds=[7]", "--set", "execution.engine=serial")

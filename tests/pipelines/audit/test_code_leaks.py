@@ -73,7 +73,7 @@ def with_shorter(honest: Market) -> Market:
 class GreedyPool(SerialEngine[Any, Any, Any]):
     """A pool whose workers train on the test as well."""
 
-    def __init__(self, planned: Work[Any, Any, Any], workers: int) -> None:
+    def __init__(self, planned: Work[Any, Any, Any], workers: int, gpus: Any) -> None:  # noqa: ANN401 (as the pool)
         def call(arrays: Any, item: Any, tell: Any) -> Any:  # noqa: ANN401 (patched)
             group = tuple(on_the_test(task) for task in item.group)
             return planned.call(arrays, dataclasses.replace(item, group=group), tell)
@@ -115,8 +115,8 @@ def test_stacked_seeds_that_train_on_the_test_are_caught(
 ) -> None:
     original = run_stack
 
-    def greedy(stack: Any, arrays: Any, on_epoch: Any) -> Any:  # noqa: ANN401 (patched)
-        return original([on_the_test(task) for task in stack], arrays, on_epoch)
+    def greedy(stack: Any, arrays: Any, *rest: Any) -> Any:  # noqa: ANN401 (patched)
+        return original([on_the_test(task) for task in stack], arrays, *rest)
 
     monkeypatch.setattr("pipelines.train.work.run_stack", greedy)
     config = changed(honest, seeds=(0, 1))[0]

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_tasks import always_die, die_once, fail, made_ready, total, work_on
+from engine_tasks import always_die, die_once, fail, made_ready, seen_gpus, total, work_on
 
 from pipelines.config.sections import EngineConfig
+from pipelines.device import Gpu, gpus_of
 from pipelines.errors import DivergedError
 from pipelines.execution import open as opening
 from pipelines.execution import pool
@@ -119,9 +120,8 @@ def test_a_pool_has_as_many_workers_as_fit_the_memory(monkeypatch: pytest.Monkey
 
     def slots(workers: int, jobs: int, needs: list[float] | None = None, memory: int = 0) -> int:
         work = work_on(total, memory=memory)
-        with open_engine(EngineConfig(workers=workers), work, jobs, needs, notes.append) as engine:
-            assert isinstance(engine, PoolEngine if engine.slots > 1 else SerialEngine)
-            return engine.slots
+        with open_engine(EngineConfig(workers=workers), work, jobs, needs, note=notes.append) as engine:
+            return engine.workers if isinstance(engine, PoolEngine) else 1
 
     gib = 2**30
     assert slots(2, 3, memory=5 * gib) == 2
@@ -136,6 +136,84 @@ def test_a_pool_has_as_many_workers_as_fit_the_memory(monkeypatch: pytest.Monkey
         assert (held > 0) == (sys.platform == "linux")
         machine = Machine(2**60, 10.0 * gib - held / 2)
         assert slots(2, 2, memory=5 * gib) == 2, "the memory of a waiting worker is available"
+
+
+def two_gpus(monkeypatch: pytest.MonkeyPatch, visible: str | None = None) -> None:
+    """A machine of six cores and two GPUs, of those that the environment names."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr(pool, "cores", lambda: 6)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "expected"),
+    [
+        ("cuda", None, ["0", "1"]),
+        ("cuda", "3,GPU-5f", ["3", "GPU-5f"]),
+        ("cuda:1", None, [None]),
+        ("cpu", None, []),
+    ],
+)
+def test_a_process_sees_one_gpu(
+    monkeypatch: pytest.MonkeyPatch, device: str, visible: str | None, expected: list[str | None]
+) -> None:
+    two_gpus(monkeypatch, visible)
+    assert [gpu.visible for gpu in gpus_of(device)] == expected
+
+
+def test_tasks_are_spread_over_the_gpus_and_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_gpus(monkeypatch)
+    devices = ["cuda"] * 30 + ["cpu"] * 6
+    work = work_on(seen_gpus, device="cuda")
+    with open_engine(EngineConfig(workers=4), work, 36, devices=devices) as engine:
+        assert isinstance(engine, PoolEngine)
+        assert (engine.workers, len(engine.gpus), engine.threads) == (2, 2, 2)
+        ended = {one.job: one for one in run_jobs(engine, 36, lambda job: job, devices=devices)}
+    assert isinstance(ended[3], Failed)
+    seen = {job: one.result for job, one in ended.items() if isinstance(one, Completed)}
+    on_gpus, here = ([seen[job] for job in range(*span) if job != 3] for span in ((0, 30), (30, 36)))
+    assert {gpu for _, gpu in on_gpus} == {"0", "1"}
+    assert len({pid for pid, _ in on_gpus}) == 3, "a GPU's process ends with an error"
+    assert {gpu for _, gpu in here} == {None}
+    assert {pid for pid, _ in here}.isdisjoint(pid for pid, _ in on_gpus)
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpus", "most", "expected"),
+    [
+        ("cpu cpu cpu", 0, 2, (2, 0)),
+        ("cuda cuda", 1, 4, (0, 1)),
+        ("cuda cuda cuda", 2, 4, (0, 2)),
+        ("cuda cpu cpu", 1, 2, (1, 1)),
+        ("cuda cuda cpu cpu", 2, 2, (1, 1)),
+        ("cuda cuda cpu", 2, 4, (1, 2)),
+        ("cuda cpu", 1, 1, (0, 1)),
+        ("", 1, 4, (0, 0)),
+    ],
+)
+def test_places_of_tasks(devices: str, gpus: int, most: int, expected: tuple[int, int]) -> None:
+    workers, used = opening.places_of(devices.split(), [Gpu(str(k)) for k in range(gpus)], most)
+    assert (workers, len(used)) == expected
+
+
+def test_workers_of_gpus_are_made_ready_and_end_with_their_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    two_gpus(monkeypatch)
+    work = work_on(made_ready, device="cuda")
+    with early_workers() as start:
+        start(1, "")
+        start(0, "engine_tasks:become_ready", gpus_of("cuda"))
+        start(0, "", gpus_of("cuda"))
+        processes = {worker.process.pid: worker.gpu for worker in pool._early.workers}
+        assert len(processes) == 3
+        devices = ["cuda", "cuda", "cpu"]
+        with open_engine(EngineConfig(workers=3), work, 3, devices=devices) as engine:
+            ended = {one.job: one for one in run_jobs(engine, 3, lambda job: job, devices=devices)}
+        results = [one.result for _, one in sorted(ended.items()) if isinstance(one, Completed)]
+        assert {pid for pid, _ in results} == set(processes)
+        assert [ready for _, ready in results] == [True, True, False]
+        assert [worker.gpu for worker in pool._early.workers] == [None], "a GPU's memory is given back"
 
 
 def test_a_pool_takes_the_workers_that_were_made_ready_and_replaces_one_that_died() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +28,7 @@ from pipelines.execution.protocol import (
 class UnreliableEngine:
     """Delivers reports zero to three times, in any order, and calls some attempts lost that are not."""
 
-    slots = 3
+    threads = 1
 
     def __init__(self, seed: int, *, losses: float) -> None:
         self._random, self._losses = random.Random(seed), losses  # noqa: S311 (no secret)
@@ -36,6 +36,9 @@ class UnreliableEngine:
         self.delivered: Counter[int] = Counter()
         self.submitted: list[Ticket] = []
         self.most_under_way = 0
+
+    def has_room(self, device: str, under_way: Collection[Ticket]) -> bool:
+        return len(under_way) < 3
 
     def submit(self, ticket: Ticket, item: int) -> None:
         assert item == ticket.job * 10
@@ -95,16 +98,19 @@ def test_the_engine_of_this_test_does_what_it_says() -> None:
 class Scripted:
     """Answers each attempt with the next report of its task's script."""
 
-    slots = 2
+    threads = 1
 
     def __init__(self, scripts: dict[int, list[Exception | int]]) -> None:
         self._scripts, self._open = scripts, list[Ticket]()
         self.attempts = Counter[int]()
 
+    def has_room(self, device: str, under_way: Collection[Ticket]) -> bool:
+        return len(under_way) < 2
+
     def submit(self, ticket: Ticket, item: int) -> None:
         self._open.append(ticket)
         self.attempts[ticket.job] += 1
-        assert len(self._open) <= self.slots
+        assert len(self._open) <= 2
 
     def wait(self, hear: Hear) -> Sequence[Report[int]]:
         ticket = self._open.pop(0)
@@ -143,10 +149,13 @@ def test_an_error_that_passes_leaves_a_result() -> None:
 
 def test_news_of_an_attempt_that_was_given_up_are_not_heard() -> None:
     class Late:
-        slots = 1
+        threads = 1
 
         def __init__(self) -> None:
             self.tickets: list[Ticket] = []
+
+        def has_room(self, device: str, under_way: Collection[Ticket]) -> bool:
+            return not under_way
 
         def submit(self, ticket: Ticket, item: int) -> None:
             self.tickets.append(ticket)
@@ -184,3 +193,32 @@ def test_a_result_is_given_before_an_error_at_the_start_of_the_next_task(error: 
     assert first.result == 10
     with pytest.raises(type(error)):
         next(jobs)
+
+
+class TwoDevices:
+    """Has room for two tasks of the processor and one of the GPU; the oldest attempt ends first."""
+
+    threads = 1
+
+    def __init__(self) -> None:
+        self._open = list[Ticket]()
+        self.submitted = list[tuple[int, str]]()
+
+    def has_room(self, device: str, under_way: Collection[Ticket]) -> bool:
+        return sum(ticket.device == device for ticket in under_way) < {"cpu": 2, "cuda": 1}[device]
+
+    def submit(self, ticket: Ticket, item: int) -> None:
+        self._open.append(ticket)
+        self.submitted.append((ticket.job, ticket.device))
+
+    def wait(self, hear: Hear) -> Sequence[Report[int]]:
+        ticket = self._open.pop(0)
+        return [Finished(ticket, ticket.job, "")]
+
+
+def test_no_task_waits_for_an_earlier_one_of_another_device() -> None:
+    engine, devices = TwoDevices(), ["cpu", "cpu", "cpu", "cuda", "cuda", "cpu"]
+    ended = [one.job for one in run_jobs(engine, 6, lambda job: job, devices=devices)]
+    assert sorted(ended) == list(range(6))
+    assert engine.submitted[:3] == [(0, "cpu"), (1, "cpu"), (3, "cuda")]
+    assert engine.submitted == [(0, "cpu"), (1, "cpu"), (3, "cuda"), (2, "cpu"), (5, "cpu"), (4, "cuda")]

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import pickle
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -503,10 +503,13 @@ def test_the_unit_is_named_where_there_is_one(explain: Call, trained: Path, test
 class Elsewhere:
     """An engine that computes what it is sent, and nothing else; the last task first."""
 
-    slots = 99
+    threads = 1
 
     def __init__(self, work: Work[Any, Any, Any]) -> None:
         self._call, self._shared, self._sent = work.call, pickle.dumps(work.shared), list[Any]()
+
+    def has_room(self, device: str, under_way: Collection[Ticket]) -> bool:
+        return True
 
     def submit(self, ticket: Ticket, item: Any) -> None:  # noqa: ANN401 (any task)
         self._sent.append((ticket, pickle.dumps(item)))
