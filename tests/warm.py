@@ -7,6 +7,7 @@ test gives as `code` runs in it as by ``python -c``. Loading itself is tested el
 
 from __future__ import annotations
 
+import gc
 import io
 import multiprocessing
 import os
@@ -144,6 +145,7 @@ def _text(reader: Connection) -> IO[str]:
 
 def _run(code: str, arguments: list[str], cwd: str, env: dict[str, str], writers: list[Connection]) -> None:
     os.setsid()
+    gc.freeze()  # a collection would copy every page of what is loaded
     for number, writer in enumerate(writers, start=1):
         os.dup2(writer.fileno(), number)
         writer.close()

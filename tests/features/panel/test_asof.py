@@ -265,10 +265,10 @@ def test_many_firms_and_items_are_fast() -> None:
     ).with_columns(value=pl.int_range(pl.len()).cast(pl.Float64), months=pl.lit(3, dtype=pl.Int64))
     tickers, split_TN = tuple(firms["ticker"]), np.ones((SESSIONS, 448))
     statements_as_of(frame.head(10), DATES_T, tickers, split_TN)  # compiles the kernels
-    started = time.perf_counter()
+    started = time.process_time()
     statements = statements_as_of(frame, DATES_T, tickers, split_TN)
     assert len(frame) == 322_560
-    assert time.perf_counter() - started < 5.0  # measured: 0.3 s on an idle machine
+    assert time.process_time() - started < 5.0  # of the processor; measured: 0.3 s
     assert np.isfinite(statements["item_3@1y"]).any()
 
 
