@@ -50,18 +50,6 @@ class SquareRootImpact:
     reject the square root for large orders; Toth and others (2011, Physical Review X 1, 021006) find the
     square root with a coefficient of order 1 over many markets.
 
-    Attributes
-    ----------
-    coefficient : float
-        Multiple of the daily volatility that an order of one day's volume costs; 1 by convention.
-    capital : float
-        Value of the book before its first session, in the currency of the dollar volume. The notional of a
-        trade is its size in units of the starting capital times this.
-    volatility_per_root_volume_TN : ndarray of shape (T, N)
-        `volatility_per_root_volume`: daily volatility (a fraction) over the square root of the daily dollar
-        volume. Row s is used by the trades of session s and must be known before them. NaN = unknown: the
-        firm cannot be traded, because the cost of the trade is unknown.
-
     Raises
     ------
     ValueError
@@ -76,8 +64,14 @@ class SquareRootImpact:
     """
 
     coefficient: float
+    """Multiple of the daily volatility that an order of one day's volume costs; 1 by convention."""
     capital: float
+    """Value of the book before its first session, in the currency of the dollar volume. The notional of a
+    trade is its size in units of the starting capital times this."""
     volatility_per_root_volume_TN: FloatArray
+    """`volatility_per_root_volume`: daily volatility (a fraction) over the square root of the daily dollar
+    volume. Row s is used by the trades of session s and must be known before them. NaN = unknown: the firm
+    cannot be traded, because the cost of the trade is unknown."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.coefficient) or self.coefficient < 0:
@@ -136,30 +130,6 @@ COST_KINDS = ("half_spread", "commission", "impact", "borrow", "financing")
 class CostModel:
     """Terms of the costs of a book. A term that is left out is free.
 
-    Attributes
-    ----------
-    half_spread_bps : float or ndarray of shape (T, N) or (1, N)
-        Half of the bid-ask spread: a trade costs ``bps * 1e-4 * notional``, and a round trip pays it twice.
-        Row s is used by the trades of session s and must be known before them: pass an estimate of the close
-        of s-1. NaN = unknown: the firm cannot be traded, because the cost of the trade is unknown.
-    commission_bps : float
-        Commission of a trade: ``bps * 1e-4 * notional``, and at least the minimum.
-    borrow_bps_per_year : float or ndarray of shape (T, N) or (1, N)
-        Fee of a short position: ``bps * 1e-4 / periods_per_year * short market value`` after the trades of
-        the previous close. Row s applies to positions held after the trades of session s; their fee is
-        charged at the close of s+1. No NaN.
-    financing_bps_per_year : float
-        Interest: ``bps * 1e-4 / periods_per_year * max(long value - NAV, 0)``, both after the trades of the
-        previous close. The proceeds of short sales do not pay for long positions, because the lender of the
-        shares keeps them as collateral. So a book with 100% long and 100% short borrows no money, one with
-        150% long and 50% short half of its NAV, and a long-only book its negative cash.
-    impact : SquareRootImpact or None
-        Paid on the traded notional; the only term that depends on the capital.
-    commission_minimum : float
-        Least commission of a trade of one firm in one session, as a fraction of the capital at the start.
-    periods_per_year : float
-        Sessions in a year: what fees and interest per year are divided by.
-
     Raises
     ------
     ValueError
@@ -172,12 +142,26 @@ class CostModel:
     """
 
     half_spread_bps: Rate = 0.0
+    """Half of the bid-ask spread: a trade costs ``bps * 1e-4 * notional``, and a round trip pays it twice.
+    Row s is used by the trades of session s and must be known before them: pass an estimate of the close of
+    s-1. NaN = unknown: the firm cannot be traded, because the cost of the trade is unknown."""
     commission_bps: float = 0.0
+    """Commission of a trade: ``bps * 1e-4 * notional``, and at least the minimum."""
     borrow_bps_per_year: Rate = 0.0
+    """Fee of a short position: ``bps * 1e-4 / periods_per_year * short market value`` after the trades of the
+    previous close. Row s applies to positions held after the trades of session s; their fee is charged at the
+    close of s+1. No NaN."""
     financing_bps_per_year: float = 0.0
+    """Interest: ``bps * 1e-4 / periods_per_year * max(long value - NAV, 0)``, both after the trades of the
+    previous close. The proceeds of short sales do not pay for long positions, because the lender of the
+    shares keeps them as collateral. So a book with 100% long and 100% short borrows no money, one with 150%
+    long and 50% short half of its NAV, and a long-only book its negative cash."""
     impact: SquareRootImpact | None = None
+    """Paid on the traded notional; the only term that depends on the capital."""
     commission_minimum: float = 0.0
+    """Least commission of a trade of one firm in one session, as a fraction of the capital at the start."""
     periods_per_year: float = SESSIONS_PER_YEAR
+    """Sessions in a year: what fees and interest per year are divided by."""
 
     def __post_init__(self) -> None:
         require_rate("half_spread_bps", self.half_spread_bps, may_be_unknown=True)

@@ -211,21 +211,6 @@ LANES = 16
 class BookBatch:
     """Accounts of many variants: row v of each array is that of variant v; definitions as in `BookResult`.
 
-    Attributes
-    ----------
-    return_net_VT, return_gross_VT : ndarray of shape (V, T)
-        Returns after and before costs.
-    turnover_VT, unfilled_VT : ndarray of shape (V, T)
-        One-way turnover, and orders that were not traded.
-    leverage_VT, cash_VT : ndarray of shape (V, T)
-        Gross value of positions and cash over NAV, after trades.
-    costs_VT : Mapping
-        Kind of cost (`backtest.costs.COST_KINDS`) -> costs over the previous NAV, shape (V, T).
-    first_trade_V : ndarray of int64, shape (V,)
-        First session with a trade; T if there was none.
-    ruined_V : ndarray of int64, shape (V,)
-        Session of ruin; T for a book that survived.
-
     Examples
     --------
     >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
@@ -236,13 +221,19 @@ class BookBatch:
 
     return_net_VT: FloatArray
     return_gross_VT: FloatArray
+    """`return_net_VT`, `return_gross_VT`: returns after and before costs."""
     turnover_VT: FloatArray
     unfilled_VT: FloatArray
+    """`turnover_VT`, `unfilled_VT`: one-way turnover, and orders that were not traded."""
     leverage_VT: FloatArray
     cash_VT: FloatArray
+    """`leverage_VT`, `cash_VT`: gross value of positions and cash over NAV, after trades."""
     costs_VT: Mapping[str, FloatArray]
+    """Kind of cost (`backtest.costs.COST_KINDS`) -> costs over the previous NAV, shape (V, T)."""
     first_trade_V: npt.NDArray[np.int64]
+    """First session with a trade; T if there was none."""
     ruined_V: npt.NDArray[np.int64]
+    """Session of ruin; T for a book that survived."""
 
 
 def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
@@ -336,19 +327,6 @@ def _over(amount_TV: FloatArray, base_TV: FloatArray) -> FloatArray:
 class Account:
     """Positions, open orders and cash at a close, in units of the capital before the first session.
 
-    Attributes
-    ----------
-    value_N : ndarray of shape (N,)
-        Value of each position.
-    open_N : ndarray of shape (N,)
-        Value of what is still to be bought of earlier orders; negative for sales
-        (`backtest.accounts.execution.Execution.carry`).
-    cash : float
-        Cash; negative if money is borrowed.
-    goal : float, optional
-        Sum of the long-only targets that the open orders lead to, 0 for targets with short positions. None:
-        1, or 0 if a position or an order is short.
-
     Examples
     --------
     >>> Account(value_N=np.array([0.6]), open_N=np.array([0.0]), cash=0.4).nav
@@ -356,9 +334,15 @@ class Account:
     """
 
     value_N: FloatArray
+    """Value of each position."""
     open_N: FloatArray
+    """Value of what is still to be bought of earlier orders; negative for sales
+    (`backtest.accounts.execution.Execution.carry`)."""
     cash: float
+    """Cash; negative if money is borrowed."""
     goal: float | None = None
+    """Sum of the long-only targets that the open orders lead to, 0 for targets with short positions. None: 1,
+    or 0 if a position or an order is short."""
 
     @property
     def nav(self) -> float:

@@ -35,16 +35,6 @@ NEEDED: dict[Price, tuple[str, ...]] = {
 class ParticipationCap:
     """Largest share of a firm's trailing dollar volume that a book trades in a session.
 
-    Attributes
-    ----------
-    fraction : float
-        Share of the daily dollar volume, above 0; 0.1 is a tenth.
-    capital : float
-        Value of the book before its first session, in the currency of the dollar volume.
-    dollar_volume_TN : ndarray of shape (T, N)
-        Trailing daily dollar volume. Row s limits the trades of session s and must be known before them.
-        NaN = unknown: the firm cannot be traded.
-
     Raises
     ------
     ValueError
@@ -57,8 +47,12 @@ class ParticipationCap:
     """
 
     fraction: float
+    """Share of the daily dollar volume, above 0; 0.1 is a tenth."""
     capital: float
+    """Value of the book before its first session, in the currency of the dollar volume."""
     dollar_volume_TN: FloatArray
+    """Trailing daily dollar volume. Row s limits the trades of session s and must be known before them. NaN =
+    unknown: the firm cannot be traded."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.fraction) or self.fraction <= 0:
@@ -73,23 +67,6 @@ class ParticipationCap:
 class Execution:
     """How the orders of a book are executed; the default is the whole order at the close.
 
-    Attributes
-    ----------
-    price_over_close_TN : ndarray of shape (T, N), optional
-        Price of execution in session s over the close of the same session (`price_over_close`). NaN =
-        unknown: the firm cannot be traded. None: orders are executed at the close.
-    cap : ParticipationCap, optional
-        None: orders of any size are filled.
-    carry : bool, optional
-        Whether the rest of an order that is not filled stays open until it is filled, a new decision replaces
-        it, or the firm is delisted. None: only with a cap.
-    bar_TN : ndarray of shape (T, N), optional
-        1 where a firm cannot be bought in session s, because its price is at its upper limit, and -1 where it
-        cannot be sold (`at_price_limit`). None: there are no limits.
-    lot_TN : ndarray of shape (T, N), optional
-        Units of the total-return index that are a lot, for a capital of 1 at the start (`lot_units`). Orders
-        are rounded towards zero to whole lots; a position can be closed whole. None: any size is traded.
-
     Examples
     --------
     >>> Execution(carry=True).carries
@@ -97,10 +74,19 @@ class Execution:
     """
 
     price_over_close_TN: FloatArray | None = None
+    """Price of execution in session s over the close of the same session (`price_over_close`). NaN = unknown:
+    the firm cannot be traded. None: orders are executed at the close."""
     cap: ParticipationCap | None = None
+    """None: orders of any size are filled."""
     carry: bool | None = None
+    """Whether the rest of an order that is not filled stays open until it is filled, a new decision replaces
+    it, or the firm is delisted. None: only with a cap."""
     bar_TN: FloatArray | None = None
+    """1 where a firm cannot be bought in session s, because its price is at its upper limit, and -1 where it
+    cannot be sold (`at_price_limit`). None: there are no limits."""
     lot_TN: FloatArray | None = None
+    """Units of the total-return index that are a lot, for a capital of 1 at the start (`lot_units`). Orders
+    are rounded towards zero to whole lots; a position can be closed whole. None: any size is traded."""
 
     @property
     def carries(self) -> bool:

@@ -22,13 +22,6 @@ bought or sold in session t. `GONE`: holders have been paid out by the close of 
 class BookMarket:
     """What a book needs to know about every firm and session; build it with `prepare_market`.
 
-    Attributes
-    ----------
-    value_TN : ndarray of shape (T, N)
-        Last known total-return index; 0 before the first known value.
-    state_TN : ndarray of uint8, shape (T, N)
-        Sum of `KNOWN`, `TRADABLE` and `GONE`. See `features.panel.holding`.
-
     Examples
     --------
     >>> market = prepare_market(np.array([[1.0], [1.1]]), np.array([[True], [False]]))
@@ -38,7 +31,9 @@ class BookMarket:
     """
 
     value_TN: FloatArray
+    """Last known total-return index; 0 before the first known value."""
     state_TN: npt.NDArray[np.uint8]
+    """Sum of `KNOWN`, `TRADABLE` and `GONE`. See `features.panel.holding`."""
 
     @property
     def n_sessions(self) -> int:

@@ -33,47 +33,6 @@ class BookMetrics:
     A mean per session is multiplied by `BookResult.periods_per_year` to be annual, and a standard deviation
     or a ratio of the two by its root.
 
-    Attributes
-    ----------
-    n_sessions : int
-        Number of sessions, including that of the first trade, which bears the trade's costs.
-    total_return_gross, total_return_net : float
-        Last NAV - 1.
-    annual_return_gross, annual_return_net : float
-        Geometric: ``(1 + total return) ** (periods per year / n) - 1``.
-    annual_volatility_gross, annual_volatility_net : float
-        Sample standard deviation of the session returns times the root of the periods per year.
-    sharpe_gross, sharpe_net : float
-        Mean over sample standard deviation, of excess returns over the risk-free rate; annual.
-    sortino_net : float
-        Mean over ``sqrt(mean(min(r, 0)^2))`` of excess returns; annual.
-    calmar_net : float
-        Annual return over the largest drawdown, both net.
-    skew_net : float
-        ``m3 / m2^1.5`` of the session returns, population moments.
-    worst_day_net, best_day_net : float
-        Lowest and highest return of a session.
-    max_drawdown_gross, max_drawdown_net : float
-        Largest fall from an earlier peak (including the starting capital), as a positive fraction.
-    hit_rate_net : float
-        Share of sessions with a positive return.
-    turnover : float
-        Mean one-way turnover per session.
-    leverage : float
-        Mean gross exposure over NAV.
-    net_exposure : float
-        Mean of long less short positions over NAV, ``1 - cash``.
-    unfilled : float
-        Mean turnover per session that could not be traded.
-    max_unpriced : float
-        Largest share of NAV in positions without a known price.
-    costs_bps_per_year : Mapping
-        Mean cost by kind (`backtest.costs.COST_KINDS`), in basis points of NAV per year.
-    ruined_at : int or None
-        Session on which the book was ruined; None if it was not.
-    identity_gap : float
-        Largest relative difference between the two NAVs (from returns and from the ledger).
-
     Examples
     --------
     >>> from backtest.accounts.accounting import run_book
@@ -84,44 +43,58 @@ class BookMetrics:
     """
 
     n_sessions: int
+    """Number of sessions, including that of the first trade, which bears the trade's costs."""
     total_return_gross: float
     total_return_net: float
+    """`total_return_gross`, `total_return_net`: last NAV - 1."""
     annual_return_gross: float
     annual_return_net: float
+    """`annual_return_gross`, `annual_return_net`: geometric: ``(1 + total return) ** (periods per year / n) -
+    1``."""
     annual_volatility_gross: float
     annual_volatility_net: float
+    """`annual_volatility_gross`, `annual_volatility_net`: sample standard deviation of the session returns
+    times the root of the periods per year."""
     sharpe_gross: float
     sharpe_net: float
+    """`sharpe_gross`, `sharpe_net`: mean over sample standard deviation, of excess returns over the risk-free
+    rate; annual."""
     sortino_net: float
+    """Mean over ``sqrt(mean(min(r, 0)^2))`` of excess returns; annual."""
     calmar_net: float
+    """Annual return over the largest drawdown, both net."""
     skew_net: float
+    """``m3 / m2^1.5`` of the session returns, population moments."""
     worst_day_net: float
     best_day_net: float
+    """`worst_day_net`, `best_day_net`: lowest and highest return of a session."""
     max_drawdown_gross: float
     max_drawdown_net: float
+    """`max_drawdown_gross`, `max_drawdown_net`: largest fall from an earlier peak (including the starting
+    capital), as a positive fraction."""
     hit_rate_net: float
+    """Share of sessions with a positive return."""
     turnover: float
+    """Mean one-way turnover per session."""
     leverage: float
+    """Mean gross exposure over NAV."""
     net_exposure: float
+    """Mean of long less short positions over NAV, ``1 - cash``."""
     unfilled: float
+    """Mean turnover per session that could not be traded."""
     max_unpriced: float
+    """Largest share of NAV in positions without a known price."""
     costs_bps_per_year: Mapping[str, float]
+    """Mean cost by kind (`backtest.costs.COST_KINDS`), in basis points of NAV per year."""
     ruined_at: int | None
+    """Session on which the book was ruined; None if it was not."""
     identity_gap: float
+    """Largest relative difference between the two NAVs (from returns and from the ledger)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveMetrics:
     """Performance of a book against a benchmark on the same sessions.
-
-    Attributes
-    ----------
-    tracking_error : float
-        Annual sample standard deviation of the active return, the book's net return minus the benchmark's
-        gross return.
-    information_ratio : float
-        Mean over sample standard deviation of the active return, annual; NaN if the two returns differ only
-        by rounding.
 
     Examples
     --------
@@ -134,7 +107,11 @@ class ActiveMetrics:
     """
 
     tracking_error: float
+    """Annual sample standard deviation of the active return, the book's net return minus the benchmark's
+    gross return."""
     information_ratio: float
+    """Mean over sample standard deviation of the active return, annual; NaN if the two returns differ only by
+    rounding."""
 
 
 def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMetrics:

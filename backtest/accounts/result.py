@@ -20,48 +20,6 @@ from features.panel.periods import SESSIONS_PER_YEAR
 class BookResult:
     """The accounts of one book; every array has shape (T,) and is known at the close of t.
 
-    Attributes
-    ----------
-    nav_net_T : ndarray
-        NAV after costs, compounded from weights and returns. The capital before session 0 is 1.
-    nav_ledger_T : ndarray
-        The same NAV from positions: cash plus units times total-return index. Equal to `nav_net_T` up to
-        rounding.
-    nav_gross_T : ndarray
-        ``cumprod(1 + return_gross)``.
-    return_net_T : ndarray
-        ``nav_net[t] / nav_net[t-1] - 1``.
-    return_gross_T : ndarray
-        Profit before costs over ``nav_net[t-1]``. Gross minus net return is the sum of the five costs below,
-        except in the session of ruin, whose net return is -1.
-    half_spread_T, commission_T, impact_T, borrow_T, financing_T : ndarray
-        Costs by kind over ``nav_net[t-1]``; see `backtest.costs`.
-    turnover_T : ndarray
-        One-way: half of the traded notional over the NAV that the orders are sized on, which is the NAV
-        before trading costs (at execution before the close: ``nav_net[t-1]``). Replacing a whole long-only
-        book is a turnover of 1; buying it from cash is a turnover of 0.5. So trades pay the half-spread on
-        twice the turnover.
-    unfilled_T : ndarray
-        Orders of the session that were not traded, in the same unit as turnover. With a participation cap
-        these orders stay open, and count in every session until they are filled.
-    unpriced_T : ndarray
-        Gross value of positions without a known price, over NAV.
-    leverage_T : ndarray
-        Gross value of positions over NAV, after trades.
-    cash_T : ndarray
-        Cash over NAV, after trades and costs.
-    kept_ledger : polars.DataFrame or None
-        The rows of `backtest.accounts.result.SCHEMA`; None unless `run_book` was called with
-        ``keep_ledger=True``.
-    first_trade : int or None
-        First session with a trade; None if there was none.
-    ruined_at : int or None
-        Session at which NAV reached zero or less.
-    shortfall : float
-        Amount owed beyond the capital at ruin; 0 otherwise.
-    periods_per_year : float
-        Sessions in a year, which annual figures use.
-
     Examples
     --------
     >>> from backtest.accounts.accounting import run_book
@@ -73,25 +31,49 @@ class BookResult:
     """
 
     nav_net_T: FloatArray
+    """NAV after costs, compounded from weights and returns. The capital before session 0 is 1."""
     nav_ledger_T: FloatArray
+    """The same NAV from positions: cash plus units times total-return index. Equal to `nav_net_T` up to
+    rounding."""
     nav_gross_T: FloatArray
+    """``cumprod(1 + return_gross)``."""
     return_net_T: FloatArray
+    """``nav_net[t] / nav_net[t-1] - 1``."""
     return_gross_T: FloatArray
+    """Profit before costs over ``nav_net[t-1]``. Gross minus net return is the sum of the five costs below,
+    except in the session of ruin, whose net return is -1."""
     half_spread_T: FloatArray
     commission_T: FloatArray
     impact_T: FloatArray
     borrow_T: FloatArray
     financing_T: FloatArray
+    """`half_spread_T`, `commission_T`, `impact_T`, `borrow_T`, `financing_T`: costs by kind over
+    ``nav_net[t-1]``; see `backtest.costs`."""
     turnover_T: FloatArray
+    """One-way: half of the traded notional over the NAV that the orders are sized on, which is the NAV before
+    trading costs (at execution before the close: ``nav_net[t-1]``). Replacing a whole long-only book is a
+    turnover of 1; buying it from cash is a turnover of 0.5. So trades pay the half-spread on twice the
+    turnover."""
     unfilled_T: FloatArray
+    """Orders of the session that were not traded, in the same unit as turnover. With a participation cap
+    these orders stay open, and count in every session until they are filled."""
     unpriced_T: FloatArray
+    """Gross value of positions without a known price, over NAV."""
     leverage_T: FloatArray
+    """Gross value of positions over NAV, after trades."""
     cash_T: FloatArray
+    """Cash over NAV, after trades and costs."""
     kept_ledger: pl.DataFrame | None
+    """The rows of `backtest.accounts.result.SCHEMA`; None unless `run_book` was called with
+    ``keep_ledger=True``."""
     first_trade: int | None
+    """First session with a trade; None if there was none."""
     ruined_at: int | None
+    """Session at which NAV reached zero or less."""
     shortfall: float
+    """Amount owed beyond the capital at ruin; 0 otherwise."""
     periods_per_year: float = SESSIONS_PER_YEAR
+    """Sessions in a year, which annual figures use."""
 
     @property
     def costs_T(self) -> Mapping[str, FloatArray]:  # noqa: N802  # a shape suffix

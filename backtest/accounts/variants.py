@@ -32,19 +32,6 @@ _BPS = 1e-4
 class SparseTargets:
     """Target weights of a book; build them with `from_targets`.
 
-    Attributes
-    ----------
-    n_firms : int
-        Number of firms of the panel.
-    decided_T : ndarray of bool, shape (T,)
-        Whether there is a decision at the close of t.
-    start_T1 : ndarray of int64, shape (T + 1,)
-        The weights of session t are those from ``start[t]`` up to ``start[t + 1]``.
-    firm_K : ndarray of int32, shape (K,)
-        Firms with a target that is not zero, ascending within a session.
-    weight_K : ndarray of shape (K,)
-        Their weights, fractions of NAV.
-
     Examples
     --------
     >>> SparseTargets.from_targets(np.array([[0.5, 0.0, 0.5], [np.nan, np.nan, np.nan]])).firm_K
@@ -52,10 +39,15 @@ class SparseTargets:
     """
 
     n_firms: int
+    """Number of firms of the panel."""
     decided_T: BoolArray
+    """Whether there is a decision at the close of t."""
     start_T1: npt.NDArray[np.int64]
+    """The weights of session t are those from ``start[t]`` up to ``start[t + 1]``."""
     firm_K: npt.NDArray[np.int32]
+    """Firms with a target that is not zero, ascending within a session."""
     weight_K: FloatArray
+    """Their weights, fractions of NAV."""
 
     @classmethod
     def from_targets(cls, target_TN: FloatArray) -> SparseTargets:
@@ -91,18 +83,6 @@ class SparseTargets:
 class Variant:
     """A book to account for: targets, costs, delay and execution.
 
-    Attributes
-    ----------
-    decisions : SparseTargets
-        Target weights; variants with the same targets should share one object.
-    costs : CostModel
-        Terms of the costs. Variants should share the arrays of terms that are given per firm.
-    delay : int
-        Sessions between decision and trade: at least 0, and at least 1 unless orders are executed at the
-        close.
-    execution : Execution
-        Price of execution and participation cap.
-
     Examples
     --------
     >>> targets = SparseTargets.from_targets(np.array([[1.0]]))
@@ -111,9 +91,14 @@ class Variant:
     """
 
     decisions: SparseTargets
+    """Target weights; variants with the same targets should share one object."""
     costs: CostModel
+    """Terms of the costs. Variants should share the arrays of terms that are given per firm."""
     delay: int
+    """Sessions between decision and trade: at least 0, and at least 1 unless orders are executed at the
+    close."""
     execution: Execution = AT_CLOSE
+    """Price of execution and participation cap."""
 
     def require(self, market: BookMarket) -> None:
         """Raise ValueError unless the variant fits the market."""

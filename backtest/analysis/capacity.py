@@ -26,29 +26,20 @@ _SMALLEST = 1e-5  # share of the volume of nearly all orders at the smallest cap
 
 @dataclass(frozen=True, slots=True)
 class CapacityPoint:
-    """A book at one amount of capital.
-
-    Attributes
-    ----------
-    capital : float
-        Value before the first session, in the currency of the prices. Profits stay invested.
-    sharpe_net, annual_return_net : float
-        After all costs, impact included.
-    impact_bps_per_year : float
-        Mean cost of impact, in basis points of NAV per year.
-    participation_p95 : float
-        Share of the daily dollar volume that 95% of the trades do not exceed: the trades of the ledger,
-        scaled to the capital.
-    unfilled : float
-        Mean one-way turnover per session that was ordered and not traded.
-    """
+    """A book at one amount of capital."""
 
     capital: float
+    """Value before the first session, in the currency of the prices. Profits stay invested."""
     sharpe_net: float
     annual_return_net: float
+    """`sharpe_net`, `annual_return_net`: after all costs, impact included."""
     impact_bps_per_year: float
+    """Mean cost of impact, in basis points of NAV per year."""
     participation_p95: float
+    """Share of the daily dollar volume that 95% of the trades do not exceed: the trades of the ledger, scaled
+    to the capital."""
     unfilled: float
+    """Mean one-way turnover per session that was ordered and not traded."""
 
 
 def capacity(

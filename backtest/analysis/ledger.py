@@ -22,32 +22,23 @@ from features.arrays import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LedgerRows:
-    """Rows by session and firm; amounts are in units of the starting capital.
-
-    Attributes
-    ----------
-    session_R, firm_R : ndarray of int
-        Indices of the book's sessions and of the panel's firms.
-    before_R, position_R : ndarray
-        Value at the previous close after its trades, and at this close after trades.
-    trade_R : ndarray
-        Value that was bought; negative for a sale.
-    pnl_R : ndarray
-        Profit before costs, earned by ``before_R``, and in executions before the close by ``trade_R``.
-    cost_R : ndarray
-        Costs of all kinds.
-    holding_cost_R : ndarray
-        The part of them that ``before_R`` pays: borrow fee and interest. Trades pay the rest.
-    """
+    """Rows by session and firm; amounts are in units of the starting capital."""
 
     session_R: IntArray
     firm_R: IntArray
+    """`session_R`, `firm_R`: indices of the book's sessions and of the panel's firms."""
     before_R: FloatArray
     position_R: FloatArray
+    """`before_R`, `position_R`: value at the previous close after its trades, and at this close after
+    trades."""
     trade_R: FloatArray
+    """Value that was bought; negative for a sale."""
     pnl_R: FloatArray
+    """Profit before costs, earned by ``before_R``, and in executions before the close by ``trade_R``."""
     cost_R: FloatArray
+    """Costs of all kinds."""
     holding_cost_R: FloatArray
+    """The part of them that ``before_R`` pays: borrow fee and interest. Trades pay the rest."""
 
 
 def ledger_rows(ledger: pl.DataFrame) -> LedgerRows:
@@ -141,22 +132,15 @@ COSTS = "costs"
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one part of a book earned, in fractions of the starting capital.
-
-    Attributes
-    ----------
-    by : str
-        Partition: ``sector``, ``side``, ``factor`` or ``name``.
-    key : str
-        Part, such as a sector's name.
-    gross, cost : float
-        Profit before costs, and costs.
-    """
+    """What one part of a book earned, in fractions of the starting capital."""
 
     by: str
+    """Partition: ``sector``, ``side``, ``factor`` or ``name``."""
     key: str
+    """Part, such as a sector's name."""
     gross: float
     cost: float
+    """`gross`, `cost`: profit before costs, and costs."""
 
     @property
     def net(self) -> float:
@@ -245,17 +229,6 @@ def by_factor(rows: LedgerRows, scores: StyleScores, factors: FactorReturns) -> 
 class Drawdown:
     """A fall of NAV below an earlier peak.
 
-    Attributes
-    ----------
-    peak, trough : int
-        Sessions of the peak and of the lowest NAV. -1 is the starting capital, before the first session.
-    recovered : int or None
-        First session on which NAV is at the peak's level again; None if there is none.
-    depth : float
-        ``1 - NAV[trough] / NAV[peak]``.
-    sessions : int
-        From the peak to the recovery, or to the last session.
-
     Examples
     --------
     >>> largest_drawdowns(np.array([0.1, -0.2, 0.3]))[0].trough
@@ -264,9 +237,14 @@ class Drawdown:
 
     peak: int
     trough: int
+    """`peak`, `trough`: sessions of the peak and of the lowest NAV. -1 is the starting capital, before the
+    first session."""
     recovered: int | None
+    """First session on which NAV is at the peak's level again; None if there is none."""
     depth: float
+    """``1 - NAV[trough] / NAV[peak]``."""
     sessions: int
+    """From the peak to the recovery, or to the last session."""
 
 
 def largest_drawdowns(return_T: FloatArray, count: int = 5) -> list[Drawdown]:

@@ -27,27 +27,18 @@ from features.panel.panel import Panel
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """A style and the characteristic that measures it.
-
-    Attributes
-    ----------
-    name : str
-        Key in tables, such as ``reversal_5``.
-    family : str
-        What a reader calls it, such as ``reversal``.
-    characteristic : str
-        Name in `features.library.characteristics.CHARACTERISTICS`.
-    sign : int
-        -1 if a firm with a low characteristic has a high score.
-    source : str
-        Paper that documents the premium.
-    """
+    """A style and the characteristic that measures it."""
 
     name: str
+    """Key in tables, such as ``reversal_5``."""
     family: str
+    """What a reader calls it, such as ``reversal``."""
     characteristic: str
+    """Name in `features.library.characteristics.CHARACTERISTICS`."""
     sign: int
+    """-1 if a firm with a low characteristic has a high score."""
     source: str
+    """Paper that documents the premium."""
 
 
 STYLES = (
@@ -72,20 +63,6 @@ FAMILIES = {MARKET: MARKET, **{style.name: style.family for style in STYLES}}
 class StyleScores:
     """Scores of every firm and session.
 
-    Attributes
-    ----------
-    names : tuple of str
-        Styles that the panel allows.
-    score_KTN : ndarray of float32, shape (K, T, N)
-        Known at the close of t. 0 where the characteristic or the universe leaves a firm without a score, the
-        mean of a date's scores.
-    known_KT : ndarray of bool, shape (K, T)
-        Whether any firm of the date has a score.
-    universe_TN : ndarray of bool, shape (T, N)
-        Firms that are ranked: those of the newest universe up to t.
-    left_out : tuple of str
-        One sentence per style that the data do not allow.
-
     Examples
     --------
     >>> score, known = np.zeros((0, 3, 4), np.float32), np.zeros((0, 3), bool)
@@ -94,10 +71,16 @@ class StyleScores:
     """
 
     names: tuple[str, ...]
+    """Styles that the panel allows."""
     score_KTN: Float32Array
+    """Known at the close of t. 0 where the characteristic or the universe leaves a firm without a score, the
+    mean of a date's scores."""
     known_KT: BoolArray
+    """Whether any firm of the date has a score."""
     universe_TN: BoolArray
+    """Firms that are ranked: those of the newest universe up to t."""
     left_out: tuple[str, ...]
+    """One sentence per style that the data do not allow."""
 
 
 def style_scores(panel: Panel, universe_TN: BoolArray) -> StyleScores:
@@ -162,14 +145,6 @@ MIN_FIRMS_PER_FACTOR = 2
 class FactorReturns:
     """Returns of the market and of the styles.
 
-    Attributes
-    ----------
-    names : tuple of str
-        ``market``, then the styles.
-    return_TJ : ndarray of shape (T, J)
-        Return earned in session t, a fraction, known at the close of t. NaN where a factor is unknown: no
-        firm had a score, or the universe was too small.
-
     Examples
     --------
     >>> FactorReturns(("market",), np.zeros((5, 1))).names
@@ -177,7 +152,10 @@ class FactorReturns:
     """
 
     names: tuple[str, ...]
+    """``market``, then the styles."""
     return_TJ: FloatArray
+    """Return earned in session t, a fraction, known at the close of t. NaN where a factor is unknown: no firm
+    had a score, or the universe was too small."""
 
 
 def factor_returns(scores: StyleScores, earned_TN: FloatArray, delay: int = 0) -> FactorReturns:
@@ -250,18 +228,12 @@ def _regress(
 
 @dataclass(slots=True, eq=False)
 class FactorData:
-    """Scores of all sessions, and factor returns by delay.
-
-    Attributes
-    ----------
-    scores
-        Known at the close of each session of the panel.
-    earned_TN
-        Return of each session, as a holder earns it; NaN where a price is unknown.
-    """
+    """Scores of all sessions, and factor returns by delay."""
 
     scores: StyleScores
+    """Known at the close of each session of the panel."""
     earned_TN: FloatArray
+    """Return of each session, as a holder earns it; NaN where a price is unknown."""
     _returns: dict[int, FactorReturns] = field(default_factory=dict)
 
     def scores_on(self, held: slice) -> StyleScores:

@@ -41,20 +41,6 @@ TOLERANCE = 1e-6
 class LimitUse:
     """A limit of a book, and what the weights of one decision amount to.
 
-    Attributes
-    ----------
-    name : str
-        The setting, such as ``max_turnover``; ``neutral sector`` and ``neutral beta`` for neutrality.
-    value : float
-        What the weights amount to; at least 0 except for a net exposure. Of several sectors or firms, the
-        largest.
-    limit : float
-        Largest value that is allowed. Neutrality allows 0.
-    unit : str
-        ``of NAV`` and ``a year`` (a volatility) are fractions, ``beta`` and ``firms`` are numbers.
-    least : bool
-        Whether the limit is the smallest value that is allowed instead.
-
     Examples
     --------
     >>> LimitUse("max_leverage", value=2.0, limit=2.0).state
@@ -62,10 +48,16 @@ class LimitUse:
     """
 
     name: str
+    """The setting, such as ``max_turnover``; ``neutral sector`` and ``neutral beta`` for neutrality."""
     value: float
+    """What the weights amount to; at least 0 except for a net exposure. Of several sectors or firms, the
+    largest."""
     limit: float
+    """Largest value that is allowed. Neutrality allows 0."""
     unit: Unit = "of NAV"
+    """``of NAV`` and ``a year`` (a volatility) are fractions, ``beta`` and ``firms`` are numbers."""
     least: bool = False
+    """Whether the limit is the smallest value that is allowed instead."""
 
     @property
     def excess(self) -> float:
@@ -88,15 +80,6 @@ Need = Literal["groups", "beta", "volatility", "returns"]
 class PastReturns:
     """Returns of each session up to t, with sessions before the first row of the signal.
 
-    Attributes
-    ----------
-    return_SN : ndarray of shape (before + T, N)
-        Return of the session as a fraction; NaN where unknown.
-    before : int
-        Number of rows before the first row of the signal.
-    periods_per_year : float
-        Sessions in a year, which annual volatilities use.
-
     Examples
     --------
     >>> PastReturns(np.zeros((30, 2)), before=20).window(t=0, length=5).shape
@@ -104,8 +87,11 @@ class PastReturns:
     """
 
     return_SN: FloatArray
+    """Return of the session as a fraction, ``before`` rows earlier than the signal; NaN where unknown."""
     before: int
+    """Number of rows before the first row of the signal."""
     periods_per_year: float = SESSIONS_PER_YEAR
+    """Sessions in a year, which annual volatilities use."""
 
     def window(self, t: int, length: int) -> FloatArray:
         """Return the last ``length`` sessions up to and including row t of the signal; fewer at the start."""
@@ -117,26 +103,6 @@ class PastReturns:
 class BookInputs:
     """The signal, the schedule, and what a book declares in `Book.needs`.
 
-    Attributes
-    ----------
-    signal_TN : ndarray of shape (T, N)
-        Signal at the close of t; higher is better. NaN: the firm is not in the universe.
-    schedule : Schedule
-        Sessions on which the book may decide.
-    group_TN : ndarray of int, shape (T, N), or None
-        Code of the sector or industry as of t; -1 is unknown. Need ``groups``.
-    beta_TN : ndarray of shape (T, N) or None
-        Trailing beta to the market; NaN is unknown. Need ``beta``.
-    volatility_TN : ndarray of shape (T, N) or None
-        Trailing standard deviation of the returns of a session; NaN is unknown. Need ``volatility``.
-    past : PastReturns or None
-        Returns of past sessions. Need ``returns``.
-    last_N : ndarray of shape (N,) or None
-        Target weights of the decision before the first row, for books whose decision depends on the one
-        before. None: there is none.
-    horizon : int
-        Sessions that a signal forecasts, for which overlapping decisions are held.
-
     Examples
     --------
     >>> from backtest.books.schedules import every_session
@@ -145,42 +111,37 @@ class BookInputs:
     """
 
     signal_TN: AnyFloatArray
+    """Signal at the close of t; higher is better. NaN: the firm is not in the universe."""
     schedule: Schedule
+    """Sessions on which the book may decide."""
     group_TN: IntArray | None = None
+    """Code of the sector or industry as of t; -1 is unknown. Need ``groups``."""
     beta_TN: FloatArray | None = None
+    """Trailing beta to the market; NaN is unknown. Need ``beta``."""
     volatility_TN: FloatArray | None = None
+    """Trailing standard deviation of the returns of a session; NaN is unknown. Need ``volatility``."""
     past: PastReturns | None = None
+    """Returns of past sessions. Need ``returns``."""
     last_N: FloatArray | None = None
+    """Target weights of the decision before the first row, for books whose decision depends on the one
+    before. None: there is none."""
     horizon: int = 1
+    """Sessions that a signal forecasts, for which overlapping decisions are held."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookNote:
-    """Something unusual about one decision.
-
-    Attributes
-    ----------
-    session : int
-        Row of the decision.
-    text : str
-        What happened and why, in one sentence.
-    """
+    """Something unusual about one decision."""
 
     session: int
+    """Row of the decision."""
     text: str
+    """What happened and why, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BookTargets:
     """The decisions of a book.
-
-    Attributes
-    ----------
-    target_TN : ndarray of shape (T, N)
-        Target weights as fractions of NAV, decided at the close of t. A row of NaN means no decision: the
-        book keeps its positions.
-    notes : tuple of BookNote
-        Decisions that could not be made as configured, in the order of their sessions.
 
     Examples
     --------
@@ -189,7 +150,10 @@ class BookTargets:
     """
 
     target_TN: FloatArray
+    """Target weights as fractions of NAV, decided at the close of t. A row of NaN means no decision: the book
+    keeps its positions."""
     notes: tuple[BookNote, ...] = ()
+    """Decisions that could not be made as configured, in the order of their sessions."""
 
 
 class Book(Options):

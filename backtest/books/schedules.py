@@ -23,16 +23,6 @@ Turn = Literal[
 class Schedule:
     """Every m-th of the dates on which a book may decide and has signals.
 
-    Attributes
-    ----------
-    turn_T : ndarray of bool, shape (T,)
-        Sessions on which the book may decide, known at the close of t. A turn without enough signals waits
-        for the next session that has them, so weekly signals and a book that turns at the end of a month
-        meet once a month.
-    every : int
-        The book decides on every ``every``-th of these dates with signals. Sessions without signals do not
-        count: weekly signals and 2 give a decision every two weeks, whatever holidays lie between.
-
     Raises
     ------
     ValueError
@@ -45,7 +35,12 @@ class Schedule:
     """
 
     turn_T: BoolArray
+    """Sessions on which the book may decide, known at the close of t. A turn without enough signals waits for
+    the next session that has them, so weekly signals and a book that turns at the end of a month meet once a
+    month."""
     every: int = 1
+    """The book decides on every ``every``-th of these dates with signals. Sessions without signals do not
+    count: weekly signals and 2 give a decision every two weeks, whatever holidays lie between."""
 
     def __post_init__(self) -> None:
         if self.every < 1:

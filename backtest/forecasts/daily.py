@@ -91,23 +91,6 @@ class SortedPanel:
 class DailyMetrics:
     """Metrics of each date, over its pairs: the firms with both a forecast and a label.
 
-    Attributes
-    ----------
-    pairs_T : ndarray of int, shape (T,)
-        Number of pairs.
-    tied_T : ndarray of int, shape (T,)
-        Number of pairs whose forecast equals that of another pair of the date.
-    ic_T, rank_ic_T : ndarray of shape (T,)
-        Pearson and Spearman correlation, with the conventions of `features.information_coefficient`.
-    hits_T : ndarray of shape (T,)
-        Share of the highest forecasts whose label is at least zero; NaN with fewer pairs than that number.
-    top_T : ndarray of shape (T,)
-        Mean label of the highest forecasts; NaN with fewer pairs than that number.
-    squared_error_T, squared_label_T : ndarray of shape (T,)
-        Sums over pairs of ``(label - forecast)^2`` and ``label^2``.
-    quantile_TQ : ndarray of shape (T, Q)
-        Mean label of each quantile of the forecasts, lowest first; NaN with fewer pairs than quantiles.
-
     Examples
     --------
     >>> forecast = SortedPanel("forecast", np.array([[1.0, 2.0, 3.0]]))
@@ -116,14 +99,22 @@ class DailyMetrics:
     """
 
     pairs_T: IntArray
+    """Number of pairs."""
     tied_T: IntArray
+    """Number of pairs whose forecast equals that of another pair of the date."""
     ic_T: FloatArray
     rank_ic_T: FloatArray
+    """`ic_T`, `rank_ic_T`: Pearson and Spearman correlation, with the conventions of
+    `features.information_coefficient`."""
     hits_T: FloatArray
+    """Share of the highest forecasts whose label is at least zero; NaN with fewer pairs than that number."""
     top_T: FloatArray
+    """Mean label of the highest forecasts; NaN with fewer pairs than that number."""
     squared_error_T: FloatArray
     squared_label_T: FloatArray
+    """`squared_error_T`, `squared_label_T`: sums over pairs of ``(label - forecast)^2`` and ``label^2``."""
     quantile_TQ: FloatArray
+    """Mean label of each quantile of the forecasts, lowest first; NaN with fewer pairs than quantiles."""
 
 
 def daily_metrics(
@@ -194,15 +185,6 @@ def daily_metrics(
 class Persistence:
     """How much of a signal is left after some dates; one value per date but the first ones.
 
-    Attributes
-    ----------
-    rank_autocorrelation_T : ndarray of shape (T - lag,)
-        Pearson correlation of the average ranks of both dates, over the firms that are known on both. NaN for
-        fewer than 3 firms, or if either signal is constant.
-    bottom_turnover_T, top_turnover_T : ndarray of shape (T - lag,)
-        Share of the bottom and top quantile that was not in it ``lag`` dates before. A tied firm at the edge
-        is in it with the share of its tie. NaN if either date has fewer values than quantiles.
-
     Examples
     --------
     >>> signal = SortedPanel("signal", np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]))
@@ -211,8 +193,13 @@ class Persistence:
     """
 
     rank_autocorrelation_T: FloatArray
+    """Pearson correlation of the average ranks of both dates, over the firms that are known on both. NaN for
+    fewer than 3 firms, or if either signal is constant."""
     bottom_turnover_T: FloatArray
     top_turnover_T: FloatArray
+    """`bottom_turnover_T`, `top_turnover_T`: share of the bottom and top quantile that was not in it ``lag``
+    dates before. A tied firm at the edge is in it with the share of its tie. NaN if either date has fewer
+    values than quantiles."""
 
 
 def persistence(signal: SortedPanel, lags: tuple[int, ...], *, quantiles: int = 5) -> dict[int, Persistence]:

@@ -32,38 +32,6 @@ _QUANTILES = 5
 class ForecastMetrics:
     """Quality of forecasts against labels.
 
-    Attributes
-    ----------
-    n_dates, n_pairs : int
-        Number of dates with an IC, and of pairs of forecast and label.
-    coverage_dates : float
-        ``n_dates`` as a share of the dates whose labels allow an IC (3 firms or more, not constant).
-    coverage_firms : float
-        Share of firms with a forecast among the firms with a label, on the ``n_dates`` dates.
-    tied : float
-        Share of the pairs whose forecast equals another forecast of the same date.
-    ic, icir, ic_t : float
-        Mean of the daily Pearson correlations ``ic_T``, that mean over their population standard deviation,
-        and the Newey-West t-statistic of the mean.
-    rank_ic, rank_icir, rank_ic_t : float
-        The same with Spearman correlation (average ranks).
-    lags : int
-        Newey-West lags used.
-    precision_at_10 : float
-        Share of the 10 highest forecasts whose label is at least zero, averaged over dates.
-    literature_sr : float
-        Sharpe ratio of the literature: mean over population standard deviation of the equal-weight label of
-        the 5 highest forecasts, times the root of the periods per year to two decimals (15.87, as in
-        published tables), before costs. Intended for labels over one session.
-    r2_oos : float
-        Out-of-sample R2 against a zero forecast.
-    quantile_returns : tuple of float
-        Mean label of each forecast quantile, lowest forecasts first.
-    monotonicity : float
-        Spearman correlation of quantile number and mean label.
-    ic_T, rank_ic_T : ndarray of shape (T,)
-        The daily series.
-
     Examples
     --------
     >>> x = np.random.default_rng(0).normal(size=(20, 8))
@@ -73,23 +41,39 @@ class ForecastMetrics:
 
     n_dates: int
     n_pairs: int
+    """`n_dates`, `n_pairs`: number of dates with an IC, and of pairs of forecast and label."""
     coverage_dates: float
+    """``n_dates`` as a share of the dates whose labels allow an IC (3 firms or more, not constant)."""
     coverage_firms: float
+    """Share of firms with a forecast among the firms with a label, on the ``n_dates`` dates."""
     tied: float
+    """Share of the pairs whose forecast equals another forecast of the same date."""
     ic: float
     icir: float
     ic_t: float
+    """`ic`, `icir`, `ic_t`: mean of the daily Pearson correlations ``ic_T``, that mean over their population
+    standard deviation, and the Newey-West t-statistic of the mean."""
     rank_ic: float
     rank_icir: float
     rank_ic_t: float
+    """`rank_ic`, `rank_icir`, `rank_ic_t`: the same with Spearman correlation (average ranks)."""
     lags: int
+    """Newey-West lags used."""
     precision_at_10: float
+    """Share of the 10 highest forecasts whose label is at least zero, averaged over dates."""
     literature_sr: float
+    """Sharpe ratio of the literature: mean over population standard deviation of the equal-weight label of
+    the 5 highest forecasts, times the root of the periods per year to two decimals (15.87, as in published
+    tables), before costs. Intended for labels over one session."""
     r2_oos: float
+    """Out-of-sample R2 against a zero forecast."""
     quantile_returns: tuple[float, ...]
+    """Mean label of each forecast quantile, lowest forecasts first."""
     monotonicity: float
+    """Spearman correlation of quantile number and mean label."""
     ic_T: FloatArray
     rank_ic_T: FloatArray
+    """`ic_T`, `rank_ic_T`: the daily series."""
 
 
 def forecast_metrics(

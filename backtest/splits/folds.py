@@ -27,18 +27,6 @@ from features.options import Options
 class Fold:
     """The decision dates of one fold.
 
-    Attributes
-    ----------
-    index : int
-        Number of the fold, from 0.
-    train, valid, test : ndarray of int
-        Session indices, ascending and read-only. In walk-forward schemes each segment ends before the next
-        one starts. In combinatorial folds the segments may consist of several stretches, and training
-        sessions may lie after test sessions.
-    name : str
-        What is tested: ``2016`` or ``2016Q3`` for calendar folds, ``groups 1 and 4`` for combinatorial ones.
-        Empty for other schemes.
-
     Examples
     --------
     >>> plan = FoldPlan(scheme="rolling", train=10, valid=5, test=5, embargo=1)
@@ -48,10 +36,16 @@ class Fold:
     """
 
     index: int
+    """Number of the fold, from 0."""
     train: IntArray
     valid: IntArray
     test: IntArray
+    """`train`, `valid`, `test`: session indices, ascending and read-only. In walk-forward schemes each
+    segment ends before the next one starts. In combinatorial folds the segments may consist of several
+    stretches, and training sessions may lie after test sessions."""
     name: str = ""
+    """What is tested: ``2016`` or ``2016Q3`` for calendar folds, ``groups 1 and 4`` for combinatorial ones.
+    Empty for other schemes."""
 
 
 def label_span(delay: int, horizon: int) -> int:

@@ -30,17 +30,6 @@ class DelistingRule:
 
     A merger without a recorded return pays the last price.
 
-    Attributes
-    ----------
-    stale_sessions : int
-        A firm without a price for more sessions than this is presumed delisted, for an unknown reason.
-    performance_return : float
-        Return of a delisting for performance on NYSE or AMEX (Shumway 1997).
-    nasdaq_performance_return : float
-        Return of a delisting for performance on Nasdaq (Shumway and Warther 1999).
-    unknown_return : float
-        Return of a delisting whose reason is unknown; 0 pays the last price.
-
     Examples
     --------
     >>> DelistingRule(unknown_return=-0.3).unknown_return
@@ -48,32 +37,29 @@ class DelistingRule:
     """
 
     stale_sessions: int = 20
+    """A firm without a price for more sessions than this is presumed delisted, for an unknown reason."""
     performance_return: float = -0.30
+    """Return of a delisting for performance on NYSE or AMEX (Shumway 1997)."""
     nasdaq_performance_return: float = -0.55
+    """Return of a delisting for performance on Nasdaq (Shumway and Warther 1999)."""
     unknown_return: float = 0.0
+    """Return of a delisting whose reason is unknown; 0 pays the last price."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delistings:
-    """Value of firms without a price to a holder, at every close.
-
-    Attributes
-    ----------
-    delisted_TN : ndarray of bool, shape (T, N)
-        Whether holders have been paid out in cash by the close of t.
-    unknown_TN : ndarray of bool, shape (T, N)
-        Whether that payout uses `DelistingRule.unknown_return`, because no return and no reason is recorded.
-    value_ratio_TN : ndarray of shape (T, N)
-        Value as a fraction of the last price: 1, or 1 + delisting return after a delisting, or NaN if
-        unknown.
-    hazards : tuple of str
-        The assumptions that were used, one sentence each, with the number of delistings concerned.
-    """
+    """Value of firms without a price to a holder, at every close."""
 
     delisted_TN: BoolArray
+    """Whether holders have been paid out in cash by the close of t."""
     unknown_TN: BoolArray
+    """Whether that payout uses `DelistingRule.unknown_return`, because no return and no reason is
+    recorded."""
     value_ratio_TN: FloatArray
+    """Value as a fraction of the last price: 1, or 1 + delisting return after a delisting, or NaN if
+    unknown."""
     hazards: tuple[str, ...]
+    """The assumptions that were used, one sentence each, with the number of delistings concerned."""
 
 
 @dataclass(frozen=True, slots=True)

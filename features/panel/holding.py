@@ -106,17 +106,6 @@ class HolderMarket:
     Row t depends only on rows <= t of the inputs, except that `delisted_TN` is False while a later row of the
     same delisting changes what it pays. Values do not depend on that.
 
-    Attributes
-    ----------
-    value_TN : ndarray of shape (T, N)
-        Last known total return index; NaN before the first known value.
-    known_TN : ndarray of bool, shape (T, N)
-        Whether the index is known at t itself.
-    tradable_TN : ndarray of bool, shape (T, N)
-        Whether a unit can be bought or sold at the close of t.
-    delisted_TN : ndarray of bool, shape (T, N)
-        Whether holders have been paid out by the close of t.
-
     Examples
     --------
     >>> index, traded = np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool)
@@ -125,9 +114,13 @@ class HolderMarket:
     """
 
     value_TN: FloatArray
+    """Last known total return index; NaN before the first known value."""
     known_TN: BoolArray
+    """Whether the index is known at t itself."""
     tradable_TN: BoolArray
+    """Whether a unit can be bought or sold at the close of t."""
     delisted_TN: BoolArray
+    """Whether holders have been paid out by the close of t."""
 
     def on(self, sessions: slice) -> HolderMarket:
         """Return views of some sessions."""

@@ -22,20 +22,14 @@ PRICE_COLUMNS = ("date", "ticker", "open", "high", "low", "close", "volume", "sp
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WrongRows:
-    """Rows of a panel that earn nothing, in the order of their sessions.
-
-    Attributes
-    ----------
-    session_K, firm_K : ndarray of int, shape (K,)
-        Cells of the panel.
-    price_K : ndarray of bool, shape (K,)
-        Whether the price of the row is wrong, and the next one right again. Otherwise the move into the row
-        is wrong, and later prices are in its unit: pence for pounds, or a split that prices do not show.
-    """
+    """Rows of a panel that earn nothing, in the order of their sessions."""
 
     session_K: IntArray
     firm_K: IntArray
+    """`session_K`, `firm_K`: cells of the panel."""
     price_K: BoolArray
+    """Whether the price of the row is wrong, and the next one right again. Otherwise the move into the row is
+    wrong, and later prices are in its unit: pence for pounds, or a split that prices do not show."""
 
 
 NO_ROWS = WrongRows(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.bool_))
@@ -46,44 +40,6 @@ class Panel:
     """What is known about every firm at every close. Arrays are read-only.
 
     Everything is causal to the bit: row t depends only on data dated <= t.
-
-    Attributes
-    ----------
-    dates_T : ndarray of datetime64[D], shape (T,)
-        Sessions: the distinct dates of the prices, and those of ``gaps`` between the first and the last.
-    tickers_N : tuple of str
-        Firms, sorted.
-    close_TN, open_TN, high_TN, low_TN : ndarray of shape (T, N) or None
-        Forward-adjusted prices (`features.panel.panel.forward_factor`); NaN = no trade or unknown. None
-        if the source has no such column.
-    raw_close_TN : ndarray of shape (T, N)
-        Close as quoted.
-    volume_TN : ndarray of shape (T, N) or None
-        Shares traded, as quoted.
-    total_return_index_TN : ndarray of shape (T, N)
-        Total return index, continued through halts and delistings, for labels and accounting
-        (`features.panel.panel.total_return_index`).
-    delisted_TN : ndarray of bool, shape (T, N)
-        Whether a delisting has paid out the holders in cash (`features.panel.delistings.find_delistings`).
-    gap_TN : ndarray of bool, shape (T, N)
-        Whether the price of a listed firm is known to be missing from the data, so that labels across it are
-        unknown; without a row in ``gaps``, a missing price is a halt.
-    unknown_TN : ndarray of bool, shape (T, N)
-        Whether that delisting has neither a recorded return nor a known reason; see
-        `total_return_index_assuming`.
-    group_TN : ndarray of int16, shape (T, N)
-        Industry or sector as of t; -1 unknown.
-    groups_S : tuple of str
-        Names of the codes in ``group_TN``.
-    statements : Statements
-        For each item, the latest value known at t under ``<item>`` and the value of a year earlier under
-        ``<item>@1y``. Arrays of shape (T, N); see `features.panel.asof.statements_as_of`.
-    hazards : tuple of str
-        Warnings about the data that affect how far results can be trusted, one sentence each.
-    periods_per_year : float
-        Sessions in a year, which annual figures use (`periods_per_year`).
-    wrong : WrongRows
-        Rows that earn nothing (`features.panel.holding`). All other fields hold their prices as delivered.
 
     Examples
     --------
@@ -96,23 +52,44 @@ class Panel:
     """
 
     dates_T: DateArray
+    """Sessions: the distinct dates of the prices, and those of ``gaps`` between the first and the last."""
     tickers_N: tuple[str, ...]
+    """Firms, sorted."""
     close_TN: FloatArray
     open_TN: FloatArray | None
     high_TN: FloatArray | None
     low_TN: FloatArray | None
+    """`close_TN`, `open_TN`, `high_TN`, `low_TN`: forward-adjusted prices
+    (`features.panel.panel.forward_factor`); NaN = no trade or unknown. None if the source has no such
+    column."""
     raw_close_TN: FloatArray
+    """Close as quoted."""
     volume_TN: FloatArray | None
+    """Shares traded, as quoted."""
     total_return_index_TN: FloatArray
+    """Total return index, continued through halts and delistings, for labels and accounting
+    (`features.panel.panel.total_return_index`)."""
     delisted_TN: BoolArray
+    """Whether a delisting has paid out the holders in cash (`features.panel.delistings.find_delistings`)."""
     gap_TN: BoolArray
+    """Whether the price of a listed firm is known to be missing from the data, so that labels across it are
+    unknown; without a row in ``gaps``, a missing price is a halt."""
     unknown_TN: BoolArray
+    """Whether that delisting has neither a recorded return nor a known reason; see
+    `total_return_index_assuming`."""
     group_TN: IntArray
+    """Industry or sector as of t; -1 unknown."""
     groups_S: tuple[str, ...]
+    """Names of the codes in ``group_TN``."""
     statements: Statements
+    """For each item, the latest value known at t under ``<item>`` and the value of a year earlier under
+    ``<item>@1y``. Arrays of shape (T, N); see `features.panel.asof.statements_as_of`."""
     hazards: tuple[str, ...]
+    """Warnings about the data that affect how far results can be trusted, one sentence each."""
     periods_per_year: float = SESSIONS_PER_YEAR
+    """Sessions in a year, which annual figures use (`periods_per_year`)."""
     wrong: WrongRows = NO_ROWS
+    """Rows that earn nothing (`features.panel.holding`). All other fields hold their prices as delivered."""
 
     @property
     def n_sessions(self) -> int:

@@ -74,21 +74,14 @@ class WeightLimits(Options):
 
 
 class FactorCovariance(NamedTuple):
-    """A covariance ``B B' + diag(s)`` of the returns of a session.
-
-    Attributes
-    ----------
-    loading_MK : ndarray of shape (M, K)
-        B: loadings on factors of variance 1.
-    specific_M : ndarray of shape (M,)
-        s: variance that the factors do not explain, above 0.
-    volatility_M : ndarray of shape (M,)
-        Standard deviation of each firm's returns.
-    """
+    """A covariance ``B B' + diag(s)`` of the returns of a session."""
 
     loading_MK: FloatArray
+    """B: loadings on factors of variance 1."""
     specific_M: FloatArray
+    """s: variance that the factors do not explain, above 0."""
     volatility_M: FloatArray
+    """Standard deviation of each firm's returns."""
 
     @property
     def matrix(self) -> FloatArray:
@@ -99,46 +92,30 @@ class FactorCovariance(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program:
-    """The numbers of one decision.
-
-    Attributes
-    ----------
-    expected_M : ndarray of shape (M,)
-        Expected returns, in any unit.
-    covariance : FactorCovariance
-        Covariance of the returns of a session.
-    group_M : ndarray of int, shape (M,), or None
-        Sectors; needed for ``max_sector_net``.
-    beta_M : ndarray of shape (M,) or None
-        Betas; needed for ``max_beta``.
-    last_M : ndarray of shape (M,) or None
-        Last target weights of these firms. None: there is no book yet, and turnover is not limited.
-    forced_sales : float
-        Gross last target weight of all other firms, which are sold.
-    periods_per_year : float
-        Sessions in a year.
-    """
+    """The numbers of one decision."""
 
     expected_M: FloatArray
+    """Expected returns, in any unit."""
     covariance: FactorCovariance
+    """Covariance of the returns of a session."""
     group_M: IntArray | None = None
+    """Sectors; needed for ``max_sector_net``."""
     beta_M: FloatArray | None = None
+    """Betas; needed for ``max_beta``."""
     last_M: FloatArray | None = None
+    """Last target weights of these firms. None: there is no book yet, and turnover is not limited."""
     forced_sales: float = 0.0
+    """Gross last target weight of all other firms, which are sold."""
     periods_per_year: float = SESSIONS_PER_YEAR
+    """Sessions in a year."""
 
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """No weights could be found.
-
-    Attributes
-    ----------
-    reason : str
-        Which limits cannot be met, or how the solver failed.
-    """
+    """No weights could be found."""
 
     reason: str
+    """Which limits cannot be met, or how the solver failed."""
 
 
 class Optimised(Book):
