@@ -120,7 +120,7 @@ def sweep(n_sessions: int, n_firms: int, n_variants: int = 1000) -> Callable[[],
                 for delay in range(4)
                 for step in range(n_variants // 20)
             ]
-            total += float(run_books(variants, prepared).return_net_VT.sum())
+            total += sum(float(book.return_net_T.sum()) for book in run_books(variants, prepared))
         return total
 
     return run

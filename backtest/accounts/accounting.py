@@ -59,18 +59,17 @@ Shape suffixes: T sessions, N firms, V books.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from backtest.accounts.execution import AT_CLOSE, Execution
 from backtest.accounts.market import TRADABLE, BookMarket, prepare_market
-from backtest.accounts.result import BookResult, ledger_frame
+from backtest.accounts.result import BookResult, lane_result, ledger_frame, over
 from backtest.accounts.variants import SparseTargets, Variant, empty_books, kernel_inputs, lanes_with_cash
-from backtest.costs import COST_KINDS, CostModel
+from backtest.costs import CostModel
 from features.arithmetic.parallel import n_threads
 from features.arrays import BoolArray, FloatArray, frozen
 
@@ -163,43 +162,10 @@ def account_book(
     variant.require(market)
     inputs = kernel_inputs([variant], market)
     books = empty_books(market.n_sessions, 1)
-    lanes = lanes_with_cash(*inputs)
-    rows_LC = run_lanes(*inputs, lanes, books, keep_ledger)
-    ruined = int(books.ruined_V[0])
-    return_net_T, return_gross_T = compound(*inputs, ruined)
-
-    nav_T = books.nav_TV[:, 0]
-    start_T = np.concatenate([[1.0], nav_T[:-1]])
-    base_T = books.base_TV[:, 0]
-
-    def over(amount_TV: FloatArray, base_T: FloatArray) -> FloatArray:
-        amount_T = amount_TV[:, 0]
-        return np.divide(amount_T, base_T, out=np.zeros_like(amount_T), where=base_T > 0)
-
-    nav_net_T: FloatArray = np.cumprod(1.0 + return_net_T, dtype=np.float64)
-    nav_gross_T: FloatArray = np.cumprod(np.maximum(1.0 + return_gross_T, 0.0), dtype=np.float64)
-    trades = np.flatnonzero(books.traded_TV[:, 0])
-    return BookResult(
-        nav_net_T=nav_net_T,
-        nav_ledger_T=nav_T.copy(),
-        nav_gross_T=nav_gross_T,
-        return_net_T=return_net_T,
-        return_gross_T=return_gross_T,
-        half_spread_T=over(books.spread_TV, start_T),
-        commission_T=over(books.commission_TV, start_T),
-        impact_T=over(books.impact_TV, start_T),
-        borrow_T=over(books.borrow_TV, start_T),
-        financing_T=over(books.financing_TV, start_T),
-        turnover_T=over(0.5 * books.traded_TV, base_T),
-        unfilled_T=over(0.5 * books.unfilled_TV, base_T),
-        unpriced_T=over(books.unpriced_TV, nav_T),
-        leverage_T=over(books.gross_TV, nav_T),
-        cash_T=over(books.cash_TV, nav_T),
-        kept_ledger=ledger_frame(rows_LC) if keep_ledger else None,
-        first_trade=int(trades[0]) if len(trades) else None,
-        ruined_at=ruined if ruined < market.n_sessions else None,
-        shortfall=float(books.shortfall_V[0]),
-        periods_per_year=costs.periods_per_year,
+    rows_LC = run_lanes(*inputs, lanes_with_cash(*inputs), books, keep_ledger)
+    returns = compound(*inputs, int(books.ruined_V[0]))
+    return lane_result(
+        books, 0, *returns, costs.periods_per_year, ledger_frame(rows_LC) if keep_ledger else None
     )
 
 
@@ -207,36 +173,7 @@ LANES = 16
 """Variants per call of the kernel: their units of 3,000 firms take 375 KiB, which a core's cache holds."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BookBatch:
-    """Accounts of many variants: row v of each array is that of variant v; definitions as in `BookResult`.
-
-    Examples
-    --------
-    >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
-    >>> targets = SparseTargets.from_targets(np.array([[1.0], [1.0]]))
-    >>> run_books([Variant(targets, CostModel(), 0)], market).ruined_V  # T: it survived
-    array([2])
-    """
-
-    return_net_VT: FloatArray
-    return_gross_VT: FloatArray
-    """`return_net_VT`, `return_gross_VT`: returns after and before costs."""
-    turnover_VT: FloatArray
-    unfilled_VT: FloatArray
-    """`turnover_VT`, `unfilled_VT`: one-way turnover, and orders that were not traded."""
-    leverage_VT: FloatArray
-    cash_VT: FloatArray
-    """`leverage_VT`, `cash_VT`: gross value of positions and cash over NAV, after trades."""
-    costs_VT: Mapping[str, FloatArray]
-    """Kind of cost (`backtest.costs.COST_KINDS`) -> costs over the previous NAV, shape (V, T)."""
-    first_trade_V: npt.NDArray[np.int64]
-    """First session with a trade; T if there was none."""
-    ruined_V: npt.NDArray[np.int64]
-    """Session of ruin; T for a book that survived."""
-
-
-def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
+def run_books(variants: Sequence[Variant], market: BookMarket) -> list[BookResult]:
     """Account for many variants on one market; see the module's docstring for how to use it in a sweep.
 
     Parameters
@@ -248,8 +185,9 @@ def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
 
     Returns
     -------
-    BookBatch
-        In the order of the variants: 88 bytes per variant and session.
+    list of BookResult
+        In the order of the variants, without ledgers: 104 bytes per variant and session. Returns are those of
+        the NAV from positions, so the two NAVs are one.
 
     Raises
     ------
@@ -260,10 +198,9 @@ def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
     --------
     >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
     >>> targets = SparseTargets.from_targets(np.array([[1.0], [np.nan]]))
-    >>> batch = run_books([Variant(targets, CostModel(bps), delay=0) for bps in (0.0, 10.0)], market)
-    >>> batch.return_net_VT.round(4)
-    array([[ 0.    ,  0.1   ],
-           [-0.001 ,  0.1001]])
+    >>> books = run_books([Variant(targets, CostModel(bps), delay=0) for bps in (0.0, 10.0)], market)
+    >>> [book.return_net_T.round(4).tolist() for book in books]
+    [[0.0, 0.1], [-0.001, 0.1001]]
     """
     if not variants:
         raise ValueError("There is no variant: pass at least one.")
@@ -273,54 +210,29 @@ def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
         groups.setdefault(variant.key, []).append(at)
     calls = [at_V[i : i + LANES] for at_V in groups.values() for i in range(0, len(at_V), LANES)]
 
-    V, T = len(variants), market.n_sessions
-    net_VT, gross_VT, turnover_VT = np.empty((V, T)), np.empty((V, T)), np.empty((V, T))
-    unfilled_VT, leverage_VT, cash_VT = np.empty((V, T)), np.empty((V, T)), np.empty((V, T))
-    costs_VT = {kind: np.empty((V, T)) for kind in COST_KINDS}
-    first_V, ruined_V = np.full(V, T, dtype=np.int64), np.empty(V, dtype=np.int64)
-
-    def run(at_V: list[int]) -> None:
+    def run(at_V: list[int]) -> list[BookResult]:
         from backtest.accounts.positions import run_lanes
 
         chosen = [variants[at] for at in at_V]
-        books = empty_books(T, len(at_V))
-        inputs = kernel_inputs(chosen, market)
+        books, inputs = empty_books(market.n_sessions, len(at_V)), kernel_inputs(chosen, market)
         run_lanes(*inputs, lanes_with_cash(*inputs), books, False)
         start_TV = np.vstack([np.ones(len(at_V)), books.nav_TV[:-1]])
-        paid = (books.spread_TV, books.commission_TV, books.impact_TV, books.borrow_TV, books.financing_TV)
-        for kind, amount_TV in zip(COST_KINDS, paid, strict=True):
-            costs_VT[kind][at_V] = _over(amount_TV, start_TV)
-        before_close = 0.0 if chosen[0].execution.price_over_close_TN is None else sum(paid[:3])
-        profit_TV = books.before_TV + books.borrow_TV + books.financing_TV + before_close - start_TV
-        gross_VT[at_V] = _over(profit_TV, start_TV)
-        net_VT[at_V] = _over(books.nav_TV - start_TV, start_TV)
-        turnover_VT[at_V] = _over(0.5 * books.traded_TV, books.base_TV)
-        unfilled_VT[at_V] = _over(0.5 * books.unfilled_TV, books.base_TV)
-        leverage_VT[at_V] = _over(books.gross_TV, books.nav_TV)
-        cash_VT[at_V] = _over(books.cash_TV, books.nav_TV)
-        traded_TV = books.traded_TV > 0
-        first_V[at_V] = np.where(traded_TV.any(axis=0), traded_TV.argmax(axis=0), T)
-        ruined_V[at_V] = books.ruined_V
+        profit_TV = books.before_TV + books.borrow_TV + books.financing_TV - start_TV
+        if chosen[0].execution.price_over_close_TN is not None:
+            profit_TV += books.half_spread_TV + books.commission_TV + books.impact_TV
+        net_TV, gross_TV = over(books.nav_TV - start_TV, start_TV), over(profit_TV, start_TV)
+        return [
+            lane_result(books, v, net_TV[:, v], gross_TV[:, v], one.costs.periods_per_year)
+            for v, one in enumerate(chosen)
+        ]
 
     with ThreadPoolExecutor(min(n_threads(), len(calls))) as pool:
-        for _ in pool.map(run, calls):
-            pass
-    return BookBatch(
-        return_net_VT=net_VT,
-        return_gross_VT=gross_VT,
-        turnover_VT=turnover_VT,
-        unfilled_VT=unfilled_VT,
-        leverage_VT=leverage_VT,
-        cash_VT=cash_VT,
-        costs_VT=costs_VT,
-        first_trade_V=first_V,
-        ruined_V=ruined_V,
-    )
-
-
-def _over(amount_TV: FloatArray, base_TV: FloatArray) -> FloatArray:
-    """Quotient with the variants first; 0 where the base is not above zero."""
-    return np.divide(amount_TV, base_TV, out=np.zeros_like(amount_TV), where=base_TV > 0).T
+        found = {
+            at: book
+            for at_V, done in zip(calls, pool.map(run, calls), strict=True)
+            for at, book in zip(at_V, done, strict=True)
+        }
+    return [found[at] for at in range(len(variants))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -166,7 +166,7 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
         hit_rate_net=float((net_T > 0).mean()),
         turnover=float(result.turnover_T[span].mean()),
         leverage=float(result.leverage_T[span].mean()),
-        net_exposure=float(np.where(result.nav_net_T > 0, 1.0 - result.cash_T, 0.0)[span].mean()),
+        net_exposure=float(result.net_exposure_T[span].mean()),
         unfilled=float(result.unfilled_T[span].mean()),
         max_unpriced=float(result.unpriced_T[span].max()),
         costs_bps_per_year={
@@ -228,7 +228,7 @@ def active_metrics(result: BookResult, benchmark: BookResult) -> ActiveMetrics:
 
 def counted_sessions(result: BookResult) -> slice:
     """Sessions from the first trade to the end, or to the book's ruin."""
-    last = len(result.nav_net_T) if result.ruined_at is None else result.ruined_at + 1
+    last = len(result.return_net_T) if result.ruined_at is None else result.ruined_at + 1
     return slice(result.first_trade or 0, last)
 
 
@@ -237,25 +237,12 @@ def _free(result: BookResult, rate_T: FloatArray | None) -> FloatArray:
     if rate_T is None:
         return np.zeros_like(result.cash_T)
     require_shape("the risk-free rate", rate_T, result.cash_T.shape)
-    free_T = risk_free_cost(result.cash_T, rate_T)
+    exposure_T = np.concatenate([[0.0], 1.0 - result.cash_T[:-1]])
+    free_T = np.where(exposure_T == 0.0, 0.0, exposure_T * rate_T)
     if np.isnan(free_T[counted_sessions(result)]).any():
         msg = "The risk-free rate is unknown on a session with positions: give a rate for every session."
         raise ValueError(msg)
     return free_T
-
-
-def risk_free_cost(cash_T: FloatArray, rate_T: FloatArray) -> FloatArray:
-    """Net exposure at the previous close times the risk-free rate, shape (T,); 0 without exposure.
-
-    Parameters
-    ----------
-    cash_T : ndarray of shape (T,)
-        Cash over NAV, after trades and costs.
-    rate_T : ndarray of shape (T,)
-        Risk-free return of each session.
-    """
-    exposure_T = np.concatenate([[0.0], 1.0 - cash_T[:-1]])
-    return np.where(exposure_T == 0.0, 0.0, exposure_T * rate_T)
 
 
 def annual_return(return_T: FloatArray, periods_per_year: float = SESSIONS_PER_YEAR) -> float:

@@ -98,7 +98,7 @@ class Books(NamedTuple):
     base_TV: FloatArray
     traded_TV: FloatArray
     unfilled_TV: FloatArray
-    spread_TV: FloatArray
+    half_spread_TV: FloatArray
     commission_TV: FloatArray
     impact_TV: FloatArray
     borrow_TV: FloatArray
@@ -320,11 +320,11 @@ def _pay(t: int, flat: bool, rates: Rates, lanes: Lanes, books: Books) -> None:
     """Pay for the trades of session t and their costs from cash."""
     for v in range(len(lanes.cash_V)):
         traded = books.traded_TV[t, v]
-        books.spread_TV[t, v] = rates.spread_V[v] * (traded if flat else lanes.spread_V[v])
+        books.half_spread_TV[t, v] = rates.spread_V[v] * (traded if flat else lanes.spread_V[v])
         free = rates.minimum_V[v] == 0.0  # then a sum of products, as for the half-spread
         books.commission_TV[t, v] = rates.commission_V[v] * traded if free else lanes.fee_V[v]
         books.impact_TV[t, v] = rates.impact_V[v] * lanes.impact_V[v]
-        paid = books.spread_TV[t, v] + books.commission_TV[t, v] + books.impact_TV[t, v]
+        paid = books.half_spread_TV[t, v] + books.commission_TV[t, v] + books.impact_TV[t, v]
         lanes.cash_V[v] -= lanes.bought_V[v] + paid
         lanes.bought_V[v] = lanes.spread_V[v] = lanes.impact_V[v] = lanes.fee_V[v] = 0.0
 
@@ -359,7 +359,9 @@ def run_lanes(  # noqa: PLR0917  # a compiled loop takes its arrays by position
         if (decided or plan.carry) and at_close:
             trade(t, firms, decided, plan.carry, tape, rates, lanes, books)
             for v in range(len(lanes.nav_V)):
-                lanes.nav_V[v] -= books.spread_TV[t, v] + books.commission_TV[t, v] + books.impact_TV[t, v]
+                lanes.nav_V[v] -= (
+                    books.half_spread_TV[t, v] + books.commission_TV[t, v] + books.impact_TV[t, v]
+                )
             _close_ruined(t, firms, tape, lanes, books)
         if decided:
             for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -14,6 +15,9 @@ import polars as pl
 from backtest.costs import COST_KINDS
 from features.arrays import FloatArray
 from features.panel.periods import SESSIONS_PER_YEAR
+
+if TYPE_CHECKING:
+    from backtest.accounts.positions import Books
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,25 +34,15 @@ class BookResult:
     array([0.0005, 0.    ])
     """
 
-    nav_net_T: FloatArray
-    """NAV after costs, compounded from weights and returns. The capital before session 0 is 1."""
-    nav_ledger_T: FloatArray
-    """The same NAV from positions: cash plus units times total-return index. Equal to `nav_net_T` up to
-    rounding."""
-    nav_gross_T: FloatArray
-    """``cumprod(1 + return_gross)``."""
     return_net_T: FloatArray
-    """``nav_net[t] / nav_net[t-1] - 1``."""
+    """``nav_net[t] / nav_net[t-1] - 1``, from weights and returns."""
     return_gross_T: FloatArray
     """Profit before costs over ``nav_net[t-1]``. Gross minus net return is the sum of the five costs below,
     except in the session of ruin, whose net return is -1."""
-    half_spread_T: FloatArray
-    commission_T: FloatArray
-    impact_T: FloatArray
-    borrow_T: FloatArray
-    financing_T: FloatArray
-    """`half_spread_T`, `commission_T`, `impact_T`, `borrow_T`, `financing_T`: costs by kind over
-    ``nav_net[t-1]``; see `backtest.costs`."""
+    costs_T: Mapping[str, FloatArray]
+    """Costs by kind (`backtest.costs.COST_KINDS`) over ``nav_net[t-1]``."""
+    nav_ledger_T: FloatArray
+    """NAV from positions: cash plus units times total-return index. Equal to `nav_net_T` up to rounding."""
     turnover_T: FloatArray
     """One-way: half of the traded notional over the NAV that the orders are sized on, which is the NAV before
     trading costs (at execution before the close: ``nav_net[t-1]``). Replacing a whole long-only book is a
@@ -76,9 +70,14 @@ class BookResult:
     """Sessions in a year, which annual figures use."""
 
     @property
-    def costs_T(self) -> Mapping[str, FloatArray]:  # noqa: N802  # a shape suffix
-        """Costs by kind (`backtest.costs.COST_KINDS`) over ``nav_net[t-1]``."""
-        return {kind: getattr(self, f"{kind}_T") for kind in COST_KINDS}
+    def nav_net_T(self) -> FloatArray:  # noqa: N802  # a shape suffix
+        """NAV after costs, compounded from the returns. The capital before session 0 is 1."""
+        return np.cumprod(1.0 + self.return_net_T)
+
+    @property
+    def nav_gross_T(self) -> FloatArray:  # noqa: N802  # a shape suffix
+        """``cumprod(1 + return_gross)``, not below 0."""
+        return np.cumprod(np.maximum(1.0 + self.return_gross_T, 0.0))
 
     @property
     def net_exposure_T(self) -> FloatArray:  # noqa: N802  # a shape suffix
@@ -88,8 +87,8 @@ class BookResult:
     @property
     def identity_gap(self) -> float:
         """Largest relative difference of the two NAVs; rounding only, unless NAV came close to zero."""
-        alive_T = self.nav_net_T > 0
-        gap_T = np.abs(self.nav_ledger_T - self.nav_net_T)[alive_T] / self.nav_net_T[alive_T]
+        net_T = self.nav_net_T
+        gap_T = (np.abs(self.nav_ledger_T - net_T) / np.where(net_T > 0, net_T, 1.0))[net_T > 0]
         return float(gap_T.max(initial=0.0))
 
     @property
@@ -131,6 +130,41 @@ pnl
 There is a row for every firm with a position before or after trades, and
 ``position[t] = position[t-1] + pnl + trade - released``. Over all rows, ``pnl - cost`` adds up to NAV - 1.
 """
+
+
+def over(amount: FloatArray, base: FloatArray) -> FloatArray:
+    """Quotient of amounts and their base; 0 where the base is not above zero."""
+    return np.divide(amount, base, out=np.zeros_like(amount), where=base > 0)
+
+
+def lane_result(  # noqa: PLR0917  # the accounts, then what they lack
+    books: Books,
+    v: int,
+    return_net_T: FloatArray,
+    return_gross_T: FloatArray,
+    periods_per_year: float,
+    ledger: pl.DataFrame | None = None,
+) -> BookResult:
+    """Return the accounts of lane v of `backtest.accounts.positions.run_lanes`."""
+    nav_T, base_T, traded_T = books.nav_TV[:, v].copy(), books.base_TV[:, v], books.traded_TV[:, v]
+    start_T = np.concatenate([[1.0], nav_T[:-1]])
+    trades, ruined = np.flatnonzero(traded_T), int(books.ruined_V[v])
+    return BookResult(
+        return_net_T=return_net_T,
+        return_gross_T=return_gross_T,
+        costs_T={kind: over(getattr(books, f"{kind}_TV")[:, v], start_T) for kind in COST_KINDS},
+        nav_ledger_T=nav_T,
+        turnover_T=over(0.5 * traded_T, base_T),
+        unfilled_T=over(0.5 * books.unfilled_TV[:, v], base_T),
+        unpriced_T=over(books.unpriced_TV[:, v], nav_T),
+        leverage_T=over(books.gross_TV[:, v], nav_T),
+        cash_T=over(books.cash_TV[:, v], nav_T),
+        kept_ledger=ledger,
+        first_trade=int(trades[0]) if len(trades) else None,
+        ruined_at=ruined if ruined < len(nav_T) else None,
+        shortfall=float(books.shortfall_V[v]),
+        periods_per_year=periods_per_year,
+    )
 
 
 def ledger_frame(rows_LC: FloatArray) -> pl.DataFrame:

@@ -112,49 +112,35 @@ class Variant:
         if decided != shape:
             msg = f"The shape of the target is {decided}; it must be {shape}: build both from the same panel."
             raise ValueError(msg)
-        fill_TN, cap, impact = self.execution.price_over_close_TN, self.execution.cap, self.costs.impact
-        if fill_TN is not None:
-            require_shape("the price of execution", fill_TN, shape)
-            if self.delay < 1:
-                raise ValueError(
-                    "delay is 0, but orders are executed before the close: a decision at the close of t can "
-                    "be traded in session t+1 at the earliest. Set the delay to 1 or more, or execute at the "
-                    "close."
-                )
-        if cap is not None:
-            require_shape("the dollar volume", cap.dollar_volume_TN, shape)
-        own = {"the price limits": self.execution.bar_TN, "the lots": self.execution.lot_TN}
-        for name, array in own.items():
+        for name, array in self.arrays.items():
             if array is not None:
-                require_shape(name, array, shape)
-        if impact is not None:
-            require_shape("the impact rate", impact.volatility_per_root_volume_TN, shape)
-        for name in ("half_spread_bps", "borrow_bps_per_year"):
-            rate = getattr(self.costs, name)
-            if isinstance(rate, np.ndarray) and len(rate) != 1:
-                require_shape(name, rate, shape)
-            elif isinstance(rate, np.ndarray):
-                require_shape(name, rate, (1, shape[1]))
+                row = name in ("half_spread_bps", "borrow_bps_per_year") and len(array) == 1
+                require_shape(name, array, (1, shape[1]) if row else shape)
+        if self.execution.price_over_close_TN is not None and self.delay < 1:
+            raise ValueError(
+                "delay is 0, but orders are executed before the close: a decision at the close of t can be "
+                "traded in session t+1 at the earliest. Set the delay to 1 or more, or execute at the close."
+            )
 
     @property
-    def arrays(self) -> tuple[FloatArray | None, ...]:
-        """Arrays of books side by side: spread, borrow, impact, volume, price limits, lots, price."""
+    def arrays(self) -> dict[str, FloatArray | None]:
+        """Arrays of books side by side, in the order of the tape: None where there is none."""
         spread, borrow = self.costs.half_spread_bps, self.costs.borrow_bps_per_year
         impact, cap = self.costs.impact, self.execution.cap
-        return (
-            spread if isinstance(spread, np.ndarray) else None,
-            borrow if isinstance(borrow, np.ndarray) else None,
-            None if impact is None else impact.volatility_per_root_volume_TN,
-            None if cap is None else cap.dollar_volume_TN,
-            self.execution.bar_TN,
-            self.execution.lot_TN,
-            self.execution.price_over_close_TN,
-        )
+        return {
+            "the price of execution": self.execution.price_over_close_TN,
+            "half_spread_bps": spread if isinstance(spread, np.ndarray) else None,
+            "borrow_bps_per_year": borrow if isinstance(borrow, np.ndarray) else None,
+            "the impact rate": None if impact is None else impact.volatility_per_root_volume_TN,
+            "the dollar volume": None if cap is None else cap.dollar_volume_TN,
+            "the price limits": self.execution.bar_TN,
+            "the lots": self.execution.lot_TN,
+        }
 
     @property
     def key(self) -> tuple[int, ...]:
         """Variants with the same key can run side by side."""
-        return (id(self.decisions), self.delay, self.execution.carries, *(id(array) for array in self.arrays))
+        return (id(self.decisions), self.delay, self.execution.carries, *map(id, self.arrays.values()))
 
 
 def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan, Tape, Rates]:
@@ -162,20 +148,7 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
     from backtest.accounts.positions import Plan, Rates, Tape
 
     first = variants[0]
-    spread_RN, borrow_RN, impact_RN, volume_RN, bar_RN, lot_RN, fill_RN = (
-        _cells(x_TN) for x_TN in first.arrays
-    )
-    tape = Tape(
-        value_TN=frozen(market.value_TN),
-        state_TN=frozen(market.state_TN),
-        fill_RN=fill_RN,
-        spread_RN=spread_RN,
-        borrow_RN=borrow_RN,
-        impact_RN=impact_RN,
-        volume_RN=volume_RN,
-        bar_RN=bar_RN,
-        lot_RN=lot_RN,
-    )
+    tape = Tape(frozen(market.value_TN), frozen(market.state_TN), *map(_cells, first.arrays.values()))
     costs = [variant.costs for variant in variants]
     impacts = [one.impact for one in costs]
     caps = [variant.execution.cap for variant in variants]
@@ -198,58 +171,21 @@ def lanes_with_cash(plan: Plan, tape: Tape, rates: Rates) -> Lanes:
     """Allocate the state of lanes that hold cash only."""
     from backtest.accounts.positions import Lanes
 
-    n_lanes, n_firms = len(rates.spread_V), tape.value_TN.shape[1]
+    V, N = len(rates.spread_V), tape.value_TN.shape[1]
     parts = plan.carry or len(tape.volume_RN) or len(tape.bar_RN) or len(tape.lot_RN)
-    n_open = n_firms if parts else 0
-    return Lanes(
-        units_NV=np.zeros((n_firms, n_lanes)),
-        left_NV=np.zeros((n_open, n_lanes)),
-        nav_V=np.ones(n_lanes),
-        cash_V=np.ones(n_lanes),
-        long_V=np.zeros(n_lanes),
-        short_V=np.zeros(n_lanes),
-        bought_V=np.zeros(n_lanes),
-        spread_V=np.zeros(n_lanes),
-        impact_V=np.zeros(n_lanes),
-        trade_V=np.zeros(n_lanes),
-        weight_N=np.zeros(n_firms),
-        listed_N=np.zeros(n_firms, dtype=np.bool_),
-        last_N=np.zeros(n_firms),
-        trade_N=np.zeros(n_firms),
-        paid_out_N=np.zeros(n_firms),
-        interest_per_long_V=np.zeros(n_lanes),
-        goal_1=np.zeros(1),
-        scale_V=np.ones(n_lanes),
-        buys_V=np.zeros(n_lanes),
-        blocked_V=np.zeros(n_lanes),
-        fee_V=np.zeros(n_lanes),
-    )
+    shapes = {"NV": (N, V), "V": (V,), "N": (N,), "1": (1,)}
+    zeros = {name: np.zeros(shapes[name.rpartition("_")[2]]) for name in Lanes._fields}
+    ones = {name: np.ones(V) for name in ("nav_V", "cash_V", "scale_V")}
+    left_NV, listed_N = np.zeros((N if parts else 0, V)), np.zeros(N, dtype=np.bool_)
+    return Lanes(**zeros | ones | {"left_NV": left_NV, "listed_N": listed_N})
 
 
 def empty_books(n_sessions: int, n_lanes: int) -> Books:
     """Allocate the accounts that the kernel fills."""
     from backtest.accounts.positions import Books
 
-    def series() -> FloatArray:
-        return np.zeros((n_sessions, n_lanes))
-
-    return Books(
-        nav_TV=series(),
-        before_TV=series(),
-        base_TV=series(),
-        traded_TV=series(),
-        unfilled_TV=series(),
-        spread_TV=series(),
-        commission_TV=series(),
-        impact_TV=series(),
-        borrow_TV=series(),
-        financing_TV=series(),
-        gross_TV=series(),
-        unpriced_TV=series(),
-        cash_TV=series(),
-        ruined_V=np.zeros(n_lanes, dtype=np.int64),
-        shortfall_V=np.zeros(n_lanes),
-    )
+    series = {name: np.zeros((n_sessions, n_lanes)) for name in Books._fields if name.endswith("_TV")}
+    return Books(**series, ruined_V=np.zeros(n_lanes, dtype=np.int64), shortfall_V=np.zeros(n_lanes))
 
 
 def _lanes(values: Iterable[float]) -> FloatArray:

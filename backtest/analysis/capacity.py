@@ -13,7 +13,7 @@ import numpy as np
 
 from backtest.accounts.accounting import run_books
 from backtest.accounts.market import BookMarket
-from backtest.accounts.performance import annual_return, risk_free_cost, sharpe
+from backtest.accounts.performance import book_metrics
 from backtest.accounts.variants import Variant
 from backtest.analysis.ledger import LedgerRows
 from features.arrays import FloatArray
@@ -73,24 +73,16 @@ def capacity(
     if not share > 0:
         return []
     capitals = capital_grid(share)
-    batch = run_books([at_capital(variant, capital) for capital in capitals], market)
-    points, year = [], variant.costs.periods_per_year
-    for v, capital in enumerate(capitals):
-        span = slice(int(batch.first_trade_V[v]), int(batch.ruined_V[v]) + 1)
-        return_T, free_T = batch.return_net_VT[v], risk_free_cost(batch.cash_VT[v], rate_T)
-        if not len(return_T[span]):
+    points = []
+    for capital, book in zip(
+        capitals, run_books([at_capital(variant, one) for one in capitals], market), strict=True
+    ):
+        if book.first_trade is None:
             continue
-        impact = float(batch.costs_VT["impact"][v][span].mean())
-        points.append(
-            CapacityPoint(
-                capital=capital,
-                sharpe_net=sharpe((return_T - free_T)[span], year),
-                annual_return_net=annual_return(return_T[span], year),
-                impact_bps_per_year=impact * 1e4 * year,
-                participation_p95=share * capital,
-                unfilled=float(batch.unfilled_VT[v][span].mean()),
-            )
-        )
+        found = book_metrics(book, rate_T)
+        impact = found.costs_bps_per_year["impact"]
+        results = (found.sharpe_net, found.annual_return_net, impact, share * capital, found.unfilled)
+        points.append(CapacityPoint(capital, *results))
     return points
 
 

@@ -23,12 +23,14 @@ import polars as pl
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from backtest.accounts.accounting import BookBatch, run_books
+from backtest.accounts.accounting import run_books
 from backtest.accounts.execution import Execution
-from backtest.accounts.performance import annual_return, annual_volatility, max_drawdown, sharpe
+from backtest.accounts.performance import book_metrics, excess_return
+from backtest.accounts.result import BookResult
 from backtest.accounts.variants import SparseTargets, Variant
+from backtest.books.book import Book
 from backtest.books.decisions import book_targets
-from backtest.costs import COST_KINDS, CostModel
+from backtest.costs import CostModel
 from backtest.inference.bootstrap import sharpe_interval
 from backtest.inference.means import LEVEL
 from backtest.inference.overfitting import (
@@ -37,7 +39,6 @@ from backtest.inference.overfitting import (
     probability_of_overfitting,
 )
 from features.arrays import FloatArray
-from features.information_coefficient import mean_known
 from pipelines.columns import TABLES
 from pipelines.config.backtest import BacktestConfig
 from pipelines.config.schema import Config
@@ -54,6 +55,10 @@ from pipelines.train.trials import TrialCount
 Row = dict[str, Any]
 _FEW = 200  # variants up to which each has an interval
 _MANY = 64  # variants from which the splits of CSCV are coarser, because time grows with both
+_FIGURES = (
+    *("sharpe_net", "sharpe_gross", "annual_return_net", "annual_volatility_net", "max_drawdown_net"),
+    *("turnover", "unfilled"),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,126 +96,81 @@ def sweep(
     trials: int,
 ) -> Sweep:
     """Measure every variant of every signal, known at the close of session t; ``trials`` count them."""
-    rows: list[dict[str, Any]] = []
-    daily: list[pl.Series] = []
-    overfitting: list[dict[str, Any]] = []
-    year = market.panel.periods_per_year
+    rows, daily, overfitting = list[Row](), list[pl.DataFrame](), list[Row]()
+    dates_T, year = market.panel.dates_T.astype("datetime64[D]"), market.panel.periods_per_year
+    rate = variants[0].backtest.risk_free
+    rate_T = risk_free_rates(rate, dates_T, year)
     for name, signal_TN in signals.items():
-        held = _held(signal_TN, market, config, variants)
-        batch = _account(signal_TN, market, config, variants, held)
-        excess_VT = _excess(batch, market, variants, held)
-        days = market.panel.dates_T[held].astype("datetime64[D]")
-        daily.append(pl.Series("date", days))
-        for v, variant in enumerate(variants):
-            between: Row = {"sharpe_lower": None, "sharpe_upper": None}
-            if len(variants) <= _FEW:
-                between |= _interval(excess_VT[v], year)
-            figures = _figures(batch, v, excess_VT[v], trials, year)
-            rows.append({"signal": name, **variant.values, **figures, **between})
-            daily.append(pl.Series(f"{len(rows) - 1}", excess_VT[v]))
+        # from the first signal to the end of the last holding period of the longest delay
+        rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
+        last = int(rows_T[-1]) + max(one.delay(config) for one in variants) + config.label.horizon + 1
+        held = slice(int(rows_T[0]), min(last, market.panel.n_sessions))
+        require_rates(rate, rate_T[held], dates_T[held])
+        books = _account(signal_TN, market, config, variants, held)
+        excess_VT = np.stack([_excess(book, rate_T[held]) for book in books])
+        excess = {f"{len(rows) + v}": excess_T for v, excess_T in enumerate(excess_VT)}
+        daily.append(pl.DataFrame({"date": dates_T[held], **excess}))
+        for book, variant, excess_T in zip(books, variants, excess_VT, strict=True):
+            found = book_metrics(book, rate_T[held])
+            known_T = excess_T[~np.isnan(excess_T)]
+            counts_RT = samples(len(known_T)) if len(variants) <= _FEW else None
+            between = None
+            if counts_RT is not None:
+                between = sharpe_interval(excess_T, counts_RT=counts_RT, level=LEVEL, periods_per_year=year)
+            rows.append(
+                {
+                    "signal": name,
+                    **variant.values,
+                    **{figure: getattr(found, figure) for figure in _FIGURES},
+                    "sessions": len(known_T),
+                    "cost_bps_per_year": sum(found.costs_bps_per_year.values()),
+                    "probabilistic_sharpe": probabilistic_sharpe(known_T),
+                    "deflated_sharpe": deflated_sharpe(known_T, max(trials, 1)),
+                    "trials": trials,
+                    "sharpe_lower": None if between is None else between.lower,
+                    "sharpe_upper": None if between is None else between.upper,
+                }
+            )
         overfitting += ({"signal": name, **found} for found in _overfitting(excess_VT, variants))
     return Sweep(
         TABLES["sweep_variants"].frame(rows, *variants[0].values),
-        _join(daily),
+        pl.concat(daily, how="align_full").fill_nan(None),
         TABLES["sweep_overfitting"].frame(overfitting, *(variants[0].assumptions if overfitting else ())),
     )
 
 
-def _held(
-    signal_TN: FloatArray, market: Market, config: Config, variants: Sequence[VariantSettings]
-) -> slice:
-    """From the first signal to the end of the last holding period of the longest delay."""
-    rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
-    longest = max(_delay(variant.backtest, config) for variant in variants)
-    last = int(rows_T[-1]) + longest + config.label.horizon + 1
-    return slice(int(rows_T[0]), min(last, market.panel.n_sessions))
-
-
-def _delay(backtest: BacktestConfig, config: Config) -> int:
-    return config.label.delay if backtest.delay is None else backtest.delay
-
-
 def _account(
-    signal_TN: FloatArray,
-    market: Market,
-    config: Config,
-    variants: Sequence[VariantSettings],
-    held: slice,
-) -> BookBatch:
-    """Run the accounts of all variants."""
+    signal_TN: FloatArray, market: Market, config: Config, variants: Sequence[VariantSettings], held: slice
+) -> list[BookResult]:
+    """Run the accounts of all variants; those with the same book share its targets."""
     panel = market.panel
-    prepared = book_market(panel, held)
-    decisions: dict[str, SparseTargets] = {}
-    trading: dict[str, tuple[CostModel, Execution]] = {}
+    decisions: dict[Book, SparseTargets] = {}
+    trading: dict[tuple[str, int], tuple[CostModel, Execution]] = {}
     books = []
     for variant in variants:
-        section, delay = variant.backtest, _delay(variant.backtest, config)
+        section, delay = variant.backtest, variant.delay(config)
         ((name, book),) = section.books.items()
-        key = book.model_dump_json()
-        if key not in decisions:
+        if book not in decisions:
             try:
                 targets = book_targets(book, signal_TN, panel, held, config.label.horizon)
             except ValueError as error:
                 values = ", ".join(f"{axis}={value}" for axis, value in variant.values.items())
                 raise ConfigError(f"backtest.books.{name} with {values}: {error}") from None
-            decisions[key] = SparseTargets.from_targets(targets.target_TN)
-        how = f"{section.model_dump_json(exclude={'books'})} {delay}"
+            decisions[book] = SparseTargets.from_targets(targets.target_TN)
+        how = (section.model_dump_json(exclude={"books"}), delay)
         if how not in trading:
-            trading[how] = (
-                book_costs(section, panel, held),
-                book_execution(section, panel, held, delay),
-            )
+            trading[how] = (book_costs(section, panel, held), book_execution(section, panel, held, delay))
         costs, execution = trading[how]
-        books.append(Variant(decisions[key], costs, delay, execution))
-    return run_books(books, prepared)
+        books.append(Variant(decisions[book], costs, delay, execution))
+    return run_books(books, book_market(panel, held))
 
 
-def _excess(batch: BookBatch, market: Market, variants: Sequence[VariantSettings], held: slice) -> FloatArray:
-    """Net excess return over the risk-free rate, shape (V, T); NaN before the first trade and after ruin."""
-    dates_T = market.panel.dates_T.astype("datetime64[D]")
-    rate = variants[0].backtest.risk_free
-    rate_T = risk_free_rates(rate, dates_T, market.panel.periods_per_year)[held]
-    require_rates(rate, rate_T, dates_T[held])
-    exposure_VT = np.zeros_like(batch.cash_VT)
-    exposure_VT[:, 1:] = 1.0 - batch.cash_VT[:, :-1]
-    excess_VT = batch.return_net_VT - np.where(exposure_VT == 0.0, 0.0, exposure_VT * rate_T)
-    session_T = np.arange(excess_VT.shape[1])
-    counted_VT = (session_T >= batch.first_trade_V[:, None]) & (session_T <= batch.ruined_V[:, None])
-    excess_VT[~counted_VT] = np.nan
-    return excess_VT
+def _excess(book: BookResult, rate_T: FloatArray) -> FloatArray:
+    """Net excess return over the risk-free rate; NaN before the first trade and after ruin."""
+    return np.full_like(rate_T, np.nan) if book.first_trade is None else excess_return(book, rate_T)
 
 
-def _figures(batch: BookBatch, v: int, excess_T: FloatArray, trials: int, year: float) -> dict[str, Any]:
-    span = ~np.isnan(excess_T)
-    net_T, gross_T, known_T = batch.return_net_VT[v][span], batch.return_gross_VT[v][span], excess_T[span]
-    return {
-        "sessions": len(known_T),
-        "sharpe_net": sharpe(known_T, year),
-        "sharpe_gross": sharpe(known_T + gross_T - net_T, year),
-        "annual_return_net": annual_return(net_T, year),
-        "annual_volatility_net": annual_volatility(net_T, year),
-        "max_drawdown_net": max_drawdown(net_T),
-        "turnover": mean_known(batch.turnover_VT[v][span]),
-        "cost_bps_per_year": 1e4
-        * year
-        * sum(mean_known(batch.costs_VT[kind][v][span]) for kind in COST_KINDS),
-        "unfilled": mean_known(batch.unfilled_VT[v][span]),
-        "probabilistic_sharpe": probabilistic_sharpe(known_T),
-        "deflated_sharpe": deflated_sharpe(known_T, max(trials, 1)),
-        "trials": trials,
-    }
-
-
-def _interval(excess_T: FloatArray, year: float) -> dict[str, float]:
-    """Interval of the net Sharpe ratio, from the stationary bootstrap."""
-    counts_RT = samples(int((~np.isnan(excess_T)).sum()))
-    if counts_RT is None:
-        return {}
-    found = sharpe_interval(excess_T, counts_RT=counts_RT, level=LEVEL, periods_per_year=year)
-    return {"sharpe_lower": found.lower, "sharpe_upper": found.upper}
-
-
-def _overfitting(excess_VT: FloatArray, variants: Sequence[VariantSettings]) -> Iterator[dict[str, Any]]:
+def _overfitting(excess_VT: FloatArray, variants: Sequence[VariantSettings]) -> Iterator[Row]:
     """Probability that the best book of one half is below the median in the other, by set of assumptions."""
     sets: dict[str, list[int]] = {}
     for v, variant in enumerate(variants):
@@ -221,24 +181,8 @@ def _overfitting(excess_VT: FloatArray, variants: Sequence[VariantSettings]) -> 
         if len(members) < 2 or common_T.sum() < 2 * blocks:
             continue
         found = probability_of_overfitting(excess_VT[members][:, common_T].T, blocks=blocks)
-        yield {
-            **variants[members[0]].assumptions,
-            "variants": len(members),
-            "pbo": found.probability,
-            "loss_probability": found.loss_probability,
-        }
-
-
-def _join(series: Sequence[pl.Series]) -> pl.DataFrame:
-    """Put the signals' variants side by side by date."""
-    starts = [at for at, one in enumerate(series) if one.name == "date"]
-    frames = [
-        pl.DataFrame(list(series[a:b])) for a, b in zip(starts, [*starts[1:], len(series)], strict=True)
-    ]
-    joined = frames[0]
-    for frame in frames[1:]:
-        joined = joined.join(frame, on="date", how="full", coalesce=True)
-    return joined.sort("date").with_columns(pl.col(pl.Float64).fill_nan(None))
+        probabilities = {"pbo": found.probability, "loss_probability": found.loss_probability}
+        yield {**variants[members[0]].assumptions, "variants": len(members), **probabilities}
 
 
 _FOLDER, _RECORD = "sweeps", "sweep.json"
@@ -394,6 +338,10 @@ class VariantSettings:
     backtest: BacktestConfig
     assumptions: Mapping[str, Any]
 
+    def delay(self, config: Config) -> int:
+        """Sessions from the decision to the trade."""
+        return config.label.delay if self.backtest.delay is None else self.backtest.delay
+
 
 def parse_axes(text: str, backtest: BacktestConfig, book: str) -> tuple[Axis, ...]:
     """Parse ``'quantiles=5,10; delay=0,1,2; half_spread_bps=0,5'``.
@@ -435,22 +383,22 @@ def variants(axes: Sequence[Axis], backtest: BacktestConfig, book: str) -> list[
         )
     settings = backtest.model_dump()
     settings["books"] = {book: settings["books"][book]}
-    return [_variant(axes, values, settings) for values in itertools.product(*(axis.values for axis in axes))]
-
-
-def _variant(axes: Sequence[Axis], values: Sequence[Any], settings: Mapping[str, Any]) -> VariantSettings:
-    changed: Any = settings
-    for axis, value in zip(axes, values, strict=True):
-        changed = _replaced(changed, axis.path, value)
-    try:
-        section = BacktestConfig.model_validate(changed)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise ConfigError(f"--sweep: backtest.{where}: {first['msg']} (given: {first['input']!r}).") from None
-    by_name = {axis.name: value for axis, value in zip(axes, values, strict=True)}
-    assumed = {axis.name: by_name[axis.name] for axis in axes if axis.path[0] != "books"}
-    return VariantSettings(by_name, section, assumed)
+    found = []
+    for values in itertools.product(*(axis.values for axis in axes)):
+        changed = settings
+        for axis, value in zip(axes, values, strict=True):
+            changed = _replaced(changed, axis.path, value)
+        try:
+            section = BacktestConfig.model_validate(changed)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            wrong = f"{first['msg']} (given: {first['input']!r})"
+            raise ConfigError(f"--sweep: backtest.{where}: {wrong}.") from None
+        named = dict(zip(axes, values, strict=True))
+        assumed = {axis.name: value for axis, value in named.items() if axis.path[0] != "books"}
+        found.append(VariantSettings({axis.name: value for axis, value in named.items()}, section, assumed))
+    return found
 
 
 def _replaced(settings: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:  # noqa: ANN401

@@ -49,9 +49,9 @@ def test_three_days_two_firms_by_hand() -> None:
     np.testing.assert_allclose(
         book.nav_gross_T, np.cumprod([1, 1 + 0.10 / 0.9985, 1 - 0.138 / 1.0981]), rtol=1e-13
     )
-    np.testing.assert_allclose(book.half_spread_T, [0.001, 0, 0.00054613 / 1.0981], rtol=1e-12)
-    np.testing.assert_allclose(book.commission_T, [0.0005, 0, 0.000273065 / 1.0981], rtol=1e-12)
-    np.testing.assert_allclose(book.borrow_T, [0, 0.0004 / 0.9985, 0.00036 / 1.0981], rtol=1e-12)
+    np.testing.assert_allclose(book.costs_T["half_spread"], [0.001, 0, 0.00054613 / 1.0981], rtol=1e-12)
+    np.testing.assert_allclose(book.costs_T["commission"], [0.0005, 0, 0.000273065 / 1.0981], rtol=1e-12)
+    np.testing.assert_allclose(book.costs_T["borrow"], [0, 0.0004 / 0.9985, 0.00036 / 1.0981], rtol=1e-12)
     np.testing.assert_allclose(book.turnover_T, [0.5, 0, 0.54613 / 2 / 0.95974], rtol=1e-12)
     np.testing.assert_allclose(book.leverage_T, [1.0 / 0.9985, 1.02 / 1.0981, 0.47987 / nav_T[2]], rtol=1e-12)
     np.testing.assert_allclose(
@@ -183,7 +183,7 @@ def test_both_navs_agree_to_1e_12(  # noqa: PLR0917  # hypothesis names them
     np.testing.assert_allclose(book.nav_net_T, book.nav_ledger_T, rtol=1e-12)
     assert book.identity_gap <= 1e-12
     assert_ledger_adds_up(book, T, N)
-    costs_T = book.half_spread_T + book.commission_T + book.borrow_T
+    costs_T = book.costs_T["half_spread"] + book.costs_T["commission"] + book.costs_T["borrow"]
     np.testing.assert_allclose(book.return_gross_T - book.return_net_T, costs_T, atol=1e-13)
     ledger = book.ledger
     trades = ledger.filter(pl.col("trade") != 0)
@@ -290,7 +290,9 @@ def test_delisting_pays_minus_30_percent_then_cash(weight: float, final: float) 
     np.testing.assert_allclose(book.unfilled_T, [0, 0, 0, 0.5, 0])  # it is not sold after its delisting
     assert book.ledger.filter(session=2)["released"].to_list() == pytest.approx([0.7 * weight])
     assert (
-        run_book(target_TN, total_return_index_TN, traded_TN, DEAR, 0, delisted_TN=delisted_TN).borrow_T[3]
+        run_book(target_TN, total_return_index_TN, traded_TN, DEAR, 0, delisted_TN=delisted_TN).costs_T[
+            "borrow"
+        ][3]
         == 0
     )
 

@@ -93,22 +93,26 @@ def test_half_of_the_capital_never_raises_impact(seed: int, *, early: bool) -> N
         case.run(case.costs(per_firm=False, capital=capital), 1, execution)
         for capital in (CAPITAL, CAPITAL / 2)
     )
-    assert whole.impact_T.sum() > 0
-    assert half.impact_T.sum() <= whole.impact_T.sum()
+    assert whole.costs_T["impact"].sum() > 0
+    assert half.costs_T["impact"].sum() <= whole.costs_T["impact"].sum()
     first = whole.first_trade
     assert half.first_trade == first  # the first trades are the same: the root of one half
-    np.testing.assert_allclose(half.impact_T[first], np.sqrt(0.5) * whole.impact_T[first], rtol=1e-12)
+    np.testing.assert_allclose(
+        half.costs_T["impact"][first], np.sqrt(0.5) * whole.costs_T["impact"][first], rtol=1e-12
+    )
 
 
 def test_costs_add_up_from_one_way_turnover() -> None:
     case = random_case(5)
     book = case.run(CostModel(7, 3, 0), 1, Execution())
-    before_T = 1.0 + book.return_gross_T - book.borrow_T - book.financing_T  # NAV before trades, over start
-    np.testing.assert_allclose(book.half_spread_T, 2 * book.turnover_T * 7e-4 * before_T, rtol=1e-12)
-    np.testing.assert_allclose(book.commission_T, 2 * book.turnover_T * 3e-4 * before_T, rtol=1e-12)
+    before_T = (
+        1.0 + book.return_gross_T - book.costs_T["borrow"] - book.costs_T["financing"]
+    )  # NAV before trades, over start
+    np.testing.assert_allclose(book.costs_T["half_spread"], 2 * book.turnover_T * 7e-4 * before_T, rtol=1e-12)
+    np.testing.assert_allclose(book.costs_T["commission"], 2 * book.turnover_T * 3e-4 * before_T, rtol=1e-12)
     assert book.turnover_T.sum() > 1
     early = case.run(CostModel(7, 3, 0), 1, case.execution(early=True, capped=False))
-    np.testing.assert_allclose(early.half_spread_T, 2 * early.turnover_T * 7e-4, rtol=1e-12)
+    np.testing.assert_allclose(early.costs_T["half_spread"], 2 * early.turnover_T * 7e-4, rtol=1e-12)
 
 
 def test_next_open_by_hand() -> None:
@@ -184,9 +188,9 @@ def test_impact_borrow_and_financing_by_hand() -> None:
     # notional 150 and 50: 0.8 * 2% * sqrt(150 / 400) * 1.5 and 0.8 * 1% * sqrt(50 / 400) * 0.5
     a, b = 0.8 * 0.02 * np.sqrt(0.375) * 1.5, 0.8 * 0.01 * np.sqrt(0.125) * 0.5
     nav = 1 - a - b
-    np.testing.assert_allclose(book.impact_T, [a + b, 0], rtol=1e-13)
-    np.testing.assert_allclose(book.borrow_T, [0, 0.5 * 0.001 / nav], rtol=1e-13)
-    np.testing.assert_allclose(book.financing_T, [0, (1.5 - nav) * 0.0001 / nav], rtol=1e-13)
+    np.testing.assert_allclose(book.costs_T["impact"], [a + b, 0], rtol=1e-13)
+    np.testing.assert_allclose(book.costs_T["borrow"], [0, 0.5 * 0.001 / nav], rtol=1e-13)
+    np.testing.assert_allclose(book.costs_T["financing"], [0, (1.5 - nav) * 0.0001 / nav], rtol=1e-13)
     np.testing.assert_allclose(book.ledger["impact"], [a, b, 0, 0], atol=1e-16)
     np.testing.assert_allclose(book.ledger["financing"], [0, 0, (1.5 - nav) * 0.0001, 0], atol=1e-16)
     np.testing.assert_allclose(book.ledger["borrow"], [0, 0, 0, 0.0005], atol=1e-16)
@@ -214,7 +218,7 @@ def test_flat_rates_equal_the_same_rates_of_every_firm() -> None:
     firms = case.run(rates, 1, execution)
     np.testing.assert_allclose(firms.nav_net_T, flat.nav_net_T, rtol=1e-13)
     np.testing.assert_allclose(firms.nav_ledger_T, flat.nav_ledger_T, rtol=1e-13)
-    assert flat.borrow_T.sum() > 0
+    assert flat.costs_T["borrow"].sum() > 0
 
 
 def test_prices_of_execution() -> None:

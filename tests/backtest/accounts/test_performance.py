@@ -222,14 +222,14 @@ def test_annual_figures_of_weekly_returns_by_hand() -> None:
     costs = CostModel(borrow_bps_per_year=520.0, financing_bps_per_year=260.0, periods_per_year=52.0)
     book = run_book(target_TN, index_TN, np.ones((160, 6), bool), costs, 0)
     # a year's fee of 5.2% is 0.1% a week, and of 2.6% on half of the capital 0.05% a week
-    assert book.borrow_T[1] == pytest.approx(0.5 * 0.001)
-    assert book.financing_T[1] == pytest.approx(0.5 * 0.0005)
+    assert book.costs_T["borrow"][1] == pytest.approx(0.5 * 0.001)
+    assert book.costs_T["financing"][1] == pytest.approx(0.5 * 0.0005)
     m, net_T = book_metrics(book, np.full(160, 0.0001)), book.return_net_T
     excess_T = np.array(excess_by_hand(book, np.full(160, 0.0001)))
     assert m.sharpe_net == pytest.approx(excess_T.mean() / excess_T.std(ddof=1) * math.sqrt(52))
     assert m.annual_volatility_net == pytest.approx(net_T.std(ddof=1) * math.sqrt(52))
     assert m.annual_return_net == pytest.approx(book.nav_net_T[-1] ** (52 / 160) - 1)
-    assert m.costs_bps_per_year["borrow"] == pytest.approx(book.borrow_T.mean() * 52e4)
+    assert m.costs_bps_per_year["borrow"] == pytest.approx(book.costs_T["borrow"].mean() * 52e4)
     active = active_metrics(book, book)
     gap_T = book.return_net_T - book.return_gross_T
     assert active.tracking_error == pytest.approx(gap_T.std(ddof=1) * math.sqrt(52))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from account_cases import random_case
 
-from backtest.accounts.accounting import LANES, BookBatch, run_books
+from backtest.accounts.accounting import LANES, run_books
 from backtest.accounts.execution import Execution
 from backtest.accounts.market import prepare_market
 from backtest.accounts.result import BookResult
@@ -16,15 +16,15 @@ from backtest.accounts.variants import SparseTargets, Variant
 from backtest.costs import CostModel
 
 
-def assert_row_is(batch: BookBatch, v: int, book: BookResult) -> None:
-    for name in ("turnover", "unfilled", "leverage", "cash"):
-        np.testing.assert_array_equal(getattr(batch, f"{name}_VT")[v], getattr(book, f"{name}_T"))
-    costs_VT = batch.costs_VT
+def assert_same(one: BookResult, book: BookResult) -> None:
+    for name in ("turnover", "unfilled", "leverage", "cash", "unpriced", "nav_ledger"):
+        np.testing.assert_array_equal(getattr(one, f"{name}_T"), getattr(book, f"{name}_T"))
     for kind, cost_T in book.costs_T.items():
-        np.testing.assert_array_equal(costs_VT[kind][v], cost_T)
+        np.testing.assert_array_equal(one.costs_T[kind], cost_T)
     for name in ("return_net", "return_gross"):
-        np.testing.assert_allclose(getattr(batch, f"{name}_VT")[v], getattr(book, f"{name}_T"), atol=1e-13)
-    np.testing.assert_allclose(np.cumprod(1.0 + batch.return_net_VT[v]), book.nav_net_T, rtol=1e-12)
+        np.testing.assert_allclose(getattr(one, f"{name}_T"), getattr(book, f"{name}_T"), atol=1e-13)
+    np.testing.assert_allclose(one.nav_net_T, book.nav_net_T, rtol=1e-12)
+    assert (one.first_trade, one.ruined_at) == (book.first_trade, book.ruined_at)
 
 
 def test_a_batch_equals_single_books_to_the_bit() -> None:
@@ -42,18 +42,16 @@ def test_a_batch_equals_single_books_to_the_bit() -> None:
             less = dataclasses.replace(firms, impact=dataclasses.replace(impact, capital=10.0))
             variants.append(Variant(half, less, 1, execution))
     order = np.random.default_rng(2).permutation(len(variants))
-    batch = run_books([variants[v] for v in order], market)
-    assert batch.return_net_VT.shape == (len(variants), 60)
-    for row, v in enumerate(order):
+    books = run_books([variants[v] for v in order], market)
+    for v, one in zip(order, books, strict=True):
         variant = variants[v]
         scale = 1.0 if variant.decisions is whole else 0.5
         book = dataclasses.replace(case, target_TN=scale * case.target_TN).run(
             variant.costs, variant.delay, variant.execution, keep_ledger=False
         )
-        assert_row_is(batch, row, book)
-        assert batch.first_trade_V[row] == book.first_trade
-        assert batch.ruined_V[row] == 60
-    assert len({tuple(net_T) for net_T in batch.return_net_VT}) == len(variants)
+        assert_same(one, book)
+        assert one.ruined_at is None
+    assert len({tuple(one.return_net_T) for one in books}) == len(variants)
 
 
 def test_a_ruined_lane_does_not_change_its_neighbours() -> None:
@@ -62,14 +60,14 @@ def test_a_ruined_lane_does_not_change_its_neighbours() -> None:
     traded_TN = np.ones((4, 2), bool)
     costs = [CostModel(bps, 0, 0) for bps in (0, 5000, 10)]
     decisions = SparseTargets.from_targets(target_TN)
-    batch = run_books([Variant(decisions, one, 0) for one in costs], prepare_market(index_TN, traded_TN))
-    assert batch.ruined_V.tolist() == [4, 1, 4]
-    np.testing.assert_array_equal(batch.return_net_VT[1, 1:], [-1, 0, 0])
-    np.testing.assert_array_equal(batch.leverage_VT[1, 1:], 0)
+    books = run_books([Variant(decisions, one, 0) for one in costs], prepare_market(index_TN, traded_TN))
+    assert [book.ruined_at for book in books] == [None, 1, None]
+    np.testing.assert_array_equal(books[1].return_net_T[1:], [-1, 0, 0])
+    np.testing.assert_array_equal(books[1].leverage_T[1:], 0)
     for v in (0, 2):
-        alone = run_books([Variant(decisions, costs[v], 0)], prepare_market(index_TN, traded_TN))
-        np.testing.assert_array_equal(batch.return_net_VT[v], alone.return_net_VT[0])
-    assert batch.return_net_VT[0, 1] == pytest.approx(-0.9)
+        (alone,) = run_books([Variant(decisions, costs[v], 0)], prepare_market(index_TN, traded_TN))
+        np.testing.assert_array_equal(books[v].return_net_T, alone.return_net_T)
+    assert books[0].return_net_T[1] == pytest.approx(-0.9)
 
 
 def test_decisions_hold_the_weights_that_are_not_zero() -> None:
