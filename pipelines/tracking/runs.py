@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict
@@ -25,7 +26,7 @@ from pipelines.format import IC, RATIO
 from pipelines.lake.options import canonical_location
 from pipelines.progress import Progress
 from pipelines.run.completeness import describe_missing_of_model, missing_tasks
-from pipelines.run.evaluations import StoredEvaluation, list_evaluations
+from pipelines.run.evaluations import list_evaluations
 from pipelines.run.provenance import FILE as PROVENANCE
 from pipelines.run.provenance import (
     AuditMade,
@@ -47,10 +48,8 @@ from pipelines.tracking.store import (
     end_run,
     experiment_of,
     flatten,
+    log,
     log_artifacts,
-    log_metrics,
-    log_parameters,
-    log_tags,
     milliseconds,
     store,
 )
@@ -64,6 +63,7 @@ _PARENT = "-"  # the model tag of the parent
 _NOTE_TAG = "mlflow.note.content"  # the description on MLflow's page
 _FILES = ("config.yaml", "report.html", "explorer.html", "audit.json", PROVENANCE)
 _FOLDERS = ("tables", "evaluations", "checkpoints")
+_SCORES = ("valid_ic", "valid_rank_ic", "pretrain_loss", "calibration_slope")
 
 
 @contextmanager
@@ -98,31 +98,28 @@ def log_run(run: Run, failed: str | None = None) -> None:
         if tasks is None:
             make_loadable(run, model)
     with store(run.config) as client:
-        runs = _Runs(client, run)
-        parent = runs.get()
-        _log_parent(client, parent, run)
-        evaluations, texts = list_evaluations(run), dict[str, str]()
+        logged, texts = _Logged(client, run), dict[str, str]()
+        logged.log_parent()
         for model, tasks in missing.items():
-            child = runs.get(model)
-            text = describe_model(model, run, evaluations)
-            _log_child(client, child, run, model, text)
-            end_run(client, child, None if tasks is None else f"Missing: {tasks}.", _ended(run, model))
+            text = logged.log_child(model)
+            error = None if tasks is None else f"Missing: {tasks}."
+            end_run(client, logged.get(model), error, began_and_ended(logged.events, model)[1])
             if tasks is None:
                 texts[model] = text
-        log_model_versions(client, parent, run, texts)
+        log_model_versions(client, logged.get(), run, texts)
         all_missing = "; ".join(f"{model}: {tasks}" for model, tasks in missing.items() if tasks is not None)
         error = failed or (f"Missing: {all_missing}." if all_missing else None)
-        end_run(client, parent, error, None if failed else _ended(run))
+        end_run(client, logged.get(), error, None if failed else began_and_ended(logged.events)[1])
 
 
 def log_audit(run: Run) -> None:
     """Log the audit in a run's folder to the run's parent, which is created if it does not exist."""
     with store(run.config) as client:
-        runs = _Runs(client, run)
-        is_new = _PARENT not in runs.known
-        parent = runs.get()
-        log_parameters(client, parent, {"run_id": run.run_id})
-        _log_audit(client, parent, run)
+        logged = _Logged(client, run)
+        is_new = _PARENT not in logged.known
+        parent = logged.get()
+        log(client, parent, parameters={"run_id": run.run_id})
+        logged.log_audit()
         path = run.folder / "audit.json"
         log_artifacts(client, parent.info.run_id, {path.name: path} if path.is_file() else {})
         if is_new:
@@ -132,123 +129,11 @@ def log_audit(run: Run) -> None:
 def _begin(run: Run) -> None:
     """Create the parent and one child per model, and mark them as running."""
     with store(run.config) as client:
-        runs = _Runs(client, run)
-        parent = runs.get()
-        children = [runs.get(model) for model in run.config.models]
-        log_parameters(client, parent, {**_forecasting(run), "run_id": run.run_id})
-        log_datasets(client, parent, run)
-        log_tags(client, parent, _identity(run))
-        for one in (parent, *children):
-            client.update_run(one.info.run_id, status="RUNNING")
-
-
-def _ended(run: Run, model: str | None = None) -> dt.datetime | None:
-    """When the work on a run, or on one of its models, ended; None if unknown."""
-    return began_and_ended(read_provenance(run), model)[1]
-
-
-def _log_parent(client: MlflowClient, parent: MlflowRun, run: Run) -> None:
-    evaluations = list_evaluations(run)
-    parameters = {**_forecasting(run), "run_id": run.run_id}
-    for one in evaluations:
-        parameters |= flatten(_settings(one), f"evaluation.{one.record.evaluation}.")
-    log_parameters(client, parent, parameters)
-    tags = {**_identity(run), **_trained(run), _NOTE_TAG: describe_run(run, evaluations)}
-    if evaluations:
-        newest = evaluations[0].record
-        tags |= {
-            "evaluation": newest.evaluation,
-            "evaluation_assumptions": newest.assumptions,
-            "trials": str(newest.trials),
-        }
-    log_tags(client, parent, tags)
-    _log_audit(client, parent, run)
-    log_metrics(client, parent, {0: durations(read_provenance(run))})
-    log_datasets(client, parent, run)
-    log_artifacts(client, parent.info.run_id, _files(run))
-
-
-def _identity(run: Run) -> dict[str, str]:
-    """Tags with the config hash, the data versions and the lake, which are set when the run starts."""
-    return {
-        "config_hash": run.run_id.rpartition("-")[2],
-        VERSIONS_TAG: json.dumps(run.versions),
-        LAKE_TAG: canonical_location(run.config.lake),
-    }
-
-
-def _forecasting(run: Run) -> dict[str, object]:
-    """Settings that forecasts depend on, with every default filled in, and the source as in the config."""
-    settings = {} if run.identity is None else run.identity.settings
-    return flatten({**settings, "source": run.config.as_written()["source"]})
-
-
-def _settings(evaluation: StoredEvaluation) -> Mapping[str, object]:
-    """Settings and code of an evaluation, as parameters."""
-    record = evaluation.record
-    return {
-        **record.backtest.model_dump(mode="json"),
-        "rates": record.rates,
-        "label_delays": list(record.delays),
-        "code": record.code,
-    }
-
-
-def _trained(run: Run) -> dict[str, str]:
-    """Tags with the commits, code, devices and libraries that trained a run; empty before training."""
-    trained = [event for event in read_provenance(run) if isinstance(event, TrainingStarted)]
-    if not trained:
-        return {}
-    used = [(one.environment.commit, one.environment.code, one.device) for one in trained]
-    different = (", ".join(dict.fromkeys(values)) for values in zip(*used, strict=True))
-    tags = dict(zip(("git_commit", "code", "device"), different, strict=True))
-    return tags | {"libraries": json.dumps(trained[-1].environment.libraries)}
-
-
-def _files(run: Run) -> dict[str, Path]:
-    """Artifact path -> file, for all files of the run's folder that are logged."""
-    paths = [run.folder / name for name in _FILES]
-    paths += [path for name in _FOLDERS for path in sorted((run.folder / name).rglob("*"))]
-    return {
-        path.relative_to(run.folder).as_posix(): path
-        for path in paths
-        if path.is_file() and ".partial" not in path.as_posix()
-    }
-
-
-def _log_child(client: MlflowClient, child: MlflowRun, run: Run, model: str, text: str) -> None:
-    log_parameters(client, child, flatten(run.config.as_written()["models"][model]))
-    log_datasets(client, child, run)
-    log_tags(client, child, {_NOTE_TAG: text})
-    numbers: dict[str, float] = {}
-    for one in list_evaluations(run):
-        rows = one.table("ladder").filter(pl.col("model") == model)
-        for row in rows.iter_rows(named=True):
-            name = f"{one.record.evaluation}/delay_{row['delay']}"
-            numbers |= {f"{name}.{key}": value for key, value in row.items() if isinstance(value, float)}
-    if numbers:
-        log_metrics(client, child, {0: numbers})
-    own = read_scores(run).filter(pl.col("model") == model)
-    per_task = ("valid_ic", "valid_rank_ic", "pretrain_loss", "calibration_slope")
-    per_fold = own.group_by("fold").agg(pl.col(*per_task).mean()).sort("fold")
-    if per_fold.height:
-        by_step = {row["fold"]: {key: row[key] for key in per_task} for row in per_fold.iter_rows(named=True)}
-        log_metrics(client, child, by_step)
-    seconds = model_seconds(read_provenance(run), model)
-    if seconds:
-        log_metrics(client, child, {fold: {"seconds.training": value} for fold, value in seconds.items()})
-
-
-def _log_audit(client: MlflowClient, parent: MlflowRun, run: Run) -> None:
-    """Tag a run with the verdicts of its audit, and log how many checks passed, warned and failed."""
-    table, worst = run.read_table("audit"), audit_verdict(run)
-    if table is None or worst is None:
-        return
-    numbers = dict(table.group_by("verdict").len().iter_rows())
-    verdicts = {f"audit.{check}": verdict for check, verdict in table.select("check", "verdict").iter_rows()}
-    log_tags(client, parent, {"audit": worst, **verdicts})
-    counted = {f"audit.{verdict}": float(numbers.get(verdict, 0)) for verdict in ("pass", "warn", "fail")}
-    log_metrics(client, parent, {0: counted})
+        logged = _Logged(client, run)
+        log(client, logged.get(), parameters=logged.settings, tags=logged.tags)
+        log_datasets(client, logged.get(), run)
+        for model in (_PARENT, *run.config.models):
+            client.update_run(logged.get(model).info.run_id, status="RUNNING")
 
 
 def _missing_of(run: Run, model: str) -> str | None:
@@ -262,11 +147,12 @@ def _missing_of(run: Run, model: str) -> str | None:
     )
 
 
-class _Runs:
-    """The MLflow runs of a Peerglass run, found by one search: the parent, and one child per model."""
+class _Logged:
+    """A Peerglass run in the store: the parent and one child per model, which are found by one search."""
 
     def __init__(self, client: MlflowClient, run: Run) -> None:
         self._client, self._run = client, run
+        self.events, self._evaluations = read_provenance(run), list_evaluations(run)
         name = run.config.tracking.experiment or run.config.name
         self._experiment = experiment_of(client, run.config, name)
         found = client.search_runs([self._experiment], f"tags.`{RUN_TAG}` = '{run.run_id}'")
@@ -279,85 +165,155 @@ class _Runs:
             if model != _PARENT:
                 tags["mlflow.parentRunId"] = self.get().info.run_id
             # a run that is tracked only at its end began earlier; MLflow cannot change the time of a start
-            began = began_and_ended(read_provenance(self._run))[0]
-            start = None if began is None else milliseconds(began)
-            name = self._run.run_id if model == _PARENT else model
+            began = began_and_ended(self.events)[0]
             self.known[model] = self._client.create_run(
-                self._experiment, start_time=start, tags=tags, run_name=name
+                self._experiment,
+                start_time=None if began is None else milliseconds(began),
+                tags=tags,
+                run_name=self._run.run_id if model == _PARENT else model,
             )
         return self.known[model]
 
+    @property
+    def settings(self) -> dict[str, object]:
+        """Settings that forecasts depend on, with every default filled in, the source as in the config."""
+        settings = {} if self._run.identity is None else self._run.identity.settings
+        source = self._run.config.as_written()["source"]
+        return {**flatten({**settings, "source": source}), "run_id": self._run.run_id}
 
-_STAGES = ((AuditMade, "audit"), (EvaluationMade, "evaluation"), (ExplanationMade, "explanation"))
+    @property
+    def tags(self) -> dict[str, str]:
+        """Config hash, data versions and lake, which are set when the run starts."""
+        return {
+            "config_hash": self._run.run_id.rpartition("-")[2],
+            VERSIONS_TAG: json.dumps(self._run.versions),
+            LAKE_TAG: canonical_location(self._run.config.lake),
+        }
 
+    def log_parent(self) -> None:
+        """Log settings, evaluations, what has trained the run, durations, audit, data and files."""
+        parameters, tags = self.settings, self.tags | {_NOTE_TAG: self.describe()}
+        for record in (one.record for one in self._evaluations):
+            settings = record.backtest.model_dump(mode="json")
+            settings |= {"rates": record.rates, "label_delays": list(record.delays), "code": record.code}
+            parameters |= flatten(settings, f"evaluation.{record.evaluation}.")
+        trained = [event for event in self.events if isinstance(event, TrainingStarted)]
+        if trained:
+            used = [(one.environment.commit, one.environment.code, one.device) for one in trained]
+            different = (", ".join(dict.fromkeys(values)) for values in zip(*used, strict=True))
+            tags |= zip(("git_commit", "code", "device"), different, strict=True)
+            tags["libraries"] = json.dumps(trained[-1].environment.libraries)
+        if self._evaluations:
+            newest = self._evaluations[0].record
+            tags |= {"evaluation": newest.evaluation, "trials": str(newest.trials)}
+            tags["evaluation_assumptions"] = newest.assumptions
+        log(self._client, self.get(), parameters=parameters, tags=tags, metrics={0: durations(self.events)})
+        self.log_audit()
+        log_datasets(self._client, self.get(), self._run)
+        paths = [self._run.folder / name for name in _FILES]
+        paths += [path for name in _FOLDERS for path in sorted((self._run.folder / name).rglob("*"))]
+        files = {path.relative_to(self._run.folder).as_posix(): path for path in paths if path.is_file()}
+        whole = {place: path for place, path in files.items() if ".partial" not in path.as_posix()}
+        log_artifacts(self._client, self.get().info.run_id, whole)
 
-def describe_run(run: Run, evaluations: Sequence[StoredEvaluation]) -> str:
-    """Describe a run in Markdown: models, folds, data versions, and its newest evaluation if it has one."""
-    config, label = run.config, run.config.label
-    lines = [
-        f"Config `{config.name}`: {', '.join(config.models)}; seeds {', '.join(map(str, config.seeds))}; "
-        f"labels over {label.horizon} session(s) after a delay of {label.delay}."
-    ]
-    if run.versions:
-        tables = ", ".join(f"{table} v{version}" for table, version in sorted(run.versions.items()))
-        lines.append(f"Data: {tables}.")
-    folds = run.read_table("folds")
-    if folds is not None and folds.height:
-        first, last = folds.select(pl.col("test_from").min(), pl.col("test_to").max()).row(0)
-        trained = f"Trained for use on data up to {run.config.through}, without a test."
-        tested = f"Test: {first} to {last}, {folds.height} fold(s)."
-        lines.append(tested if run.config.through is None else trained)
-    if evaluations:
-        newest = evaluations[0]
-        delay, book = newest.record.delays[0], next(iter(newest.record.backtest.books))
-        rows = newest.table("ladder").filter(pl.col("delay") == delay).iter_rows(named=True)
-        cells = [f"| {row['model']} | {' | '.join(_figures(row, newest))} |" for row in rows]
-        heading = [f"| model | IC at delay {delay} | net Sharpe, {book} |", "|---|---|---|"]
-        said = f"Evaluation `{newest.record.evaluation}`: {newest.record.assumptions}."
-        lines += [said, "\n".join((*heading, *cells))]
-    return "\n\n".join(lines)
-
-
-def describe_model(model: str, run: Run, evaluations: Sequence[StoredEvaluation]) -> str:
-    """Describe one model of a run: its results in the newest evaluation if there is one."""
-    text = f"Model `{model}` of the run `{run.run_id}`."
-    if not evaluations:
+    def log_child(self, model: str) -> str:
+        """Log a model's settings, data, results by evaluation, and scores and seconds by fold; say of it."""
+        child, text, numbers = self.get(model), self.describe_model(model), dict[str, float | None]()
+        log_datasets(self._client, child, self._run)
+        for one in self._evaluations:
+            for row in one.table("ladder").filter(pl.col("model") == model).iter_rows(named=True):
+                name = f"{one.record.evaluation}/delay_{row['delay']}"
+                numbers |= {f"{name}.{key}": value for key, value in row.items() if isinstance(value, float)}
+        parameters = flatten(self._run.config.as_written()["models"][model])
+        log(self._client, child, parameters=parameters, tags={_NOTE_TAG: text}, metrics={0: numbers})
+        scores = read_scores(self._run).filter(pl.col("model") == model)
+        means = scores.group_by("fold").agg(pl.col(_SCORES).mean()).sort("fold")
+        by_fold = {row["fold"]: {key: row[key] for key in _SCORES} for row in means.iter_rows(named=True)}
+        seconds = model_seconds(self.events, model)
+        for metrics in (by_fold, {fold: {"seconds.training": spent} for fold, spent in seconds.items()}):
+            log(self._client, child, metrics=metrics)
         return text
-    newest, results = evaluations[0], []
-    book = next(iter(newest.record.backtest.books))
-    for row in newest.table("ladder").filter(pl.col("model") == model).iter_rows(named=True):
-        ic, sharpe = _figures(row, newest)
-        results.append(f"at delay {row['delay']}, IC {ic}, net Sharpe of {book} {sharpe}")
-    return f"{text} Evaluation `{newest.record.evaluation}`: {'; '.join(results)}." if results else text
+
+    def log_audit(self) -> None:
+        """Log the verdicts of the audit, and how many checks passed, warned and failed."""
+        table, worst = self._run.read_table("audit"), audit_verdict(self._run)
+        if table is None or worst is None:
+            return
+        tags = {f"audit.{check}": verdict for check, verdict in table.select("check", "verdict").iter_rows()}
+        counts = {one: float((table["verdict"] == one).sum()) for one in ("pass", "warn", "fail")}
+        metrics = {f"audit.{verdict}": count for verdict, count in counts.items()}
+        log(self._client, self.get(), tags={"audit": worst, **tags}, metrics={0: metrics})
+
+    def describe(self) -> str:
+        """Describe the run in Markdown: models, folds, data versions, and its newest evaluation, if any."""
+        run, config, label = self._run, self._run.config, self._run.config.label
+        lines = [
+            f"Config `{config.name}`: {', '.join(config.models)}; seeds {', '.join(map(str, config.seeds))}; "
+            f"labels over {label.horizon} session(s) after a delay of {label.delay}."
+        ]
+        if run.versions:
+            tables = ", ".join(f"{table} v{version}" for table, version in sorted(run.versions.items()))
+            lines.append(f"Data: {tables}.")
+        folds = run.read_table("folds")
+        if folds is not None and folds.height:
+            first, last = folds.select(pl.col("test_from").min(), pl.col("test_to").max()).row(0)
+            trained = f"Trained for use on data up to {config.through}, without a test."
+            tested = f"Test: {first} to {last}, {folds.height} fold(s)."
+            lines.append(tested if config.through is None else trained)
+        if self._evaluations:
+            record = self._evaluations[0].record
+            delay, book = record.delays[0], next(iter(record.backtest.books))
+            cells = [
+                f"| {row['model']} | {ic} | {sharpe} |"
+                for row, ic, sharpe in self._figures(pl.col("delay") == delay)
+            ]
+            heading = [f"| model | IC at delay {delay} | net Sharpe, {book} |", "|---|---|---|"]
+            said = f"Evaluation `{record.evaluation}`: {record.assumptions}."
+            lines += [said, "\n".join((*heading, *cells))]
+        return "\n\n".join(lines)
+
+    def describe_model(self, model: str) -> str:
+        """Describe one model of the run: its results in the newest evaluation if there is one."""
+        text = f"Model `{model}` of the run `{self._run.run_id}`."
+        if not self._evaluations:
+            return text
+        record = self._evaluations[0].record
+        results = [
+            f"at delay {row['delay']}, IC {ic}, net Sharpe of {next(iter(record.backtest.books))} {sharpe}"
+            for row, ic, sharpe in self._figures(pl.col("model") == model)
+        ]
+        return f"{text} Evaluation `{record.evaluation}`: {'; '.join(results)}." if results else text
+
+    def _figures(self, wanted: pl.Expr) -> Iterator[tuple[dict[str, Any], str, str]]:
+        """Rows of the newest ladder, with IC and net Sharpe ratio of the main book in words."""
+        newest = self._evaluations[0]
+        sharpe = of_book(next(iter(newest.record.backtest.books)), "sharpe_net")
+        for row in newest.table("ladder").filter(wanted).iter_rows(named=True):
+            yield row, IC.text(row["ic"], "unknown"), RATIO.text(row[sharpe], "unknown")
 
 
-def _figures(row: Mapping[str, Any], evaluation: StoredEvaluation) -> tuple[str, str]:
-    """IC and net Sharpe ratio of the main book in a row of the ladder."""
-    sharpe = row[of_book(next(iter(evaluation.record.backtest.books)), "sharpe_net")]
-    return IC.text(row["ic"], "unknown"), RATIO.text(sharpe, "unknown")
+_STAGES = {AuditMade: "audit", EvaluationMade: "evaluation", ExplanationMade: "explanation"}
 
 
 def durations(events: Sequence[Event]) -> dict[str, float]:
     """Seconds spent on a run by stage; a killed training counts up to its last finished task."""
-    spent: dict[str, float] = {}
+    spent: dict[str, float] = defaultdict(float)
     for before, event in pairwise(events):
         in_session = isinstance(before, TrainingStarted | TaskDone)
         if in_session and isinstance(event, TaskDone | TrainingEnded):
-            elapsed = (event.at - before.at).total_seconds()
-            spent["seconds.training"] = spent.get("seconds.training", 0.0) + elapsed
+            spent["seconds.training"] += (event.at - before.at).total_seconds()
     for event in events:
-        for kind, stage in _STAGES:
-            if isinstance(event, kind):
-                spent[f"seconds.{stage}"] = spent.get(f"seconds.{stage}", 0.0) + event.seconds
+        if isinstance(event, AuditMade | EvaluationMade | ExplanationMade):
+            spent[f"seconds.{_STAGES[type(event)]}"] += event.seconds
     return {stage: round(seconds, 3) for stage, seconds in spent.items()}
 
 
 def model_seconds(events: Sequence[Event], model: str) -> dict[int, float]:
     """Seconds of computing by fold that a model took, over all its seeds; empty if they were not recorded."""
-    spent: dict[int, float] = {}
+    spent: dict[int, float] = defaultdict(float)
     for event in events:
         if isinstance(event, TaskDone) and event.model == model and event.seconds is not None:
-            spent[event.fold] = spent.get(event.fold, 0.0) + event.seconds
+            spent[event.fold] += event.seconds
     return spent
 
 
@@ -396,10 +352,6 @@ def log_datasets(client: MlflowClient, mlflow_run: MlflowRun, run: Run) -> None:
         client.log_inputs(mlflow_run.info.run_id, datasets=new)
 
 
-_CONFIG_TAG: Final = "peerglass.config"
-_SESSION_TAG: Final = "peerglass.session"
-
-
 class TrackedNight(BaseModel):
     """What the store is told about a night; tags may change later, files are relative to its nights."""
 
@@ -416,26 +368,16 @@ class TrackedNight(BaseModel):
 
 def log_night(config: Config, night: TrackedNight, nights: Path) -> None:
     """Log a night. Logging it again changes only what has changed. A file that is gone is left out."""
+    own = {"config": night.config, "session": night.session.isoformat()}
+    tags = {f"peerglass.{key}": value for key, value in own.items()}
     with store(config) as client:
         experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-nightly")
-        known = _run_of(client, experiment, night)
-        mlflow_run = known.info.run_id
-        log_tags(client, known, night.tags)
-        log_parameters(client, known, {"config": night.config, "session": night.session.isoformat()})
-        log_metrics(client, known, {0: night.metrics})
-        paths = {place: nights / path for place, path in night.files.items()}
-        log_artifacts(client, mlflow_run, {place: path for place, path in paths.items() if path.is_file()})
-        end_run(client, known, night.error, night.ended_at)
-
-
-def _run_of(client: MlflowClient, experiment: str, night: TrackedNight) -> MlflowRun:
-    """Return the MLflow run of a night; created if it does not exist."""
-    session = night.session.isoformat()
-    query = f"tags.`{_CONFIG_TAG}` = '{night.config}' and tags.`{_SESSION_TAG}` = '{session}'"
-    known = client.search_runs([experiment], query, max_results=1)
-    if known:
-        return known[0]
-    tags = {_CONFIG_TAG: night.config, _SESSION_TAG: session}
-    seconds = night.metrics.get("seconds", 0.0)
-    began = milliseconds(night.ended_at - dt.timedelta(seconds=seconds))
-    return client.create_run(experiment, start_time=began, tags=tags, run_name=session)
+        query = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
+        began = milliseconds(night.ended_at - dt.timedelta(seconds=night.metrics.get("seconds", 0.0)))
+        found = client.search_runs([experiment], query, max_results=1) or [
+            client.create_run(experiment, start_time=began, tags=tags, run_name=own["session"])
+        ]
+        log(client, found[0], parameters=own, tags=night.tags, metrics={0: night.metrics})
+        files = {place: nights / path for place, path in night.files.items() if (nights / path).is_file()}
+        log_artifacts(client, found[0].info.run_id, files)
+        end_run(client, found[0], night.error, night.ended_at)

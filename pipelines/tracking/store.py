@@ -12,8 +12,10 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipelines.config.schema import Config
@@ -36,10 +38,16 @@ if TYPE_CHECKING:
 
 RUN_TAG = "peerglass.run_id"
 VERSIONS_TAG, LAKE_TAG = "table_versions", "lake"
-_MANIFEST = "manifest.json"
+_MANIFEST, _FILE = "manifest.json", "sqlite:///"
 _KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"  # values of MLflow's own pages
 _ERROR_TAG = "peerglass.error"
 _STUDY_TAG, _VALUES_TAG = "peerglass.study", "peerglass.values"
+_VARIABLES = {
+    "MLFLOW_LOGGING_LEVEL": "WARNING",  # read at import; hides messages on new tables
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # the default of 7 takes four minutes to fail
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is the command's result
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # stderr shows our own progress
+}
 _LOCKED_SECONDS = 10.0
 """How long a command waits for another process that writes to an SQLite store; a write takes milliseconds."""
 
@@ -47,16 +55,13 @@ _LOCKED_SECONDS = 10.0
 @contextmanager
 def store(config: Config) -> Iterator[MlflowClient]:
     """Open a client of the config's tracking store, which may be gone, locked, damaged or too old."""
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # read at import; hides messages on new tables
-    os.environ.setdefault(
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"
-    )  # the default of 7 takes four minutes to fail
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is the command's result
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # stderr shows our own progress
+    for variable, value in _VARIABLES.items():
+        os.environ.setdefault(variable, value)
     for name in ("alembic", "mlflow"):  # they may have been imported earlier with another level
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints errors that are raised
     from alembic.util import CommandError
+    from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -67,37 +72,25 @@ def store(config: Config) -> Iterator[MlflowClient]:
             "config.yaml of the run by a reference such as ${MLFLOW_PASSWORD}, and set that variable."
         )
     try:
-        if uri.startswith("sqlite:///"):
-            _create_database(uri.removeprefix("sqlite:///"))
-        yield _client(uri)
-    except (MlflowException, OSError, SQLAlchemyError, CommandError, sqlite3.Error) as error:
-        reason = redact(" ".join(str(error).split()))[:300]  # mask first: a truncated secret is not found
-        raise TrackingError(
-            f"The tracking store {uri} cannot be used ({reason}); {_cure(uri)}. Forecasts and results are "
-            "kept."
-        ) from None
-
-
-def _cure(uri: str) -> str:
-    if not uri.startswith("sqlite:"):
-        return "start it or change tracking.uri"
-    return (
-        "end the process that locks the file, or move a damaged file away, so that a new one is made, or "
-        "change tracking.uri"
-    )
-
-
-def _client(uri: str) -> MlflowClient:
-    """Open the client of a store. A database's driver is imported by name, so it may be missing."""
-    from mlflow import MlflowClient
-
-    try:
-        return MlflowClient(tracking_uri=uri)
-    except ModuleNotFoundError as error:
+        if uri.startswith(_FILE):
+            _create_database(uri.removeprefix(_FILE))
+        yield MlflowClient(tracking_uri=uri)
+    except ModuleNotFoundError as error:  # a database's driver, which is imported by name
         cure = "'.[postgres]'" if uri.startswith("postgres") else str(error.name)
         raise ConfigError(
             f"The tracking store {redact(uri)} needs the Python package {error.name}, which is not "
             f"installed; run: pip install {cure}"
+        ) from None
+    except (MlflowException, OSError, SQLAlchemyError, CommandError, sqlite3.Error) as error:
+        reason = redact(" ".join(str(error).split()))[:300]  # mask first: a truncated secret is not found
+        cure = "start it or change tracking.uri"
+        if uri.startswith(_FILE):
+            cure = (
+                "end the process that locks the file, or move a damaged file away, so that a new one is "
+                "made, or change tracking.uri"
+            )
+        raise TrackingError(
+            f"The tracking store {uri} cannot be used ({reason}); {cure}. Forecasts and results are kept."
         ) from None
 
 
@@ -153,35 +146,43 @@ def track_trial(
         experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-tune")
         tags = {_STUDY_TAG: search, _VALUES_TAG: json.dumps(values)}
         created = client.create_run(experiment, tags=tags, run_name=f"{search}-{number}")
-        log_parameters(client, created, values)
-        if score is not None:
-            log_metrics(client, created, {0: {"validation": score}})
+        log(client, created, parameters=values, metrics={0: {"validation": score}})
         client.set_terminated(created.info.run_id, status="FINISHED" if score is not None else "FAILED")
 
 
-def _log(client: MlflowClient, mlflow_run: MlflowRun, kind: str, new: list[Any], size: int = 100) -> None:
-    """Log parameters, tags or metrics, as many in one request as MLflow takes."""
-    log_batch: Callable[..., Any] = client.log_batch
-    for start in range(0, len(new), size):
-        log_batch(mlflow_run.info.run_id, **{kind: new[start : start + size]})
+def log(
+    client: MlflowClient,
+    mlflow_run: MlflowRun,
+    *,
+    parameters: Mapping[str, Any] = MappingProxyType({}),
+    tags: Mapping[str, str] = MappingProxyType({}),
+    metrics: Mapping[int, Mapping[str, float | None]] = MappingProxyType({}),
+) -> None:
+    """Log what a run, as it was read, does not have: parameters, tags, and the finite metrics of each step.
 
+    MLflow cannot change the parameters that exist, and would store equal metrics again.
+    """
+    from mlflow.entities import Metric, Param, RunTag
 
-def log_parameters(client: MlflowClient, mlflow_run: MlflowRun, values: Mapping[str, Any]) -> None:
-    """Log the parameters that a run, as it was read, does not have. MLflow cannot change existing ones."""
-    from mlflow.entities import Param
-
-    known = mlflow_run.data.params
-    new = [Param(key, str(value)[:6000]) for key, value in values.items() if key not in known]
-    _log(client, mlflow_run, "params", new)
-
-
-def log_tags(client: MlflowClient, mlflow_run: MlflowRun, values: Mapping[str, str]) -> None:
-    """Log the tags that a run, as it was read, does not have with the same value."""
-    from mlflow.entities import RunTag
-
-    known = mlflow_run.data.tags
-    new = [RunTag(key, value) for key, value in values.items() if known.get(key) != value]
-    _log(client, mlflow_run, "tags", new)
+    known, run_id, now = mlflow_run.data, mlflow_run.info.run_id, int(time.time() * 1000)
+    if len(metrics) == 1:  # the latest value is then the value of that step
+        logged = {(key, step): value for step in metrics for key, value in known.metrics.items()}
+    else:
+        keys = {key for values in metrics.values() for key in values} & set(known.metrics)
+        logged = {
+            (key, one.step): one.value for key in keys for one in client.get_metric_history(run_id, key)
+        }
+    client.log_batch(
+        run_id,
+        [
+            Metric(key, float(value), now, step)
+            for step, values in metrics.items()
+            for key, value in values.items()
+            if value is not None and math.isfinite(value) and logged.get((key, step)) != float(value)
+        ],
+        [Param(key, str(value)[:6000]) for key, value in parameters.items() if key not in known.params],
+        [RunTag(key, value) for key, value in tags.items() if known.tags.get(key) != value],
+    )
 
 
 def end_run(client: MlflowClient, known: MlflowRun, error: str | None, at: dt.datetime | None = None) -> None:
@@ -189,7 +190,7 @@ def end_run(client: MlflowClient, known: MlflowRun, error: str | None, at: dt.da
     mlflow_run = known.info.run_id
     status = "FINISHED" if error is None else "FAILED"
     if error is not None:
-        log_tags(client, known, {_ERROR_TAG: error[:5000]})
+        log(client, known, tags={_ERROR_TAG: error[:5000]})
     elif _ERROR_TAG in known.data.tags:
         client.delete_tag(mlflow_run, _ERROR_TAG)
     if known.info.status != status:
@@ -199,29 +200,6 @@ def end_run(client: MlflowClient, known: MlflowRun, error: str | None, at: dt.da
 def milliseconds(at: dt.datetime) -> int:
     """A time as MLflow has it, since 1970."""
     return round(at.timestamp() * 1000)
-
-
-def log_metrics(
-    client: MlflowClient, mlflow_run: MlflowRun, by_step: Mapping[int, Mapping[str, float | None]]
-) -> None:
-    """Log metrics by step, except non-finite values and those that the run has already."""
-    from mlflow.entities import Metric
-
-    latest, run_id = mlflow_run.data.metrics, mlflow_run.info.run_id
-    logged: dict[tuple[str, int], float] = {}
-    if len(by_step) == 1:  # the latest value is then the value of that step
-        logged = {(key, step): value for step in by_step for key, value in latest.items()}
-    else:
-        for key in {key for values in by_step.values() for key in values} & set(latest):
-            logged |= {(key, one.step): one.value for one in client.get_metric_history(run_id, key)}
-    now = int(time.time() * 1000)
-    new = [
-        Metric(key, float(value), now, step)
-        for step, values in by_step.items()
-        for key, value in values.items()
-        if value is not None and math.isfinite(value) and logged.get((key, step)) != float(value)
-    ]
-    _log(client, mlflow_run, "metrics", new, 1000)
 
 
 def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Path]) -> None:
@@ -253,9 +231,6 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = item
     return flat
-
-
-_FILE = "sqlite:///"
 
 
 def versions_in_use(config: Config, lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
@@ -300,20 +275,16 @@ def recorded_in_store(config: Config, root: str) -> RecordedVersions:
 
 def _runs(client: MlflowClient) -> Iterator[MlflowRun]:
     """All runs of the store that have recorded versions."""
-    experiments = [
-        str(one.experiment_id) for one in _pages(lambda token: client.search_experiments(page_token=token))
-    ]
+    experiments = [str(one.experiment_id) for one in _pages(client.search_experiments)]
     if experiments:
         query = f"tags.`{VERSIONS_TAG}` LIKE '%'"
-        yield from _pages(lambda token: client.search_runs(experiments, query, page_token=token))
+        yield from _pages(partial(client.search_runs, experiments, query))
 
 
-def _pages(read: Callable[[str | None], Any]) -> Iterator[Any]:
+def _pages(read: Callable[..., Any]) -> Iterator[Any]:
     """Everything that MLflow gives page by page."""
-    token: str | None = None
-    while True:
-        page = read(token)
+    page = read()
+    yield from page
+    while page.token:
+        page = read(page_token=page.token)
         yield from page
-        token = page.token
-        if not token:
-            return
