@@ -16,7 +16,6 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import schema
 from pipelines.nightly.delivery import is_unchanged
 from pipelines.nightly.play.journal import FILE, read_journal
 from pipelines.nightly.result import FINISHED, count_first_signals, nights_folder, read_nights, sessions_of
@@ -40,7 +39,8 @@ def _problems(config: Config, lake: Lake) -> Iterator[str]:
     nights = read_nights(lake, config.name)
     done = nights.filter(pl.col("state").is_in(FINISHED)).sort("session")
     signals = count_first_signals(lake, config.name)
-    books = _orders(lake, config.name)
+    booked = lake.rows("books", ["session", "trade"], pl.col("config") == config.name)
+    books = booked.group_by("session").agg(orders=(pl.col("trade") != 0).sum())
     promotions = alias_history(lake, config.name)
 
     found = done.join(signals, on=["session", "version"], how="left", maintain_order="left")
@@ -67,22 +67,11 @@ def _problems(config: Config, lake: Lake) -> Iterator[str]:
 def _unknown_holdings(config: Config, lake: Lake, last: dt.date) -> Iterator[str]:
     """Say that the account of the last night that is done, or a position of it, is not in the lake."""
     of_last = (pl.col("config") == config.name) & (pl.col("session") == last)
-    found = {
-        table: lake.read(table, filters=of_last) if lake.exists(table) else schema(table).create_empty()
-        for table in ("accounts", "holdings")
-    }
-    if found["accounts"].is_empty():
+    account, holdings = (lake.rows(table, filters=of_last) for table in ("accounts", "holdings"))
+    if account.is_empty():
         yield f"accounts lacks the night of {last}"
-    elif found["holdings"].height < found["accounts"]["positions"][0]:
+    elif holdings.height < account["positions"][0]:
         yield f"holdings lacks positions of the night of {last}"
-
-
-def _orders(lake: Lake, config_name: str) -> pl.DataFrame:
-    """Session and ``orders``, the number of its trades, of every session with a book."""
-    if not lake.exists("books"):
-        return pl.DataFrame(schema={"session": pl.Date, "orders": pl.UInt32})
-    rows = lake.read("books", columns=["session", "trade"], filters=pl.col("config") == config_name)
-    return rows.group_by("session").agg((pl.col("trade") != 0).sum().alias("orders"))
 
 
 def _unrecorded(
@@ -92,7 +81,7 @@ def _unrecorded(
     known = set(nights["session"])
     last = max(nights.filter(pl.col("state").is_in(FINISHED))["session"], default=None)
     scored = set(signals.select("session", "version").iter_rows())
-    absent = {session for session in traces if session not in known}
+    absent = set(traces) - known
     priced = set(sessions_of(lake)) if absent else set()
     recorded = set()
     for path in nights_folder(config).glob(f"*/{FILE}"):
@@ -101,18 +90,16 @@ def _unrecorded(
             journal = None if session in known else read_journal(path.parent)
         except (ValueError, DataError):
             continue  # not the folder of a night, or damaged, which the night itself reports
-        if journal is None:
-            continue
-        if not journal.recorded:
-            if priced and session not in priced:
-                absent.discard(session)
-            continue
-        if session in absent or (session, journal.champion) in scored:
-            recorded.add(session)
+        if journal is not None and journal.recorded:
+            if session in absent or (session, journal.champion) in scored:
+                recorded.add(session)
+        elif journal is not None and priced and session not in priced:
+            absent.discard(session)
+    found = absent | recorded
     interrupted = last is not None or not recorded
-    if len(absent | recorded) == 1 and interrupted and (last is None or min(absent | recorded) > last):
+    if len(found) == 1 and interrupted and (last is None or min(found) > last):
         return set()
-    return absent | recorded
+    return found
 
 
 def _sessions(sessions: Sequence[dt.date] | pl.Series) -> str:

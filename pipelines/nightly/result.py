@@ -156,10 +156,7 @@ FINISHED = ("done", "warned")
 
 def read_nights(lake: Lake, config_name: str) -> pl.DataFrame:
     """Return the nights of a config, newest first; no rows if there are none."""
-    if not lake.exists("nights"):
-        return schema("nights").create_empty()
-    nights = lake.read("nights", filters=pl.col("config") == config_name)
-    return nights.sort("session", descending=True)
+    return lake.rows("nights", filters=pl.col("config") == config_name).sort("session", descending=True)
 
 
 def finished_before(nights: pl.DataFrame, session: dt.date) -> pl.DataFrame:
@@ -172,14 +169,12 @@ def prices_of_night(lake: Lake, nights: pl.DataFrame, session: dt.date | None) -
 
     None if there is no such night, or if the table that it read was since replaced by another one.
     """
-    rows = nights.filter(pl.col("session") == session) if session is not None else nights.clear()
-    if rows.is_empty() or not lake.exists("prices"):
+    rows = nights.filter(pl.col("session").eq_missing(session)).select("data_versions", "table_ids").rows()
+    if not rows or not lake.exists("prices"):
         return None
-    ids = json.loads(rows["table_ids"][0] or "{}")
-    if "prices" in ids and ids["prices"] != lake.table_id("prices"):
-        return None
-    version: int | None = json.loads(rows["data_versions"][0]).get("prices")
-    return version
+    versions, ids = (json.loads(text or "{}") for text in rows[0])
+    same = ids.get("prices", lake.table_id("prices")) == lake.table_id("prices")
+    return versions.get("prices") if same else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +188,12 @@ class NightSource:
 
 def write_night(lake: Lake, result: NightResult, source: NightSource, created_at: dt.datetime) -> None:
     """Write the row of a night; a repeated night replaces it."""
-    champion, challenger = (
-        None if version is None else str(version) for version in (result.champion, result.challenger)
-    )
     row = {
         "config": result.config,
         "session": result.session,
         "state": result.state,
-        "version": champion,
-        "challenger": challenger,
+        "version": None if result.champion is None else str(result.champion),
+        "challenger": None if result.challenger is None else str(result.challenger),
         "data_versions": json.dumps(source.versions, sort_keys=True),
         "table_ids": json.dumps(source.table_ids, sort_keys=True),
         "settings": json.dumps(source.settings, sort_keys=True),
@@ -218,10 +210,9 @@ def write_night(lake: Lake, result: NightResult, source: NightSource, created_at
 
 def warnings_json(findings: Iterable[Finding]) -> str:
     """Write the warnings as JSON: check, subject and sentence of each."""
-    warnings = (one for one in findings if one.level == "warn")
-    return json.dumps(
-        [{"check": one.check, "subject": one.subject, "sentence": one.sentence} for one in warnings]
-    )
+    fields = ("check", "subject", "sentence")
+    warnings = [one for one in findings if one.level == "warn"]
+    return json.dumps([{name: getattr(one, name) for name in fields} for one in warnings])
 
 
 def read_warnings(text: str) -> tuple[Finding, ...]:
@@ -239,17 +230,17 @@ def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
 
     On the same data versions the revision that exists is returned; on others they become a new one.
     """
-    (key,) = frame.select("config", "session", "version", "data_versions").unique().rows()
+    key = frame.select("config", "session", "version").unique().row(0, named=True)
+    (data_versions,) = frame["data_versions"].unique()
+    same = pl.all_horizontal(pl.col(name) == value for name, value in key.items())
     with Locks(wait=True, notify=lambda _: None) as locks:
         locks.lock_signals(lake.root)
-        revisions = dict(_stored(lake, *key[:3]).select("revision", "data_versions").unique().rows())
-        for revision, data_versions in revisions.items():
-            if data_versions == key[3]:
-                return int(revision)
-        revision = 1 + max(revisions, default=0)
+        stored = lake.rows("signals", ["revision", "data_versions"], same).unique()
+        for revision in stored.filter(pl.col("data_versions") == data_versions)["revision"]:
+            return int(revision)
+        revision = 1 + max(stored["revision"], default=0)
         rows = frame.with_columns(
-            revision=pl.lit(revision, dtype=pl.Int64),
-            created_at=pl.lit(dt.datetime.now(dt.UTC)),
+            revision=pl.lit(revision, dtype=pl.Int64), created_at=pl.lit(dt.datetime.now(dt.UTC))
         )
         lake.upsert("signals", rows.select(Signals.column_names()))
         return revision
@@ -260,51 +251,34 @@ def read_signals(
     config_name: str,
     *,
     through: dt.date | None = None,
-    version: ModelVersion | None = None,
+    version: ModelVersion | str | None = None,
 ) -> pl.DataFrame:
     """Read the first revisions of the signals of a config, which were used; all versions by default."""
-    rows = _stored(lake, config_name, version=version, through=through)
+    wanted = pl.col("config") == config_name
+    if through is not None:
+        wanted &= pl.col("session") <= through
+    if version is not None:
+        wanted &= pl.col("version") == str(version)
     first = pl.col("revision") == pl.col("revision").min().over("session", "version")
-    return rows.filter(first).sort("session", "version", "ticker")
+    return lake.rows("signals", filters=wanted).filter(first).sort("session", "version", "ticker")
 
 
 def count_first_signals(lake: Lake, config_name: str) -> pl.DataFrame:
     """Count the known signals of first revisions: session, version and ``signals``."""
-    if not lake.exists("signals"):
-        return pl.DataFrame(schema={"session": pl.Date, "version": pl.String, "signals": pl.UInt32})
     columns = ["session", "version", "revision", "signal"]
-    rows = lake.read("signals", columns=columns, filters=pl.col("config") == config_name, ordered=False)
+    rows = lake.rows("signals", columns, pl.col("config") == config_name)
     first = pl.col("revision") == pl.col("revision").min()
-    return rows.group_by("session", "version").agg(
-        (pl.col("signal").is_not_null() & first).sum().alias("signals")
-    )
+    counted = (pl.col("signal").is_not_null() & first).sum().alias("signals")
+    return rows.group_by("session", "version").agg(counted)
 
 
 def read_revision(
     lake: Lake, config_name: str, session: dt.date, version: ModelVersion, revision: int
 ) -> pl.DataFrame:
     """Read one revision of the signals of a session and version, sorted by ticker."""
-    rows = _stored(lake, config_name, session, version)
-    return rows.filter(pl.col("revision") == revision).sort("ticker")
-
-
-def _stored(
-    lake: Lake,
-    config_name: str,
-    session: dt.date | None = None,
-    version: ModelVersion | str | None = None,
-    through: dt.date | None = None,
-) -> pl.DataFrame:
-    if not lake.exists("signals"):
-        return Signals.create_empty()
-    wanted = pl.col("config") == config_name
-    if session is not None:
-        wanted &= pl.col("session") == session
-    if through is not None:
-        wanted &= pl.col("session") <= through
-    if version is not None:
-        wanted &= pl.col("version") == str(version)
-    return lake.read("signals", filters=wanted)
+    wanted = (pl.col("config") == config_name) & (pl.col("session") == session)
+    wanted &= (pl.col("version") == str(version)) & (pl.col("revision") == revision)
+    return lake.rows("signals", filters=wanted).sort("ticker")
 
 
 CHAMPION: Final = "champion"
@@ -331,5 +305,4 @@ def sessions_of(lake: Lake) -> list[dt.date]:
     """Return the sessions of the prices in the lake, ascending; none if there are no prices."""
     if not lake.exists("prices"):
         return []
-    dates = lake.read("prices", columns=["date"], ordered=False)["date"]
-    return list(dates.unique().sort())
+    return list(lake.read("prices", columns=["date"], ordered=False)["date"].unique().sort())

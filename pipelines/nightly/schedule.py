@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -107,16 +108,9 @@ def calendar_of(config: Config, lake: Lake, sessions: Sequence[dt.date] | None =
     if calendar is None or config.quality.calendar is not None:
         return calendar
     held = sessions_of(lake) if sessions is None else sessions
-    return None if held and _on_weekends(held, calendar) else calendar
-
-
-def _on_weekends(sessions: Sequence[dt.date], calendar: str) -> bool:
-    """Whether a market regularly has sessions on weekend days on which an exchange is closed."""
-    week = learned_week(sessions)
-    recent = sessions[-7 * _LEARNT_WEEKS :]
-    return any(
-        day.weekday() in week and is_session(calendar, day) is False for day in recent if day.weekday() > 4
-    )
+    week = learned_week(held) if held else frozenset()
+    weekends = (day for day in held[-7 * _LEARNT_WEEKS :] if day.weekday() > 4 and day.weekday() in week)
+    return None if any(is_session(calendar, day) is False for day in weekends) else calendar
 
 
 def _usual_next(sessions: Sequence[dt.date]) -> dt.date:
@@ -184,7 +178,8 @@ def decision_due(
     from backtest.books.schedules import periods  # here, because a night that is done needs neither
 
     day_T = dates_T.astype("datetime64[D]")
-    accounts = _under(schedule_text(book), accounts)
+    others = (accounts["schedule"] != schedule_text(book)).arg_true()
+    accounts = accounts if others.is_empty() else accounts[int(others[-1]) + 1 :]
     first = day_T[-1] if accounts.is_empty() else np.datetime64(accounts["session"][0])
     start = int(np.searchsorted(day_T, first))
     turn_T = book_schedule(book, dates_T, slice(0, len(day_T)), following).turn_T
@@ -210,12 +205,6 @@ def decision_due(
         return None
     session: dt.date = day_T[turns[wanted - 1]].item()
     return session
-
-
-def _under(schedule: str, accounts: pl.DataFrame) -> pl.DataFrame:
-    """Keep the newest nights in a row that followed a schedule."""
-    others = (accounts["schedule"] != schedule).arg_true()
-    return accounts if others.is_empty() else accounts[int(others[-1]) + 1 :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +246,9 @@ def first_begun(lake: Lake, config_name: str) -> dt.date | None:
 
     A first night that was killed between its training and its book has entered a version and nothing else.
     """
-    of_config = pl.col("config") == config_name
-    booked = lake.read("books", columns=["session"], filters=of_config) if lake.exists("books") else None
+    booked = lake.rows("books", ["session"], pl.col("config") == config_name)["session"]
     entered = set(alias_history(lake, config_name)["session"].drop_nulls())
-    begun = entered - set(read_nights(lake, config_name)["session"])
-    return min(begun | set([] if booked is None else booked["session"]), default=None)
+    return min(entered - set(read_nights(lake, config_name)["session"]) | set(booked), default=None)
 
 
 def choose_nights(
@@ -279,16 +266,22 @@ def choose_nights(
         raise DataError(older_than_the_nights(newest, last))
     if newest in finished:
         return NightPlan((), newest)
-    _require_session(sessions, newest)
-    if last is None:
-        first = min(begun or newest, newest)
-        return NightPlan(tuple(session for session in sessions if first <= session <= newest), newest)
-    if newest < last:
+    if newest > sessions[-1]:
+        raise DataError(
+            f"The prices end on {sessions[-1]}, so session {newest} cannot be played yet; run the night "
+            "again later."
+        )
+    if newest not in sessions:
+        at = bisect_left(sessions, newest)
+        around = f"{sessions[at - 1]} and {sessions[at]}" if at else f"{sessions[at]}, the first one,"
+        raise ConfigError(f"--date {newest} is not a session of the data; the nearest are {around}.")
+    if last is not None and newest < last:
         raise ConfigError(
             f"--date {newest} is before the last night, {last}, and was not played; nights are played in "
             f"order. 'peerglass signals CONFIG --date {newest}' shows the signals of that session."
         )
-    return NightPlan(tuple(session for session in sessions if last < session <= newest), newest)
+    first = min(begun or newest, newest) if last is None else last + dt.timedelta(days=1)
+    return NightPlan(tuple(session for session in sessions if first <= session <= newest), newest)
 
 
 def older_than_the_nights(newest: dt.date, last: dt.date) -> str:
@@ -297,18 +290,3 @@ def older_than_the_nights(newest: dt.date, last: dt.date) -> str:
         f"The prices end on {newest}, before the last night, {last}: the delivery is truncated, or an old "
         "one. Deliver the newer sessions again."
     )
-
-
-def _require_session(sessions: Sequence[dt.date], day: dt.date) -> None:
-    """Require prices on a day, if the data reach it."""
-    if day in sessions:
-        return
-    if not sessions or day > sessions[-1]:
-        end = f"end on {sessions[-1]}" if sessions else "are empty"
-        raise DataError(
-            f"The prices {end}, so session {day} cannot be played yet; run the night again later."
-        )
-    after = next(session for session in sessions if session > day)
-    before = [session for session in sessions if session < day]
-    around = f"{before[-1]} and {after}" if before else f"{after}, the first one,"
-    raise ConfigError(f"--date {day} is not a session of the data; the nearest are {around}.")

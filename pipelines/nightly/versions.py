@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import polars as pl
 
@@ -18,7 +18,6 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import schema
 from pipelines.nightly.result import ModelVersion
 from pipelines.run.locks import Locks
 from pipelines.run.record import Run, open_run
@@ -41,9 +40,8 @@ class Reason:
 
 def alias_history(lake: Lake, config_name: str) -> pl.DataFrame:
     """Return the rows of the table ``promotions`` of a config, newest first; empty if there are none."""
-    if not lake.exists(_TABLE):
-        return schema(_TABLE).create_empty()
-    return lake.read(_TABLE, filters=pl.col("config") == config_name).sort("number", descending=True)
+    rows = lake.rows(_TABLE, filters=pl.col("config") == config_name)
+    return rows.sort("number", descending=True)
 
 
 def named(history: pl.DataFrame, alias: Alias) -> ModelVersion | None:
@@ -65,7 +63,7 @@ def challenger(lake: Lake, config_name: str) -> ModelVersion | None:
 def aliases(lake: Lake, config_name: str) -> dict[Alias, ModelVersion | None]:
     """Return the version of each alias; None where there is none."""
     history = alias_history(lake, config_name)
-    return {"champion": named(history, "champion"), "challenger": named(history, "challenger")}
+    return {alias: named(history, alias) for alias in get_args(Alias)}
 
 
 def previous_champion(lake: Lake, config_name: str) -> ModelVersion | None:
@@ -101,7 +99,22 @@ def set_alias(
         changes: list[tuple[Alias, ModelVersion | None, str]] = [(alias, version, reason.why)]
         if alias == "champion" and version is not None and named(known, "challenger") == version:
             changes.append(("challenger", None, "became the champion"))
-        _append(lake, config_name, changes, reason, after=known.height)
+        rows = [
+            {
+                "config": config_name,
+                "number": known.height + place,
+                "alias": changed,
+                "version": None if to is None else str(to),
+                "session": reason.session,
+                "by": reason.by,
+                "why": why,
+                "forced": reason.forced,
+                "evidence": json.dumps(dict(reason.evidence), sort_keys=True, allow_nan=False),
+                "created_at": dt.datetime.now(dt.UTC),
+            }
+            for place, (changed, to, why) in enumerate(changes, start=1)
+        ]
+        lake.upsert(_TABLE, pl.DataFrame(rows, schema=known.schema))
     return True
 
 
@@ -126,66 +139,35 @@ def this_user() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-def _append(
-    lake: Lake,
-    config_name: str,
-    changes: list[tuple[Alias, ModelVersion | None, str]],
-    reason: Reason,
-    *,
-    after: int,
-) -> None:
-    """Add one row per change, numbered from ``after + 1``."""
-    rows = [
-        {
-            "config": config_name,
-            "number": after + place,
-            "alias": alias,
-            "version": None if version is None else str(version),
-            "session": reason.session,
-            "by": reason.by,
-            "why": why,
-            "forced": reason.forced,
-            "evidence": json.dumps(dict(reason.evidence), sort_keys=True, allow_nan=False),
-            "created_at": dt.datetime.now(dt.UTC),
-        }
-        for place, (alias, version, why) in enumerate(changes, start=1)
-    ]
-    lake.upsert(_TABLE, pl.DataFrame(rows, schema=schema(_TABLE).create_empty().schema))
-
-
 def find_version(name: str, config: Config | None, output: Path) -> tuple[ModelVersion, Run]:
-    """Find the model version that a command names."""
-    version, run = _find(name, config, output)
-    if config is not None and run.config.name != config.name:
-        raise ConfigError(
-            f"{version} is a version of the config {run.config.name!r}, not of {config.name!r}; name a "
-            "version of the same config."
-        )
-    return version, run
-
-
-def _find(name: str, config: Config | None, output: Path) -> tuple[ModelVersion, Run]:
-    if name in ("champion", "challenger") or name.isdigit():
+    """Find the model version that a command names: an alias or a number of a config, or ``RUN/MODEL``."""
+    if name in get_args(Alias) or name.isdigit():
         if config is None:
             raise ConfigError(f"{name!r} is a name within a config; add --config CONFIG.")
         if name.isdigit():
             from pipelines.tracking.model_versions import find_number
 
-            asked = ModelVersion(*find_number(config, int(name)))
-            return asked, open_version(asked, output)
-        lake = open_lake(config)
-        found = aliases(lake, config.name)["champion" if name == "champion" else "challenger"]
-        if found is None:
-            raise ConfigError(f"The config {config.name!r} has no {name} in the lake {lake.root}.")
-        return found, open_version(found, output)
-    is_folder = (Path(name) / "run.json").is_file()
-    run_name, _, model = (name, "", "") if is_folder else name.partition("/")
-    run = open_run(run_name, output)
-    models = list(run.config.models)
-    if not model and len(models) > 1:
-        raise ConfigError(f"Run {run.run_id} has several models; name one: {run.run_id}/{models[0]}.")
-    version = ModelVersion(run.run_id, model or models[0])
-    _require_usable(version, run)
+            version: ModelVersion | None = ModelVersion(*find_number(config, int(name)))
+        else:
+            lake = open_lake(config)
+            version = {str(alias): one for alias, one in aliases(lake, config.name).items()}[name]
+            if version is None:
+                raise ConfigError(f"The config {config.name!r} has no {name} in the lake {lake.root}.")
+        run = open_version(version, output)
+    else:
+        is_folder = (Path(name) / "run.json").is_file()
+        run_name, _, model = (name, "", "") if is_folder else name.partition("/")
+        run = open_run(run_name, output)
+        models = list(run.config.models)
+        if not model and len(models) > 1:
+            raise ConfigError(f"Run {run.run_id} has several models; name one: {run.run_id}/{models[0]}.")
+        version = ModelVersion(run.run_id, model or models[0])
+        _require_usable(version, run)
+    if config is not None and run.config.name != config.name:
+        raise ConfigError(
+            f"{version} is a version of the config {run.config.name!r}, not of {config.name!r}; name a "
+            "version of the same config."
+        )
     return version, run
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,9 +34,6 @@ from pipelines.results.books import book_costs, book_execution, book_market
 
 _UNCHANGED = 1e-12
 """Relative change of a number of units below which a position was not traded."""
-
-
-_POSITION = ("weight", "open", "ticker", "since", "growth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,29 +182,46 @@ class _Rolling:
 
     def _place(self, row: Mapping[str, Any]) -> None:
         """Place one recorded position on the panel, or keep it aside if the data do not have its firm."""
-        weight, left, ticker, since, growth = (row[name] for name in _POSITION)
+        ticker, since, growth, value_TN = row["ticker"], row["since"], row["growth"], self._market.value_TN
         name = self._recorded.name_tonight(ticker, since)
         if name != ticker:
             self._events.append(f"{ticker} is called {name} now and is held on under that name.")
-        n = self._firm.get(name)
-        if n is None or not (self._market.value_TN[:, n] > 0).any():
-            self._keep_absent(name, Absent(weight, since, growth))
+        n, firm, start = self._firm.get(name), Absent(row["weight"], since, growth), self._start
+        if n is None or not (value_TN[:, n] > 0).any():
+            self._keep_absent(name, firm)
             return
         at, revised = self._session(since), 1.0
-        if not self._market.value_TN[self._start, n] > 0:
-            self._begin_later(n)
-        elif at >= 0 and self._market.value_TN[at, n] > 0:
-            revised = float(self._market.value_TN[self._start, n] / self._market.value_TN[at, n]) / growth
+        if not value_TN[start, n] > 0:
+            first = int(np.argmax(value_TN[:, n] > 0))
+            if self._ended(name, since, first):  # another firm has the ticker now
+                self._keep_absent(name, firm)
+                return
+            # the history of the firm was withdrawn: the position keeps its value up to the first price
+            value_TN = value_TN.copy()
+            value_TN[:first, n] = value_TN[first, n]
+            self._market = BookMarket(frozen(value_TN), self._market.state_TN)
+        elif at >= 0 and value_TN[at, n] > 0:
+            paid_T = np.flatnonzero(self._panel.delisted_TN[at + 1 : start + 1, n])
+            alive = not self._market.state_TN[start, n] & GONE
+            if len(paid_T) and alive and self._ended(name, since, start):
+                paid = float(value_TN[at + 1 + paid_T[0], n] / value_TN[at, n])
+                self._pay(name, firm.weight / growth * paid)
+                return
+            revised = float(value_TN[start, n] / value_TN[at, n]) / growth
             self._since_N[n] = np.datetime64(since)
-        self._value_N[n] += weight * revised * self._nav
-        self._open_N[n] += left * revised * self._nav
+        self._value_N[n] += firm.weight * revised * self._nav
+        self._open_N[n] += row["open"] * revised * self._nav
 
-    def _begin_later(self, n: int) -> None:
-        """Let a position keep its value up to the first price of its firm, whose history was withdrawn."""
-        value_TN = self._market.value_TN.copy()
-        first = int(np.argmax(value_TN[:, n] > 0))
-        value_TN[:first, n] = value_TN[first, n]
-        self._market = BookMarket(frozen(value_TN), self._market.state_TN)
+    def _ended(self, ticker: str, since: dt.date, session: int) -> bool:
+        """Whether the firm that had a ticker on a day is recorded as delisted by a session."""
+        rows = self._delistings.get(ticker)
+        until = self._day_T[session].item()
+        return rows is not None and bool(rows["delisted_on"].is_between(since, until).any())
+
+    def _pay(self, ticker: str, value: float) -> None:
+        """Turn a position that was delisted into cash."""
+        self._paid += value * self._nav
+        self._events.append(f"{ticker} was delisted and paid {value:.2%} of NAV.")
 
     def _keep_absent(self, ticker: str, firm: Absent) -> None:
         """Keep a firm without data at its last value, or pay it out if a delisting is recorded."""
@@ -219,13 +234,10 @@ class _Rolling:
             listed = self._delistings[ticker]
             found = find_delistings(traded_TN, self._day_T[at:], (ticker,), listed, self._rule)
             if found.delisted_TN[-1, 0]:
-                value = firm.weight * float(found.value_ratio_TN[-1, 0])
-                self._paid += value * self._nav
-                self._events.append(f"{ticker} was delisted and paid {value:.2%} of NAV.")
+                self._pay(ticker, firm.weight * float(found.value_ratio_TN[-1, 0]))
                 return
-        before = self._absent.get(ticker)
-        weight = firm.weight + (0.0 if before is None else before.weight)
-        self._absent[ticker] = Absent(weight, firm.since, firm.growth)
+        before = self._absent.get(ticker, Absent(0.0, firm.since, firm.growth))
+        self._absent[ticker] = replace(firm, weight=firm.weight + before.weight)
 
     def _orders(self) -> Iterator[tuple[int, dt.date]]:
         """Session in which each order is traded that the last night left to be traded, and its night."""
@@ -273,8 +285,8 @@ class _Rolling:
         """Target of a recorded order; firms that are absent since then cannot be sold for it."""
         rows, panel, renames = self._recorded.of(session), self._panel, self._recorded.renames
         gone = pl.col("bound").eq_missing(NOT_IN_THE_DATA)
-        absent_then = set(rows.filter(gone)["ticker"])
-        absent = sum(one.weight for ticker, one in self._absent.items() if ticker not in absent_then)
+        known_then = set(rows.filter(gone)["ticker"])
+        absent = sum(one.weight for ticker, one in self._absent.items() if ticker not in known_then)
         weight_N = funded(place(rows, "weight", panel, renames), absent)
         blocked_N = place(rows.filter(~pl.col("tradable") & ~gone), "trade", panel, renames)
         return _Target(weight_N, max(-float(blocked_N.sum()), 0.0), known=not rows.is_empty())
@@ -352,8 +364,7 @@ def _delistings(securities: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
     """Ticker -> its rows, of the firms with a recorded delisting."""
     if securities is None:
         return {}
-    delisted = securities.filter(pl.col("delisted_on").is_not_null())["ticker"].unique()
-    rows = securities.filter(pl.col("ticker").is_in(delisted.implode()))
+    rows = securities.filter(pl.col("delisted_on").is_not_null().any().over("ticker"))
     return {str(ticker): group for (ticker,), group in rows.partition_by("ticker", as_dict=True).items()}
 
 
@@ -375,8 +386,7 @@ class Recorded:
     @classmethod
     def nothing(cls) -> Recorded:
         """Before the first night."""
-        tables = ("accounts", "holdings", "books", "renames")
-        return cls(*(schema(table).create_empty() for table in tables))
+        return cls(*(schema(table).create_empty() for table in ("accounts", "holdings", "books", "renames")))
 
     @property
     def last(self) -> dt.date | None:
@@ -413,45 +423,39 @@ def read_recorded(
     if finished.is_empty():
         return replace(Recorded.nothing(), renames=renames)
     last = finished.max()
-    accounts = _of_config(lake, "accounts", config_name, finished).sort("session")
+
+    def rows(table: str, sessions: pl.Series) -> pl.DataFrame:
+        own = (pl.col("config") == config_name) & pl.col("session").is_in(sessions.implode())
+        return lake.rows(table, filters=own)
+
+    accounts = rows("accounts", finished).sort("session")
     if accounts.is_empty() or accounts["session"][-1] != last:
         raise _incomplete(lake, "accounts", last)
     waiting = accounts.tail(int(accounts["delay"].max()))  # type: ignore[arg-type]  # a number
     made = accounts.filter(pl.col("decision") == "made").tail(waiting.height + 1)
-    needed = pl.concat([waiting, made]).unique("session")
-    found = {
-        "books": ("orders", _of_config(lake, "books", config_name, needed["session"]), needed),
-        "holdings": ("positions", _of_config(lake, "holdings", config_name, finished.head(1)), accounts[-1:]),
-    }
-    for table, (count, rows, nights_of) in found.items():
-        stored = dict(rows.group_by("session").len().iter_rows())
-        for night, expected in (
-            nights_of.select("session", count).sort("session", descending=True).iter_rows()
-        ):
+    needed = pl.concat([waiting, made]).unique("session").sort("session", descending=True)
+    books, holdings = rows("books", needed["session"]), rows("holdings", finished.head(1))
+    for table, count, found, nights_of in (
+        ("books", "orders", books, needed),
+        ("holdings", "positions", holdings, accounts[-1:]),
+    ):
+        stored = dict(found.group_by("session").len().iter_rows())
+        for night, expected in nights_of.select("session", count).iter_rows():
             if stored.get(night, 0) != expected:
                 raise _incomplete(lake, table, night)
-    followed = _followed(lake, nights.filter(pl.col("session") == last))
-    return Recorded(accounts, found["holdings"][1], found["books"][1], renames, followed)
+    followed = _followed(lake, nights.row(by_predicate=pl.col("session") == last, named=True))
+    return Recorded(accounts, holdings, books, renames, followed)
 
 
-def _followed(lake: Lake, night: pl.DataFrame) -> pl.DataFrame:
+def _followed(lake: Lake, night: Mapping[str, Any]) -> pl.DataFrame:
     """Rows of the table ``renames`` that a night knew; none if that version is gone."""
-    version, ids = (
-        json.loads(night[name][0] or "{}").get("renames") for name in ("data_versions", "table_ids")
+    version, table = (
+        json.loads(night[name] or "{}").get("renames") for name in ("data_versions", "table_ids")
     )
-    if version is None or not lake.exists("renames") or ids not in (None, lake.table_id("renames")):
-        return schema("renames").create_empty()
-    try:
-        return lake.read("renames", version=version, filters=rows_known("renames", night["session"][0]))
-    except DataError:  # removed by a vacuum
-        return schema("renames").create_empty()
-
-
-def _of_config(lake: Lake, table: str, config_name: str, sessions: pl.Series) -> pl.DataFrame:
-    if not lake.exists(table):
-        return schema(table).create_empty()
-    of_nights = pl.col("session").is_in(sessions.implode())
-    return lake.read(table, filters=(pl.col("config") == config_name) & of_nights)
+    with suppress(DataError):  # the version was removed by a vacuum
+        if version is not None and lake.exists("renames") and table in (None, lake.table_id("renames")):
+            return lake.read("renames", version=version, filters=rows_known("renames", night["session"]))
+    return schema("renames").create_empty()
 
 
 def _incomplete(lake: Lake, table: str, session: object) -> DataError:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import dataframely as dy
 import numpy as np
 import polars as pl
 
@@ -68,14 +69,15 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
     rule = DelistingRule(unknown_return=config.label.unknown_delisting_return)
     before = hold(recorded, panel, data.tables.get("securities"), delay, rule)
     rows, cut = _rows(config, name, data, before, decided)
-    key = {
-        "config": pl.lit(config.name),
-        "session": pl.lit(data.session),
-        "created_at": pl.lit(dt.datetime.now(dt.UTC)),
-    }
-    of_book = {"book": pl.lit(name), "version": pl.lit(signals.sort("session")["version"][-1])}
-    rows = Books.validate(rows.with_columns(**key, **of_book).select(Books.column_names()), cast=True)
-    holdings = _holdings(data, before).with_columns(**key).select(Holdings.column_names())
+    key = {"config": config.name, "session": data.session, "created_at": dt.datetime.now(dt.UTC)}
+
+    def of_night(table: type[dy.Schema], frame: pl.DataFrame) -> pl.DataFrame:
+        whole = frame.with_columns(pl.lit(value).alias(column) for column, value in key.items())
+        return table.validate(whole.select(table.column_names()), cast=True)
+
+    version = signals.sort("session")["version"][-1]
+    rows = of_night(Books, rows.with_columns(book=pl.lit(name), version=pl.lit(version)))
+    holdings = of_night(Holdings, _holdings(data, before))
     terms = config.backtest.model_dump_json(include={"costs", "execution", "capital"})
     if decided.state != "made" and recorded.last is not None:
         terms = recorded.accounts["terms"][-1]  # without a new order, those of the last one go on
@@ -91,25 +93,18 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
         "positions": holdings.height,
         "waiting": before.waiting,
     }
-    accounts = pl.DataFrame([account], schema_overrides={"due": pl.Date, "waiting": pl.Date})
-    limits = pl.DataFrame(
-        [(name, use.name, use.value, use.limit, use.unit, use.state) for use in decided.uses],
-        schema=[(one, BookLimits.columns()[one].dtype) for one in _LIMIT],
-        orient="row",
-    )
+    limits = BookLimits.create_empty().select("book", *_LIMIT).schema
+    uses = [(name, *(getattr(use, field) for field in _LIMIT)) for use in decided.uses]
     return NextBook(
         rows,
-        Holdings.validate(holdings, cast=True),
-        Accounts.validate(accounts.with_columns(**key).select(Accounts.column_names()), cast=True),
-        BookLimits.validate(limits.with_columns(**key).select(BookLimits.column_names()), cast=True),
-        (
-            *_describe(name, config, data.session, rows, before, due, decided, cut),
-            *_limit_findings(decided.uses),
-        ),
+        holdings,
+        of_night(Accounts, pl.DataFrame([account], schema_overrides={"due": pl.Date, "waiting": pl.Date})),
+        of_night(BookLimits, pl.DataFrame(uses, schema=limits, orient="row")),
+        tuple(_describe(name, config, data.session, rows, before, due, decided, cut)),
     )
 
 
-_LIMIT = ("book", "name", "value", "limit", "unit", "state")
+_LIMIT = ("name", "value", "limit", "unit", "state")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +127,11 @@ def _decide(  # noqa: PLR0917  # the inputs of a decision
     due: dt.date | None,
 ) -> _Decided:
     """Decide the target of tonight if a decision is due."""
-    signal_TN = _signals(signals, market)
+    if signals.is_empty():
+        raise DataError("There are no signals to build a book from; score a model version first.")
+    if signals.select("session", "ticker").is_duplicated().any():
+        raise DataError("A session has several signals of one firm; choose the champion's.")
+    signal_TN = to_panel(signals.rename({"session": "date"}), "signal", market.panel)
     if due is None:
         return _Decided(None)
     panel, horizon = market.panel, config.label.horizon
@@ -203,24 +202,19 @@ def _rows(
     rows = rows.with_columns(pl.when(unrecorded).then(pl.lit(NO_PRICE)).otherwise("bound").alias("bound"))
     relevant = (pl.col("previous").abs() >= _DUST) | (pl.col("held").abs() >= _DUST)
     rows = rows.filter(relevant | (pl.col("weight") != 0) | (pl.col("trade") != 0)).drop("held")
-    rows = pl.concat([rows, _absent_rows(before, rows.schema, sold=decided.state == "made")]).sort("ticker")
-    return rows, float((target_N - weight_N).sum())
-
-
-def _absent_rows(before: Held, schema: pl.Schema, *, sold: bool) -> pl.DataFrame:
-    """Held firms that the data do not have: a decision sells them, but nothing says at which price."""
-    rows = [
+    absent = [  # a decision sells what the data do not have, but nothing says at which price
         {
             "ticker": ticker,
-            "weight": 0.0 if sold else firm.weight,
+            "weight": 0.0 if decided.state == "made" else firm.weight,
             "previous": firm.weight,
-            "trade": -firm.weight if sold else 0.0,
+            "trade": -firm.weight if decided.state == "made" else 0.0,
             "bound": NOT_IN_THE_DATA,
             "tradable": False,
         }
         for ticker, firm in before.absent.items()
     ]
-    return pl.DataFrame(rows, schema=schema)
+    rows = pl.concat([rows, pl.DataFrame(absent, schema=rows.schema)]).sort("ticker")
+    return rows, float((target_N - weight_N).sum())
 
 
 def _holdings(data: NightData, before: Held) -> pl.DataFrame:
@@ -236,15 +230,6 @@ def _holdings(data: NightData, before: Held) -> pl.DataFrame:
     ).filter((pl.col("weight").abs() >= _DUST) | (pl.col("open").abs() >= _DUST))
     absent = [(ticker, one.weight, 0.0, one.since, one.growth) for ticker, one in before.absent.items()]
     return pl.concat([at_close, pl.DataFrame(absent, schema=at_close.schema, orient="row")]).sort("ticker")
-
-
-def _signals(signals: pl.DataFrame, market: Market) -> FloatArray:
-    """The signals on the panel, NaN where there is none."""
-    if signals.is_empty():
-        raise DataError("There are no signals to build a book from; score a model version first.")
-    if signals.select("session", "ticker").is_duplicated().any():
-        raise DataError("A session has several signals of one firm; choose the champion's.")
-    return to_panel(signals.rename({"session": "date"}), "signal", market.panel)
 
 
 _SHORT = 1e-4
@@ -299,7 +284,17 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
         left = f"{trades} open orders of earlier nights are still to be filled"
         orders = left if trades else "nothing is traded"
         yield Finding("rebalance", "ok", f"{name} does not rebalance tonight ({schedule}); {orders}.")
-    yield from _without_prices(rows)
+    held = rows.filter((pl.col("previous") != 0) & pl.col("bound").is_in([NOT_IN_THE_DATA, NO_PRICE]))
+    if held.height:
+        names = [f"{firm} ({weight:+.2%})" for firm, weight in held.select("ticker", "previous").iter_rows()]
+        firms = "1 held firm has" if held.height == 1 else f"{held.height} held firms have"
+        yield Finding(
+            "no prices",
+            "warn",
+            f"{firms} no price tonight: {some_of(names)}. What is held stays at its last value. If this is "
+            "no halt, record a new ticker (source.renames) or a delisting (source.securities).",
+            value=float(held.height),
+        )
     yield from _untradable(rows, cut)
     slow = rows.filter(pl.col("fill_sessions") > 1).sort("fill_sessions", descending=True)
     if not slow.is_empty():
@@ -312,22 +307,21 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
             f"dollar volume; {ticker} takes longest, {sessions} sessions.",
             value=float(sessions),
         )
-
-
-def _without_prices(rows: pl.DataFrame) -> Iterator[Finding]:
-    """Name the held firms that the source has stopped delivering, every night until that is explained."""
-    held = rows.filter((pl.col("previous") != 0) & pl.col("bound").is_in([NOT_IN_THE_DATA, NO_PRICE]))
-    if held.is_empty():
-        return
-    names = [f"{ticker} ({weight:+.2%})" for ticker, weight in held.select("ticker", "previous").iter_rows()]
-    firms = "1 held firm has" if held.height == 1 else f"{held.height} held firms have"
-    yield Finding(
-        "no prices",
-        "warn",
-        f"{firms} no price tonight: {some_of(names)}. What is held stays at its last value. If this is no "
-        "halt, record a new ticker (source.renames) or a delisting (source.securities).",
-        value=float(held.height),
-    )
+    found = {
+        state: [use for use in decided.uses if use.state == state] for state in ("binds", "free", "exceeded")
+    }
+    if decided.uses:
+        binding = ", ".join(f"{use.name} ({amount(use.limit, use.unit)})" for use in found["binds"])
+        free = ", ".join(
+            f"{use.name} ({amount(use.value, use.unit)} of {amount(use.limit, use.unit)})"
+            for use in found["free"]
+        )
+        said = f"Limits that bind: {binding or 'none'}.{f' Free: {free}.' if free else ''}"
+        yield Finding("limits", "ok", said)
+    for use in found["exceeded"]:
+        value, limit = (amount(number, use.unit) for number in (use.value, use.limit))
+        sentence = f"The book exceeds {use.name}: {value} instead of {limit}."
+        yield Finding("limits", "warn", sentence, use.name, use.value, use.limit)
 
 
 def _missed(before: Held) -> Iterator[Finding]:
@@ -366,25 +360,6 @@ def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[Finding]:
         value=share,
         limit=MAX_STUCK,
     )
-
-
-def _limit_findings(uses: Sequence[LimitUse]) -> Iterator[Finding]:
-    """Say which limits bind; a limit that is exceeded is a warning."""
-    if not uses:
-        return
-    binding = [f"{use.name} ({amount(use.limit, use.unit)})" for use in uses if use.state == "binds"]
-    free = [
-        f"{use.name} ({amount(use.value, use.unit)} of {amount(use.limit, use.unit)})"
-        for use in uses
-        if use.state == "free"
-    ]
-    said = f"Limits that bind: {', '.join(binding) or 'none'}."
-    yield Finding("limits", "ok", said + (f" Free: {', '.join(free)}." if free else ""))
-    for use in uses:
-        if use.state == "exceeded":
-            value, limit = (amount(number, use.unit) for number in (use.value, use.limit))
-            sentence = f"The book exceeds {use.name}: {value} instead of {limit}."
-            yield Finding("limits", "warn", sentence, use.name, use.value, use.limit)
 
 
 def amount(value: float, unit: str) -> str:

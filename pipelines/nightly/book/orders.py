@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,6 @@ import polars as pl
 from backtest.accounts.market import GONE, KNOWN, TRADABLE
 from backtest.books.book import Book
 from backtest.books.rules.optimised import Optimised
-from backtest.costs import Rate
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig
@@ -74,7 +72,7 @@ def estimate_orders(
     room_N = np.full(panel.n_firms, np.inf)
     if cap is not None:
         room_N = cap.fraction / cap.capital * cap.dollar_volume_TN[0]
-    spread_N = _row(costs.half_spread_bps, panel.n_firms) * _BPS
+    spread_N = np.broadcast_to(costs.half_spread_bps, (1, panel.n_firms))[0] * _BPS
     rate_N = np.zeros(panel.n_firms)
     if costs.impact is not None:
         rate_N = costs.impact.volatility_per_root_volume_TN[0]
@@ -112,17 +110,10 @@ def _obstacles(
     return obstacle_N
 
 
-def _row(rate: Rate, firms: int) -> FloatArray:
-    rate_N: FloatArray = np.broadcast_to(rate, (1, firms))[0]
-    return rate_N
-
-
 def quarantined_tickers(lake: Lake, session: dt.date) -> frozenset[str]:
     """Return the tickers whose price row of a session is in quarantine and not resolved."""
-    if not lake.exists("quarantine"):
-        return frozenset()
-    held = lake.read("quarantine").filter((pl.col("table") == "prices") & pl.col("resolved_at").is_null())
-    rows = map(json.loads, held["row"].to_list())
+    held = (pl.col("table") == "prices") & pl.col("resolved_at").is_null()
+    rows = map(json.loads, lake.rows("quarantine", filters=held)["row"])
     return frozenset(str(row.get("ticker")) for row in rows if str(row.get("date"))[:10] == str(session))
 
 
@@ -136,21 +127,13 @@ def bounds(
     """Name the limit that binds each firm; None where there is none."""
     bound_N = np.full(len(weight_N), None, dtype=object)
     if isinstance(book, Optimised):
-        for sign, group in _full_sectors(book, weight_N, group_N):
-            bound_N[(group_N == group) & (np.sign(weight_N) == sign)] = "sector limit"
+        most = book.limits.max_sector_net or 0.0
+        for group in np.unique(group_N[(weight_N != 0) & (group_N >= 0)]) if most else ():
+            net = float(weight_N[group_N == group].sum())
+            if abs(net) >= most - _TOLERANCE:
+                bound_N[(group_N == group) & (np.sign(weight_N) == np.sign(net))] = "sector limit"
         bound_N[np.abs(weight_N) >= book.limits.max_position - _TOLERANCE] = "position limit"
     bound_N[estimates.sessions_N > 1] = "participation cap"
     stuck_N = ~estimates.tradable_N
     bound_N[stuck_N] = estimates.obstacle_N[stuck_N]
     return bound_N
-
-
-def _full_sectors(book: Optimised, weight_N: FloatArray, group_N: IntArray) -> Iterator[tuple[float, int]]:
-    """Side and code of the sectors whose net weight is at the limit; none if the limit is zero."""
-    limit = book.limits.max_sector_net
-    if not limit:
-        return
-    for group in np.unique(group_N[(weight_N != 0) & (group_N >= 0)]):
-        net = float(weight_N[group_N == group].sum())
-        if abs(net) >= limit - _TOLERANCE:
-            yield float(np.sign(net)), int(group)
