@@ -49,6 +49,7 @@ from pipelines.sources.settings import FilesSourceConfig
 
 FILE: Final = "delivery.json"
 _LIVE: Final = ("yfinance", "sec")
+_UNANSWERED: Final = ("throttled", "failed")
 _CAN_BE_LATE: Final = ("files", *_LIVE)
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0  # seconds
 _ONE_DAY: Final = dt.timedelta(days=1)  # the exchange may be ahead of the clock's zone
@@ -62,15 +63,14 @@ def describe_delivery(summary: IngestSummary | None) -> str:
     """Describe a delivery in one line; None is one that could bring nothing new."""
     parts = []
     for table, counts in {} if summary is None else summary.tables.items():
-        changes = {
-            "new": counts.added,
-            "corrected": counts.updated,
-            "withdrawn": counts.withdrawn,
-            "quarantined": sum(counts.quarantined.values()),
-        }
-        said = ", ".join(f"{count:,} {what}" for what, count in changes.items() if count)
-        if said:
-            parts.append(f"{table} {said}")
+        changes = (
+            (counts.added, "new"),
+            (counts.updated, "corrected"),
+            (counts.withdrawn, "withdrawn"),
+            (sum(counts.quarantined.values()), "quarantined"),
+        )
+        said = ", ".join(f"{count:,} {what}" for count, what in changes if count)
+        parts += [f"{table} {said}"] if said else []
     return "; ".join(parts) or "nothing new at the source"
 
 
@@ -124,12 +124,14 @@ class _Request:
         )
 
     def refuse_closed_day(self) -> None:
-        """Refuse a day on which the exchange is closed, instead of waiting for its prices."""
-        if self.day is None or (self.newest is not None and self.day <= self.newest):
-            return  # the data themselves tell (`pipelines.nightly.schedule`)
+        """Refuse a day on which the exchange is closed, or a calendar that has ended, instead of waiting."""
         calendar = calendar_of(self.config, self.lake, self.sessions)
-        if calendar is not None and is_session(calendar, self.day, self.overrides) is False:
+        # of a day that the data reach, they tell themselves (`pipelines.nightly.schedule`)
+        ahead = self.day is not None and (self.newest is None or self.day > self.newest)
+        if self.day and ahead and calendar and is_session(calendar, self.day, self.overrides) is False:
             raise ConfigError(f"--date {self.day} is not a session: {calendar} is closed on that day.")
+        if (said := self.ended_calendar()) is not None:
+            raise DataError(said)
 
     def refuse_day_off(self, sessions: Sequence[dt.date]) -> None:
         """Refuse a day after the data on which their market is never open, such as a Saturday."""
@@ -145,18 +147,13 @@ class _Request:
             )
 
     def ended_calendar(self) -> str | None:
-        """Say that the calendar of a live source has ended and the lake holds its last session; else None."""
+        """Say that a live source's calendar has ended, so nothing tells which session is next; else None."""
         now = self.clock.now()
         expected = expected_session(self.config, self.lake, now)
         if expected is None or self.newest is None or self.newest < expected:
             return None
         end = calendar_end(self.config, self.lake, now.date(), self.sessions)
         return end.sentence if end is not None and end.level == "fail" else None
-
-    def refuse_ended_calendar(self) -> None:
-        """Refuse to wait for a live source whose calendar has ended: nothing tells which session is next."""
-        if (said := self.ended_calendar()) is not None:
-            raise DataError(said)
 
     def source(self) -> LiveSource | _Watched:
         """Open the source, watched if it delivers its whole scope."""
@@ -174,16 +171,13 @@ class _Request:
         settings = self.config.source
         if settings.kind in _LIVE and expected is None:
             return None
-        mark: dict[str, Any] = {
+        return {
             "source": self.config.as_written()["source"],
             "quality": self.config.quality.model_dump(mode="json"),
             "through": str(self.through),
+            **({"files": _stamps(settings)} if isinstance(settings, FilesSourceConfig) else {}),
+            **({"expected": str(expected)} if settings.kind in _LIVE else {}),
         }
-        if isinstance(settings, FilesSourceConfig):
-            mark["files"] = _stamps(settings)
-        if settings.kind in _LIVE:
-            mark["expected"] = str(expected)
-        return mark
 
     def text(self, mark: Mapping[str, Any]) -> str:
         """Write a mark with the version of the prices, which another command may have changed since."""
@@ -216,25 +210,33 @@ def deliver(
     if asked.unchanged():
         return None
     asked.refuse_closed_day()
-    asked.refuse_ended_calendar()
     expected = asked.expected()
     wait_for_source = _Waiting(config, progress, clock, day, asked.newest)
     while True:
         mark = asked.mark(expected)  # before the source is read: it may change meanwhile
-        source = asked.source()
-        try:
-            summary = _ingest_once(config, lake, source, progress, wait=wait)
-        except _SourceError as error:
-            wait_for_source(error.error)
-            continue
-        asked.sessions = sessions_of(lake)
-        if isinstance(source, _Watched):
-            _refuse_rejected_sessions(config, lake, source, asked.sessions)
-        asked.refuse_day_off(asked.sessions)
-        late = asked.late(asked.sessions)
-        if late is None:
-            break
-        wait_for_source(DataError(late))
+        source, problem = asked.source(), None
+        with Locks(wait=wait, notify=progress.note) as locks:
+            locks.lock_lake(lake.root)
+            try:
+                with progress.stage("ingest"):
+                    summary = ingest(source, lake, progress, config.quality)
+            except IngestStoppedError as stopped:
+                silent = [one.ticker for one in stopped.summary.statuses if one.state in _UNANSWERED]
+                problem = DataError(f"{stopped}{f'; missing: {some_of(silent)}' if silent else ''}")
+            except DataError as error:
+                if full_disk(error) is not None:
+                    raise
+                problem = error
+        if problem is None:
+            asked.sessions = sessions_of(lake)
+            if isinstance(source, _Watched):
+                _refuse_rejected_sessions(config, lake, source, asked.sessions)
+            asked.refuse_day_off(asked.sessions)
+            late = asked.late(asked.sessions)
+            if late is None:
+                break
+            problem = DataError(late)
+        wait_for_source(problem)
     due = asked.due()
     if day is None and due is not None and asked.sessions[-1] < due:
         progress.note(f"The prices end on {asked.newest}, before the newest session, {due}: an archive.")
@@ -258,9 +260,7 @@ class _Watched:
     last: dt.date | None
     stored: int
     most: float
-    rows: pl.DataFrame = field(
-        default_factory=lambda: pl.DataFrame(schema={"date": pl.Date, "rows": pl.UInt32})
-    )
+    rows: pl.DataFrame = field(default_factory=pl.DataFrame)
 
     @property
     def name(self) -> str:
@@ -330,48 +330,15 @@ class _Waiting:
         self._pause = min(2.0 * self._pause, _LONGEST_PAUSE)
 
 
-class _SourceError(Exception):
-    """The source gave no complete delivery; it may do so later."""
-
-    def __init__(self, error: DataError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-def _ingest_once(
-    config: Config, lake: Lake, source: LiveSource | _Watched, progress: Progress, *, wait: bool
-) -> IngestSummary:
-    with Locks(wait=wait, notify=progress.note) as locks, progress.stage("ingest"):
-        locks.lock_lake(lake.root)
-        try:
-            return ingest(source, lake, progress, config.quality)
-        except IngestStoppedError as stopped:
-            raise _SourceError(DataError(f"{stopped}{_unanswered(stopped.summary)}")) from stopped
-        except DataError as error:
-            if full_disk(error) is not None:
-                raise
-            raise _SourceError(error) from error
-
-
-def _unanswered(summary: IngestSummary) -> str:
-    """Name the tickers without an answer."""
-    missing = [status.ticker for status in summary.statuses if status.state in ("throttled", "failed")]
-    return f"; missing: {some_of(missing)}" if missing else ""
-
-
 def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:
     """Return file -> size and modification time, for all files of a source that exist."""
     tables = ("prices", "securities", "fundamentals", "membership", "renames", "inputs")
-    stamps: dict[str, list[int]] = {}
-    for text in (getattr(settings, table) for table in tables):
-        try:
-            paths = [] if text is None else resolve(Path(text))
-        except DataError:
-            paths = []  # the ingest reports it
-        for path in paths:
-            stat = path.stat()
-            stamps[str(path)] = [stat.st_size, stat.st_mtime_ns]
-    return stamps
+    stamps = {}
+    for table in tables:
+        if (text := getattr(settings, table)) is not None:
+            with suppress(DataError):  # the ingest reports it
+                stamps |= {str(path): path.stat() for path in resolve(Path(text))}
+    return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in stamps.items()}
 
 
 def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> tuple[list[dt.date], str]:
@@ -384,12 +351,10 @@ def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> tu
     if asked.unchanged():
         return (asked.sessions, "nothing can be new at the source, which is not read")
     asked.refuse_closed_day()
-    asked.refuse_ended_calendar()
     source, expected = asked.source(), asked.expected()
     if not isinstance(source, _Watched):
         asked.refuse_day_off(asked.sessions)
-        coming = set() if expected is None else {expected}
-        sessions = sorted({*asked.sessions, *coming})
+        sessions = sorted({*asked.sessions, *([] if expected is None else [expected])})
         return (sessions, "the source is asked; its answer is not known before")
     sessions = list(prices_to_keep(source, lake, config.quality)["date"].unique().sort())
     _refuse_rejected_sessions(config, lake, source, sessions)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,215 +30,240 @@ _MIN_DATES: Final = 20
 """Sessions of an exchange that the data must hold before a gap in them counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LastNight:
-    """The last night: its table versions, and that of its prices if the lake still has this table."""
-
-    session: dt.date
-    versions: Mapping[str, int]
-    prices: int | None
-    created_at: dt.datetime
-
-
 def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list[Finding]:
     """Check the data of a night against the calendar, the session before, and the last night, if any.
 
     Whether the newest session has arrived in time is decided before, when the source is read. A failure of
     ``calendar_end``, ``coverage`` or ``withdrawn`` ends the night; the others warn.
     """
-    last = None
-    nights = read_nights(data.lake, config.name)
-    for row in nights.filter(pl.col("session").eq_missing(earlier)).iter_rows(named=True):
-        prices = prices_of_night(data.lake, nights, earlier)
-        last = _LastNight(row["session"], json.loads(row["data_versions"]), prices, row["created_at"])
+    checks = _Checks(config, data, earlier)
+    of_night = (checks.calendar, checks.coverage, checks.stale, checks.corrections, checks.vintages)
     sessions = data.market.panel.dates_T.astype("datetime64[D]").tolist()
     end = calendar_end(config, data.lake, data.session, sessions)
-    return [
-        *([] if end is None else [end]),
-        *_calendar_findings(config, data, earlier),
-        _coverage_finding(config, data, last),
-        *_stale_findings(config, data),
-        *([] if last is None else _correction_findings(config, data, last)),
-        *([] if last is None else vintage_findings(data, last.versions, last.session)),
-        *_flag_findings(data, earlier),
-        *_quarantine_findings(data, last),
-    ]
+    found = [] if end is None else [end]
+    for check in (*of_night, checks.flags, checks.quarantine):
+        found += check()
+    return found
 
 
-def _calendar_findings(config: Config, data: NightData, earlier: dt.date | None) -> Iterator[Finding]:
-    """Look for sessions of the exchange since the last night that the data do not have."""
-    from pipelines.ingest.calendars import sessions_between
+class _Checks:
+    """The data of a night and of the last one, whose prices are known if the lake still has this table."""
 
-    dates_T = data.market.panel.dates_T.astype("datetime64[D]")
-    first = earlier if earlier is not None else dates_T[-min(len(dates_T), _MIN_DATES)].item()
-    rows = data.tables["prices"].filter(pl.col("date") >= first).select("date", "ticker", "source")
-    firms = ticker_calendars(rows, data.tables.get("securities"), config.quality.calendar)
-    names = firms["calendar"].drop_nulls().value_counts(sort=True)
-    if names.is_empty():
-        return
-    name = names["calendar"][0]
-    expected = sessions_between(name, first, data.session, config.quality.calendar_overrides)
-    if not len(expected):
-        return  # the calendar does not reach these days (`calendar_end`)
-    held = rows.join(firms.filter(pl.col("calendar") == name), on="ticker", how="semi")["date"].unique()
-    missing = [str(day) for day in expected.filter(~expected.is_in(held.implode()))]
-    count = f"{len(expected)} sessions of {name} from {first} to {data.session}"
-    said = f"The data hold all {count}."
-    if missing:
-        said = f"The data lack {len(missing)} of the {count}: {some_of(missing)}; ask the source for them. "
-        said += "Labels across them are unknown."
-    yield Finding("calendar", "warn" if missing else "ok", said, value=float(len(missing)), limit=0.0)
+    def __init__(self, config: Config, data: NightData, earlier: dt.date | None) -> None:
+        self.config, self.data, self.limits = config, data, config.nightly.checks
+        self.panel, self.earlier = data.market.panel, earlier
+        self.firms_N = np.asarray(self.panel.tickers_N)
+        nights = read_nights(data.lake, config.name)
+        rows = nights.filter(pl.col("session").eq_missing(earlier)).rows(named=True)
+        self.last: dict[str, Any] | None = rows[0] if rows else None
+        self.prices = prices_of_night(data.lake, nights, earlier)
 
+    def calendar(self) -> Iterator[Finding]:
+        """Look for sessions of the exchange since the last night that the data do not have."""
+        from pipelines.ingest.calendars import sessions_between
 
-def _coverage_finding(config: Config, data: NightData, last: _LastNight | None) -> Finding:
-    """Compare the firms with a price tonight with those of the last night, as its data had them."""
-    panel, limit = data.market.panel, config.nightly.checks.min_coverage
-    tonight = set(np.asarray(panel.tickers_N)[panel.traded_TN[-1]].tolist())
-    before, of = _firms_before(data, last)
-    if not before:
-        return Finding("coverage", "ok", "There is no earlier session to compare coverage with.", limit=limit)
-    gone, here = sorted(before - tonight), len(before & tonight)
-    share = here / len(before)
-    base = f"{here:,} of the {len(before):,} firms priced on {of} have a price on {data.session}"
-    if share >= limit or len(gone) == 1:
-        return Finding("coverage", "ok", f"{base}.", value=share, limit=limit)
-    sentence = (
-        f"{base}, which is {share:.1%} (limit {limit:.0%}); without a price are {some_of(gone)}. The "
-        "delivery is probably incomplete: run the night again when the source has the rest, or lower "
-        "nightly.checks.min_coverage."
-    )
-    return Finding("coverage", "fail", sentence, value=share, limit=limit)
+        data, dates_T = self.data, self.panel.dates_T.astype("datetime64[D]")
+        first = self.earlier or dates_T[-min(len(dates_T), _MIN_DATES)].item()
+        rows = data.tables["prices"].filter(pl.col("date") >= first).select("date", "ticker", "source")
+        firms = ticker_calendars(rows, data.tables.get("securities"), self.config.quality.calendar)
+        names = firms["calendar"].drop_nulls().value_counts(sort=True)
+        if names.is_empty():
+            return
+        name = names["calendar"][0]
+        expected = sessions_between(name, first, data.session, self.config.quality.calendar_overrides)
+        if not len(expected):
+            return  # the calendar does not reach these days (`calendar_end`)
+        held = rows.join(firms.filter(pl.col("calendar") == name), on="ticker", how="semi")["date"].unique()
+        missing = [str(day) for day in expected.filter(~expected.is_in(held.implode()))]
+        count = f"{len(expected)} sessions of {name} from {first} to {data.session}"
+        said = f"The data hold all {count}."
+        if missing:
+            said = f"The data lack {len(missing)} of the {count}: {some_of(missing)}; ask the source for "
+            said += "them. Labels across them are unknown."
+        yield Finding("calendar", "warn" if missing else "ok", said, value=float(len(missing)), limit=0.0)
 
+    def coverage(self) -> Iterator[Finding]:
+        """Compare the firms with a price tonight with those of the last night, as its data had them."""
+        limit, session = self.limits.min_coverage, self.data.session
+        tonight = set(self.firms_N[self.panel.traded_TN[-1]].tolist())
+        before, of = self._firms_before()
+        if not before:
+            said = "There is no earlier session to compare coverage with."
+            yield Finding("coverage", "ok", said, limit=limit)
+            return
+        gone, here = sorted(before - tonight), len(before & tonight)
+        share = here / len(before)
+        said = f"{here:,} of the {len(before):,} firms priced on {of} have a price on {session}"
+        fine = share >= limit or len(gone) == 1
+        if not fine:
+            said += (
+                f", which is {share:.1%} (limit {limit:.0%}); without a price are {some_of(gone)}. The "
+                "delivery is probably incomplete: run the night again when the source has the rest, or lower "
+                "nightly.checks.min_coverage"
+            )
+        yield Finding("coverage", "ok" if fine else "fail", f"{said}.", value=share, limit=limit)
 
-def _firms_before(data: NightData, last: _LastNight | None) -> tuple[set[str], str]:
-    """Firms with a price on the last night's session in that night's data, and words for that session.
+    def _firms_before(self) -> tuple[set[str], str]:
+        """Firms with a price on the last night's session in that night's data, and words for that session.
 
-    In tonight's data a firm whose whole history was withdrawn would be missing on both sessions. Without a
-    night, or where its data cannot be read, it is the session before in tonight's data.
-    """
-    if last is not None and last.prices is not None:
-        of_last = (pl.col("date") == last.session) & pl.col("close").is_not_null()
-        try:
-            rows = data.lake.read("prices", last.prices, ["ticker", "date", "close"], of_last)
-        except DataError:  # a vacuum removed the version
-            rows = pl.DataFrame(schema={"ticker": pl.String})
-        if rows.height:
-            firms = {newest_ticker(firm, last.session, data.renames) for firm in rows["ticker"]}
-            return firms, f"{last.session}, in the data of that night,"
-    panel = data.market.panel
-    if panel.n_sessions < 2:
-        return set(), ""
-    return set(np.asarray(panel.tickers_N)[panel.traded_TN[-2]].tolist()), "the session before"
+        In tonight's data a firm whose whole history was withdrawn would be missing on both sessions. Without
+        a night, or where its data cannot be read, it is the session before in tonight's data.
+        """
+        data, session = self.data, self.earlier
+        if session is not None and self.prices is not None:
+            priced = (pl.col("date") == session) & pl.col("close").is_not_null()
+            with suppress(DataError):  # a vacuum removed the version
+                rows = data.lake.read("prices", self.prices, ["ticker", "date", "close"], priced)
+                if rows.height:
+                    firms = {newest_ticker(firm, session, data.renames) for firm in rows["ticker"]}
+                    return firms, f"{session}, in the data of that night,"
+        if self.panel.n_sessions < 2:
+            return set(), ""
+        return set(self.firms_N[self.panel.traded_TN[-2]].tolist()), "the session before"
 
+    def stale(self) -> Iterator[Finding]:
+        """Look for firms whose close and volume repeat the session before."""
+        limit, volume_TN = self.limits.max_stale, self.panel.volume_TN
+        if volume_TN is None or self.panel.n_sessions < 2:
+            return
+        close_TN, volume_TN = self.panel.raw_close_TN[-2:], volume_TN[-2:]
+        both_N = ~np.isnan(close_TN).any(axis=0) & (volume_TN > 0).all(axis=0)
+        if not both_N.any():
+            return
+        same_N = both_N & (close_TN[0] == close_TN[1]) & (volume_TN[0] == volume_TN[1])
+        share, names = float(same_N.sum() / both_N.sum()), self.firms_N[same_N].tolist()
+        yield verdict(
+            "stale_prices",
+            f"{len(names):,} of {int(both_N.sum()):,} firms repeat the close and the volume of the session "
+            "before",
+            f" ({share:.1%}, limit {limit:.0%}): {some_of(names)}. The source has probably copied a session; "
+            "ask it for the right prices and run the night again.",
+            fine=share <= limit,
+            value=share,
+            limit=limit,
+        )
 
-def _stale_findings(config: Config, data: NightData) -> Iterator[Finding]:
-    """Look for firms whose close and volume repeat the session before."""
-    panel, limit = data.market.panel, config.nightly.checks.max_stale
-    if panel.volume_TN is None or panel.n_sessions < 2:
-        return
-    close_TN, volume_TN = panel.raw_close_TN[-2:], panel.volume_TN[-2:]
-    both_N = ~np.isnan(close_TN).any(axis=0) & (volume_TN > 0).all(axis=0)
-    if not both_N.any():
-        return
-    same_N = both_N & (close_TN[0] == close_TN[1]) & (volume_TN[0] == volume_TN[1])
-    share = float(same_N.sum() / both_N.sum())
-    names = np.asarray(panel.tickers_N)[same_N].tolist()
-    firms = f"{len(names):,} of {int(both_N.sum()):,} firms"
-    yield verdict(
-        "stale_prices",
-        f"{firms} repeat the close and the volume of the session before",
-        f" ({share:.1%}, limit {limit:.0%}): {some_of(names)}. The source has probably copied a session; ask "
-        "it for the right prices and run the night again.",
-        fine=share <= limit,
-        value=share,
-        limit=limit,
-    )
-
-
-def _correction_findings(config: Config, data: NightData, last: _LastNight) -> Iterator[Finding]:
-    """Count the price rows of past sessions that changed since the last night."""
-    if last.prices is None:
-        return
-    found = price_corrections(data.lake, last.prices, data.versions["prices"], last.session)
-    if found is None:
-        yield Finding(
+    def corrections(self) -> Iterator[Finding]:
+        """Count the price rows of past sessions that changed since the last night."""
+        data, last = self.data, self.earlier
+        if self.prices is None or last is None:
+            return
+        found = price_corrections(data.lake, self.prices, data.versions["prices"], last)
+        if found is None:
+            yield Finding(
+                "corrections",
+                "warn",
+                f"Corrections cannot be counted: version {self.prices} of the prices, from the night of "
+                f"{last}, was removed by a vacuum. Vacuum less often (nightly.housekeeping.vacuum_every).",
+            )
+            return
+        limit, most = self.limits.max_corrections, self.limits.max_withdrawn
+        stored = data.lake.count("prices", self.prices)
+        lost = found.withdrawn.filter(~pl.col("ticker").is_in(data.renames["ticker"].implode()))
+        withdrawn = lost.height / max(stored, 1)
+        if withdrawn > most and lost["ticker"].n_unique() > 1:
+            sentence = (
+                f"{lost.height:,} of the {stored:,} price rows of the night of {last} were withdrawn, which "
+                f"is {withdrawn:.1%} (limit {most:.0%}), the earliest of {found.earliest}: "
+                f"{some_of(found.tickers)}. The delivery is probably truncated: deliver the rest and run the "
+                "night again, or raise nightly.checks.max_withdrawn."
+            )
+            yield Finding("withdrawn", "fail", sentence, value=withdrawn, limit=most)
+            return
+        count = found.rows.height
+        year = int(self.panel.traded_TN[-round(self.panel.periods_per_year) :].sum())
+        share = count / max(year, 1)
+        said = f"No price up to {last} has changed since that night"
+        if count:
+            said = (
+                f"{count:,} price rows up to {last} have changed since that night "
+                f"({found.changed.height:,} corrected, {found.added.height:,} added, "
+                f"{found.withdrawn.height:,} withdrawn), the earliest of {found.earliest}: "
+                f"{some_of(found.tickers)}"
+            )
+        yield verdict(
             "corrections",
-            "warn",
-            f"Corrections cannot be counted: version {last.prices} of the prices, from the night of "
-            f"{last.session}, was removed by a vacuum. Vacuum less often "
-            "(nightly.housekeeping.vacuum_every).",
+            said,
+            f". These are {share:.1%} of a year's rows (limit {limit:.1%}), as if the source had another "
+            "history: compare it with its documents, and backtest again.",
+            fine=share <= limit,
+            value=share,
+            limit=limit,
         )
-        return
-    panel, limit = data.market.panel, config.nightly.checks.max_corrections
-    stored = data.lake.count("prices", last.prices)
-    lost = found.withdrawn.filter(~pl.col("ticker").is_in(data.renames["ticker"].implode()))
-    withdrawn, most = lost.height / max(stored, 1), config.nightly.checks.max_withdrawn
-    if withdrawn > most and lost["ticker"].n_unique() > 1:
-        sentence = (
-            f"{lost.height:,} of the {stored:,} price rows of the night of {last.session} were "
-            f"withdrawn, which is {withdrawn:.1%} (limit {most:.0%}), the earliest of {found.earliest}: "
-            f"{some_of(found.tickers)}. The delivery is probably truncated: deliver the rest and run the "
-            "night again, or raise nightly.checks.max_withdrawn."
+
+    def vintages(self) -> Iterator[Finding]:
+        """Compare the tables of a night with those of the last one, as ``peerglass audit --vintage`` does.
+
+        Nothing is found if no table has another version, or a vacuum removed the earlier ones.
+        """
+        from backtest.look_ahead.vintages import compare_vintages
+
+        data, last = self.data, self.earlier
+        if self.last is None or last is None:
+            return
+        then: Mapping[str, int] = json.loads(self.last["data_versions"])
+        older: dict[str, pl.DataFrame] = {}
+        newer: dict[str, pl.DataFrame] = {"prices": data.tables["prices"]}
+        for table, known in _DATED.items():
+            before, now, within = then.get(table), data.versions.get(table), pl.col(known) <= last
+            if before is None or now is None or before == now:
+                continue
+            if known == "date":  # only the dates of files that differ
+                span = differing_dates(data.lake, table, before, now)
+                if span is None:
+                    continue
+                within &= pl.col(known).is_between(*span)
+            with suppress(DataError):  # a vacuum removed the version, which the check of corrections reports
+                older[table] = data.lake.read(table, version=before, filters=within)
+                newer[table] = data.lake.read(table, version=now, filters=within)
+        if older:
+            compared = compare_vintages(older, newer, last)
+            yield Finding("vintages", "warn" if compared.verdict == "fail" else "ok", compared.sentence)
+
+    def flags(self) -> Iterator[Finding]:
+        """Count the rows that quality rules flag on sessions since the last night."""
+        data = self.data
+        if not data.lake.exists("flags"):
+            return
+        since = self.earlier or data.session - dt.timedelta(days=1)
+        new = (pl.col("known_on") <= data.session) & (pl.col("known_on") > since)
+        flags = data.lake.read("flags", filters=(pl.col("table") == "prices") & ~pl.col("cleared") & new)
+        rules = ", ".join(f"{count:,} {rule}" for rule, count in flags["rule"].value_counts(sort=True).rows())
+        yield verdict(
+            "quality_flags",
+            f"{flags.height:,} price rows have a new quality flag ({rules})"
+            if flags.height
+            else "No price row has a new quality flag",
+            f": {some_of(flags['ticker'].unique().sort().to_list())}. 'peerglass quarantine list' shows "
+            "them; correct them at the source, or release them.",
+            fine=flags.is_empty(),
+            value=float(flags.height),
+            limit=0.0,
         )
-        yield Finding("withdrawn", "fail", sentence, value=withdrawn, limit=most)
-        return
-    if not found.count:
-        sentence = f"No price up to {last.session} has changed since that night."
-        yield Finding("corrections", "ok", sentence, value=0.0, limit=limit)
-        return
-    share = found.count / max(int(panel.traded_TN[-round(panel.periods_per_year) :].sum()), 1)
-    yield verdict(
-        "corrections",
-        f"{found.count:,} price rows up to {last.session} have changed since that night "
-        f"({found.changed.height:,} corrected, {found.added.height:,} added, {found.withdrawn.height:,} "
-        f"withdrawn), the earliest of {found.earliest}: {some_of(found.tickers)}",
-        f". These are {share:.1%} of a year's rows (limit {limit:.1%}), as if the source had another "
-        "history: compare it with its documents, and backtest again.",
-        fine=share <= limit,
-        value=share,
-        limit=limit,
-    )
 
-
-def _flag_findings(data: NightData, earlier: dt.date | None) -> Iterator[Finding]:
-    """Count the rows that quality rules flag on sessions since the last night."""
-    if not data.lake.exists("flags"):
-        return
-    since = earlier or data.session - dt.timedelta(days=1)
-    new = (pl.col("known_on") <= data.session) & (pl.col("known_on") > since)
-    flags = data.lake.read("flags", filters=(pl.col("table") == "prices") & ~pl.col("cleared") & new)
-    if flags.is_empty():
-        yield Finding("quality_flags", "ok", "No price row has a new quality flag.", value=0.0, limit=0.0)
-        return
-    rules = ", ".join(f"{count:,} {rule}" for rule, count in flags["rule"].value_counts(sort=True).rows())
-    sentence = (
-        f"{flags.height:,} price rows have a new quality flag ({rules}): "
-        f"{some_of(flags['ticker'].unique().sort().to_list())}. 'peerglass quarantine list' shows them; "
-        "correct them at the source, or release them."
-    )
-    yield Finding("quality_flags", "warn", sentence, value=float(flags.height), limit=0.0)
-
-
-def _quarantine_findings(data: NightData, last: _LastNight | None) -> Iterator[Finding]:
-    """Count the rows that were rejected since the last night."""
-    if not data.lake.exists("quarantine"):
-        return
-    rows = data.lake.read("quarantine", filters=pl.col("resolved_at").is_null())
-    if last is None:
-        sentence = f"The quarantine holds {rows.height:,} rows; the next night reports the new ones."
-        yield Finding("quarantine", "ok", sentence, value=float(rows.height))
-        return
-    rows = rows.filter(pl.col("first_seen") > last.created_at)
-    if rows.is_empty():
-        yield Finding("quarantine", "ok", "No row has been rejected since the last night.", value=0.0)
-        return
-    counts = rows.group_by("table", "rule").len().sort(pl.col("len") * -1, "table", "rule")
-    rules = ", ".join(f"{count:,} of {table} by {rule}" for table, rule, count in counts.iter_rows())
-    sentence = (
-        f"{rows.height:,} rows have been rejected since the last night: {rules}. 'peerglass quarantine "
-        "list' shows them; correct them at the source, or release them."
-    )
-    yield Finding("quarantine", "warn", sentence, value=float(rows.height), limit=0.0)
+    def quarantine(self) -> Iterator[Finding]:
+        """Count the rows that were rejected since the last night."""
+        if not self.data.lake.exists("quarantine"):
+            return
+        rows = self.data.lake.read("quarantine", filters=pl.col("resolved_at").is_null())
+        if self.last is None:
+            sentence = f"The quarantine holds {rows.height:,} rows; the next night reports the new ones."
+            yield Finding("quarantine", "ok", sentence, value=float(rows.height))
+            return
+        rows = rows.filter(pl.col("first_seen") > self.last["created_at"])
+        counts = rows.group_by("table", "rule").len().sort(pl.col("len") * -1, "table", "rule")
+        rules = ", ".join(f"{count:,} of {table} by {rule}" for table, rule, count in counts.iter_rows())
+        yield verdict(
+            "quarantine",
+            f"{rows.height:,} rows have been rejected since the last night"
+            if rows.height
+            else "No row has been rejected since the last night",
+            f": {rules}. 'peerglass quarantine list' shows them; correct them at the source, or release "
+            "them.",
+            fine=rows.is_empty(),
+            value=float(rows.height),
+            limit=0.0,
+        )
 
 
 _DATED: Mapping[str, str] = {
@@ -249,36 +275,6 @@ _DATED: Mapping[str, str] = {
 """Table -> the column that says since when a row is known."""
 
 
-def vintage_findings(data: NightData, then: Mapping[str, int], through: dt.date) -> list[Finding]:
-    """Compare the tables of a night with those of the last one, as ``peerglass audit --vintage`` does.
-
-    Nothing is found if no table has another version, or a vacuum removed the earlier ones.
-    """
-    from backtest.look_ahead.vintages import compare_vintages
-
-    older: dict[str, pl.DataFrame] = {}
-    newer: dict[str, pl.DataFrame] = {"prices": data.tables["prices"]}
-    for table, known in _DATED.items():
-        before, now = then.get(table), data.versions.get(table)
-        if before is None or now is None or before == now:
-            continue
-        within = pl.col(known) <= through
-        if known == "date":  # only the dates of files that differ
-            span = differing_dates(data.lake, table, before, now)
-            if span is None:
-                continue
-            within &= pl.col(known).is_between(*span)
-        try:
-            older[table] = data.lake.read(table, version=before, filters=within)
-        except DataError:  # a vacuum removed the version, which the check of corrections reports
-            continue
-        newer[table] = data.lake.read(table, version=now, filters=within)
-    if not older:
-        return []
-    compared = compare_vintages(older, newer, through)
-    return [Finding("vintages", "warn" if compared.verdict == "fail" else "ok", compared.sentence)]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Corrections:
     """Keys (date, ticker) of price rows that differ between two versions of the table."""
@@ -288,24 +284,19 @@ class Corrections:
     withdrawn: pl.DataFrame
 
     @property
-    def _rows(self) -> pl.DataFrame:
+    def rows(self) -> pl.DataFrame:
+        """All rows that differ."""
         return pl.concat([self.changed, self.added, self.withdrawn])
-
-    @property
-    def count(self) -> int:
-        """Number of rows that differ."""
-        return self._rows.height
 
     @property
     def tickers(self) -> list[str]:
         """Firms with such rows, those with most rows first."""
-        return self._rows.group_by("ticker").len().sort(pl.col("len") * -1, "ticker")["ticker"].to_list()
+        return self.rows.group_by("ticker").len().sort(pl.col("len") * -1, "ticker")["ticker"].to_list()
 
     @property
-    def earliest(self) -> dt.date | None:
-        """Date of the earliest of these rows; None if there are none."""
-        first = self._rows["date"].min()
-        return first if isinstance(first, dt.date) else None
+    def earliest(self) -> dt.date:
+        """Date of the earliest of these rows, of which there must be some."""
+        return min(self.rows["date"])
 
 
 def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> Corrections | None:
