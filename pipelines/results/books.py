@@ -48,7 +48,6 @@ from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 
 Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
-_FREE = CostModel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +106,7 @@ class BookOrders:
             cache[key] = account_book(
                 equal_weighted(dataset.universe_TN[self.held], self.target_TN),
                 book_market(dataset.panel, self.held),
-                _FREE,
+                CostModel(),
                 self.delay,
                 execution=Execution(self.execution.price_over_close_TN),
             )
@@ -137,12 +136,11 @@ def book_orders(
     costs, execution = book_costs(settings, panel, held), book_execution(settings, panel, held, delay)
     for name, book in settings.books.items():
         try:
-            targets = book_targets(book, signal_TN, dataset.panel, held, config.label.horizon)
+            targets = book_targets(book, signal_TN, panel, held, config.label.horizon)
         except ValueError as error:
             raise ConfigError(f"backtest.books.{name}: {error}") from None
-        long_only = book.long_only
-        decided = (name, long_only, targets.target_TN, held, delay)
-        yield BookOrders(*decided, costs, execution, len(rows_T), targets.notes)
+        terms = (held, delay, costs, execution, len(rows_T))
+        yield BookOrders(name, book.long_only, targets.target_TN, *terms, targets.notes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,18 +164,26 @@ SPREAD_WINDOWS: dict[SpreadEstimator, int] = {"corwin_schultz": 21, "roll": 63}
 
 def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel:
     """Build the cost terms of the sessions ``held``, which may end after the last session of the panel."""
-    costs = settings.costs
-    impact = None
-    if settings.capital is not None and costs.impact_coefficient:
+    costs, capital, half_spread, impact = (
+        settings.costs,
+        settings.capital,
+        settings.costs.half_spread_bps,
+        None,
+    )
+    if capital is not None and costs.impact_coefficient:
         rate_TN = rows_of(_impact_rates(panel, settings.execution.window), panel, held)
-        impact = SquareRootImpact(costs.impact_coefficient, settings.capital, rate_TN)
-    half_spread = _half_spreads(costs, panel)
-    if isinstance(half_spread, np.ndarray):
-        half_spread = rows_of(half_spread, panel, held)
+        impact = SquareRootImpact(costs.impact_coefficient, capital, rate_TN)
+    spread: Rate
+    if isinstance(half_spread, float):
+        spread = half_spread
+    else:
+        window = costs.spread_window or SPREAD_WINDOWS[half_spread]
+        spread_SN = cached(panel, (half_spread, window), lambda: _estimated(half_spread, window, panel))
+        spread = rows_of(spread_SN, panel, held)
     return CostModel(
-        half_spread_bps=half_spread,
+        half_spread_bps=spread,
         commission_bps=costs.commission_bps,
-        commission_minimum=costs.commission_min / (settings.capital or 1.0),
+        commission_minimum=costs.commission_min / (capital or 1.0),
         borrow_bps_per_year=_borrow_fees(costs, panel),
         financing_bps_per_year=costs.financing_bps_per_year,
         impact=impact,
@@ -200,58 +206,57 @@ def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: i
             f"backtest.execution.price is {execution.price}, but the data have no "
             f"{' and no '.join(missing)}: use close, or ingest prices with these columns."
         )
-    fill_TN = cached(panel, ("price over close", execution.price), lambda: _fill(panel, settings))
-    cap = None
+
+    def fill() -> FloatArray:
+        prices = {f"{name}_TN": bars[name] for name in NEEDED[execution.price]}
+        fill_TN = price_over_close(execution.price, panel.close_TN, **prices)
+        assert fill_TN is not None, "orders are not filled at the close"
+        return np.concatenate([fill_TN, np.ones_like(fill_TN[:1])])
+
+    fill_SN, cap, lot_TN = None, None, None
+    if execution.price != "close":
+        fill_SN = cached(panel, ("price over close", execution.price), fill)
     if settings.capital is not None and execution.participation_cap is not None:
         volume_TN = rows_of(dollar_volumes(panel, execution.window), panel, held)
         cap = ParticipationCap(execution.participation_cap, settings.capital, volume_TN)
-    at_close = execution.price == "close"
+    if settings.capital is not None and execution.lot is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):  # the last known unit counts after the data
+            unit_TN = carry(panel.raw_close_TN / earned_index(panel))
+        lot_TN = rows_of(execution.lot / settings.capital * unit_TN, panel, held)
     return Execution(
-        None if at_close else rows_of(fill_TN, panel, held),
+        None if fill_SN is None else rows_of(fill_SN, panel, held),
         cap,
         None if execution.unfilled is None else execution.unfilled == "carry",
-        _price_limits(execution, panel, None if at_close else fill_TN, held),
-        _lots(settings, panel, held),
+        _price_limits(execution, panel, fill_SN, held),
+        lot_TN,
     )
 
 
 def _price_limits(
-    execution: ExecutionConfig, panel: Panel, fill_TN: FloatArray | None, held: slice
+    execution: ExecutionConfig, panel: Panel, fill_SN: FloatArray | None, held: slice
 ) -> FloatArray | None:
     """Where the price of execution is at a limit, by the last close in the shares of the session."""
     if execution.price_limit is None and execution.price_limit_file is None:
         return None
     limit_TN = np.full(panel.close_TN.shape, execution.price_limit or np.nan)
     if execution.price_limit_file is not None:
-        _read_limits(Path(execution.price_limit_file), panel, limit_TN)
+        path, setting = Path(execution.price_limit_file), "backtest.execution.price_limit_file"
+        frame = _read_of_firms(path, "limit", setting, "limit", panel)
+        if "from_date" not in frame.columns:
+            frame = frame.with_columns(from_date=pl.lit(None, dtype=pl.Date))
+        column = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
+        in_order = frame.sort("from_date", nulls_last=False, maintain_order=True)
+        for ticker, since, limit in in_order.select("ticker", "from_date", "limit").iter_rows():
+            if ticker in column:
+                days_T = panel.dates_T.astype("datetime64[D]")
+                first = 0 if since is None else int(np.searchsorted(days_T, np.datetime64(since)))
+                limit_TN[first:, column[ticker]] = limit
     raw_TN = panel.raw_close_TN
     reference_TN = np.full_like(raw_TN, np.nan)
     reference_TN[1:] = carry(panel.close_TN)[:-1] * (raw_TN / panel.close_TN)[1:]
-    price_TN = raw_TN if fill_TN is None else raw_TN * fill_TN[:-1]
+    price_TN = raw_TN if fill_SN is None else raw_TN * fill_SN[:-1]
     bar_TN = at_price_limit(price_TN, reference_TN, limit_TN)
     return rows_of(np.concatenate([bar_TN, np.zeros_like(bar_TN[:1])]), panel, held)
-
-
-def _read_limits(path: Path, panel: Panel, limit_TN: FloatArray) -> None:
-    """Write the price limits of single firms, each from its date on."""
-    frame = _read_of_firms(path, "limit", "backtest.execution.price_limit_file", "limit", panel)
-    if "from_date" in frame.columns:
-        frame = frame.sort("from_date", nulls_last=False)
-    column = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
-    for row in frame.iter_rows(named=True):
-        n, since = column.get(row["ticker"]), row.get("from_date")
-        if n is not None:
-            first = 0 if since is None else int(np.searchsorted(panel.dates_T, np.datetime64(since, "D")))
-            limit_TN[first:, n] = row["limit"]
-
-
-def _lots(settings: BacktestConfig, panel: Panel, held: slice) -> FloatArray | None:
-    """Units of the holders' index that are a lot, over the capital; the last known one after the data."""
-    if settings.execution.lot is None or settings.capital is None:
-        return None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        unit_TN = carry(panel.raw_close_TN / earned_index(panel))
-    return rows_of(settings.execution.lot / settings.capital * unit_TN, panel, held)
 
 
 def rows_of(x_SN: FloatArray, panel: Panel, held: slice) -> FloatArray:
@@ -268,28 +273,6 @@ def _known_before(x_TN: FloatArray) -> FloatArray:
     return np.concatenate([np.full_like(x_TN[:1], np.nan), x_TN])
 
 
-def _fill(panel: Panel, settings: BacktestConfig) -> FloatArray:
-    fill_TN = price_over_close(
-        settings.execution.price,
-        panel.close_TN,
-        open_TN=panel.open_TN,
-        high_TN=panel.high_TN,
-        low_TN=panel.low_TN,
-    )
-    if fill_TN is None:
-        return np.empty((0, 0))
-    return np.concatenate([fill_TN, np.ones_like(fill_TN[:1])])
-
-
-def _half_spreads(costs: CostsConfig, panel: Panel) -> Rate:
-    """Half-spread in basis points; the median of the session's firms where a firm has no estimate."""
-    estimator = costs.half_spread_bps
-    if isinstance(estimator, float):
-        return estimator
-    window = costs.spread_window or SPREAD_WINDOWS[estimator]
-    return cached(panel, (estimator, window), lambda: _estimated(estimator, window, panel))
-
-
 def _estimated(estimator: SpreadEstimator, window: int, panel: Panel) -> FloatArray:
     if estimator == "roll":
         spread_TN = roll(panel.close_TN, window)
@@ -301,10 +284,9 @@ def _estimated(estimator: SpreadEstimator, window: int, panel: Panel) -> FloatAr
     else:
         spread_TN = corwin_schultz(panel.high_TN, panel.low_TN, panel.close_TN, window)
     unknown_TN = np.isnan(spread_TN)
-    some_T = ~unknown_TN.all(axis=1)
-    median_T = np.full(len(spread_TN), np.nan)
-    median_T[some_T] = np.nanmedian(spread_TN[some_T], axis=1)
-    return _known_before(1e4 * np.where(unknown_TN, median_T[:, None], spread_TN))
+    some_T, median_T1 = ~unknown_TN.all(axis=1), np.full((len(spread_TN), 1), np.nan)
+    median_T1[some_T, 0] = np.nanmedian(spread_TN[some_T], axis=1)
+    return _known_before(1e4 * np.where(unknown_TN, median_T1, spread_TN))
 
 
 def dollar_volumes(panel: Panel, window: int) -> FloatArray:
@@ -314,13 +296,9 @@ def dollar_volumes(panel: Panel, window: int) -> FloatArray:
             "backtest.capital is set, but the data have no volume, which market impact and the participation "
             "cap are measured against: set backtest.capital to null, or ingest volumes."
         )
-    dollars_TN = panel.raw_close_TN * panel.volume_TN
-    least = (window + 1) // 2
-    return cached(
-        panel,
-        ("dollar volume before", window),
-        lambda: _known_before(rolling_mean(dollars_TN, window, least)),
-    )
+    dollars_TN, least = panel.raw_close_TN * panel.volume_TN, (window + 1) // 2
+    key = ("dollar volume before", window)
+    return cached(panel, key, lambda: _known_before(rolling_mean(dollars_TN, window, least)))
 
 
 def _impact_rates(panel: Panel, window: int) -> FloatArray:

@@ -83,17 +83,9 @@ def estimates(ic_T: FloatArray, return_T: FloatArray, *, overlap: int, year: flo
     ic = mean_test(ic_T, overlap=overlap, level=LEVEL)
     counts_RT = samples(_known(return_T))
     sharpe = sharpe_interval(return_T, counts_RT=counts_RT, level=LEVEL, periods_per_year=year)
-    return {
-        "level": LEVEL,
-        **dict(
-            zip(("dates", "ic", "ic_lower", "ic_upper"), (ic.n, ic.mean, ic.lower, ic.upper), strict=True)
-        ),
-        "ic_p": ic.p_value,
-        "sessions": sharpe.n,
-        "sharpe_net": sharpe.estimate,
-        "sharpe_lower": sharpe.lower,
-        "sharpe_upper": sharpe.upper,
-    }
+    of_ic = {"dates": ic.n, "ic": ic.mean, "ic_lower": ic.lower, "ic_upper": ic.upper, "ic_p": ic.p_value}
+    of_sharpe = {"sharpe_net": sharpe.estimate, "sharpe_lower": sharpe.lower, "sharpe_upper": sharpe.upper}
+    return {"level": LEVEL, **of_ic, "sessions": sharpe.n, **of_sharpe}
 
 
 def differences(
@@ -181,15 +173,12 @@ def deciding_rows(comparisons: pl.DataFrame) -> Iterator[dict[str, Any]]:
     A model beats a baseline if it beats all of its variants. The rival with the worst answer decides, and
     among equal answers the one with the smallest IC difference.
     """
-    ranked = comparisons.with_columns(
-        rank=pl.col("beats").replace_strict({answer: n for n, answer in enumerate(ANSWERS)})
-    ).sort("rank", "ic_difference", maintain_order=True, nulls_last=True)
-    first = ranked.unique(["model", "baseline"], keep="first", maintain_order=True)
-    found = {(row["model"], row["baseline"]): row for row in first.drop("rank").iter_rows(named=True)}
+    rank = pl.col("beats").replace_strict({answer: n for n, answer in enumerate(ANSWERS)})
+    ranked = comparisons.sort(rank, "ic_difference", maintain_order=True, nulls_last=True)
+    deciding = ranked.unique(["model", "baseline"], keep="first", maintain_order=True)
+    found = {(row["model"], row["baseline"]): row for row in deciding.iter_rows(named=True)}
     for model in comparisons["model"].unique(maintain_order=True):
-        for baseline in baseline_titles():
-            if (model, baseline) in found:
-                yield found[model, baseline]
+        yield from (found[model, one] for one in baseline_titles() if (model, one) in found)
 
 
 class TradableSeries:
@@ -244,7 +233,9 @@ def multiple_test_table(
     All are tested against the risk-free rate, and those that are no baseline against the best baseline.
     """
     series = TradableSeries(result, config, dates_T)
-    kinds = {model: registry_name(config, model) for model in series.models if model in config.models}
+    kinds = [registry_name(config, one) if one in config.models else "" for one in series.models]
+    baselines = [v for v, kind in enumerate(kinds) if kind in baseline_titles()]
+    ours = [v for v in range(len(kinds)) if v not in baselines]
     rows: list[dict[str, Any]] = []
     for book in config.backtest.books:
         return_TV = np.column_stack([series.returns(model, book) for model in series.models])
@@ -252,15 +243,15 @@ def multiple_test_table(
         if len(series.models) < 2 or len(return_TV) < MIN_SESSIONS:
             continue
         against_zero, p_V = superior_books(return_TV, level=LEVEL), confidence_set(return_TV)
-        ours = [v for v, model in enumerate(series.models) if kinds.get(model) not in baseline_titles()]
-        best = _best_baseline(return_TV, [v for v in range(len(series.models)) if v not in ours])
-        against: dict[int, dict[str, Any]] = {}
-        if best is not None and ours:
+        nothing = dict.fromkeys(("baseline", "baseline_spa_p", "in_baseline_stepm"))
+        against = [dict[str, Any](nothing) for _ in kinds]
+        varying = [v for v in baselines if return_TV[:, v].std() > 0]
+        if varying and ours:
+            best = max(varying, key=lambda v: float(return_TV[:, v].mean() / return_TV[:, v].std()))
             tested = superior_books(return_TV[:, ours] - return_TV[:, [best]], level=LEVEL)
             shared = {"baseline": series.models[best], "baseline_spa_p": tested.p_value}
             for v, superior in zip(ours, tested.superior_V.tolist(), strict=True):
                 against[v] = {**shared, "in_baseline_stepm": superior}
-        nothing = dict.fromkeys(("baseline", "baseline_spa_p", "in_baseline_stepm"))
         rows += (
             {
                 "model": model,
@@ -271,20 +262,12 @@ def multiple_test_table(
                 "in_stepm": bool(against_zero.superior_V[v]),
                 "mcs_p": p_V[v],
                 "in_mcs": None if np.isnan(p_V[v]) else bool(p_V[v] >= LEVEL),
-                **against.get(v, nothing),
+                **against[v],
                 "level": LEVEL,
             }
             for v, model in enumerate(series.models)
         )
     return table("multiple_tests").frame(rows) if rows else None
-
-
-def _best_baseline(return_TV: FloatArray, baselines: list[int]) -> int | None:
-    """Return the column of the baseline with the highest Sharpe ratio; None if no baseline varies."""
-    varying = [v for v in baselines if return_TV[:, v].std() > 0]
-    if not varying:
-        return None
-    return max(varying, key=lambda v: float(return_TV[:, v].mean() / return_TV[:, v].std()))
 
 
 def path_table(
@@ -309,22 +292,10 @@ def path_table(
         arrays = forecasts_to_arrays(of_path, dataset.panel)
         ordered = {model: arrays[model] for model in config.models if model in arrays}
         dates_T = common_dates(ordered)
-        result = evaluate(
-            restrict_to_dates(ordered, dates_T),
-            one_delay,
-            one_book,
-            sessions=sessions,
-        )
-        parts.append(
-            result.ladder.select(
-                "model",
-                "delay",
-                path=pl.lit(path + 1),
-                book=pl.lit(book),
-                dates=pl.lit(int(dates_T.sum())),
-                ic="ensemble_ic",
-                rank_ic="ensemble_rank_ic",
-                sharpe_net=of_book(book, "sharpe_net"),
-            )
-        )
+        result = evaluate(restrict_to_dates(ordered, dates_T), one_delay, one_book, sessions=sessions)
+        found = {"path": path + 1, "book": book, "dates": int(dates_T.sum())}
+        figures = {"ic": "ensemble_ic", "rank_ic": "ensemble_rank_ic"}
+        figures["sharpe_net"] = of_book(book, "sharpe_net")
+        columns = {name: pl.lit(value) for name, value in found.items()}
+        parts.append(result.ladder.select("model", "delay", **columns, **figures))
     return table("paths").frame(pl.concat(parts).sort("model", "path", maintain_order=True))

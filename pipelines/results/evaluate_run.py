@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import polars as pl
 
 from backtest.accounts.market import BookMarket
 from backtest.accounts.performance import book_metrics
-from backtest.accounts.result import BookResult
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.panel import Panel, to_panel
@@ -27,7 +26,7 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.results.book_analysis import BookAnalysis
-from pipelines.results.books import BookOrders, book_market, book_orders
+from pipelines.results.books import book_market, book_orders
 from pipelines.results.comparisons import (
     comparison_table,
     multiple_test_table,
@@ -65,8 +64,6 @@ from pipelines.run.provenance import record as record_event
 from pipelines.run.record import Run, read_scores
 from pipelines.secrets import redact
 from pipelines.train.trials import Scope, Trial, count_trials, record
-
-_COLUMNS = ["model", "fold", "seed", "date", "ticker", "forecast"]
 
 
 def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> StoredEvaluation:
@@ -108,16 +105,14 @@ def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> S
             "paths": path_table(forecasts, plan, dataset, config),
         }
         run.write_table("ensembles", ensemble_table(ordered, dataset.panel))
-        new = evaluation_record(config, dataset.panel, dates_T, trials, now.commit).model_copy(
-            update={
-                "missing": missing,
-                "incomplete": describe_missing(missing, folds, config.seeds),
-                "tested": describe_tested(dataset, config, plan),
-            }
+        new = evaluation_record(config, dataset.panel, dates_T, trials, now.commit)
+        incomplete, tested = (
+            describe_missing(missing, folds, config.seeds),
+            describe_tested(dataset, config, plan),
         )
-        stored = store_evaluation(
-            run, new, {name: frame for name, frame in tables.items() if frame is not None}
-        )
+        of_run = {"missing": missing, "incomplete": incomplete, "tested": tested}
+        new = new.model_copy(update=of_run)
+        stored = store_evaluation(run, new, tables)
         if stored.record == new:  # otherwise the same evaluation existed already
             seconds = round(time.monotonic() - started, 1)
             event = EvaluationMade(environment=now, evaluation=new.evaluation, trials=trials, seconds=seconds)
@@ -140,12 +135,9 @@ def load_truth(run: Run, dataset: Market, lake: Lake) -> FloatArray | None:
 
 
 def _forecasts(run: Run, lake: Lake) -> pl.DataFrame:
-    frame = (
-        lake.read("forecasts", filters=pl.col("run_id") == run.run_id, columns=_COLUMNS)
-        if lake.exists("forecasts")
-        else None
-    )
-    if frame is None or frame.is_empty():
+    columns = ["model", "fold", "seed", "date", "ticker", "forecast"]
+    frame = lake.rows("forecasts", columns, pl.col("run_id") == run.run_id)
+    if frame.is_empty():
         raise DataError(
             f"Run {run.run_id} has no forecasts in {lake.root}; run 'peerglass train' on its config."
         )
@@ -167,7 +159,7 @@ def evaluate_trials(
     tried: Mapping[str, Trial],
     sessions: IntArray,
     truth_TN: FloatArray | None = None,
-) -> tuple[dict[str, pl.DataFrame], int]:
+) -> tuple[dict[str, pl.DataFrame | None], int]:
     """Record every book as a trial, compute the tables of an evaluation, and keep the returns of the books.
 
     Names of ``forecasts`` that are not in the config's ``models`` are signals, which are not compared with
@@ -175,7 +167,7 @@ def evaluate_trials(
     """
     record(output, run_id, (one for name in forecasts for one in tried[name].traded(config.backtest.books)))
     trials = count_trials(output, Scope.of(config)).trials
-    analysis, sessions_T = BookAnalysis(market, config), market.panel.dates_T
+    analysis, dates_T = BookAnalysis(market, config), market.panel.dates_T
     result = evaluate(
         forecasts, market, config, scores, truth_TN=truth_TN, sessions=sessions, on_book=analysis.add
     )
@@ -184,17 +176,17 @@ def evaluate_trials(
     behaviour = in_background(lambda: forecast_tables(signals, market, config))
     endings = ending_table(forecasts, market, config)
     trained = set(forecasts) <= set(config.models)
-    tables = {
+    tables: dict[str, pl.DataFrame | None] = {
         **result.tables,
         **behaviour.result(),
-        "comparisons": comparison_table(result, config, sessions_T) if trained else None,
-        "significance": significance_table(result, config, sessions_T, trials),
-        "multiple_tests": multiple_test_table(result, config, sessions_T),
+        "comparisons": comparison_table(result, config, dates_T) if trained else None,
+        "significance": significance_table(result, config, dates_T, trials),
+        "multiple_tests": multiple_test_table(result, config, dates_T),
         "endings": endings,
         "flagged_rows": flagged_rows(market, result.equity),
         **analysis.tables(),
     }
-    return {name: frame for name, frame in tables.items() if frame is not None}, trials
+    return tables, trials
 
 
 def flagged_rows(market: Market, equity: pl.DataFrame) -> pl.DataFrame | None:
@@ -210,10 +202,10 @@ def evaluation_record(
     config: Config, panel: Panel, measured_T: BoolArray | IntArray, trials: int, commit: str
 ) -> EvaluationRecord:
     """Make the record of an evaluation of the sessions ``measured_T`` (a mask, or indices in order)."""
-    rate = config.backtest.risk_free
-    costs, execution = config.backtest.costs, config.backtest.execution
+    backtest = config.backtest
+    costs, execution = backtest.costs, backtest.execution
     shown = {  # a path can hold a secret
-        "risk_free": _printable(rate),
+        "risk_free": _printable(backtest.risk_free),
         "costs": costs.model_copy(update={"borrow_file": _printable(costs.borrow_file)}),
         "execution": execution.model_copy(
             update={"price_limit_file": _printable(execution.price_limit_file)}
@@ -223,8 +215,8 @@ def evaluation_record(
     return EvaluationRecord(
         evaluation=evaluation_id(config),
         made_at=dt.datetime.now(dt.UTC),
-        backtest=config.backtest.model_copy(update=shown),
-        rates=file_digest(rate),
+        backtest=backtest.model_copy(update=shown),
+        rates=file_digest(backtest.risk_free),
         borrow_fees=file_digest(costs.borrow_file),
         delays=config.label.delays,
         code=evaluation_code(),
@@ -263,50 +255,33 @@ def ending_table(forecasts: Forecasts, dataset: Market, config: Config) -> pl.Da
         rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
         markets: dict[str, BookMarket] = {}
         for orders in book_orders(signal_TN, rows_T, dataset, config, config.label.delay):
-            unknown_TN = panel.unknown_TN[orders.held]
+            unknown_TN, target_TN = panel.unknown_TN[orders.held], orders.target_TN
             if not (unknown_TN[1:] & ~unknown_TN[:-1]).any():
                 continue
             require_rates(config.backtest.risk_free, rate_T[orders.held], dates_T[orders.held])
             if not markets:  # books of one delay are held on the same sessions
                 markets = {key: book_market(panel, orders.held, index) for key, index in indices.items()}
-            for side, target_TN in _sides(orders):
-                row = _results(orders, target_TN, panel, markets, rate_T)
-                rows.append({"model": model, "book": orders.name, "side": side, **row})
+            sides = {"book": target_TN}
+            if (target_TN < 0).any() and (target_TN > 0).any():  # false for NaN
+                sides |= {"long": np.maximum(target_TN, 0.0), "short": np.minimum(target_TN, 0.0)}
+            for side, weight_TN in sides.items():
+                started = {
+                    suffix: in_background(
+                        partial(
+                            orders.run, panel, target_TN=weight_TN, market=market, keep_ledger=suffix == "0"
+                        )
+                    )
+                    for suffix, market in markets.items()
+                }
+                books = {suffix: one.result() for suffix, one in started.items()}
+                # positions that a delisting for an unknown reason turned into cash, under any return
+                released = books["0"].ledger.filter(pl.col("released") != 0)
+                paid_out = unknown_TN[released["session"].to_numpy(), released["firm"].to_numpy()].sum()
+                row: dict[str, Any] = {"model": model, "book": orders.name, "side": side}
+                row["paid_out"] = int(paid_out)
+                for suffix, book in books.items():
+                    metrics = book_metrics(book, rate_T[orders.held])
+                    row[f"sharpe_net_{suffix}"] = metrics.sharpe_net
+                    row[f"annual_return_net_{suffix}"] = metrics.annual_return_net
+                rows.append(row)
     return table("endings").frame(rows) if rows else None
-
-
-def _sides(orders: BookOrders) -> Iterator[tuple[str, FloatArray]]:
-    """Yield the book's weights, and the weights of each side if it has both."""
-    yield "book", orders.target_TN
-    if (orders.target_TN < 0).any() and (orders.target_TN > 0).any():  # false for NaN
-        yield "long", np.maximum(orders.target_TN, 0.0)
-        yield "short", np.minimum(orders.target_TN, 0.0)
-
-
-def _results(
-    orders: BookOrders,
-    target_TN: FloatArray,
-    panel: Panel,
-    markets: Mapping[str, BookMarket],
-    rate_T: FloatArray,
-) -> dict[str, float]:
-    """Count the positions that unknown delistings pay out, and measure the book under each return."""
-    first = next(iter(markets))
-    started = {
-        suffix: in_background(
-            partial(orders.run, panel, target_TN=target_TN, market=market, keep_ledger=suffix == first)
-        )
-        for suffix, market in markets.items()
-    }
-    row: dict[str, float] = {"paid_out": _paid_out(started[first].result(), panel.unknown_TN[orders.held])}
-    for suffix, one in started.items():
-        metrics = book_metrics(one.result(), rate_T[orders.held])
-        row[f"sharpe_net_{suffix}"] = metrics.sharpe_net
-        row[f"annual_return_net_{suffix}"] = metrics.annual_return_net
-    return row
-
-
-def _paid_out(result: BookResult, unknown_TN: BoolArray) -> int:
-    """Count the positions that a delisting for an unknown reason turned into cash."""
-    released = result.ledger.filter(pl.col("released") != 0)
-    return int(unknown_TN[released["session"].to_numpy(), released["firm"].to_numpy()].sum())

@@ -37,7 +37,6 @@ from backtest.look_ahead.returns import (
 )
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray
-from features.panel.panel import Panel
 from pipelines.columns import TABLES
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
@@ -88,15 +87,6 @@ class PlacedSignals:
         own = (pl.col("signal") == signal) & (pl.col("reason") == USED)
         return int(self.rows.filter(own)["rows"].sum())
 
-    @property
-    def constant(self) -> tuple[str, ...]:
-        """Signals with values that differ between the firms of no date: they rank no firm above another."""
-        return tuple(
-            signal
-            for signal, value_TN in self.signals.items()
-            if not (np.fmax.reduce(value_TN, axis=1) > np.fmin.reduce(value_TN, axis=1)).any()
-        )
-
 
 def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame | None) -> PlacedSignals:
     """Place signals on the panel and count the rows that are left out."""
@@ -144,7 +134,11 @@ def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame |
 
 def leave_out_constant(table: SignalTable, placed: PlacedSignals) -> tuple[SignalTable, PlacedSignals]:
     """Leave out the signals that are constant on every date, with a note in the table."""
-    constant = placed.constant
+    constant = [
+        signal
+        for signal, value_TN in placed.signals.items()
+        if not (np.fmax.reduce(value_TN, axis=1) > np.fmin.reduce(value_TN, axis=1)).any()
+    ]
     if not constant:
         return table, placed
     named = ", ".join(constant)
@@ -168,12 +162,10 @@ def _quarantined(frame: pl.DataFrame, asked_R: BoolArray, quarantine: pl.DataFra
     if quarantine is None or not asked_R.any():
         return found_R
     held = quarantine.filter((pl.col("table") == "prices") & pl.col("resolved_at").is_null())
-    keys = {
-        (str(row.get("date"))[:10], str(row.get("ticker"))) for row in map(json.loads, held["row"].to_list())
-    }
-    asked = np.flatnonzero(asked_R)
-    rows = frame.select(pl.col("date").cast(pl.String), "ticker")[asked].iter_rows()
-    found_R[asked] = [row in keys for row in rows]
+    rows = map(json.loads, held["row"].to_list())
+    keys = {(str(row.get("date"))[:10], str(row.get("ticker"))) for row in rows}
+    asked = frame.filter(asked_R).select(pl.col("date").cast(pl.String), "ticker")
+    found_R[asked_R] = [row in keys for row in asked.iter_rows()]
     return found_R
 
 
@@ -183,21 +175,19 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
     rows: list[dict[str, Any]] = []
     for signal, signal_TN in placed.signals.items():
         values = table.rows.select("date", "ticker", value=signal).drop_nulls()
-        findings = [_off_sessions(table, signal, placed), _whole_sample(values)]
-        findings += past.check(signal_TN)
+        whole = whole_sample_scale("the signal", values)
+        said = {
+            "pass": "None is exact for most firms.",
+            "skipped": f"Not examined: {whole.sentence}.",
+        }.get(whole.verdict, whole.sentence)
+        findings = [
+            _off_sessions(table, signal, placed),
+            replace(whole, check="statistics of the whole sample", sentence=said),
+            *past.check(signal_TN),
+        ]
         findings.sort(key=lambda one: VERDICTS.index(one.verdict))
         rows += ({"signal": signal, **asdict(one)} for one in findings)
     return TABLES["guard"].of(rows)
-
-
-def _whole_sample(values: pl.DataFrame) -> Finding:
-    """Whether a signal is scaled by a statistic of the whole sample, with a sentence for each answer."""
-    found = whole_sample_scale("the signal", values)
-    sentence = {
-        "pass": "None is exact for most firms.",
-        "skipped": f"Not examined: {found.sentence}.",
-    }.get(found.verdict, found.sentence)
-    return replace(found, check="statistics of the whole sample", sentence=sentence)
 
 
 def failed(guard: pl.DataFrame) -> dict[str, list[str]]:
@@ -216,7 +206,16 @@ class _Past:
         self.return_TN = session_returns(market.panel.total_return_index_TN, market.panel.traded_TN)
         self.returns = standardise(self.return_TN)
         self.prices = PastPrices(market.panel.total_return_index_TN)
-        self.values = KnownValues(prices_of(market.panel), restated=_restated(market.panel))
+        index_TN, close_TN = market.panel.total_return_index_TN, market.panel.raw_close_TN
+        last_N = len(close_TN) - 1 - np.argmax(market.panel.traded_TN[::-1], axis=0)
+        firms_N = np.arange(close_TN.shape[1])
+        factor_N = close_TN[last_N, firms_N] / index_TN[last_N, firms_N]
+        restated = {  # as a vendor does: adjusted from the newest price back for all splits and dividends
+            "the close restated for later splits and dividends": np.where(
+                market.panel.traded_TN, index_TN * factor_N, np.nan
+            )
+        }
+        self.values = KnownValues(prices_of(market.panel), restated=restated)
 
     def check(self, signal_TN: FloatArray) -> Iterator[Finding]:
         panel, universe_TN = self.market.panel, self.market.universe_TN
@@ -233,19 +232,6 @@ class _Past:
         yield static_signal(signal_TN, self.return_TN)
         yield only_survivors(signal_TN, universe_TN, panel.traded_TN, rows_D)
         yield choice_of_rows(np.isfinite(signal_TN), universe_TN, self.return_TN, self.horizon)
-
-
-def _restated(panel: Panel) -> dict[str, FloatArray]:
-    """Closes as a vendor restates them: adjusted from the newest price back for all splits and dividends."""
-    index_TN, close_TN = panel.total_return_index_TN, panel.raw_close_TN
-    last_N = len(close_TN) - 1 - np.argmax(panel.traded_TN[::-1], axis=0)
-    firms_N = np.arange(close_TN.shape[1])
-    factor_N = close_TN[last_N, firms_N] / index_TN[last_N, firms_N]
-    return {
-        "the close restated for later splits and dividends": np.where(
-            panel.traded_TN, index_TN * factor_N, np.nan
-        )
-    }
 
 
 def _off_sessions(table: SignalTable, signal: str, placed: PlacedSignals) -> Finding:
@@ -321,32 +307,23 @@ def prepare_signals(
 def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEvaluation:
     """Evaluate signals side by side and store the evaluation; every book is recorded as a trial first."""
     measured, market, own = prepared.measured, prepared.market, prepared.config
+    signals, universe_TN = prepared.placed.signals, market.universe_TN
+    known_T = np.logical_or.reduce([np.isfinite(signal_TN).any(axis=1) for signal_TN in signals.values()])
+    signal_T, universe_T = np.flatnonzero(known_T), np.flatnonzero(universe_TN.any(axis=1))
+    sessions = universe_T[(universe_T >= signal_T[0]) & (universe_T <= signal_T[-1])]
     with progress.stage("backtest"):
-        output, tried = measured.folder.parent, prepared.trials
-        tables, trials = signal_tables(
-            prepared.placed, market, own, run_id=measured.run_id, output=output, tried=tried
+        tables, trials = evaluate_trials(
+            {name: {0: signal_TN} for name, signal_TN in signals.items()},
+            market,
+            own,
+            run_id=measured.run_id,
+            output=measured.folder.parent,
+            tried=prepared.trials,
+            sessions=sessions,
         )
-        sessions = _sessions_to_cover(prepared.placed.signals, market.universe_TN)
         made = evaluation_record(own, market.panel, sessions, trials, git_commit())
-        return recount(measured, store_evaluation(measured, made, {**tables, "guard": prepared.guard}))
-
-
-def signal_tables(
-    placed: PlacedSignals,
-    market: Market,
-    config: Config,
-    *,
-    run_id: str,
-    output: Path,
-    tried: Mapping[str, Trial],
-) -> tuple[dict[str, pl.DataFrame], int]:
-    """Compute the tables of an evaluation of signals, with ``rows``; the config must have no models."""
-    forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
-    sessions = _sessions_to_cover(placed.signals, market.universe_TN)
-    tables, trials = evaluate_trials(
-        forecasts, market, config, run_id=run_id, output=output, tried=tried, sessions=sessions
-    )
-    return tables | {"rows": placed.rows}, trials
+        tables |= {"rows": prepared.placed.rows, "guard": prepared.guard}
+        return recount(measured, store_evaluation(measured, made, tables))
 
 
 def with_tradable_delay(config: Config) -> tuple[Config, tuple[str, ...]]:
@@ -405,11 +382,3 @@ def _measured(
         made_at=dt.datetime.now(dt.UTC),
     )
     return MeasuredSignals(run_id, config, Path(config.output) / run_id, made)
-
-
-def _sessions_to_cover(signals: Mapping[str, FloatArray], universe_TN: BoolArray) -> npt.NDArray[np.intp]:
-    """Sessions with a universe, from the first to the last date of any signal."""
-    known_T = np.logical_or.reduce([np.isfinite(signal_TN).any(axis=1) for signal_TN in signals.values()])
-    signal_T, universe_T = np.flatnonzero(known_T), np.flatnonzero(universe_TN.any(axis=1))
-    covered_T: npt.NDArray[np.intp] = universe_T[(universe_T >= signal_T[0]) & (universe_T <= signal_T[-1])]
-    return covered_T

@@ -127,9 +127,15 @@ def _label_tables(
                 label = SortedPanel("label", bought_TN[rows_R + delay - first])
                 for one in group:
                     daily = daily_metrics(one.signal.first(len(rows_R)), label, quantiles=QUANTILES)
-                    decay.append(_decay_row(one.model, horizon, delay, daily, overlap))
+                    ic, rank_ic = (mean_test(x_T, overlap=overlap) for x_T in (daily.ic_T, daily.rank_ic_T))
+                    tests = {"ic": ic.mean, "ic_t": ic.t, "rank_ic": rank_ic.mean, "rank_ic_t": rank_ic.t}
+                    key = {"model": one.model, "delay": delay}
+                    decay.append({**key, "horizon": horizon, **tests, "dates": ic.n})
                     if horizon == own and delay in delays:
-                        spread.append(_spread_row(one.model, delay, daily, overlap))
+                        difference_T = 1e4 * (daily.quantile_TQ[:, -1] - daily.quantile_TQ[:, 0])
+                        test = mean_test(difference_T, overlap=overlap)
+                        interval = {"t": test.t, "lower_bps": test.lower, "upper_bps": test.upper}
+                        spread.append({**key, "quantiles": QUANTILES, "spread_bps": test.mean, **interval})
                     if horizon == own and delay == tradable:
                         series.append(_quantile_series(one.model, delay, market.panel.dates_T[rows_R], daily))
     return decay, spread, series
@@ -144,30 +150,16 @@ def _by_sessions(measured: list[_Measured]) -> Iterator[tuple[IntArray, list[_Me
         yield group[0].sessions_R, group
 
 
-def _decay_row(model: str, horizon: int, delay: int, daily: DailyMetrics, overlap: int) -> dict[str, Any]:
-    ic, rank_ic = (mean_test(x_T, overlap=overlap) for x_T in (daily.ic_T, daily.rank_ic_T))
-    tests = {"ic": ic.mean, "ic_t": ic.t, "rank_ic": rank_ic.mean, "rank_ic_t": rank_ic.t, "dates": ic.n}
-    return {"model": model, "horizon": horizon, "delay": delay, **tests}
-
-
-def _spread_row(model: str, delay: int, daily: DailyMetrics, overlap: int) -> dict[str, Any]:
-    test = mean_test(1e4 * (daily.quantile_TQ[:, -1] - daily.quantile_TQ[:, 0]), overlap=overlap)
-    interval = {"spread_bps": test.mean, "t": test.t, "lower_bps": test.lower, "upper_bps": test.upper}
-    return {"model": model, "delay": delay, "quantiles": QUANTILES, **interval}
-
-
 def _quantile_series(model: str, delay: int, dates_R: DateArray, daily: DailyMetrics) -> pl.DataFrame:
     """Mean label of each quantile by date, in basis points."""
     count = daily.quantile_TQ.shape[1]
     return pl.DataFrame(
         {
             "date": np.repeat(dates_R.astype("datetime64[D]"), count),
-            "model": pl.repeat(model, daily.quantile_TQ.size, eager=True),
-            "delay": pl.repeat(delay, daily.quantile_TQ.size, eager=True),
             "quantile": np.tile(np.arange(1, count + 1), len(dates_R)),
             "mean_return_bps": 1e4 * daily.quantile_TQ.reshape(-1),
         }
-    )
+    ).with_columns(model=pl.lit(model), delay=pl.lit(delay))
 
 
 def _persistence_rows(one: _Measured) -> Iterator[dict[str, Any]]:
@@ -224,13 +216,12 @@ def horizon_table(
         return None
     path = path_of_tests(dataset, plan_folds(dataset, run.config))
     stored = stored_forecasts(run, lake).join(path, on=["date", "fold"], how="semi")
-    with_path = stored.filter(pl.col("horizon") < label.horizon)["model"].unique().to_list()
-    if not with_path:
-        return None
+    shorter = (pl.col("horizon") < label.horizon).any().over("model")
     labels = {**dataset.shorter_labels, label.horizon: dataset.labels[label.delay]}
     rows = []
-    every = stored.filter(pl.col("model").is_in(with_path)).partition_by(["model", "horizon"], as_dict=True)
-    for (model, horizon), part in sorted(every.items()):
+    for (model, horizon), part in sorted(
+        stored.filter(shorter).partition_by(["model", "horizon"], as_dict=True).items()
+    ):
         seeds = {
             int(seed): to_panel(frame, "forecast", dataset.panel)
             for (seed,), frame in part.partition_by(["seed"], as_dict=True).items()
@@ -242,7 +233,7 @@ def horizon_table(
         )
         figures = {name: getattr(metrics, name) for name in ("ic", "ic_t", "icir", "rank_ic")}
         rows.append({"model": model, "horizon": horizon, "seeds": len(seeds), **figures})
-    return table("horizons").frame(rows)
+    return table("horizons").frame(rows) if rows else None
 
 
 def stored_forecasts(run: Run, lake: Lake) -> pl.DataFrame:

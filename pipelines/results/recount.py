@@ -156,19 +156,17 @@ def recounted_tables(
         bounds = dict(zip(own, found.lower_V.tolist(), strict=False))
         overfitting = _overfitting(*beside, delay=delay, trials=tried.counted.trials)
     rows = []
-    for model, book in significance.select("model", "book").rows():
-        key = _key(trials[model], config, book)
+    for row in significance.iter_rows(named=True):
+        key = _key(trials[row["model"]], config, row["book"])
         excess_T = own[key]["excess_net"].to_numpy() if key in own else np.empty(0)
-        rows.append(
-            {
-                "trials": number,
-                "deflated_sharpe": deflated_sharpe(excess_T, number),
-                "effective_trials": effective,
-                "deflated_effective": deflated_sharpe(excess_T, effective),
-                "rademacher_lower": bounds.get(key, np.nan),
-            }
-        )
-    counted = pl.DataFrame(rows)
+        counted = {
+            "trials": number,
+            "deflated_sharpe": deflated_sharpe(excess_T, number),
+            "effective_trials": effective,
+            "deflated_effective": deflated_sharpe(excess_T, effective),
+            "rademacher_lower": bounds.get(key, np.nan),
+        }
+        rows.append(row | counted)
     summary = {
         "trials": number,
         "effective_trials": effective,
@@ -177,9 +175,7 @@ def recounted_tables(
         "reach": tried.counted.reach,
     }
     return {
-        "significance": table("significance").frame(
-            significance.drop(counted.columns, strict=False).hstack(counted)
-        ),
+        "significance": table("significance").frame(rows),
         "trials": table("trials").frame([summary]),
         **({} if overfitting is None else {"overfitting": overfitting}),
     }

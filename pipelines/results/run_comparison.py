@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -151,23 +152,17 @@ def compare(candidates: Sequence[ComparedModel]) -> Comparison:
 
 def _on_common_dates(candidates: Sequence[ComparedModel], column: str) -> dict[str, FloatArray]:
     """A column of every candidate, on the dates on which all have a value."""
-    common = candidates[0].daily.drop_nulls(column).select("date", pl.col(column).alias(candidates[0].name))
-    for one in candidates[1:]:
-        own = one.daily.drop_nulls(column).select("date", pl.col(column).alias(one.name))
-        common = common.join(own, on="date")
+    series = [
+        one.daily.drop_nulls(column).select("date", pl.col(column).alias(one.name)) for one in candidates
+    ]
+    common = reduce(lambda joined, own: joined.join(own, on="date"), series).sort("date")
     if common.height < _MIN_DATES:
-        spans = [
-            f"{one.name} has {first} to {last}"
-            for one in candidates
-            for first, last in one.daily.select(
-                pl.col("date").first(), pl.col("date").last().alias("last")
-            ).rows()
-        ]
+        spans = (f"{one.name} has {one.daily['date'][0]} to {one.daily['date'][-1]}" for one in candidates)
         raise DataError(
             f"The models have {common.height} dates in common, and a test needs at least {_MIN_DATES}: "
             f"{'; '.join(spans)}."
         )
-    return {one.name: common.sort("date")[one.name].to_numpy() for one in candidates}
+    return {one.name: common[one.name].to_numpy() for one in candidates}
 
 
 def _figures(one: ComparedModel, ic_T: FloatArray, return_T: FloatArray) -> dict[str, Any]:
@@ -202,27 +197,22 @@ def _differences(one: ComparedModel, first: ComparedModel) -> tuple[str, ...]:
     """Say what differs from the first candidate, except the model that was named."""
     phrases: list[str] = []
     if one.run.run_id != first.run.run_id:
-        phrases += _run_differences(one.run, first.run)
+        if isinstance(one.run, Run) and isinstance(first.run, Run):
+            assert one.run.identity is not None, "an opened run has an identity"
+            assert first.run.identity is not None, "an opened run has an identity"
+            phrases += one.run.identity.differences(first.run.identity)
+        else:  # of measured signals, the data, the universe and the label
+            phrases += setting_changes(_measured_on(first.run), _measured_on(one.run))
     settings, others = (side.record.backtest.model_dump(mode="json") for side in (one, first))
+    after, before = settings.pop("books").get(one.book), others.pop("books").get(first.book)
+    if after != before:
+        phrases.append(f"book ({_short(before)} -> {_short(after)})")
     for key, value in settings.items():
-        if key == "books":
-            if value.get(one.book) != others["books"].get(first.book):
-                before, after = others["books"].get(first.book), value.get(one.book)
-                phrases.append(f"book ({_short(before)} -> {_short(after)})")
-        elif value != others[key]:
+        if value != others[key]:
             phrases.append(f"backtest.{key} ({_short(others[key])} -> {_short(value)})")
     if one.record.code != first.record.code:
         phrases.append("the code that measures")
     return tuple(phrases)
-
-
-def _run_differences(one: Run | MeasuredSignals, first: Run | MeasuredSignals) -> list[str]:
-    """Say what differs between two runs; of measured signals, the data, the universe and the label."""
-    if isinstance(one, Run) and isinstance(first, Run):
-        assert one.identity is not None, "an opened run has an identity"
-        assert first.identity is not None, "an opened run has an identity"
-        return one.identity.differences(first.identity)
-    return list(setting_changes(_measured_on(first), _measured_on(one)))
 
 
 def _measured_on(run: Run | MeasuredSignals) -> dict[str, Any]:

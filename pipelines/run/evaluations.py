@@ -177,13 +177,14 @@ def evaluation_code() -> str:
 
 
 def store_evaluation(
-    run: Evaluated, record: EvaluationRecord, tables: Mapping[str, pl.DataFrame]
+    run: Evaluated, record: EvaluationRecord, made: Mapping[str, pl.DataFrame | None]
 ) -> StoredEvaluation:
-    """Write an evaluation atomically and return it.
+    """Write an evaluation atomically, with the tables that are not None, and return it.
 
     If the newest evaluation has the same id and the same tables, it is kept and returned instead.
     """
     folder = run.folder / _FOLDER / record.evaluation
+    tables = {name: frame for name, frame in made.items() if frame is not None}
     remove_partial(folder.parent)
     newest = newest_evaluation(run)
     if newest is not None and newest.folder == folder and _has_tables(folder, tables):
