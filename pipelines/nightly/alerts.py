@@ -72,7 +72,9 @@ def alert_of(result: NightResult, *, failed_before: bool = False) -> Alert | Non
     if result.state == "failed":
         sentences = [result.error or "The night failed.", *(finding.sentence for finding in serious)]
         return Alert("failure", f"{name}: the night failed", _lines(sentences), serious)
-    last_state, last_keys = _last_night(result.nights)
+    last = result.nights.sort("session").tail(1)
+    last_state = last["state"].item() if last.height else None
+    last_keys = {one.key for text in last["warnings"] for one in read_warnings(text)}
     new = tuple(finding for finding in serious if finding.key not in last_keys)
     recovered = failed_before or last_state == "failed" or (last_state == "warned" and not serious)
     if recovered:
@@ -83,13 +85,6 @@ def alert_of(result: NightResult, *, failed_before: bool = False) -> Alert | Non
         count = f"{len(new)} new warning{'' if len(new) == 1 else 's'}"
         return Alert("warning", f"{name}: {count}", _lines([f.sentence for f in new]), new)
     return None
-
-
-def _last_night(nights: pl.DataFrame) -> tuple[str | None, frozenset[tuple[str, str | None]]]:
-    """State of the last night, and the keys of its warnings."""
-    for state, warnings in nights.sort("session").tail(1).select("state", "warnings").iter_rows():
-        return state, frozenset(finding.key for finding in read_warnings(warnings))
-    return None, frozenset()
 
 
 def _lines(sentences: list[str]) -> str:
@@ -200,10 +195,9 @@ def send_alerts(config: Config, result: NightResult) -> list[Finding]:
         }
         sent.append(entry)
         write_text(path, json.dumps(sent, indent=1))
-        said = "was sent to" if problem is None else "could not be sent to"
-        reason = "" if problem is None else f": {problem}"
-        sentence = f"The {alert.kind} {said} {channel}{reason}."
-        findings.append(Finding("alerts", "ok" if problem is None else "warn", sentence, channel))
+        said = f"was sent to {channel}" if problem is None else f"could not be sent to {channel}: {problem}"
+        level: Literal["ok", "warn"] = "ok" if problem is None else "warn"
+        findings.append(Finding("alerts", level, f"The {alert.kind} {said}.", channel))
     return findings
 
 
@@ -221,7 +215,7 @@ def _channels(
 
 IC_SESSIONS = 20
 """Sessions of the mean realised rank IC."""
-Metric = tuple[str, str, Sequence[tuple[float, Mapping[str, str]]]]
+Metric = tuple[str, str, Sequence[tuple[object, Mapping[str, str]]]]
 """A gauge: its name, its help text, and its values with their labels."""
 
 
@@ -245,19 +239,24 @@ def metrics_text(result: NightResult, now: dt.datetime) -> str:
     """Write the metrics of a night as text; a value that is not known has no line."""
     lines: list[str] = []
     for name, text, values in _metrics(result, now):
-        known = [(value, labels) for value, labels in values if math.isfinite(value)]
+        known = [
+            _line(f"peerglass_night_{name}", float(value), {"config": result.config, **labels})
+            for value, labels in values
+            if isinstance(value, int | float) and math.isfinite(value)
+        ]
         if known:
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
-            lines += [_line(name, value, {"config": result.config, **labels}) for value, labels in known]
+            lines += [f"# HELP peerglass_night_{name} {text}", f"# TYPE peerglass_night_{name} gauge", *known]
     return "\n".join(lines) + "\n"
 
 
 def _metrics(result: NightResult, now: dt.datetime) -> Iterator[Metric]:
+    well = result.nights.filter(pl.col("state") != "failed").sort("session")["created_at"].to_list()
+    succeeded: list[dt.datetime] = [*well, *([] if result.state == "failed" else [now])]
     figures = {
         "last_run_timestamp_seconds": ("Time at which the newest night ended.", now.timestamp()),
         "last_success_timestamp_seconds": (
             "Time at which the last night ended that did not fail.",
-            _last_success(result, now),
+            succeeded[-1].timestamp() if succeeded else None,
         ),
         "session_timestamp_seconds": (
             "Midnight UTC of the newest night's session.",
@@ -271,16 +270,14 @@ def _metrics(result: NightResult, now: dt.datetime) -> Iterator[Metric]:
         "peak_memory_bytes": ("Peak resident memory of the process.", peak_memory_bytes()),
     }
     for name, (text, value) in figures.items():
-        known = float(value) if isinstance(value, int | float) else math.nan
-        yield f"peerglass_night_{name}", text, [(known, {})]
+        yield name, text, [(value, {})]
     states = [(float(state == result.state), {"state": state}) for state in ("done", "warned", "failed")]
-    yield "peerglass_night_state", "State of the newest night: 1 for the state that it is in.", states
-    steps = [(float(seconds), {"step": step}) for step, seconds in result.seconds.items()]
-    yield "peerglass_night_step_seconds", "Wall-clock seconds by step.", steps
+    yield "state", "State of the newest night: 1 for the state that it is in.", states
+    steps = [(seconds, {"step": step}) for step, seconds in result.seconds.items()]
+    yield "step_seconds", "Wall-clock seconds by step.", steps
     warnings = Counter(finding.check for finding in result.findings if finding.level != "ok")
     checks = sorted({finding.check for finding in result.findings})
-    counts = [(float(warnings[check]), {"check": check}) for check in checks]
-    yield "peerglass_night_warnings", "Warnings and failures by check.", counts
+    yield "warnings", "Warnings and failures by check.", [(warnings[one], {"check": one}) for one in checks]
 
 
 def _monitored(result: NightResult) -> dict[str, tuple[str, object]]:
@@ -300,14 +297,6 @@ def _monitored(result: NightResult) -> dict[str, tuple[str, object]]:
         found["psi_max"] = ("Largest population stability index of a feature.", psi)
         found["drifted_features"] = ("Features that have drifted.", drifted)
     return found
-
-
-def _last_success(result: NightResult, now: dt.datetime) -> float | None:
-    if result.state != "failed":
-        return now.timestamp()
-    done = result.nights.filter(pl.col("state") != "failed").sort("session")["created_at"]
-    ended: dt.datetime | None = done.last() if len(done) else None  # type: ignore[assignment]  # of the schema
-    return None if ended is None else ended.timestamp()
 
 
 def _line(name: str, value: float, labels: Mapping[str, str]) -> str:

@@ -52,9 +52,8 @@ class NightData:
     def renames(self) -> pl.DataFrame:
         """Rows of the table ``renames`` that are known at the session; the tables follow them already."""
         version = self.versions.get("renames")
-        if version is None:
-            return schema("renames").create_empty()
-        return known_renames(self.lake, self.session, version)
+        none = schema("renames").create_empty()
+        return none if version is None else known_renames(self.lake, self.session, version)
 
     @property
     def data_versions(self) -> str:
@@ -104,19 +103,23 @@ def signal_history(
     """
     first = read_signals(data.lake, config.name, through=data.session)
     nights = read_nights(data.lake, config.name).filter(pl.col("session") < data.session)
-    parts = [_sessions_of(nights.select("session", "version"), data, champion, CHAMPION)]
-    if challenger is not None:
-        own = nights.filter(pl.col("challenger") == str(challenger))
-        parts.append(_sessions_of(own.select("session", version="challenger"), data, challenger, CHALLENGER))
+    rival = nights.filter(pl.col("challenger") == str(challenger)).select("session", version="challenger")
+    roles = [(CHAMPION, champion, nights.select("session", "version")), (CHALLENGER, challenger, rival)]
+    parts = [
+        pl.concat([before.drop_nulls("version"), _tonight(data.session, version)]).with_columns(
+            role=pl.lit(role)
+        )
+        for role, version, before in roles
+        if version is not None
+    ]
     signals = first.join(pl.concat(parts), on=["session", "version"], how="inner")
     columns = ("session", "role", "version", "ticker", "signal", "seed_dispersion", "in_universe")
     return follow(signals.select(columns), data.renames).sort("role", "session", "ticker")
 
 
-def _sessions_of(before: pl.DataFrame, data: NightData, version: ModelVersion, role: str) -> pl.DataFrame:
-    """Session, version and role on the nights before and on this one, which the table does not hold yet."""
-    tonight = pl.DataFrame({"session": [data.session], "version": [str(version)]})
-    return pl.concat([before.drop_nulls("version"), tonight]).with_columns(pl.lit(role).alias("role"))
+def _tonight(session: dt.date, version: ModelVersion) -> pl.DataFrame:
+    """Session and version of this night, which the table does not hold yet."""
+    return pl.DataFrame({"session": [session], "version": [str(version)]})
 
 
 def champion_signals(
@@ -124,7 +127,6 @@ def champion_signals(
 ) -> pl.DataFrame:
     """Keep the signals of the champion of each night."""
     traded = nights.filter((pl.col("session") < session) & (pl.col("state") != "failed"))
-    tonight = pl.DataFrame({"session": [session], "version": [str(champion)]})
-    champions = pl.concat([traded.select("session", "version"), tonight])
+    champions = pl.concat([traded.select("session", "version"), _tonight(session, champion)])
     rows = signals.join(champions, on=["session", "version"], how="semi")
     return rows.select("session", "ticker", "version", "signal").sort("session", "ticker")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.inference.inferiority import InferiorityTest, inferiority_test
+from backtest.inference.inferiority import inferiority_test
 from features.arrays import FloatArray
 from features.information_coefficient import rank_ic_by_date
 from features.panel.panel import to_panel
@@ -52,26 +52,18 @@ def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVe
     better: a new version of the same model is hardly ever measurably better. Without a champion, only the
     first point applies.
     """
-    reasons: list[str] = []
     evidence: dict[str, Any] = {"version": str(version)}
-    run = _open(version, config, reasons)
-    if run is not None:
-        evidence["audit"] = audit_verdict(run)
-        reasons += _faults(run, version)
-    current = champion(lake, config.name)
-    if current is not None and current != version and run is not None:
-        shadow, faults = _shadow(config, lake, market, {version: run}, current)
+    try:
+        run = open_version(version, Path(config.output))
+    except (ConfigError, DataError) as error:
+        return Judgement(passed=False, reasons=(str(error),), evidence=evidence)
+    evidence["audit"] = audit_verdict(run)
+    reasons, current = _faults(run, version), champion(lake, config.name)
+    if current is not None and current != version:
+        shadow, faults = _shadow(config, lake, market, version, run, current)
         evidence |= shadow
         reasons += faults
     return Judgement(passed=not reasons, reasons=tuple(reasons), evidence=evidence)
-
-
-def _open(version: ModelVersion, config: Config, reasons: list[str]) -> Run | None:
-    try:
-        return open_version(version, Path(config.output))
-    except (ConfigError, DataError) as error:
-        reasons.append(str(error))
-        return None
 
 
 def _faults(run: Run, version: ModelVersion) -> list[str]:
@@ -89,12 +81,11 @@ def _faults(run: Run, version: ModelVersion) -> list[str]:
     return faults
 
 
-def _shadow(
-    config: Config, lake: Lake, market: Market, own: Mapping[ModelVersion, Run], current: ModelVersion
+def _shadow(  # noqa: PLR0917  # the nights, then the two versions
+    config: Config, lake: Lake, market: Market, version: ModelVersion, run: Run, current: ModelVersion
 ) -> tuple[dict[str, Any], list[str]]:
     """Compare a version with the champion on the shadow sessions: evidence, and reasons against it."""
     settings = config.nightly.promotion
-    ((version, run),) = own.items()
     try:
         of_champion = trained_through(open_version(current, Path(config.output)))
     except DataError:  # its folder is gone; its signals are those of nights after the challenger's training
@@ -120,9 +111,11 @@ def _shadow(
         "last": str(ics["session"][-1]),
         "rank_ic": ics[str(version)].mean(),
         "rank_ic_champion": ics[str(current)].mean(),
-        **_numbers(test),
         "level": settings.level,
     }
+    for name in ("difference", "lower", "upper", "p_value"):
+        value = getattr(test, name)
+        evidence[name] = None if math.isnan(value) else value
     if not test.is_worse:
         return evidence, []
     return evidence, [
@@ -130,17 +123,6 @@ def _shadow(
         f"{-test.difference:.4f} lower (p = {test.p_value:.3f}), and nightly.promotion.margin allows "
         f"{settings.margin:g}."
     ]
-
-
-def _numbers(test: InferiorityTest) -> dict[str, Any]:
-    """The test as JSON values; NaN as null."""
-    values = {
-        "difference": test.difference,
-        "lower": test.lower,
-        "upper": test.upper,
-        "p_value": test.p_value,
-    }
-    return {key: None if math.isnan(value) else value for key, value in values.items()}
 
 
 def night_signals(
@@ -169,18 +151,11 @@ def shadow_ics(
     """
     signals = night_signals(lake, config, market, trained)
     label_TN = market.labels[config.label.delay]
-    known_TN = np.isfinite(label_TN)
-    for signal_TN in signals.values():
-        known_TN &= np.isfinite(signal_TN)
+    known_TN = np.logical_and.reduce([np.isfinite(x_TN) for x_TN in (label_TN, *signals.values())])
     ics = {
         str(version): rank_ic_by_date(np.where(known_TN, signal_TN, np.nan), label_TN)
         for version, signal_TN in signals.items()
     }
     measured_T = np.logical_and.reduce([np.isfinite(ic_T) for ic_T in ics.values()])
-    return pl.DataFrame(
-        {
-            "session": market.panel.dates_T.astype("datetime64[D]")[measured_T],
-            "firms": known_TN.sum(axis=1)[measured_T],
-            **{name: ic_T[measured_T] for name, ic_T in ics.items()},
-        }
-    )
+    days, firms = market.panel.dates_T.astype("datetime64[D]"), known_TN.sum(axis=1)
+    return pl.DataFrame({"session": days, "firms": firms, **ics}).filter(pl.Series(measured_T))

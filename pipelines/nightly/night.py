@@ -19,7 +19,7 @@ from pipelines.nightly.book.holdings import read_recorded
 from pipelines.nightly.delivery import deliver, describe_delivery, foresee
 from pipelines.nightly.play.decisions import CheckFailedError, Decisions, Desk
 from pipelines.nightly.play.journal import lost_since, read_journal
-from pipelines.nightly.play.telling import Told, tell, tell_no_delivery
+from pipelines.nightly.play.telling import tell, tell_no_delivery
 from pipelines.nightly.records import done_sentence, require_agreement
 from pipelines.nightly.result import Finding, finished_before, night_folder, read_nights
 from pipelines.nightly.schedule import (
@@ -78,14 +78,16 @@ def play_nights(
         delivered, plan = _deliver(desk, day, accepted, wait=wait)
         ingest = clock.monotonic() - started
         if not plan.sessions:
-            echo(_already_done(config, plan, delivered))
+            said = done_sentence(config.name, plan.newest)
+            if delivered is not None:
+                said += f" Ingested: {describe_delivery(delivered)}. Signals of nights that are done are "
+                said += "never rewritten."
+            echo(said)
             return
-        nights = _play_all(desk, plan, ingest, accepted)
-        untracked = [told.untracked for told in nights if told.untracked is not None]
-    if untracked:
-        raise TrackingError(
-            f"The signals and the book are done, but {str(untracked[-1])[:1].lower()}{str(untracked[-1])[1:]}"
-        )
+        untracked = _play_all(desk, plan, ingest, accepted)
+    if untracked is not None:
+        said = str(untracked)
+        raise TrackingError(f"The signals and the book are done, but {said[:1].lower()}{said[1:]}")
 
 
 def _require_records(desk: Desk, day: dt.date | None, *, accept_changes: bool) -> list[Finding]:
@@ -122,43 +124,30 @@ def _deliver(
         raise
 
 
-def _play_all(desk: Desk, plan: NightPlan, ingest: float, accepted: Sequence[Finding]) -> list[Told]:
-    """Play the nights in order."""
-    told = []
+def _play_all(
+    desk: Desk, plan: NightPlan, ingest: float, accepted: Sequence[Finding]
+) -> TrackingError | None:
+    """Play the nights in order; return why the record of the last one that was not tracked waits."""
+    untracked = None
     for session in plan.sessions:
+        first = session == plan.sessions[0]
+        night = Decisions(desk, session, ingest if first else 0.0, accepted if first else ())
         try:
-            first = session == plan.sessions[0]
-            night = Decisions(desk, session, ingest if first else 0.0, accepted if first else ())
-            told.append(_play(desk, night))
-        except CheckFailedError:
-            if session == plan.sessions[-1]:
+            night.make()
+        except Exception as error:
+            full = full_disk(error)
+            night.begin_anew_if_undecided()
+            tell(desk, night, full or error)
+            if full is not None:
+                raise full from error
+            if not isinstance(error, CheckFailedError) or session == plan.sessions[-1]:
                 raise
-    return told
-
-
-def _play(desk: Desk, night: Decisions) -> Told:
-    try:
-        night.make()
-    except Exception as error:
-        full = full_disk(error)
-        night.begin_anew_if_undecided()
-        tell(desk, night, full or error)
-        if full is not None:
-            raise full from error
-        raise
-    told = tell(desk, night, None)
-    earlier = finished_before(read_nights(desk.lake, desk.config.name), night.session)
-    for sentence in keep_house(desk.config, desk.lake, earlier.height + 1):
-        desk.progress.note(sentence)
-    return told
-
-
-def _already_done(config: Config, plan: NightPlan, delivered: IngestSummary | None) -> str:
-    said = done_sentence(config.name, plan.newest)
-    if delivered is not None:
-        said += f" Ingested: {describe_delivery(delivered)}. Signals of nights that are done are never "
-        said += "rewritten."
-    return said
+            continue
+        untracked = tell(desk, night, None).untracked or untracked
+        earlier = finished_before(read_nights(desk.lake, desk.config.name), session)
+        for sentence in keep_house(desk.config, desk.lake, earlier.height + 1):
+            desk.progress.note(sentence)
+    return untracked
 
 
 def describe_plan(
@@ -248,31 +237,29 @@ def keep_house(config: Config, lake: Lake, night_number: int) -> list[str]:
     holds the lake or the tracking store is gone, but it does if the disk is full.
     """
     schedule = config.nightly.housekeeping
-    tasks = (("compaction", schedule.compact_every, _compact), ("vacuum", schedule.vacuum_every, _vacuum))
+
+    def compaction() -> str:
+        done = compact(lake)
+        removed, added = sum(one.removed for one in done), sum(one.added for one in done)
+        return f"The lake was compacted: {removed} small files were joined into {added}."
+
+    def vacuuming() -> str:
+        keep = dt.timedelta(days=schedule.keep_days)
+        plans = vacuum(lake, keep=keep, recorded=versions_in_use(config, lake, ()))
+        files, size = sum(plan.files for plan in plans), sum(plan.size for plan in plans)
+        return f"The lake was vacuumed: {files} files, {size / 1e6:,.1f} MB, were removed."
+
+    tasks = {"compaction": (schedule.compact_every, compaction), "vacuum": (schedule.vacuum_every, vacuuming)}
     said = []
-    for what, every, work in tasks:
+    for what, (every, work) in tasks.items():
         if not every or night_number % every:
             continue
         try:
             with Locks(wait=False, notify=lambda _: None) as locks:
                 locks.lock_existing_lake(lake)
-                said.append(work(config, lake))
+                said.append(work())
         except (DataError, TrackingError) as error:
             if full_disk(error) is not None:
                 raise
             said.append(f"The {what} of the lake was left out: {error}")
     return said
-
-
-def _compact(config: Config, lake: Lake) -> str:
-    del config  # only a vacuum asks for the versions in use
-    done = compact(lake)
-    removed, added = sum(one.removed for one in done), sum(one.added for one in done)
-    return f"The lake was compacted: {removed} small files were joined into {added}."
-
-
-def _vacuum(config: Config, lake: Lake) -> str:
-    keep = dt.timedelta(days=config.nightly.housekeeping.keep_days)
-    plans = vacuum(lake, keep=keep, recorded=versions_in_use(config, lake, ()))
-    files, size = sum(plan.files for plan in plans), sum(plan.size for plan in plans)
-    return f"The lake was vacuumed: {files} files, {size / 1e6:,.1f} MB, were removed."

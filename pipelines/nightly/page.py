@@ -82,9 +82,9 @@ def _context(result: NightResult) -> dict[str, Any]:
         "fine": found["ok"],
         "tiles": _tiles(result),
         "limits": _limits(result.tables.get("limits", pl.DataFrame())),
-        "orders": _trades(result.book).with_columns(
-            side=pl.when(pl.col("trade") > 0).then(pl.lit("buy")).otherwise(pl.lit("sell"))
-        ),
+        "orders": result.book.filter(pl.col("trade") != 0)
+        .sort(pl.col("trade").abs(), descending=True)
+        .with_columns(side=pl.when(pl.col("trade") > 0).then(pl.lit("buy")).otherwise(pl.lit("sell"))),
         "ends": list(_ends(result, moved)),
         "explained": bool(moved),
         "charts": charts,
@@ -131,11 +131,6 @@ def _check(finding: Finding) -> dict[str, str]:
     return {"verdict": finding.level, "check": f"{finding.check}{subject}", "sentence": finding.sentence}
 
 
-def _trades(book: pl.DataFrame) -> pl.DataFrame:
-    """The trades, largest first."""
-    return book.filter(pl.col("trade") != 0).sort(pl.col("trade").abs(), descending=True)
-
-
 def _tiles(result: NightResult) -> list[tuple[str, str, str]]:
     weight = result.book["weight"]
     figures = {
@@ -165,13 +160,11 @@ def _limits(limits: pl.DataFrame) -> pl.DataFrame:
 def _ends(result: NightResult, moved: dict[str, str]) -> Iterator[tuple[str, pl.DataFrame]]:
     """The highest and the lowest signals of the champion, with what moved them."""
     ranked = _champion_signals(result).drop_nulls("signal").sort("signal", descending=True)
-    if ranked.is_empty():
-        return
     reasons = pl.Series("moved", [moved.get(ticker) for ticker in ranked["ticker"]], dtype=pl.String)
-    ranked = ranked.with_columns(reasons)
-    half = min(_NAMES, ranked.height // 2) or 1
-    yield "Highest", ranked.head(half)
-    yield "Lowest", ranked.tail(half).reverse()
+    ranked, half = ranked.with_columns(reasons), min(_NAMES, ranked.height // 2) or 1
+    if ranked.height:
+        yield "Highest", ranked.head(half)
+        yield "Lowest", ranked.tail(half).reverse()
 
 
 def _champion_signals(result: NightResult) -> pl.DataFrame:

@@ -105,32 +105,24 @@ def session_arrays(features: SessionFeatures, window: int) -> Arrays:
     )
 
 
-def features_of(run: Run) -> FeatureNames:
-    """Return the names of the features that a run was trained on."""
-    assert run.identity is not None, "an opened run has recorded its identity"
-    recorded: dict[str, Any] = run.identity.settings["features"]
-    return FeatureNames(tuple(recorded["channels"]), tuple(recorded["characteristics"]))
-
-
 def scoring_market(run: Run, data: NightData) -> Market:
     """Return the market of a night with the universe of a run, which is rebuilt if the night has another."""
 
     def settings(config: Config) -> tuple[object, ...]:
-        label = config.label
-        return config.universe, label.forecast_frequency, config.features.group_by
+        return config.universe, config.label.forecast_frequency, config.features.group_by
 
-    return (
-        data.market
-        if settings(run.config) == settings(data.config)
-        else build_market(data.tables, run.config)
-    )
+    same = settings(run.config) == settings(data.config)
+    return data.market if same else build_market(data.tables, run.config)
 
 
 def scoring_features(run: Run, data: NightData) -> SessionFeatures:
     """Compute the inputs of a run's models at the session of a night, once per run."""
 
     def compute() -> SessionFeatures:
-        return session_features(scoring_market(run, data), data.tables, run.config, features_of(run))
+        assert run.identity is not None, "an opened run has recorded its identity"
+        recorded: dict[str, Any] = run.identity.settings["features"]
+        names = FeatureNames(tuple(recorded["channels"]), tuple(recorded["characteristics"]))
+        return session_features(scoring_market(run, data), data.tables, run.config, names)
 
     try:
         return cached(data.market.panel, (scoring_features, run.run_id), compute)
@@ -148,14 +140,8 @@ DAY_STARTS = (1, 2, 6)
 """First day of each block of days, counted backwards from the session: fewer than in a report, for speed."""
 
 SCHEMA = {
-    "version": pl.String,
-    "ticker": pl.String,
-    "kind": pl.String,
-    "player": pl.String,
-    "value": pl.Float64,
-    "error": pl.Float64,
-    "base": pl.Float64,
-    "signal": pl.Float64,
+    **dict.fromkeys(("version", "ticker", "kind", "player"), pl.String),
+    **dict.fromkeys(("value", "error", "base", "signal"), pl.Float64),
 }
 """Columns of the table of attributions; see `attribute`."""
 

@@ -39,12 +39,11 @@ def traded_settings(config: Config) -> Settings:
     """Return the settings that decide what the nights trade: signals, book and its terms."""
     name, book = nightly_book(config)
     terms = {"costs", "execution", "capital", "delay"}
-    settings = {
-        **trained_settings(config, nightly_model(config)),
+    traded = {
         "book": {"name": name, **book.model_dump(mode="json")},
         "backtest": config.backtest.model_dump(mode="json", include=terms),
     }
-    return dict(masked_settings(json.loads(json.dumps(settings))))
+    return trained_settings(config, nightly_model(config)) | masked_settings(json.loads(json.dumps(traded)))
 
 
 def trained_settings(config: Config, model: str) -> Settings:

@@ -7,6 +7,7 @@ track sync`` sends what waits, the oldest first; sending twice does no harm. A d
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,53 +84,39 @@ def describe_synced(synced: Synced, config: Config) -> str:
 
 def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) -> TrackedNight:
     """Summarise a night for the tracking store: figures as metrics, the folder's files as artifacts."""
+    levels = Counter(finding.level for finding in result.findings)
     metrics = {
         "signals": float(result.signal_count),
         "trades": float(result.trade_count),
         "seconds": sum(result.seconds.values()),
         "peak_memory_bytes": float(peak_memory_bytes()),
         **{f"seconds.{step}": seconds for step, seconds in result.seconds.items()},
-        **{f"findings.{level}": float(_count(result, level)) for level in ("ok", "warn", "fail")},
+        **{f"findings.{level}": float(levels[level]) for level in ("ok", "warn", "fail")},
     }
     if result.book.height:
         metrics["turnover"] = result.turnover
-    metrics |= _realised(result)
+    realised = result.tables.get("realised_ic", pl.DataFrame())
+    if not realised.is_empty():  # of the newest session whose label the night knows
+        newest = realised.filter(pl.col("session") == pl.col("session").max().over("role"))
+        for row in newest.iter_rows(named=True):
+            known = {figure: row[figure] for figure in ("ic", "rank_ic") if row[figure] is not None}
+            metrics |= {f"realised.{row['role']}.{figure}": float(value) for figure, value in known.items()}
     versions = {"champion": result.champion, "challenger": result.challenger}
-    nights = nights_folder(config)
+    tags = {alias: str(version) for alias, version in versions.items() if version is not None}
+    files = (path for path in sorted(result.folder.rglob("*")) if path.is_file())
     return TrackedNight(
         config=result.config,
         session=result.session,
         ended_at=ended_at,
         error=result.error,
-        tags={
-            "state": result.state,
-            **{alias: str(version) for alias, version in versions.items() if version is not None},
-        },
+        tags={"state": result.state, **tags},
         metrics=metrics,
         files={
-            path.relative_to(result.folder).as_posix(): path.relative_to(nights).as_posix()
-            for path in sorted(result.folder.rglob("*"))
-            if path.is_file() and not path.name.endswith(".partial")
+            path.relative_to(result.folder).as_posix(): path.relative_to(nights_folder(config)).as_posix()
+            for path in files
+            if not path.name.endswith(".partial")
         },
     )
-
-
-def _realised(result: NightResult) -> dict[str, float]:
-    """ICs of the newest session whose label the night knows: ``realised.champion.ic`` and so on."""
-    table = result.tables.get("realised_ic")
-    if table is None or table.is_empty():
-        return {}
-    newest = table.filter(pl.col("session") == pl.col("session").max().over("role"))
-    return {
-        f"realised.{row['role']}.{figure}": float(row[figure])
-        for row in newest.iter_rows(named=True)
-        for figure in ("ic", "rank_ic")
-        if row[figure] is not None
-    }
-
-
-def _count(result: NightResult, level: str) -> int:
-    return sum(finding.level == level for finding in result.findings)
 
 
 def mirror_aliases(config: Config, lake: Lake, progress: Progress) -> tuple[ModelVersion, ...]:
@@ -138,22 +125,15 @@ def mirror_aliases(config: Config, lake: Lake, progress: Progress) -> tuple[Mode
     A run that is gone from the output folder is not sent. Its version keeps its alias if MLflow has it.
     """
     named = aliases(lake, config.name)
+    versions = tuple(version for version in named.values() if version is not None)
     with progress.stage("track"):
-        for version in named.values():
-            if version is not None:
-                _log(version, config, progress)
-        pairs = {
-            str(alias): None if version is None else (version.run_id, version.model)
-            for alias, version in named.items()
-        }
-        set_aliases(config, pairs)
-    return tuple(version for version in named.values() if version is not None)
-
-
-def _log(version: ModelVersion, config: Config, progress: Progress) -> None:
-    try:
-        run = open_version(version, Path(config.output))
-    except DataError as error:
-        progress.note(f"{error} It is not sent to the tracking store.")
-        return
-    log_run(replace(run, config=run.config.model_copy(update={"tracking": config.tracking})))
+        for version in versions:
+            try:
+                run = open_version(version, Path(config.output))
+            except DataError as error:
+                progress.note(f"{error} It is not sent to the tracking store.")
+                continue
+            log_run(replace(run, config=run.config.model_copy(update={"tracking": config.tracking})))
+        pairs = {alias: None if one is None else (one.run_id, one.model) for alias, one in named.items()}
+        set_aliases(config, {str(alias): pair for alias, pair in pairs.items()})
+    return versions

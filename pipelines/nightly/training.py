@@ -38,8 +38,7 @@ def retraining_due(
     night does not cost a month. An alarm of the monitoring retrains once, on the night after it is first
     raised.
     """
-    why = None
-    session, trained = sessions[-1], last_training(promotions)
+    why, session, trained = None, sessions[-1], last_training(promotions)
     if named(promotions, "champion") is None:
         return Retraining(why="first version", alias="champion")
     if config.when != "never" and trained is None:
@@ -49,8 +48,10 @@ def retraining_due(
         why = f"{since} sessions since the training of {trained}" if since >= config.every else None
     elif config.when == "monthly" and trained is not None and session.replace(day=1) > trained:
         why = f"first night of {session:%Y-%m}"
-    if why is None and config.on_drift and (new := _new_alarms(nights)):
-        why = f"alarm of {', '.join(new)}"
+    if why is None and config.on_drift:
+        last, before = (_alarms(nights[i : i + 1]) for i in (0, 1))
+        new = sorted(f"{check} of {subject}" if subject else check for check, subject in last - before)
+        why = f"alarm of {', '.join(new)}" if new else None
     return None if why is None else Retraining(why=why, alias="challenger")
 
 
@@ -59,12 +60,6 @@ def last_training(promotions: pl.DataFrame) -> dt.date | None:
     known = promotions.drop_nulls("version").sort("number")
     newest = known.unique("version", keep="first", maintain_order=True)["session"].max()
     return newest if isinstance(newest, dt.date) else None
-
-
-def _new_alarms(nights: pl.DataFrame) -> list[str]:
-    """Return the alarms of the last night that the night before it did not have."""
-    last, before = (_alarms(nights[i : i + 1]) for i in (0, 1))
-    return sorted({f"{check} of {subject}" if subject else check for check, subject in last - before})
 
 
 def _alarms(night: pl.DataFrame) -> set[tuple[str, str | None]]:

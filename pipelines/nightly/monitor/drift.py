@@ -49,9 +49,8 @@ def drift(
     newest = newest_values(config, data, list(trained), config.nightly.monitoring.sessions)
     rows = [_compare(config, trained[feature], values_M) for feature, values_M in newest]
     table = pl.DataFrame(rows, schema=_SCHEMA, orient="row").with_columns(pl.col(_NUMBERS).fill_nan(None))
-    findings = [_drift_finding(row) for row in table.filter("drifted").iter_rows(named=True)]
-    findings += _missing_findings(table)
-    return [*findings, _summary(config, table, training)], {"drift": table}
+    findings = [*_findings(table), _summary(config, table, training)]
+    return findings, {"drift": table}
 
 
 def _compare(config: Config, trained: dict[str, Any], values_M: np.ndarray) -> tuple[object, ...]:
@@ -70,41 +69,37 @@ def _compare(config: Config, trained: dict[str, Any], values_M: np.ndarray) -> t
     return (trained["feature"], trained["kind"], *numbers, psi > psi_limit and ks > ks_limit)
 
 
-def _drift_finding(row: dict[str, Any]) -> Finding:
-    sentence = (
-        f"The {row['kind']} {row['feature']} has drifted from the champion's training: its stability index "
-        f"is {row['psi']:.2f} (limit {row['psi_limit']:.2f}) and its Kolmogorov-Smirnov distance "
-        f"{row['ks']:.2f} (limit {row['ks_limit']:.2f}). Look at its source; a new training learns the new "
-        "distribution."
-    )
-    return Finding("feature_drift", "warn", sentence, _subject(row), row["psi"], row["psi_limit"])
+def _findings(table: pl.DataFrame) -> Iterator[Finding]:
+    """Name the features that have drifted, and those that are missing more often than in training."""
 
+    def warning(check: str, row: dict[str, Any], sentence: str, value: str, limit: str) -> Finding:
+        kind = "channel " if row["kind"] == "channel" else ""  # it may have the name of a characteristic
+        said = f"The {row['kind']} {row['feature']} {sentence}"
+        return Finding(check, "warn", said, f"{kind}{row['feature']}", row[value], row[limit])
 
-def _subject(row: dict[str, Any]) -> str:
-    """Name of a feature; a channel may have the name of a characteristic."""
-    return f"channel {row['feature']}" if row["kind"] == "channel" else str(row["feature"])
-
-
-def _missing_findings(table: pl.DataFrame) -> list[Finding]:
-    """Report features that are missing more often than in training, or one line if there are none."""
+    for row in table.filter("drifted").iter_rows(named=True):
+        sentence = (
+            f"has drifted from the champion's training: its stability index is {row['psi']:.2f} (limit "
+            f"{row['psi_limit']:.2f}) and its Kolmogorov-Smirnov distance {row['ks']:.2f} (limit "
+            f"{row['ks_limit']:.2f}). Look at its source; a new training learns the new distribution."
+        )
+        yield warning("feature_drift", row, sentence, "psi", "psi_limit")
     above = table.filter(pl.col("missing") > pl.col("missing_limit"))
-    findings = []
     for row in above.iter_rows(named=True):
         sentence = (
-            f"The {row['kind']} {row['feature']} is missing for {row['missing']:.0%} of the universe, "
-            f"against {row['missing_in_training']:.0%} in training; check what it is computed from. "
-            "The transform replaces missing values, so the model does not notice."
+            f"is missing for {row['missing']:.0%} of the universe, against {row['missing_in_training']:.0%} "
+            "in training; check what it is computed from. The transform replaces missing values, so the "
+            "model does not notice."
         )
-        values = (row["missing"], row["missing_limit"])
-        findings.append(Finding("missing", "warn", sentence, _subject(row), *values))
-    if findings or table["missing"].drop_nulls().is_empty():
-        return findings
-    worst = table.drop_nulls("missing").sort(pl.col("missing") - pl.col("missing_limit")).row(-1, named=True)
-    sentence = (
-        f"No feature is missing more often than allowed; {worst['feature']} comes closest with "
-        f"{worst['missing']:.1%} (limit {worst['missing_limit']:.1%})."
-    )
-    return [Finding("missing", "ok", sentence, None, worst["missing"], worst["missing_limit"])]
+        yield warning("missing", row, sentence, "missing", "missing_limit")
+    known = table.drop_nulls("missing").sort(pl.col("missing") - pl.col("missing_limit"))
+    if above.is_empty() and known.height:
+        worst = known.row(-1, named=True)
+        sentence = (
+            f"No feature is missing more often than allowed; {worst['feature']} comes closest with "
+            f"{worst['missing']:.1%} (limit {worst['missing_limit']:.1%})."
+        )
+        yield Finding("missing", "ok", sentence, None, worst["missing"], worst["missing_limit"])
 
 
 def _summary(config: Config, table: pl.DataFrame, training: pl.DataFrame) -> Finding:
@@ -143,16 +138,14 @@ def raw_features(run: Run) -> list[RawFeature]:
     """Return the raw features that a run was trained on; indicators of missing values are left out."""
     assert run.identity is not None, "an opened run has recorded its identity"
     names: Mapping[str, Any] = run.identity.settings["features"]
-    found = [
-        RawFeature(name, "characteristic") for name in names["characteristics"] if name in CHARACTERISTICS
-    ]
-    found += [RawFeature(name, "channel") for name in names["channels"]]
-    found += [
-        RawFeature(name, "input")
-        for name in names["characteristics"]
-        if name.startswith(INPUT_PREFIX) and name not in CHARACTERISTICS
-    ]
-    return found
+    found = {kind: list[str]() for kind in ("characteristic", "channel", "input")}
+    found["channel"] = names["channels"]
+    for name in names["characteristics"]:
+        if name in CHARACTERISTICS:
+            found["characteristic"].append(name)
+        elif name.startswith(INPUT_PREFIX):
+            found["input"].append(name)
+    return [RawFeature(name, kind) for kind, listed in found.items() for name in listed]
 
 
 def raw_values(
@@ -165,22 +158,20 @@ def raw_values(
     """
     unknown_TN = np.full((panel.n_sessions, panel.n_firms), np.nan, dtype=np.float32)
     for kind, registry in _REGISTRIES.items():
-        wanted = [feature for feature in features if feature.kind == kind]
-        usable = set(registry.available(panel, [feature.name for feature in wanted])[0])
+        wanted = [feature.name for feature in features if feature.kind == kind]
+        usable = set(registry.available(panel, wanted)[0])
         for start in range(0, len(wanted), _TOGETHER):
             some = wanted[start : start + _TOGETHER]
-            given = [feature.name for feature in some if feature.name in usable]
-            values_TNK = registry.compute(panel, given) if given else None
-            for feature in some:
-                if values_TNK is None or feature.name not in usable:
-                    yield feature, unknown_TN
-                else:
-                    yield feature, values_TNK[:, :, given.index(feature.name)]
+            given = [name for name in some if name in usable]
+            values = dict.fromkeys(some, unknown_TN)
+            if given:
+                values |= zip(given, np.moveaxis(registry.compute(panel, given), 2, 0), strict=True)
+            yield from ((RawFeature(name, kind), values_TN) for name, values_TN in values.items())
     inputs = tables.get("inputs")
-    for feature in features:
-        if feature.kind == "input" and inputs is None:
+    for feature in (one for one in features if one.kind == "input"):
+        if inputs is None:
             yield feature, unknown_TN
-        elif feature.kind == "input" and inputs is not None:
+        else:
             own = inputs.filter(pl.col("name") == feature.name.removeprefix(INPUT_PREFIX))
             yield feature, own_values(own, panel, hold_inputs).astype(np.float32)
 
@@ -195,8 +186,11 @@ def newest_values(
     """
     dates_T = data.market.panel.dates_T
     hold = config.features.hold_inputs
-    look_back = max((_window(feature, hold) for feature in features), default=1)
-    first = dates_T[max(len(dates_T) - sessions - look_back, 0)].astype("datetime64[D]").item()
+    windows = [
+        (hold + 2 if hold else 1) if one.kind == "input" else _REGISTRIES[one.kind][one.name].window
+        for one in features
+    ]
+    first = dates_T[max(len(dates_T) - sessions - max(windows, default=1), 0)].astype("datetime64[D]").item()
     panel = build_panel(
         data.tables["prices"].filter(pl.col("date") >= first),
         data.tables.get("securities"),
@@ -205,18 +199,10 @@ def newest_values(
         group_by=config.features.group_by,
         delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
     )
-    column = {ticker: n for n, ticker in enumerate(data.market.panel.tickers_N)}
-    firms = np.array([column[ticker] for ticker in panel.tickers_N], dtype=np.intp)
+    firms = np.searchsorted(np.asarray(data.market.panel.tickers_N), np.asarray(panel.tickers_N))
     inside_RN: BoolArray = data.market.universe_TN[-sessions:][:, firms]
     for feature, values_TN in raw_values(panel, data.tables, features, hold):
         yield feature, values_TN[-len(inside_RN) :][inside_RN]
-
-
-def _window(feature: RawFeature, hold_inputs: int) -> int:
-    """Sessions that a feature looks back on, the session itself included."""
-    if feature.kind == "input":
-        return hold_inputs + 2 if hold_inputs else 1
-    return _REGISTRIES[feature.kind][feature.name].window
 
 
 _MAX_VALUES: Final = 400_000
@@ -245,28 +231,23 @@ def training_distributions(config: Config, data: NightData, version: ModelVersio
     columns are 95% quantiles over the stretches, null with fewer than 4.
     """
     run, block = open_run(version.run_id, Path(config.output)), config.nightly.monitoring.sessions
-    return computed_once(
-        run, version.model, "training", lambda: _measure_training(run, data, block), about=f"-{block}"
-    )
-
-
-def _measure_training(run: Run, data: NightData, block: int) -> pl.DataFrame:
-    fold = last_fold(run)
     panel, universe_TN = data.market.panel, data.market.universe_TN
-    dates_T = panel.dates_T.astype("datetime64[D]")
-    sessions: IntArray = np.flatnonzero(between(dates_T, fold["train_from"], fold["train_to"]))
-    stride = max(1, int(np.ceil(universe_TN[sessions].sum() / _MAX_VALUES)))
-    sessions = sessions[::stride]
-    length = max(1, round(block / stride))
-    rows = [
-        {"feature": feature.name, "kind": feature.kind, "train_from": fold["train_from"]}
-        | {"train_to": fold["train_to"]}
-        | stretches(values_TN, universe_TN, sessions, length)
-        for feature, values_TN in raw_values(
-            panel, data.tables, raw_features(run), run.config.features.hold_inputs
-        )
-    ]
-    return pl.DataFrame(rows, schema=_TRAINING_SCHEMA)
+
+    def measure() -> pl.DataFrame:
+        fold = last_fold(run)
+        dates_T = panel.dates_T.astype("datetime64[D]")
+        sessions: IntArray = np.flatnonzero(between(dates_T, fold["train_from"], fold["train_to"]))
+        stride = max(1, int(np.ceil(universe_TN[sessions].sum() / _MAX_VALUES)))
+        length, hold = max(1, round(block / stride)), run.config.features.hold_inputs
+        span = {name: fold[name] for name in ("train_from", "train_to")}
+        rows = [
+            {"feature": feature.name, "kind": feature.kind, **span}
+            | stretches(values_TN, universe_TN, sessions[::stride], length)
+            for feature, values_TN in raw_values(panel, data.tables, raw_features(run), hold)
+        ]
+        return pl.DataFrame(rows, schema=_TRAINING_SCHEMA)
+
+    return computed_once(run, version.model, f"training-{block}", measure)
 
 
 def last_fold(run: Run) -> dict[str, Any]:
@@ -281,11 +262,9 @@ def between(dates_T: DateArray, first: dt.date, last: dt.date) -> BoolArray:
     return (dates_T >= np.datetime64(first)) & (dates_T <= np.datetime64(last))
 
 
-def computed_once(
-    run: Run, model: str, name: str, compute: Callable[[], pl.DataFrame], *, about: str = ""
-) -> pl.DataFrame:
+def computed_once(run: Run, model: str, name: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     """Return a stored table of a version, or compute and store it."""
-    path = Path(run.folder) / "monitoring" / model / f"{name}{about}.parquet"
+    path = run.folder / "monitoring" / model / f"{name}.parquet"
     if path.is_file():
         return pl.read_parquet(path)
     frame = compute()

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -32,6 +32,7 @@ from pipelines.results.evaluate import ensemble, label_overlap
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.record import Run, list_records, open_run
+from pipelines.settings import Settings
 from pipelines.train.task import collect_arrays, to_tensors
 
 HORIZON: Final = 250
@@ -155,14 +156,8 @@ def realised_ic(config: Config, data: NightData, signals: pl.DataFrame) -> pl.Da
         label_RN = np.where(data.market.universe_TN[rows], data.market.labels[label.delay][rows], np.nan)
         daily = daily_metrics(SortedPanel("signal", signal_TN[rows]), SortedPanel("label", label_RN))
         versions = part.select("session", "version").unique()
-        measured = pl.DataFrame(
-            {
-                "session": dates_T[rows],
-                "firms": daily.pairs_T,
-                "ic": daily.ic_T,
-                "rank_ic": daily.rank_ic_T,
-            }
-        ).with_columns(pl.lit(role).alias("role"))
+        figures = {"firms": daily.pairs_T, "ic": daily.ic_T, "rank_ic": daily.rank_ic_T}
+        measured = pl.DataFrame({"session": dates_T[rows], **figures}).with_columns(role=pl.lit(role))
         measured = measured.filter(pl.col("rank_ic").is_not_nan())
         parts.append(measured.join(versions, on="session", how="left").select(*_REALISED))
     return pl.concat(parts).sort("role", "session")
@@ -255,12 +250,6 @@ def _mean_finding(
     return verdict("realised_ic", base, otherwise, fine=fine, value=test.mean, limit=limit, subject=role)
 
 
-_SAME: Final = ("universe", "features", "label", "seeds")
-"""Parts of a run's identity that must agree, so that its ICs are what the champion's should be."""
-_PURGE: Final = "max_delay"
-"""Part of the label's settings that changes the purge but not what is forecast."""
-
-
 @dataclass(frozen=True, slots=True)
 class BacktestReference:
     """The distribution of daily rank IC in a backtest, and where it is from, as it stands in sentences."""
@@ -277,9 +266,12 @@ def backtest_reference(config: Config, data: NightData, champion: ModelVersion) 
     """
     output = Path(config.output)
     own = open_run(champion.run_id, output)
+    assert own.identity is not None, "an opened run has recorded its identity"
+    mine = _compared(own.identity.settings, champion.model)
     for folder, record in list_records(output):
         settings = record["identity"]["settings"]
-        if not _is_backtest(settings, own, champion.model):
+        untested = settings["folds"]["scheme"] in ("live", "combinatorial")
+        if untested or _compared(settings, champion.model) != mine:
             continue
         run = open_run(str(folder), output)
         if run.config.name != config.name:
@@ -299,31 +291,21 @@ def backtest_reference(config: Config, data: NightData, champion: ModelVersion) 
     )
 
 
-def _is_backtest(settings: dict[str, Any], own: Run, model: str) -> bool:
-    """Whether a run's settings are those of the champion but for the folds, which have tests."""
-    assert own.identity is not None, "an opened run has recorded its identity"
-    mine = own.identity.settings
-    if settings["folds"]["scheme"] in ("live", "combinatorial") or model not in settings["models"]:
-        return False
-    same = all(_without_purge(settings[part]) == _without_purge(mine[part]) for part in _SAME)
-    return same and bool(settings["models"][model] == mine["models"][model])
-
-
-def _without_purge(part: Any) -> Any:  # noqa: ANN401 (settings hold anything)
-    return {k: v for k, v in part.items() if k != _PURGE} if isinstance(part, dict) else part
+def _compared(settings: Settings, model: str) -> Settings:
+    """The parts of a run's identity that must be the champion's, so that its ICs are what these should be."""
+    label = {key: value for key, value in settings["label"].items() if key != "max_delay"}  # only purges
+    same = {part: settings[part] for part in ("universe", "features", "seeds")}
+    return {**same, "label": label, "model": settings["models"].get(model)}
 
 
 def _rank_ics(run: Run, model: str, delay: int, data: NightData) -> FloatArray | None:
     """Return the daily rank ICs of a run's newest complete evaluation; None if it has none."""
+    own = (pl.col("model") == model) & (pl.col("delay") == delay) & (pl.col("date") < data.session)
     for evaluation in list_evaluations(run):
-        if evaluation.record.incomplete is not None:
-            continue
-        series = evaluation.table("ic_series").filter(
-            (pl.col("model") == model) & (pl.col("delay") == delay) & (pl.col("date") < data.session)
-        )
-        rank_ic_T = series["rank_ic"].drop_nulls().to_numpy()
-        if np.isfinite(rank_ic_T).sum() > 1:
-            return rank_ic_T
+        if evaluation.record.incomplete is None:
+            rank_ic_T = evaluation.table("ic_series").filter(own)["rank_ic"].drop_nulls().to_numpy()
+            if np.isfinite(rank_ic_T).sum() > 1:
+                return rank_ic_T
     return None
 
 
@@ -332,25 +314,24 @@ def validation_ics(run: Run, model: str, data: NightData) -> pl.DataFrame:
 
     The model was selected on these sessions, so the mean is too high. Computed once per version.
     """
-    return computed_once(run, model, "validation", lambda: _measure_validation(run, model, data))
 
+    def measure() -> pl.DataFrame:
+        fold = last_fold(run)
+        dataset = add_features(scoring_market(run, data), data.tables, _with_names(run))
+        dates_T = dataset.panel.dates_T.astype("datetime64[D]")
+        inside_T = between(dates_T, fold["valid_from"], fold["valid_to"])
+        sessions = np.flatnonzero(inside_T & dataset.universe_TN.any(axis=1))
+        arrays = collect_arrays(dataset, run.config.features.window)
+        forecasts = {}
+        for seed in run.config.seeds:
+            fitted, inputs = load_checkpoint(run.checkpoint(model, fold["fold"], seed))
+            tensors = to_tensors(arrays, inputs, "cpu")
+            forecasts[seed] = fitted.forecast(tensors, sessions).astype(np.float64)
+        rank_ic_V = rank_ic_by_date(ensemble(forecasts), arrays.label_TN[sessions])
+        frame = pl.DataFrame({"session": dates_T[sessions], "rank_ic": rank_ic_V})
+        return frame.filter(pl.col("rank_ic").is_not_nan())
 
-def _measure_validation(run: Run, model: str, data: NightData) -> pl.DataFrame:
-    fold = last_fold(run)
-    dataset = add_features(scoring_market(run, data), data.tables, _with_names(run))
-    dates_T = dataset.panel.dates_T.astype("datetime64[D]")
-    inside_T = between(dates_T, fold["valid_from"], fold["valid_to"])
-    sessions = np.flatnonzero(inside_T & dataset.universe_TN.any(axis=1))
-    arrays = collect_arrays(dataset, run.config.features.window)
-    forecasts = {}
-    for seed in run.config.seeds:
-        fitted, inputs = load_checkpoint(run.checkpoint(model, fold["fold"], seed))
-        tensors = to_tensors(arrays, inputs, "cpu")
-        forecasts[seed] = fitted.forecast(tensors, sessions).astype(np.float64)
-    rank_ic_V = rank_ic_by_date(ensemble(forecasts), arrays.label_TN[sessions])
-    return pl.DataFrame({"session": dates_T[sessions], "rank_ic": rank_ic_V}).filter(
-        pl.col("rank_ic").is_not_nan()
-    )
+    return computed_once(run, model, "validation", measure)
 
 
 def _with_names(run: Run) -> Config:
