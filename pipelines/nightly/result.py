@@ -265,8 +265,10 @@ def read_signals(
 
 def count_first_signals(lake: Lake, config_name: str) -> pl.DataFrame:
     """Count the known signals of first revisions: session, version and ``signals``."""
-    columns = ["session", "version", "revision", "signal"]
-    rows = lake.rows("signals", columns, pl.col("config") == config_name)
+    columns, own = ["session", "version", "revision", "signal"], pl.col("config") == config_name
+    rows = schema("signals").create_empty().select(columns)
+    if lake.exists("signals"):
+        rows = lake.read("signals", columns=columns, filters=own, ordered=False)
     first = pl.col("revision") == pl.col("revision").min()
     counted = (pl.col("signal").is_not_null() & first).sum().alias("signals")
     return rows.group_by("session", "version").agg(counted)

@@ -69,12 +69,11 @@ def describe_missing_of_model(
         return None
     if len(gaps) == len(folds) and all(len(lacking) == len(seeds) for lacking in gaps.values()):
         return "every fold"
-    return ", ".join(
-        f"fold {fold}"
-        if len(lacking) == len(seeds)
-        else f"seed{'' if len(lacking) == 1 else 's'} {' and '.join(map(str, lacking))} of fold {fold}"
-        for fold, lacking in gaps.items()
-    )
+    said = []
+    for fold, lacking in gaps.items():
+        named = f"seed{'' if len(lacking) == 1 else 's'} {' and '.join(map(str, lacking))} of "
+        said.append(f"{'' if len(lacking) == len(seeds) else named}fold {fold}")
+    return ", ".join(said)
 
 
 def forecast_by_all(forecasts: Iterable[FloatArray]) -> npt.NDArray[np.bool_]:

@@ -146,15 +146,11 @@ def assumptions_id(backtest: BacktestConfig, delay: int) -> str:
 def _assumptions(backtest: BacktestConfig) -> Settings:
     """The section without its books, and with digests instead of the paths of files."""
     parts: Settings = backtest.model_dump(mode="json", exclude={"books"})
-    rates, fees = file_digest(backtest.risk_free), file_digest(backtest.costs.borrow_file)
-    risk_free = parts["risk_free"] if rates is None else rates
-    limits = file_digest(backtest.execution.price_limit_file)
-    return {
-        **parts,
-        "risk_free": risk_free,
-        "costs": {**parts["costs"], "borrow_file": fees},
-        "execution": {**parts["execution"], "price_limit_file": limits},
-    }
+    rates = file_digest(backtest.risk_free)
+    parts["risk_free"] = parts["risk_free"] if rates is None else rates
+    parts["costs"]["borrow_file"] = file_digest(backtest.costs.borrow_file)
+    parts["execution"]["price_limit_file"] = file_digest(backtest.execution.price_limit_file)
+    return parts
 
 
 def file_digest(setting: float | str | None) -> str | None:

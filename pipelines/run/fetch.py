@@ -5,16 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 
-import polars as pl
-
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.ingest.ingest import IngestStoppedError, check_tables, describe_ingest, ingest
-from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
 from pipelines.sources.base import LiveSource, Source, SourceThrough
-from pipelines.sources.settings import YFinanceSourceConfig
 
 
 def make_source(config: Config, *, through: dt.date | None = None) -> Source | LiveSource:
@@ -23,7 +19,8 @@ def make_source(config: Config, *, through: dt.date | None = None) -> Source | L
     if settings.kind == "yfinance":
         from pipelines.sources.yahoo import YFinanceSource
 
-        return YFinanceSource(_ending(settings, through))
+        end = min(filter(None, (through, settings.end)), default=None)
+        return YFinanceSource(settings.model_copy(update={"end": end}))
     if settings.kind == "sec":
         from pipelines.sources.sec_filings import SecSource
 
@@ -55,13 +52,6 @@ def check_source(config: Config) -> None:
         check_tables(source.name, source.fetch().tables, dt.datetime.now(dt.UTC), {})
 
 
-def _ending(settings: YFinanceSourceConfig, through: dt.date | None) -> YFinanceSourceConfig:
-    """Return the settings with prices that end no later than a session."""
-    if through is None or (settings.end is not None and settings.end <= through):
-        return settings
-    return settings.model_copy(update={"end": through})
-
-
 def ingest_config(
     config: Config,
     echo: Callable[[str], None] = print,
@@ -82,9 +72,13 @@ def ingest_config(
     lake.version("prices")  # raises before any write if the folder is not a Delta table
     with Locks(wait=wait, notify=progress.note) as locks, progress.stage("ingest"):
         locks.lock_lake(lake.root)
-        if through is not None and (newest := _newest_price(lake)) is not None and newest > through:
-            progress.note(f"the lake already holds prices up to {newest}: the source is read up to there")
-            through = newest
+        if through is not None and lake.exists("prices"):
+            newest = max(
+                lake.read("prices", columns=["date"], ordered=False)["date"].unique(), default=through
+            )
+            if newest > through:
+                progress.note(f"the lake already holds prices up to {newest}: the source is read up to there")
+                through = newest
         source = make_source(config, through=through)
         try:
             summary = ingest(source, lake, progress, config.quality, replace=replace)
@@ -92,11 +86,3 @@ def ingest_config(
             echo(describe_ingest(stopped.summary))
             raise
     echo(describe_ingest(summary))
-
-
-def _newest_price(lake: Lake) -> dt.date | None:
-    """Return the last date with a price in the lake; None if it holds none."""
-    if not lake.exists("prices"):
-        return None
-    newest = lake.read("prices", columns=["date"], ordered=False).select(pl.col("date").max()).item()
-    return newest if isinstance(newest, dt.date) else None

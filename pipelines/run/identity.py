@@ -105,6 +105,9 @@ def build_identity(
 def forecasting_settings(config: Config, dataset: Dataset, warm_starts: Mapping[str, str]) -> Settings:
     """Settings that forecasts depend on, with every default filled in, as plain JSON values."""
     resolved = {"channels", "characteristics", "inputs"}
+    stack = config.stack_seeds
+    if stack is None:
+        stack = resolve_device(config.device) != "cpu"
     folds = config.folds.model_dump(mode="json")
     if config.folds.scheme in ("expanding", "rolling"):
         folds["step"] = config.folds.step or config.folds.test
@@ -122,18 +125,11 @@ def forecasting_settings(config: Config, dataset: Dataset, warm_starts: Mapping[
         "folds": folds,
         "models": {model: _model(config, model, warm_starts) for model in config.models},
         "seeds": list(config.seeds),
-        "stacked": _stacked(config),
+        # stacked seeds share their dropout draws
+        "stacked": stack and len(config.seeds) > 1,
     }
     plain: Settings = json.loads(json.dumps(masked_settings(settings)))  # tuples become lists, as in run.json
     return plain
-
-
-def _stacked(config: Config) -> bool:
-    """Whether seeds are stacked where possible. Stacked seeds share their dropout draws."""
-    stack = config.stack_seeds
-    if stack is None:
-        stack = resolve_device(config.device) != "cpu"
-    return stack and len(config.seeds) > 1
 
 
 def _model(config: Config, model: str, warm_starts: Mapping[str, str]) -> Settings:
@@ -175,9 +171,7 @@ def setting_changes(old: Mapping[str, Any], new: Mapping[str, Any], where: str =
 
 def _change(old: object, new: object) -> str:
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
-        moved = [f"-{item}" for item in old if item not in new] + [
-            f"+{item}" for item in new if item not in old
-        ]
+        moved = [*(f"-{one}" for one in old if one not in new), *(f"+{one}" for one in new if one not in old)]
         return _short(", ".join(moved) or "another order")
     return f"{_short(str(old))} -> {_short(str(new))}"
 

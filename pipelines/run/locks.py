@@ -91,7 +91,13 @@ def _hold(path: Path, what: str, *, wait: bool, notify: Callable[[str], None]) -
         raise DataError(f"{what} cannot be locked ({error}); check the permissions of {path}.") from None
     note = _note(path)
     try:
-        note.write_text(json.dumps(_this_process()), encoding="utf-8")
+        this = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "command": redact(shlex.join(["peerglass", *sys.argv[1:]])),
+            "since": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        }
+        note.write_text(json.dumps(this), encoding="utf-8")
         yield
     finally:
         note.unlink(missing_ok=True)
@@ -111,10 +117,7 @@ def _acquire(lock: FileLock, path: Path, what: str, *, wait: bool, notify: Calla
                 ) from None
             notify(f"{what} is being written by {holder}; waiting for it to finish.")
             timeout = _NOTICE
-        except (
-            FileNotFoundError,
-            FileExistsError,
-        ):  # the holder is removing the folder, with nothing to keep
+        except (FileNotFoundError, FileExistsError):  # the holder is removing the folder, which keeps nothing
             _make(path.parent)
         else:
             return
@@ -150,25 +153,14 @@ def holder_of(folder: Path) -> str | None:
     return None if holder == _UNKNOWN else holder
 
 
-def _this_process() -> dict[str, str | int]:
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "command": redact(shlex.join(["peerglass", *sys.argv[1:]])),
-        "since": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-    }
-
-
 def _holder(path: Path) -> str:
     """Name the process that holds a lock, or "another process" if it is not known."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         note = json.loads(_note(path).read_text(encoding="utf-8"))
         host, pid = str(note["host"]), int(note["pid"])
-        if host == socket.gethostname() and not _is_alive(pid):
-            return _UNKNOWN
-        return f"process {pid} on {host} ({note['command']}, since {note['since']})"
-    except (OSError, ValueError, KeyError, TypeError):
-        return _UNKNOWN
+        if host != socket.gethostname() or _is_alive(pid):
+            return f"process {pid} on {host} ({note['command']}, since {note['since']})"
+    return _UNKNOWN
 
 
 def _is_alive(pid: int) -> bool:

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,18 +108,16 @@ def describe_changes(run: Run) -> str | None:
     None if the run exists already, or if it is the first of this name.
     """
     assert run.identity is not None, "a run without an identity is not compared"
-    earlier = [
-        (str(record["started_at"]), str(record["run_id"]), Identity.from_record(record["identity"]))
-        for _, record in list_records(run.folder.parent)
-        if str(record["run_id"]).rpartition("-")[0] == run.config.name
-    ]
-    if not earlier or (run.folder / _RECORD).is_file():
+    if (run.folder / _RECORD).is_file():
         return None
-    _, name, latest = max(earlier, key=lambda one: one[:2])
-    changes = run.identity.differences(latest)
-    more = f" and {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
-    shown = ", ".join(changes[:_LISTED]) + more
-    return f"{run.run_id} is a new run; it differs from {name} in: {shown}."
+    for _, record in list_records(run.folder.parent):
+        name = str(record["run_id"])
+        if name.rpartition("-")[0] == run.config.name:
+            changes = run.identity.differences(Identity.from_record(record["identity"]))
+            more = f" and {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
+            shown = ", ".join(changes[:_LISTED]) + more
+            return f"{run.run_id} is a new run; it differs from {name} in: {shown}."
+    return None
 
 
 def list_records(output: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -128,14 +127,12 @@ def list_records(output: Path) -> list[tuple[Path, dict[str, Any]]]:
     """
     found = []
     for path in output.glob(f"*/{_RECORD}"):
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError):
             record: dict[str, Any] = read_json(path)
             Identity.from_record(record["identity"])
-            started = (str(record["started_at"]), str(record["run_id"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        found.append((started, path.parent, record))
-    return [(folder, record) for _, folder, record in sorted(found, key=lambda one: one[0], reverse=True)]
+            found.append((str(record["started_at"]), str(record["run_id"]), path.parent, record))
+    found.sort(key=lambda one: one[:2], reverse=True)
+    return [(folder, record) for *_, folder, record in found]
 
 
 def open_run(name: str, output: Path = Path("data/runs")) -> Run:
@@ -200,19 +197,13 @@ def find_folder(name: str, output: Path) -> Path:
 
 def git_commit() -> str:
     """Git commit of this checkout, with ``-dirty`` for uncommitted changes; ``unknown`` outside git."""
-    here = Path(__file__).parent
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        git = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607 (git is found on PATH)
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        return subprocess.check_output(  # noqa: S603 (git is found on PATH)
+            command, cwd=Path(__file__).parent, text=True, timeout=10, stderr=subprocess.DEVNULL
+        ).strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return git.stdout.strip()
 
 
 def score_file(model: str, fold: int, seed: int) -> str:
@@ -226,25 +217,20 @@ def read_scores(run: Run) -> pl.DataFrame:
     Columns: model, fold, seed, valid_rank_ic, valid_ic, pretrain_loss (null without pretraining), and
     calibration_slope with its standard error (null for a loss with a scale).
     """
-    rows = []
-    for path in sorted((run.folder / "scores").glob("*.json")):
-        rows.append({**_task_of(path), **json.loads(path.read_text())})
+    paths = sorted((run.folder / "scores").glob("*.json"))
+    figures = ("valid_rank_ic", "valid_ic", "pretrain_loss", "calibration_slope", "calibration_error")
     return pl.DataFrame(
-        rows,
-        schema={
-            **{"model": pl.String, "fold": pl.Int64, "seed": pl.Int64},
-            **dict.fromkeys(("valid_rank_ic", "valid_ic", "pretrain_loss"), pl.Float64),
-            **dict.fromkeys(("calibration_slope", "calibration_error"), pl.Float64),
-        },
+        [{**_task_of(path), **json.loads(path.read_text())} for path in paths],
+        schema={"model": pl.String, "fold": pl.Int64, "seed": pl.Int64, **dict.fromkeys(figures, pl.Float64)},
     )
 
 
 def read_curves(run: Run) -> pl.DataFrame:
     """Read the learning curves of all tasks: model, fold, seed, epoch, train_loss, valid_rank_ic and more."""
-    rows = []
-    for path in sorted((run.folder / "curves").glob("*.jsonl")):
-        rows += [{**_task_of(path), **json.loads(line)} for line in path.read_text().splitlines()]
-    return pl.DataFrame(rows)
+    paths = sorted((run.folder / "curves").glob("*.jsonl"))
+    return pl.DataFrame(
+        [_task_of(path) | json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    )
 
 
 def _task_of(path: Path) -> dict[str, Any]:

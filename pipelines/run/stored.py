@@ -54,15 +54,14 @@ class StoredRun:
             return
         known = self._known()
         with self._naming("read"):
-            copies = self._copies(self._files)
-            for name, (size, changed) in copies.items():
-                path = self._folder / name
-                if path.is_file() and name in known and known[name][2:] == (size, changed):
+            listed = self._files.get_file_info(FileSelector("", recursive=True, allow_not_found=True))
+            for copy in (info for info in listed if info.is_file):
+                path, state = self._folder / copy.path, (copy.size, copy.mtime_ns)
+                if path.is_file() and known.get(copy.path, ())[2:] == state:
                     continue
-                with self._files.open_input_stream(name) as stream:
-                    content = stream.read()
-                write_bytes(path, content)
-                known[name] = (*_state(path), size, changed)
+                with self._files.open_input_stream(copy.path) as stream:
+                    write_bytes(path, stream.read())
+                known[copy.path] = (*_state(path), *state)
         self._remember(known)
 
     def store(self) -> None:
@@ -101,12 +100,6 @@ class StoredRun:
             if path.is_file() and not hidden and name.parts[0] not in _LEFT_OUT and path.suffix != ".partial":
                 found[name.as_posix()] = _state(path)
         return found
-
-    @staticmethod
-    def _copies(files: FileSystem) -> dict[str, tuple[int, int]]:
-        """Relative path -> bytes and time of the last change, of the copies."""
-        listed = files.get_file_info(FileSelector("", recursive=True, allow_not_found=True))
-        return {info.path: (info.size, info.mtime_ns) for info in listed if info.is_file}
 
     def _known(self) -> dict[str, State]:
         """The files as they were when they and their copies were last equal."""

@@ -9,11 +9,12 @@ everything that its own warm start has seen. Of these folds, the one whose train
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
 
 from backtest.splits.folds import Fold
 from pipelines.config.models import model_settings, registry_name
@@ -40,10 +41,13 @@ class SeenSessions:
     seen by the warm start if that is later."""
 
 
+_SEEN = TypeAdapter(list[SeenSessions])
+
+
 def write_folds(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> None:
     """Record which sessions the folds of a run see, for later runs that start from it."""
-    rows = [asdict(_seen(run.config, dataset, fold)) for fold in folds]
-    run.write_text(_FILE, json.dumps(rows, indent=1, default=str))
+    seen = [_seen(run.config, dataset, fold) for fold in folds]
+    run.write_text(_FILE, _SEEN.dump_json(seen, indent=1).decode())
 
 
 def warm_start_runs(config: Config) -> dict[str, str]:
@@ -139,16 +143,9 @@ def _latest_usable_fold(run: Run, dataset: Dataset, fold: Fold) -> SeenSessions:
 def read_seen_sessions(run: Run) -> list[SeenSessions]:
     """Read which sessions the folds of a run have seen."""
     try:
-        rows = json.loads((run.folder / _FILE).read_text(encoding="utf-8"))
-        return [
-            SeenSessions(
-                int(row["fold"]),
-                dt.date.fromisoformat(row["train_to"]),
-                dt.date.fromisoformat(row["seen_to"]),
-            )
-            for row in rows
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        seen: list[SeenSessions] = _SEEN.validate_json((run.folder / _FILE).read_bytes())
+        return seen
+    except (OSError, ValueError) as error:
         raise DataError(
             f"Run {run.run_id} has not recorded which sessions its folds have seen ({error}); run 'peerglass "
             "train' on its config again, which adds the record and keeps finished folds."
