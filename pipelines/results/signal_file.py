@@ -103,17 +103,28 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
             f"{path} lacks the column {lacking!r}; it needs date, ticker and at least one column of numbers, "
             f"and has {listed}."
         )
-    numbers = [name for name in names if name not in (date, ticker) and schema[name].is_numeric()]
-    _require_numbers(path, wanted, numbers, names)
     others = [name for name in names if name not in (date, ticker)]
+    numbers = [name for name in others if schema[name].is_numeric()]
+    for name in wanted:
+        if name not in numbers:
+            near = difflib.get_close_matches(name, numbers, n=1)
+            meant = f" (did you mean {near[0]}?)" if near else ""
+            wrong = "does not hold numbers" if name in names else f"is not in the file{meant}"
+            raise ConfigError(
+                f"--signal {name}: this column {wrong}; {path} has the signals "
+                f"{', '.join(numbers) or 'none'}."
+            )
     reasons = {name: _reason_to_ignore(name, wanted, numbers) for name in others}
-    signals = [name for name, reason in reasons.items() if reason is None]
-    ignored = {name: reason for name, reason in reasons.items() if reason is not None}
+    signals = {name: name for name, reason in reasons.items() if reason is None}
     if not signals:
         raise DataError(
             f"{path} has no column of numbers to measure beside the date and the ticker; it has {listed}."
         )
-    return Columns(date, ticker, _shown(signals, path), ignored, text)
+    (first, *more) = signals
+    if not more and first.lower() in _GENERIC:  # the file names it
+        signals = {path.name.partition(".")[0]: first}
+    ignored = {name: reason for name, reason in reasons.items() if reason is not None}
+    return Columns(date, ticker, signals, ignored, text)
 
 
 def _schema(path: Path) -> tuple[TextFormat, Mapping[str, pl.DataType], pl.LazyFrame]:
@@ -163,25 +174,6 @@ def _wide(path: Path, rows: pl.LazyFrame, schema: Mapping[str, pl.DataType], day
     return Columns(day, "ticker", {path.name.partition(".")[0]: "signal"}, left, wide=tickers)
 
 
-def _require_numbers(path: Path, wanted: Sequence[str], numbers: Sequence[str], names: Sequence[str]) -> None:
-    for name in wanted:
-        if name not in numbers:
-            near = difflib.get_close_matches(name, numbers, n=1)
-            meant = f" (did you mean {near[0]}?)" if near else ""
-            wrong = "does not hold numbers" if name in names else f"is not in the file{meant}"
-            raise ConfigError(
-                f"--signal {name}: this column {wrong}; {path} has the signals "
-                f"{', '.join(numbers) or 'none'}."
-            )
-
-
-def _shown(signals: Sequence[str], path: Path) -> dict[str, str]:
-    """Name each signal by its column; a single one with a generic name by its file."""
-    if len(signals) == 1 and signals[0].lower() in _GENERIC:
-        return {path.name.partition(".")[0]: signals[0]}
-    return {name: name for name in signals}
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class SignalTable:
     """The rows of a signal file: date, ticker, a column per signal (null: none), in order, no key twice."""
@@ -212,20 +204,17 @@ def read_signals(path: Path, columns: Columns) -> SignalTable:
         numeric = all(frame.schema[name].is_numeric() for name in columns.wide)
         frame = frame.with_columns(pl.col(columns.wide).cast(pl.Float64 if numeric else pl.String))
         frame = frame.unpivot(columns.wide, index=columns.date, variable_name="ticker", value_name="signal")
+        frame = _typed(path, frame, columns).drop_nulls(list(columns.signals))
     else:
         frame = collect(rows.select(columns.date, columns.ticker, *columns.signals.values()), path)
-    frame = _typed(path, frame, columns)
-    if columns.wide:
-        frame = frame.drop_nulls(list(columns.signals))
-    incomplete = frame.filter(pl.col("date").is_null() | pl.col("ticker").is_null())
-    if incomplete.height:
+        frame = _typed(path, frame, columns)
+    incomplete = frame.filter(pl.col("date").is_null() | pl.col("ticker").is_null()).height
+    if incomplete:
         raise DataError(
-            f"{path}: {incomplete.height:,} rows have no date or no ticker; fill them, or remove the rows."
+            f"{path}: {incomplete:,} rows have no date or no ticker; fill them, or remove the rows."
         )
     for signal in columns.signals:
-        bad = frame.filter(pl.col(signal).is_infinite())
-        if bad.height:
-            row = bad.row(0, named=True)
+        for row in frame.filter(pl.col(signal).is_infinite()).iter_rows(named=True):
             raise DataError(
                 f"{path}: the signal {signal} of {row['ticker']} on {row['date']} is {row[signal]}; use "
                 "finite numbers, or leave the value empty."
@@ -241,10 +230,9 @@ def _typed(path: Path, frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     form = recognise_dates(days, path, cure="write them as 2020-01-31") if days.height else None
     frame = read_dates(frame, ["date"], form).with_columns(ticker_text())
     if frame.schema["date"] == pl.String:
-        unread = frame.filter(pl.col("date").str.to_date("%Y-%m-%d", strict=False).is_null())[
-            "date"
-        ].drop_nulls()
-        raise DataError(f"{path}: the date {unread[0]!r} cannot be read; write dates as 2020-01-31.")
+        unread = frame["date"].str.to_date("%Y-%m-%d", strict=False).is_null() & frame["date"].is_not_null()
+        day = frame["date"].filter(unread)[0]
+        raise DataError(f"{path}: the date {day!r} cannot be read; write dates as 2020-01-31.")
     for name in names.values():
         frame = read_number(frame, name)
         if frame.schema[name] == pl.String:
@@ -265,9 +253,8 @@ def _in_order(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
     if (np.diff(key) <= 0).any():
         order = np.argsort(key, kind="stable")
         frame, key = frame[order], key[order]
-    twice = np.flatnonzero(np.diff(key) == 0)
-    if len(twice):
-        row = frame.row(int(twice[0]), named=True)
+    for at in np.flatnonzero(np.diff(key) == 0):
+        row = frame.row(int(at), named=True)
         raise DataError(
             f"{path}: {row['ticker']} on {row['date']} appears more than once; "
             "keep one signal per firm and date."

@@ -183,12 +183,15 @@ class Optimised(Book):
         last_N = inputs.last_N
         notes = []
         for t in np.flatnonzero(decides_T):
-            answer = self._decide(int(t), signal_TN[t], last_N, inputs)
-            if isinstance(answer, Infeasible):
+            may_N, answer = self._program(int(t), signal_TN[t], last_N, inputs)
+            best = answer if isinstance(answer, Infeasible) else best_weights(answer, self.limits)
+            if isinstance(best, Infeasible):
                 kept = "the last book is kept" if last_N is not None else "there is no book yet"
-                notes.append(BookNote(int(t), f"{answer.reason}; {kept}"))
-            else:
-                target_TN[t] = last_N = answer
+                notes.append(BookNote(int(t), f"{best.reason}; {kept}"))
+                continue
+            last_N = np.zeros(len(may_N))
+            last_N[may_N] = best
+            target_TN[t] = last_N
         return BookTargets(target_TN, tuple(notes))
 
     def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
@@ -196,20 +199,7 @@ class Optimised(Book):
         last_N = last_decision(inputs, target_TN)
         may_N, program = self._program(len(target_TN) - 1, eligible(self, inputs)[-1], last_N, inputs)
         assert not isinstance(program, Infeasible), "there was a decision"
-        return limit_uses(target_TN[-1, may_N], program, self.limits)
-
-    def _decide(
-        self, t: int, signal_N: FloatArray, last_N: FloatArray | None, inputs: BookInputs
-    ) -> FloatArray | Infeasible:
-        may_N, program = self._program(t, signal_N, last_N, inputs)
-        if isinstance(program, Infeasible):
-            return program
-        weight_M = best_weights(program, self.limits)
-        if isinstance(weight_M, Infeasible):
-            return weight_M
-        target_N = np.zeros(len(signal_N))
-        target_N[may_N] = weight_M
-        return target_N
+        return tuple(limit_uses(target_TN[-1, may_N], program, self.limits))
 
     def _program(
         self, t: int, signal_N: FloatArray, last_N: FloatArray | None, inputs: BookInputs
@@ -287,7 +277,7 @@ def factor_covariance(return_LM: FloatArray, factors: int) -> FactorCovariance:
     return FactorCovariance(loading_MK * volatility_M[:, None], specific_M * volatility_M**2, volatility_M)
 
 
-def limit_uses(weight_M: FloatArray, program: Program, limits: WeightLimits) -> tuple[LimitUse, ...]:
+def limit_uses(weight_M: FloatArray, program: Program, limits: WeightLimits) -> Iterator[LimitUse]:
     """Measure weights by the formulas of `WeightLimits`, one use for each limit that is set.
 
     Parameters
@@ -299,10 +289,6 @@ def limit_uses(weight_M: FloatArray, program: Program, limits: WeightLimits) -> 
     limits : WeightLimits
         WeightLimits on the weights.
     """
-    return tuple(_uses(weight_M, program, limits))
-
-
-def _uses(weight_M: FloatArray, program: Program, limits: WeightLimits) -> Iterator[LimitUse]:
     net = float(weight_M.sum())
     yield LimitUse("max_position", float(np.abs(weight_M).max()), limits.max_position)
     yield LimitUse("max_leverage", float(np.abs(weight_M).sum()), limits.max_leverage)
@@ -368,23 +354,20 @@ def _solve(program: Program, limits: WeightLimits) -> FloatArray | Infeasible:
             constraints.append(moved <= 2.0 * limits.max_turnover)
         return constraints
 
-    exposures = list(_exposures(program, limits))
+    row_X, limit_X = _exposures(program, limits)
+    most, year = limits.max_volatility, float(np.sqrt(program.periods_per_year))
     model = MeanRisk(
         objective_function=ObjectiveFunction.MAXIMIZE_RETURN,
         risk_measure=RiskMeasure.STANDARD_DEVIATION,
-        max_standard_deviation=None
-        if limits.max_volatility is None
-        else limits.max_volatility / float(np.sqrt(program.periods_per_year)),
+        max_standard_deviation=None if most is None else most / year,
         prior_estimator=_known_prior(program),
         min_weights=0.0 if limits.long_only else -limits.max_position,
         max_weights=limits.max_position,
         budget=None,
         min_budget=limits.min_net,
         max_budget=limits.max_net,
-        left_inequality=np.stack([sign * row for row, _ in exposures for sign in (1, -1)])
-        if exposures
-        else None,
-        right_inequality=np.repeat([limit for _, limit in exposures], 2) if exposures else None,
+        left_inequality=np.stack([sign * row for row in row_X for sign in (1, -1)]) if row_X else None,
+        right_inequality=np.repeat(limit_X, 2) if row_X else None,
         add_constraints=further_limits,
         save_problem=True,
     )
@@ -405,15 +388,17 @@ def _solve(program: Program, limits: WeightLimits) -> FloatArray | Infeasible:
     return weight_M
 
 
-def _exposures(program: Program, limits: WeightLimits) -> Iterator[tuple[FloatArray, float]]:
-    """Rows of exposures whose absolute sum is limited, with the limit."""
+def _exposures(program: Program, limits: WeightLimits) -> tuple[list[FloatArray], list[float]]:
+    """Rows of exposures whose absolute sum is limited, and the limits."""
+    rows, limited = list[FloatArray](), list[float]()
     if limits.max_sector_net is not None:
         assert program.group_M is not None
-        for code in np.unique(program.group_M):
-            yield (program.group_M == code).astype(np.float64), limits.max_sector_net
+        rows += [(program.group_M == code).astype(np.float64) for code in np.unique(program.group_M)]
+        limited += [limits.max_sector_net] * len(rows)
     if limits.max_beta is not None:
         assert program.beta_M is not None
-        yield program.beta_M, limits.max_beta
+        return [*rows, program.beta_M], [*limited, limits.max_beta]
+    return rows, limited
 
 
 def _known_prior(program: Program) -> object:
