@@ -36,39 +36,15 @@ def book_targets(
     schedule: Schedule | None = None,
     last_N: FloatArray | None = None,
 ) -> BookTargets:
-    """Decide the target weights of a configured book.
+    """Decide the target weights of a configured book on the sessions of ``held``, known at the close of each.
 
-    Betas are slopes on the mean return of all firms over `BETA_SESSIONS` sessions, and volatilities are over
-    `VOLATILITY_SESSIONS`; both need half of these sessions. The definitions are those of the characteristics
-    ``beta_252`` and ``volatility_63``.
-
-    Parameters
-    ----------
-    book
-        Settings of the book.
-    signal_TN
-        Signal on all sessions of the panel, at the close of t; NaN where there is none. At least one session
-        of ``held`` has a signal.
-    panel
-        Prices and groups. If the book needs sectors, some firms have one.
-    held
-        Range of sessions to give weights for.
-    horizon
-        Horizon of the label, for which overlapping decisions are held.
-    schedule
-        Sessions of ``held`` on which the book decides; by default those of its settings.
-    last_N
-        Decision before ``held``; None if there is none (`backtest.books.book.BookInputs`).
-
-    Returns
-    -------
-    BookTargets
-        Target weights on the sessions of ``held``, known at the close of each, and notes.
-
-    Raises
-    ------
-    ValueError
-        If the book needs more firms than there are.
+    ``signal_TN`` is the signal on all sessions of the panel, at the close of t; NaN where there is none. At
+    least one session of ``held`` has a signal. Betas are slopes on the mean return of all firms over
+    `BETA_SESSIONS` sessions, and volatilities are over `VOLATILITY_SESSIONS`; both need half of these
+    sessions. The definitions are those of the characteristics ``beta_252`` and ``volatility_63``. Decisions
+    overlap for ``horizon`` sessions, that of the label. ``schedule`` names the sessions of ``held`` on which
+    the book decides; by default those of its settings. ``last_N`` is the decision before ``held``; None if
+    there is none. ValueError if the book needs more firms than there are.
     """
 
     def decide(held: slice) -> BookTargets:
@@ -103,15 +79,7 @@ def last_limit_uses(  # noqa: PLR0917  # the arguments of book_targets
     target_TN: FloatArray,
     last_N: FloatArray | None = None,
 ) -> tuple[LimitUse, ...]:
-    """Measure the last decision of `book_targets` by the limits of the book.
-
-    Parameters
-    ----------
-    book, signal_TN, panel, held, last_N
-        As for `book_targets`.
-    target_TN
-        Its target weights. The last row is a decision.
-    """
+    """Measure the decision in the last row of ``target_TN`` of `book_targets` by the book's limits."""
     schedule = every_session(len(target_TN))  # neither the schedule nor the horizon matters to the last one
     return book.limit_uses(_inputs(book, schedule, signal_TN, panel, held, last_N), target_TN)
 

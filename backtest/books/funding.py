@@ -13,15 +13,9 @@ from features.arrays import BoolArray, FloatArray
 def funded(target_N: FloatArray, absent: float) -> FloatArray:
     """Scale a long-only target down to what can be bought while absent firms keep their value.
 
-    A target of gross weight S becomes one of at most ``max(S, 1) - absent``, so that it borrows no more than
-    it asks for. Other targets are returned as they are.
-
-    Parameters
-    ----------
-    target_N
-        Target weights, shape (N,).
-    absent
-        Weight of the held firms that the data do not have, and that therefore cannot be sold.
+    ``absent`` is the weight of the held firms that the data do not have, and that therefore cannot be sold. A
+    target of gross weight S becomes one of at most ``max(S, 1) - absent``, so that it borrows no more than it
+    asks for. Other targets are returned as they are.
 
     >>> funded(np.array([0.5, 0.5]), absent=0.2)
     array([0.4, 0.4])
@@ -37,16 +31,8 @@ def affordable(target_N: FloatArray, held_N: FloatArray, stuck_N: BoolArray, abs
 
     All purchases are scaled by one factor, as `backtest.accounts.accounting` does when it trades. Afterwards
     they cost no more than the cash, the other sales and what the target borrows anyway. Targets with short
-    positions are returned as they are, because their short sales pay.
-
-    Parameters
-    ----------
-    target_N, held_N
-        Weights after and before the orders, shape (N,).
-    stuck_N
-        Firms that cannot be traded; their targets are returned as they are.
-    absent
-        Weight of further held firms, which the arrays lack.
+    positions are returned as they are, because their short sales pay; so are the targets of the firms that
+    are stuck, which cannot be traded. ``absent`` is the weight of further held firms, which the arrays lack.
 
     >>> half, third = np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.5, 0.5])
     >>> affordable(third, half, np.array([True, False, False]), absent=0.0)

@@ -46,23 +46,12 @@ def drop_and_buy(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
 ) -> None:
     """Follow the top-k drop book from decision to decision, in units of one position.
 
-    Parameters
-    ----------
-    signal_DN : ndarray of shape (D, N)
-        Signals; NaN is not eligible.
-    order_DN, count_D : ndarray of int
-        Order and number of the signals of a date (`backtest.forecasts.daily.SortedPanel`).
-    k, n_drop : int
-        Number of positions, and the largest number of them that a decision replaces.
-    before_N : ndarray of shape (N,)
-        Units of each firm before the first decision; overwritten.
-    held_DN : ndarray of shape (D, N)
-        Output: units of each firm after the decision, from 0 to 1. A row sums to k, up to rounding.
-
-    Notes
-    -----
-    A fraction of a unit is held only if firms are tied. Without ties every step is that of
-    `backtest.books.rules.top_k_drop`.
+    A NaN signal is not eligible. ``order_DN`` and ``count_D`` are the order and the number of the signals of
+    a date (`backtest.forecasts.daily.SortedPanel`), ``k`` the number of positions, ``n_drop`` the largest
+    number of them that a decision replaces, ``before_N`` the units of each firm before the first decision,
+    which are overwritten, and ``held_DN`` the output: units of each firm after the decision, from 0 to 1. A
+    row sums to k, up to rounding. A fraction of a unit is held only if firms are tied. Without ties every
+    step is that of `backtest.books.rules.top_k_drop`.
     """
     D, N = signal_DN.shape
     candidate_N = np.zeros(N)

@@ -216,25 +216,9 @@ def average_held(weight_DN: FloatArray, session_D: IntArray, holding: int) -> Fl
     A decision of session s is held over the sessions s to ``s + holding - 1``. With a decision every m
     sessions, ``holding / m`` of them (rounded up) overlap, and each decision replaces the oldest one. In the
     first ``holding`` sessions the average is of those that exist, so the book is fully invested from the
-    start. Weights are those that were decided; drift between decisions is not followed.
-
-    Parameters
-    ----------
-    weight_DN : ndarray of shape (D, N)
-        Weights of each decision.
-    session_D : ndarray of int, shape (D,)
-        Sessions of the decisions, ascending.
-    holding : int
-        Sessions for which a decision is held, at least 1.
-
-    Returns
-    -------
-    ndarray of shape (D, N)
-        Row d depends only on decisions up to d.
-
-    Notes
-    -----
-    Jegadeesh and Titman 1993, section I: overlapping portfolios with a holding period of K months.
+    start. Weights are those that were decided; drift between decisions is not followed. ``session_D`` are the
+    sessions of the decisions, ascending; row d depends only on decisions up to d. Jegadeesh and Titman 1993,
+    section I: overlapping portfolios with a holding period of K months.
     """
     first_D = np.searchsorted(session_D, session_D - holding, side="right")
     average_DN = np.empty_like(weight_DN)
@@ -247,21 +231,10 @@ def weigh_by_inverse_volatility(weight_DN: FloatArray, volatility_DN: FloatArray
     """Divide weights by the firms' volatilities, and keep the gross exposure of each side.
 
     ``w_i = G (v_i / s_i) / sum_j (v_j / s_j)`` over the firms of a side, with the weights v before, their sum
-    G on that side and the volatilities s. Each firm of a quantile then contributes the same stand-alone
-    volatility. A volatility below a quarter of the median of the firms held counts as that quarter: the price
-    of a fund of Treasury bills or of a takeover target hardly moves, and would otherwise take half of a side.
-
-    Parameters
-    ----------
-    weight_DN : ndarray of shape (D, N)
-        Weights of each decision.
-    volatility_DN : ndarray of shape (D, N)
-        Trailing standard deviation of returns, above 0 for every firm that is held.
-
-    Returns
-    -------
-    ndarray of shape (D, N)
-        Weights at the decision.
+    G on that side and the volatilities s, which are trailing standard deviations of returns, above 0 for
+    every firm that is held. Each firm of a quantile then contributes the same stand-alone volatility. A
+    volatility below a quarter of the median of the firms held counts as that quarter: the price of a fund of
+    Treasury bills or of a takeover target hardly moves, and would otherwise take half of a side.
     """
     held_DN = np.where(weight_DN != 0, volatility_DN, np.nan)
     some_D = ~np.isnan(held_DN).all(axis=1)
@@ -280,37 +253,14 @@ def weigh_by_inverse_volatility(weight_DN: FloatArray, volatility_DN: FloatArray
 def scale_to_volatility(
     weight_DN: FloatArray, session_D: IntArray, past: PastReturns, target: float, max_leverage: float
 ) -> tuple[FloatArray, tuple[BookNote, ...]]:
-    """Scale each decision to a target volatility, as expected from the returns of the last `WINDOW` sessions.
+    """Scale each decision to an annual volatility, as expected from the last `WINDOW` sessions.
 
     The expected volatility is the standard deviation of what today's weights would have earned over these
-    sessions, ``sqrt(p) std(R w)``, which is ``sqrt(p w' S w)`` with the sample covariance S and p sessions
-    in a year. An unknown return counts as 0. The gross exposure is at most ``max_leverage``.
-
-    Parameters
-    ----------
-    weight_DN : ndarray of shape (D, N)
-        Weights of each decision.
-    session_D : ndarray of int, shape (D,)
-        Sessions of the decisions.
-    past : PastReturns
-        Returns up to each session.
-    target : float
-        Annual volatility, a fraction.
-    max_leverage : float
-        Largest gross exposure.
-
-    Returns
-    -------
-    scaled_DN : ndarray of shape (D, N)
-        Scaled weights. A row is NaN (no decision) if fewer than half of the window's sessions exist, or if
-        the weights would have had no volatility.
-    notes : tuple of BookNote
-        Decisions that were not made for that reason.
-
-    Notes
-    -----
-    Barroso and Santa-Clara 2015, "Momentum has its moments"; here with the covariances of today's weights
-    instead of the returns of the book's own past.
+    sessions, ``sqrt(p) std(R w)``, which is ``sqrt(p w' S w)`` with the sample covariance S and p sessions in
+    a year. An unknown return counts as 0. The gross exposure is at most ``max_leverage``. A row is NaN (no
+    decision, with a note) if fewer than half of the window's sessions exist, or if the weights would have had
+    no volatility. Barroso and Santa-Clara 2015, "Momentum has its moments"; here with the covariances of
+    today's weights instead of the returns of the book's own past.
     """
     scaled_DN = np.full_like(weight_DN, np.nan)
     notes = []
@@ -333,16 +283,9 @@ def scale_to_volatility(
 
 
 def expected_volatility(weight_M: FloatArray, return_LM: FloatArray, periods_per_year: float) -> float:
-    """Return the annual volatility that weights would have had, ``sqrt(p) std(R w)``.
+    """Return the annual volatility that weights would have had, ``sqrt(p) std(R w)`` with p sessions a year.
 
-    Parameters
-    ----------
-    weight_M : ndarray of shape (M,)
-        Weights of the firms that are held.
-    return_LM : ndarray of shape (L, M)
-        Their returns on past sessions, at least 2; an unknown one (NaN) counts as 0.
-    periods_per_year : float
-        Sessions in a year p.
+    The returns are those of at least 2 past sessions; an unknown one (NaN) counts as 0.
     """
     earned_L = np.nan_to_num(return_LM) @ weight_M
     return float(earned_L.std(ddof=1)) * float(np.sqrt(periods_per_year))
@@ -351,15 +294,7 @@ def expected_volatility(weight_M: FloatArray, return_LM: FloatArray, periods_per
 def centred_rank(signal_DN: FloatArray) -> FloatArray:
     """Return ``rank - (n + 1) / 2`` of the n known values of a date, multiples of one half.
 
-    Parameters
-    ----------
-    signal_DN : ndarray of shape (D, N)
-        Values; ties share their mean rank.
-
-    Returns
-    -------
-    ndarray of shape (D, N)
-        0 where the value is NaN. A row sums to 0.
+    Ties share their mean rank, and a NaN has 0. A row sums to 0.
     """
     from backtest.books.kernels import centred_ranks  # imports numba
 

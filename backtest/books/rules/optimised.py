@@ -240,30 +240,15 @@ def _normal_scores(signal_M: FloatArray) -> FloatArray:
 
 
 def factor_covariance(return_LM: FloatArray, factors: int) -> FactorCovariance:
-    """Estimate a covariance from the principal components of standardised returns.
+    """Estimate a covariance from the principal components of standardised past returns.
 
     Returns are divided by each firm's standard deviation. The first K principal components are the factors,
     with K the smaller of ``factors`` and a tenth of the firms. What they leave of a firm's variance is
     specific to the firm: residual correlations, which 252 sessions cannot tell from noise for hundreds of
-    firms, are shrunk to 0. Every variance is the sample's. At least 1% of it counts as specific.
-
-    Parameters
-    ----------
-    return_LM : ndarray of shape (L, M)
-        Returns of past sessions; NaN where unknown, for at most half of them. An unknown return counts as the
-        firm's mean in the components.
-    factors : int
-        Largest number of factors, at least 1.
-
-    Returns
-    -------
-    FactorCovariance
-        Known at the close of the last session.
-
-    Notes
-    -----
-    Connor and Korajczyk 1988 (factors from principal components); Fan, Fan and Lv 2008 (covariances from
-    factor models when firms outnumber sessions).
+    firms, are shrunk to 0. Every variance is the sample's. At least 1% of it counts as specific. At most half
+    of a firm's returns are unknown (NaN); these count as the firm's mean in the components. Connor and
+    Korajczyk 1988 (factors from principal components); Fan, Fan and Lv 2008 (covariances from factor models
+    when firms outnumber sessions).
     """
     mean_M = np.nanmean(return_LM, axis=0)
     volatility_M = np.nanstd(return_LM, axis=0, ddof=1)
@@ -278,16 +263,9 @@ def factor_covariance(return_LM: FloatArray, factors: int) -> FactorCovariance:
 
 
 def limit_uses(weight_M: FloatArray, program: Program, limits: WeightLimits) -> Iterator[LimitUse]:
-    """Measure weights by the formulas of `WeightLimits`, one use for each limit that is set.
+    """Measure weights by the formulas of `WeightLimits`: one use for each limit that is set.
 
-    Parameters
-    ----------
-    weight_M : ndarray of shape (M,)
-        Weights of the decision.
-    program : Program
-        Risk, exposures and the last target of the decision. Without a last target there is no turnover.
-    limits : WeightLimits
-        WeightLimits on the weights.
+    Risk, exposures and the last target are those of the program. Without a last target there is no turnover.
     """
     net = float(weight_M.sum())
     yield LimitUse("max_position", float(np.abs(weight_M).max()), limits.max_position)
@@ -312,20 +290,7 @@ def limit_uses(weight_M: FloatArray, program: Program, limits: WeightLimits) -> 
 
 
 def best_weights(program: Program, limits: WeightLimits) -> FloatArray | Infeasible:
-    """Maximise the expected return within the limits.
-
-    Parameters
-    ----------
-    program : Program
-        Expected returns, risk, exposures and the last target.
-    limits : WeightLimits
-        WeightLimits on the weights.
-
-    Returns
-    -------
-    ndarray of shape (M,) or Infeasible
-        Weights that satisfy every limit up to `TOLERANCE`. Otherwise the reason why there are none.
-    """
+    """Maximise the expected return within the limits, up to `TOLERANCE`; or say why no weights meet them."""
     answer = _solve(program, limits)
     if not isinstance(answer, Infeasible):
         return answer
