@@ -32,7 +32,6 @@ from pipelines.tracking.store import VERSIONS_TAG, store
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
-    from mlflow.entities.model_registry import ModelVersion
 
 _RUN: Final = "peerglass.run_id"
 _MODEL: Final = "peerglass.model"
@@ -52,13 +51,9 @@ def log_model_versions(
     for model, description in descriptions.items():
         known = versions.get(model)
         if known is None:
-            client.create_model_version(
-                name,
-                source=f"{parent.info.artifact_uri}/checkpoints/{model}",
-                run_id=parent.info.run_id,
-                tags={_RUN: run.run_id, _MODEL: model, **facts},
-                description=description,
-            )
+            source, parent_id = f"{parent.info.artifact_uri}/checkpoints/{model}", parent.info.run_id
+            tags = {_RUN: run.run_id, _MODEL: model, **facts}
+            client.create_model_version(name, source, parent_id, tags, description=description)
             continue
         if known.description != description:
             client.update_model_version(name, known.version, description)
@@ -75,12 +70,14 @@ def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> 
             return
         current = client.get_registered_model(name).aliases
         for alias, version in named.items():
-            found = None if version is None else _find(client, name, *version)
-            if found is None:
-                if alias in current:
-                    client.delete_registered_model_alias(name, alias)
-            elif current.get(alias) != str(found.version):
-                client.set_registered_model_alias(name, alias, found.version)
+            of_run = " and ".join(
+                f"tags.`{tag}` = '{value}'" for tag, value in zip((_RUN, _MODEL), version or (), strict=False)
+            )
+            found = version and client.search_model_versions(f"name = '{name}' and {of_run}", max_results=1)
+            if found and current.get(alias) != str(found[0].version):
+                client.set_registered_model_alias(name, alias, found[0].version)
+            elif not found and alias in current:
+                client.delete_registered_model_alias(name, alias)
 
 
 def find_number(config: Config, number: int) -> tuple[str, str]:
@@ -97,30 +94,19 @@ def find_number(config: Config, number: int) -> tuple[str, str]:
 
 def _facts(run: Run) -> dict[str, str]:
     """Tags that say what a version was made of: features, data versions, audit, and the last session seen."""
-    facts = {VERSIONS_TAG: json.dumps(dict(sorted(run.versions.items())))}
+    facts = {VERSIONS_TAG: json.dumps(dict(sorted(run.versions.items()))), "audit": audit_verdict(run)}
     if run.identity is not None:
         features = run.identity.settings["features"]
         facts["features"] = json.dumps({key: features[key] for key in ("channels", "characteristics")})
-    audit = audit_verdict(run)
-    if audit is not None:
-        facts["audit"] = audit
     if run.config.folds.scheme == "live":
         facts["trained_through"] = run.config.folds.through.isoformat()
-    return facts
-
-
-def _find(client: MlflowClient, name: str, run_id: str, model: str) -> ModelVersion | None:
-    query = f"name = '{name}' and tags.`{_RUN}` = '{run_id}' and tags.`{_MODEL}` = '{model}'"
-    found = client.search_model_versions(query, max_results=1)
-    return found[0] if found else None
+    return {key: value for key, value in facts.items() if value is not None}
 
 
 def _register(client: MlflowClient, name: str) -> None:
     """Create the registered model if it does not exist."""
     from mlflow.exceptions import MlflowException
 
-    if client.search_registered_models(f"name = '{name}'", max_results=1):
-        return
     text = (
         f"Models of the Peerglass config `{name}`. A version is one model of one run: a checkpoint per fold "
         "and seed."
@@ -129,7 +115,7 @@ def _register(client: MlflowClient, name: str) -> None:
         client.create_registered_model(name, description=text)
     except MlflowException:
         if not client.search_registered_models(f"name = '{name}'", max_results=1):
-            raise  # otherwise another process has created it a moment ago
+            raise  # otherwise it exists
 
 
 INPUTS: Final = "inputs.json"
@@ -170,7 +156,10 @@ def make_loadable(run: Run, model: str) -> None:
     }
     write_bytes(folder / INPUTS, json.dumps(inputs, indent=1).encode())
     write_bytes(folder / _CODE, _zipped_code())
-    write_bytes(folder / "requirements.txt", _requirements(run).encode())
+    started = [event for event in read_provenance(run) if isinstance(event, TrainingStarted)]
+    libraries = sorted(started[-1].environment.libraries.items()) if started else []
+    requirements = "".join(f"{name}=={version}\n" for name, version in libraries)
+    write_bytes(folder / "requirements.txt", requirements.encode())
     described = Model(signature=_signature(inputs))
     python = platform.python_version()
     described.add_flavor("python_function", loader_module=_LOADER, python_version=python, code=_CODE)
@@ -201,13 +190,6 @@ def _zipped_code() -> bytes:
             entry = zipfile.ZipInfo(path.relative_to(root).as_posix(), date_time=_EPOCH)
             archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
     return content.getvalue()
-
-
-def _requirements(run: Run) -> str:
-    """Libraries that trained the run, with their versions."""
-    started = [event for event in read_provenance(run) if isinstance(event, TrainingStarted)]
-    libraries = started[-1].environment.libraries if started else {}
-    return "".join(f"{name}=={version}\n" for name, version in sorted(libraries.items()))
 
 
 def audit_verdict(run: Run) -> str | None:
