@@ -70,10 +70,11 @@ def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> 
             return
         current = client.get_registered_model(name).aliases
         for alias, version in named.items():
-            of_run = " and ".join(
-                f"tags.`{tag}` = '{value}'" for tag, value in zip((_RUN, _MODEL), version or (), strict=False)
-            )
-            found = version and client.search_model_versions(f"name = '{name}' and {of_run}", max_results=1)
+            found = []
+            if version is not None:
+                run_id, model = version
+                query = f"name = '{name}' and tags.`{_RUN}` = '{run_id}' and tags.`{_MODEL}` = '{model}'"
+                found = client.search_model_versions(query, max_results=1)
             if found and current.get(alias) != str(found[0].version):
                 client.set_registered_model_alias(name, alias, found[0].version)
             elif not found and alias in current:

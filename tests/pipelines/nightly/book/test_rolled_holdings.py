@@ -160,6 +160,29 @@ def test_a_firm_that_the_source_withdrew_is_held_at_its_last_value() -> None:
 
 
 @pytest.mark.parametrize(
+    ("history", "nav"),
+    [
+        ([None] * 11 + [40.0, 60.0], 0.5 + 0.5 * 0.7),  # only the new firm's prices are delivered
+        ([100.0] * 7 + [80.0, None, 40.0, 40.0, 40.0, 60.0], 0.5 + 0.4 * 0.7),  # known after the last night
+    ],
+)
+def test_a_position_does_not_pass_to_the_next_firm_with_its_ticker(
+    history: list[float | None], nav: float
+) -> None:
+    """Bought in session 6; the firm was delisted in session 8, and another one has been A since session 9 or 11."""
+    closes = {"A": history, "B": [10.0] * 13}
+    old = {"ticker": "A", "valid_from": DAYS[0], "delisted_on": DAYS[8], "delisting_reason": "performance"}
+    securities = rows("securities", old, {"ticker": "A", "valid_from": DAYS[9]})
+    market, book = panel(closes, securities), recorded(position("A", 0.5, since=6))
+    held = tonight(market, book, securities)
+    assert weights(market, held) == {}
+    assert held.nav == pytest.approx(nav)
+    assert held.events == (f"A was delisted and paid {nav - 0.5:.2%} of NAV.",)
+    new = tonight(market, recorded(position("A", 0.5, since=10)), securities)
+    assert weights(market, new), "bought after it had the ticker"
+
+
+@pytest.mark.parametrize(
     ("orders", "bought"),
     [
         ({"B": 1.0}, 0.7),  # A was to be sold for it, and disappeared
