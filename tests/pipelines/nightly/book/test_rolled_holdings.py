@@ -169,7 +169,7 @@ def test_a_firm_that_the_source_withdrew_is_held_at_its_last_value() -> None:
 def test_a_position_does_not_pass_to_the_next_firm_with_its_ticker(
     history: list[float | None], nav: float
 ) -> None:
-    """Bought in session 6; the firm was delisted in session 8, and another one has been A since session 9 or 11."""
+    """Bought in session 6 of a firm that was delisted in session 8; another firm is A from 9 or 11 on."""
     closes = {"A": history, "B": [10.0] * 13}
     old = {"ticker": "A", "valid_from": DAYS[0], "delisted_on": DAYS[8], "delisting_reason": "performance"}
     securities = rows("securities", old, {"ticker": "A", "valid_from": DAYS[9]})
