@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -333,7 +334,7 @@ class _Waiting:
 def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:
     """Return file -> size and modification time, for all files of a source that exist."""
     tables = ("prices", "securities", "fundamentals", "membership", "renames", "inputs")
-    stamps = {}
+    stamps: dict[str, os.stat_result] = {}
     for table in tables:
         if (text := getattr(settings, table)) is not None:
             with suppress(DataError):  # the ingest reports it

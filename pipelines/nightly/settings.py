@@ -43,7 +43,10 @@ def traded_settings(config: Config) -> Settings:
         "book": {"name": name, **book.model_dump(mode="json")},
         "backtest": config.backtest.model_dump(mode="json", include=terms),
     }
-    return trained_settings(config, nightly_model(config)) | masked_settings(json.loads(json.dumps(traded)))
+    return {
+        **trained_settings(config, nightly_model(config)),
+        **masked_settings(json.loads(json.dumps(traded))),
+    }
 
 
 def trained_settings(config: Config, model: str) -> Settings:

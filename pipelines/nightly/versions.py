@@ -147,12 +147,15 @@ def find_version(name: str, config: Config | None, output: Path) -> tuple[ModelV
         if name.isdigit():
             from pipelines.tracking.model_versions import find_number
 
-            version: ModelVersion | None = ModelVersion(*find_number(config, int(name)))
+            version = ModelVersion(*find_number(config, int(name)))
         else:
             lake = open_lake(config)
-            version = {str(alias): one for alias, one in aliases(lake, config.name).items()}[name]
-            if version is None:
+            found = named(
+                alias_history(lake, config.name), "champion" if name == "champion" else "challenger"
+            )
+            if found is None:
                 raise ConfigError(f"The config {config.name!r} has no {name} in the lake {lake.root}.")
+            version = found
         run = open_version(version, output)
     else:
         is_folder = (Path(name) / "run.json").is_file()

@@ -85,7 +85,9 @@ class _AnalysedBook:
         excess_TJ[:, 0] -= self.book.rate_T  # the market is held with capital, the styles finance themselves
         factors, year = FactorReturns(self.traded.names, excess_TJ), self.book.result.periods_per_year
         found = factor_regression(self.book.excess_T, factors, year)
-        for term in () if found is None else found.terms:
+        if found is None:
+            return
+        for term in found.terms:
             reading = describe_regression(found) if term is found.alpha else None
             of_all = {"r2": found.r2, "sessions": found.n, "reading": reading}
             yield {**asdict(term), "term": term.name, **of_all}

@@ -159,7 +159,7 @@ def evaluate_trials(
     tried: Mapping[str, Trial],
     sessions: IntArray,
     truth_TN: FloatArray | None = None,
-) -> tuple[dict[str, pl.DataFrame | None], int]:
+) -> tuple[dict[str, pl.DataFrame], int]:
     """Record every book as a trial, compute the tables of an evaluation, and keep the returns of the books.
 
     Names of ``forecasts`` that are not in the config's ``models`` are signals, which are not compared with
@@ -186,7 +186,7 @@ def evaluate_trials(
         "flagged_rows": flagged_rows(market, result.equity),
         **analysis.tables(),
     }
-    return tables, trials
+    return {name: frame for name, frame in tables.items() if frame is not None}, trials
 
 
 def flagged_rows(market: Market, equity: pl.DataFrame) -> pl.DataFrame | None:

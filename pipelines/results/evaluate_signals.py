@@ -36,7 +36,7 @@ from backtest.look_ahead.returns import (
     standardise,
 )
 from features.arithmetic.parallel import in_background
-from features.arrays import BoolArray, FloatArray
+from features.arrays import BoolArray, FloatArray, IntArray
 from pipelines.columns import TABLES
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
@@ -87,6 +87,23 @@ class PlacedSignals:
         own = (pl.col("signal") == signal) & (pl.col("reason") == USED)
         return int(self.rows.filter(own)["rows"].sum())
 
+    def sessions(self, market: Market) -> IntArray:
+        """Sessions with a universe, from the first to the last date of any signal."""
+        known_T = np.logical_or.reduce([np.isfinite(x_TN).any(axis=1) for x_TN in self.signals.values()])
+        signal_T, universe_T = np.flatnonzero(known_T), np.flatnonzero(market.universe_TN.any(axis=1))
+        within_T = (universe_T >= signal_T[0]) & (universe_T <= signal_T[-1])
+        covered_T: IntArray = universe_T[within_T]
+        return covered_T
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Signals with values that differ between the firms of no date: they rank no firm above another."""
+        return tuple(
+            signal
+            for signal, value_TN in self.signals.items()
+            if not (np.fmax.reduce(value_TN, axis=1) > np.fmin.reduce(value_TN, axis=1)).any()
+        )
+
 
 def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame | None) -> PlacedSignals:
     """Place signals on the panel and count the rows that are left out."""
@@ -134,11 +151,7 @@ def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame |
 
 def leave_out_constant(table: SignalTable, placed: PlacedSignals) -> tuple[SignalTable, PlacedSignals]:
     """Leave out the signals that are constant on every date, with a note in the table."""
-    constant = [
-        signal
-        for signal, value_TN in placed.signals.items()
-        if not (np.fmax.reduce(value_TN, axis=1) > np.fmin.reduce(value_TN, axis=1)).any()
-    ]
+    constant = placed.constant
     if not constant:
         return table, placed
     named = ", ".join(constant)
@@ -307,23 +320,36 @@ def prepare_signals(
 def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEvaluation:
     """Evaluate signals side by side and store the evaluation; every book is recorded as a trial first."""
     measured, market, own = prepared.measured, prepared.market, prepared.config
-    signals, universe_TN = prepared.placed.signals, market.universe_TN
-    known_T = np.logical_or.reduce([np.isfinite(signal_TN).any(axis=1) for signal_TN in signals.values()])
-    signal_T, universe_T = np.flatnonzero(known_T), np.flatnonzero(universe_TN.any(axis=1))
-    sessions = universe_T[(universe_T >= signal_T[0]) & (universe_T <= signal_T[-1])]
     with progress.stage("backtest"):
-        tables, trials = evaluate_trials(
-            {name: {0: signal_TN} for name, signal_TN in signals.items()},
+        tables, trials = signal_tables(
+            prepared.placed,
             market,
             own,
             run_id=measured.run_id,
             output=measured.folder.parent,
             tried=prepared.trials,
-            sessions=sessions,
         )
+        sessions = prepared.placed.sessions(market)
         made = evaluation_record(own, market.panel, sessions, trials, git_commit())
-        tables |= {"rows": prepared.placed.rows, "guard": prepared.guard}
-        return recount(measured, store_evaluation(measured, made, tables))
+        return recount(measured, store_evaluation(measured, made, {**tables, "guard": prepared.guard}))
+
+
+def signal_tables(
+    placed: PlacedSignals,
+    market: Market,
+    config: Config,
+    *,
+    run_id: str,
+    output: Path,
+    tried: Mapping[str, Trial],
+) -> tuple[dict[str, pl.DataFrame], int]:
+    """Compute the tables of an evaluation of signals, with ``rows``; the config must have no models."""
+    forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
+    sessions = placed.sessions(market)
+    tables, trials = evaluate_trials(
+        forecasts, market, config, run_id=run_id, output=output, tried=tried, sessions=sessions
+    )
+    return tables | {"rows": placed.rows}, trials
 
 
 def with_tradable_delay(config: Config) -> tuple[Config, tuple[str, ...]]:

@@ -129,7 +129,7 @@ def _label_tables(
                     daily = daily_metrics(one.signal.first(len(rows_R)), label, quantiles=QUANTILES)
                     ic, rank_ic = (mean_test(x_T, overlap=overlap) for x_T in (daily.ic_T, daily.rank_ic_T))
                     tests = {"ic": ic.mean, "ic_t": ic.t, "rank_ic": rank_ic.mean, "rank_ic_t": rank_ic.t}
-                    key = {"model": one.model, "delay": delay}
+                    key: dict[str, Any] = {"model": one.model, "delay": delay}
                     decay.append({**key, "horizon": horizon, **tests, "dates": ic.n})
                     if horizon == own and delay in delays:
                         difference_T = 1e4 * (daily.quantile_TQ[:, -1] - daily.quantile_TQ[:, 0])

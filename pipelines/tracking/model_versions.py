@@ -70,7 +70,7 @@ def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> 
             return
         current = client.get_registered_model(name).aliases
         for alias, version in named.items():
-            found = []
+            found: list[Any] = []
             if version is not None:
                 run_id, model = version
                 query = f"name = '{name}' and tags.`{_RUN}` = '{run_id}' and tags.`{_MODEL}` = '{model}'"

@@ -296,7 +296,8 @@ class Corrections:
     @property
     def earliest(self) -> dt.date:
         """Date of the earliest of these rows, of which there must be some."""
-        return min(self.rows["date"])
+        first: dt.date = min(self.rows["date"])
+        return first
 
 
 def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> Corrections | None:

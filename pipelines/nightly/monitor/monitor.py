@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -291,7 +291,7 @@ def backtest_reference(config: Config, data: NightData, champion: ModelVersion) 
     )
 
 
-def _compared(settings: Settings, model: str) -> Settings:
+def _compared(settings: Mapping[str, Any], model: str) -> Settings:
     """The parts of a run's identity that must be the champion's, so that its ICs are what these should be."""
     label = {key: value for key, value in settings["label"].items() if key != "max_delay"}  # only purges
     same = {part: settings[part] for part in ("universe", "features", "seeds")}

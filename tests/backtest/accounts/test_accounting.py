@@ -220,8 +220,10 @@ def test_ledger_is_optional_and_its_absence_raises() -> None:
     )
     assert kept.ledger.height > 60
     for field in dataclasses.fields(plain):
-        if field.name != "kept_ledger":
+        if field.name not in ("kept_ledger", "costs_T"):
             np.testing.assert_array_equal(getattr(plain, field.name), getattr(kept, field.name))
+    for kind, cost_T in plain.costs_T.items():
+        np.testing.assert_array_equal(cost_T, kept.costs_T[kind])
     with pytest.raises(ValueError, match="keep_ledger=True"):
         _ = plain.ledger
 

@@ -170,7 +170,7 @@ def test_a_position_does_not_pass_to_the_next_firm_with_its_ticker(
     history: list[float | None], nav: float
 ) -> None:
     """Bought in session 6 of a firm that was delisted in session 8; another firm is A from 9 or 11 on."""
-    closes = {"A": history, "B": [10.0] * 13}
+    closes: dict[str, list[float | None]] = {"A": history, "B": [10.0] * 13}
     old = {"ticker": "A", "valid_from": DAYS[0], "delisted_on": DAYS[8], "delisting_reason": "performance"}
     securities = rows("securities", old, {"ticker": "A", "valid_from": DAYS[9]})
     market, book = panel(closes, securities), recorded(position("A", 0.5, since=6))
