@@ -7,12 +7,23 @@ NAVs. Shape suffixes: T sessions, N firms.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from backtest.accounts.market import GONE, TRADABLE
 from backtest.accounts.positions import LOT_ROUNDING, Firms, Plan, Rates, Tape
 from features.arithmetic.kernels import ZERO, compiled
 from features.arrays import FloatArray
+
+
+class State(NamedTuple):
+    """Weights, open orders, growth of values in a session, and the newest targets, by firm."""
+
+    weight_N: FloatArray
+    order_N: FloatArray
+    growth_N: FloatArray
+    target_N: FloatArray
 
 
 @compiled
@@ -26,8 +37,9 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
     T, N = tape.value_TN.shape
     net_T, gross_T = np.zeros(T), np.zeros(T)
     at_close, total = len(tape.fill_RN) == 0, 0.0
-    weight_N, order_N, target_N, nav = np.zeros(N), np.zeros(N), np.zeros(N), 1.0
-    growth_N, firm_N, n = np.ones(N), np.zeros(N, dtype=np.int64), ZERO
+    state = State(np.zeros(N), np.zeros(N), np.ones(N), np.zeros(N))
+    weight_N, order_N, target_N, nav = state.weight_N, state.order_N, state.target_N, 1.0
+    firm_N, n = np.zeros(N, dtype=np.int64), ZERO
     for t in range(min(ruined + 1, T)):
         decision = t - plan.delay
         decided = decision >= 0 and plan.decided_T[decision]
@@ -41,17 +53,15 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
             total = 0.0 if short else total
         trading = (decided or plan.carry) and (at_close or t > 0)
 
-        earned, charged = _hold(t, firm_N[:n], weight_N, growth_N, tape, rates)
+        earned, charged = _hold(t, firm_N[:n], state, tape, rates)
         growth, paid = 1.0 + earned - charged, 0.0
         if at_close:  # the weights drift to the close before they are traded
-            _drift(t, growth, firm_N[:n], weight_N, order_N, growth_N, tape)
+            _drift(t, growth, firm_N[:n], state, tape)
             if trading:
-                n = _order(decided, n, firm_N, target_N, weight_N, order_N, tape.value_TN[t])
-                listed, whole = firm_N[:n], nav * growth
-                share = _affordable(
-                    t, whole, 0.0, total, listed, tape.value_TN[t], weight_N, order_N, tape, rates
-                )
-                paid, _ = _fill(t, whole, share, listed, tape.value_TN[t], weight_N, order_N, tape, rates)
+                n = _order(decided, n, firm_N, state, tape.value_TN[t])
+                listed, whole, price_N = firm_N[:n], nav * growth, tape.value_TN[t]
+                share = _affordable(t, whole, 0.0, total, listed, price_N, state, tape, rates)
+                paid, _ = _fill(t, whole, share, listed, price_N, state, tape, rates)
             for i in firm_N[:n]:
                 weight_N[i] /= 1.0 - paid
                 order_N[i] /= 1.0 - paid
@@ -59,16 +69,16 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
         else:
             if trading:
                 price_N = tape.value_TN[t - 1]
-                n = _order(decided, n, firm_N, target_N, weight_N, order_N, price_N)
+                n = _order(decided, n, firm_N, state, price_N)
                 listed = firm_N[:n]
-                share = _affordable(t, nav, charged, total, listed, price_N, weight_N, order_N, tape, rates)
-                paid, intraday = _fill(t, nav, share, listed, price_N, weight_N, order_N, tape, rates)
+                share = _affordable(t, nav, charged, total, listed, price_N, state, tape, rates)
+                paid, intraday = _fill(t, nav, share, listed, price_N, state, tape, rates)
                 earned += intraday
             growth = 1.0 + earned - charged - paid
             for i in firm_N[:n]:
-                growth_N[i] = tape.value_TN[t, i] / tape.value_TN[t - 1, i]
-            _drift(t, growth, firm_N[:n], weight_N, order_N, growth_N, tape)
-        n = _keep(firm_N, n, weight_N, order_N, plan.carry)
+                state.growth_N[i] = tape.value_TN[t, i] / tape.value_TN[t - 1, i]
+            _drift(t, growth, firm_N[:n], state, tape)
+        n = _keep(firm_N, n, state, plan.carry)
         gross_T[t], net_T[t] = earned, growth - 1.0
         nav *= growth
     if ruined < T:
@@ -77,54 +87,36 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
 
 
 @compiled
-def _hold(  # noqa: PLR0917  # a compiled loop takes its arrays by position
-    t: int, firms: Firms, weight_N: FloatArray, growth_N: FloatArray, tape: Tape, rates: Rates
-) -> tuple[float, float]:
+def _hold(t: int, firms: Firms, state: State, tape: Tape, rates: Rates) -> tuple[float, float]:
     """Return what the weights of the previous close earn in session t, and their fees and interest.
 
     ``growth`` gets the growth of each firm's value.
     """
     earned, fees, long = 0.0, 0.0, 0.0
     for i in firms:
-        weight = weight_N[i]
-        growth_N[i] = tape.value_TN[t, i] / tape.value_TN[t - 1, i]
+        weight = state.weight_N[i]
+        state.growth_N[i] = tape.value_TN[t, i] / tape.value_TN[t - 1, i]
         if weight != 0.0:
-            earned += weight * (growth_N[i] - 1.0)
+            earned += weight * (state.growth_N[i] - 1.0)
             fees += _cell(tape.borrow_RN, t - 1, i, 1.0) * max(-weight, 0.0)
             long += max(weight, 0.0)
     return earned, rates.borrow_V[0] * fees + rates.financing_V[0] * max(long - 1.0, 0.0)
 
 
 @compiled
-def _drift(  # noqa: PLR0917  # a compiled loop takes its arrays by position
-    t: int,
-    growth: float,
-    firms: Firms,
-    weight_N: FloatArray,
-    order_N: FloatArray,
-    growth_N: FloatArray,
-    tape: Tape,
-) -> None:
+def _drift(t: int, growth: float, firms: Firms, state: State, tape: Tape) -> None:
     """Let weights and open orders drift from the previous close to that of t; delisted firms become cash."""
     for i in firms:
         if tape.state_TN[t, i] & GONE:
-            weight_N[i] = order_N[i] = 0.0
-        elif weight_N[i] != 0.0 or order_N[i] != 0.0:
-            drift = growth_N[i] / growth
-            weight_N[i] *= drift
-            order_N[i] *= drift
+            state.weight_N[i] = state.order_N[i] = 0.0
+        elif state.weight_N[i] != 0.0 or state.order_N[i] != 0.0:
+            drift = state.growth_N[i] / growth
+            state.weight_N[i] *= drift
+            state.order_N[i] *= drift
 
 
 @compiled
-def _order(  # noqa: PLR0917  # a compiled loop takes its arrays by position
-    decided: bool,
-    n: int,
-    firm_N: Firms,
-    target_N: FloatArray,
-    weight_N: FloatArray,
-    order_N: FloatArray,
-    price_N: FloatArray,
-) -> int:
+def _order(decided: bool, n: int, firm_N: Firms, state: State, price_N: FloatArray) -> int:
     """Replace the open orders if there is a decision; a firm without a price cannot be ordered.
 
     Returns how many firms are listed in ``firm_N``: those with a weight or an order.
@@ -132,10 +124,10 @@ def _order(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     if not decided:
         return n
     n = 0
-    for i in range(len(weight_N)):
-        order_N[i] = target_N[i] - weight_N[i] if price_N[i] > 0.0 else 0.0
+    for i in range(len(state.weight_N)):
+        state.order_N[i] = state.target_N[i] - state.weight_N[i] if price_N[i] > 0.0 else 0.0
         firm_N[n] = i
-        n += (order_N[i] != 0.0) | (weight_N[i] != 0.0)
+        n += (state.order_N[i] != 0.0) | (state.weight_N[i] != 0.0)
     return n
 
 
@@ -146,14 +138,13 @@ def _part(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     i: int,
     price: float,
     ratio: float,
-    weight_N: FloatArray,
-    order_N: FloatArray,
+    share: float,
+    state: State,
     tape: Tape,
     rates: Rates,
-    share: float,
 ) -> float:
     """Return the weight of firm i's order that session t fills; a purchase is first scaled by ``share``."""
-    order: float = order_N[i]
+    order: float = state.order_N[i]
     if not tape.state_TN[t, i] & TRADABLE or _cell(tape.bar_RN, t, i, 0.0) * order > 0.0:
         return 0.0
     if not (
@@ -166,7 +157,7 @@ def _part(  # noqa: PLR0917  # a compiled loop takes its arrays by position
         most = rates.limit_V[0] * volume / (nav * ratio) if volume > 0.0 else 0.0
         fill = min(max(fill, -most), most)
     fill = fill * share if fill > 0.0 else fill
-    if len(tape.lot_RN) and not (fill == order and order + weight_N[i] == 0.0):
+    if len(tape.lot_RN) and not (fill == order and order + state.weight_N[i] == 0.0):
         lot = _cell(tape.lot_RN, t, i, 0.0) * price / nav
         if lot > 0.0:
             fill = np.sign(fill) * np.floor(abs(fill) / lot + LOT_ROUNDING) * lot
@@ -181,8 +172,7 @@ def _affordable(  # noqa: PLR0917  # a compiled loop takes its arrays by positio
     total: float,
     firms: Firms,
     price_N: FloatArray,
-    weight_N: FloatArray,
-    order_N: FloatArray,
+    state: State,
     tape: Tape,
     rates: Rates,
 ) -> float:
@@ -194,16 +184,16 @@ def _affordable(  # noqa: PLR0917  # a compiled loop takes its arrays by positio
         return 1.0
     cash, buys, stuck = 1.0 - charged, 0.0, 0.0
     for i in firms:
-        cash -= weight_N[i]
-        if order_N[i] == 0.0:
+        cash -= state.weight_N[i]
+        if state.order_N[i] == 0.0:
             continue
         ratio = tape.value_TN[t, i] / price_N[i] * _cell(tape.fill_RN, t, i, 1.0)
-        fill = _part(t, nav, i, price_N[i], ratio, weight_N, order_N, tape, rates, 1.0)
+        fill = _part(t, nav, i, price_N[i], ratio, 1.0, state, tape, rates)
         spent = fill * ratio if fill != 0.0 else 0.0
         cash -= spent
         buys += max(spent, 0.0)
-        if order_N[i] < 0.0 and fill == 0.0:
-            stuck -= order_N[i]
+        if state.order_N[i] < 0.0 and fill == 0.0:
+            stuck -= state.order_N[i]
     lacking = min(min(1.0 - total, 0.0) - cash, stuck)
     return max(1.0 - lacking / buys, 0.0) if lacking > 0.0 and buys > 0.0 else 1.0
 
@@ -215,19 +205,18 @@ def _fill(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     share: float,
     firms: Firms,
     price_N: FloatArray,
-    weight_N: FloatArray,
-    order_N: FloatArray,
+    state: State,
     tape: Tape,
     rates: Rates,
 ) -> tuple[float, float]:
     """Fill orders; return their costs over NAV, and what they earn up to the close over NAV."""
     paid, intraday = 0.0, 0.0
     for i in firms:
-        if order_N[i] == 0.0:
+        if state.order_N[i] == 0.0:
             continue
         end = tape.value_TN[t, i] / price_N[i]
         ratio = end * _cell(tape.fill_RN, t, i, 1.0)
-        fill = _part(t, nav, i, price_N[i], ratio, weight_N, order_N, tape, rates, share)
+        fill = _part(t, nav, i, price_N[i], ratio, share, state, tape, rates)
         if fill == 0.0:
             continue
         impact, size = _cell(tape.impact_RN, t, i, 0.0), abs(fill) * ratio
@@ -238,20 +227,20 @@ def _fill(  # noqa: PLR0917  # a compiled loop takes its arrays by position
         if rates.minimum_V[0] > 0.0:
             paid += max(rates.minimum_V[0] / nav - size * rates.commission_V[0], 0.0)
         intraday += fill * (end - ratio)
-        weight_N[i] += fill
-        order_N[i] -= fill
+        state.weight_N[i] += fill
+        state.order_N[i] -= fill
     return paid, intraday
 
 
 @compiled
-def _keep(firm_N: Firms, n: int, weight_N: FloatArray, order_N: FloatArray, carry: bool) -> int:
+def _keep(firm_N: Firms, n: int, state: State, carry: bool) -> int:
     """Drop what was not traded, unless it stays open; list the firms that are left, and count them."""
     left = 0
     for k in range(n):
         i = firm_N[k]
-        order_N[i] = order_N[i] if carry else 0.0
+        state.order_N[i] = state.order_N[i] if carry else 0.0
         firm_N[left] = i
-        left += (weight_N[i] != 0.0) | (order_N[i] != 0.0)
+        left += (state.weight_N[i] != 0.0) | (state.order_N[i] != 0.0)
     return left
 
 
