@@ -17,7 +17,7 @@ from pipelines.explain.tables import explanation_tables, planted_edges, recovery
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
-from pipelines.run.fingerprint import folders_digest
+from pipelines.run.identity import folders_digest
 from pipelines.run.provenance import ExplanationMade, TaskDone, environment, read_provenance, record
 from pipelines.run.record import Run
 

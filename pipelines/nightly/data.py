@@ -27,7 +27,7 @@ from pipelines.nightly.result import (
     read_signals,
 )
 from pipelines.progress import Progress
-from pipelines.run.fingerprint import feature_store
+from pipelines.run.identity import feature_store
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from pipelines.config.load import digest, load_config, to_yaml
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import damaged, write_text
-from pipelines.run.fingerprint import installed
+from pipelines.run.identity import installed
 from pipelines.run.record import LATEST, list_records
 from pipelines.sources.files.layouts import PRICE_NAMES, match_names
 from pipelines.sources.files.opening import (

@@ -25,7 +25,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.errors import ConfigError
 from pipelines.files import damaged, remove_partial, replacing
-from pipelines.run.fingerprint import folders_digest
+from pipelines.run.identity import folders_digest
 from pipelines.settings import Settings
 
 _FOLDER: Final = "evaluations"

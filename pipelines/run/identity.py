@@ -7,18 +7,38 @@ The data are identified by the tables of the lake and their versions, not by the
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import functools
+import hashlib
+import inspect
 import json
-from collections.abc import Iterator, Mapping
+import marshal
+import re
+import sys
+import sysconfig
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Self
+
+import numpy as np
+from pydantic import BaseModel
 
 from pipelines.config.load import digest
 from pipelines.config.models import KEY, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
+from pipelines.dataset.feature_store import FeatureStore
 from pipelines.device import resolve_device
+from pipelines.files import write_text
+from pipelines.lake.options import is_url
 from pipelines.lake.versions import TableVersion
-from pipelines.run.fingerprint import fingerprint, folders_digest, installed
+from pipelines.progress import Progress
 from pipelines.settings import Settings, masked_settings
 
 LIBRARIES = ("lightgbm", "numba", "numpy", "scipy", "torch")
@@ -178,3 +198,238 @@ def _change(old: object, new: object) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+_INSTALLED = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib"))
+_ROOT = Path(__file__).parents[2].resolve()
+_OURS = tuple(f"{_ROOT / package}/" for package in ("features", "models", "backtest", "pipelines"))
+_MOST_KEPT = 50  # digests in the cache
+_PARTS = ("__func__", "__self__", "__wrapped__", "py_func", "func", "args", "keywords", "fget")
+"""Attributes that hold the function of methods, caches, compiled or partial functions, and properties."""
+
+
+@functools.cache
+def installed(library: str) -> str:
+    """Version of an installed library, as it was when this process first asked."""
+    return version(library)
+
+
+@functools.cache
+def folders_digest(*folders: str, without: str | None = None) -> str:
+    """Digest of the Python files in folders of the packages, below each of them, as :func:`source_digest`."""
+    files = {path for folder in folders for path in (_ROOT / folder).rglob("*.py")}
+    apart = set() if without is None else set((_ROOT / without).rglob("*.py"))
+    return source_digest(files - apart, _ROOT)
+
+
+def source_digest(files: Iterable[Path], root: Path) -> str:
+    """SHA-256 of Python files and their paths below ``root``, without comments, docstrings and layout.
+
+    Parsing takes seconds, so the digest is kept in the user's cache under the digest of the files as they
+    are, of this module and of the Python version. A cache that cannot be read or written is done without.
+    """
+    sources = {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(files)}
+    exact = hashlib.sha256(repr((sys.version, Path(__file__).read_bytes(), sources)).encode()).hexdigest()
+    with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: the user has no home
+        known = (_cache() / exact).read_text("ascii")
+        if re.fullmatch("[0-9a-f]{64}", known):
+            return known
+    sha = hashlib.sha256()
+    for name, source in sources.items():
+        sha.update(f"{name}\n{normalise_source(source.decode())}\n".encode())
+    with suppress(OSError, RuntimeError):
+        _keep(_cache() / exact, sha.hexdigest())
+    return sha.hexdigest()
+
+
+def _cache() -> Path:
+    return Path.home() / ".cache" / "peerglass" / "code"
+
+
+def _keep(path: Path, digest: str) -> None:
+    """Write a digest into the cache, and remove the oldest ones beyond `_MOST_KEPT`."""
+    write_text(path, digest)
+    by_age = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
+    for old in by_age[:-_MOST_KEPT]:
+        old.unlink(missing_ok=True)
+
+
+def normalise_source(source: str) -> str:
+    """Remove comments, docstrings and layout from Python source."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [statement for statement in node.body if not _is_text(statement)]
+    return ast.unparse(tree)
+
+
+def fingerprint(value: object) -> str:
+    """SHA-256 of the code of a function, a class, or an object made of them.
+
+    Functions and classes are followed through their closures, defaults and the names that they use. Those of
+    the packages, which a :func:`folders_digest` covers, and those of installed libraries are described by
+    their names only. An object that is neither a function, a class, a dataclass, an array nor a plain value
+    is described by its type only.
+    """
+    return hashlib.sha256(repr(_Walk().describe(value)).encode()).hexdigest()
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+@dataclasses.dataclass(eq=False)
+class _Walk:
+    """State of one :func:`fingerprint`."""
+
+    home: str | None = None
+    """Package of the first function that is described. It is followed even if it is an installed library."""
+    seen: dict[int, object] = dataclasses.field(default_factory=dict)
+    """Objects described so far, by their id. They are kept alive, so that no id is used twice."""
+
+    def describe(self, value: Any) -> Any:  # noqa: ANN401, PLR0911
+        """Describe a value by nested tuples of plain values."""
+        if value is None or value is ... or isinstance(value, bool | int | float | complex | str | bytes):
+            return value
+        if isinstance(value, list | tuple):
+            return (type(value).__name__, *map(self.describe, value))
+        if isinstance(value, set | frozenset):
+            return ("set", *sorted(repr(self.describe(item)) for item in value))
+        if isinstance(value, Mapping):
+            pairs = [(self.describe(key), self.describe(value[key])) for key in sorted(value, key=repr)]
+            return ("mapping", *pairs)
+        if isinstance(value, np.ndarray):
+            return ("array", str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest())
+        if id(value) in self.seen:
+            return "seen"
+        self.seen[id(value)] = value
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, ModuleType):
+            return self._module(value)
+        if isinstance(value, BaseModel):
+            return (type(value).__qualname__, *((name, self.describe(one)) for name, one in value))
+        if dataclasses.is_dataclass(value):
+            return (
+                type(value).__qualname__,
+                *((f.name, self.describe(getattr(value, f.name))) for f in dataclasses.fields(value)),
+            )
+        parts = [self.describe(getattr(value, name)) for name in _PARTS if hasattr(value, name)]
+        return (type(value).__qualname__, *parts)
+
+    def _function(self, function: FunctionType) -> Any:  # noqa: ANN401
+        """Closure and defaults are always included: they can come from another file than the function."""
+        code, name = function.__code__, (function.__module__, function.__qualname__)
+        cells = [_content(cell) for cell in function.__closure__ or ()]
+        bound = self.describe((function.__defaults__, function.__kwdefaults__, cells))
+        if _is_ours(code.co_filename):
+            return ("function", *name, bound)
+        self.home = self.home or _package(function.__module__)
+        if self._is_library(function.__module__, code.co_filename):
+            return ("function", *name)
+        used = {key: function.__globals__[key] for key in _names(code) if key in function.__globals__}
+        return ("function", _text(function), bound, self.describe(used))
+
+    def _class(self, cls: type) -> Any:  # noqa: ANN401
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+        if cls.__module__ == "builtins" or _is_ours(file) or self._is_library(cls.__module__, file):
+            return ("class", cls.__module__, cls.__qualname__)
+        own = {
+            key: item
+            for key, item in vars(cls).items()
+            if isinstance(item, FunctionType) or not key.startswith("__")
+        }
+        if issubclass(cls, BaseModel):  # pydantic takes the defaults out of the class
+            own |= {key: (one.default, one.default_factory) for key, one in cls.model_fields.items()}
+        return ("class", cls.__qualname__, self.describe(cls.__bases__), self.describe(own))
+
+    def _module(self, module: ModuleType) -> Any:  # noqa: ANN401
+        file = getattr(module, "__file__", None) or ""
+        if not file.endswith(".py") or _is_ours(file) or self._is_library(module.__name__, file):
+            return ("module", module.__name__)
+        return ("module", module.__name__, normalise_source(Path(file).read_text("utf-8")))
+
+    def _is_library(self, module: str, file: str) -> bool:
+        """Whether code belongs to an installed library other than the package that is described."""
+        installed = file.startswith("<frozen") or _resolved(file).startswith(_INSTALLED)
+        return installed and _package(module) != self.home
+
+
+def _is_ours(file: str) -> bool:
+    """Whether a source file is in the packages."""
+    return _resolved(file).startswith(_OURS)
+
+
+@functools.cache
+def _resolved(file: str) -> str:
+    return str(Path(file).resolve())
+
+
+def _text(function: FunctionType) -> str:
+    """Source text of a function; its compiled form if it has none, as after ``exec``."""
+    code = function.__code__  # the source of a decorated function itself is that of the one it wraps
+    try:
+        source = textwrap.dedent(inspect.getsource(code))
+    except (OSError, TypeError):
+        return marshal.dumps(code, 2).hex()  # later versions depend on how often a constant is referred to
+    try:
+        return normalise_source(source)
+    except SyntaxError:  # a lambda in the middle of a statement
+        return source
+
+
+def _content(cell: Any) -> object:  # noqa: ANN401 (a cell has no public type)
+    try:
+        return cell.cell_contents
+    except ValueError:  # the cell is still empty
+        return None
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*(_names(one) for one in inner))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+_LIBRARIES = ("numba", "numpy", "polars", "scipy")
+
+
+def feature_store(config: Config, progress: Progress) -> FeatureStore:
+    """Return the feature store of a config; nothing is created before it is used."""
+    return FeatureStore(
+        folder=store_folder(config),
+        limit=int(config.feature_store.limit_gib * 2**30),
+        code=features_digest(),
+        notify=progress.note,
+    )
+
+
+def store_folder(config: Config) -> Path:
+    """Return the folder of a config's feature store."""
+    if config.feature_store.folder is not None:
+        return Path(config.feature_store.folder)
+    if is_url(config.output):
+        return Path.home() / ".cache" / "peerglass" / "features"
+    return Path(config.output).absolute().parent / "features"
+
+
+def features_digest() -> str:
+    """Digest of the code and the libraries that compute channels and characteristics.
+
+    A feature that was registered or replaced outside these folders is included by its source text.
+    """
+    from features.library.channels import CHANNELS
+    from features.library.characteristics import CHARACTERISTICS
+
+    libraries = {name: installed(name) for name in _LIBRARIES}
+    registered = fingerprint((CHANNELS, CHARACTERISTICS))
+    return digest((folders_digest("features", "pipelines/dataset"), libraries, registered))

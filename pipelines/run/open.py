@@ -24,8 +24,7 @@ from pipelines.lake.options import canonical_location, is_url
 from pipelines.lake.upkeep import record_reader
 from pipelines.machine import this_machine
 from pipelines.progress import Progress
-from pipelines.run.fingerprint import feature_store
-from pipelines.run.identity import build_identity
+from pipelines.run.identity import build_identity, feature_store
 from pipelines.run.locks import Locks
 from pipelines.run.record import Run, describe_changes, name_run, open_run, record_run
 from pipelines.run.stored import StoredRun

@@ -16,8 +16,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from pipelines.errors import DataError
-from pipelines.run.fingerprint import installed
-from pipelines.run.identity import LIBRARIES, code_digest
+from pipelines.run.identity import LIBRARIES, code_digest, installed
 from pipelines.run.record import Run, git_commit
 
 FILE: Final = "provenance.jsonl"

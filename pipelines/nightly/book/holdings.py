@@ -28,10 +28,11 @@ from pipelines.dataset.tables import newest_ticker, rows_known
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
-from pipelines.nightly.book.orders import NOT_IN_THE_DATA
 from pipelines.nightly.result import finished_before
 from pipelines.results.books import book_costs, book_execution, book_market
 
+NOT_IN_THE_DATA = "not in the data"
+"""What binds a held firm that the source does not deliver any more."""
 _UNCHANGED = 1e-12
 """Relative change of a number of units below which a position was not traded."""
 

@@ -238,7 +238,8 @@ def test_accounts_do_not_depend_on_later_sessions() -> None:
     delisted_TN[25:] = ~traded_TN[25:]
     target_TN[25:] = 0.0
     after = run_book(target_TN, total_return_index_TN, traded_TN, DEAR, 1, delisted_TN=delisted_TN)
-    for name in ("nav_net_T", "nav_ledger_T", "turnover_T", "borrow_T", "leverage_T"):
+    np.testing.assert_array_equal(before.costs_T["borrow"][:25], after.costs_T["borrow"][:25])
+    for name in ("nav_net_T", "nav_ledger_T", "turnover_T", "leverage_T"):
         np.testing.assert_array_equal(getattr(before, name)[:25], getattr(after, name)[:25])
     assert (before.nav_net_T[25:] != after.nav_net_T[25:]).all()
 

@@ -207,10 +207,10 @@ def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
         rows.append(bookkeeper.session(t, order))
     own = {name: np.array([row[name] for row in rows]) for name in COLUMNS}
     for name in COLUMNS:
-        for field_name in ("nav_net_T", "nav_ledger_T") if name == "nav" else (f"{name}_T",):
-            np.testing.assert_allclose(
-                getattr(book, field_name), own[name], rtol=1e-10, atol=1e-13, err_msg=field_name
-            )
+        navs = {"NAV from weights": book.nav_net_T, "NAV from positions": book.nav_ledger_T}
+        values = book.costs_T.get(name, getattr(book, f"{name}_T", None))
+        for what, ours in navs.items() if name == "nav" else ((name, values),):
+            np.testing.assert_allclose(ours, own[name], rtol=1e-10, atol=1e-13, err_msg=what)
     released = book.ledger["released"]
     return {
         "paid out": float((released != 0).sum()),

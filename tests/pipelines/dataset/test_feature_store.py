@@ -26,7 +26,7 @@ from pipelines.dataset.characteristics import Allocate, raw_characteristics, wit
 from pipelines.dataset.feature_store import FeatureStore, MappedArray, entries_of, is_in_use, open_mapped
 from pipelines.dataset.market import Market, build_market
 from pipelines.errors import DataError
-from pipelines.run.fingerprint import features_digest
+from pipelines.run.identity import features_digest
 
 T, N = 90, 40
 SHAPE = (6, 5, 4)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.run import fingerprint
-from pipelines.run.fingerprint import source_digest
+from pipelines.run import identity as fingerprint
+from pipelines.run.identity import source_digest
 
 
 @pytest.fixture

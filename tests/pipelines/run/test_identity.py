@@ -35,10 +35,9 @@ from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.versions import TableVersion
-from pipelines.run import fingerprint as fingerprints
 from pipelines.run import identity
-from pipelines.run.fingerprint import fingerprint, normalise_source
-from pipelines.run.identity import Identity, build_identity
+from pipelines.run import identity as fingerprints
+from pipelines.run.identity import Identity, build_identity, fingerprint, normalise_source
 from pipelines.run.record import name_run, open_run
 
 pytestmark = pytest.mark.usefixtures("untracked")
