@@ -373,8 +373,7 @@ def test_a_firm_without_a_price_is_held_and_cannot_be_traded(
     missing = pl.col("ticker").is_in([lost, halted]) & (pl.col("session") == tonight)
     signals = signals.with_columns(signal=pl.when(missing).then(None).otherwise(pl.col("signal")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lake, "exists", lambda self, table: table == "quarantine")
-        patch.setattr(Lake, "read", lambda self, table: quarantine)
+        patch.setattr(Lake, "rows", lambda self, table, *, filters: quarantine.filter(filters))
         data = NightData(tonight, {}, settings, {}, market, lake)
         made = next_book(settings, data, signals, recorded)
     rows = {row["ticker"]: row for row in made.rows.iter_rows(named=True)}
