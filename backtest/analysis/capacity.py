@@ -51,23 +51,11 @@ def capacity(
 ) -> list[CapacityPoint]:
     """Run a book at several amounts of capital, with its impact and its participation cap.
 
-    Parameters
-    ----------
-    variant : Variant
-        The book at any capital. Without impact and without a cap all amounts earn the same.
-    rows : LedgerRows
-        Of the same book; its trades say which amounts of capital the volumes allow.
-    market : BookMarket
-        Of the book's sessions.
-    dollar_volume_TN : ndarray of shape (T, N)
-        Trailing daily dollar volume; row s is known before the trades of session s, NaN is unknown.
-    rate_T : ndarray of shape (T,)
-        Risk-free return of each session.
-
-    Returns
-    -------
-    list of CapacityPoint
-        From the smallest to the largest capital; empty for a book without a trade of known volume.
+    ``variant`` is the book at any capital; without impact and without a cap all amounts earn the same. The
+    trades in ``rows``, its ledger, say which amounts the volumes allow. ``dollar_volume_TN`` is the trailing
+    daily dollar volume; row s is known before the trades of session s, NaN is unknown. ``rate_T`` is the
+    risk-free return of each session. The points go from the smallest to the largest capital; there are none
+    for a book without a trade of known volume.
     """
     share = participation_per_capital(rows, dollar_volume_TN)
     if not share > 0:

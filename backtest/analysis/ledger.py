@@ -85,18 +85,10 @@ def style_exposures(rows: LedgerRows, scores: StyleScores, nav_T: FloatArray) ->
 def scored_amounts(
     rows: LedgerRows, amount_R: FloatArray, scores: StyleScores, *, sessions_ago: int
 ) -> FloatArray:
-    """Sum amounts times scores by session, shape (T, K).
+    """Sum the amounts of the rows times the scores of their firms by session, shape (T, K).
 
-    Parameters
-    ----------
-    rows : LedgerRows
-        Sessions and firms of the amounts.
-    amount_R : ndarray of shape (R,)
-        Amount of each row.
-    scores : StyleScores
-        Scores on the book's sessions.
-    sessions_ago : int
-        Age of the scores: 1 takes those of the previous close. Sessions without such a close get 0.
+    ``sessions_ago`` is the age of the scores: 1 takes those of the previous close. Sessions without such a
+    close get 0.
     """
     T, used = scores.score_KTN.shape[1], (rows.session_R >= sessions_ago) & (amount_R != 0.0)
     session_R, firm_R, amount_R = rows.session_R[used], rows.firm_R[used], amount_R[used]
@@ -159,14 +151,8 @@ def by_name(rows: LedgerRows, tickers_N: tuple[str, ...]) -> Iterator[Contributi
 def by_sector(rows: LedgerRows, group_TN: IntArray, groups_S: tuple[str, ...]) -> Iterator[Contribution]:
     """Split the profit by the sector that a firm has in the session; sectors without a position are left out.
 
-    Parameters
-    ----------
-    rows : LedgerRows
-        Of the book.
-    group_TN : ndarray of int, shape (T, N)
-        Sector codes on the book's sessions; -1 is unknown.
-    groups_S : tuple of str
-        Names of the codes.
+    ``group_TN`` holds the codes of the sectors on the book's sessions, -1 where unknown, and ``groups_S``
+    their names.
     """
     code_R = group_TN[rows.session_R, rows.firm_R].astype(np.intp) + 1
     gross_S = sum_by(code_R, rows.pnl_R, len(groups_S) + 1)
@@ -201,16 +187,8 @@ def by_factor(rows: LedgerRows, scores: StyleScores, factors: FactorReturns) -> 
     """Split the profit into exposure times factor return, what is specific to the firms, and costs.
 
     In each session factor j earns ``sum_i position_i[t-1] x_ij[t-1] f_j[t]``, with ``x = 1`` for the market.
-    The rest of the profit is specific. A factor whose return is unknown earns 0 in that session.
-
-    Parameters
-    ----------
-    rows : LedgerRows
-        Of the book.
-    scores : StyleScores
-        Scores on the book's sessions.
-    factors : FactorReturns
-        Factor returns on the book's sessions, from the scores one session before (delay 0).
+    The rest of the profit is specific. A factor whose return is unknown earns 0 in that session. Scores and
+    factor returns are those of the book's sessions, the returns from the scores one session before (delay 0).
     """
     held_TJ = np.column_stack(
         [
@@ -297,26 +275,10 @@ def worst_days(return_T: FloatArray, count: int = 10) -> list[int]:
 def losers(
     rows: LedgerRows, sessions: range, n_firms: int, capital: float, count: int = 5
 ) -> list[tuple[int, float]]:
-    """Find the firms that lost most over some sessions.
+    """Find the firms that lost most over some consecutive sessions of a book, the largest loss first.
 
-    Parameters
-    ----------
-    rows : LedgerRows
-        Of the book, by session.
-    sessions : range
-        Consecutive sessions of the book.
-    n_firms : int
-        Firms of the panel.
-    capital : float
-        NAV before the first of these sessions.
-    count : int
-        Number of firms at most.
-
-    Returns
-    -------
-    list of (int, float)
-        Firm, and its profit after costs over the capital; the largest loss first. The profits of all firms
-        add up to the book's return over these sessions.
+    Each has its profit after costs over ``capital``, the NAV before the first of these sessions. The profits
+    of all firms add up to the book's return over them.
     """
     first, last = np.searchsorted(rows.session_R, [sessions.start, sessions.stop])
     span = slice(int(first), int(last))

@@ -148,22 +148,11 @@ def _long_run(score_TP: FloatArray, lags: int) -> FloatArray:
 
 
 def describe_regression(result: FactorRegression, level: float = LEVEL) -> str:
-    """Say whether a book is more than its factors, and which factors it is.
+    """Say in one sentence whether a book is more than its factors, and which factors it is.
 
     A family of factors (the three reversals are one) explains a book if it has at least half of its variance,
-    several do if they have it together. An alpha counts if it is positive and its p-value is below the level.
-
-    Parameters
-    ----------
-    result : FactorRegression
-        Of one book.
-    level : float
-        Two-sided error rate.
-
-    Returns
-    -------
-    str
-        One sentence.
+    several do if they have it together. An alpha counts if it is positive and its two-sided p-value is below
+    the level.
     """
     alpha = result.alpha
     shares: dict[str, float] = defaultdict(float)

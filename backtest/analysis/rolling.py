@@ -25,26 +25,15 @@ def rolling_window(sessions: int) -> int:
 
 
 def rolling_risk(book: pl.DataFrame, window: int, year: float = SESSIONS_PER_YEAR) -> pl.DataFrame:
-    """Rolling net Sharpe ratio and volatility of one book, per year.
+    """Rolling net Sharpe ratio and volatility of one book, per year, with a row for each whole window.
 
-    Parameters
-    ----------
-    book
-        date, nav_net, and optionally excess_net, of one book in order of time. NAV before the first session
-        is 1. Without excess_net the Sharpe ratio is that of the returns.
-    window
-        Sessions in a window. The first row is the first full window; windows with an unknown return are null.
-    year
-        Sessions in a year, p.
-
-    Returns
-    -------
-    polars.DataFrame
-        date (the last session of the window), sharpe, sharpe_error, volatility, volatility_error. With mean
-        m, standard deviation s (ddof 1), skewness g and kurtosis k of the W returns of a window:
-        ``sharpe = sqrt(p) m / s``, its error ``sqrt(p (1 - g m/s + (k - 1)/4 (m/s)^2) / W)`` (Mertens
-        2002), ``volatility = sqrt(p) s``, and its error ``volatility sqrt((k - 1) / (4 W))``. Both errors
-        assume returns without autocorrelation.
+    ``book`` has date, nav_net, and optionally excess_net, in order of time. NAV before the first session is
+    1. Without excess_net the Sharpe ratio is that of the returns. Windows with an unknown return are null.
+    The columns are date (its last session), sharpe, sharpe_error, volatility and volatility_error. With p
+    sessions in a year, and mean m, standard deviation s (ddof 1), skewness g and kurtosis k of the W returns
+    of a window: ``sharpe = sqrt(p) m / s``, its error ``sqrt(p (1 - g m/s + (k - 1)/4 (m/s)^2) / W)``
+    (Mertens 2002), ``volatility = sqrt(p) s``, and its error ``volatility sqrt((k - 1) / (4 W))``. Both
+    errors assume returns without autocorrelation.
     """
     nav_T = book["nav_net"].cast(pl.Float64).fill_nan(None).to_numpy()
     return_T = nav_T / np.concatenate([[1.0], nav_T[:-1]]) - 1.0
@@ -71,22 +60,11 @@ def rolling_risk(book: pl.DataFrame, window: int, year: float = SESSIONS_PER_YEA
 
 
 def rolling_mean_ic(series: pl.DataFrame, window: int, lags: int) -> pl.DataFrame:
-    """Rolling mean of the daily rank ICs of one model with its Newey-West error.
+    """Rolling mean of the daily rank ICs of one model with its Newey-West error: date, rank_ic and error.
 
-    Parameters
-    ----------
-    series
-        date, rank_ic of one model in order of time.
-    window
-        Dates in a window. At least half of them must be known.
-    lags
-        Lags of the Newey-West estimate with Bartlett weights: one less than the number of dates whose labels
-        overlap.
-
-    Returns
-    -------
-    polars.DataFrame
-        date, rank_ic (mean), error. Unknown ICs are left out of the mean and of the autocovariances.
+    ``series`` has date and rank_ic in order of time. At least half of the dates of a window must be known;
+    unknown ICs are left out of the mean and of the autocovariances. ``lags`` are those of the Newey-West
+    estimate with Bartlett weights: one less than the number of dates whose labels overlap.
     """
     ic_T = series["rank_ic"].cast(pl.Float64).fill_nan(None).to_numpy()
     if len(ic_T) < window:
@@ -113,17 +91,10 @@ def rolling_mean_ic(series: pl.DataFrame, window: int, lags: int) -> pl.DataFram
 
 
 def monthly_returns(book: pl.DataFrame) -> pl.DataFrame:
-    """Net return of one book by month and by year.
+    """Net return of one book by month and by year: year, month (1 to 12; 0 is the year) and net.
 
-    Parameters
-    ----------
-    book
-        date, nav_net of one book in order of time. NAV before the first session is 1.
-
-    Returns
-    -------
-    polars.DataFrame
-        year, month (1 to 12; 0 is the year), net. Months and years at the ends of the test may be partial.
+    ``book`` has date and nav_net in order of time. NAV before the first session is 1. Months and years at the
+    ends of the test may be partial.
     """
     path = book.select("date", nav=pl.col("nav_net").cast(pl.Float64)).with_columns(
         year=pl.col("date").dt.year().cast(pl.Int64), month=pl.col("date").dt.month().cast(pl.Int64)

@@ -84,25 +84,11 @@ class StyleScores:
 
 
 def style_scores(panel: Panel, universe_TN: BoolArray) -> StyleScores:
-    """Compute the scores of all styles that a panel allows.
+    """Compute the scores of all styles that a panel allows: ``Phi^-1((rank - 1/2) / n)`` within the universe.
 
-    Parameters
-    ----------
-    panel : Panel
-        Prices, and statements where there are any.
-    universe_TN : ndarray of bool, shape (T, N)
-        Firms of the universe, known at the close of t. A session without any firm, as between the decisions
-        of a weekly config, uses the newest universe before it.
-
-    Returns
-    -------
-    StyleScores
-        ``Phi^-1((rank - 1/2) / n)`` within the date's universe; ties get their average rank.
-
-    Raises
-    ------
-    ValueError
-        If the universe has another shape than the panel.
+    Ties get their average rank. The universe is known at the close of t. A session without any firm, as
+    between the decisions of a weekly config, uses the newest universe before it. ValueError if the universe
+    has another shape than the panel.
     """
     from features.library.characteristics import CHARACTERISTICS
 

@@ -324,18 +324,10 @@ class RankSelector:
         self._sorted_TN = frozen(sorted_TN)
 
     def lowest(self, size_T: IntArray) -> FloatArray:
-        """Return each firm's share in the ``size`` lowest values of its date.
+        """Return each firm's share in the ``size`` lowest values of its date, 0 to ``count_T`` of them.
 
-        Parameters
-        ----------
-        size_T : ndarray of int, shape (T,)
-            Number of firms to select, 0 to ``count_T``.
-
-        Returns
-        -------
-        ndarray of shape (T, N)
-            1 inside the selection and 0 outside. Firms that are tied at its edge share the remaining places
-            equally: three firms for two places get 2/3 each. A row sums to ``size``.
+        1 inside the selection and 0 outside. Firms that are tied at its edge share the remaining places
+        equally: three firms for two places get 2/3 each. A row sums to ``size``.
         """
         return self._selected(size_T, np.zeros(len(size_T)), np.ones(len(size_T)))
 
@@ -346,16 +338,8 @@ class RankSelector:
     def long_short(self, size_T: IntArray) -> FloatArray:
         """Return ``(highest - lowest) / size`` in one pass: +1 in the highest and -1 in the lowest values.
 
-        Parameters
-        ----------
-        size_T : ndarray of int, shape (T,)
-            Number of firms on each side, 0 to ``count_T``.
-
-        Returns
-        -------
-        ndarray of shape (T, N)
-            0 for a firm on neither side and on dates with a size of 0. A firm that is tied at both edges gets
-            the difference of its shares.
+        ``size_T`` is the number of firms on each side, 0 to ``count_T``. A firm on neither side, and a date
+        with a size of 0, has 0. A firm that is tied at both edges gets the difference of its shares.
         """
         scale_T = 1.0 / np.maximum(size_T, 1)
         return self._selected(size_T, scale_T, -scale_T)

@@ -26,16 +26,8 @@ def pack_values(bits_RN: UInt64Array, column: np.uint64, packed_RN: UInt64Array)
 
     The bits of a float64, read as an unsigned integer, sort like the values after the sign bit is flipped
     and, for negative values, all other bits are inverted. The lowest bits make room for the column;
-    `unpack_order` puts values that differ only there in order.
-
-    Parameters
-    ----------
-    bits_RN : ndarray of uint64, shape (R, N)
-        The bits of float64 values; NaN is unknown.
-    column : uint64
-        The bits that hold a column: ``2^b - 1 >= N - 1``.
-    packed_RN : ndarray of uint64, shape (R, N)
-        Output; the largest integer where unknown.
+    `unpack_order` puts values that differ only there in order. ``column`` holds the bits of a column: ``2^b -
+    1 >= N - 1``. The output is the largest integer where the value is NaN.
     """
     minus, infinite = np.uint64(1 << 63), np.uint64(0x7FF0000000000000)
     for r in range(bits_RN.shape[0]):
@@ -113,16 +105,8 @@ def select(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
 ) -> None:
     """Compute ``high * share in the size highest values + low * share in the size lowest values``.
 
-    Parameters
-    ----------
-    x_RN, sorted_RN : ndarray of shape (R, N)
-        Values, and the same values sorted, NaN last.
-    size_R : ndarray of int, shape (R,)
-        Firms to select, at most the number of known values; 0 selects none.
-    high_R, low_R : ndarray of shape (R,)
-        Factors of the shares.
-    out_RN : ndarray of shape (R, N)
-        Output.
+    ``sorted_RN`` holds the values of ``x_RN`` sorted, NaN last. ``size_R`` is at most the number of known
+    values; 0 selects none.
     """
     for r in range(x_RN.shape[0]):
         x, ordered, out = x_RN[r], sorted_RN[r], out_RN[r]
@@ -169,18 +153,12 @@ def measure_pairs(
 ) -> None:
     """Measure forecasts against labels on each date, over the firms that have both.
 
-    Parameters
-    ----------
-    forecast, label : tuple of ndarray
-        Values of shape (R, N), order of shape (R, N) and count of shape (R,) of each.
-    tops : tuple of int
-        Number of highest forecasts for the share of labels at or above zero, and for the mean label.
-    quantile_RQ : ndarray of shape (R, Q)
-        Output: mean label of each quantile, lowest first; NaN with fewer pairs than quantiles.
-    out_RM : ndarray of shape (R, 8)
-        Output: number of pairs, tied pairs, Pearson correlation, Spearman correlation, share of the highest
-        forecasts whose label is at least zero, mean label of the highest forecasts, sum of squared errors,
-        sum of squared labels. NaN where undefined.
+    Each of them is a tuple of values, order and count. ``tops`` are the numbers of highest forecasts for the
+    share of labels at or above zero, and for the mean label. ``quantile_RQ`` gets the mean label of each
+    quantile, lowest first; NaN with fewer pairs than quantiles. ``out_RM`` gets the number of pairs, tied
+    pairs, Pearson correlation, Spearman correlation, share of the highest forecasts whose label is at least
+    zero, mean label of the highest forecasts, sum of squared errors and sum of squared labels; NaN where
+    undefined.
     """
     N = forecast[0].shape[1]
     x_P, y_P = np.empty(N), np.empty(N)
@@ -309,17 +287,10 @@ def _mean_of_last(value_P: FloatArray, k: int) -> float:
 def rank_with_edges(panel: Sorted, quantiles: int, rank_RN: Float32Array, edge_RE: FloatArray) -> None:
     """Rank each date's values, and describe which firms are in the bottom and the top quantile.
 
-    Parameters
-    ----------
-    panel : tuple of ndarray
-        Values, order and count.
-    quantiles : int
-        Number of quantiles.
-    rank_RN : ndarray of float32, shape (R, N)
-        Output: average ranks from 1, exact up to 2^23 firms; NaN where unknown.
-    edge_RE : ndarray of shape (R, 6)
-        Output: rank at the edge of the bottom quantile, share of the firms of that rank that are in it, and
-        its size; then the same of the top quantile. The sizes are 0 with fewer values than quantiles.
+    ``panel`` is a tuple of values, order and count. ``rank_RN`` gets the average ranks from 1, exact up to
+    2^23 firms; NaN where unknown. ``edge_RE`` gets the rank at the edge of the bottom quantile, the share of
+    the firms of that rank that are in it, and its size; then the same of the top quantile. The sizes are 0
+    with fewer values than quantiles.
     """
     for r in range(len(rank_RN)):
         x, order, n, rank = panel[0][r], panel[1][r], panel[2][r], rank_RN[r]
@@ -346,15 +317,10 @@ def rank_with_edges(panel: Sorted, quantiles: int, rank_RN: Float32Array, edge_R
 def compare_dates(
     now: tuple[Float32Array, FloatArray], then: tuple[Float32Array, FloatArray], out_RM: FloatArray
 ) -> None:
-    """Compare the ranks of dates with those of earlier dates; arguments as in `rank_with_edges`.
+    """Compare ranks and edges of dates with those of earlier dates, both from `rank_with_edges`.
 
-    Parameters
-    ----------
-    now, then : tuple of ndarray
-        Ranks of shape (R, N) and edges of shape (R, 6).
-    out_RM : ndarray of shape (R, 3)
-        Output: Pearson correlation of the ranks over the firms known on both dates; share of the bottom
-        quantile that was not in it before; the same of the top quantile. NaN where undefined.
+    ``out_RM`` gets the Pearson correlation of the ranks over the firms known on both dates; the share of the
+    bottom quantile that was not in it before; the same of the top quantile. NaN where undefined.
     """
     for r in range(len(out_RM)):
         a, b, e, f = now[0][r], then[0][r], now[1][r], then[1][r]

@@ -57,27 +57,14 @@ def lower_cusum(
 ) -> Cusum:
     """Accumulate how far a series stays below its reference, and raise an alarm at a limit.
 
-    ``S_t = min(h, max(0, S_{t-1} + (mean - x_t) / std - k))`` with slack k, limit h and S = 0 before the
-    first session (Page 1954; Montgomery, Introduction to Statistical Quality Control, chapter 9). The alarm
-    starts when S reaches h. It ends when S is back at 0, or when the model behind the series is replaced,
-    which also sets S to 0. A replacement without an alarm changes nothing, so that a slow loss of skill is
-    seen although the model is trained again every month.
-
-    Parameters
-    ----------
-    x_T
-        The series, such as the daily rank IC. NaN leaves S unchanged.
-    reference
-        Mean and standard deviation while nothing is wrong.
-    slack, limit
-        k and h in standard deviations, positive.
-    replaced_T
-        Whether a new model made the value of the session, and an older one that of the session before.
-
-    Raises
-    ------
-    ValueError
-        If a value is infinite, the slack or the limit is not positive, or the shapes differ.
+    ``S_t = min(h, max(0, S_{t-1} + (mean - x_t) / std - k))`` with slack k and limit h, both positive and in
+    standard deviations, and S = 0 before the first session (Page 1954; Montgomery, Introduction to
+    Statistical Quality Control, chapter 9). NaN leaves S unchanged. The alarm starts when S reaches h. It
+    ends when S is back at 0, or when the model behind the series is replaced, which also sets S to 0:
+    ``replaced_T`` says whether a new model made the value of the session, and an older one that of the
+    session before. A replacement without an alarm changes nothing, so that a slow loss of skill is seen
+    although the model is trained again every month. ValueError if a value is infinite, the slack or the limit
+    is not positive, or the shapes differ.
     """
     for name, value in (("slack", slack), ("limit", limit)):
         if not (value > 0 and math.isfinite(value)):
@@ -124,21 +111,10 @@ def mean_delay(slack: float, limit: float, *, shift: float) -> float:
 def limit_for(slack: float, false_alarms: float, *, sessions: int, n: int | None = None) -> float:
     """Limit h, in standard deviations, that an undisturbed series reaches with a given probability.
 
-    Parameters
-    ----------
-    slack
-        k in standard deviations, positive.
-    false_alarms
-        The probability, between 0 and 1.
-    n
-        Number of values that the reference's mean was estimated from. Its error, normal with deviation
-        ``1 / sqrt(n)``, moves every later value alike; the probability is the mean over it. None: the mean
-        is known.
-
-    Raises
-    ------
-    ValueError
-        If the slack is not positive, or the probability is not between 0 and 1.
+    The slack is positive and in standard deviations, and the probability ``false_alarms`` is between 0 and 1;
+    else a ValueError. ``n`` is the number of values that the reference's mean was estimated from. Its error,
+    normal with deviation ``1 / sqrt(n)``, moves every later value alike; the probability is the mean over it.
+    None: the mean is known.
     """
     if not (slack > 0 and 0 < false_alarms < 1):
         raise ValueError(

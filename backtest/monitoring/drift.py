@@ -108,21 +108,11 @@ def stretches(
 ) -> dict[str, object]:
     """Measure one feature on some sessions, and how far stretches of them are from all of them.
 
-    Parameters
-    ----------
-    values_TN, universe_TN
-        The feature, NaN where unknown, and the firms that count, shape (T, N).
-    sessions
-        Rows that are measured, ascending.
-    length
-        Sessions of a stretch; stretches do not overlap, and the last one ends with the sessions.
-
-    Returns
-    -------
-    dict
-        points (`Distribution.points_Q`), missing, shares (`bin_shares`), blocks (number of stretches), and
-        block_psi, block_ks and block_missing: the 95% quantiles of the stretches' stability indices,
-        distances and missing shares; None with fewer than 4 stretches.
+    The feature is NaN where unknown; the universe says which firms count. Stretches of ``length`` sessions do
+    not overlap, and the last one ends with the sessions. The result has points (`Distribution.points_Q`),
+    missing, shares (`bin_shares`), blocks (number of stretches), and block_psi, block_ks and block_missing:
+    the 95% quantiles of the stretches' stability indices, distances and missing shares; None with fewer than
+    4 stretches.
     """
     whole = Distribution.of(values_TN[sessions][universe_TN[sessions]])
     shares_B = bin_shares(values_TN[sessions][universe_TN[sessions]], whole.edges_E)

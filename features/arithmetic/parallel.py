@@ -45,19 +45,8 @@ def firm_blocks(n_sessions: int, n_firms: int) -> list[slice]:
 def map_in_order(work: Callable[[slice], Answer], parts: list[slice]) -> Iterator[Answer]:
     """Apply a function to blocks, several at a time, and yield the results in the order of the blocks.
 
-    Only a few results are held at any time. An error in a block is raised in that block's turn.
-
-    Parameters
-    ----------
-    work : callable
-        Takes a block. It runs in threads, which helps where numpy or a compiled kernel does the work.
-    parts : list of slice
-        The blocks.
-
-    Yields
-    ------
-    object
-        ``work(part)``.
+    Only a few results are held at any time. An error in a block is raised in that block's turn. The function
+    runs in threads, which helps where numpy or a compiled kernel does the work.
     """
     workers = min(n_threads(), len(parts))
     if workers <= 1:

@@ -50,21 +50,9 @@ _registering = Lock()
 
 
 def cached(panel: Panel, key: Hashable, compute: Callable[[], Value]) -> Value:
-    """Compute a value once per panel. Panels are immutable, so the value never becomes stale.
+    """Compute a value once per panel and key. Panels are immutable, so the value never becomes stale.
 
-    Parameters
-    ----------
-    panel : Panel
-        The panel; the value is cached while it lives.
-    key : hashable
-        Key of the value within the panel.
-    compute : callable
-        Computes the value. If several threads need it, one computes it and the others wait.
-
-    Returns
-    -------
-    object
-        The result of the first call of ``compute``.
+    It is kept while the panel lives. If several threads need it, one computes it and the others wait.
     """
     with _registering:
         cell = _cache.setdefault(panel, {}).setdefault(key, _Cell())
@@ -185,22 +173,11 @@ def market_mean(
     *args: Settings.args,
     **kwargs: Settings.kwargs,
 ) -> FloatArray:
-    """Average a series over all firms with a known value, session by session.
+    """Average a series over all firms with a known value, session by session, shape (T, 1); NaN without any.
 
-    Parameters
-    ----------
-    panel : Panel
-        The data, or a tile of them (`features.panel.derived`). The mean is always over all firms.
-    series : callable
-        Panel and settings -> (T, N), computed for each firm by itself. It must be a module-level function,
-        because its identity is part of the cache key.
-    *args, **kwargs
-        Settings passed to ``series``.
-
-    Returns
-    -------
-    ndarray of shape (T, 1)
-        The mean; NaN on sessions without a known value.
+    Of a tile the mean is over all firms as well. ``series`` takes the panel and the further arguments, and
+    computes (T, N) for each firm by itself. It must be a module-level function, because its identity is part
+    of the cache key.
     """
     return _means(panel, False, series, *args, **kwargs)
 
@@ -211,20 +188,10 @@ def group_mean(
     *args: Settings.args,
     **kwargs: Settings.kwargs,
 ) -> FloatArray:
-    """Average a series over the firms of each firm's group as of t.
+    """Average a series, as in `market_mean`, over the firms of each firm's group as of t, shape (T, N).
 
-    Parameters
-    ----------
-    panel : Panel
-        The data, or a tile of them (`features.panel.derived`), with the groups.
-    series, *args, **kwargs
-        As in `market_mean`.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        The mean over the group's firms with a known value, the firm itself included. NaN where the group is
-        unknown or has fewer than two such firms, because a firm is not its own peer.
+    The mean is over the group's firms with a known value, the firm itself included. NaN where the group is
+    unknown or has fewer than two such firms, because a firm is not its own peer.
     """
     from features.arithmetic.kernels import expand_groups
 
@@ -271,22 +238,10 @@ _origins: WeakKeyDictionary[Panel, Panel] = WeakKeyDictionary()
 
 
 def take_firms(panel: Panel, firms: slice, needs: frozenset[str] | None = None) -> Panel:
-    """Select some of a panel's firms.
+    """Select some of a panel's firms. `full_panel` returns the panel that the selection was taken from.
 
-    Parameters
-    ----------
-    panel : Panel
-        The data.
-    firms : slice
-        The firms.
-    needs : frozenset of str, optional
-        Panel fields (`Panel.fields`) to copy into contiguous memory, because they will be read often; all by
-        default. The other fields are views, which are slower to read.
-
-    Returns
-    -------
-    Panel
-        A panel of these firms. `full_panel` returns the panel it was taken from.
+    The fields in ``needs`` (`Panel.fields`), by default all, are copied into contiguous memory, because they
+    will be read often. The others are views, which are slower to read.
     """
 
     def take(name: str, array_TN: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -309,23 +264,11 @@ def take_firms(panel: Panel, firms: slice, needs: frozenset[str] | None = None) 
 
 
 def take_sessions(panel: Panel, first: int) -> Panel:
-    """Select the sessions of a panel from index ``first`` on.
+    """Select the sessions of a panel, which is no tile, from index ``first`` on, as views of its arrays.
 
-    A feature has the same value as in the whole panel, to the bit, on every session with at least
-    ``window - 1`` selected sessions before it (`features.library.registry.Feature.window`). A panel built
-    from later prices only would not have this property, because adjustment starts at the first price.
-
-    Parameters
-    ----------
-    panel : Panel
-        The data of all firms, not a tile.
-    first : int
-        Index of the first session to keep.
-
-    Returns
-    -------
-    Panel
-        Views of the panel's arrays, with all firms.
+    A feature has the same value as in the whole panel, to the bit, on every session with at least ``window -
+    1`` selected sessions before it (`features.library.registry.Feature.window`). A panel built from later
+    prices only would not have this property, because adjustment starts at the first price.
     """
     assert panel not in _origins, "a tile of firms has no sessions of its own"
     changed: dict[str, Any] = {"dates_T": panel.dates_T[first:], "wrong": NO_ROWS}

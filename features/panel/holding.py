@@ -69,18 +69,11 @@ def tradable(panel: Panel) -> BoolArray:
 
 
 def earned_index(panel: Panel, index_TN: FloatArray | None = None) -> FloatArray:
-    """Return the total-return index of a holder who earns nothing on wrong rows, shape (T, N).
+    """Return the total-return index of a holder who earns nothing on wrong rows (`Panel.wrong`).
 
     At a wrong price the index keeps its last value until the next price. Into a row in another unit, and into
     a wrong price that no other follows, it keeps its last value, and all later values are scaled to it, so
-    that a delisting still pays its return.
-
-    Parameters
-    ----------
-    panel : Panel
-        Prices, and its `Panel.wrong` rows.
-    index_TN : ndarray of shape (T, N), optional
-        Index to use instead of `Panel.total_return_index_TN`.
+    that a delisting still pays its return. Another index than `Panel.total_return_index_TN` can be given.
     """
     index_TN, wrong = panel.total_return_index_TN if index_TN is None else index_TN, panel.wrong
     if not len(wrong.session_K):
@@ -266,34 +259,14 @@ TargetKind = Literal["raw", "demean", "rank"]
 def forward_returns(panel: Panel, delay: int, horizon: int, first: int = 0) -> FloatArray:
     """Compute the forward return of each firm, before costs, for a book that decides at t.
 
-    The book buys the firm at the close of ``t+delay`` and holds it for ``horizon`` sessions. If the firm can
-    be bought and stays listed, the label is ``index[t+delay+horizon] / index[t+delay] - 1`` with
-    `Panel.total_return_index_TN` as the index; else `features.panel.holding` says what it earns. A label
-    depends on nothing dated after ``t+delay+horizon``, except that a spike is known to be wrong when the
-    price has returned.
-
-    Parameters
-    ----------
-    panel : Panel
-        The data.
-    delay : int
-        Sessions between the decision and the trade, at least 0.
-    horizon : int
-        Sessions held, at least 1.
-    first : int
-        Session of the first row to compute, at least 0.
-
-    Returns
-    -------
-    ndarray of shape (T - first, N)
-        A fraction, known at the close of ``t+delay+horizon``. NaN before the first price, where the span ends
-        after the panel, across a known gap (`Panel.gap_TN`), and where the firm is still held at the end of
-        the span but the data lack its price there (`features.panel.delistings`).
-
-    Raises
-    ------
-    ValueError
-        If the delay is negative or the horizon below 1.
+    Rows begin with session ``first``. The book buys the firm at the close of ``t+delay`` and holds it for
+    ``horizon`` sessions. If the firm can be bought and stays listed, the label is ``index[t+delay+horizon] /
+    index[t+delay] - 1`` with `Panel.total_return_index_TN` as the index; else `features.panel.holding` says
+    what it earns. A label depends on nothing dated after ``t+delay+horizon``, except that a spike is known to
+    be wrong when the price has returned. It is NaN before the first price, where the span ends after the
+    panel, across a known gap (`Panel.gap_TN`), and where the firm is still held at the end of the span but
+    the data lack its price there (`features.panel.delistings`). ValueError if the delay is negative or the
+    horizon below 1.
     """
     if delay < 0 or horizon < 1:
         msg = f"The label has delay {delay} and horizon {horizon}; they must be at least 0 and at least 1."

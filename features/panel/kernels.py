@@ -67,24 +67,11 @@ def follow_filings(
 ) -> tuple[FloatArray, IntArray, FloatArray]:
     """Compute, after each filing, the known values of the newest period and of the one a year earlier.
 
-    Parameters
-    ----------
-    series_R : ndarray of int
-        Series (a firm's item) of each row; rows of one series are contiguous.
-    end_R : ndarray of int
-        End of the period, in days.
-    value_R : ndarray
-        Finite values.
-    months_R : ndarray of int
-        Span of a flow: 3 or 12; 0 for an instant or an unknown span.
-
-    Returns
-    -------
-    now_R, before_R : ndarray
-        Value of the newest period and of the period a year earlier, each in its latest known version. NaN
-        where a quarter is missing, or where no period ended about a year earlier.
-    now_end_R : ndarray of int
-        End of the newest period, in days.
+    Rows of one series (a firm's item) are contiguous. ``end_R`` is the end of the period in days, ``value_R``
+    is finite, and ``months_R`` is the span of a flow: 3 or 12; 0 for an instant or an unknown span. The first
+    two results are the values of the newest period and of the period a year earlier, each in its latest known
+    version; NaN where a quarter is missing, or where no period ended about a year earlier. The third is the
+    end of the newest period, in days.
     """
     rows = len(series_R)
     now_R, before_R = np.empty(rows), np.empty(rows)

@@ -73,33 +73,15 @@ class UniverseRule(Options):
 
 
 def universe(panel: Panel, rule: UniverseRule, membership: pl.DataFrame | None = None) -> BoolArray:
-    """Select the universe of every session.
+    """Select the universe of every session, known at the close of t; causal to the bit.
 
     A firm belongs to the universe at t if all of these hold: it traded at t; its raw close is at least
     ``min_price``; its trailing median dollar volume is at least ``min_dollar_volume`` (not applied if the
     panel has no volume, see `universe_messages`); it has at least ``min_history`` sessions with a price up to
     t; and it is a member. Events after t have no effect: a firm that is delisted tomorrow is in the universe
-    today.
-
-    Parameters
-    ----------
-    panel : Panel
-        The data.
-    rule : UniverseRule
-        The limits.
-    membership : polars.DataFrame, optional
-        Rows of one universe with columns ticker, from_date, to_date. A firm is a member while
-        ``from_date <= t < to_date``; a null leaves that side open. Firms without a row are never members.
-
-    Returns
-    -------
-    ndarray of bool, shape (T, N)
-        Known at the close of t; causal to the bit.
-
-    Raises
-    ------
-    ValueError
-        If ``membership`` has rows of more than one universe.
+    today. ``membership`` has rows of one universe with columns ticker, from_date, to_date. A firm is a member
+    while ``from_date <= t < to_date``; a null leaves that side open. Firms without a row are never members.
+    ValueError if it has rows of more than one universe.
     """
     traded_TN = ~np.isnan(panel.close_TN)
     member_TN = traded_TN & (np.cumsum(traded_TN, axis=0) >= rule.min_history)

@@ -197,11 +197,10 @@ def find_folder(name: str, output: Path) -> Path:
 
 def git_commit() -> str:
     """Git commit of this checkout, with ``-dirty`` for uncommitted changes; ``unknown`` outside git."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    command, here = ["git", "describe", "--always", "--dirty", "--abbrev=12"], Path(__file__).parent
     try:
-        return subprocess.check_output(  # noqa: S603 (git is found on PATH)
-            command, cwd=Path(__file__).parent, text=True, timeout=10, stderr=subprocess.DEVNULL
-        ).strip()
+        git = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+        return git.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 
