@@ -9,6 +9,7 @@ reads raw prices.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,7 +209,7 @@ def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
     own = {name: np.array([row[name] for row in rows]) for name in COLUMNS}
     for name in COLUMNS:
         navs = {"NAV from weights": book.nav_net_T, "NAV from positions": book.nav_ledger_T}
-        values = book.costs_T[name] if name in book.costs_T else getattr(book, f"{name}_T", None)
+        values: Any = book.costs_T[name] if name in book.costs_T else getattr(book, f"{name}_T", None)
         for what, ours in navs.items() if name == "nav" else ((name, values),):
             np.testing.assert_allclose(ours, own[name], rtol=1e-10, atol=1e-13, err_msg=what)
     released = book.ledger["released"]
