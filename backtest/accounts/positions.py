@@ -244,14 +244,7 @@ def _fund(  # noqa: PLR0917  # a compiled loop takes its arrays by position
 
 @compiled
 def trade(  # noqa: PLR0912, PLR0917  # a compiled loop takes its arrays by position
-    t: int,
-    firms: Firms,
-    decided: bool,
-    carry: bool,
-    tape: Tape,
-    rates: Rates,
-    lanes: Lanes,
-    books: Books,
+    t: int, firms: Firms, decided: bool, carry: bool, tape: Tape, rates: Rates, lanes: Lanes, books: Books
 ) -> None:
     """Execute the orders of session t: sized at its close, or at the previous one if filled earlier."""
     at_close, opens = len(tape.fill_RN) == 0, len(lanes.left_NV) > 0

@@ -194,13 +194,7 @@ class _Request:
 
 
 def deliver(
-    config: Config,
-    lake: Lake,
-    day: dt.date | None,
-    progress: Progress,
-    clock: Clock,
-    *,
-    wait: bool,
+    config: Config, lake: Lake, day: dt.date | None, progress: Progress, clock: Clock, *, wait: bool
 ) -> IngestSummary | None:
     """Ingest what is new at the source, and wait for what is late; None if nothing could be new.
 

@@ -36,12 +36,7 @@ from pipelines.nightly.schedule import (
     plan_nights,
     schedule_text,
 )
-from pipelines.nightly.settings import (
-    changes_since,
-    keep_acceptance,
-    nightly_book,
-    require_accepted,
-)
+from pipelines.nightly.settings import changes_since, keep_acceptance, nightly_book, require_accepted
 from pipelines.nightly.training import retraining_due
 from pipelines.nightly.versions import alias_history, aliases
 from pipelines.progress import Progress

@@ -247,11 +247,7 @@ def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
 
 
 def read_signals(
-    lake: Lake,
-    config_name: str,
-    *,
-    through: dt.date | None = None,
-    version: ModelVersion | str | None = None,
+    lake: Lake, config_name: str, *, through: dt.date | None = None, version: ModelVersion | str | None = None
 ) -> pl.DataFrame:
     """Read the first revisions of the signals of a config, which were used; all versions by default."""
     wanted = pl.col("config") == config_name

@@ -27,10 +27,7 @@ DRIFT_CHECKS = ("cusum", "drift")
 
 
 def retraining_due(
-    config: RetrainConfig,
-    sessions: Sequence[dt.date],
-    promotions: pl.DataFrame,
-    nights: pl.DataFrame,
+    config: RetrainConfig, sessions: Sequence[dt.date], promotions: pl.DataFrame, nights: pl.DataFrame
 ) -> Retraining | None:
     """Return why a version is trained on the last of the sessions; None if none is.
 

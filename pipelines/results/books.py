@@ -17,26 +17,13 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.accounts.accounting import account_book
-from backtest.accounts.execution import (
-    NEEDED,
-    Execution,
-    ParticipationCap,
-    at_price_limit,
-    price_over_close,
-)
+from backtest.accounts.execution import NEEDED, Execution, ParticipationCap, at_price_limit, price_over_close
 from backtest.accounts.market import BookMarket, prepare_market
 from backtest.accounts.performance import BookMetrics
 from backtest.accounts.result import BookResult
 from backtest.books.book import BookNote, equal_weighted
 from backtest.books.decisions import book_targets
-from backtest.costs import (
-    CostModel,
-    Rate,
-    SquareRootImpact,
-    corwin_schultz,
-    roll,
-    volatility_per_root_volume,
-)
+from backtest.costs import CostModel, Rate, SquareRootImpact, corwin_schultz, roll, volatility_per_root_volume
 from features.arithmetic.rolling import carry, rolling_mean, rolling_std
 from features.arrays import FloatArray
 from features.panel.derived import cached

@@ -189,10 +189,9 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
     for signal, signal_TN in placed.signals.items():
         values = table.rows.select("date", "ticker", value=signal).drop_nulls()
         whole = whole_sample_scale("the signal", values)
-        said = {
-            "pass": "None is exact for most firms.",
-            "skipped": f"Not examined: {whole.sentence}.",
-        }.get(whole.verdict, whole.sentence)
+        said = {"pass": "None is exact for most firms.", "skipped": f"Not examined: {whole.sentence}."}.get(
+            whole.verdict, whole.sentence
+        )
         findings = [
             _off_sessions(table, signal, placed),
             replace(whole, check="statistics of the whole sample", sentence=said),

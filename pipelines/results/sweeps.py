@@ -33,11 +33,7 @@ from backtest.books.decisions import book_targets
 from backtest.costs import CostModel
 from backtest.inference.bootstrap import sharpe_interval
 from backtest.inference.means import LEVEL
-from backtest.inference.overfitting import (
-    deflated_sharpe,
-    probabilistic_sharpe,
-    probability_of_overfitting,
-)
+from backtest.inference.overfitting import deflated_sharpe, probabilistic_sharpe, probability_of_overfitting
 from features.arrays import FloatArray
 from pipelines.columns import TABLES
 from pipelines.config.backtest import BacktestConfig

@@ -121,12 +121,7 @@ class _Decided:
 
 
 def _decide(  # noqa: PLR0917  # the inputs of a decision
-    config: Config,
-    book: Book,
-    market: Market,
-    signals: pl.DataFrame,
-    recorded: Recorded,
-    due: dt.date | None,
+    config: Config, book: Book, market: Market, signals: pl.DataFrame, recorded: Recorded, due: dt.date | None
 ) -> _Decided:
     """Decide the target of tonight if a decision is due."""
     if signals.is_empty():
