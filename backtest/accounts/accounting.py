@@ -288,7 +288,7 @@ def roll_forward(
     costs, execution : CostModel, Execution
         Of the same sessions. Open orders are not filled in row 0.
     cut_T : ndarray of shape (T,), optional
-        What the purchases of each row of targets were cut by (`backtest.books.funding.affordable`): a
+        What the purchases of each row of targets were cut by (`backtest.books.decisions.affordable`): a
         long-only book may borrow what its target borrowed before, and is not cut again. None: nothing.
 
     Returns

@@ -19,7 +19,7 @@ import polars as pl
 
 from backtest.accounts.accounting import Account, roll_forward
 from backtest.accounts.market import GONE, TRADABLE, BookMarket
-from backtest.books.funding import funded
+from backtest.books.decisions import funded
 from features.arrays import BoolArray, DateArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.panel import Panel

@@ -19,8 +19,7 @@ import polars as pl
 
 from backtest.accounts.market import GONE, KNOWN, TRADABLE
 from backtest.books.book import Book, LimitUse
-from backtest.books.decisions import book_targets, last_limit_uses
-from backtest.books.funding import affordable, funded
+from backtest.books.decisions import affordable, book_targets, funded, last_limit_uses
 from backtest.books.rules.optimised import Optimised
 from backtest.books.schedules import Schedule
 from features.arrays import BoolArray, FloatArray, IntArray

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backtest.accounts.accounting import run_book
-from backtest.books.funding import affordable
+from backtest.books.decisions import affordable
 from backtest.costs import CostModel
 
 
