@@ -210,17 +210,11 @@ _MAX_VALUES: Final = 400_000
 k-th session has the same distribution."""
 
 _TRAINING_SCHEMA: Final[Mapping[str, pl.DataType | type[pl.DataType]]] = {
-    "feature": pl.String,
-    "kind": pl.String,
-    "points": pl.List(pl.Float64),
-    "missing": pl.Float64,
-    "shares": pl.List(pl.Float64),
+    **dict.fromkeys(("feature", "kind"), pl.String),
+    **dict.fromkeys(("points", "shares"), pl.List(pl.Float64)),
+    **dict.fromkeys(("missing", "block_psi", "block_ks", "block_missing"), pl.Float64),
     "blocks": pl.Int64,
-    "block_psi": pl.Float64,
-    "block_ks": pl.Float64,
-    "block_missing": pl.Float64,
-    "train_from": pl.Date,
-    "train_to": pl.Date,
+    **dict.fromkeys(("train_from", "train_to"), pl.Date),
 }
 
 

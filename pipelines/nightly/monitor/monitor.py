@@ -45,11 +45,8 @@ _MIN_SLACK: Final = 0.05
 _KEY: Final = {"session": pl.Date, "role": pl.String, "version": pl.String}
 _REALISED: Final = {**_KEY, "firms": pl.Int64, "ic": pl.Float64, "rank_ic": pl.Float64}
 _CUSUM: Final = {
-    "session": pl.Date,
-    "version": pl.String,
-    "rank_ic": pl.Float64,
-    "sum": pl.Float64,
-    "limit": pl.Float64,
+    **{"session": pl.Date, "version": pl.String},
+    **dict.fromkeys(("rank_ic", "sum", "limit"), pl.Float64),
     "alarm": pl.Boolean,
 }
 
