@@ -29,22 +29,11 @@ def status(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Print the version, rows, files and size of each table, and how much only old versions use."""
     from pipelines.config.load import load_config
     from pipelines.dataset.tables import open_lake
-    from pipelines.lake.upkeep import (
-        describe_status,
-        flatten_versions,
-        group_by_version,
-        recorded_by_runs,
-        recorded_in_lake,
-    )
+    from pipelines.lake.upkeep import describe_status, recorded_by_runs, recorded_in_lake
 
     checked = load_config(config, overrides or [])
     lake = open_lake(checked)
-    in_folders = recorded_by_runs(lake, [Path(checked.output)])
-    print(
-        describe_status(
-            lake, group_by_version(flatten_versions(recorded_in_lake(lake)) | flatten_versions(in_folders))
-        )
-    )
+    print(describe_status(lake, recorded_in_lake(lake) | recorded_by_runs(lake, [Path(checked.output)])))
 
 
 @app.command()
@@ -146,10 +135,9 @@ def vacuum(
 def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]) -> RecordedVersions:
     """Collect the versions that runs and nights need, without those of runs to forget."""
     from pipelines.errors import ConfigError
-    from pipelines.lake.upkeep import flatten_versions, group_by_version
     from pipelines.tracking.store import versions_in_use
 
-    recorded = flatten_versions(versions_in_use(config, lake, folders))
+    recorded = versions_in_use(config, lake, folders)
     run_ids = {run for _, _, run in recorded}
     for name in forget:
         if name not in run_ids:
@@ -157,4 +145,4 @@ def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]
                 f"--forget {name}: no run of that id has recorded a version of the lake {lake.root}; choose "
                 f"among {', '.join(sorted(run_ids)) or 'none'}."
             )
-    return group_by_version(entry for entry in recorded if entry[2] not in forget)
+    return {entry for entry in recorded if entry[2] not in forget}

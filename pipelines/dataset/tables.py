@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
@@ -12,8 +12,9 @@ from features.panel.panel import PRICE_COLUMNS
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import INPUT_TABLES, keys
+from pipelines.lake.schemas import INPUT_TABLES, KNOWN_FROM, cut, forget_later, keys, rows_known
 
+_OF_FIRMS = ("prices", "inputs", "gaps", "flags", "fundamentals", "membership", "securities")
 _OF_MARKET = ("prices", "securities", "fundamentals", "membership", "renames", "gaps", "flags")
 
 
@@ -51,9 +52,7 @@ def _read(
 def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
     """Return the versions of the tables that a run reads: the newest, or those of an earlier state."""
     all_versions = lake.versions() if as_of is None else lake.versions_as_of(as_of)
-    versions = {
-        table: version for table, version in all_versions.items() if table in (*INPUT_TABLES, "flags")
-    }
+    versions = {name: version for name, version in all_versions.items() if name in (*INPUT_TABLES, "flags")}
     if "prices" not in versions:
         raise DataError(f"The lake {lake.root} holds no prices yet; run 'peerglass ingest CONFIG' first.")
     return versions
@@ -79,76 +78,10 @@ def read_market_tables(
     return _read(lake, of_market, through, {"columns": list(PRICE_COLUMNS), "ordered": False})
 
 
-_DATED_BY: Final[Mapping[str, str]] = {
-    "prices": "date",
-    "inputs": "date",
-    "gaps": "date",
-    "fundamentals": "known_at",
-    "membership": "from_date",
-    "renames": "from_date",
-    "securities": "valid_from",
-    "flags": "known_on",
-    "truth_mu": "date",
-    "truth_days": "date",
-    "truth_edges": "valid_from",
-}
-"""Table -> column with the day on which a row becomes known."""
-
-_ENDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    "membership": {"to_date": ("to_date",)},
-    "securities": {
-        "valid_to": ("valid_to",),
-        "delisted_on": ("delisted_on", "delisting_return", "delisting_reason"),
-    },
-    "truth_edges": {"valid_to": ("valid_to",)},
-}
-"""Table -> column with a day -> columns that are unknown before that day."""
-
-
-def rows_known(table: str, through: dt.date) -> pl.Expr:
-    """Condition that selects the rows of a source's table that are known at the close of a session.
-
-    That is ``date <= through`` for prices and inputs, ``known_at <= through`` for statements,
-    ``from_date <= through`` for membership and ``valid_from <= through`` for securities. A row without a day
-    is always known.
-    """
-    column = pl.col(_DATED_BY[table])
-    return column.is_null() | (column <= through)
-
-
-def forget_later(table: str, frame: pl.DataFrame, through: dt.date) -> pl.DataFrame:
-    """Set to null what the rows of a table say about days after ``through``.
-
-    The end of a membership or of a validity, and a delisting with its return and reason, are known from their
-    own day on (`features.panel.delistings`).
-    """
-    later = [
-        pl.when(pl.col(day) > through).then(None).otherwise(pl.col(column)).alias(column)
-        for day, columns in _ENDS.get(table, {}).items()
-        for column in columns
-        if column in frame.columns
-    ]
-    return frame.with_columns(later)
-
-
 def cut_tables(tables: Mapping[str, pl.DataFrame], through: dt.date) -> dict[str, pl.DataFrame]:
     """Cut tables of a source at the close of a session; tables without a known row are left out."""
-    cut = {
-        table: forget_later(table, frame.filter(rows_known(table, through)), through)
-        for table, frame in tables.items()
-    }
-    return {table: frame for table, frame in cut.items() if frame.height}
-
-
-_RENAMED_BY: Final[Mapping[str, str]] = {
-    "prices": "date",
-    "inputs": "date",
-    "gaps": "date",
-    "flags": "date",
-    "fundamentals": "known_at",
-    "membership": "from_date",
-    "securities": "valid_from",
-}
+    known = {table: cut(table, frame, through) for table, frame in tables.items()}
+    return {table: frame for table, frame in known.items() if frame.height}
 
 
 def follow_renames(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -162,8 +95,9 @@ def follow_renames(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame
     renames = tables.pop("renames", None)
     if renames is None:
         return tables
+    dated_by = {table: "date" if table == "flags" else KNOWN_FROM[table] for table in _OF_FIRMS}
     return {
-        table: renamed(rows, renames, keys(table), _RENAMED_BY[table]) if table in _RENAMED_BY else rows
+        table: renamed(rows, renames, keys(table), dated_by[table]) if table in dated_by else rows
         for table, rows in tables.items()
     }
 

@@ -148,27 +148,19 @@ def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr
     """Return what a batch in storage order changes, and withdraws of the stored rows in ``scope``."""
     key = keys(table)
     values = [c for c in rows.columns if c not in key and c not in STAMPS]
-    new: list[pl.DataFrame] = [rows.clear()]
-    changed: list[pl.DataFrame] = [rows.clear()]
-    withdrawn: list[pl.DataFrame] = [rows.select(key).clear()]
-    in_scope = 0
-    pieces = list(_pieces(table, rows))
+    new, changed, withdrawn = [rows.clear()], [rows.clear()], [rows.select(key).clear()]
+    in_scope, pieces = 0, list(_pieces(table, rows))
     for i, piece in enumerate(pieces):
         may_match = _within(piece, key) if scope is None else _between(table, pieces, i)
         stored_rows = stored.filter(may_match).select(*key, *values).collect()
         if stored_rows.is_empty():
             new.append(piece)
             continue
-        stored_names = {c: f"{c}:stored" for c in values}
-        both = piece.join(
-            stored_rows.rename(stored_names).with_columns(pl.lit(value=True).alias(":there")),
-            on=key,
-            how="left",
-            maintain_order="left",
-        )
-        differs = pl.any_horizontal(
-            pl.lit(value=False), *(pl.col(c).ne_missing(pl.col(f"{c}:stored")) for c in values)
-        )
+        marked = stored_rows.rename({c: f"{c}:stored" for c in values})
+        marked = marked.with_columns(pl.lit(value=True).alias(":there"))
+        both = piece.join(marked, on=key, how="left", maintain_order="left")
+        unlike = (pl.col(c).ne_missing(pl.col(f"{c}:stored")) for c in values)
+        differs = pl.any_horizontal(pl.lit(value=False), *unlike)
         new.append(both.filter(pl.col(":there").is_null()).select(rows.columns))
         changed.append(both.filter(pl.col(":there") & differs).select(rows.columns))
         if scope is not None:
@@ -187,8 +179,7 @@ def match_predicate(table: str, changed: pl.DataFrame) -> str:
         if changed.schema[c] == pl.String and changed[c].n_unique() == 1:
             value = changed[c][0].replace("'", "''")
             terms.append(f"target.\"{c}\" = '{value}'")
-    dated = _dates(table)
-    if dated:
+    if dated := _dates(table):
         spans = _spans(changed[dated[0]].unique().sort().to_list())
         column = f'target."{dated[0]}"'
         ranges = (f"({column} >= '{first}' AND {column} <= '{last}')" for first, last in spans)

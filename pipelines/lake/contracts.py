@@ -68,16 +68,12 @@ class Checked:
         for rule, count in list(self.by_rule().items())[:_MOST_DESCRIBED]:
             row = rows[rule]
             column = max((name for name in row if rule.startswith(f"{name}_")), key=len, default=None)
-            key = " on ".join(
-                str(row[name]) for name in ("ticker", "date") if row.get(name) and name != column
-            )
-            shown = (
-                f", such as {column} {row[column]!r}{f' of {key}' if key else ''}"
-                if column
-                else f", such as {key}"
-            )
+            named = (name for name in ("ticker", "date") if row.get(name) and name != column)
+            example = " on ".join(str(row[name]) for name in named)
+            if column:
+                example = f"{column} {row[column]!r}{f' of {example}' if example else ''}"
             allowed = next((f"; {text}" for end, text in _ALLOWED.items() if rule.endswith(end)), "")
-            sentences.append(f"{rule} ({count:,} rows{shown}{allowed})")
+            sentences.append(f"{rule} ({count:,} rows, such as {example}{allowed})")
         return ", ".join(sentences)
 
 
@@ -118,8 +114,8 @@ def require(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> 
     """
     checked = check(table, frame, released)
     if checked.rejected.height or checked.collapsed:
-        broken = {**checked.by_rule(), **({"identical_rows": checked.collapsed} if checked.collapsed else {})}
-        what = ", ".join(f"{rule} ({count})" for rule, count in broken.items())
+        broken = {**checked.by_rule(), "identical_rows": checked.collapsed}
+        what = ", ".join(f"{rule} ({count})" for rule, count in broken.items() if count)
         raise ValueError(
             f"rows for {table} break its contract: {what}; split them with contracts.check first"
         )
@@ -127,27 +123,19 @@ def require(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> 
 
 
 def _conform(table: str, contract: type[dy.Schema], frame: pl.DataFrame) -> pl.DataFrame:
-    defaults = _DEFAULTS.get(table, {})
-    columns: list[pl.Expr] = []
-    missing: list[str] = []
-    for name, column in contract.columns().items():
-        if name not in frame.columns:
-            if name in defaults:
-                columns.append(pl.lit(defaults[name]).alias(name))
-            elif column.nullable:
-                columns.append(pl.lit(None, dtype=column.dtype).alias(name))
-            else:
-                missing.append(name)
-            continue
-        value = pl.col(name)
-        if column.nullable and frame.schema[name].is_float():
-            value = value.fill_nan(None)
-        columns.append(value.fill_null(defaults[name]) if name in defaults else value)
-    if missing:
+    defaults, wanted = _DEFAULTS.get(table, {}), contract.columns()
+    absent = [name for name in wanted if name not in frame.columns]
+    if missing := [name for name in absent if name not in defaults and not wanted[name].nullable]:
         raise DataError(
             f"table {table} lacks the column(s) {', '.join(missing)}; it has {', '.join(frame.columns)}: "
             "add them, or map existing columns to them"
         )
+    columns: list[pl.Expr] = []
+    for name, column in wanted.items():
+        value = pl.lit(defaults.get(name), column.dtype).alias(name) if name in absent else pl.col(name)
+        if name not in absent and column.nullable and frame.schema[name].is_float():
+            value = value.fill_nan(None)
+        columns.append(value.fill_null(defaults[name]) if name in defaults else value)
     return frame.select(columns)
 
 
@@ -188,8 +176,7 @@ def _read_text_dates(
 
 
 def _rejected(table: str, contract: type[dy.Schema], details: pl.DataFrame) -> pl.DataFrame:
-    columns = contract.column_names()
-    rules = sorted((c for c in details.columns if c not in columns), key=_precedence)
+    rules = sorted((c for c in details.columns if c not in contract.column_names()), key=_precedence)
     rule = pl.coalesce(pl.when(pl.col(r) == "invalid").then(pl.lit(_plain_rule(r))) for r in rules)
     return quarantined(table, details, rule)
 

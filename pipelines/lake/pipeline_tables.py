@@ -12,20 +12,16 @@ from pipelines.lake.source_tables import (
     key_text,
     measure,
     named_rule,
+    stamp,
 )
 
 
 class Forecasts(dy.Schema):
     """One forecast per date, firm, model, fold and seed. A null label is not known yet."""
 
-    run_id = key_text()
-    model = key_text()
-    fold = dy.Int64(primary_key=True, min=0)
-    seed = dy.Int64(primary_key=True)
-    date = key_date()
-    ticker = key_text()
-    forecast = measure()
-    label = measure(nullable=True)
+    run_id, model, fold = key_text(), key_text(), dy.Int64(primary_key=True, min=0)
+    seed, date, ticker = dy.Int64(primary_key=True), key_date(), key_text()
+    forecast, label = measure(), measure(nullable=True)
 
     run_id_is_plain = named_rule(pl.col("run_id").str.contains(RUN_ID_PATTERN))
     forecast_is_finite = named_rule(finite("forecast"))
@@ -38,12 +34,8 @@ class EnsembleForecasts(dy.Schema):
     Both are in cross-sectional standard deviations of one date's forecasts.
     """
 
-    model = key_text()
-    date = key_date()
-    ticker = key_text()
-    signal = measure()
-    seed_dispersion = measure(nullable=True)
-    seeds = dy.Int64(min=1)
+    model, date, ticker = key_text(), key_date(), key_text()
+    signal, seed_dispersion, seeds = measure(), measure(nullable=True), dy.Int64(min=1)
 
     signal_is_finite = named_rule(finite("signal"))
     seed_dispersion_is_finite = named_rule(finite("seed_dispersion"))
@@ -63,12 +55,9 @@ class Quarantine(dy.Schema):
     delivered unchanged.
     """
 
-    table = key_text()
-    row_hash = key_text()
-    row = dy.String()
-    rule = dy.String()
-    first_seen = dy.Datetime(time_unit="us", time_zone="UTC")
-    resolved_at = dy.Datetime(time_unit="us", time_zone="UTC", nullable=True)
+    table, row_hash = key_text(), key_text()
+    row, rule, first_seen = dy.String(), dy.String(), stamp()
+    resolved_at = stamp(nullable=True)
 
 
 class Flags(dy.Schema):
@@ -78,25 +67,16 @@ class Flags(dy.Schema):
     ``cleared`` is true once the row or its neighbours were corrected, or a user released the row.
     """
 
-    table = key_text()
-    ticker = key_text()
-    date = key_date()
-    rule = key_text()
-    row_hash = dy.String()
-    evidence = dy.String()
-    known_on = dy.Date()
-    cleared = dy.Bool()
-    flagged_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    table, ticker, date, rule = key_text(), key_text(), key_date(), key_text()
+    row_hash, evidence, known_on = dy.String(), dy.String(), dy.Date()
+    cleared, flagged_at = dy.Bool(), stamp()
 
 
 class Releases(dy.Schema):
     """Rows that a user accepted although they broke a rule. Unchanged, they are not checked again."""
 
-    table = key_text()
-    row_hash = key_text()
-    row = dy.String()
-    rule = dy.String()
-    released_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    table, row_hash = key_text(), key_text()
+    row, rule, released_at = dy.String(), dy.String(), stamp()
 
 
 class Sources(dy.Schema):
@@ -107,9 +87,7 @@ class Sources(dy.Schema):
     """
 
     source = key_text()
-    notes = dy.String()
-    hazards = dy.String()
-    market = dy.String(nullable=True)
+    notes, hazards, market = dy.String(), dy.String(), dy.String(nullable=True)
 
 
 class Trials(dy.Schema):
@@ -119,27 +97,18 @@ class Trials(dy.Schema):
     was only trained).
     """
 
-    trial_id = key_text()
-    run_id = key_text()
-    model = dy.String()
-    config = dy.String()
-    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
-    forecast = dy.String(nullable=True)
-    traded = dy.String(nullable=True)
-    book = dy.String(nullable=True)
-    hypothesis = dy.String(nullable=True)
+    trial_id, run_id = key_text(), key_text()
+    model, config, created_at = dy.String(), dy.String(), stamp()
+    forecast, traded = dy.String(nullable=True), dy.String(nullable=True)
+    book, hypothesis = dy.String(nullable=True), dy.String(nullable=True)
     lake = dy.String(nullable=True)
 
 
 class TrialReturns(dy.Schema):
     """Daily net returns over the risk-free rate of the ledger's trials, under one set of assumptions each."""
 
-    forecast = key_text()
-    traded = key_text()
-    assumptions = key_text()
-    dates = dy.List(dy.Date())
-    returns = dy.List(dy.Float32())
-    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    forecast, traded, assumptions = key_text(), key_text(), key_text()
+    dates, returns, created_at = dy.List(dy.Date()), dy.List(dy.Float32()), stamp()
 
 
 class Readers(dy.Schema):
@@ -148,11 +117,8 @@ class Readers(dy.Schema):
     ``table_id`` is the id that Delta gave the table at its creation.
     """
 
-    run_id = key_text()
-    table = key_text()
-    version = dy.Int64(primary_key=True, min=1)
-    table_id = dy.String()
-    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    run_id, table, version = key_text(), key_text(), dy.Int64(primary_key=True, min=1)
+    table_id, created_at = dy.String(), stamp()
 
     run_id_is_plain = named_rule(pl.col("run_id").str.contains(RUN_ID_PATTERN))
 
@@ -165,17 +131,11 @@ class Signals(dy.Schema):
     other data versions is a new revision, and no revision is ever rewritten.
     """
 
-    config = key_text()
-    session = key_date()
-    ticker = key_text()
-    version = key_text()
+    config, session, ticker, version = key_text(), key_date(), key_text(), key_text()
     revision = dy.Int64(primary_key=True, min=1)
-    signal = measure(nullable=True)
-    rank = measure(nullable=True)
-    seed_dispersion = measure(nullable=True)
-    in_universe = dy.Bool()
-    data_versions = dy.String()
-    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    signal, rank = measure(nullable=True), measure(nullable=True)
+    seed_dispersion, in_universe, data_versions = measure(nullable=True), dy.Bool(), dy.String()
+    created_at = stamp()
 
     signal_is_finite = named_rule(finite("signal"))
     rank_is_a_share = named_rule(pl.col("rank").is_between(0.0, 1.0))
@@ -193,19 +153,11 @@ class Books(dy.Schema):
     or the trade back, or why the firm cannot be traded; null if there is none.
     """
 
-    config = key_text()
-    session = key_date()
-    ticker = key_text()
-    book = dy.String()
-    version = dy.String()
-    weight = measure()
-    previous = measure()
-    trade = measure()
-    expected_cost = measure(nullable=True)
-    fill_sessions = dy.Int64(nullable=True, min=0)
-    bound = dy.String(nullable=True)
-    tradable = dy.Bool()
-    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    config, session, ticker = key_text(), key_date(), key_text()
+    book, version, weight = dy.String(), dy.String(), measure()
+    previous, trade, expected_cost = measure(), measure(), measure(nullable=True)
+    fill_sessions, bound = dy.Int64(nullable=True, min=0), dy.String(nullable=True)
+    tradable, created_at = dy.Bool(), stamp()
 
 
 class Holdings(dy.Schema):
@@ -217,14 +169,9 @@ class Holdings(dy.Schema):
     session.
     """
 
-    config = key_text()
-    session = key_date()
-    ticker = key_text()
-    weight = measure()
-    open = measure()
-    since = dy.Date()
-    growth = measure()
-    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    config, session, ticker = key_text(), key_date(), key_text()
+    weight, open, since = measure(), measure(), dy.Date()
+    growth, created_at = measure(), stamp()
 
 
 class Accounts(dy.Schema):
@@ -239,19 +186,11 @@ class Accounts(dy.Schema):
     decision whose order is not traded by this close, null if all are.
     """
 
-    config = key_text()
-    session = key_date()
-    book = dy.String()
-    nav = measure()
-    delay = dy.Int64(min=1)
-    terms = dy.String()
-    schedule = dy.String()
-    due = dy.Date(nullable=True)
-    decision = dy.String(nullable=True)
-    orders = dy.Int64(min=0)
-    positions = dy.Int64(min=0)
-    waiting = dy.Date(nullable=True)
-    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    config, session = key_text(), key_date()
+    book, nav, delay = dy.String(), measure(), dy.Int64(min=1)
+    terms, schedule, due = dy.String(), dy.String(), dy.Date(nullable=True)
+    decision, orders, positions = dy.String(nullable=True), dy.Int64(min=0), dy.Int64(min=0)
+    waiting, created_at = dy.Date(nullable=True), stamp()
 
     nav_is_finite_and_not_negative = named_rule(finite("nav") & (pl.col("nav") >= 0))
     decision_is_known = named_rule(pl.col("decision").is_in(["made", "kept", "refused"]))
@@ -265,15 +204,9 @@ class BookLimits(dy.Schema):
     at the limit, ``free`` within it and ``exceeded`` beyond it. A session without a decision has no rows.
     """
 
-    config = key_text()
-    session = key_date()
-    name = key_text()
-    book = dy.String()
-    value = measure()
-    limit = measure()
-    unit = dy.String()
-    state = dy.String()
-    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    config, session, name = key_text(), key_date(), key_text()
+    book, value, limit = dy.String(), measure(), measure()
+    unit, state, created_at = dy.String(), dy.String(), stamp()
 
     state_is_known = named_rule(pl.col("state").is_in(["free", "binds", "exceeded"]))
 
@@ -287,21 +220,12 @@ class Nights(dy.Schema):
     decide the orders.
     """
 
-    config = key_text()
-    session = key_date()
-    state = dy.String()
-    version = dy.String(nullable=True)
-    challenger = dy.String(nullable=True)
-    data_versions = dy.String()
-    rows = dy.Int64(min=0)
-    trades = dy.Int64(min=0)
-    warnings = dy.String()
-    error = dy.String(nullable=True)
-    seconds = measure()
-    peak_memory_bytes = dy.Int64(min=0)
-    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
-    table_ids = dy.String(nullable=True)
-    settings = dy.String(nullable=True)
+    config, session = key_text(), key_date()
+    state, version, challenger = dy.String(), dy.String(nullable=True), dy.String(nullable=True)
+    data_versions, rows, trades = dy.String(), dy.Int64(min=0), dy.Int64(min=0)
+    warnings, error, seconds = dy.String(), dy.String(nullable=True), measure()
+    peak_memory_bytes, created_at = dy.Int64(min=0), stamp()
+    table_ids, settings = dy.String(nullable=True), dy.String(nullable=True)
 
     state_is_known = named_rule(pl.col("state").is_in(["done", "warned", "failed"]))
 
@@ -313,15 +237,9 @@ class Promotions(dy.Schema):
     change; null if a person did. ``evidence`` is JSON.
     """
 
-    config = key_text()
-    number = dy.Int64(primary_key=True, min=1)
-    alias = dy.String()
-    version = dy.String(nullable=True)
-    session = dy.Date(nullable=True)
-    by = dy.String()
-    why = dy.String()
-    forced = dy.Bool()
-    evidence = dy.String()
-    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    config, number = key_text(), dy.Int64(primary_key=True, min=1)
+    alias, version, session = dy.String(), dy.String(nullable=True), dy.Date(nullable=True)
+    by, why, forced = dy.String(), dy.String(), dy.Bool()
+    evidence, created_at = dy.String(), stamp()
 
     alias_is_known = named_rule(pl.col("alias").is_in(["champion", "challenger"]))

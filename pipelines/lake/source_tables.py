@@ -57,6 +57,11 @@ def key_text() -> dy.String:
     return dy.String(primary_key=True)
 
 
+def stamp(*, nullable: bool = False) -> dy.Datetime:
+    """Make a column of times of writing, in UTC."""
+    return dy.Datetime(nullable=nullable, time_unit="us", time_zone="UTC")
+
+
 def within_range(column: str) -> pl.Expr:
     """Tell whether a price lies in ``[low (1 - tol), high (1 + tol)]``, tol = `RANGE_TOLERANCE`.
 
@@ -78,17 +83,10 @@ def named_rule(holds: pl.Expr) -> object:
 class Prices(dy.Schema):
     """Daily bars as quoted, one row per session and firm. A null open, high, low or volume is unknown."""
 
-    date = key_date()
-    ticker = key_text()
-    open = measure(nullable=True)
-    high = measure(nullable=True)
-    low = measure(nullable=True)
-    close = measure()
-    volume = measure(nullable=True)
-    split_ratio = measure()
-    dividend = measure()
-    source = dy.String()
-    ingested_at = dy.Datetime(time_unit="us", time_zone="UTC")
+    date, ticker = key_date(), key_text()
+    open, high, low = measure(nullable=True), measure(nullable=True), measure(nullable=True)
+    close, volume, split_ratio = measure(), measure(nullable=True), measure()
+    dividend, source, ingested_at = measure(), dy.String(), stamp()
 
     ticker_is_plain = named_rule(plain_ticker("ticker"))
     date_is_plausible = named_rule(pl.col("date").is_between(EARLIEST, LATEST))
@@ -110,26 +108,19 @@ class Gaps(dy.Schema):
     Ingest writes this table. A firm without a row here and in ``prices`` is halted.
     """
 
-    date = key_date()
-    ticker = key_text()
+    date, ticker = key_date(), key_text()
     rule = dy.String()
 
 
 class Securities(dy.Schema):
     """A firm's name, sector, industry and listing for valid_from <= t < valid_to (null: still valid)."""
 
-    ticker = key_text()
-    valid_from = key_date()
-    name = dy.String(nullable=True)
-    sector = dy.String(nullable=True)
-    industry = dy.String(nullable=True)
-    listed_on = dy.Date(nullable=True)
-    delisted_on = dy.Date(nullable=True)
-    delisting_return = measure(nullable=True)
-    # merger, performance or unknown; null is unknown
-    delisting_reason = dy.String(nullable=True)
-    currency = dy.String(nullable=True)
-    exchange = dy.String(nullable=True)
+    ticker, valid_from = key_text(), key_date()
+    name, sector = dy.String(nullable=True), dy.String(nullable=True)
+    industry, listed_on = dy.String(nullable=True), dy.Date(nullable=True)
+    delisted_on, delisting_return = dy.Date(nullable=True), measure(nullable=True)
+    delisting_reason = dy.String(nullable=True)  # merger, performance or unknown; null is unknown
+    currency, exchange = dy.String(nullable=True), dy.String(nullable=True)
     valid_to = dy.Date(nullable=True)
 
     ticker_is_plain = named_rule(plain_ticker("ticker"))
@@ -151,16 +142,10 @@ class Fundamentals(dy.Schema):
     Null means the period's end, and is used for all other items.
     """
 
-    ticker = key_text()
-    period_end = key_date()
-    known_at = key_date()
-    item = key_text()
-    value = measure()
-    unit = dy.String(nullable=True)
-    filing_id = dy.String(nullable=True)
-    months = dy.Int64(
-        nullable=True, min=1
-    )  # span of a flow (3, 6, 9, 12); null: a balance at a date, or unknown
+    ticker, period_end, known_at, item = key_text(), key_date(), key_date(), key_text()
+    value, unit, filing_id = measure(), dy.String(nullable=True), dy.String(nullable=True)
+    # span of a flow (3, 6, 9, 12); null: a balance at a date, or unknown
+    months = dy.Int64(nullable=True, min=1)
     stated_on = dy.Date(nullable=True)
     assumed = dy.Bool()  # known_at is period_end plus an assumed lag, not a recorded date of publication
     # the source that added the row to another source's lake; null: the lake's own source
@@ -177,9 +162,7 @@ class Fundamentals(dy.Schema):
 class Membership(dy.Schema):
     """Spells of index membership, from_date <= t < to_date (null: still a member)."""
 
-    universe = key_text()
-    ticker = key_text()
-    from_date = key_date()
+    universe, ticker, from_date = key_text(), key_text(), key_date()
     to_date = dy.Date(nullable=True)
 
     ticker_is_plain = named_rule(plain_ticker("ticker"))
@@ -189,8 +172,7 @@ class Membership(dy.Schema):
 class Renames(dy.Schema):
     """New tickers of firms: from ``from_date`` on, the firm that was called ``ticker`` is ``new_ticker``."""
 
-    ticker = key_text()
-    from_date = key_date()
+    ticker, from_date = key_text(), key_date()
     new_ticker = dy.String()
 
     ticker_is_plain = named_rule(plain_ticker("ticker"))
@@ -201,9 +183,7 @@ class Renames(dy.Schema):
 class Inputs(dy.Schema):
     """A user's own numbers by date and firm, as delivered. The audit checks whether they were known then."""
 
-    name = key_text()
-    date = key_date()
-    ticker = key_text()
+    name, date, ticker = key_text(), key_date(), key_text()
     value = measure()
 
     ticker_is_plain = named_rule(plain_ticker("ticker"))
@@ -214,11 +194,8 @@ class Inputs(dy.Schema):
 class TruthMu(dy.Schema):
     """The simulated market's conditional mean return per decision date and firm, and its three parts."""
 
-    date = key_date()
-    ticker = key_text()
-    mu = measure()
-    temporal = measure()
-    peer = measure()
+    date, ticker = key_date(), key_text()
+    mu, temporal, peer = measure(), measure(), measure()
     characteristic = measure()
 
     parts_are_finite = named_rule(
@@ -234,16 +211,10 @@ class TruthEdges(dy.Schema):
     firm between the two when hop = 2.
     """
 
-    leader = key_text()
-    follower = key_text()
-    lag = dy.Int64(primary_key=True, min=0)
-    hop = dy.Int64(primary_key=True, min=1)
-    valid_from = key_date()
-    valid_to = dy.Date(nullable=True)
-    weight = measure()
-    explained = dy.Bool()
-    rule = dy.String(nullable=True)
-    led_by = dy.String(nullable=True)
+    leader, follower, lag = key_text(), key_text(), dy.Int64(primary_key=True, min=0)
+    hop, valid_from = dy.Int64(primary_key=True, min=1), key_date()
+    valid_to, weight, explained = dy.Date(nullable=True), measure(), dy.Bool()
+    rule, led_by = dy.String(nullable=True), dy.String(nullable=True)
     via = dy.String(nullable=True)
 
     weight_is_finite = named_rule(finite("weight"))
@@ -253,14 +224,9 @@ class TruthEdges(dy.Schema):
 class TruthDays(dy.Schema):
     """The simulated market's temporal part by day: day_k is due to the firm's return k sessions earlier."""
 
-    date = key_date()
-    ticker = key_text()
-    turbulent = dy.Bool()
-    shock = measure()
-    day_0 = measure()
-    day_1 = measure()
-    day_2 = measure()
-    day_3 = measure()
+    date, ticker = key_date(), key_text()
+    turbulent, shock, day_0 = dy.Bool(), measure(), measure()
+    day_1, day_2, day_3 = measure(), measure(), measure()
     day_4 = measure()
 
     parts_are_finite = named_rule(

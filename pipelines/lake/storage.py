@@ -172,11 +172,10 @@ class Storage:
         A nullable column that the contract gained later is null; files and row groups that a filter excludes
         are not read.
         """
-        missing_columns = self.missing_columns(table, opened)
-        columns = schema(table).columns()
+        missing = self.missing_columns(table, opened)
         return pl.scan_delta(opened).select(
-            pl.lit(None, dtype=column.dtype).alias(name) if name in missing_columns else pl.col(name)
-            for name, column in columns.items()
+            pl.lit(None, dtype=column.dtype).alias(name) if name in missing else pl.col(name)
+            for name, column in schema(table).columns().items()
         )
 
     def missing_columns(self, table: str, opened: DeltaTable) -> list[str]:
@@ -184,34 +183,29 @@ class Storage:
 
         DataError if the table lacks a required column, or has one that the contract does not know.
         """
-        stored = [field.name for field in opened.schema().fields]
-        columns = schema(table).columns()
-        unknown = [name for name in stored if name not in columns]
-        if unknown:
+        stored, columns = [field.name for field in opened.schema().fields], schema(table).columns()
+        if unknown := [name for name in stored if name not in columns]:
             raise DataError(
                 f"{self.uri(table)} has the column(s) {', '.join(unknown)}, which this version of Peerglass "
                 "does not know: use the newer version that wrote them, or name another lake root"
             )
-        missing_columns = [name for name in columns if name not in stored]
-        required = [name for name in missing_columns if not columns[name].nullable]
-        if required:
+        missing = [name for name in columns if name not in stored]
+        if required := [name for name in missing if not columns[name].nullable]:
             raise DataError(
                 f"{self.uri(table)} lacks the column(s) {', '.join(required)}, which every row must have: "
                 "ingest the source again into another lake root"
             )
-        return missing_columns
+        return missing
 
     def files(self, table: str) -> FileSystem:
         """Return a file system whose root is the table's folder, local or remote."""
         return PyFileSystem(DeltaStorageHandler(self.uri(table), self._options or None))
 
     def _advice(self) -> str:
-        if self.is_url:
-            return (
-                "check that the URL exists, lake_options in the config, and the credentials in the "
-                "environment; or restore it, or name another lake root"
-            )
-        return "restore it, or name another lake root"
+        of_url = (
+            "check that the URL exists, lake_options in the config, and the credentials in the environment"
+        )
+        return f"{of_url + '; or ' if self.is_url else ''}restore it, or name another lake root"
 
     def _refuse_other_content(self, table: str) -> None:
         """Refuse a local folder with content but no Delta log; an empty folder may become a table."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +30,8 @@ from pipelines.lake.schemas import SCHEMAS
 from pipelines.lake.storage import FILE_BYTES, one_line
 from pipelines.lake.versions import TableFiles, table_files
 
+RecordedVersions = Set[tuple[str, int, str]]
+"""Table, version, and the run or night that recorded it. A night is named ``CONFIG@SESSION``."""
 _MANY_SMALL_FILES: Final = 20
 _MAX_LISTED: Final = 12
 
@@ -60,26 +62,49 @@ class Vacuum:
     broken: Mapping[int, Sequence[str]]
 
 
+def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
+    """Record in the lake which versions a run reads, before they are used; repeating it changes nothing."""
+    rows = [
+        {"run_id": run_id, "table": table, "version": version, "table_id": lake.table_id(table)}
+        for table, version in versions.items()
+    ]
+    stamp = pl.lit(dt.datetime.now(dt.UTC))
+    lake.upsert("readers", pl.DataFrame(rows).with_columns(created_at=stamp))
+
+
+def recorded_in_lake(lake: Lake) -> RecordedVersions:
+    """Return the versions of a lake's tables that runs, and signals of all revisions of nights, have read.
+
+    A table that was deleted and created again has a new id; what was read of the former one is left out.
+    """
+    rows = lake.rows("readers", ["table", "version", "run_id", "table_id"])
+    ids = {table: lake.table_id(table) for table in rows["table"].unique() if lake.exists(table)}
+    nights = lake.rows("signals", ["config", "session", "data_versions"]).unique()
+    return {(table, version, run) for table, version, run, own in rows.rows() if ids.get(table) == own} | {
+        (table, version, f"{config}@{session}")
+        for config, session, versions in nights.iter_rows()
+        for table, version in json.loads(versions).items()
+    }
+
+
 def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
     """Return the versions of a lake's tables that are recorded in folders of runs.
 
     DataError if a run's folder cannot be read, because the versions that it needs are then unknown.
     """
-    found: list[tuple[str, int, str]] = []
-    for folder in folders:
-        for path in sorted(folder.glob("*/run.json")):
-            try:
-                record = read_json(path)
-                where = canonical_location(str(record["identity"]["lake"]))
-                versions = {str(table): int(version) for table, version in record["versions"].items()}
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DataError(
-                    f"the run folder {path.parent} cannot be read ({one_line(error)}), so the versions that "
-                    "it needs are unknown; repair it, or move it away"
-                ) from error
-            if where == canonical_location(lake.root):
-                found += [(table, version, path.parent.name) for table, version in versions.items()]
-    return group_by_version(found)
+    found: set[tuple[str, int, str]] = set()
+    for path in (path for folder in folders for path in sorted(folder.glob("*/run.json"))):
+        try:
+            record = read_json(path)
+            where = canonical_location(str(record["identity"]["lake"]))
+            versions = {(str(t), int(version), path.parent.name) for t, version in record["versions"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"the run folder {path.parent} cannot be read ({one_line(error)}), so the versions that "
+                "it needs are unknown; repair it, or move it away"
+            ) from error
+        found |= versions if where == canonical_location(lake.root) else set()
+    return found
 
 
 def compact(lake: Lake) -> list[Compaction]:
@@ -108,32 +133,34 @@ def vacuum(
     Versions that were the newest at some time within ``keep`` are kept. So are younger files that no version
     references, because a writer may be about to commit them, and with ``protect`` the ``recorded`` versions.
     """
-    plans = []
+    plans, hours = [], int(keep.total_seconds() // 3600)
     for table, opened in _tables(lake):
         files = table_files(lake.storage, table, opened)
-        layouts = files.layouts()
-        recorded_here = {v: runs for v, runs in recorded.get(table, {}).items() if v in layouts}
+        layouts, already_lost = files.layouts(), {*files.unreadable()}
+        runs: dict[int, list[str]] = {}
+        for of, version, run in sorted(recorded):
+            if of == table and version in layouts:
+                runs.setdefault(version, []).append(run)
         # Without keep_versions, deltalake keeps the newest version and those within the retention.
-        needed = sorted({layouts[v] for v in recorded_here}) if protect else []
-        hours = int(keep.total_seconds() // 3600)
+        needed = sorted({layouts[version] for version in runs}) if protect else []
         # a vacuum lists files that an earlier one has removed as well
         to_remove = [path for path in _remove(opened, hours, needed, dry_run=True) if path in files.sizes]
-        already_lost = set(files.unreadable())
-        lost = [version for version in files.versions_lost_without(to_remove) if version not in already_lost]
         unprotected = _remove(opened, hours, [], dry_run=True) if needed else []
-        lost_unless_protected = {*files.versions_lost_without(unprotected)} - already_lost
+        lost, lost_unless_protected = (
+            [version for version in files.versions_lost_without(paths) if version not in already_lost]
+            for paths in (to_remove, unprotected)
+        )
         if to_remove and not dry_run:
             _remove(opened, hours, needed, dry_run=False)
-        unreferenced = set(files.unreferenced())
         plans.append(
             Vacuum(
                 table,
-                len(to_remove),
-                files.bytes_of(to_remove),
-                sum(path in unreferenced for path in to_remove),
-                tuple(lost),
-                {v: runs for v, runs in sorted(recorded_here.items()) if v in lost_unless_protected},
-                {v: runs for v, runs in sorted(recorded_here.items()) if v in lost},
+                files=len(to_remove),
+                size=files.bytes_of(to_remove),
+                unreferenced=len({*files.unreferenced()} & {*to_remove}),
+                lost=tuple(lost),
+                kept={version: runs[version] for version in runs if version in lost_unless_protected},
+                broken={version: runs[version] for version in runs if version in lost},
             )
         )
     return plans
@@ -149,25 +176,22 @@ def describe_status(lake: Lake, recorded: RecordedVersions) -> str:
     advice = []
     for table, opened in _tables(lake):
         files = table_files(lake.storage, table, opened)
-        current, layouts = files.current(), files.layouts()
+        current, for_runs = files.current(), len({version for of, version, _ in recorded if of == table})
         old = files.bytes_of(files.sizes) - files.bytes_of(current)
-        readable = len(layouts) - len(files.unreadable())
+        readable = len(files.layouts()) - len(files.unreadable())
         changed = [commit for commit in files.commits if commit.changed_rows][-1]
         rows = int(pl.DataFrame(opened.get_add_actions(flatten=True))["num_records"].sum())
         lines.append(
-            f"  {table:<13}{changed.version:>8}{readable:>9}{len(recorded.get(table, {})):>9}{rows:>13,}"
+            f"  {table:<13}{changed.version:>8}{readable:>9}{for_runs:>9}{rows:>13,}"
             f"{len(current):>7}{_mb(files.bytes_of(current)):>9}{_mb(old):>9}  {changed.at:%Y-%m-%d %H:%M:%S}"
         )
-        small = _small_files(files)
-        if small > _MANY_SMALL_FILES:
+        if (small := _small_files(files)) > _MANY_SMALL_FILES:
             advice.append(f"  {table}: {small} small files; 'peerglass lake compact CONFIG' joins them")
-        left = files.unreferenced()
-        if left:
+        if left := files.unreferenced():
             advice.append(
                 f"  {table}: {len(left)} file(s), {_mb(files.bytes_of(left))} MB, that no version "
                 "references: left by interrupted writes, or a write is in progress; 'peerglass lake vacuum' "
-                "removes "
-                "them once they are old"
+                "removes them once they are old"
             )
     if len(lines) == 2:
         return f"lake {lake.root} holds no data"
@@ -235,54 +259,3 @@ def _join_some(items: Sequence[object]) -> str:
 
 def _mb(size: int) -> str:
     return f"{size / 1e6:,.1f}"
-
-
-RecordedVersions = Mapping[str, Mapping[int, Sequence[str]]]
-"""Table -> version -> runs and nights that recorded it. A night is named ``CONFIG@SESSION``."""
-
-
-def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
-    """Record in the lake which versions a run reads, before they are used; repeating it changes nothing."""
-    rows = [
-        {"run_id": run_id, "table": table, "version": version, "table_id": lake.table_id(table)}
-        for table, version in versions.items()
-    ]
-    stamp = pl.lit(dt.datetime.now(dt.UTC))
-    lake.upsert("readers", pl.DataFrame(rows).with_columns(created_at=stamp))
-
-
-def recorded_in_lake(lake: Lake) -> RecordedVersions:
-    """Return the versions of a lake's tables that runs and nights have read.
-
-    A table that was deleted and created again has a new id; what was read of the former one is left out.
-    """
-    return group_by_version([*_read_by_runs(lake), *_read_by_nights(lake)])
-
-
-def _read_by_runs(lake: Lake) -> Iterator[tuple[str, int, str]]:
-    rows = lake.rows("readers", ["table", "version", "run_id", "table_id"])
-    now = {table: lake.table_id(table) for table in rows["table"].unique() if lake.exists(table)}
-    for table, version, run_id, table_id in rows.iter_rows():
-        if now.get(table) == table_id:
-            yield table, version, run_id
-
-
-def _read_by_nights(lake: Lake) -> Iterator[tuple[str, int, str]]:
-    """Return the versions that signals were computed from; every revision of a session counts."""
-    rows = lake.rows("signals", ["config", "session", "data_versions"])
-    for config, session, versions in rows.unique().iter_rows():
-        for table, version in json.loads(versions).items():
-            yield table, version, f"{config}@{session}"
-
-
-def group_by_version(entries: Iterable[tuple[str, int, str]]) -> RecordedVersions:
-    """Group (table, version, run) by table and version, each run once."""
-    grouped: dict[str, dict[int, list[str]]] = {}
-    for table, version, run in sorted(set(entries)):
-        grouped.setdefault(table, {}).setdefault(version, []).append(run)
-    return grouped
-
-
-def flatten_versions(recorded: RecordedVersions) -> set[tuple[str, int, str]]:
-    """Return the (table, version, run) entries of grouped versions; the inverse of `group_by_version`."""
-    return {(t, v, run) for t, versions in recorded.items() for v, runs in versions.items() for run in runs}

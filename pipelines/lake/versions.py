@@ -88,26 +88,19 @@ def data_version(opened: DeltaTable) -> int:
 
 def layout_version(opened: DeltaTable, version: int) -> int:
     """Return the newest version with the same rows as ``version``: a compacted one, if there is one."""
-    newest = opened.version()
-    same = version
-    if newest > version:
-        for commit in commits(opened, newest - version):
-            if commit.changed_rows:
-                break
-            same = commit.version
+    same, newest = version, opened.version()
+    for commit in commits(opened, newest - version) if newest > version else ():
+        if commit.changed_rows:
+            break
+        same = commit.version
     return same
 
 
 def version_at(history: Sequence[Commit], moment: datetime, *, before: bool = False) -> int | None:
     """Return the newest version that changed rows at or before a time (strictly before, if ``before``)."""
-    seen = [
-        commit.version
-        for commit in history
-        if commit.changed_rows
-        and commit.version > 0
-        and (commit.at < moment if before else commit.at <= moment)
-    ]
-    return seen[-1] if seen else None
+    changes = (commit for commit in reversed(history) if commit.changed_rows and commit.version > 0)
+    seen = (commit for commit in changes if (commit.at < moment if before else commit.at <= moment))
+    return next((commit.version for commit in seen), None)
 
 
 def parse_as_of(text: str) -> int | datetime:
@@ -176,10 +169,8 @@ class TableFiles:
 
     def current(self) -> list[str]:
         """Return the files of the newest version."""
-        newest = self.commits[-1].version
-        return [
-            p for p, spans in self.version_spans.items() if any(first <= newest < end for first, end in spans)
-        ]
+        newest, spans = self.commits[-1].version, self.version_spans
+        return [path for path in spans if any(first <= newest < end for first, end in spans[path])]
 
     def bytes_of(self, paths: Iterable[str]) -> int:
         """Return the total size of these files in bytes."""

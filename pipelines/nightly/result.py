@@ -15,10 +15,10 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from pipelines.config.schema import Config
-from pipelines.dataset.tables import renamed, rows_known
+from pipelines.dataset.tables import renamed
 from pipelines.lake.lake import Lake
 from pipelines.lake.pipeline_tables import Signals
-from pipelines.lake.schemas import schema
+from pipelines.lake.schemas import rows_known, schema
 from pipelines.run.locks import Locks
 
 

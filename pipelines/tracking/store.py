@@ -23,13 +23,7 @@ from pipelines.errors import ConfigError, TrackingError
 from pipelines.files import replacing
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location
-from pipelines.lake.upkeep import (
-    RecordedVersions,
-    flatten_versions,
-    group_by_version,
-    recorded_by_runs,
-    recorded_in_lake,
-)
+from pipelines.lake.upkeep import RecordedVersions, recorded_by_runs, recorded_in_lake
 from pipelines.secrets import MASK, redact
 
 if TYPE_CHECKING:
@@ -239,9 +233,7 @@ def versions_in_use(config: Config, lake: Lake, folders: Iterable[Path]) -> Reco
         in_store = recorded_in_store(config, lake.root)
     except TrackingError as error:
         raise TrackingError(f"Nothing was removed, because runs in the store may need it: {error}") from None
-    in_folders = recorded_by_runs(lake, [Path(config.output), *folders])
-    sources = (recorded_in_lake(lake), in_folders, in_store)
-    return group_by_version(entry for source in sources for entry in flatten_versions(source))
+    return in_store | recorded_in_lake(lake) | recorded_by_runs(lake, [Path(config.output), *folders])
 
 
 def recorded_in_store(config: Config, root: str) -> RecordedVersions:
@@ -254,8 +246,8 @@ def recorded_in_store(config: Config, root: str) -> RecordedVersions:
     if uri.startswith(_FILE):
         path = uri.removeprefix(_FILE).partition("?")[0].removeprefix("file:")
         if not Path(path).is_file():
-            return {}
-    recorded: list[tuple[str, int, str]] = []
+            return set()
+    recorded: set[tuple[str, int, str]] = set()
     with store(config) as client:
         for run in _runs(client):
             tags = run.data.tags
@@ -264,13 +256,13 @@ def recorded_in_store(config: Config, root: str) -> RecordedVersions:
             name = tags.get(RUN_TAG, run.info.run_id)
             try:
                 versions = json.loads(tags[VERSIONS_TAG])
-                recorded += [(str(table), int(version), name) for table, version in versions.items()]
+                recorded |= {(str(table), int(version), name) for table, version in versions.items()}
             except (ValueError, TypeError, AttributeError):
                 raise TrackingError(
                     f"The tag {VERSIONS_TAG} of the run {name} in the tracking store {uri} cannot be read, "
                     "so it is unknown which versions the run needs; correct or delete that run in the store."
                 ) from None
-    return group_by_version(recorded)
+    return recorded
 
 
 def _runs(client: MlflowClient) -> Iterator[MlflowRun]:

@@ -24,10 +24,10 @@ from features.arrays import BoolArray, DateArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig
-from pipelines.dataset.tables import newest_ticker, rows_known
+from pipelines.dataset.tables import newest_ticker
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import schema
+from pipelines.lake.schemas import rows_known, schema
 from pipelines.nightly.result import finished_before
 from pipelines.results.books import book_costs, book_execution, book_market
 

@@ -97,13 +97,13 @@ def test_a_reader_is_recorded_once_for_the_table_that_it_read(lake: Lake) -> Non
     record_reader(lake, "tiny-1", {"sources": 2})
     record_reader(lake, "tiny-2", {"sources": 2})
     assert lake.version("readers") == 2
-    assert recorded_in_lake(lake) == {"sources": {2: ["tiny-1", "tiny-2"]}}
-    assert recorded_in_lake(Lake("other")) == {}
+    assert recorded_in_lake(lake) == {("sources", 2, "tiny-1"), ("sources", 2, "tiny-2")}
+    assert recorded_in_lake(Lake("other")) == set()
     shutil.rmtree("lake/sources")
-    assert recorded_in_lake(lake) == {}
+    assert recorded_in_lake(lake) == set()
     lake.upsert("sources", sources("of another table"))
     lake.upsert("sources", sources("and changed"))
-    assert recorded_in_lake(lake) == {}, "version 2 of this table was read by nobody"
+    assert recorded_in_lake(lake) == set(), "version 2 of this table was read by nobody"
 
 
 def stored_run(uri: str, experiment: str, **tags: str) -> str:
@@ -122,7 +122,7 @@ def test_versions_recorded_in_the_tracking_store_are_kept(
     tiny = {**tiny, "tracking": {"uri": f"sqlite:///{Path.cwd()}/mlflow.db"}}
     config = check_config(tiny, origin="tiny")
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
-    assert recorded_in_store(config, lake.root) == {}
+    assert recorded_in_store(config, lake.root) == set()
     assert not Path("mlflow.db").exists(), "looking makes no store"
     uri = config.tracking.uri
     here = {"peerglass.run_id": "tiny-here", "table_versions": json.dumps({"sources": 1}), "lake": lake.root}
@@ -131,7 +131,8 @@ def test_versions_recorded_in_the_tracking_store_are_kept(
     stored_run(uri, "tiny", **here | {"peerglass.run_id": "tiny-there", "lake": "/elsewhere/lake"})
     stored_run(uri, "tiny", **{"peerglass.run_id": "tiny-old", "table_versions": '{"sources": 3}'})
     stored_run(uri, "tiny", note="no run of ours")
-    assert recorded_in_store(config, lake.root) == {"sources": {1: ["other-2", "tiny-here"], 3: ["tiny-old"]}}
+    of_sources = {(1, "other-2"), (1, "tiny-here"), (3, "tiny-old")}
+    assert recorded_in_store(config, lake.root) == {("sources", *one) for one in of_sources}
     output = peerglass("lake", "vacuum", "tiny.yaml", "--keep-days", "2")
     assert output.code == 0, output.err
     assert "sources: kept for runs: versions 1, 3" in output.out

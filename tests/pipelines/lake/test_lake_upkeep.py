@@ -34,11 +34,11 @@ def test_versions_that_were_newest_within_the_retention_are_kept(tmp_path: Path)
     for version in range(1, 5):
         lake.upsert("sources", sources(f"v{version}"))
     aged(lake, "sources", [30, 20, 12, 8, 1])  # version 2 was the newest until eight days ago
-    assert [plan.lost for plan in vacuum(lake, keep=timedelta(days=13), recorded={})] == [()]
-    (plan,) = vacuum(lake, keep=timedelta(days=9), recorded={})
+    assert [plan.lost for plan in vacuum(lake, keep=timedelta(days=13), recorded=set())] == [()]
+    (plan,) = vacuum(lake, keep=timedelta(days=9), recorded=set())
     assert (plan.files, plan.lost) == (1, (1,)), "version 1 was replaced twelve days ago"
     assert lake.read("sources", version=2)["notes"].to_list() == ["v2"]
-    (plan,) = vacuum(lake, keep=timedelta(days=7), recorded={})
+    (plan,) = vacuum(lake, keep=timedelta(days=7), recorded=set())
     assert (plan.files, plan.lost) == (1, (2,)), "what is lost already is not announced again"
 
 
@@ -49,7 +49,7 @@ def test_files_of_a_possibly_active_writer_are_kept(tmp_path: Path) -> None:
     for path in (fresh, stale):
         path.write_bytes(b"not committed")
     os.utime(stale, (time.time() - 3 * 86_400,) * 2)
-    (plan,) = vacuum(lake, keep=timedelta(days=1), recorded={})
+    (plan,) = vacuum(lake, keep=timedelta(days=1), recorded=set())
     assert (plan.files, plan.unreferenced, plan.size) == (1, 1, len(b"not committed"))
     assert fresh.exists()
     assert not stale.exists()
@@ -65,8 +65,8 @@ def test_runs_protect_the_versions_of_their_own_lake(
     recorded(config.model_copy(update={"lake": "elsewhere"}), {"prices": 7})
     recorded(config.model_copy(update={"lake": "s3://bucket/lake"}), {"prices": 8})
     assert recorded_by_runs(Lake("lake"), [Path("runs"), Path("no-such-folder")]) == {
-        "prices": {2: sorted([run.run_id, same.run_id])},
-        "securities": {1: [run.run_id]},
+        *(("prices", 2, run.run_id), ("prices", 2, same.run_id)),
+        ("securities", 1, run.run_id),
     }
     (run.folder / "run.json").write_text("{")
     with pytest.raises(

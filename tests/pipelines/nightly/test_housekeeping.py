@@ -117,7 +117,8 @@ def test_a_vacuum_keeps_what_a_run_has_read_and_what_the_signals_of_a_night_name
     lake.upsert("signals", signals(dt.date(2024, 2, 1), {"prices": 3}))
     lake.upsert("signals", signals(dt.date(2024, 2, 1), {"prices": 4}, revision=2))
     assert recorded_in_lake(lake) == {
-        "prices": {1: ["tiny-0123456789"], 3: ["tiny@2024-02-01"], 4: ["tiny@2024-02-01"]}
+        *(("prices", 1, "tiny-0123456789"), ("prices", 3, "tiny@2024-02-01")),
+        ("prices", 4, "tiny@2024-02-01"),
     }
     assert readable(lake) == [1, 2, 3, 4, 5]
     (said,) = keep_house(config, lake, 4)
