@@ -19,7 +19,7 @@ from typing import Final, Literal, Protocol, runtime_checkable
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake.schemas import empty
+from pipelines.lake.schemas import cut, empty
 from pipelines.lake.source_tables import TICKER_PATTERN
 from pipelines.settings import RELATIVE_PATHS
 
@@ -123,48 +123,6 @@ def raise_if_refused(who: str, refused: Sequence[TickerStatus], asked: int, when
         )
 
 
-_KNOWN_FROM: Final[Mapping[str, str]] = {
-    "prices": "date",
-    "securities": "valid_from",
-    "fundamentals": "known_at",
-    "membership": "from_date",
-    "renames": "from_date",
-    "inputs": "date",
-    "truth_mu": "date",
-    "truth_edges": "valid_from",
-    "truth_days": "date",
-}
-"""Table -> date from which a row is known."""
-
-_LEARNT_LATER: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    "securities": {
-        "valid_to": ("valid_to",),
-        "delisted_on": ("delisted_on", "delisting_return", "delisting_reason"),
-    },
-    "membership": {"to_date": ("to_date",)},
-    "truth_edges": {"valid_to": ("valid_to",)},
-}
-"""Table -> date in a row -> columns that are unknown before that date."""
-
-
-def known_by(table: str, frame: pl.DataFrame, session: dt.date) -> pl.DataFrame:
-    """Return what a table of a source contained at the close of a session.
-
-    Rows that are known later are left out: statements by ``known_at``, all others by the date from which they
-    hold. An end that is later (``valid_to``, ``to_date``, ``delisted_on`` with its return and reason) is
-    null; a delisting is known on the last listed session. Cutting twice is the same as cutting once at the
-    earlier session.
-    """
-    frame = frame.filter(pl.col(_KNOWN_FROM[table]) <= session)
-    return frame.with_columns(
-        pl.when(pl.col(day) <= session).then(pl.col(column)).alias(column)
-        for day, columns in _LEARNT_LATER.get(table, {}).items()
-        if day in frame.columns
-        for column in columns
-        if column in frame.columns
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class SourceThrough:
     """A source that delivers what it knew at the close of a session, and nothing later.
@@ -183,7 +141,7 @@ class SourceThrough:
     def fetch(self) -> SourceTables:
         """Deliver the tables up to the session."""
         delivered = self.source.fetch()
-        tables = {table: known_by(table, frame, self.session) for table, frame in delivered.tables.items()}
+        tables = {table: cut(table, frame, self.session) for table, frame in delivered.tables.items()}
         return replace(delivered, tables=tables)
 
 
@@ -195,7 +153,7 @@ def read_tickers(given: Sequence[str] | str) -> tuple[str, ...]:
 
     ConfigError if there is none, or one is invalid; DataError if the file cannot be read.
     """
-    tickers = _read(given) if isinstance(given, str) else [str(ticker).strip() for ticker in given]
+    tickers = _ticker_column(given) if isinstance(given, str) else [str(one).strip() for one in given]
     where = f"source.tickers ({given})" if isinstance(given, str) else "source.tickers"
     if not tickers:
         raise ConfigError(f"{where} is empty; give at least one ticker, or a CSV file with a ticker column.")
@@ -226,7 +184,7 @@ def plain_tickers(ticker: pl.Expr) -> pl.Expr:
     return pl.when(looks_odd & ~is_path).then(plain).otherwise(ticker)
 
 
-def _read(path: str) -> list[str]:
+def _ticker_column(path: str) -> list[str]:
     file = Path(os.path.expandvars(path)).expanduser()
     if not file.is_file():
         raise DataError(f"there is no file {file}: correct source.tickers ({RELATIVE_PATHS})")
@@ -238,6 +196,18 @@ def _read(path: str) -> list[str]:
     if "ticker" not in rows.columns:
         raise DataError(f"{file} has no column 'ticker', but {', '.join(rows.columns)}: rename one of them")
     return [ticker.strip() for ticker in rows["ticker"].drop_nulls() if ticker.strip()]
+
+
+def name_lists(text: str) -> dict[str, tuple[str, ...]]:
+    r"""Parse entries of a name, a colon and words, one a line; semicolons part several in a line.
+
+    An indented line continues the one before.
+
+    >>> name_lists("close: close last\n    prc\nopen: open; volume:")
+    {'close': ('close', 'last', 'prc'), 'open': ('open',), 'volume': ()}
+    """
+    entries = (entry.partition(":") for entry in re.split(r"; *|\n(?=\S)", text.strip()))
+    return {name: tuple(words.split()) for name, _, words in entries}
 
 
 FLOWS: Final = (

@@ -73,8 +73,5 @@ class SampleSource:
         )
         securities = pl.DataFrame(
             _SECURITIES, schema=["ticker", "name", "sector", "industry"], orient="row"
-        ).with_columns(
-            pl.lit(STATIC_SINCE).alias("valid_from"),
-            pl.lit("USD").alias("currency"),
-        )
+        ).with_columns(pl.lit(STATIC_SINCE).alias("valid_from"), pl.lit("USD").alias("currency"))
         return SourceTables({"prices": prices, "securities": securities}, notes=_NOTES, hazards=_HAZARDS)

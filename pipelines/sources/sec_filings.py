@@ -37,13 +37,9 @@ _HAZARDS: Final = (
 )
 
 
-class _ThrottledError(Exception):
-    """The SEC refuses further requests for now."""
-
-
 _COUNTED: Final = {
     "derived": "quarters are differences of two spans from the beginning of the year.",
-    "superseded": ("versions were superseded on the day on which they became known; the last one is used."),
+    "superseded": "versions were superseded on the day on which they became known; the last one is used.",
     "undated": "filings have no acceptance time; they count as known on the day after filing.",
     "partial": "share counts cover one class of several, or an unknown one; they are left out.",
 }
@@ -112,19 +108,15 @@ class SecSource:
         read: list[tuple[str, FiledStatements]],
         tickers: Sequence[str],
     ) -> Iterator[SourceTables]:
-        refusal: str | None = None
+        throttled = False
         for i in range(0, len(tickers), _BATCH):
             frames: list[pl.DataFrame] = []
             statuses: list[TickerStatus] = []
             for ticker in tickers[i : i + _BATCH]:
-                if refusal is None:
-                    try:
-                        status, statements = self._one(edgar, ticker, stored)
-                    except _ThrottledError as error:
-                        refusal = str(error)
-                if refusal is not None:
-                    statuses.append(TickerStatus(ticker, "throttled", refusal))
-                    continue
+                status, statements = TickerStatus(ticker, "throttled", "too many requests"), None
+                if not throttled:
+                    status, statements = self._one(edgar, ticker, stored)
+                throttled = status.state == "throttled"
                 statuses.append(status)
                 if statements is not None:
                     frames.append(statements.rows)
@@ -135,7 +127,7 @@ class SecSource:
     def _one(
         self, edgar: ModuleType, ticker: str, stored: StoredData
     ) -> tuple[TickerStatus, FiledStatements | None]:
-        """Request one firm. A failure becomes its status, unless the SEC refuses further requests."""
+        """Request one firm. A failure becomes its status; DataError if the SEC rejects the identity."""
         from edgar.exceptions import CompanyNotFoundError, TooManyRequestsError, http_status
         from edgar.httprequests import TRANSPORT_ERRORS
 
@@ -143,8 +135,8 @@ class SecSource:
             return self._ask(edgar, ticker, stored)
         except CompanyNotFoundError:
             return TickerStatus(ticker, "empty", "no filer with that ticker"), None
-        except TooManyRequestsError as error:
-            raise _ThrottledError("too many requests") from error
+        except TooManyRequestsError:
+            return TickerStatus(ticker, "throttled", "too many requests"), None
         except TRANSPORT_ERRORS as error:
             status = http_status(error)
             if status == _FORBIDDEN:
@@ -166,14 +158,10 @@ class SecSource:
             return TickerStatus(ticker, "empty", "no annual or quarterly report"), None
         # without the zone, which the feed does not state reliably (see `known_on`)
         accepted = {
-            row["accession_number"]: row["acceptanceDateTime"].replace(tzinfo=None) for row in filings
+            one["accession_number"]: one["acceptanceDateTime"].replace(tzinfo=None) for one in filings
         }
-        due = {
-            row["accession_number"]
-            for row in filings
-            if row["isXBRL"]
-            and known_on(row["filing_date"], accepted[row["accession_number"]]) >= self._start
-        }
+        in_xbrl = {one["accession_number"]: one["filing_date"] for one in filings if one["isXBRL"]}
+        due = {key for key, filed in in_xbrl.items() if known_on(filed, accepted[key]) >= self._start}
         if not due:
             return TickerStatus(ticker, "empty", f"no report in XBRL since {self._start}"), None
         if due <= {filing.removesuffix("/A") for filing in stored.filings.get(ticker, ())}:

@@ -22,27 +22,12 @@ import polars as pl
 import yfinance
 
 from pipelines.errors import ConfigError
+from pipelines.sources import yahoo_firms, yahoo_session
 from pipelines.sources.base import SourceTables, StoredData, TickerStatus, raise_if_refused, read_tickers
 from pipelines.sources.files.opening import resolve
 from pipelines.sources.files.reading import GivenFiles
 from pipelines.sources.files.tables import read_renames
 from pipelines.sources.settings import YFinanceSourceConfig
-from pipelines.sources.yahoo_firms import (
-    Chart,
-    read_chart,
-    read_classification,
-    read_statements,
-    statements_due,
-)
-from pipelines.sources.yahoo_session import (
-    NoAnswerError,
-    NoDataError,
-    RetryPolicy,
-    ThrottledError,
-    YahooError,
-    YahooSession,
-    yahoo_client,
-)
 
 WORKERS: Final = 4
 _OVERLAP: Final = dt.timedelta(days=10)
@@ -53,6 +38,10 @@ _SAME_CLOSE: Final = 1.2
 _ONE_LETTER_EXCHANGES: Final = frozenset("FLTV")  # Frankfurt, London, Tokyo, Toronto's venture exchange
 _MAX_NAMED: Final = 5
 
+_MARKS: Final = {
+    "unadjusted": "splits that earlier prices are not adjusted for",
+    "disagrees": "sessions on which Yahoo's adjusted closes contradict its own splits and dividends",
+}
 _NOTES: Final = (
     "Closes are as quoted on their day, recovered from Yahoo's, which are adjusted for all later splits. A "
     "volume that Yahoo omits is 0.",
@@ -93,8 +82,7 @@ class YFinanceSource:
         wait: Callable[[float], None] = time.sleep,
         clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
-        self._config, self._clock = config, clock
-        self._policy = RetryPolicy(config.timeout_seconds, config.retries, wait)
+        self._config, self._clock, self._wait = config, clock, wait
         self._lag = dt.timedelta(days=config.reporting_lag_days)
         self._symbols = _symbols(read_tickers(config.tickers))
         self._renames: pl.DataFrame | None = None
@@ -109,22 +97,24 @@ class YFinanceSource:
         DataError after the last batch, if Yahoo throttled any request in all its retries, or too many tickers
         had no answer. A ticker that Yahoo does not know is a status, not an error.
         """
-        session = YahooSession(self._policy)
+        session = yahoo_session.YahooSession(self._config.timeout_seconds, self._config.retries, self._wait)
         queue = sorted(self._symbols, key=lambda ticker: stored.last_price.get(ticker, dt.date.min))
         refused: list[TickerStatus] = []
-        with yahoo_client(session):
+        with yahoo_session.yahoo_client(session):
             for i in range(0, len(queue), self._config.batch_size):
                 answers = self._batch(queue[i : i + self._config.batch_size], stored, session)
                 refused += [one.status for one in answers if one.refused]
                 yield self._delivery(answers)
         raise_if_refused("Yahoo", refused, len(queue), "later")
 
-    def _batch(self, tickers: Sequence[str], stored: StoredData, session: YahooSession) -> list[_Answers]:
+    def _batch(
+        self, tickers: Sequence[str], stored: StoredData, session: yahoo_session.YahooSession
+    ) -> list[_Answers]:
         pool = ThreadPoolExecutor(max_workers=min(WORKERS, len(tickers)))
         try:
             return list(pool.map(lambda ticker: self._one(ticker, stored, session), tickers))
         except KeyboardInterrupt:
-            session.refusing = NoAnswerError("interrupted")  # so that workers stop retrying
+            session.refusing = yahoo_session.NoAnswerError("interrupted")  # so that workers stop retrying
             raise
         finally:
             pool.shutdown(cancel_futures=True)
@@ -149,14 +139,14 @@ class YFinanceSource:
             )
         return SourceTables(tables, tuple(notes), tuple(hazards), tuple(one.status for one in answers))
 
-    def _one(self, ticker: str, stored: StoredData, session: YahooSession) -> _Answers:
+    def _one(self, ticker: str, stored: StoredData, session: yahoo_session.YahooSession) -> _Answers:
         """Request a ticker's prices and what else is due; what arrived before a refusal is kept."""
         if session.refusing is not None:
             return _refusal(ticker, session.refusing)
         handle, last = yfinance.Ticker(self._symbols[ticker], session=session), stored.last_price.get(ticker)
         try:
             chart, remarks = self._chart(handle, ticker, stored, session)
-        except YahooError as error:
+        except yahoo_session.YahooError as error:
             return _refusal(ticker, error)
         newest = chart.rows["date"].max()
         if not isinstance(newest, dt.date):
@@ -168,48 +158,51 @@ class YFinanceSource:
         is_new = securities.filter(pl.col("ticker") == ticker).is_empty()
         try:
             if last is None or last.month != newest.month or is_new:
-                with suppress(NoDataError):  # an index or a currency pair, say
-                    tables["securities"] = read_classification(handle, ticker, chart, securities, today)
-            if self._config.statements and statements_due(ticker, stored.assumed, today):
-                tables["fundamentals"] = self._statements(handle, ticker, chart, stored, session)
-        except YahooError as error:
+                with suppress(yahoo_session.NoDataError):  # an index or a currency pair, say
+                    tables["securities"] = yahoo_firms.read_classification(
+                        handle, ticker, chart, securities, today
+                    )
+            if self._config.statements and yahoo_firms.statements_due(ticker, stored.assumed, today):
+
+                def splits(since: dt.date) -> Mapping[dt.date, float]:
+                    if chart.since <= since:
+                        return chart.splits
+                    return yahoo_firms.read_chart(handle, session, since, None, self._clock()).splits
+
+                tables["fundamentals"] = yahoo_firms.read_statements(
+                    handle, session, ticker, stored.assumed, splits, lag=self._lag, today=today
+                )
+        except yahoo_session.YahooError as error:
             refusal = _refusal(ticker, error, "only prices were received: ")
             return replace(refusal, tables=tables, remarks=remarks)
         return _Answers(TickerStatus(ticker, state, "; ".join(remarks)), tables, remarks)
 
     def _chart(
-        self, handle: yfinance.Ticker, ticker: str, stored: StoredData, session: YahooSession
-    ) -> tuple[Chart, tuple[str, ...]]:
+        self, handle: yfinance.Ticker, ticker: str, stored: StoredData, session: yahoo_session.YahooSession
+    ) -> tuple[yahoo_firms.Chart, tuple[str, ...]]:
         """Request the prices that the lake lacks, or all of them if the stored ones no longer match."""
         start, end, now = self._config.start, self._config.end, self._clock()
         last, remarks = stored.last_price.get(ticker), []
         since = start if last is None else max(start, last - _OVERLAP)
-        chart = read_chart(handle, session, since, end, now)
+        chart = yahoo_firms.read_chart(handle, session, since, end, now)
         announced = chart.rows.tail(_RECENT_SESSIONS).filter("unadjusted")
         if announced.height:
-            raise YahooError(
+            raise yahoo_session.YahooError(
                 f"a split on {announced['date'][0]} is announced, but the prices before it are not yet "
                 "adjusted for it"
             )
         if last is not None and (why := self._reason_to_refetch(chart, ticker, stored)) is not None:
-            chart = read_chart(handle, session, start, end, now)
+            chart = yahoo_firms.read_chart(handle, session, start, end, now)
             remarks.append(why)
         elif last is not None and chart.rows.height and chart.rows["date"][0] <= last:
             # its split or dividend may come from a date before the window; the row is stored already
             chart = replace(chart, rows=chart.rows.tail(-1))
-        for mark, what in (
-            ("unadjusted", "splits that earlier prices are not adjusted for"),
-            (
-                "disagrees",
-                "sessions on which Yahoo's adjusted closes contradict its own splits and dividends",
-            ),
-        ):
-            marked = chart.rows.filter(mark)
-            if marked.height:
+        for mark, what in _MARKS.items():
+            if (marked := chart.rows.filter(mark)).height:
                 remarks.append(f"{what}: {marked.height:,}, the first on {marked['date'][0]}")
         return chart, (*remarks, *chart.remarks)
 
-    def _reason_to_refetch(self, chart: Chart, ticker: str, stored: StoredData) -> str | None:
+    def _reason_to_refetch(self, chart: yahoo_firms.Chart, ticker: str, stored: StoredData) -> str | None:
         """Return why these prices cannot extend the stored ones; None if they can."""
         first, last = stored.first_price.get(ticker), stored.last_price[ticker]
         old_close, now = stored.last_close.get(ticker), chart.rows.filter(pl.col("date") == last)["close"]
@@ -223,28 +216,17 @@ class YFinanceSource:
             return f"there are prices before {first}: the whole history was requested"
         return None
 
-    def _statements(
-        self, handle: yfinance.Ticker, ticker: str, chart: Chart, stored: StoredData, session: YahooSession
-    ) -> pl.DataFrame:
-        def splits(since: dt.date) -> Mapping[dt.date, float]:
-            if chart.since <= since:
-                return chart.splits
-            return read_chart(handle, session, since, None, self._clock()).splits
 
-        today = self._clock().date()
-        return read_statements(handle, session, ticker, stored.assumed, splits, lag=self._lag, today=today)
-
-
-def _refusal(ticker: str, error: YahooError, before: str = "") -> _Answers:
+def _refusal(ticker: str, error: yahoo_session.YahooError, before: str = "") -> _Answers:
     """Return the status of a ticker without an answer; it never says that the firm is delisted."""
     state: Literal["throttled", "empty", "failed"] = "failed"
     detail = str(error)
-    if isinstance(error, NoDataError):
-        state = "failed" if error.unknown else "empty"
-        detail = f"Yahoo does not know it ({error})" if error.unknown else f"Yahoo has nothing ({error})"
-    elif isinstance(error, ThrottledError):
+    if isinstance(error, yahoo_session.ThrottledError):
         state = "throttled"
-    refused = isinstance(error, ThrottledError | NoAnswerError)
+    elif isinstance(error, yahoo_session.NoDataError):
+        state = "failed" if error.unknown else "empty"
+        detail = f"Yahoo {'does not know it' if error.unknown else 'has nothing'} ({error})"
+    refused = isinstance(error, yahoo_session.ThrottledError | yahoo_session.NoAnswerError)
     return _Answers(TickerStatus(ticker, state, before + detail), refused=refused)
 
 
@@ -261,10 +243,10 @@ def _symbols(tickers: Sequence[str]) -> dict[str, str]:
         is_exchange = bool(dot) and (len(last) > 1 or last in _ONE_LETTER_EXCHANGES)
         head = stem if is_exchange else ticker.upper()
         symbols[ticker] = head.replace(".", "-") + (f".{last}" if is_exchange else "")
-    for symbol, count in Counter(symbols.values()).items():
-        if count > 1:
-            same = " and ".join(ticker for ticker in symbols if symbols[ticker] == symbol)
-            raise ConfigError(
-                f"source.tickers has {same}, which have the same symbol at Yahoo, {symbol}: keep one of them"
-            )
+    symbol, count = Counter(symbols.values()).most_common(1)[0]
+    if count > 1:
+        same = " and ".join(ticker for ticker in symbols if symbols[ticker] == symbol)
+        raise ConfigError(
+            f"source.tickers has {same}, which have the same symbol at Yahoo, {symbol}: keep one of them"
+        )
     return symbols

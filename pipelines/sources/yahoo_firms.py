@@ -17,6 +17,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +29,7 @@ import polars as pl
 from yfinance.exceptions import YFException, YFTickerMissingError
 
 from pipelines.lake.schemas import empty
-from pipelines.sources.base import FLOWS, SHARE_COUNT, SPLIT_ITEMS
+from pipelines.sources.base import FLOWS, SHARE_COUNT, SPLIT_ITEMS, name_lists
 from pipelines.sources.sample import STATIC_SINCE
 from pipelines.sources.yahoo_session import NoAnswerError, NoDataError, YahooError, YahooSession
 
@@ -38,40 +39,27 @@ if TYPE_CHECKING:
 _CLASSIFICATION: Final = ("name", "sector", "industry", "currency", "exchange")
 _QUARTER: Final = dt.timedelta(days=91)
 _HALF_YEAR: Final = dt.timedelta(days=150)
+_VALUE: Final = ["period_end", "item", "value"]
 _ONE_PER_STATEMENT: Final = ("net_income", "total_assets", "operating_cash_flow")
 """One item of each statement: Yahoo often has the income statement days before the others."""
 
-_YAHOO_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "revenue": ("TotalRevenue", "OperatingRevenue"),
-    "cost_of_revenue": ("CostOfRevenue",),
-    "gross_profit": ("GrossProfit",),
-    "research_and_development": ("ResearchAndDevelopment",),
-    "selling_general_admin": ("SellingGeneralAndAdministration",),
-    "operating_income": ("OperatingIncome",),
-    "interest_expense": ("InterestExpense",),
-    "income_tax": ("TaxProvision",),
-    "net_income": ("NetIncome",),
-    "eps": ("DilutedEPS", "BasicEPS"),
-    "depreciation": ("DepreciationAndAmortization", "DepreciationAmortizationDepletion"),
-    "operating_cash_flow": ("OperatingCashFlow",),
-    "capital_expenditure": ("CapitalExpenditure",),
-    "dividends_paid": ("CashDividendsPaid", "CommonStockDividendPaid"),
-    "total_assets": ("TotalAssets",),
-    "current_assets": ("CurrentAssets",),
-    "cash": ("CashAndCashEquivalents",),
-    "short_term_investments": ("OtherShortTermInvestments",),
-    "receivables": ("Receivables", "AccountsReceivable"),
-    "inventory": ("Inventory",),
-    "fixed_assets": ("NetPPE",),
-    "total_liabilities": ("TotalLiabilitiesNetMinorityInterest",),
-    "current_liabilities": ("CurrentLiabilities",),
-    "accounts_payable": ("AccountsPayable",),
-    "short_term_debt": ("CurrentDebt", "CurrentDebtAndCapitalLeaseObligation"),
-    "long_term_debt": ("LongTermDebt", "LongTermDebtAndCapitalLeaseObligation"),
-    "book_equity": ("StockholdersEquity", "CommonStockEquity"),
-    "retained_earnings": ("RetainedEarnings",),
-    "shares_outstanding": ("OrdinarySharesNumber", "ShareIssued"),
-}
+_YAHOO_NAMES: Final = name_lists("""\
+revenue: TotalRevenue OperatingRevenue; cost_of_revenue: CostOfRevenue; gross_profit: GrossProfit
+research_and_development: ResearchAndDevelopment; selling_general_admin: SellingGeneralAndAdministration
+operating_income: OperatingIncome; interest_expense: InterestExpense; income_tax: TaxProvision
+net_income: NetIncome; eps: DilutedEPS BasicEPS
+depreciation: DepreciationAndAmortization DepreciationAmortizationDepletion
+operating_cash_flow: OperatingCashFlow; capital_expenditure: CapitalExpenditure
+dividends_paid: CashDividendsPaid CommonStockDividendPaid; total_assets: TotalAssets
+current_assets: CurrentAssets; cash: CashAndCashEquivalents
+short_term_investments: OtherShortTermInvestments; receivables: Receivables AccountsReceivable
+inventory: Inventory; fixed_assets: NetPPE; total_liabilities: TotalLiabilitiesNetMinorityInterest
+current_liabilities: CurrentLiabilities; accounts_payable: AccountsPayable
+short_term_debt: CurrentDebt CurrentDebtAndCapitalLeaseObligation
+long_term_debt: LongTermDebt LongTermDebtAndCapitalLeaseObligation
+book_equity: StockholdersEquity CommonStockEquity; retained_earnings: RetainedEarnings
+shares_outstanding: OrdinarySharesNumber ShareIssued
+""")
 """Canonical item -> Yahoo's names for it; the first name that a period has is used."""
 
 _CASH_PAID: Final = frozenset({"capital_expenditure", "dividends_paid"})
@@ -138,14 +126,15 @@ def read_statements(
     """
     values_by_period: dict[tuple[dt.date, str], float] = {}
     for method in (ticker.get_income_stmt, ticker.get_balance_sheet, ticker.get_cash_flow):
-        try:
+        with suppress(NoDataError):
             values_by_period |= _canonical(call_yfinance(method, freq="quarterly"))
-        except NoDataError:
-            continue
     own = stored.filter(pl.col("ticker") == ours).sort("known_at")
-    stored_values = {(row["period_end"], row["item"]): row["value"] for row in own.iter_rows(named=True)}
-    periods = {period for period, _ in stored_values}
-    months, currency = _months({period for period, _ in values_by_period}), _currency(session, ticker.ticker)
+    stored_values = {(period, item): value for period, item, value in own[_VALUE].iter_rows()}
+    stored_periods = {period for period, _ in stored_values}
+    # Yahoo files half-yearly statements as quarters
+    gaps = [after - before for before, after in pairwise(sorted({period for period, _ in values_by_period}))]
+    months = 6 if gaps and min(gaps) >= _HALF_YEAR else 3
+    currency = _currency(session, ticker.ticker)
     later = {}
     if split_periods := {period for period, item in values_by_period if item in SPLIT_ITEMS}:
         events = splits(min(split_periods))
@@ -154,30 +143,17 @@ def read_statements(
             for period in split_periods
         }
     rows = []
-    for (period, item), reported_value in sorted(values_by_period.items()):
-        known_value = stored_values.get((period, item), math.nan)
-        value = (
-            reported_value * later[period] ** (-1 if item == SHARE_COUNT else 1)
-            if item in SPLIT_ITEMS
-            else reported_value
-        )
-        if any(math.isclose(known_value, same, rel_tol=1e-9) for same in (value, reported_value)):
+    for (period, item), reported in sorted(values_by_period.items()):
+        known, value = stored_values.get((period, item), math.nan), reported
+        if item in SPLIT_ITEMS:
+            value = reported * later[period] ** (-1 if item == SHARE_COUNT else 1)
+        if any(math.isclose(known, same, rel_tol=1e-9) for same in (value, reported)):
             continue
-        published = period + lag
-        rows.append(
-            {
-                "ticker": ours,
-                "period_end": period,
-                "known_at": max(published, today) if period in periods else published,
-                "item": item,
-                "value": value,
-                "unit": "shares" if item == SHARE_COUNT else currency,
-                "months": months if item in FLOWS else None,
-                "stated_on": period if item in SPLIT_ITEMS else None,
-                "assumed": True,
-            }
-        )
-    return pl.DataFrame(rows, schema=empty("fundamentals").schema)
+        known_at = max(period + lag, today) if period in stored_periods else period + lag
+        unit = "shares" if item == SHARE_COUNT else currency
+        span, stated_on = months if item in FLOWS else None, period if item in SPLIT_ITEMS else None
+        rows.append((ours, period, known_at, item, value, unit, None, span, stated_on, True, None))
+    return pl.DataFrame(rows, schema=empty("fundamentals").schema, orient="row")
 
 
 def _canonical(frame: Any) -> dict[tuple[dt.date, str], float]:  # noqa: ANN401 (yfinance is not typed)
@@ -185,19 +161,12 @@ def _canonical(frame: Any) -> dict[tuple[dt.date, str], float]:  # noqa: ANN401 
     values_by_period: dict[tuple[dt.date, str], float] = {}
     for item, names in _YAHOO_NAMES.items():
         sign = -1.0 if item in _CASH_PAID else 1.0
-        for name in reversed(
-            [n for n in names if n in frame.index]
-        ):  # the preferred name last: it overwrites the others
+        # the preferred name last: it overwrites the others
+        for name in reversed([name for name in names if name in frame.index]):
             for period, value in frame.loc[name].items():
                 if math.isfinite(value):
                     values_by_period[period.date(), item] = sign * float(value)
     return values_by_period
-
-
-def _months(periods: set[dt.date]) -> int:
-    """Return the months that a flow covers: Yahoo files half-yearly statements as quarters."""
-    gaps = [after - before for before, after in pairwise(sorted(periods))]
-    return 6 if gaps and min(gaps) >= _HALF_YEAR else 3
 
 
 def _currency(session: YahooSession, symbol: str) -> str | None:
@@ -213,11 +182,8 @@ def _currency(session: YahooSession, symbol: str) -> str | None:
 Floats = npt.NDArray[np.float64]
 
 _MINOR: Final = {
-    "GBp": ("GBP", 0.01),
-    "GBX": ("GBP", 0.01),
-    "ZAc": ("ZAR", 0.01),
-    "ILA": ("ILS", 0.01),
-    "KWF": ("KWD", 0.001),
+    **dict.fromkeys(("GBp", "GBX"), ("GBP", 0.01)),
+    **{"ZAc": ("ZAR", 0.01), "ILA": ("ILS", 0.01), "KWF": ("KWD", 0.001)},
 }
 """Yahoo's code of a currency's minor unit -> currency, and value of one unit in it."""
 
@@ -293,8 +259,7 @@ def read_chart(
     events: Mapping[str, Any] = answer.get("events") or {}
     splits = _splits(events.get("splits") or {}, zone, remarks)
     dividends = _dividends(events.get("dividends") or {}, zone, meta.get("currency"), remarks)
-    empty = quotes.filter(pl.col("close").is_nan()).height
-    if empty:
+    if empty := quotes.filter(pl.col("close").is_nan()).height:
         remarks.append(f"sessions without a close, left out: {empty:,}")
     rows = unadjust_quotes(quotes.filter(pl.col("close").is_not_nan()), splits, dividends)
     rows = rows.with_columns(
@@ -409,11 +374,9 @@ def _last_finished(meta: Mapping[str, Any], zone: ZoneInfo, now: dt.datetime) ->
     """Return today's date at the exchange if its session is over, otherwise yesterday's."""
     today = now.astimezone(zone).date()
     regular = (meta.get("currentTradingPeriod") or {}).get("regular") or {}
-    if "end" in regular:
-        end = dt.datetime.fromtimestamp(regular["end"], tz=zone)
-        if end.date() == today and now >= end + _DELAY:
-            return today
-    return today - dt.timedelta(days=1)
+    end = dt.datetime.fromtimestamp(regular.get("end", 0), tz=zone)
+    is_over = end.date() == today and now >= end + _DELAY
+    return today if is_over else today - dt.timedelta(days=1)
 
 
 def _splits(given: Mapping[str, Any], zone: ZoneInfo, remarks: list[str]) -> dict[dt.date, float]:

@@ -13,11 +13,9 @@ import logging
 import os
 import random
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -69,26 +67,17 @@ class NoDataError(YahooError):
         self.unknown = unknown
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Time-out of a request, number of retries, and the function that waits between them."""
-
-    timeout_seconds: float
-    retries: int
-    wait: Callable[[float], None] = time.sleep
-
-
 class YahooSession(requests.Session[requests.Response]):
     """A curl_cffi session (the only kind that yfinance accepts) that retries and keeps the last answers.
 
-    ``refusing`` is why no more requests are sent: one was throttled in all its retries, or several in a row
-    had no answer.
+    ``wait`` waits for a number of seconds between the retries. ``refusing`` is why no more requests are sent:
+    one was throttled in all its retries, or several in a row had no answer.
     """
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    def __init__(self, timeout_seconds: float, retries: int, wait: Callable[[float], None]) -> None:
         super().__init__(impersonate="chrome")  # like yfinance: Yahoo refuses clients that are not browsers
         self.refusing: YahooError | None = None
-        self._policy = policy
+        self._timeout, self._retries, self._wait = timeout_seconds, retries, wait
         self._jitter = random.Random()  # noqa: S311 (waiting times, not secrets)
         self._lock = threading.Lock()
         self._unanswered = 0
@@ -107,23 +96,33 @@ class YahooSession(requests.Session[requests.Response]):
         """
         parts = urlsplit(url)
         target = ADDRESS.format(host=parts.hostname) + url.split(parts.netloc, 1)[1]
-        kwargs["timeout"] = self._policy.timeout_seconds
-        endpoint = _endpoint_of(parts.path, parts.query, kwargs.get("params"))
-        if endpoint is None:  # cookies, crumbs and consent: yfinance handles refusals of these itself
+        kwargs["timeout"] = self._timeout
+        root = next((root for prefix, root in _ENDPOINTS.items() if parts.path.startswith(prefix)), None)
+        if root is None:  # cookies, crumbs and consent: yfinance handles refusals of these itself
             if parts.hostname != _COOKIES:
                 return super().request(method, target, *args, **kwargs)
             # without its cache, yfinance requests a cookie before every other request
             if self._cookie is None or not self.cookies.jar:
                 self._cookie = super().request(method, target, *args, **kwargs)
             return self._cookie
-        for attempt in range(self._policy.retries + 1):
+        symbol = unquote(parts.path.rsplit("/", 1)[1])
+        if root == "quoteResponse":
+            given = (kwargs.get("params") or {}).get("symbols") or parse_qs(parts.query).get("symbols", [""])[
+                0
+            ]
+            symbol = str(given)
+        for attempt in range(self._retries + 1):
             if self.refusing is not None:
                 raise self.refusing
             try:
                 response = super().request(method, target, *args, **kwargs)
-                self._read(response, *endpoint)
+                self._read(response, root, symbol)
             except requests.exceptions.RequestException as error:
-                reason: YahooError = NoAnswerError(_connection_failure(error, self._policy.timeout_seconds))
+                late = isinstance(error, requests.exceptions.Timeout)
+                failed = f"the connection failed ({type(error).__name__})"
+                reason: YahooError = NoAnswerError(
+                    f"no answer within {self._timeout:g} s" if late else failed
+                )
             except (ThrottledError, NoAnswerError) as error:
                 reason = error
             else:
@@ -131,20 +130,13 @@ class YahooSession(requests.Session[requests.Response]):
                 return response
             if isinstance(reason, DeniedError):
                 break
-            if attempt < self._policy.retries:
-                self._policy.wait(self._delay(attempt))
-        self._record_failure(reason)
-        raise reason
-
-    def _delay(self, attempt: int) -> float:
-        """Return a delay that doubles with each attempt, with jitter to spread the clients."""
-        return min(_LONGEST_WAIT, 2.0**attempt) * self._jitter.uniform(0.5, 1.5)
-
-    def _record_failure(self, reason: YahooError) -> None:
+            if attempt < self._retries:  # a delay that doubles, with jitter to spread the clients
+                self._wait(min(_LONGEST_WAIT, 2.0**attempt) * self._jitter.uniform(0.5, 1.5))
         with self._lock:
             self._unanswered += 1
             if isinstance(reason, ThrottledError) or self._unanswered >= _MAX_UNANSWERED_IN_A_ROW:
                 self.refusing = reason
+        raise reason
 
     def _read(self, response: requests.Response, root: str, symbol: str) -> None:
         """Store an answer that contains data; raise an error for any other."""
@@ -153,9 +145,7 @@ class YahooSession(requests.Session[requests.Response]):
             raise ThrottledError(f"HTTP {status}: too many requests")
         if status >= 500:
             raise NoAnswerError(f"HTTP {status}")
-        if (
-            "consent.yahoo.com" in response.url
-        ):  # in Europe; yfinance submits the form and repeats the request
+        if "consent.yahoo.com" in response.url:  # in Europe; yfinance submits the form and asks again
             return
         if status in _NOT_ALLOWED and (root, symbol) not in self._denied:
             self._denied.add((root, symbol))  # only once: yfinance then fetches a new cookie and crumb
@@ -163,7 +153,13 @@ class YahooSession(requests.Session[requests.Response]):
         self._denied.discard((root, symbol))
         if status in _NOT_ALLOWED:
             raise DeniedError(f"HTTP {status}, even with a new cookie and crumb")
-        payload = _parse(text)
+        try:
+            payload = json.loads(text)
+        except ValueError:
+            kind = "HTML" if text.lstrip().startswith("<") else "broken JSON"
+            raise NoAnswerError(f"{kind} of {len(text):,} characters instead of JSON") from None
+        if not isinstance(payload, dict):
+            raise NoAnswerError(f"JSON with a {type(payload).__name__} instead of an object")
         body = payload.get(root) or payload.get("finance")
         if not isinstance(body, dict):
             raise NoAnswerError(f"HTTP {status} with JSON that lacks {root}")
@@ -190,9 +186,8 @@ def yahoo_client(session: YahooSession) -> Iterator[None]:
     YfData.cache_get.cache_clear()
     hidden, logger = YfConfig.debug.hide_exceptions, logging.getLogger("yfinance")
     level = logger.level
-    warnings.filterwarnings(
-        "ignore", category=DeprecationWarning, module="yfinance"
-    )  # pandas' own, about yfinance
+    # pandas' own, about yfinance
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module="yfinance")
     YfConfig.debug.hide_exceptions = False
     logger.setLevel(logging.CRITICAL)  # everything it logs is also raised
     try:
@@ -203,30 +198,3 @@ def yahoo_client(session: YahooSession) -> Iterator[None]:
         logger.setLevel(level)
         SingletonMeta._instances.pop(YfData, None)
         session.close()
-
-
-def _endpoint_of(path: str, query: str, params: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Return endpoint and symbol of a request for data; None for any other request."""
-    for prefix, root in _ENDPOINTS.items():
-        if path.startswith(prefix):
-            if root != "quoteResponse":
-                return root, unquote(path.rsplit("/", 1)[1])
-            return root, str((params or {}).get("symbols") or parse_qs(query).get("symbols", [""])[0])
-    return None
-
-
-def _parse(text: str) -> Mapping[str, Any]:
-    try:
-        payload = json.loads(text)
-    except ValueError:
-        kind = "HTML" if text.lstrip().startswith("<") else "broken JSON"
-        raise NoAnswerError(f"{kind} of {len(text):,} characters instead of JSON") from None
-    if not isinstance(payload, dict):
-        raise NoAnswerError(f"JSON with a {type(payload).__name__} instead of an object")
-    return payload
-
-
-def _connection_failure(error: requests.exceptions.RequestException, timeout: float) -> str:
-    if isinstance(error, requests.exceptions.Timeout):
-        return f"no answer within {timeout:g} s"
-    return f"the connection failed ({type(error).__name__})"

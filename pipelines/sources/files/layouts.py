@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pipelines.sources.base import name_lists
+
 Names = Mapping[str, tuple[str, ...]]
 """Peerglass column -> names in files as `plain` returns them, the first one that a file has counts."""
 
@@ -20,42 +22,23 @@ BAR: Final = ("open", "high", "low")
 VENDOR: Final = ("price_factor", "adjusted_close", "total_return", "price_return")
 """Columns from which splits and dividends are computed (`pipelines.sources.files.prices`)."""
 
-PRICE_NAMES: Final[Names] = {
-    ours: tuple(theirs.split())
-    for ours, theirs in {
-        "date": (
-            "date datetime day timestamp time tradedate tradingdate pricedate datadate caldt asof "
-            "asofdate businessdate dates opentime windowstart datum fecha data dt 日期 交易日期 "
-            "时间 日付 날짜 일자 기준일"
-        ),
-        "ticker": (
-            "ticker tickers symbol tic asset sid permno permid isin cusip sedol ric figi gvkey "
-            "instrument security securityid tscode code stock stockcode firm id 股票代码 证券代码 "
-            "代码 コード 銘柄コード 종목코드 단축코드 name 名称 銘柄名 종목명"
-        ),
-        "close": (
-            "close closeprice closingprice last lastprice pxlast closelast prc price settle prccd "
-            "4close kurs schluss schlusskurs zamkniecie zuletzt cierre cloture 收盘 收盘价 終値 종가 "
-            "adjclose adjustedclose adjcloseprice"
-        ),
-        "open": (
-            "open openprice openprc pxopen prcod 1open eroffnung eroffn otwarcie apertura ouverture "
-            "开盘 开盘价 始値 시가"
-        ),
-        "high": (
-            "high highprice askhi pxhigh prchd 2high hoch najwyzszy maximo plushaut 最高 最高价 高値 고가"
-        ),
-        "low": "low lowprice bidlo pxlow prcld 3low tief najnizszy minimo plusbas 最低 最低价 安値 저가",
-        "volume": (
-            "volume vol pxvolume cshtrd sharevolume tottrdqty 5volume 6volume volumen wolumen "
-            "成交量 出来高 거래량"
-        ),
-        "split_ratio": "splitratio stocksplits split splitfactor splitcoefficient 8splitcoefficient",
-        "dividend": (
-            "dividend dividends divamt cashdividend divcash dividendamount exdividend 7dividendamount"
-        ),
-    }.items()
-}
+PRICE_NAMES: Final[Names] = name_lists("""\
+date: date datetime day timestamp time tradedate tradingdate pricedate datadate caldt asof asofdate
+    businessdate dates opentime windowstart datum fecha data dt 日期 交易日期 时间 日付 날짜 일자 기준일
+ticker: ticker tickers symbol tic asset sid permno permid isin cusip sedol ric figi gvkey instrument security
+    securityid tscode code stock stockcode firm id 股票代码 证券代码 代码 コード 銘柄コード 종목코드 단축코드
+    name 名称 銘柄名 종목명
+close: close closeprice closingprice last lastprice pxlast closelast prc price settle prccd 4close kurs
+    schluss schlusskurs zamkniecie zuletzt cierre cloture 收盘 收盘价 終値 종가 adjclose adjustedclose
+    adjcloseprice
+open: open openprice openprc pxopen prcod 1open eroffnung eroffn otwarcie apertura ouverture 开盘 开盘价 始値
+    시가
+high: high highprice askhi pxhigh prchd 2high hoch najwyzszy maximo plushaut 最高 最高价 高値 고가
+low: low lowprice bidlo pxlow prcld 3low tief najnizszy minimo plusbas 最低 最低价 安値 저가
+volume: volume vol pxvolume cshtrd sharevolume tottrdqty 5volume 6volume volumen wolumen 成交量 出来高 거래량
+split_ratio: splitratio stocksplits split splitfactor splitcoefficient 8splitcoefficient
+dividend: dividend dividends divamt cashdividend divcash dividendamount exdividend 7dividendamount
+""")
 """Names of files of no known vendor, in English, German, French, Spanish, Polish, Chinese, Japanese and
 Korean."""
 
@@ -78,44 +61,31 @@ class Layout:
     issue: str | None = None
     note: str = ""
 
-    def match(self, available: Sequence[str]) -> dict[str, str]:
-        """Peerglass column -> the file's column."""
-        return match_names({**PRICE_NAMES, **self.columns}, available)
-
 
 def _tells(*sets: str) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(one.split()) for one in sets)
 
 
 _NO_RETURN: Final = (-44.0, -55.0, -66.0, -77.0, -88.0, -99.0)
-_NEITHER: Final[Names] = {"split_ratio": (), "dividend": ()}
+_NEITHER: Final = name_lists("split_ratio:; dividend:")
 
 LAYOUTS: Final[Mapping[str, Layout]] = {
     "crsp": Layout(
         "CRSP stock file",
         _tells("permno prc", "permno dlyprc", "permno mthprc"),
-        {
-            **_NEITHER,
-            "date": ("date", "dlycaldt", "mthcaldt", "caldt"),
-            "ticker": ("permno",),
-            "close": ("prc", "dlyprc", "mthprc"),
-            "open": ("openprc", "dlyopen"),
-            "high": ("askhi", "dlyhigh"),
-            "low": ("bidlo", "dlylow"),
-            "volume": ("vol", "dlyvol", "mthvol"),
-            "price_factor": ("cfacpr", "dlycumfacpr", "mthcumfacpr"),
-            "total_return": ("ret", "dlyret", "mthret"),
-            "price_return": ("retx", "dlyretx", "mthretx"),
-            "delisting_return": ("dlret",),
-            "delisting_reason": ("dlstcd",),
-        },
+        _NEITHER
+        | name_lists("""\
+date: date dlycaldt mthcaldt caldt; ticker: permno; close: prc dlyprc mthprc; open: openprc dlyopen
+high: askhi dlyhigh; low: bidlo dlylow; volume: vol dlyvol mthvol
+price_factor: cfacpr dlycumfacpr mthcumfacpr
+total_return: ret dlyret mthret; price_return: retx dlyretx mthretx
+delisting_return: dlret; delisting_reason: dlstcd
+"""),
         midpoints=True,
         unknown={
             "close": (0.0,),
             "volume": (-99.0,),
-            "total_return": _NO_RETURN,
-            "price_return": _NO_RETURN,
-            "delisting_return": _NO_RETURN,
+            **dict.fromkeys(("total_return", "price_return", "delisting_return"), _NO_RETURN),
         },
         note="Splits come from the cumulative price factor, and dividends from the returns with and without "
         "them.",
@@ -123,17 +93,10 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     "compustat": Layout(
         "Compustat security file",
         _tells("gvkey prccd", "gvkey prccm"),
-        {
-            "split_ratio": (),
-            "date": ("datadate",),
-            "ticker": ("gvkey",),
-            "close": ("prccd", "prccm"),
-            "high": ("prchd", "prchm"),
-            "low": ("prcld", "prclm"),
-            "volume": ("cshtrd", "cshtrm"),
-            "price_factor": ("ajexdi", "ajexm"),
-            "dividend": ("div", "dvpsxm"),
-        },
+        name_lists("""\
+split_ratio:; date: datadate; ticker: gvkey; close: prccd prccm; high: prchd prchm; low: prcld prclm
+volume: cshtrd cshtrm; price_factor: ajexdi ajexm; dividend: div dvpsxm
+"""),
         issue="iid",
         note="Splits come from the adjustment factor. The first issue of a firm is named by its gvkey, "
         "others by gvkey.iid.",
@@ -141,15 +104,10 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     "jkp": Layout(
         "factor data of Jensen, Kelly and Pedersen",
         _tells("id eom prc", "id excntry prc"),
-        {
-            **_NEITHER,
-            "date": ("eom", "date"),
-            "ticker": ("id",),
-            "close": ("prc",),
-            "volume": ("tvol",),
-            "price_factor": ("adjfct",),
-            "total_return": ("ret",),
-        },
+        _NEITHER
+        | name_lists("""\
+date: eom date; ticker: id; close: prc; volume: tvol; price_factor: adjfct; total_return: ret
+"""),
         note="Splits come from the adjustment factor, and dividends from the total return.",
     ),
     "alpha_vantage": Layout(
@@ -160,12 +118,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     "sharadar": Layout(
         "Sharadar",
         _tells("closeadj closeunadj"),
-        {
-            **_NEITHER,
-            **dict.fromkeys(BAR, ()),
-            "close": ("closeunadj",),
-            "adjusted_close": ("closeadj",),
-        },
+        _NEITHER | name_lists("open:; high:; low:; close: closeunadj; adjusted_close: closeadj"),
         note="Open, high and low are left out, because they are adjusted for splits and the close is not.",
     ),
     "yahoo": Layout(
@@ -213,13 +166,10 @@ def plain(name: str) -> str:
 
 def match_names(names: Names, available: Sequence[str]) -> dict[str, str]:
     """Peerglass column -> the file's column, by the first of its usual names that the file has."""
-    by_plain: dict[str, str] = {}
-    for name in available:
-        by_plain.setdefault(plain(name), name)
-    composed = {ours: tuple(plain(name) for name in theirs) for ours, theirs in names.items()}
+    by_plain = {plain(name): name for name in reversed(available)}  # the first of equal names counts
     found: dict[str, str] = {}
-    for ours, theirs in composed.items():
-        match = next((by_plain[name] for name in theirs if name in by_plain), None)
+    for ours, theirs in names.items():
+        match = next((by_plain[name] for name in map(plain, theirs) if name in by_plain), None)
         if match is not None and match not in found.values():
             found[ours] = match
     return found
@@ -249,9 +199,8 @@ def fields_of(available: Sequence[str]) -> dict[str, dict[str, str]]:
     pairs = {name: pair for name in available if (pair := pair_of(name)) is not None}
     known = {name for names in PRICE_NAMES.values() for name in map(plain, names)}
     first, second = ({pair[place] for pair in pairs.values()} for place in (0, 1))
-    place = (
-        0 if sum(plain(one) in known for one in first) >= sum(plain(one) in known for one in second) else 1
-    )
+    in_first, in_second = (sum(plain(one) in known for one in names) for names in (first, second))
+    place = 0 if in_first >= in_second else 1
     found: dict[str, dict[str, str]] = {}
     for name, pair in pairs.items():
         found.setdefault(pair[1 - place].strip(), {})[pair[place].strip()] = name

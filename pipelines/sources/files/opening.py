@@ -110,13 +110,16 @@ def header_of(lines: Sequence[Sequence[str]]) -> tuple[int, list[str]] | None:
     width = len(lines[top])
     above = [[cell.strip() for cell in line[:width]] + [""] * (width - len(line)) for line in lines[:top]]
     fullest = max(sum(map(bool, line[day + 1 :])) for line in above)
-    fields = next((line for line in above if _is_fields(line[day + 1 :])), None)
+    fields = next((line for line in above if _name_prices(line[day + 1 :])), None)
     others = [line for line in above if line is not fields and len({*line[day + 1 :]} - {""}) >= 1]
     tickers = max(others, key=lambda line: sum(map(bool, line[day + 1 :])), default=None)
-    if fields is not None and tickers is not None and _are_tickers(tickers[day + 1 :], fields[day + 1 :]):
+    # a line names the ticker of every field: one at the first column of each firm, or everywhere
+    of_fields = () if fields is None else fields[day + 1 :]
+    of_tickers = () if tickers is None else tickers[day + 1 :]
+    if of_fields and of_tickers and of_tickers[0] and len({*of_tickers} - {""}) <= sum(map(bool, of_fields)):
         names = [f"_{column}" for column in range(day)] + ["Date"]
         ticker = ""
-        for cell, name in zip(tickers[day + 1 :], fields[day + 1 :], strict=True):
+        for cell, name in zip(of_tickers, of_fields, strict=True):
             ticker = cell or ticker
             names.append(f"('{name}', '{ticker}')")
     else:
@@ -125,28 +128,17 @@ def header_of(lines: Sequence[Sequence[str]]) -> tuple[int, list[str]] | None:
         )
         names = list(chosen)
         names[day] = names[day] or next((line[day] for line in above if line[day]), "")
-    return top, _unique(names)
+    seen: Counter[str] = Counter()  # repeated names are renamed as polars does
+    for place, name in enumerate(names):
+        names[place] = name if not seen[name] else f"{name}_duplicated_{seen[name] - 1}"
+        seen[name] += 1
+    return top, names
 
 
-def _is_fields(cells: Sequence[str]) -> bool:
+def _name_prices(cells: Sequence[str]) -> bool:
     """Whether most cells are names of prices."""
     filled = [cell for cell in cells if cell]
     return bool(filled) and sum(plain(cell) in _KNOWN for cell in filled) > len(filled) / 2
-
-
-def _are_tickers(cells: Sequence[str], fields: Sequence[str]) -> bool:
-    """Whether a line names the ticker of every field: one at the first column of each firm, or everywhere."""
-    return bool(cells[0]) and len({*cells} - {""}) <= sum(map(bool, fields)) and sum(map(bool, cells)) >= 1
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """Rename repeated names as polars does."""
-    seen: Counter[str] = Counter()
-    result = []
-    for name in names:
-        result.append(name if not seen[name] else f"{name}_duplicated_{seen[name] - 1}")
-        seen[name] += 1
-    return result
 
 
 def has_rows(file: Path) -> bool:
@@ -213,7 +205,9 @@ def _recognise_encoding(beginning: bytes) -> str:
             return encoding
     for encoding in ("utf-8", *_EASTERN):
         text = _decoded_beginning(beginning, encoding)
-        if text is not None and (encoding == "utf-8" or _names_eastern_columns(text)):
+        header = re.split(r"[,;\t|]", (text or "").partition("\n")[0])
+        eastern = any(not cell.isascii() and plain(cell) in _KNOWN for cell in header)
+        if text is not None and (encoding == "utf-8" or eastern):
             return encoding
     paired = _decoded_beginning(beginning, "cp949")
     signs = re.findall(rb"[\x80-\xff]+", beginning)
@@ -233,11 +227,6 @@ def _decoded_beginning(beginning: bytes, encoding: str) -> str | None:
         return codecs.getincrementaldecoder(encoding)().decode(beginning)
     except UnicodeDecodeError:
         return None
-
-
-def _names_eastern_columns(text: str) -> bool:
-    header = re.split(r"[,;\t|]", text.partition("\n")[0])
-    return any(not cell.isascii() and plain(cell) in _KNOWN for cell in header)
 
 
 def _is_utf8(encoding: str) -> bool:
@@ -261,21 +250,17 @@ def _bytes_of(file: Path, count: int = -1) -> bytes:
             with gzip.open(file, "rb") as packed:
                 return packed.read(count)
         if file.name.lower().endswith(".zip"):
-            with zipfile.ZipFile(file) as archive, archive.open(_only_member(archive, file)) as member:
-                return member.read(count)
+            with zipfile.ZipFile(file) as archive:
+                members = [one for one in archive.infolist() if not one.is_dir()]
+                members = [one for one in members if "__MACOSX" not in one.filename]
+                if len(members) != 1:
+                    what = f"contains {len(members):,} files, and only archives of one are read"
+                    raise DataError(f"{file} {what}: unpack it")
+                return archive.read(members[0]) if count < 0 else archive.open(members[0]).read(count)
         with file.open("rb") as opened:
             return opened.read(count)
     except (OSError, zipfile.BadZipFile) as error:
         raise DataError(f"{file} cannot be read ({error}): repair or replace it") from None
-
-
-def _only_member(archive: zipfile.ZipFile, file: Path) -> zipfile.ZipInfo:
-    members = [one for one in archive.infolist() if not one.is_dir() and "__MACOSX" not in one.filename]
-    if len(members) != 1:
-        raise DataError(
-            f"{file} contains {len(members):,} files, and only archives of one are read: unpack it"
-        )
-    return members[0]
 
 
 _TEXT: Final = (".csv", ".txt", ".tsv")
@@ -306,7 +291,12 @@ def resolve(path: Path) -> list[Path]:
             raise DataError(f"the folder {given} has no file of prices ({', '.join(_EXTENSIONS)})")
         return [file for file in files if file.suffix.lower() != ".txt"] or files
     pattern = bool(re.search(r"[*?\[]", str(given))) and not given.is_file()
-    files = sorted(_matches(given)) if pattern else [given]
+    if pattern:
+        root = Path(given.anchor)  # the current folder where the pattern is relative
+        matches = root.glob(str(given.relative_to(given.anchor)))
+        files = sorted(path for path in matches if path.is_file() and not _is_hidden(path))
+    else:
+        files = [given]
     for file in files:
         if not _is_data(file):
             raise ConfigError(
@@ -326,15 +316,6 @@ def _is_data(file: Path) -> bool:
 
 def _is_hidden(file: Path) -> bool:
     return file.name.startswith((".", "~$"))
-
-
-def _matches(pattern: Path) -> list[Path]:
-    root = Path(pattern.anchor)  # the current folder where the pattern is relative
-    return [
-        path
-        for path in root.glob(str(pattern.relative_to(pattern.anchor)))
-        if path.is_file() and not _is_hidden(path)
-    ]
 
 
 _MAX_LISTED: Final = 12

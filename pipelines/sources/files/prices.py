@@ -51,12 +51,20 @@ def read_prices(
     filled = [file for file in given.files if file.stat().st_size] or given.files
     given.note(f"# of {len(given.files):,} files are empty.", len(given.files) - len(filled))
     given = replace(given, files=filled)
-    if arrangement == "wide":
-        frame = _read_wide(given)
-    elif arrangement == "file_per_ticker":
-        frame = _read_file_per_ticker(given)
-    else:
-        frame = _read_long(given, (*OPTIONAL, *DELISTINGS) if vendor == "crsp" else OPTIONAL, layout)
+    match arrangement:
+        case "wide":
+            frame = _read_wide(given)
+        case "file_per_ticker":
+            parts = [
+                given.read(("date", "close"), OPTIONAL, fall_back=False, only=file).with_columns(
+                    ticker=pl.lit(ticker_of(file))
+                )
+                for file in given.files
+            ]
+            given.note(f"# of {len(parts):,} files have no row.", sum(part.is_empty() for part in parts))
+            frame = concat_parts(parts)
+        case "long":
+            frame = _read_long(given, (*OPTIONAL, *DELISTINGS) if vendor == "crsp" else OPTIONAL, layout)
     frame = _with_plain_tickers(given.dates(frame, ["date"]), given)
     numbers = [c for c in ("close", *OPTIONAL, "delisting_return") if c in frame.columns]
     frame = _without_codes(given.numbers(frame, numbers), layout, given)
@@ -77,17 +85,6 @@ def read_prices(
     return frame.sort("date", "ticker", maintain_order=True), delistings
 
 
-def _read_file_per_ticker(given: GivenFiles) -> pl.DataFrame:
-    parts = [
-        given.read(("date", "close"), OPTIONAL, fall_back=False, only=file).with_columns(
-            ticker=pl.lit(ticker_of(file))
-        )
-        for file in given.files
-    ]
-    given.note(f"# of {len(parts):,} files have no row.", sum(part.is_empty() for part in parts))
-    return concat_parts(parts)
-
-
 def _read_long(given: GivenFiles, optional: tuple[str, ...], layout: Layout) -> pl.DataFrame:
     """Read a row per bar; of a firm with several issues, those after the first are named TICKER.ISSUE."""
     if layout.issue is None:
@@ -98,9 +95,8 @@ def _read_long(given: GivenFiles, optional: tuple[str, ...], layout: Layout) -> 
         return frame
     first = (pl.col("issue") == pl.col("issue").min().over("ticker")).fill_null(value=True)
     whole = pl.concat_str(as_text("ticker"), as_text("issue"), separator=".")
-    return frame.with_columns(pl.when(first).then(as_text("ticker")).otherwise(whole).alias("ticker")).drop(
-        "issue"
-    )
+    ticker = pl.when(first).then(as_text("ticker")).otherwise(whole)
+    return frame.with_columns(ticker=ticker).drop("issue")
 
 
 def _read_wide(given: GivenFiles) -> pl.DataFrame:
@@ -180,13 +176,10 @@ def _with_plain_tickers(frame: pl.DataFrame, given: GivenFiles) -> pl.DataFrame:
             f"{given.label} has the tickers {twins['ticker'][0]!r} and {twins['ticker'][1]!r}, which "
             f"would both be stored as {twins['plain'][0]}: rename one"
         )
-    changed = names.filter(pl.col("ticker") != pl.col("plain"))
-    if changed.height:
-        given.note(
-            f"# tickers of {given.label} are written with letters, digits and . - _ ^ = "
-            f"alone: {changed['ticker'][0]!r} is {changed['plain'][0]}.",
-            changed.height,
-        )
+    if (changed := names.filter(pl.col("ticker") != pl.col("plain"))).height:
+        example = f"{changed['ticker'][0]!r} is {changed['plain'][0]}"
+        what = f"# tickers of {given.label} are written with letters, digits and . - _ ^ = alone: {example}."
+        given.note(what, changed.height)
     return frame.with_columns(plain_tickers(as_text("ticker")).alias("ticker"))
 
 
@@ -199,10 +192,8 @@ def _without_codes(frame: pl.DataFrame, layout: Layout, given: GivenFiles) -> pl
         unknown = number.is_in(codes)
         if frame.schema[column] == pl.String and "return" in column:
             unknown = unknown | number.is_null()  # letters are codes of missing returns
-        given.note(
-            f"# values of {column} are codes for not known.",
-            _count(frame, unknown & pl.col(column).is_not_null()),
-        )
+        coded = _count(frame, unknown & pl.col(column).is_not_null())
+        given.note(f"# values of {column} are codes for not known.", coded)
         value = number if "return" in column else pl.col(column)
         frame = frame.with_columns(pl.when(~unknown).then(value).alias(column))
     if layout.midpoints and frame.schema["close"].is_numeric():
@@ -234,11 +225,8 @@ def _clear_invalid_bars(frame: pl.DataFrame, given: GivenFiles) -> pl.DataFrame:
     if {*bars} == {*BAR} and frame.schema["close"].is_numeric():
         sound = (pl.col("high") >= pl.col("low")) & within_range("close") & (pl.col("open") > 0)
         stray = (sound & ~within_range("open")).fill_null(value=False)
-        given.note(
-            "# rows have an open outside [low, high] but a close inside it: the open is "
-            "treated as not known.",
-            _count(frame, stray),
-        )
+        what = "rows have an open outside [low, high] but a close inside it: the open is treated as not known"
+        given.note(f"# {what}.", _count(frame, stray))
         frame = frame.with_columns(pl.when(~stray).then(pl.col("open")).alias("open"))
     return frame
 

@@ -21,17 +21,8 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.sources.base import plain_tickers
+from pipelines.sources.files import opening
 from pipelines.sources.files.layouts import Names, match_names
-from pipelines.sources.files.opening import (
-    COMMAS,
-    TextFormat,
-    abbreviate,
-    collect,
-    columns_of,
-    file_label,
-    is_unnamed,
-    scan,
-)
 
 _NOT_AVAILABLE: Final = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-")
 ISO: Final = r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$"
@@ -75,14 +66,14 @@ class GivenFiles:
     own: frozenset[str] = frozenset()
     units: Mapping[str, float] = field(default_factory=dict)
     date_format: str | None = None
-    text: TextFormat = COMMAS
+    text: opening.TextFormat = opening.COMMAS
     notes: list[str] = field(default_factory=list)
     hazards: list[str] = field(default_factory=list)
 
     @property
     def label(self) -> str:
         """A name for the files in messages."""
-        return file_label(self.files)
+        return opening.file_label(self.files)
 
     def note(self, sentence: str, count: int = 1) -> None:
         """Note a sentence, in which ``#`` is the count; nothing if the count is 0."""
@@ -110,42 +101,47 @@ class GivenFiles:
         parts: list[pl.DataFrame] = []
         files = self.files if only is None else [only]
         for file in files:
-            rows = scan(file, self.text)
-            available = columns_of(rows, file)
+            rows = opening.scan(file, self.text)
+            available = opening.columns_of(rows, file)
             usual = match_names(self.names, available)
             names: dict[str, str] = {}
             for ours in (*required, *optional):
-                theirs = self.columns.get(ours) or usual.get(ours, ours if ours not in self.names else "")
-                if theirs not in available and fall_back and ours not in self.own:
-                    theirs = usual.get(ours, ours)
-                unmapped = "date" not in self.columns or (fall_back and "date" not in self.own)
-                if ours == "date" and unmapped and theirs not in available and is_unnamed(available[0]):
-                    theirs = available[0]
-                if theirs in available:
+                theirs = self._name_of(ours, available, usual, fall_back=fall_back)
+                if theirs is not None:
                     names[ours] = theirs
                 elif ours in required or ours in self.columns:
                     wide = " (or set source.layout to wide, if its columns are tickers)"
-                    lacks = _no_column(file, theirs or ours, ours, available)
+                    free = fall_back and ours not in self.own
+                    lacks = _no_column(file, ours if free else self.columns.get(ours, ours), ours, available)
                     raise DataError(lacks + (wide if ours == "ticker" else ""))
-            part = collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
+            part = opening.collect(
+                rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file
+            )
             if parts:
                 _refuse_different_columns(files[0], parts[0], file, part)
             parts.append(part)
         return concat_parts(parts)
 
     def column_name(self, ours: str, available: Sequence[str], file: Path) -> str:
-        """Return the file's name of a required column: the mapped name, or Peerglass's own.
+        """Return the file's name of a required column: the mapped name, a usual one, or Peerglass's own."""
+        theirs = self._name_of(ours, available, match_names(self.names, available), fall_back=True)
+        if theirs is None:
+            raise DataError(_no_column(file, self.columns.get(ours, ours), ours, available))
+        return theirs
+
+    def _name_of(
+        self, ours: str, available: Sequence[str], usual: Mapping[str, str], *, fall_back: bool
+    ) -> str | None:
+        """Return the file's name of a column; None if it lacks the column.
 
         A first column without a name holds the dates: this is how pandas writes an index of dates.
         """
-        mapped = self.columns.get(ours, ours)
-        usual = match_names(self.names, available).get(ours, ours)
-        for theirs in (mapped,) if ours in self.own else (mapped, ours, usual):
-            if theirs in available:
-                return theirs
-        if ours == "date" and mapped == ours and is_unnamed(available[0]):
-            return available[0]
-        raise DataError(_no_column(file, mapped, ours, available))
+        mapped, free = self.columns.get(ours), fall_back and ours not in self.own
+        names = [usual.get(ours, None if ours in self.names else ours) if mapped is None else mapped]
+        names += [usual.get(ours, ours)] if free else []
+        if ours == "date" and (mapped is None or free) and opening.is_unnamed(available[0]):
+            names.append(available[0])
+        return next((name for name in names if name in available), None)
 
     def numbers(self, frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
         """Convert columns to float64 (`read_number`) and multiply them by their units."""
@@ -234,8 +230,8 @@ def _no_column(file: Path, wanted: str, ours: str, available: Sequence[str]) -> 
     near = difflib.get_close_matches(wanted.lower(), [name.lower() for name in available], n=1)
     meant = next((f" (did you mean {name!r}?)" for name in available if [name.lower()] == near), "")
     return (
-        f"{file} has no column {wanted!r} for {ours}{meant}; its columns are {abbreviate(available)}: "
-        f"map it in source.columns, as {ours}: <name in the file>"
+        f"{file} has no column {wanted!r} for {ours}{meant}; its columns are "
+        f"{opening.abbreviate(available)}: map it in source.columns, as {ours}: <name in the file>"
     )
 
 

@@ -11,39 +11,8 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.files.layouts import (
-    LAYOUTS,
-    PRICE_NAMES,
-    fields_of,
-    match_names,
-    plain,
-    recognise_layout,
-)
-from pipelines.sources.files.opening import (
-    COMMAS,
-    TextFormat,
-    abbreviate,
-    collect,
-    columns_of,
-    has_rows,
-    is_text,
-    is_unnamed,
-    recognise_text,
-    resolve,
-    scan,
-)
+from pipelines.sources.files import layouts, opening, reading
 from pipelines.sources.files.prices import Arrangement, ticker_of
-from pipelines.sources.files.reading import (
-    COMPACT,
-    COUNTED,
-    ISO,
-    as_text,
-    counted_as_iso,
-    null_if_not_available,
-    read_dates,
-    read_moments,
-    read_number,
-)
 
 _FORMATS: Final = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y",
                    "%d %b %Y", "%b %d, %Y", "%Y.%m.%d", "%d%b%Y", "%B %d, %Y", "%d-%b-%y", "%Y年%m月%d日",
@@ -66,7 +35,7 @@ class PriceFile:
     ones.
     """
 
-    text: TextFormat | None
+    text: opening.TextFormat | None
     layout: Arrangement
     vendor: str | None
     columns: Mapping[str, str]
@@ -83,56 +52,62 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
     file of signals is a ConfigError; DataError if it cannot be read, has no dates or prices, is that of one
     ticker, or its dates can be read in two ways.
     """
-    files = resolve(path)
-    file = next((one for one in files if has_rows(one)), files[0])
-    text = recognise_text(file) if is_text(file) else None
-    rows = scan(file, text or COMMAS)
-    available = columns_of(rows, file)
-    by_ticker = fields_of(available)
+    files = opening.resolve(path)
+    file = next((one for one in files if opening.has_rows(one)), files[0])
+    text = opening.recognise_text(file) if opening.is_text(file) else None
+    rows = opening.scan(file, text or opening.COMMAS)
+    available = opening.columns_of(rows, file)
+    listed = opening.abbreviate(available)
+    by_ticker = layouts.fields_of(available)
     fields = list(next(iter(by_ticker.values()))) if by_ticker else available
-    vendor = recognise_layout(fields)
-    found = LAYOUTS[vendor].match(fields) if vendor else match_names(PRICE_NAMES, fields)
-    if not by_ticker:
-        found = _without_tickers(found, rows, available, file)
-    layout = "wide" if by_ticker else _arrangement(found, available, file)
+    vendor = layouts.recognise_layout(fields)
+    special = layouts.LAYOUTS[vendor].columns if vendor else {}
+    found = layouts.match_names({**layouts.PRICE_NAMES, **special}, fields)
+    layout: Arrangement = "wide"
     if by_ticker:
-        found = {
-            "date": next((name for name in available if plain(name) in PRICE_NAMES["date"]), available[0])
-        }
-    elif "date" not in found:
-        if not is_unnamed(available[0]):
+        dates = [name for name in available if layouts.plain(name) in layouts.PRICE_NAMES["date"]]
+        found = {"date": next(iter(dates), available[0])}
+    else:
+        found = _without_tickers(found, rows, available, file)
+        layout = _arrangement(found, available, file)
+    if "date" not in found:
+        if not opening.is_unnamed(available[0]):
             raise DataError(
-                f"{file} has no column that looks like a date; its columns are {abbreviate(available)}: "
+                f"{file} has no column that looks like a date; its columns are {listed}: "
                 "rename the column with the dates to date"
             )
         found["date"] = available[0]
     if layout == "file_per_ticker":
-        _refuse_rows_of_several_firms(rows, found["date"], available, file)
-    if layout == "file_per_ticker" and len(files) == 1:
-        raise DataError(
-            f"{file} has the prices of one firm ({abbreviate(available)}) and no column of tickers, but a "
-            "cross-section needs several firms: put the files of all tickers into one folder, each named "
-            f"after its ticker (this one would be {ticker_of(file)}), and run: peerglass init FOLDER"
-        )
+        all_days = opening.collect(rows.select(found["date"]), file).to_series().drop_nulls()
+        if all_days.n_unique() <= len(all_days) / 2:
+            raise DataError(
+                f"{file} has {len(all_days):,} rows of {all_days.n_unique():,} dates and no column that "
+                f"looks like a ticker; its columns are {listed}: rename the column with the tickers to ticker"
+            )
+        if len(files) == 1:
+            raise DataError(
+                f"{file} has the prices of one firm ({listed}) and no column of tickers, but a "
+                "cross-section needs several firms: put the files of all tickers into one folder, each named "
+                f"after its ticker (this one would be {ticker_of(file)}), and run: peerglass init FOLDER"
+            )
     if layout == "wide" and not by_ticker:
-        _require_numbers(
-            rows, [one for one in available if one != found["date"] and not is_unnamed(one)], file
-        )
+        prices = [name for name in available if name != found["date"] and not opening.is_unnamed(name)]
+        _require_numbers(rows, prices, file)
         found = {"date": found["date"]}
-    recorded = match_names(PRICE_NAMES, available)
-    with_actions = vendor == "yahoo_history" or (
-        vendor == "yahoo" and {"split_ratio", "dividend"} <= {*recorded}
-    )
+    recorded = layouts.match_names(layouts.PRICE_NAMES, available)
+    both = {"split_ratio", "dividend"} <= {*recorded}
+    with_actions = vendor == "yahoo_history" or (vendor == "yahoo" and both)
     if with_actions and layout != "wide" and _shows_splits(rows, recorded, file):
         vendor, found = None, recorded
+    days = opening.collect(rows.select(found["date"]).unique(), file)
     if date_format is None:
-        date_format = recognise_dates(collect(rows.select(found["date"]).unique(), file), file)
+        date_format = recognise_dates(days, file)
     else:
-        _check_format(collect(rows.select(found["date"]).unique(), file), date_format, file)
+        _check_format(days, date_format, file)
     columns = {
         ours: theirs
         for ours, theirs in found.items()
-        if ours != theirs and (not is_unnamed(theirs) or ours in recorded)
+        if ours != theirs and (not opening.is_unnamed(theirs) or ours in recorded)
     }
     unused = tuple(name for name in available if name not in found.values()) if layout != "wide" else ()
     return PriceFile(text, layout, vendor, {} if vendor else columns, unused, date_format)
@@ -143,9 +118,10 @@ def _arrangement(found: Mapping[str, str], available: Sequence[str], file: Path)
     if "ticker" in found:
         if "close" not in found:
             raise ConfigError(
-                f"{file} has dates and tickers but no prices; its columns are {abbreviate(available)}. If "
-                "they are signals, measure them with: peerglass backtest FILE --config CONFIG, where CONFIG "
-                "names a price file. If one is a price, rename it to close"
+                f"{file} has dates and tickers but no prices; its columns are "
+                f"{opening.abbreviate(available)}. If they are signals, measure them with: peerglass "
+                "backtest FILE --config CONFIG, where CONFIG names a price file. If one is a price, rename "
+                "it to close"
             )
         return "long"
     bars = [ours for ours in ("open", "high", "low", "volume") if ours in found]
@@ -159,37 +135,27 @@ def _without_tickers(
     """Drop what is a ticker or a date by name alone: a wide file has unique dates, which may be unnamed."""
     kept = dict(found)
     if "close" not in kept and "ticker" in kept and "date" in kept:
-        head = collect(rows.select(kept["date"], kept["ticker"]).head(1000), file)
-        prices = read_number(head, kept["ticker"])
+        head = opening.collect(rows.select(kept["date"], kept["ticker"]).head(1000), file)
+        prices = reading.read_number(head, kept["ticker"])
         unique = head[kept["date"]].n_unique() == head.height > 1
         if unique and prices.schema[kept["ticker"]].is_numeric():
             del kept["ticker"]
-    if is_unnamed(available[0]) and "close" not in kept and "ticker" not in kept and "date" in kept:
-        head = collect(rows.select(available[0], kept["date"]).head(1000), file)
+    if opening.is_unnamed(available[0]) and "close" not in kept and "ticker" not in kept and "date" in kept:
+        head = opening.collect(rows.select(available[0], kept["date"]).head(1000), file)
         if (
-            read_number(head, kept["date"]).schema[kept["date"]].is_numeric()
-            and not read_number(head, available[0]).schema[available[0]].is_numeric()
+            reading.read_number(head, kept["date"]).schema[kept["date"]].is_numeric()
+            and not reading.read_number(head, available[0]).schema[available[0]].is_numeric()
         ):
             kept["date"] = available[0]
     return kept
 
 
-def _refuse_rows_of_several_firms(rows: pl.LazyFrame, day: str, available: Sequence[str], file: Path) -> None:
-    """Refuse a file without tickers that has most dates more than once."""
-    days = collect(rows.select(day), file).to_series().drop_nulls()
-    if days.n_unique() <= len(days) / 2:
-        raise DataError(
-            f"{file} has {len(days):,} rows of {days.n_unique():,} dates and no column that looks like a "
-            f"ticker; its columns are {abbreviate(available)}: rename the column with the tickers to ticker"
-        )
-
-
 def _shows_splits(rows: pl.LazyFrame, found: Mapping[str, str], file: Path) -> bool:
     """Whether the closes fall at recorded splits, so that they are not adjusted for them."""
     names = {ours: found[ours] for ours in ("ticker", "date", "close", "split_ratio") if ours in found}
-    frame = collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
+    frame = opening.collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
     for column in ("close", "split_ratio"):
-        frame = read_number(frame, column).with_columns(pl.col(column).cast(pl.Float64, strict=False))
+        frame = reading.read_number(frame, column).with_columns(pl.col(column).cast(pl.Float64, strict=False))
     change = pl.col("close") / pl.col("close").shift()
     if "ticker" in frame.columns:
         change = change.over("ticker")
@@ -205,12 +171,12 @@ def _require_numbers(rows: pl.LazyFrame, names: Sequence[str], file: Path) -> No
     """Refuse a file without tickers whose other columns are not numbers."""
     if not names:
         raise DataError(f"{file} has no column besides its dates: use a file with prices")
-    head = collect(rows.select(names).head(1000), file)
-    words = [name for name in names if not read_number(head, name).schema[name].is_numeric()]
+    head = opening.collect(rows.select(names).head(1000), file)
+    words = [name for name in names if not reading.read_number(head, name).schema[name].is_numeric()]
     if words:
         raise DataError(
             f"{file} has no column that looks like a ticker, and the column {words[0]!r} is not a price; its "
-            f"columns are {abbreviate(list(names))}: rename the column with the tickers to ticker"
+            f"columns are {opening.abbreviate(list(names))}: rename the column with the tickers to ticker"
         )
 
 
@@ -224,18 +190,28 @@ def recognise_dates(days: pl.DataFrame, file: Path, cure: str = _CURE) -> str | 
     column = days.columns[0]
     if days.schema[column].is_temporal():
         return None
-    texts = days.select(as_text(column)).select(null_if_not_available(column)).to_series().drop_nulls().sort()
+    texts = (
+        days.select(reading.as_text(column))
+        .select(reading.null_if_not_available(column))
+        .to_series()
+        .drop_nulls()
+        .sort()
+    )
     if texts.is_empty():
         raise DataError(f"{file} has no date in the column {column!r}: use a file with values")
     unread: dict[str | None, pl.Series] = {}
     weekends: dict[str | None, int] = {}
-    for form in (None, *_FORMATS, *COUNTED):
+    for form in (None, *_FORMATS, *reading.COUNTED):
         days_read = _read_as(texts, form)
         plausible = days_read.dt.year().is_between(*_YEARS).fill_null(value=False)
         unread[form] = texts.filter(~plausible)
         weekends[form] = int((days_read.filter(plausible).dt.weekday() > 5).sum())
         if form is None and unread[None].is_empty():
             return None
+
+    def order_in(form: str | None) -> str:  # formats that differ in signs alone read the same dates
+        return re.sub(r"[^A-Za-z]", "", (form or "").replace("%B", "%b"))
+
     fewest = min(len(rest) for rest in unread.values())
     read_by = [form for form, rest in unread.items() if len(rest) == fewest]
     if fewest > _UNREAD * len(texts):
@@ -244,7 +220,7 @@ def recognise_dates(days: pl.DataFrame, file: Path, cure: str = _CURE) -> str | 
             f"usual format: {cure}"
         )
     best = [form for form in read_by if weekends[form] == min(weekends[one] for one in read_by)]
-    if len({_order_in(form) for form in best}) > 1:
+    if len({order_in(form) for form in best}) > 1:
         raise DataError(
             f"the dates of {file}, such as {texts[0]}, can be read as {' and as '.join(map(str, best))}: "
             f"{cure}"
@@ -252,28 +228,25 @@ def recognise_dates(days: pl.DataFrame, file: Path, cure: str = _CURE) -> str | 
     return best[0]
 
 
-def _order_in(form: str | None) -> str:
-    """Return the order of a format's parts: two formats that differ in signs alone read the same dates."""
-    return re.sub(r"[^A-Za-z]", "", (form or "").replace("%B", "%b"))
-
-
 def _read_as(texts: pl.Series, form: str | None) -> pl.Series:
     """Read dates in one format (None is ISO); null where it does not fit."""
-    if form in COUNTED:
-        number = pl.when(pl.col("").str.contains(_NUMBER)).then(counted_as_iso(pl.col(""), form))
+    if form in reading.COUNTED:
+        number = pl.when(pl.col("").str.contains(_NUMBER)).then(reading.counted_as_iso(pl.col(""), form))
         iso = texts.alias("").to_frame().select(number).to_series()
         return iso.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
     if form is not None:
-        return read_moments(texts, form).dt.date()
+        return reading.read_moments(texts, form).dt.date()
     day = pl.col("").str
-    compact = pl.coalesce(day.extract(ISO).str.replace_all("-", "", literal=True), day.extract(COMPACT))
+    compact = pl.coalesce(
+        day.extract(reading.ISO).str.replace_all("-", "", literal=True), day.extract(reading.COMPACT)
+    )
     iso = texts.alias("").to_frame().select(compact).to_series()
     return iso.str.to_date("%Y%m%d", strict=False)
 
 
 def _check_format(days: pl.DataFrame, date_format: str, file: Path) -> None:
     column = days.columns[0]
-    read = read_dates(days, [column], date_format)
+    read = reading.read_dates(days, [column], date_format)
     if read.schema[column] == pl.Date:
         return
     unread = read.filter(pl.col(column).str.to_date("%Y-%m-%d", strict=False).is_null())[column].drop_nulls()

@@ -14,31 +14,20 @@ import polars as pl
 from pipelines.errors import ConfigError, DataError
 from pipelines.secrets import masked
 from pipelines.sources.base import ITEMS, SourceTables
+from pipelines.sources.files import tables as beside
 from pipelines.sources.files.layouts import LAYOUTS, PRICE_NAMES, Names
 from pipelines.sources.files.opening import TextFormat, resolve
 from pipelines.sources.files.prices import DELISTINGS, OPTIONAL, REQUIRED, read_prices
 from pipelines.sources.files.reading import GivenFiles, day
 from pipelines.sources.files.statements import STATEMENTS, read_statements
-from pipelines.sources.files.tables import (
-    MEMBERSHIP,
-    MEMBERSHIP_NAMES,
-    RENAMES,
-    SECURITIES,
-    SECURITY_NAMES,
-    delisted_firms,
-    read_inputs,
-    read_membership,
-    read_renames,
-    read_securities,
-)
 from pipelines.sources.settings import FilesSourceConfig
 
 _COLUMNS_BY_TABLE: Final[Mapping[str, tuple[str, ...]]] = {
     "prices": (*REQUIRED, *OPTIONAL, *DELISTINGS),
-    "securities": ("ticker", *SECURITIES),
+    "securities": ("ticker", *beside.SECURITIES),
     "fundamentals": ("ticker", *STATEMENTS),
-    "membership": ("ticker", *MEMBERSHIP),
-    "renames": ("ticker", *RENAMES),
+    "membership": ("ticker", *beside.MEMBERSHIP),
+    "renames": ("ticker", *beside.RENAMES),
     "inputs": ("date", "ticker"),
 }
 _ALL_COLUMNS: Final = frozenset(name for names in _COLUMNS_BY_TABLE.values() for name in names)
@@ -67,12 +56,9 @@ class FilesSource:
         hazards: list[str] = []
 
         def given(table: str, path: str, usual: Names | None = None) -> GivenFiles:
-            own = {
-                name.partition(".")[2]: theirs
-                for name, theirs in config.columns.items()
-                if name.startswith(f"{table}.")
-            }
-            shared = {name: theirs for name, theirs in config.columns.items() if "." not in name}
+            columns, prefix = config.columns.items(), f"{table}."
+            own = {name.removeprefix(prefix): theirs for name, theirs in columns if name.startswith(prefix)}
+            shared = {name: theirs for name, theirs in columns if "." not in name}
             return GivenFiles(
                 resolve(Path(path)),
                 usual or {},
@@ -90,12 +76,14 @@ class FilesSource:
         prices, ended = read_prices(files, config.layout, config.vendor, config.start, config.end)
         tables = {"prices": prices}
         if config.securities:
-            firms = given("securities", config.securities, {**SECURITY_NAMES, "ticker": names["ticker"]})
-            tables["securities"] = read_securities(firms)
+            firms = given(
+                "securities", config.securities, {**beside.SECURITY_NAMES, "ticker": names["ticker"]}
+            )
+            tables["securities"] = beside.read_securities(firms)
             if unclassified := _not_in(prices, tables["securities"]):
                 notes.append(f"{unclassified} of the tickers in the prices are not in the securities file.")
         elif ended is not None and ended.height:
-            tables["securities"] = delisted_firms(ended)
+            tables["securities"] = beside.delisted_firms(ended)
             notes.append(f"The prices contain the delistings of {tables['securities'].height:,} firms.")
         else:
             notes.append(
@@ -105,19 +93,23 @@ class FilesSource:
             files = given("fundamentals", config.fundamentals)
             tables["fundamentals"] = read_statements(files, config, prices)
         if config.membership:
-            tables["membership"] = read_membership(given("membership", config.membership, MEMBERSHIP_NAMES))
+            files = given("membership", config.membership, beside.MEMBERSHIP_NAMES)
+            tables["membership"] = beside.read_membership(files)
         if config.renames:
-            tables["renames"] = read_renames(given("renames", config.renames))
+            tables["renames"] = beside.read_renames(given("renames", config.renames))
         if config.inputs:
-            files = given("inputs", config.inputs, {c: names[c] for c in ("date", "ticker")})
-            tables["inputs"] = read_inputs(files, config.start, config.end)
+            files = given("inputs", config.inputs, {name: names[name] for name in ("date", "ticker")})
+            tables["inputs"] = beside.read_inputs(files, config.start, config.end)
         for table, frame in tables.items():
             if table in ("fundamentals", "membership", "inputs") and (unpriced := _not_in(frame, prices)):
                 notes.append(f"{unpriced:,} of the tickers in the {table} have no prices.")
         absent = {"fundamentals": "statements", "membership": "index membership"}
-        if missing := [words for table, words in absent.items() if table not in tables]:
-            notes.append(f"The files contain no {' and no '.join(missing)}.")
-        _refuse_unused_units(config.units, tables)
+        missing = [words for table, words in absent.items() if table not in tables]
+        notes += [f"The files contain no {' and no '.join(missing)}."] if missing else []
+        with_units = {*prices.columns, *tables.get("securities", pl.DataFrame()).columns}
+        with_units |= {*tables["fundamentals"]["item"]} if config.fundamentals else set()
+        if unused := sorted({*config.units} - with_units):
+            raise DataError(f"units names {', '.join(unused)}, which no file contains: remove it")
         told = tuple(masked(hazard) for hazard in config.hazards)
         return SourceTables(tables, tuple(notes), (*told, *hazards, *detected_hazards(tables, told)))
 
@@ -167,14 +159,6 @@ def _is_column(name: str) -> bool:
     return name in _ALL_COLUMNS or (bool(dot) and column in _COLUMNS_BY_TABLE.get(table, ()))
 
 
-def _refuse_unused_units(units: Mapping[str, float], tables: Mapping[str, pl.DataFrame]) -> None:
-    available = {*tables["prices"].columns, *tables.get("securities", pl.DataFrame()).columns}
-    if "fundamentals" in tables:
-        available |= set(tables["fundamentals"]["item"].unique())
-    if unused := sorted({*units} - available):
-        raise DataError(f"units names {', '.join(unused)}, which no file contains: remove it")
-
-
 def _not_in(frame: pl.DataFrame, other: pl.DataFrame) -> int:
     """Count the tickers of a frame that another one lacks."""
     return frame.select("ticker").unique().join(other, on="ticker", how="anti").height
@@ -194,19 +178,17 @@ def detected_hazards(tables: Mapping[str, pl.DataFrame], known_hazards: tuple[st
     prices = tables["prices"]
     dated = prices.select(day(prices), "ticker").drop_nulls()
     hazards: list[str] = []
-    spans = dated.group_by("ticker").agg(
-        pl.col("date").min().alias("first"), pl.col("date").max().alias("last")
-    )
+    spans = dated.group_by("ticker").agg(first=pl.col("date").min(), last=pl.col("date").max())
     first, last = dated["date"].min(), dated["date"].max()
     if not isinstance(first, date) or not isinstance(last, date):
         return hazards
-    years = (last - first).days / 365.25
+    years, none = (last - first).days / 365.25, pl.Series(dtype=pl.Date)
     leavers = spans.filter(pl.col("last") < last - _STILL_TRADING).height
     few_leave = (
         years >= _MIN_YEARS
         and spans.height >= _MIN_FIRMS
         and leavers < _FEW_LEAVE_PER_YEAR * years * spans.height
-        and not _records_delistings(tables.get("securities"))
+        and tables.get("securities", pl.DataFrame()).get_column("delisted_on", default=none).count() == 0
     )
     if few_leave and not any("surviv" in hazard.lower() for hazard in known_hazards):
         hazards.append(
@@ -227,9 +209,3 @@ def detected_hazards(tables: Mapping[str, pl.DataFrame], known_hazards: tuple[st
             "it may be incomplete."
         )
     return hazards
-
-
-def _records_delistings(securities: pl.DataFrame | None) -> bool:
-    if securities is None or "delisted_on" not in securities.columns:
-        return False
-    return securities["delisted_on"].drop_nulls().len() > 0

@@ -9,19 +9,10 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS
+from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS, name_lists
+from pipelines.sources.files import reading
 from pipelines.sources.files.opening import abbreviate, collect, columns_of, scan
 from pipelines.sources.files.prices import unpivot
-from pipelines.sources.files.reading import (
-    GivenFiles,
-    as_text,
-    concat_parts,
-    day,
-    read_dates,
-    read_number,
-    scale,
-    ticker_text,
-)
 from pipelines.sources.files.recognise import recognise_dates
 from pipelines.sources.settings import FilesSourceConfig, ShareCountsAsOf
 
@@ -33,55 +24,36 @@ _STATED_AS_OF: Final[Mapping[ShareCountsAsOf, str]] = {
     "today": "today, so that all later splits are undone",
 }
 _KEY: Final = ["ticker", "period_end", "item"]
-_COMPUSTAT: Final[Mapping[str, tuple[str, ...]]] = {
-    item: tuple(names.split())
-    for item, names in {
-        "revenue": "revtq saleq revt sale",
-        "cost_of_revenue": "cogsq cogs",
-        "gross_profit": "gpq gp",
-        "research_and_development": "xrdq xrd",
-        "selling_general_admin": "xsgaq xsga",
-        "operating_income": "oiadpq oiadp",
-        "interest_expense": "xintq xint",
-        "income_tax": "txtq txt",
-        "net_income": "niq ibq ni ib",
-        "depreciation": "dpq dp",
-        "operating_cash_flow": "oancfy oancf",
-        "capital_expenditure": "capxy capx",
-        "dividends_paid": "dvy dv",
-        "eps": "epspxq epspx",
-        "total_assets": "atq at",
-        "current_assets": "actq act",
-        "cash": "chq ch",
-        "receivables": "rectq rect",
-        "inventory": "invtq invt",
-        "fixed_assets": "ppentq ppent",
-        "total_liabilities": "ltq lt",
-        "current_liabilities": "lctq lct",
-        "accounts_payable": "apq ap",
-        "short_term_debt": "dlcq dlc",
-        "long_term_debt": "dlttq dltt",
-        "book_equity": "ceqq ceq",
-        "retained_earnings": "req re",
-        "shares_outstanding": "cshoq csho",
-    }.items()
-}
+_COMPUSTAT: Final = name_lists("""\
+revenue: revtq saleq revt sale; cost_of_revenue: cogsq cogs; gross_profit: gpq gp
+research_and_development: xrdq xrd; selling_general_admin: xsgaq xsga; operating_income: oiadpq oiadp
+interest_expense: xintq xint; income_tax: txtq txt; net_income: niq ibq ni ib; depreciation: dpq dp
+operating_cash_flow: oancfy oancf; capital_expenditure: capxy capx; dividends_paid: dvy dv
+eps: epspxq epspx; total_assets: atq at; current_assets: actq act; cash: chq ch; receivables: rectq rect
+inventory: invtq invt; fixed_assets: ppentq ppent; total_liabilities: ltq lt; current_liabilities: lctq lct
+accounts_payable: apq ap; short_term_debt: dlcq dlc; long_term_debt: dlttq dltt; book_equity: ceqq ceq
+retained_earnings: req re; shares_outstanding: cshoq csho
+""")
 """Item -> its names in Compustat's quarterly and annual files. A name that ends in y is the year to date."""
 _FILTERS: Final = {"indfmt": "INDL", "datafmt": "STD", "consol": "C"}
 """Compustat's standard format; other rows repeat a statement in another one."""
 _MILLIONS: Final = 1e6
 
 
-def read_statements(given: GivenFiles, config: FilesSourceConfig, prices: pl.DataFrame) -> pl.DataFrame:
+def read_statements(
+    given: reading.GivenFiles, config: FilesSourceConfig, prices: pl.DataFrame
+) -> pl.DataFrame:
     """Read statements into rows of (ticker, period_end, known_at, item, value, ...).
 
     The prices provide the splits if share counts are restated for all later splits. Empty values are dropped
     and counted. A row without a publication date gets one from the assumed lag and is marked in ``assumed``.
     """
-    frame = read_number(concat_parts([_read_one(file, given, config.items) for file in given.files]), "value")
+    frame = reading.read_number(
+        reading.concat_parts([_read_one(file, given, config.items) for file in given.files]), "value"
+    )
     if given.units:
         factor = pl.col("item").replace_strict(dict(given.units), default=1.0, return_dtype=pl.Float64)
-        frame = scale(frame, "value", factor)
+        frame = reading.scale(frame, "value", factor)
     frame = given.dates(frame, ("period_end", "known_at", "stated_on"))
     zeros = pl.col("value").cast(pl.Float64, strict=False) == 0
     zeros &= pl.col("item").is_in(config.zero_means_missing)
@@ -106,7 +78,7 @@ def read_statements(given: GivenFiles, config: FilesSourceConfig, prices: pl.Dat
     return frame.sort(*_KEY, "known_at")
 
 
-def _read_one(file: Path, given: GivenFiles, items: Mapping[str, str]) -> pl.DataFrame:
+def _read_one(file: Path, given: reading.GivenFiles, items: Mapping[str, str]) -> pl.DataFrame:
     """Read one file into ticker, period_end, item, value and the optional columns, all unparsed."""
     rows = scan(file, given.text)
     available = columns_of(rows, file)
@@ -119,19 +91,17 @@ def _read_one(file: Path, given: GivenFiles, items: Mapping[str, str]) -> pl.Dat
     }
     if "item" in names and "value" in names:
         frame = collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
-        return _to_canonical_items(frame.with_columns(ticker_text()), items, file, given)
+        return _to_canonical_items(frame.with_columns(reading.ticker_text()), items, file, given)
     index = {ours: theirs for ours, theirs in names.items() if ours not in ("item", "value")}
     item_columns = {item: items.get(item, item) for item in ITEMS if item in items or item in available}
     for item, theirs in item_columns.items():
         if theirs not in available:
-            raise DataError(
-                f"{file} has no column {theirs!r} for the item {item}; its columns are "
-                f"{abbreviate(available)}"
-            )
+            listed = abbreviate(available)
+            raise DataError(f"{file} has no column {theirs!r} for the item {item}; its columns are {listed}")
     if not item_columns:
         raise _no_item(f"{file} has no known statement item; its columns are", available, "column")
     named = (pl.col(theirs).alias(ours) for ours, theirs in (index | item_columns).items())
-    frame = collect(rows.select(named), file).with_columns(ticker_text())
+    frame = collect(rows.select(named), file).with_columns(reading.ticker_text())
     return unpivot(frame, list(item_columns), list(index), "item", "value")
 
 
@@ -141,7 +111,7 @@ def _no_item(problem: str, names: list[str], kind: str) -> DataError:
     )
 
 
-def _read_compustat(frame: pl.DataFrame, file: Path, given: GivenFiles) -> pl.DataFrame:
+def _read_compustat(frame: pl.DataFrame, file: Path, given: reading.GivenFiles) -> pl.DataFrame:
     """Read Compustat's quarterly or annual file: amounts in millions, firms by gvkey.
 
     A quarter is known on the day after ``rdq``, the date of the announcement, which may come after the close.
@@ -149,15 +119,17 @@ def _read_compustat(frame: pl.DataFrame, file: Path, given: GivenFiles) -> pl.Da
     frame = frame.rename({name: name.lower() for name in frame.columns})
     for column, usual in _FILTERS.items():
         if column in frame.columns:
-            frame = frame.filter((as_text(column) == usual) | pl.col(column).is_null())
-    frame = frame.with_columns(as_text("gvkey").alias("ticker"), pl.col("datadate").alias("period_end"))
+            frame = frame.filter((reading.as_text(column) == usual) | pl.col(column).is_null())
+    frame = frame.with_columns(
+        reading.as_text("gvkey").alias("ticker"), pl.col("datadate").alias("period_end")
+    )
     dates = ["period_end"]
     if "rdq" in frame.columns:
         frame = frame.with_columns(pl.col("rdq").alias("known_at"))
         dates.append("known_at")
     for column in dates:
         form = recognise_dates(frame.select(pl.col(column).unique()), file, cure="set date_format")
-        frame = read_dates(frame, [column], form)
+        frame = reading.read_dates(frame, [column], form)
     if "known_at" in dates and frame.schema["known_at"] == pl.Date:
         frame = frame.with_columns(pl.col("known_at").dt.offset_by("1d"))
     found = {item: [name for name in names if name in frame.columns] for item, names in _COMPUSTAT.items()}
@@ -167,7 +139,7 @@ def _read_compustat(frame: pl.DataFrame, file: Path, given: GivenFiles) -> pl.Da
         raise _no_item(problem, frame.columns, "column")
     quarterly = any(name.endswith(("q", "y")) for name in items.values())
     if "fqtr" in frame.columns:
-        frame = read_number(frame, "fqtr")
+        frame = reading.read_number(frame, "fqtr")
     elif quarterly:
         frame = frame.with_columns(fqtr=pl.lit(None, dtype=pl.Float64))
     parts = []
@@ -175,7 +147,7 @@ def _read_compustat(frame: pl.DataFrame, file: Path, given: GivenFiles) -> pl.Da
         amount = pl.col(name).cast(pl.Float64, strict=False) * (1.0 if item == "eps" else _MILLIONS)
         months = 3 * pl.col("fqtr") if name.endswith("y") else pl.lit(3.0 if quarterly else 12.0)
         columns = (pl.lit(item).alias("item"), amount.alias("value"), months.alias("months"))
-        parts.append(read_number(frame, name).select("ticker", *dates, *columns))
+        parts.append(reading.read_number(frame, name).select("ticker", *dates, *columns))
     kind = "quarterly" if quarterly else "annual"
     known = "; known on the day after rdq" if "known_at" in dates else ""
     given.note(f"{file.name} is read as Compustat's {kind} file: firms by gvkey, amounts in millions{known}.")
@@ -183,10 +155,10 @@ def _read_compustat(frame: pl.DataFrame, file: Path, given: GivenFiles) -> pl.Da
 
 
 def _to_canonical_items(
-    frame: pl.DataFrame, items: Mapping[str, str], file: Path, given: GivenFiles
+    frame: pl.DataFrame, items: Mapping[str, str], file: Path, given: reading.GivenFiles
 ) -> pl.DataFrame:
     """Rename a long file's items to the canonical ones; those that are not mapped are left out."""
-    frame = frame.with_columns(as_text("item"))
+    frame = frame.with_columns(reading.as_text("item"))
     available = sorted(frame["item"].drop_nulls().unique())
     for ours, theirs in items.items():
         if theirs not in available:
@@ -204,14 +176,15 @@ def _to_canonical_items(
 
 def _fill_months(frame: pl.DataFrame, given: int | None) -> pl.DataFrame:
     """Fill in the number of months that a flow covers; null for an instant."""
-    if "months" not in frame.columns:
-        value = pl.lit(given, dtype=pl.Int64)
-    else:
-        frame = read_number(frame, "months")
+    value = pl.lit(given, dtype=pl.Int64)
+    if "months" in frame.columns:
+        frame = reading.read_number(frame, "months")
         value = pl.col("months")
         if frame.schema["months"] == pl.Float64:
-            whole = value.cast(pl.Int64, strict=False)
-            fractional = (value != value.floor()).fill_null(value=False)
+            whole, fractional = (
+                value.cast(pl.Int64, strict=False),
+                (value != value.floor()).fill_null(value=False),
+            )
             # text if one is fractional, so that the contract rejects its row
             texts = pl.when(fractional).then(value.cast(pl.String)).otherwise(whole.cast(pl.String))
             value = texts if frame.select(fractional.any()).item() else whole
@@ -220,7 +193,7 @@ def _fill_months(frame: pl.DataFrame, given: int | None) -> pl.DataFrame:
 
 def _fill_known_at(frame: pl.DataFrame, lag_days: int) -> pl.DataFrame:
     """Fill in missing publication dates from the lag, and mark the rows in ``assumed``."""
-    later = day(frame, "period_end").dt.offset_by(f"{lag_days}d")
+    later = reading.day(frame, "period_end").dt.offset_by(f"{lag_days}d")
     if "known_at" not in frame.columns:
         return frame.with_columns(later.alias("known_at"), pl.lit(value=True).alias("assumed"))
     known = pl.col("known_at")
@@ -228,7 +201,7 @@ def _fill_known_at(frame: pl.DataFrame, lag_days: int) -> pl.DataFrame:
     return frame.with_columns(known.is_null().alias("assumed"), known.fill_null(filled))
 
 
-def _add_hazard(frame: pl.DataFrame, lag_days: int, given: GivenFiles) -> None:
+def _add_hazard(frame: pl.DataFrame, lag_days: int, given: reading.GivenFiles) -> None:
     assumed = int(frame["assumed"].sum())
     one_version = not frame.select(pl.struct(_KEY).is_duplicated().any()).item()
     restated = (
@@ -267,29 +240,24 @@ def fill_stated_on(frame: pl.DataFrame, rule: ShareCountsAsOf, prices: pl.DataFr
 def _undo_later_splits(frame: pl.DataFrame, prices: pl.DataFrame, affected: pl.Expr) -> pl.DataFrame:
     ratio = pl.col("split_ratio").cast(pl.Float64, strict=False)
     splits = (
-        prices.select("ticker", day(prices).alias("date"), ratio.alias("ratio"))
+        prices.select("ticker", reading.day(prices).alias("date"), ratio.alias("ratio"))
         .filter((pl.col("ratio") > 0) & (pl.col("ratio") != 1) & pl.col("date").is_not_null())
         .sort("ticker", "date")
         .select("ticker", "date", later=pl.col("ratio").cum_prod(reverse=True).over("ticker"))
         .sort("date")
     )
-    rows = frame.with_row_index("row").with_columns(day(frame, "period_end").alias("end"))
+    rows = frame.with_row_index("row").with_columns(reading.day(frame, "period_end").alias("end"))
     later = (
         rows.select("row", "ticker", "end")
         .drop_nulls()
         .sort("end")
         .join_asof(
-            splits,
-            left_on="end",
-            right_on="date",
-            by="ticker",
-            strategy="forward",
-            allow_exact_matches=False,
+            splits, left_on="end", right_on="date", by="ticker", strategy="forward", allow_exact_matches=False
         )
         .select("row", "later")
     )
     rows = rows.join(later, on="row", how="left", maintain_order="left")
     product = pl.col("later").fill_null(1.0)
     factor = pl.when(pl.col("item") == SHARE_COUNT).then(1.0 / product).otherwise(product)
-    rows = scale(rows, "value", pl.when(affected).then(factor).otherwise(1.0))
+    rows = reading.scale(rows, "value", pl.when(affected).then(factor).otherwise(1.0))
     return rows.select(frame.columns)

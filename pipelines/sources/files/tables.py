@@ -13,39 +13,23 @@ import polars as pl
 from pipelines.errors import DataError
 from pipelines.files import plain_name
 from pipelines.lake.source_tables import INPUT_PATTERN
+from pipelines.sources.base import name_lists
+from pipelines.sources.files import reading
 from pipelines.sources.files.layouts import PRICE_NAMES, Names, match_names, plain
 from pipelines.sources.files.opening import abbreviate, collect, columns_of, is_unnamed, scan
 from pipelines.sources.files.prices import unpivot
-from pipelines.sources.files.reading import (
-    GivenFiles,
-    as_text,
-    concat_parts,
-    day,
-    null_if_not_available,
-    read_dates,
-    read_number,
-    ticker_text,
-    within_dates,
-)
 from pipelines.sources.files.recognise import recognise_dates
 from pipelines.sources.sample import STATIC_SINCE
 
 _SECURITY_TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
 _SECURITY_DATES: Final = ("valid_from", "valid_to", "listed_on", "delisted_on")
-SECURITY_NAMES: Final[Names] = {
-    "ticker": PRICE_NAMES["ticker"],
-    "name": ("name", "comnam", "conm", "companyname", "company", "longname", "security"),
-    "sector": ("sector",),
-    "industry": ("industry",),
-    "currency": ("currency", "curcdd", "curcd"),
-    "exchange": ("exchange", "exch", "mic"),
-    "valid_from": ("validfrom", "namedt"),
-    "valid_to": ("validto",),
-    "listed_on": ("listedon", "ipodate", "listingdate"),
-    "delisted_on": ("delistedon", "dlstdt", "dldte", "delistingdate"),
-    "delisting_return": ("delistingreturn", "dlret"),
-    "delisting_reason": ("delistingreason", "dlstcd"),
-}
+SECURITY_NAMES: Final[Names] = {"ticker": PRICE_NAMES["ticker"]} | name_lists("""\
+name: name comnam conm companyname company longname security; sector: sector; industry: industry
+currency: currency curcdd curcd; exchange: exchange exch mic; valid_from: validfrom namedt
+valid_to: validto; listed_on: listedon ipodate listingdate
+delisted_on: delistedon dlstdt dldte delistingdate; delisting_return: delistingreturn dlret
+delisting_reason: delistingreason dlstcd
+""")
 """Usual names of columns of files about firms, CRSP's and Compustat's among them."""
 _LISTED: Final = r"^100(?:\.0+)?$"
 """CRSP's code of a firm that is still listed."""
@@ -55,7 +39,7 @@ SECURITIES: Final = (*_SECURITY_TEXT, *_SECURITY_DATES, "delisting_return", "del
 RENAMES: Final = ("from_date", "new_ticker")
 
 
-def read_securities(given: GivenFiles) -> pl.DataFrame:
+def read_securities(given: reading.GivenFiles) -> pl.DataFrame:
     """Read names and classifications of firms.
 
     Without ``valid_from``, the file is assumed to be valid on all dates, which is a hazard if it contains
@@ -71,10 +55,10 @@ def read_securities(given: GivenFiles) -> pl.DataFrame:
                 "all dates, so a firm that changed its business is grouped with hindsight."
             )
     texts = [c for c in (*_SECURITY_TEXT, "delisting_reason") if c in frame.columns]
-    frame = frame.with_columns(ticker_text(), *(as_text(c) for c in texts))
-    frame = given.dates(frame.with_columns(null_if_not_available(c) for c in texts), _SECURITY_DATES)
+    frame = frame.with_columns(reading.ticker_text(), *(reading.as_text(c) for c in texts))
+    frame = given.dates(frame.with_columns(reading.null_if_not_available(c) for c in texts), _SECURITY_DATES)
     if "delisting_return" in frame.columns:
-        known = ~as_text("delisting_return").is_in(_NO_RETURN)
+        known = ~reading.as_text("delisting_return").is_in(_NO_RETURN)
         frame = frame.with_columns(pl.when(known).then("delisting_return").alias("delisting_return"))
         frame = given.numbers(frame, ["delisting_return"])
     if "delisting_reason" not in frame.columns:
@@ -92,11 +76,9 @@ def delisted_firms(ended: pl.DataFrame) -> pl.DataFrame:
     ``ended`` has ticker, date, and delisting_return or delisting_reason as in the files. A code of 100 is a
     firm that is still listed.
     """
-    rows = ended.with_columns(
-        pl.lit(None, dtype=kind).alias(name)
-        for name, kind in (("delisting_return", pl.Float64()), ("delisting_reason", pl.String()))
-        if name not in ended.columns
-    ).with_columns(as_text("delisting_reason"))
+    kinds = {"delisting_return": pl.Float64(), "delisting_reason": pl.String()}
+    absent = (pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in ended.columns)
+    rows = ended.with_columns(absent).with_columns(reading.as_text("delisting_reason"))
     listed = pl.col("delisting_reason").str.contains(_LISTED).fill_null(value=False)
     last = rows.filter(~listed).sort("ticker", "date").group_by("ticker", maintain_order=True).last()
     return last.select(
@@ -129,39 +111,38 @@ def _delisting_reason() -> pl.Expr:
     )
 
 
-def read_renames(given: GivenFiles) -> pl.DataFrame:
+def read_renames(given: reading.GivenFiles) -> pl.DataFrame:
     """Read new tickers: from ``from_date`` on, ``ticker`` is called ``new_ticker``."""
     frame = given.read(("ticker", *RENAMES), ())
-    return given.dates(frame.with_columns(ticker_text(), ticker_text("new_ticker")), ["from_date"])
+    return given.dates(
+        frame.with_columns(reading.ticker_text(), reading.ticker_text("new_ticker")), ["from_date"]
+    )
 
 
 MEMBERSHIP: Final = ("universe", "from_date", "to_date")
 _LAST_DAYS: Final = ("thru", "ending", "mbrenddt", "through", "lastday", "until")
 """Names of ends that are the last day as a member. Other ends are the first day as none."""
-_DAY_NAMES, _TICKER = PRICE_NAMES["date"], PRICE_NAMES["ticker"]
-_UNIVERSE: Final = ("universe", "index", "indexname", "gvkeyx", "conm")
-_STARTS: Final = "fromdate from start startdate dateadded validfrom begin entry mbrstartdt"
-_ENDS: Final = "todate to end enddate dateremoved validto exit"
-MEMBERSHIP_NAMES: Final[Names] = {
-    "ticker": _TICKER,
-    "universe": _UNIVERSE,
-    "from_date": tuple(_STARTS.split()),
-    "to_date": (*_ENDS.split(), *_LAST_DAYS),
-}
-_ON: Final[Names] = {"date": _DAY_NAMES, "ticker": _TICKER, "universe": _UNIVERSE}
-_LISTS: Final[Names] = {"date": _DAY_NAMES, "tickers": ("tickers", "members", "constituents", "symbols")}
-_ACTIONS: Final[Names] = {**_ON, "action": ("action", "change", "event", "type", "status")}
-_CHANGES: Final[Names] = {
-    "date": _DAY_NAMES,
-    "added": ("added", "addedticker", "tickeradded", "addition", "additions"),
-    "removed": ("removed", "removedticker", "tickerremoved", "deletion", "deletions"),
-}
+_DAY_NAMES: Final = PRICE_NAMES["date"]
+_UNIVERSE: Final = name_lists("universe: universe index indexname gvkeyx conm")
+_TICKER: Final = {"ticker": PRICE_NAMES["ticker"], **_UNIVERSE}
+_SPELLS: Final = name_lists("""\
+from_date: fromdate from start startdate dateadded validfrom begin entry mbrstartdt
+to_date: todate to end enddate dateremoved validto exit
+""")
+MEMBERSHIP_NAMES: Final[Names] = {**_TICKER, **_SPELLS, "to_date": (*_SPELLS["to_date"], *_LAST_DAYS)}
+_ON: Final[Names] = {"date": _DAY_NAMES, **_TICKER}
+_LISTS: Final[Names] = {"date": _DAY_NAMES, **name_lists("tickers: tickers members constituents symbols")}
+_ACTIONS: Final[Names] = {**_ON, **name_lists("action: action change event type status")}
+_CHANGES: Final[Names] = {"date": _DAY_NAMES} | name_lists("""\
+added: added addedticker tickeradded addition additions
+removed: removed removedticker tickerremoved deletion deletions
+""")
 _ADDS: Final = ("add", "added", "addition", "in", "join", "joined", "1", "include", "included", "entry")
 _REMOVES: Final = ("remove", "removed", "deletion", "delete", "deleted", "drop", "out", "-1", "0")
 _OTHERS: Final = 6  # columns beside date and ticker in a file with the members of each date; flags have more
 
 
-def read_membership(given: GivenFiles) -> pl.DataFrame:
+def read_membership(given: reading.GivenFiles) -> pl.DataFrame:
     """Read spells of membership, from_date <= t < to_date.
 
     Five layouts are recognised by their columns. *Spells* have a ticker, from_date and to_date; an empty
@@ -175,7 +156,7 @@ def read_membership(given: GivenFiles) -> pl.DataFrame:
     spells = {"ticker", "from_date"}
     if spells <= given.match(available).keys() or spells <= given.columns.keys():
         frame = given.read(("ticker", "from_date"), ("universe", "to_date"))
-        frame = given.dates(frame.with_columns(ticker_text()), ("from_date", "to_date"))
+        frame = given.dates(frame.with_columns(reading.ticker_text()), ("from_date", "to_date"))
         ends = given.match(available).get("to_date", "")
         if plain(ends) in _LAST_DAYS and frame.schema.get("to_date") == pl.Date:
             frame = frame.with_columns(pl.col("to_date").dt.offset_by("1d"))
@@ -197,10 +178,10 @@ def read_membership(given: GivenFiles) -> pl.DataFrame:
             f"Membership without leavers: no firm in {given.label} ever leaves, so it lists today's "
             "members with the dates on which they joined; former members are missing."
         )
-    return frame.with_columns(as_text("universe"), start)
+    return frame.with_columns(reading.as_text("universe"), start)
 
 
-def _in_other_layout(given: GivenFiles, available: Sequence[str]) -> tuple[pl.DataFrame, str]:
+def _in_other_layout(given: reading.GivenFiles, available: Sequence[str]) -> tuple[pl.DataFrame, str]:
     """Read files that are no spells into spells, and say what they are."""
     for names, needs in (
         (_LISTS, {"date", "tickers"}),
@@ -213,24 +194,28 @@ def _in_other_layout(given: GivenFiles, available: Sequence[str]) -> tuple[pl.Da
             continue
         columns = [pl.col(theirs).alias(ours) for ours, theirs in found.items()]
         parts = [collect(scan(file, given.text).select(columns), file) for file in given.files]
-        frame = _dated(concat_parts(parts), given)
+        frame = _dated(reading.concat_parts(parts), given)
         if names is _LISTS:
-            split = as_text("tickers").str.replace_all(r"[\[\]'\"]", "").str.split(",")
-            rows = frame.select("date", split.alias("ticker")).explode("ticker").with_columns(ticker_text())
+            split = reading.as_text("tickers").str.replace_all(r"[\[\]'\"]", "").str.split(",")
+            rows = (
+                frame.select("date", split.alias("ticker"))
+                .explode("ticker")
+                .with_columns(reading.ticker_text())
+            )
             return _from_snapshots(rows), "lists of members by date"
         if names is _ON:
-            return _from_snapshots(frame.with_columns(ticker_text())), "the members of each date"
+            return _from_snapshots(frame.with_columns(reading.ticker_text())), "the members of each date"
         if names is _CHANGES:
             both = [
-                frame.select("date", as_text(column).alias("ticker"), pl.lit(column).alias("action"))
+                frame.select("date", reading.as_text(column).alias("ticker"), pl.lit(column).alias("action"))
                 for column in ("added", "removed")
             ]
             frame = pl.concat(both).filter(pl.col("ticker").str.len_chars() > 0)
-        return _from_changes(frame.with_columns(ticker_text()), given), "changes by date"
+        return _from_changes(frame.with_columns(reading.ticker_text()), given), "changes by date"
     return _from_flags(given, available), "flags by date, a column per ticker"
 
 
-def _from_flags(given: GivenFiles, available: Sequence[str]) -> pl.DataFrame:
+def _from_flags(given: reading.GivenFiles, available: Sequence[str]) -> pl.DataFrame:
     day_name = match_names({"date": _DAY_NAMES}, available).get("date", available[0])
     tickers = [name for name in available if name != day_name and not is_unnamed(name)]
     parts = []
@@ -239,42 +224,40 @@ def _from_flags(given: GivenFiles, available: Sequence[str]) -> pl.DataFrame:
         if day_name in frame.columns and tickers:
             frame = frame.with_columns(pl.col(tickers).cast(pl.String))
             parts.append(unpivot(frame, tickers, [day_name], "ticker", "flag").rename({day_name: "date"}))
-    whole = concat_parts(parts) if parts else pl.DataFrame()
+    whole = reading.concat_parts(parts) if parts else pl.DataFrame()
     if whole.height:
         words = pl.col("flag").str.to_lowercase().replace({"true": "1", "false": "0", "x": "1"})
-        whole = read_number(whole.with_columns(words), "flag")
+        whole = reading.read_number(whole.with_columns(words), "flag")
     if whole.is_empty() or not whole.schema["flag"].is_numeric():
         raise DataError(
             f"{given.files[0]} has no layout of index membership; its columns are {abbreviate(available)}: "
             "give ticker, from_date and to_date, or date and ticker"
         )
-    whole = _dated(whole, given).with_columns(ticker_text())
+    whole = _dated(whole, given).with_columns(reading.ticker_text())
     days = whole.select(pl.col("date").unique())
     return _from_snapshots(whole.filter(pl.col("flag") > 0).select("date", "ticker"), days)
 
 
-def _dated(frame: pl.DataFrame, given: GivenFiles) -> pl.DataFrame:
+def _dated(frame: pl.DataFrame, given: reading.GivenFiles) -> pl.DataFrame:
     """Read the dates in the format of the config, or else in the one that fits."""
     form = given.date_format
     if form is None:
         form = recognise_dates(frame.select(pl.col("date").unique()), given.files[0], cure="set date_format")
-    frame = read_dates(frame, ["date"], form)
-    return frame.with_columns(day(frame)).drop_nulls("date")
+    frame = reading.read_dates(frame, ["date"], form)
+    return frame.with_columns(reading.day(frame)).drop_nulls("date")
 
 
 def _from_snapshots(rows: pl.DataFrame, days: pl.DataFrame | None = None) -> pl.DataFrame:
     """Turn the members of dates into spells: a member stays until the next date that does not list it."""
-    if "universe" not in rows.columns:
-        whole = rows.with_columns(universe=pl.lit(""))
-        return _from_snapshots(whole, days).drop("universe")
-    dates = rows.select("universe", "date").unique()
-    if days is not None:
-        dates = days.with_columns(universe=pl.lit(""))
-    dates = dates.sort("universe", "date").with_columns(
-        place=pl.int_range(pl.len()).over("universe"), following=pl.col("date").shift(-1).over("universe")
+    of = [c for c in ("universe",) if c in rows.columns]
+    dates = rows.select(*of, "date").unique() if days is None else days
+    following = pl.col("date").shift(-1)
+    dates = dates.sort(*of, "date").with_columns(
+        place=pl.int_range(pl.len()).over(of) if of else pl.int_range(pl.len()),
+        following=following.over(of) if of else following,
     )
-    key = ["universe", "ticker"]
-    listed = rows.select(*key, "date").unique().join(dates, on=["universe", "date"]).sort(*key, "date")
+    key = [*of, "ticker"]
+    listed = rows.select(*key, "date").unique().join(dates, on=[*of, "date"]).sort(*key, "date")
     starts = (pl.col("place") != pl.col("place").shift().over(key) + 1).fill_null(value=True)
     spells = (
         listed.with_columns(spell=starts.cum_sum())
@@ -284,7 +267,7 @@ def _from_snapshots(rows: pl.DataFrame, days: pl.DataFrame | None = None) -> pl.
     return spells.drop("spell")
 
 
-def _from_changes(rows: pl.DataFrame, given: GivenFiles) -> pl.DataFrame:
+def _from_changes(rows: pl.DataFrame, given: reading.GivenFiles) -> pl.DataFrame:
     """Turn additions and removals into spells; a firm that is removed first was a member from the start."""
     word = pl.col("action").cast(pl.String).str.strip_chars().str.to_lowercase()
     joins = pl.when(word.is_in(_ADDS)).then(pl.lit(value=True))
@@ -312,7 +295,7 @@ _LATER: Final = re.compile(r"_lead\d+[dwmqy]?$")
 """Ends of names of returns that are earned later, as in the data of Jensen, Kelly and Pedersen."""
 
 
-def read_inputs(given: GivenFiles, start: date | None, end: date | None) -> pl.DataFrame:
+def read_inputs(given: reading.GivenFiles, start: date | None, end: date | None) -> pl.DataFrame:
     """Read rows of (name, date, ticker, value), as delivered; the files do not say when a value became known.
 
     Returns of later periods (``ret_exc_lead1m``) are left out. Empty values and NaN are dropped and counted;
@@ -331,7 +314,7 @@ def read_inputs(given: GivenFiles, start: date | None, end: date | None) -> pl.D
         numeric: list[str] = []
         for name in (name for name in others if name not in later):
             if frame.schema[name].is_numeric() or frame.schema[name] == pl.String:
-                frame = read_number(frame, name)
+                frame = reading.read_number(frame, name)
             if frame.schema[name] == pl.Float64:
                 numeric.append(name)
             else:
@@ -342,9 +325,9 @@ def read_inputs(given: GivenFiles, start: date | None, end: date | None) -> pl.D
                 f"{abbreviate(available)}"
             )
         renamed = dict(zip(key, ("date", "ticker"), strict=True)) | _input_names(numeric, file)
-        frame = frame.select(*key, *numeric).rename(renamed).with_columns(ticker_text())
+        frame = frame.select(*key, *numeric).rename(renamed).with_columns(reading.ticker_text())
         parts.append(frame.unpivot(index=["date", "ticker"], variable_name="name", value_name="value"))
-    frame = within_dates(given.dates(concat_parts(parts), ["date"]), given, start, end)
+    frame = reading.within_dates(given.dates(reading.concat_parts(parts), ["date"]), given, start, end)
     for names, what in (
         (later, "returns of later periods, which are left out"),
         (not_numeric, "columns that are not numeric and are ignored"),

@@ -66,28 +66,26 @@ def draw_firms(config: MarketConfig, rng: np.random.Generator) -> SimulatedFirms
     Each of the ``config.firms`` slots, spread evenly over the industries, is held by one firm after another.
     Lifetimes are exponential, and 5 to 60 sessions pass before the next firm is listed.
     """
-    slots: list[int] = []
-    first: list[int] = []
-    last: list[int] = []
+    lives: list[tuple[int, int, int]] = []  # slot, first session, last session
     mean_life = SESSIONS_PER_YEAR / max(config.delistings_per_year, 1e-9)
     for slot in range(config.firms):
         start = 0
         while start < config.sessions - 5:
             end = start + 20 + int(min(rng.exponential(mean_life), 1e9))
-            slots.append(slot)
-            first.append(start)
-            last.append(min(end, config.sessions - 1))
+            lives.append((slot, start, min(end, config.sessions - 1)))
             start = end + 1 + int(rng.integers(5, 61))
-    n = len(slots)
-    shuffled_N = rng.permutation(n)  # so that the order of the tickers carries no information
-    industry_N = np.asarray(slots)[shuffled_N] % len(INDUSTRIES)
-    first_N, last_N = np.asarray(first)[shuffled_N], np.asarray(last)[shuffled_N]
-    nasdaq_N = rng.random(n) < np.where(np.isin(industry_N, _indices("Semiconductors", "Software")), 0.8, 0.3)
+    n = len(lives)
+    # shuffled, so that the order of the tickers carries no information
+    slot_N, first_N, last_N = np.asarray(lives)[rng.permutation(n)].T
+    industry_N = slot_N % len(INDUSTRIES)
+    on_nasdaq = [list(INDUSTRIES).index(name) for name in ("Semiconductors", "Software")]
+    nasdaq_N = rng.random(n) < np.where(np.isin(industry_N, on_nasdaq), 0.8, 0.3)
     merger_N = rng.random(n) < 0.5
     failure_N = np.where(nasdaq_N, -0.55, -0.30) + rng.uniform(-0.15, 0.15, n)
     payout_N = np.where(merger_N, rng.uniform(-0.02, 0.12, n), failure_N)
+    codes = np.sort(rng.choice(26**4, n, replace=False))  # tickers carry no information about the firm
     return SimulatedFirms(
-        ticker_N=_draw_tickers(n, rng),
+        ticker_N=tuple("".join(chr(65 + code // 26**k % 26) for k in (3, 2, 1, 0)) for code in codes),
         industry_N=industry_N,
         first_N=first_N,
         last_N=last_N,
@@ -98,7 +96,7 @@ def draw_firms(config: MarketConfig, rng: np.random.Generator) -> SimulatedFirms
         volatility_N=config.idiosyncratic_volatility * np.exp(rng.normal(-0.03, 0.25, n)),
         log_size_N=rng.normal(np.log(2e9), 1.5, n),
         price_N=np.exp(rng.normal(np.log(40.0), 0.5, n)),
-        hidden_leader_N=_draw_hidden_leaders(industry_N, first_N, last_N, HIDDEN_SHARE, rng),
+        hidden_leader_N=_draw_hidden_leaders(industry_N, first_N, last_N, rng),
     )
 
 
@@ -136,23 +134,11 @@ def supplier_of() -> Index:
     return np.asarray([industries.index(SUPPLIERS[k]) if k in SUPPLIERS else -1 for k in industries])
 
 
-def _indices(*names: str) -> list[int]:
-    return [list(INDUSTRIES).index(name) for name in names]
-
-
-def _draw_tickers(n: int, rng: np.random.Generator) -> tuple[str, ...]:
-    """Draw distinct four-letter tickers, sorted; they carry no information about the firm."""
-    codes = np.sort(rng.choice(26**4, n, replace=False))
-    return tuple("".join(chr(65 + code // 26**k % 26) for k in (3, 2, 1, 0)) for code in codes)
-
-
-def _draw_hidden_leaders(
-    industry_N: Index, first_N: Index, last_N: Index, share: float, rng: np.random.Generator
-) -> Index:
+def _draw_hidden_leaders(industry_N: Index, first_N: Index, last_N: Index, rng: np.random.Generator) -> Index:
     """Draw, for a share of the firms, a leader from an industry that no rule links to theirs; else -1."""
     supplier = supplier_of()
     leader_N = np.full(len(industry_N), -1)
-    chosen_N = rng.random(len(industry_N)) < share
+    chosen_N = rng.random(len(industry_N)) < HIDDEN_SHARE
     tie_NN = rng.random((len(industry_N), len(industry_N)))
     for i in np.flatnonzero(chosen_N):
         own = industry_N[i]
@@ -294,7 +280,11 @@ def draw_statements(
     then grows independently of the price. Gross profit over assets is a firm's mean plus an AR(1) with
     coefficient 0.8. Statements are published 20 to 80 days after the end of the quarter.
     """
-    period_end_Q = _quarter_ends(*(_day(dates_T[t]) for t in (0, -1)))
+    # from 18 months before the first session to the last one
+    first, last = (day.astype("datetime64[D]").item() for day in (dates_T[0], dates_T[-1]))
+    ends = pl.date_range(first - dt.timedelta(days=548), last, "1mo", eager=True).dt.month_end()
+    ends = ends.filter((ends.dt.month() % 3 == 0) & (ends <= last))
+    period_end_Q = ends.to_numpy().astype("datetime64[D]")
     n, q = len(firms.ticker_N), len(period_end_Q)
     listed_N, left_N = dates_T[firms.first_N], dates_T[firms.last_N]
     growth_NQ = np.cumsum(rng.normal(0.01, 0.03, (n, q)), axis=1)
@@ -310,13 +300,9 @@ def draw_statements(
     restated_NQ = rng.random((n, q)) < config.restated_share
     later_NQ = known_at_NQ + rng.integers(60, 201, (n, q)).astype("timedelta64[D]")
     revision_NQ = np.exp(rng.normal(0.0, 0.08, (n, q)))
+    items = {"book_equity": book_NQ, "total_assets": assets_NQ}
+    items |= {"gross_profit": profit_NQ, "net_income": income_NQ}
     # a separate generator, so that adding an item does not change the draws behind the market's truth
-    items = {
-        "book_equity": book_NQ,
-        "total_assets": assets_NQ,
-        "gross_profit": profit_NQ,
-        "net_income": income_NQ,
-    }
     items |= _details(items, rng.spawn(1)[0])
     history_N = (listed_N - np.timedelta64(92 * _QUARTERS_BEFORE_LISTING, "D")).astype("datetime64[D]")
     return SimulatedStatements(
@@ -391,40 +377,18 @@ def fundamentals_frame(
         filing = pl.format("{}-{}-{}", "ticker", "period_end", pl.lit("A" if restated else "Q"))
         for item in (*statements.items, _COUNT):
             value_NQ = shares_NQ if item == _COUNT else statements.value(item, restated=restated)
-            frames.append(
-                pl.DataFrame(
-                    {
-                        "ticker": np.broadcast_to(ticker_N[:, None], (n, q))[published_NQ],
-                        "period_end": period_NQ[published_NQ].astype("datetime64[D]"),
-                        "known_at": known_NQ[published_NQ].astype("datetime64[D]"),
-                        "value": value_NQ[published_NQ],
-                    }
-                ).select(
-                    "ticker",
-                    "period_end",
-                    "known_at",
-                    pl.lit(item).alias("item"),
-                    "value",
-                    pl.lit("shares" if item == _COUNT else "USD").alias("unit"),
-                    filing.alias("filing_id"),
-                    pl.when(pl.lit(item == _COUNT)).then("period_end").alias("stated_on"),
-                )
-            )
-    return pl.concat(frames).sort("ticker", "period_end", "known_at", "item")
-
-
-def _day(date: np.datetime64) -> dt.date:
-    day = date.astype("datetime64[D]").item()
-    assert isinstance(day, dt.date)
-    return day
-
-
-def _quarter_ends(first: dt.date, last: dt.date) -> Days:
-    """Return the last days of calendar quarters, from 18 months before the first session to the last one."""
-    months = pl.date_range(first - dt.timedelta(days=548), last, "1mo", closed="both", eager=True)
-    days = months.dt.month_end()
-    ends: Days = days.filter((days.dt.month() % 3 == 0) & (days <= last)).to_numpy().astype("datetime64[D]")
-    return ends
+            columns = {
+                "ticker": np.broadcast_to(ticker_N[:, None], (n, q))[published_NQ],
+                "period_end": period_NQ[published_NQ].astype("datetime64[D]"),
+                "known_at": known_NQ[published_NQ].astype("datetime64[D]"),
+                "value": value_NQ[published_NQ],
+            }
+            texts = {"item": item, "unit": "shares" if item == _COUNT else "USD"}
+            rows = pl.DataFrame(columns).with_columns(**{name: pl.lit(text) for name, text in texts.items()})
+            stated_on = pl.when(pl.lit(item == _COUNT)).then("period_end")
+            frames.append(rows.with_columns(filing_id=filing, stated_on=stated_on))
+    key = ("ticker", "period_end", "known_at", "item")
+    return pl.concat(frames).select(*key, "value", "unit", "filing_id", "stated_on").sort(key)
 
 
 def _profitability(n: int, q: int, rng: np.random.Generator) -> FloatArray:

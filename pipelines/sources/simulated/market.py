@@ -138,9 +138,10 @@ class _Builder:
         log_size_TN[0] = firms.log_size_N
         done = 0  # log_size_TN is known up to here
         at_R = np.arange(0, n_sessions, REVIEW_SESSIONS)
-        book_RN = self.statements.as_of("book_equity", self.dates_T[at_R])
-        profit_RN = self.statements.as_of("gross_profit", self.dates_T[at_R])
-        assets_RN = self.statements.as_of("total_assets", self.dates_T[at_R])
+        book_RN, profit_RN, assets_RN = (
+            self.statements.as_of(item, self.dates_T[at_R])
+            for item in ("book_equity", "gross_profit", "total_assets")
+        )
         reviews: dict[int, Edges] = {}
         for r, start in enumerate(at_R.tolist()):
             stop = min(start + REVIEW_SESSIONS, n_sessions)
@@ -153,27 +154,22 @@ class _Builder:
             for lag in range(1, MAX_LAG + 1):
                 rows = slice(start + MAX_LAG - lag, stop + MAX_LAG - lag)  # shocks of t + 1 - lag
                 mu_TNP[start:stop, :, 1] += scale_P[1] * padded_TN[rows] @ weights_LNN[lag - 1].T
-            mu_TNP[start:stop, :, 2] = scale_P[2] * _premium(
-                book_to_market_N,
-                profit_RN[r] / assets_RN[r],
-                -log_size_TN[start],
-                live_TN[start],
-            )
+            premia = (book_to_market_N, profit_RN[r] / assets_RN[r], -log_size_TN[start])
+            value_N, profit_N, small_N = (_rank_normal(premium_N, live_TN[start]) for premium_N in premia)
+            score_N = _rank_normal(value_N + profit_N + 0.7 * small_N, live_TN[start])  # of unit variance
+            mu_TNP[start:stop, :, 2] = scale_P[2] * score_N
             mu_TNP[start:stop][~live_TN[start:stop]] = 0.0
             earned_from, earned_to = start + 1 + config.delay, min(stop + 1 + config.delay, n_sessions)
             if earned_from < earned_to:
-                returns_TN[earned_from:earned_to] += mu_TNP[start : start + earned_to - earned_from].sum(
-                    axis=2
-                )
+                decided_TNP = mu_TNP[start : start + earned_to - earned_from]
+                returns_TN[earned_from:earned_to] += decided_TNP.sum(axis=2)
             # Sessions up to `delay` earn no mu, because no decision has taken effect yet.
             known = min(stop + config.delay, n_sessions - 1)
-            growth_TN = np.log1p(returns_TN[done + 1 : known + 1]) + np.log1p(
-                -self.yield_TN[done + 1 : known + 1]
-            )
+            new = slice(done + 1, known + 1)
+            growth_TN = np.log1p(returns_TN[new]) + np.log1p(-self.yield_TN[new])
             earns_TN = np.arange(done + 1, known + 1)[:, None] > firms.first_N
-            log_size_TN[done + 1 : known + 1] = log_size_TN[done] + np.cumsum(
-                np.where(earns_TN, growth_TN, 0.0), axis=0
-            )
+            grown_TN = np.cumsum(np.where(earns_TN, growth_TN, 0.0), axis=0)
+            log_size_TN[new] = log_size_TN[done] + grown_TN
             done = known
         earns_TN = live_TN & (np.arange(n_sessions)[:, None] > firms.first_N)
         mu_TNP[~live_TN] = np.nan
@@ -238,14 +234,6 @@ def _measure(market: SimulatedMarket, delay: int) -> tuple[FloatArray, float, fl
     return part_sd_P, float(np.sqrt(np.mean(mu_sd_T**2))), float(np.mean(mu_sd_T / return_sd_T))
 
 
-def _premium(value_N: FloatArray, profit_N: FloatArray, small_N: FloatArray, live_N: BoolArray) -> FloatArray:
-    """Combine the three premia into one score of unit variance over the listed firms; 0 for all others."""
-    score_N = (
-        _rank_normal(value_N, live_N) + _rank_normal(profit_N, live_N) + 0.7 * _rank_normal(small_N, live_N)
-    )
-    return _rank_normal(score_N, live_N)
-
-
 def _rank_normal(x_N: FloatArray, live_N: BoolArray) -> FloatArray:
     """Rank to a normal over the listed firms with a known value; 0 for all others."""
     known_N = live_N & np.isfinite(x_N)
@@ -308,16 +296,10 @@ def review_edges(
 
     The firms with the highest priority lead. It is log market equity where size leads.
     """
-    follower: list[Index] = []
-    leader: list[int] = []
-    rule: list[int] = []
-    via: list[int] = []
+    edges: list[tuple[int, int, int, int]] = []  # leader, follower, rule, firm in between
 
     def add(leading: int, following_E: Index, code: int, through: int = -1) -> None:
-        follower.append(following_E)
-        leader.extend([leading] * len(following_E))
-        rule.extend([code] * len(following_E))
-        via.extend([through] * len(following_E))
+        edges.extend((leading, follower, code, through) for follower in following_E.tolist())
 
     ranked = [
         members_N[np.argsort(-priority_N[members_N], kind="stable")]
@@ -341,34 +323,22 @@ def review_edges(
     hidden_N = np.flatnonzero(live_N & (firms.hidden_leader_N >= 0) & live_N[firms.hidden_leader_N])
     for i in hidden_N:
         add(int(firms.hidden_leader_N[i]), np.asarray([i]), 3)
-    return Edges(
-        leader_E=np.asarray(leader, dtype=np.int64),
-        follower_E=np.concatenate([*follower, np.empty(0, dtype=np.int64)]).astype(np.int64),
-        rule_E=np.asarray(rule, dtype=np.int64),
-        via_E=np.asarray(via, dtype=np.int64),
-    )
+    return Edges(*np.asarray(edges, dtype=np.int64).reshape(-1, 4).T)
 
 
-def edges_frame(
-    reviews: dict[int, Edges],
-    dates_T: npt.NDArray[np.datetime64],
-    firms: SimulatedFirms,
-    scale: float,
-    leaders: str,
-) -> pl.DataFrame:
+def edges_frame(market: SimulatedMarket, leaders: str) -> pl.DataFrame:
     """Return the edges as a table, one row per leader, follower, lag and spell of consecutive reviews.
 
     ``weight`` is the return per unit of the leader's shock. A row acts on decision dates in [valid_from,
     valid_to); ``valid_to`` is null if it holds to the end. ``led_by`` is ``random`` for hidden edges.
     """
-    starts = list(reviews)
+    starts, key = list(market.reviews), ["leader", "follower", "rule", "via"]
     frame = pl.concat(
-        pl.DataFrame(
-            {"leader": e.leader_E, "follower": e.follower_E, "rule": e.rule_E, "via": e.via_E}
-        ).with_columns(review=pl.lit(k, dtype=pl.Int64))
-        for k, e in enumerate(reviews.values())
+        pl.DataFrame(dict(zip(key, (e.leader_E, e.follower_E, e.rule_E, e.via_E), strict=True))).with_columns(
+            review=pl.lit(k, dtype=pl.Int64)
+        )
+        for k, e in enumerate(market.reviews.values())
     )
-    key = ["leader", "follower", "rule", "via"]
     spells = (
         frame.sort(*key, "review")
         .with_columns(spell=pl.col("review") - pl.int_range(pl.len()).over(key))  # constant while unbroken
@@ -377,15 +347,18 @@ def edges_frame(
     )
     lags = pl.DataFrame(
         [
-            (code, lag, scale * weight)
+            (code, lag, market.peer_scale * weight)
             for code, rule in enumerate(RULES)
             for lag, weight in WEIGHTS_BY_LAG[rule].items()
         ],
         schema={"rule": pl.Int64, "lag": pl.Int64, "weight": pl.Float64},
         orient="row",
     )
-    ticker = pl.Series(firms.ticker_N)
-    review_date = pl.Series(dates_T[starts].astype("datetime64[D]")).append(pl.Series([None], dtype=pl.Date))
+    ticker, review_date = (
+        pl.Series(market.firms.ticker_N),
+        pl.Series(market.dates_T[starts].astype("datetime64[D]")),
+    )
+    review_date = review_date.append(pl.Series([None], dtype=pl.Date))
     rows = spells.join(lags, on="rule", maintain_order="left_right")
     hidden = RULES.index("hidden")
     led_by = pl.Series(["random" if code == hidden else leaders for code in rows["rule"]], dtype=pl.String)

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from features.arrays import BoolArray, FloatArray
-from pipelines.sources.base import Setting, SourceTables
+from pipelines.sources.base import SourceTables
 from pipelines.sources.simulated.config import (
     HALTS_PER_YEAR,
     REVIEW_SESSIONS,
@@ -34,8 +34,7 @@ class SimulatedSource:
 
     def __init__(self, config: MarketConfig, seed: int) -> None:
         if seed < 0:
-            msg = f"The simulated market's seed is {seed}; it must be at least 0."
-            raise ValueError(msg)
+            raise ValueError(f"The simulated market's seed is {seed}; it must be at least 0.")
         self.config = config
         self.seed = seed
 
@@ -59,6 +58,10 @@ class SimulatedSource:
         quotes, quoted_TN = quote(market, quote_seed)
         tick_rng = np.random.Generator(np.random.PCG64(tick_seed))
         truth_mu, truth_days = _truth_frames(market, self.config.delay)
+        settings = self.config.model_dump(
+            exclude={"sessions"}
+        )  # a longer market has the same firms and shocks
+        weights = " ".join(f"{weight:g}" for weight in self.config.day_weights)
         return SourceTables(
             tables={
                 "prices": prices_frame(self.config, market, quotes, quoted_TN, tick_rng),
@@ -67,23 +70,15 @@ class SimulatedSource:
                     market.statements, market.firms, shares_at(market, quotes)
                 ),
                 "truth_mu": truth_mu,
-                "truth_edges": edges_frame(
-                    market.reviews, market.dates_T, market.firms, market.peer_scale, self.config.leaders
-                ),
+                "truth_edges": edges_frame(market, self.config.leaders),
                 "truth_days": truth_days,
             },
-            market=self._identity(),
+            market={"seed": self.seed, **settings, "start": str(self.config.start), "day_weights": weights},
             hazards=(
                 "The prices are simulated with planted structure: a result on them shows that the "
                 "pipeline works, not that a model earns money.",
             ),
         )
-
-    def _identity(self) -> dict[str, Setting]:
-        """Return the settings that identify this market; a longer one has the same firms and shocks."""
-        settings = self.config.model_dump(exclude={"sessions"})
-        weights = " ".join(f"{weight:g}" for weight in self.config.day_weights)
-        return {"seed": self.seed, **settings, "start": str(self.config.start), "day_weights": weights}
 
 
 def _truth_frames(market: SimulatedMarket, delay: int) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -128,7 +123,6 @@ def quote(market: SimulatedMarket, seed_sequence: np.random.SeedSequence) -> tup
         np.random.Generator(np.random.PCG64(child)) for child in seed_sequence.spawn(4)
     )
     firms, live_TN = market.firms, market.live_TN
-    n_sessions, n_firms = live_TN.shape
     unsplit_TN = firms.price_N * np.exp(market.log_size_TN - firms.log_size_N)
     split_TN = _splits(unsplit_TN, firms.last_N, split_rng)
     multiple_TN = np.cumprod(split_TN, axis=0)
@@ -141,29 +135,25 @@ def quote(market: SimulatedMarket, seed_sequence: np.random.SeedSequence) -> tup
     day_TN = np.log(close_TN / previous_TN)
     variance_TN = market.shocks.volatility_TN**2
     overnight_sd_TN = np.sqrt(_OVERNIGHT_SHARE * (1.0 - _OVERNIGHT_SHARE) * variance_TN)
-    overnight_TN = _OVERNIGHT_SHARE * day_TN + overnight_sd_TN * path_rng.standard_normal(
-        (n_sessions, n_firms)
-    )
+    overnight_TN = _OVERNIGHT_SHARE * day_TN + overnight_sd_TN * path_rng.standard_normal(live_TN.shape)
     open_TN = previous_TN * np.exp(overnight_TN)
     intraday_TN = day_TN - overnight_TN
     bridge_TN = -2.0 * (1.0 - _OVERNIGHT_SHARE) * variance_TN
-    up_TN = np.log(path_rng.uniform(1e-12, 1.0, (n_sessions, n_firms)))
-    down_TN = np.log(path_rng.uniform(1e-12, 1.0, (n_sessions, n_firms)))
+    up_TN, down_TN = (np.log(path_rng.uniform(1e-12, 1.0, live_TN.shape)) for _ in range(2))
     top_TN = open_TN * np.exp((intraday_TN + np.sqrt(intraday_TN**2 + bridge_TN * up_TN)) / 2.0)
     bottom_TN = open_TN * np.exp((intraday_TN - np.sqrt(intraday_TN**2 + bridge_TN * down_TN)) / 2.0)
 
     shares_TN = np.exp(firms.log_size_N) / firms.price_N * multiple_TN
     log_turnover_TN = (
-        0.3 * volume_rng.standard_normal((n_sessions, n_firms))
-        + 0.1 * volume_rng.standard_normal(n_firms)
+        0.3 * volume_rng.standard_normal(live_TN.shape)
+        + 0.1 * volume_rng.standard_normal(live_TN.shape[1])
         + 0.5 * market.shocks.turbulent_TN
         + 0.1 * np.abs(market.shock_TN)
     )
     event_TN = (split_TN != 1.0) | (yield_TN > 0)
     turnover_TN = np.ceil(_DAILY_TURNOVER * shares_TN * np.exp(log_turnover_TN))
-    halted_TN = _may_be_missing(live_TN, event_TN) & (
-        halt_rng.random((n_sessions, n_firms)) < HALTS_PER_YEAR / SESSIONS_PER_YEAR
-    )
+    drawn_TN = halt_rng.random(live_TN.shape) < HALTS_PER_YEAR / SESSIONS_PER_YEAR
+    halted_TN = _may_be_missing(live_TN, event_TN) & drawn_TN
     quotes = {
         "open": open_TN,
         "high": np.maximum(top_TN, np.maximum(open_TN, close_TN)),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from features.panel.asof import statements_as_of
 from pipelines.lake.contracts import check
 from pipelines.sources.base import FLOWS, ITEMS
-from pipelines.sources.sec_statements import TAGS, FiledStatements, known_on, ranked_tags, statement_rows
+from pipelines.sources.sec_statements import RANKED, TAGS, FiledStatements, known_on, statement_rows
 
 START = dt.date(2010, 1, 1)
 
@@ -106,7 +106,7 @@ def test_the_best_tag_of_a_filing_is_used() -> None:
 
 def test_every_item_has_tags_and_no_tag_has_two_items() -> None:
     assert set(TAGS) == set(ITEMS)
-    assert len(ranked_tags()) == sum(len(tags) for tags in TAGS.values())
+    assert len(RANKED) == sum(len(tags) for tags in TAGS.values())
 
 
 def test_quarterly_reports_give_the_quarter_and_annual_reports_the_year() -> None:
