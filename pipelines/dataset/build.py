@@ -28,6 +28,8 @@ from pipelines.dataset.feature_store import FeatureStore
 from pipelines.dataset.market import Market, build_market
 from pipelines.errors import ConfigError, DataError
 
+_RESIDUAL = "Models are trained on the residual of {} statistical factor{}, and evaluated on the full label."
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Dataset(Market):
@@ -91,23 +93,23 @@ def add_features(
         characteristics_TNF = make(lambda shape: np.empty(shape, dtype=np.float32))
         channels_TNC = compute_channels(panel, channels)
     else:
-        size, settings = (
-            universe_TN.shape,
-            (names, repr(rule), tuple(channels), config.features.hold_inputs),
-        )
+        size, settings = universe_TN.shape, (names, repr(rule), tuple(channels), config.features.hold_inputs)
         key = store.key(panel, universe_TN, inputs, settings)
         characteristics_TNF = store.get(f"{key}-characteristics", (*size, len(rule.names(names))), make)
         channels_TNC = store.get(f"{key}-channels", (*size, len(channels)), make_channels)
-    path = [
-        make_target(label_TN, universe_TN, panel, config.label) for label_TN in market.shorter_labels.values()
-    ]
+    factors = config.label.residualise_factors
+    on_target = (_RESIDUAL.format(factors, "" if factors == 1 else "s"),) if factors else ()
+    target_TN, *path = (
+        make_target(label_TN, universe_TN, panel, config.label)
+        for label_TN in (labels[config.label.delay], *market.shorter_labels.values())
+    )
     return Dataset(
         panel=panel,
         universe_TN=universe_TN,
         channels_TNC=channels_TNC,
         characteristics_TNF=characteristics_TNF,
         labels=labels,
-        target_TN=make_target(labels[config.label.delay], universe_TN, panel, config.label),
+        target_TN=target_TN,
         shorter_labels=market.shorter_labels,
         path_TNK=np.stack(path, axis=2) if path else None,
         channel_names=tuple(channels),
@@ -117,7 +119,7 @@ def add_features(
             *channel_notes,
             *characteristic_notes,
             *input_notes(inputs, panel, universe_TN, config.features.hold_inputs),
-            *_target_notes(config.label),
+            *on_target,
         ),
     )
 
@@ -151,11 +153,3 @@ def make_target(
         label_TN = np.where(np.isnan(residual_TN), other_TN, residual_TN)
     target_TN = target(label_TN, universe_TN, label.transform)
     return target_TN if label.clip is None else np.clip(target_TN, -label.clip, label.clip)
-
-
-def _target_notes(label: LabelConfig) -> tuple[str, ...]:
-    """Notes on a target that is not the label itself."""
-    if not label.residualise_factors:
-        return ()
-    factors = f"{label.residualise_factors} statistical factor{'' if label.residualise_factors == 1 else 's'}"
-    return (f"Models are trained on the residual of {factors}, and evaluated on the full label.",)

@@ -192,7 +192,7 @@ class FeatureStore:
 def entries_of(folder: Path) -> list[tuple[Path, int]]:
     """Folders of a store's entries with their bytes, the least recently used first."""
     found = [(path.stat().st_mtime, path.parent) for path in folder.glob(f"*/{_ENTRY}")]
-    return [(entry, _size(entry)) for _, entry in sorted(found)]
+    return [(entry, sum(path.stat().st_size for path in entry.iterdir())) for _, entry in sorted(found)]
 
 
 def _checksums(values_TNF: Float32Array) -> list[int]:
@@ -213,10 +213,6 @@ def _add(sha: hashlib.blake2b, array: npt.NDArray[np.generic]) -> None:
     rows = max(1, 2**22 // max(1, array[:1].size))
     for start in range(0, len(array), rows):
         sha.update(np.ascontiguousarray(array[start : start + rows]).view(np.uint8).data)
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())
 
 
 class MappedArray(np.ndarray[Any, np.dtype[np.float32]]):

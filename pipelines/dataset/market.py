@@ -49,7 +49,10 @@ class Market:
 
 def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
     """Build the market of a config from lake tables."""
-    flags = tables.get("flags")
+    flags = open_flags(tables["flags"], config) if "flags" in tables else None
+    wrong = None if flags is None else flags.filter(~pl.col("earns"))
+    if wrong is not None:
+        wrong = wrong.select("date", "ticker", price=pl.col("rule") == "spike_that_reverts")
     panel = build_panel(
         tables["prices"],
         tables.get("securities"),
@@ -58,9 +61,15 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
         group_by=config.features.group_by,
         delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
         per_year=config.label.periods_per_year,
-        wrong=None if flags is None else _wrong(flags, config),
+        wrong=wrong,
     )
-    _require_sectors(panel, config)
+    for name, book in config.backtest.books.items():  # before anything is trained
+        if book.needs_sectors and not panel.groups_S:
+            raise ConfigError(
+                f"backtest.books.{name} needs sectors, but no firm has {config.features.group_by!r} in the "
+                "securities table; add it, choose another features.group_by, or remove 'sector' from neutral "
+                "and max_sector_net from limits."
+            )
     universe_TN = universe(panel, config.universe, _membership(tables, config))
     universe_TN &= decision_sessions(panel.dates_T, config.label.forecast_frequency)[:, None]
     if not universe_TN.any():
@@ -78,7 +87,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
             horizon: forward_returns(panel, config.label.delay, horizon)
             for horizon in config.label.shorter_horizons
         },
-        flags=None if flags is None else open_flags(flags, config),
+        flags=flags,
     )
 
 
@@ -87,26 +96,6 @@ def open_flags(flags: pl.DataFrame, config: Config) -> pl.DataFrame:
     return flags.filter((pl.col("table") == "prices") & ~pl.col("cleared")).select(
         "date", "ticker", "rule", "evidence", earns=~pl.col("rule").is_in(list(config.quality.earn_nothing))
     )
-
-
-def _wrong(flags: pl.DataFrame, config: Config) -> pl.DataFrame:
-    """Rows that earn nothing, as `features.panel.panel.build_panel` takes them."""
-    return (
-        open_flags(flags, config)
-        .filter(~pl.col("earns"))
-        .select("date", "ticker", price=pl.col("rule") == "spike_that_reverts")
-    )
-
-
-def _require_sectors(panel: Panel, config: Config) -> None:
-    """Check before anything is trained that books which need sectors have them."""
-    for name, book in config.backtest.books.items():
-        if book.needs_sectors and not panel.groups_S:
-            raise ConfigError(
-                f"backtest.books.{name} needs sectors, but no firm has {config.features.group_by!r} in the "
-                "securities table; add it, choose another features.group_by, or remove 'sector' from neutral "
-                "and max_sector_net from limits."
-            )
 
 
 def _membership(tables: Mapping[str, pl.DataFrame], config: Config) -> pl.DataFrame | None:

@@ -45,8 +45,7 @@ def refuse_other_tickers(lake: Lake, prices: Plan) -> None:
     if not withdrawn.is_in(prices.rows["ticker"].unique().implode()).any():
         raise ConfigError(
             f"The lake {lake.root} holds prices of other firms, such as {withdrawn[0]}: none of its tickers "
-            "is "
-            f"delivered, so this is another market (with {prices.rows['ticker'][0]}, for example). Name "
+            f"is delivered, so this is another market (with {prices.rows['ticker'][0]}, for example). Name "
             "another folder in 'lake', or delete that one."
         )
 
@@ -96,9 +95,8 @@ def refuse_partial_delivery(lake: Lake, source: str, plans: Iterable[Plan]) -> N
         if n_stored >= _MIN_ROWS and withdrawn > _MAX_SHARE * n_stored:
             raise DataError(
                 f"source {source!r} no longer delivers {withdrawn:,} of the {n_stored:,} rows of "
-                f"{plan.table} in the "
-                f"lake {lake.root}: check that its files are complete; to withdraw those rows, run "
-                "'peerglass ingest CONFIG --replace' once. The lake is unchanged"
+                f"{plan.table} in the lake {lake.root}: check that its files are complete; to withdraw "
+                "those rows, run 'peerglass ingest CONFIG --replace' once. The lake is unchanged"
             )
 
 
@@ -108,8 +106,12 @@ _NUMBER: Final = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d,.:-]*")
 
 def refuse_other_source(lake: Lake, source: str) -> None:
     """Raise ConfigError if the lake holds prices of another source."""
-    owners = _owners(lake)
-    if source in SUPPLEMENTS or not owners or owners == [source]:
+    if source in SUPPLEMENTS or not lake.exists("prices"):
+        return
+    owners = [name for name in lake.rows("sources", ["source"])["source"] if name not in SUPPLEMENTS]
+    if len(owners) != 1:
+        owners = lake.read("prices", columns=["source"])["source"].unique().sort().to_list()
+    if owners in ([], [source]):
         return
     raise ConfigError(
         f"The lake {lake.root} belongs to source {' and '.join(owners)}, but this config's is {source}: "
@@ -126,12 +128,9 @@ def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) 
     if stored is None or stored["market"] is None or not lake.exists("prices"):
         return
     stored_market = json.loads(stored["market"])
-    differing = [
-        name for name, value in market.items() if name in stored_market and stored_market[name] != value
-    ]
-    if differing:
-        was = ", ".join(f"{name} {stored_market[name]}" for name in differing)
-        now = ", ".join(f"{name} {market[name]}" for name in differing)
+    shared = [name for name in market if name in stored_market]
+    if differing := [name for name in shared if stored_market[name] != market[name]]:
+        was, now = (", ".join(f"{name} {of[name]}" for name in differing) for of in (stored_market, market))
         raise ConfigError(
             f"The lake {lake.root} holds the {source} market with {was}, but this config's has {now}: name "
             "another folder in 'lake', or delete that one."
@@ -148,8 +147,8 @@ def record_source(
     """
     stored = _stored(lake, source) or {}
     names = json.dumps(dict(market), sort_keys=True)
-    hazards_by_text = {_without_numbers(hazard): hazard for hazard in json.loads(stored.get("hazards", "[]"))}
-    hazards_by_text.update({_without_numbers(hazard): hazard for hazard in hazards})
+    all_hazards = (*json.loads(stored.get("hazards", "[]")), *hazards)
+    hazards_by_text = {_NUMBER.sub("#", hazard): hazard for hazard in all_hazards}
     row = {
         "source": [source],
         "notes": [json.dumps(list(dict.fromkeys(notes)) or json.loads(stored.get("notes", "[]")))],
@@ -164,19 +163,6 @@ def own_rows(table: str) -> pl.Expr:
     return pl.col("source").is_null() if table == "fundamentals" else pl.lit(value=True)
 
 
-def _owners(lake: Lake) -> list[str]:
-    if not lake.exists("prices"):
-        return []
-    owners = [name for name in lake.rows("sources", ["source"])["source"] if name not in SUPPLEMENTS]
-    if len(owners) == 1:
-        return owners
-    return lake.read("prices", columns=["source"])["source"].unique().sort().to_list()
-
-
 def _stored(lake: Lake, source: str) -> dict[str, Any] | None:
     rows = lake.rows("sources", filters=pl.col("source") == source)
     return rows.row(0, named=True) if rows.height else None
-
-
-def _without_numbers(sentence: str) -> str:
-    return _NUMBER.sub("#", sentence)

@@ -17,20 +17,11 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.ingest.guards import (
-    own_rows,
-    record_source,
-    refuse_mostly_broken,
-    refuse_other_market,
-    refuse_other_returns,
-    refuse_other_source,
-    refuse_other_tickers,
-    refuse_partial_delivery,
-)
+from pipelines.ingest import guards
 from pipelines.ingest.inspector import InspectedDelivery, Inspector
 from pipelines.ingest.quarantine import quarantine_changes, released_hashes
 from pipelines.ingest.settings import QualityConfig
-from pipelines.lake.commit import Plan
+from pipelines.lake.commit import Plan, UpsertCounts
 from pipelines.lake.contracts import Checked, check
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import INPUT_TABLES, SOURCE_TABLES, SUPPLEMENTS, empty
@@ -63,7 +54,7 @@ def ingest(
     """
     for table in ("sources", *INPUT_TABLES, "quarantine", "flags"):
         lake.version(table)  # raises before anything is written if there is no Delta table there
-    refuse_other_source(lake, source.name)
+    guards.refuse_other_source(lake, source.name)
     if not isinstance(source, LiveSource):
         committer = _Committer(source.name, lake, quality, complete=True, replace=replace)
         committer.commit(source.fetch())
@@ -74,7 +65,9 @@ def ingest(
         for batch in source.batches(stored):
             committer.commit(batch)
             if progress is not None:
-                progress.step(_describe_batch(batch))
+                filled = {table: rows for table, frame in batch.tables.items() if (rows := frame.height)}
+                new = ", ".join(f"{rows:,} {table}" for table, rows in filled.items()) or "nothing new"
+                progress.step(new + (f" of {len(batch.statuses):,} tickers" if batch.statuses else ""))
     except DataError as error:
         if committer.batches == 0:
             raise
@@ -84,7 +77,7 @@ def ingest(
 
 def prices_to_keep(source: Source, lake: Lake, quality: QualityConfig = _DEFAULT_QUALITY) -> pl.DataFrame:
     """Return the price rows of a complete delivery that `ingest` would keep, and write nothing."""
-    refuse_other_source(lake, source.name)
+    guards.refuse_other_source(lake, source.name)
     committer = _Committer(source.name, lake, quality, complete=True)
     return committer.prepare(source.fetch()).checked["prices"].valid
 
@@ -102,9 +95,7 @@ def stored_data(lake: Lake) -> StoredData:
         last_close={ticker: close for ticker, _, _, close in spans},
         securities=lake.rows("securities", filters=pl.col("valid_to").is_null()),
         assumed=lake.rows("fundamentals", filters=pl.col("assumed")),
-        filings={
-            ticker: frozenset(ids) for ticker, ids in filings.group_by("ticker").agg("filing_id").rows()
-        },
+        filings={ticker: frozenset(of) for ticker, of in filings.group_by("ticker").agg("filing_id").rows()},
     )
 
 
@@ -156,7 +147,7 @@ class _Committer:
         now = datetime.now(UTC)
         checked = check_tables(self._source, tables, now, self._released, complete=self._complete)
         if self._complete:
-            refuse_other_market(self._lake, self._source, delivered.market)
+            guards.refuse_other_market(self._lake, self._source, delivered.market)
         inspected = None
         if "prices" in checked:
             listings = checked["securities"].valid if "securities" in checked else None
@@ -169,16 +160,16 @@ class _Committer:
         if self._complete:  # what is no longer delivered is withdrawn
             batches |= {t: empty(t) for t in INPUT_TABLES if t not in batches and self._lake.exists(t)}
         plans = {
-            table: self._lake.plan(table, rows, scope=own_rows(table) if self._complete else None)
+            table: self._lake.plan(table, rows, scope=guards.own_rows(table) if self._complete else None)
             for table, rows in batches.items()
         }
         if self._complete and not delivered.market:
-            refuse_other_tickers(self._lake, plans["prices"])
+            guards.refuse_other_tickers(self._lake, plans["prices"])
         if self._complete and not self._replace:
             if not delivered.market:
-                refuse_other_returns(self._lake, plans["prices"])
+                guards.refuse_other_returns(self._lake, plans["prices"])
             of_source = [plan for table, plan in plans.items() if table in SOURCE_TABLES]
-            refuse_partial_delivery(self._lake, self._source, of_source)
+            guards.refuse_partial_delivery(self._lake, self._source, of_source)
         return _Prepared(tables, checked, inspected, plans, now)
 
     def commit(self, delivered: SourceTables) -> None:
@@ -188,7 +179,7 @@ class _Committer:
 
         self._notes.update(dict.fromkeys(delivered.notes))
         self._hazards.update(dict.fromkeys(delivered.hazards))
-        record_source(self._lake, self._source, delivered.market, self._notes, delivered.hazards)
+        guards.record_source(self._lake, self._source, delivered.market, self._notes, delivered.hazards)
         if inspected is not None:
             self._lake.upsert("flags", inspected.flags)
         self._lake.upsert("quarantine", quarantine_changes(self._lake, checked, now, complete=self._complete))
@@ -198,15 +189,11 @@ class _Committer:
                 continue
             result = checked.get(table)
             summary = TableSummary(
+                **dataclasses.asdict(counts),
                 received=ready.tables[table].height if table in ready.tables else 0,
-                added=counts.added,
-                updated=counts.updated,
-                unchanged=counts.unchanged,
                 collapsed=result.collapsed if result is not None else 0,
                 quarantined=result.by_rule() if result is not None else {},
-                version=counts.version,
                 flagged=inspected.flagged if inspected is not None and table == "prices" else {},
-                withdrawn=counts.withdrawn,
             )
             self._tables[table] = self._tables[table] + summary if table in self._tables else summary
         self.batches += 1
@@ -218,10 +205,8 @@ class _Committer:
         self._lake.upsert("flags", coverage.flags)
         self._lake.upsert("gaps", coverage.gaps)
         if coverage.flagged:
-            prices = self._tables["prices"]
-            self._tables["prices"] = dataclasses.replace(
-                prices, flagged={**prices.flagged, **coverage.flagged}
-            )
+            flagged = {**self._tables["prices"].flagged, **coverage.flagged}
+            self._tables["prices"] = dataclasses.replace(self._tables["prices"], flagged=flagged)
         return dataclasses.replace(self.summary(), incomplete=tuple(coverage.incomplete))
 
     def summary(self) -> IngestSummary:
@@ -254,14 +239,8 @@ def check_tables(
     }
     if complete:
         for table, split in checked.items():
-            refuse_mostly_broken(f"source {source!r}", table, split)
+            guards.refuse_mostly_broken(f"source {source!r}", table, split)
     return checked
-
-
-def _describe_batch(batch: SourceTables) -> str:
-    rows = ", ".join(f"{frame.height:,} {table}" for table, frame in batch.tables.items() if frame.height)
-    tickers = f" of {len(batch.statuses):,} tickers" if batch.statuses else ""
-    return (rows or "nothing new") + tickers
 
 
 def _stamp(table: str, frame: pl.DataFrame, source: str, now: datetime) -> pl.DataFrame:
@@ -278,8 +257,8 @@ _NAMED_STATES: Final = ("throttled", "failed", "empty")
 _NAMED: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class TableSummary:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSummary(UpsertCounts):
     """What happened to one table's rows: every received one is counted in one of the other numbers.
 
     The received rows are added, updated, unchanged, collapsed or quarantined. ``collapsed`` rows were dropped
@@ -290,14 +269,9 @@ class TableSummary:
     """
 
     received: int
-    added: int
-    updated: int
-    unchanged: int
     collapsed: int
     quarantined: Mapping[str, int]
-    version: int | None
     flagged: Mapping[str, int] = field(default_factory=dict)
-    withdrawn: int = 0
 
     def __add__(self, later: TableSummary) -> TableSummary:
         """Add the counts of two batches of the same table; the version is the later one's."""
@@ -344,12 +318,11 @@ def describe_ingest(summary: IngestSummary) -> str:
             f"{counts.updated:>8,} updated  {counts.unchanged:>10,} unchanged  "
             f"{counts.withdrawn:>8,} withdrawn  version {counts.version}"
         )
-        lines += [f"    quarantined {rows:,} by rule {rule}" for rule, rows in counts.quarantined.items()]
-        lines += [f"    flagged {rows:,} by rule {rule}" for rule, rows in counts.flagged.items()]
+        for what, by_rule in (("quarantined", counts.quarantined), ("flagged", counts.flagged)):
+            lines += [f"    {what} {rows:,} by rule {rule}" for rule, rows in by_rule.items()]
         if counts.collapsed:
-            lines.append(
-                f"    {counts.collapsed:,} duplicates with an equal close collapsed, the last one kept"
-            )
+            what = "duplicates with an equal close collapsed, the last one kept"
+            lines.append(f"    {counts.collapsed:,} {what}")
     if not summary.tables:
         lines.append("  nothing new")
     lines += [f"  {sentence}" for sentence in summary.incomplete]
@@ -363,15 +336,11 @@ def _describe_statuses(statuses: tuple[TickerStatus, ...]) -> list[str]:
     """Count the tickers by status, and name the first ones with a status worth a look."""
     if not statuses:
         return []
-    by_state: dict[str, list[TickerStatus]] = {}
-    for status in statuses:
-        by_state.setdefault(status.state, []).append(status)
-    counts = ", ".join(f"{len(by_state[state]):,} {state}" for state in _STATES if state in by_state)
+    by_state = {state: [one for one in statuses if one.state == state] for state in _STATES}
+    counts = ", ".join(f"{len(tickers):,} {state}" for state, tickers in by_state.items() if tickers)
     lines = [f"  tickers      {len(statuses):>10,} requested: {counts}"]
-    for state in _NAMED_STATES:
-        tickers = by_state.get(state, [])
-        if not tickers:
-            continue
+    for state in (state for state in _NAMED_STATES if by_state[state]):
+        tickers = by_state[state]
         names = ", ".join(f"{s.ticker} ({s.detail})" if s.detail else s.ticker for s in tickers[:_NAMED])
         more = f" and {len(tickers) - _NAMED:,} more" if len(tickers) > _NAMED else ""
         again = "" if state == "empty" else "; requested again next time"

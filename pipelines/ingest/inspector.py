@@ -20,19 +20,8 @@ from typing import Final
 
 import polars as pl
 
+from pipelines.ingest import rules
 from pipelines.ingest.calendars import sessions_between
-from pipelines.ingest.rules import (
-    BASELINE_DAYS,
-    DATE_RULES,
-    INFLUENCE_DAYS,
-    MAX_GAP_DAYS,
-    PRICE_RULES,
-    add_neighbours,
-    find_coverage_collapses,
-    find_violations,
-    ticker_calendars,
-    with_dates,
-)
 from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.contracts import Checked, quarantined
 from pipelines.lake.lake import Lake
@@ -41,8 +30,8 @@ from pipelines.lake.schemas import STAMPS, empty
 from pipelines.lake.source_tables import Gaps
 
 _KEY: Final = ["date", "ticker"]
-_GAP, _INFLUENCE = timedelta(days=MAX_GAP_DAYS), timedelta(days=INFLUENCE_DAYS)
-_RECENT, _USUAL = timedelta(days=30), timedelta(days=BASELINE_DAYS)
+_GAP, _INFLUENCE = timedelta(days=rules.MAX_GAP_DAYS), timedelta(days=rules.INFLUENCE_DAYS)
+_RECENT, _USUAL = timedelta(days=30), timedelta(days=rules.BASELINE_DAYS)
 _MAX_NAMED_TICKERS: Final = 300
 """Up to this number, tickers are filtered by name in the lake; with more, only the dates narrow the
 search."""
@@ -94,55 +83,47 @@ class Inspector:
         self._lake, self._config, self._released = lake, config, list(released)
         self._complete = complete
         self._stored = None if stored is None else set(stored)
-        self._rules = tuple(rule for rule in PRICE_RULES if getattr(config, rule) != "off")
+        self._rules = tuple(rule for rule in rules.PRICE_RULES if getattr(config, rule) != "off")
         self._rejecting = [rule for rule in self._rules if getattr(config, rule) == "reject"]
         self._since: date | None = None
 
     def inspect(self, checked: Checked, securities: pl.DataFrame | None, now: datetime) -> InspectedDelivery:
         """Check valid price rows, and the listings that were delivered with them, before they are stored."""
         delivered, rejected = checked.valid, checked.rejected
+        flags, flagged = empty("flags"), dict[str, int]()
         if delivered.is_empty():
-            return InspectedDelivery(delivered, rejected, empty("gaps"), empty("flags"), {})
+            return InspectedDelivery(delivered, rejected, empty("gaps"), flags, flagged)
         first, last = _span(delivered)
         self._since = first if self._since is None else min(first, self._since)
         listings = self._listings(securities)
-        if not self._rules:
-            gaps = self._gaps(delivered, rejected, listings)
-            return InspectedDelivery(delivered, rejected, gaps, empty("flags"), {})
-        context = delivered.clear() if self._complete else self._read_context(delivered, first, last)
-        rows = pl.concat([context, delivered])
-        violations = self._find_violations(rows, listings, first, last)
-        to_reject = violations.filter(pl.col("rule").is_in(self._rejecting))
-        to_reject = to_reject.join(delivered, on=_KEY, how="semi") if to_reject.height else to_reject
-        to_reject = self._not_stored(to_reject.unique(_KEY, keep="first", maintain_order=True), delivered)
-        if to_reject.height:
-            out = delivered.join(to_reject.select(*_KEY, "rule"), on=_KEY, how="inner")
-            rejected = pl.concat([rejected, quarantined("prices", out, pl.col("rule"))])
-            delivered = delivered.join(to_reject, on=_KEY, how="anti")
-            violations = self._find_violations(
-                rows.join(to_reject, on=_KEY, how="anti"), listings, first, last
-            )
-        tickers = rows["ticker"].unique()
+        if self._rules:
+            context = delivered.clear() if self._complete else self._read_context(delivered, first, last)
+            rows = pl.concat([context, delivered])
+            violations = self._find_violations(rows, listings, first, last)
+            to_reject = violations.filter(pl.col("rule").is_in(self._rejecting))
+            to_reject = to_reject.join(delivered, on=_KEY, how="semi") if to_reject.height else to_reject
+            to_reject = self._not_stored(to_reject.unique(_KEY, keep="first", maintain_order=True), delivered)
+            if to_reject.height:
+                out = delivered.join(to_reject.select(*_KEY, "rule"), on=_KEY, how="inner")
+                rejected = pl.concat([rejected, quarantined("prices", out, pl.col("rule"))])
+                delivered = delivered.join(to_reject, on=_KEY, how="anti")
+                left = rows.join(to_reject, on=_KEY, how="anti")
+                violations = self._find_violations(left, listings, first, last)
+            tickers = rows["ticker"].unique()
+            if self._complete:
+                open_flags = self._open_flags(pl.col("rule").is_in(rules.PRICE_RULES))
+            else:
+                near = pl.col("date").is_between(first - _GAP, last + _INFLUENCE)
+                open_flags = self._open_flags(near & pl.col("rule").is_in(self._rules))
+                open_flags = open_flags.filter(pl.col("ticker").is_in(tickers.implode()))
+            if self._stored is not None:
+                self._stored.update(tickers)
+            flags, flagged = _update_flags(violations, open_flags, delivered, now)
+        gaps = rejected_gaps(delivered, rejected, listings, self._config)
         if self._complete:
-            open_flags = self._open_flags(pl.col("rule").is_in(PRICE_RULES))
-        else:
-            within = pl.col("date").is_between(first - _GAP, last + _INFLUENCE) & pl.col("rule").is_in(
-                self._rules
-            )
-            open_flags = self._open_flags(within).filter(pl.col("ticker").is_in(tickers.implode()))
-        if self._stored is not None:
-            self._stored.update(tickers)
-        flags, flagged = _update_flags(violations, open_flags, delivered, now)
-        gaps = self._gaps(delivered, rejected, listings)
+            gaps = pl.concat([gaps, missing_sessions(delivered, listings, self._config)])
+        gaps = gaps.unique(_KEY, keep="first", maintain_order=True)
         return InspectedDelivery(delivered, rejected, gaps, flags, flagged)
-
-    def _gaps(
-        self, kept: pl.DataFrame, rejected: pl.DataFrame, listings: pl.DataFrame | None
-    ) -> pl.DataFrame:
-        gaps = rejected_gaps(kept, rejected, listings, self._config)
-        if self._complete:
-            gaps = pl.concat([gaps, missing_sessions(kept, listings, self._config)])
-        return gaps.unique(_KEY, keep="first", maintain_order=True)
 
     def coverage(self, now: datetime) -> Coverage:
         """Check which firms have a price on each date, after all rows are stored."""
@@ -152,16 +133,14 @@ class Inspector:
         recent = pl.col("date") >= start - _USUAL
         rows = self._lake.rows("prices", columns=["date", "ticker", "source"], filters=recent)
         listings = self._listings(None)
-        gaps: pl.DataFrame = empty("gaps")
-        if not self._complete:
-            gaps = missing_sessions(rows, listings, self._config)
+        gaps = empty("gaps") if self._complete else missing_sessions(rows, listings, self._config)
         known = self._lake.rows("gaps", filters=recent)
         incomplete = describe_gaps(pl.concat([known, gaps]).unique(_KEY), rows)
         if self._config.coverage_collapse == "off":
             return Coverage(empty("flags"), {}, gaps, incomplete)
-        firms = ticker_calendars(rows, listings, self._config.calendar)
+        firms = rules.ticker_calendars(rows, listings, self._config.calendar)
         counts = rows.join(firms, on="ticker", how="left").group_by("calendar", "date").agg(firms=pl.len())
-        violations = find_coverage_collapses(counts).filter(pl.col("date") >= start)
+        violations = rules.find_coverage_collapses(counts).filter(pl.col("date") >= start)
         texts = violations.select(pl.format("{} {} {}", "ticker", "date", "evidence")).to_series()
         violations = violations.with_columns(
             row_hash=pl.Series([hashlib.sha256(t.encode()).hexdigest()[:32] for t in texts], dtype=pl.String)
@@ -179,15 +158,15 @@ class Inspector:
     ) -> pl.DataFrame:
         """Find the violations in rows that a delivery from ``first`` to ``last`` can affect."""
         config = self._config
-        facts = add_neighbours(rows, listings, config.calendar, config.calendar_overrides)
-        violations = find_violations(
+        facts = rules.add_neighbours(rows, listings, config.calendar, config.calendar_overrides)
+        violations = rules.find_violations(
             facts.filter(pl.col("date").is_between(first - _GAP, last + _INFLUENCE)), self._rules
         )
         flagged_rows = rows.join(violations, on=_KEY, how="inner")
         hashed = flagged_rows.select(*_KEY, "rule", "evidence", "known_on").with_columns(
             row_hash=quarantined("prices", flagged_rows, pl.col("rule"))["row_hash"]
         )
-        order = pl.col("rule").cast(pl.Enum(PRICE_RULES))
+        order = pl.col("rule").cast(pl.Enum(rules.PRICE_RULES))
         return hashed.filter(~pl.col("row_hash").is_in(self._released)).sort("ticker", "date", order)
 
     def _not_stored(self, to_reject: pl.DataFrame, delivered: pl.DataFrame) -> pl.DataFrame:
@@ -202,7 +181,7 @@ class Inspector:
             stored, on=values, how="semi", nulls_equal=True
         )
         if self._complete:  # a calendar is no hindsight, and the source withdraws what it delivers no more
-            same = same.join(to_reject.filter(pl.col("rule").is_in(DATE_RULES)), on=_KEY, how="anti")
+            same = same.join(to_reject.filter(pl.col("rule").is_in(rules.DATE_RULES)), on=_KEY, how="anti")
         return to_reject.join(same, on=_KEY, how="anti")
 
     def _read_context(self, delivered: pl.DataFrame, first: date, last: date) -> pl.DataFrame:
@@ -240,9 +219,7 @@ def _update_flags(
     """Create flags for violations, clear open flags that no longer apply, and count by rule."""
     key = [*_KEY, "rule"]
     raised = violations.with_columns(
-        table=pl.lit("prices"),
-        cleared=pl.lit(value=False),
-        flagged_at=pl.lit(now),
+        table=pl.lit("prices"), cleared=pl.lit(value=False), flagged_at=pl.lit(now)
     ).select(Flags.column_names())
     cleared = open_flags.join(violations, on=key, how="anti").with_columns(cleared=pl.lit(value=True))
     with_flags = delivered.select(_KEY).join(
@@ -276,7 +253,7 @@ def rejected_gaps(
     A row whose date is no session (`pipelines.ingest.rules.DATE_RULES`) leaves none, and neither does a row
     whose key has a valid price, or whose firm has none at all.
     """
-    lost = rejected.filter(~pl.col("rule").is_in(DATE_RULES)).select(
+    lost = rejected.filter(~pl.col("rule").is_in(rules.DATE_RULES)).select(
         pl.col("row").str.json_path_match("$.date").str.to_date("%Y-%m-%d", strict=False).alias("date"),
         pl.col("row").str.json_path_match("$.ticker").alias("ticker"),
         "rule",
@@ -287,7 +264,7 @@ def rejected_gaps(
         return empty("gaps")
     source = pl.lit(kept["source"][0]).alias("source")
     rows = pl.concat([kept.select(*_KEY, "source"), lost.select(*_KEY, source)])
-    dated = with_dates(rows, securities, config.calendar, config.calendar_overrides)
+    dated = rules.with_dates(rows, securities, config.calendar, config.calendar_overrides)
     session = pl.col("session").fill_null(~pl.col("sparse"))
     return lost.join(dated.filter(session), on=_KEY, how="semi").select(Gaps.column_names())
 
@@ -300,7 +277,7 @@ def missing_sessions(
     A gap has a firm with prices before and after. There is none where the data are not daily, and none where
     less than five firms of one exchange among several have such prices: these firms may be halted.
     """
-    firms = ticker_calendars(rows, securities, config.calendar).drop_nulls()
+    firms = rules.ticker_calendars(rows, securities, config.calendar).drop_nulls()
     parts: list[pl.DataFrame] = [empty("gaps")]
     for (name,), of_calendar in firms.group_by("calendar", maintain_order=True):
         held = rows.join(of_calendar, on="ticker", how="semi")

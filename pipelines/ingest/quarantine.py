@@ -25,12 +25,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import STAMPS, SUPPLEMENTS, empty, keys, schema
 
 _LISTED: Final = ("state", "table", "ticker", "date", "rule", "what", "row_hash", "since", "released_at")
-_DATES: Final = {
-    "fundamentals": "period_end",
-    "securities": "valid_from",
-    "membership": "from_date",
-    "renames": "from_date",
-}
+_DATES: Final = ("date", "period_end", "valid_from", "from_date")
 _NAMED: Final = 3
 _ROW: Final = ["table", "row_hash"]
 
@@ -74,8 +69,13 @@ def quarantine_changes(
         added = pl.col("row").str.json_path_match("$.source").is_in(list(SUPPLEMENTS))
         resolved = resolved.filter(~added.fill_null(value=False))
     else:
-        corrected = [_corrected_by(resolved, table, result.valid) for table, result in checked.items()]
-        resolved = pl.concat([resolved.clear(), *corrected])
+        corrected = [resolved.clear()]
+        for table, result in checked.items():  # a valid row arrived under the key of a rejected one
+            texts = [pl.col("row").str.json_path_match(f"$.{c}").alias(c) for c in keys(table)]
+            sound = result.valid.select(pl.col(c).cast(pl.String) for c in keys(table))
+            of_table = resolved.filter(pl.col("table") == table).with_columns(texts)
+            corrected.append(of_table.join(sound, on=keys(table), how="semi").select(resolved.columns))
+        resolved = pl.concat(corrected)
     return pl.concat([rejected, resolved.with_columns(resolved_at=time)])
 
 
@@ -83,15 +83,6 @@ def open_rejections(lake: Lake) -> pl.DataFrame:
     """Return the rejected rows that are neither resolved nor released."""
     rows = lake.rows("quarantine", filters=pl.col("resolved_at").is_null())
     return rows.join(lake.rows("releases", _ROW), on=_ROW, how="anti", maintain_order="left")
-
-
-def _corrected_by(rejected: pl.DataFrame, table: str, valid: pl.DataFrame) -> pl.DataFrame:
-    """Return the rejected rows of a table whose key has a valid row now."""
-    key = keys(table)
-    texts = [pl.col("row").str.json_path_match(f"$.{c}").alias(c) for c in key]
-    sound = valid.select(pl.col(c).cast(pl.String) for c in key)
-    in_table = rejected.filter(pl.col("table") == table)
-    return in_table.with_columns(texts).join(sound, on=key, how="semi").select(rejected.columns)
 
 
 def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
@@ -104,12 +95,9 @@ def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
     parts = [_rejected(lake), _flagged(lake, accepted)]
     rows = pl.concat([part.select(p for p in _LISTED if p != "released_at") for part in parts])
     rows = rows.join(accepted, on=_ROW, how="left")
-    for column in ("rule", "ticker", "table"):
-        value = getattr(selection, column)
-        if value is not None:
-            rows = rows.filter(pl.col(column) == value)
-    if selection.row is not None:
-        rows = rows.filter(pl.col("row_hash").str.starts_with(selection.row))
+    given = {name: getattr(selection, name) for name in ("rule", "ticker", "table")}
+    rows = rows.filter(**{name: value for name, value in given.items() if value is not None})
+    rows = rows.filter(pl.col("row_hash").str.starts_with(selection.row or ""))
     return rows.select(_LISTED).sort("table", "rule", "ticker", "date", "row_hash")
 
 
@@ -125,14 +113,10 @@ def release(lake: Lake, selection: Selection) -> str:
     matching = listing(lake, selection).filter(pl.col("released_at").is_null())
     chosen = matching.filter(pl.col("state") != "resolved")
     if chosen.is_empty():
-        if matching.height:
-            raise DataError(
-                f"Nothing to release matches {selection} in the lake {lake.root}: a later delivery resolved "
-                f"{_count(matching.height, 'row')}; see 'peerglass quarantine list'."
-            )
+        resolved = f": a later delivery resolved {_count(matching.height, 'row')}" if matching.height else ""
         raise DataError(
-            f"Nothing to release matches {selection} in the lake {lake.root}; see 'peerglass quarantine "
-            "list'."
+            f"Nothing to release matches {selection} in the lake {lake.root}{resolved}; see 'peerglass "
+            "quarantine list'."
         )
     now = datetime.now(UTC)
     lines: list[str] = []
@@ -143,18 +127,17 @@ def release(lake: Lake, selection: Selection) -> str:
         refused += table_refused
     flagged = chosen.filter(pl.col("state") == "flagged")
     if flagged.height:
-        _clear_flags(lake, flagged, now)
+        flags = lake.read("flags").join(flagged, on=["table", "row_hash", "rule"], how="semi")
+        lake.upsert("flags", flags.with_columns(cleared=pl.lit(value=True)))
+        _record_releases(lake, flagged, now)
         lines.append(f"{_count(flagged.height, 'flag')} on stored rows cleared")
     if not lines:
         raise DataError(
             f"Nothing can be released: no row that matches {selection} can be stored: {_join_some(refused)}."
         )
     if refused:
-        stay = (
-            "row stays in quarantine because it"
-            if len(refused) == 1
-            else "rows stay in quarantine because they"
-        )
+        one, many = "row stays in quarantine because it", "rows stay in quarantine because they"
+        stay = one if len(refused) == 1 else many
         lines.append(f"{len(refused):,} {stay} cannot be stored: {_join_some(refused)}")
     return "\n".join(lines)
 
@@ -169,31 +152,26 @@ def describe_listing(rows: pl.DataFrame, limit: int) -> str:
     lines = [f"{n:>10,} {state:<9} {table}  {rule}" for state, table, rule, n in counts.iter_rows()]
     lines.append("")
     for row in rows.head(limit).iter_rows(named=True):
-        when = row["released_at"] or row["since"]
+        when, what = row["released_at"] or row["since"], row["what"]
+        if what.startswith("{"):  # a rejected row and no evidence: without the values that are shown anyway
+            values = {k: v for k, v in json.loads(what).items() if k not in ("date", "ticker", "source")}
+            what = ", ".join(f"{k} {v}" for k, v in values.items() if v is not None)
         lines.append(
             f"{row['row_hash'][:12]}  {row['state']:<9} {when:%Y-%m-%d %H:%M}  {row['table']}  "
-            f"{row['ticker'] or '-'}  {row['date'] or '-'}  {row['rule']}: {_describe_row(row['what'])}"
+            f"{row['ticker'] or '-'}  {row['date'] or '-'}  {row['rule']}: {what}"
         )
     if rows.height > limit:
         lines.append(f"... and {rows.height - limit:,} more; --limit {rows.height} shows all")
     return "\n".join(lines)
 
 
-def _describe_row(what: str) -> str:
-    """Return evidence unchanged, and a rejected row without the values that are shown anyway."""
-    if not what.startswith("{"):
-        return what
-    values = {k: v for k, v in json.loads(what).items() if v is not None}
-    return ", ".join(f"{k} {v}" for k, v in values.items() if k not in ("date", "ticker", "source"))
-
-
 def _rejected(lake: Lake) -> pl.DataFrame:
     rows = lake.rows("quarantine")
-    date = pl.coalesce(pl.col("row").str.json_path_match(f"$.{c}") for c in ("date", *_DATES.values()))
+    is_open = pl.col("resolved_at").is_null()
     return rows.with_columns(
-        state=pl.when(pl.col("resolved_at").is_null()).then(pl.lit("rejected")).otherwise(pl.lit("resolved")),
+        state=pl.when(is_open).then(pl.lit("rejected")).otherwise(pl.lit("resolved")),
         ticker=pl.col("row").str.json_path_match("$.ticker"),
-        date=date,
+        date=pl.coalesce(pl.col("row").str.json_path_match(f"$.{c}") for c in _DATES),
         what=pl.col("row"),
         since=pl.col("first_seen"),
     )
@@ -215,9 +193,8 @@ def _store_rejected(lake: Lake, table: str, rows: pl.DataFrame, now: datetime) -
     """Store rejected rows and record their release; also return the rows that cannot be stored."""
     frame = _read_rows(table, rows["what"].to_list(), now)
     checked = check(table, frame, released=rows["row_hash"].to_list())
-    refused = [
-        f"{hash_[:12]} ({rule})" for hash_, rule in checked.rejected.select("row_hash", "rule").iter_rows()
-    ]
+    rejected = checked.rejected.select("row_hash", "rule")
+    refused = [f"{row_hash[:12]} ({rule})" for row_hash, rule in rejected.iter_rows()]
     stored = rows.join(checked.rejected, on="row_hash", how="anti")
     if stored.is_empty():
         return [], refused
@@ -246,24 +223,9 @@ def _read_rows(table: str, texts: list[str], now: datetime) -> pl.DataFrame:
     return frame.with_columns(*((pl.col(name) == "true").alias(name) for name in flags), *stamps)
 
 
-def _clear_flags(lake: Lake, flagged: pl.DataFrame, now: datetime) -> None:
-    key = ["table", "row_hash", "rule"]
-    flags = lake.read("flags").join(flagged, on=key, how="semi")
-    lake.upsert("flags", flags.with_columns(cleared=pl.lit(value=True)))
-    _record_releases(lake, flagged, now)
-
-
 def _record_releases(lake: Lake, rows: pl.DataFrame, now: datetime) -> None:
-    lake.upsert(
-        "releases",
-        rows.unique(["table", "row_hash"], maintain_order=True).select(
-            "table",
-            "row_hash",
-            pl.col("what").alias("row"),
-            "rule",
-            pl.lit(now).alias("released_at"),
-        ),
-    )
+    once = rows.unique(_ROW, maintain_order=True)
+    lake.upsert("releases", once.select(*_ROW, "rule", row="what", released_at=pl.lit(now)))
 
 
 def _count(n: int, noun: str) -> str:

@@ -210,9 +210,7 @@ def add_neighbours(
             repeats=place - pl.when("new_bar").then(place).forward_fill(),
         )
         .with_columns(next_log_return=_where("has_next", pl.col("log_return").shift(-1)))
-        .with_columns(
-            after_spike=pl.col("has_previous") & _reverts().shift().fill_null(value=False),
-        )
+        .with_columns(after_spike=pl.col("has_previous") & _reverts().shift().fill_null(value=False))
     )
 
 
@@ -283,9 +281,7 @@ def find_coverage_collapses(counts: pl.DataFrame) -> pl.DataFrame:
         (pl.lit("*") + pl.col("calendar").fill_null("")).alias("ticker"),
         pl.lit("coverage_collapse").alias("rule"),
         pl.format(
-            "{} firms have a price, {} usually do",
-            "firms",
-            pl.col("usual").round().cast(pl.Int64),
+            "{} firms have a price, {} usually do", "firms", pl.col("usual").round().cast(pl.Int64)
         ).alias("evidence"),
         pl.col("date").alias("known_on"),
     )
