@@ -9,7 +9,8 @@ Returns, weights and costs are fractions unless the unit says otherwise. Null: u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -337,167 +338,112 @@ class ResultTable:
         return self.frame({name: row[name] for name in self.columns if name in row} for row in rows)
 
 
-def _table(name: str, meaning: str, columns: str, *others: Column) -> ResultTable:
-    """Declare a table by the names of its columns; ``others`` stand for columns of these names."""
-    known = {**COLUMNS, **{column.name: column for column in others}}
-    return ResultTable(name, meaning, MappingProxyType({column: known[column] for column in columns.split()}))
-
-
 _INTERVALS: Final = "sharpe_net sharpe_lower sharpe_upper"
-_DECLARED: Final = (
-    _table(
-        "ladder",
-        "Every model at every delay: means over single seeds; the ensemble's IC, t-statistic, coverage and "
-        "ties; and for each book the columns `BOOK.figure`.",
-        "model delay seeds valid_rank_ic valid_ic ic icir rank_ic rank_icir precision_at_10 literature_sr "
-        "r2_oos ensemble_ic ensemble_rank_ic ic_t coverage_dates coverage_firms tied seed_dispersion "
-        "truth_ic truth_rank_ic missing",
-    ),
-    _table("ic_series", "Daily ICs of the seed ensembles.", "date ic rank_ic model delay"),
-    _table(
-        "quantiles", "Mean label of each quantile of the forecasts.", "model delay quantile mean_return_bps"
-    ),
-    _table(
-        "equity",
-        "Every book by session, from the first forecast to the end of the last holding period.",
-        "date nav_gross nav_net excess_net turnover unfilled leverage net_exposure model book delay",
-    ),
-    _table(
-        "costs",
-        "Costs of each book by kind. Trades pay half-spread and commission on twice the turnover.",
-        f"model book delay {' '.join(COST_KINDS)} turnover_per_year",
-    ),
-    _table("book_notes", "Decisions that a book could not make as configured.", "model book date note"),
-    _table(
-        "ic_decay",
-        "IC by horizon and delay. A horizon needs four labels that do not overlap.",
-        "model horizon delay ic ic_t rank_ic rank_ic_t dates",
-    ),
-    _table(
-        "quantile_spread",
-        "Top less bottom quantile, with its interval.",
-        "model delay quantiles spread_bps t lower_bps upper_bps",
-    ),
-    _table(
-        "quantile_series",
-        "Mean label of each quantile by date, at the first delay that can be traded.",
-        "date model delay quantile mean_return_bps",
-    ),
-    _table(
-        "persistence",
-        "How long a signal stays the same.",
-        "model lag rank_autocorrelation top_turnover bottom_turnover",
-    ),
-    _table("signal_exposures", "Exposures of the signal to styles and sectors.", "model kind key mean t"),
-    _table(
-        "comparisons",
-        "Every model less every baseline and its variants, at the first delay that can be traded.",
-        "model baseline rival delay level dates lags ic_difference ic_lower ic_upper ic_t ic_p dm_t dm_p "
-        "book sessions sharpe_difference sharpe_lower sharpe_upper sharpe_p beats",
-    ),
-    _table(
-        "significance",
-        "Intervals by book, and what all trials leave of its Sharpe ratio, counted again when it is read.",
-        "model book delay level ic ic_lower ic_upper ic_p ic_bootstrap_lower ic_bootstrap_upper sessions "
-        f"{_INTERVALS} probabilistic_sharpe trials deflated_sharpe effective_trials deflated_effective "
-        "rademacher_lower",
-    ),
-    _table(
-        "multiple_tests",
-        "Tests of all models or signals of a book at once, on their common sessions.",
-        "model book delay sessions spa_p in_stepm mcs_p in_mcs baseline baseline_spa_p in_baseline_stepm "
-        "level",
-    ),
-    _table(
-        "endings",
-        "Books and their sides if delistings for unknown reasons pay 0, -30% or -55%.",
-        "model book side paid_out sharpe_net_0 annual_return_net_0 sharpe_net_30 annual_return_net_30 "
-        "sharpe_net_55 annual_return_net_55",
-    ),
-    _table("flagged_rows", "Open quality flags on the price rows.", "date ticker rule evidence earns"),
-    _table(
-        "horizons",
-        "The seed ensemble at every horizon, for models that also forecast shorter ones than the label's.",
-        "model horizon seeds ic ic_t icir rank_ic",
-    ),
-    _table("quantile_scores", "Quantile forecasts of the test.", "model level pinball reference below"),
-    _table(
-        "figures",
-        "Return, risk and trading of each book.",
-        "model book delay n_sessions annual_return_gross annual_return_net annual_volatility_net "
-        "sharpe_gross sharpe_net sortino_net calmar_net hit_rate_net skew_net worst_day_net best_day_net "
-        "max_drawdown_net leverage net_exposure turnover unfilled signal_dates decisions",
-    ),
-    _table(
-        "capacity",
-        "The book at growing amounts of capital, at the first delay that can be traded.",
-        "model book delay capital sharpe_net annual_return_net impact_bps_per_year participation_p95 "
-        "unfilled",
-    ),
-    _table(
-        "factor_alpha",
-        "Regression of net returns on factors of the same firms.",
-        "model book delay term coefficient t p_value variance_share per_year r2 sessions reading",
-    ),
-    _table(
-        "contributions",
-        "Profit by side, sector, factor and name; each breakdown adds up to the same total.",
-        "model book delay by key gross cost net",
-    ),
-    _table("exposures", "Exposures of the book over sessions.", "model book delay kind key mean low high"),
-    _table(
-        "drawdowns",
-        "The five deepest drawdowns, and who caused them.",
-        "model book delay rank peak trough recovered depth sessions names",
-    ),
-    _table("worst_days", "The ten worst sessions.", "model book delay rank date return_net names"),
-    _table(
-        "positions",
-        "Every holding and trade of the first book at the first delay that can be traded; costs are of NAV.",
-        "model book date ticker weight trade pnl cost",
-    ),
-    _table(
-        "paths",
-        "The seed ensembles on every path of combinatorial folds.",
-        "model path delay book dates ic rank_ic sharpe_net",
-    ),
-    _table(
-        "overfitting",
-        "Probability of overfitting by combinatorially symmetric cross-validation (CSCV).",
-        "candidates variants delay blocks pbo loss_probability sessions trials_left_out",
-    ),
-    _table(
-        "trials", "What was tried by now, in one row.", "trials effective_trials on_market hypothesis reach"
-    ),
-    _table("rows", "How the rows of a signal file were used.", "signal reason rows"),
-    _table("guard", "The look-ahead guard on a signal file.", "signal check verdict sentence value"),
-    _table(
-        "sweep_variants",
-        "Every signal and variant of a sweep, and a column for each swept setting.",
-        f"signal sessions {_INTERVALS} sharpe_gross annual_return_net annual_volatility_net max_drawdown_net "
-        "turnover cost_bps_per_year unfilled probabilistic_sharpe deflated_sharpe trials deflated_effective "
-        "effective_trials",
-    ),
-    _table(
-        "sweep_overfitting",
-        "Overfitting of the choice among a signal's books, by set of assumptions.",
-        "signal variants pbo loss_probability",
-    ),
-    _table(
-        "compared_figures",
-        "Models of `peerglass compare` on their common dates.",
-        f"name book delay dates ic ic_lower ic_upper sessions {_INTERVALS} deflated_sharpe trials "
-        "deflated_effective effective_trials",
-    ),
-    _table(
-        "compared_tests",
-        "Every model of `peerglass compare` less the first one. The IC is compared only for the same label.",
-        "name reference dates ic_difference ic_lower ic_upper ic_p dm_t dm_p sharpe_difference sharpe_lower "
-        "sharpe_upper sharpe_p beats",
-        _text("reference", "against", "the first model"),
-    ),
+_COSTS: Final = " ".join(COST_KINDS)
+_REFERENCE: Final = _text("reference", "against", "the first model")
+"""In ``compared_tests``, where another column than elsewhere has this name."""
+_DECLARED: Final = f"""\
+ladder = model delay seeds valid_rank_ic valid_ic ic icir rank_ic rank_icir precision_at_10 literature_sr
+    r2_oos ensemble_ic ensemble_rank_ic ic_t coverage_dates coverage_firms tied seed_dispersion truth_ic
+    truth_rank_ic missing
+    -- Every model at every delay: means over single seeds; the ensemble's IC, t-statistic, coverage and ties;
+    and for each book the columns `BOOK.figure`.
+ic_series = date ic rank_ic model delay
+    -- Daily ICs of the seed ensembles.
+quantiles = model delay quantile mean_return_bps
+    -- Mean label of each quantile of the forecasts.
+equity = date nav_gross nav_net excess_net turnover unfilled leverage net_exposure model book delay
+    -- Every book by session, from the first forecast to the end of the last holding period.
+costs = model book delay {_COSTS} turnover_per_year
+    -- Costs of each book by kind. Trades pay half-spread and commission on twice the turnover.
+book_notes = model book date note
+    -- Decisions that a book could not make as configured.
+ic_decay = model horizon delay ic ic_t rank_ic rank_ic_t dates
+    -- IC by horizon and delay. A horizon needs four labels that do not overlap.
+quantile_spread = model delay quantiles spread_bps t lower_bps upper_bps
+    -- Top less bottom quantile, with its interval.
+quantile_series = date model delay quantile mean_return_bps
+    -- Mean label of each quantile by date, at the first delay that can be traded.
+persistence = model lag rank_autocorrelation top_turnover bottom_turnover
+    -- How long a signal stays the same.
+signal_exposures = model kind key mean t
+    -- Exposures of the signal to styles and sectors.
+comparisons = model baseline rival delay level dates lags ic_difference ic_lower ic_upper ic_t ic_p dm_t dm_p
+    book sessions sharpe_difference sharpe_lower sharpe_upper sharpe_p beats
+    -- Every model less every baseline and its variants, at the first delay that can be traded.
+significance = model book delay level ic ic_lower ic_upper ic_p ic_bootstrap_lower ic_bootstrap_upper sessions
+    {_INTERVALS} probabilistic_sharpe trials deflated_sharpe effective_trials deflated_effective
+    rademacher_lower
+    -- Intervals by book, and what all trials leave of its Sharpe ratio, counted again when it is read.
+multiple_tests = model book delay sessions spa_p in_stepm mcs_p in_mcs baseline baseline_spa_p
+    in_baseline_stepm level
+    -- Tests of all models or signals of a book at once, on their common sessions.
+endings = model book side paid_out sharpe_net_0 annual_return_net_0 sharpe_net_30 annual_return_net_30
+    sharpe_net_55 annual_return_net_55
+    -- Books and their sides if delistings for unknown reasons pay 0, -30% or -55%.
+flagged_rows = date ticker rule evidence earns
+    -- Open quality flags on the price rows.
+horizons = model horizon seeds ic ic_t icir rank_ic
+    -- The seed ensemble at every horizon, for models that also forecast shorter ones than the label's.
+quantile_scores = model level pinball reference below
+    -- Quantile forecasts of the test.
+figures = model book delay n_sessions annual_return_gross annual_return_net annual_volatility_net sharpe_gross
+    sharpe_net sortino_net calmar_net hit_rate_net skew_net worst_day_net best_day_net max_drawdown_net
+    leverage net_exposure turnover unfilled signal_dates decisions
+    -- Return, risk and trading of each book.
+capacity = model book delay capital sharpe_net annual_return_net impact_bps_per_year participation_p95
+    unfilled
+    -- The book at growing amounts of capital, at the first delay that can be traded.
+factor_alpha = model book delay term coefficient t p_value variance_share per_year r2 sessions reading
+    -- Regression of net returns on factors of the same firms.
+contributions = model book delay by key gross cost net
+    -- Profit by side, sector, factor and name; each breakdown adds up to the same total.
+exposures = model book delay kind key mean low high
+    -- Exposures of the book over sessions.
+drawdowns = model book delay rank peak trough recovered depth sessions names
+    -- The five deepest drawdowns, and who caused them.
+worst_days = model book delay rank date return_net names
+    -- The ten worst sessions.
+positions = model book date ticker weight trade pnl cost
+    -- Every holding and trade of the first book at the first delay that can be traded; costs are of NAV.
+paths = model path delay book dates ic rank_ic sharpe_net
+    -- The seed ensembles on every path of combinatorial folds.
+overfitting = candidates variants delay blocks pbo loss_probability sessions trials_left_out
+    -- Probability of overfitting by combinatorially symmetric cross-validation (CSCV).
+trials = trials effective_trials on_market hypothesis reach
+    -- What was tried by now, in one row.
+rows = signal reason rows
+    -- How the rows of a signal file were used.
+guard = signal check verdict sentence value
+    -- The look-ahead guard on a signal file.
+sweep_variants = signal sessions {_INTERVALS} sharpe_gross annual_return_net annual_volatility_net
+    max_drawdown_net turnover cost_bps_per_year unfilled probabilistic_sharpe deflated_sharpe trials
+    deflated_effective effective_trials
+    -- Every signal and variant of a sweep, and a column for each swept setting.
+sweep_overfitting = signal variants pbo loss_probability
+    -- Overfitting of the choice among a signal's books, by set of assumptions.
+compared_figures = name book delay dates ic ic_lower ic_upper sessions {_INTERVALS} deflated_sharpe trials
+    deflated_effective effective_trials
+    -- Models of `peerglass compare` on their common dates.
+compared_tests = name reference dates ic_difference ic_lower ic_upper ic_p dm_t dm_p sharpe_difference
+    sharpe_lower sharpe_upper sharpe_p beats
+    -- Every model of `peerglass compare` less the first one. The IC is compared only for the same label.
+"""
+
+
+def _read_tables(declared: str) -> Iterator[ResultTable]:
+    """Read lines ``NAME = COLUMN COLUMN -- MEANING``; an indented line continues the one before."""
+    for entry in re.split(r"\n(?=\S)", declared.strip()):
+        head, meaning = " ".join(entry.split()).split(" -- ")
+        name, _, names = head.partition(" = ")
+        own = {"reference": _REFERENCE} if name == "compared_tests" else {}
+        columns = {column: own.get(column, COLUMNS[column]) for column in names.split()}
+        yield ResultTable(name, meaning, MappingProxyType(columns))
+
+
+TABLES: Final[Mapping[str, ResultTable]] = MappingProxyType(
+    {one.name: one for one in _read_tables(_DECLARED)}
 )
-TABLES: Final[Mapping[str, ResultTable]] = MappingProxyType({one.name: one for one in _DECLARED})
 """Name -> table."""
 
 
