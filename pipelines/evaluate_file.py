@@ -24,9 +24,10 @@ _SUFFIXES = (".csv", ".parquet", ".pq", ".txt", ".tsv", ".xlsx", ".xls", ".zip",
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """The options of the command; without ``signals``, all columns are measured.
+    """The options of ``peerglass backtest``; without ``signals``, all columns of a file are measured.
 
-    ``force`` passes a signal that fails the look-ahead guard.
+    ``force`` passes a signal that fails the look-ahead guard. ``sweep`` is the grid of a sweep, and ``book``
+    the swept book (None for the first one).
     """
 
     overrides: tuple[str, ...] = ()
@@ -35,6 +36,8 @@ class MeasureOptions:
     wait: bool = False
     as_json: bool = False
     force: bool = False
+    sweep: str = ""
+    book: str | None = None
 
 
 def is_signal_file(target: str) -> bool:

@@ -15,19 +15,8 @@ from pipelines.dataset.market import Market
 from pipelines.errors import DataError
 from pipelines.evaluate_file import MeasureOptions, prepared_file
 from pipelines.progress import Progress
+from pipelines.results import sweeps
 from pipelines.results.recount import read_tried, trials_of
-from pipelines.results.sweeps import (
-    Axis,
-    SweepRecord,
-    VariantSettings,
-    describe_sweep,
-    parse_axes,
-    sentences,
-    store_sweep,
-    sweep,
-    sweep_json,
-    variants,
-)
 from pipelines.run.evaluations import Evaluated, assumptions_id, evaluation_code
 from pipelines.run.locks import Locks
 from pipelines.run.open import load_run_market
@@ -35,22 +24,7 @@ from pipelines.run.record import open_run
 from pipelines.train.trials import Scope, Trial, count_trials, record, record_returns
 
 
-@dataclass(frozen=True, slots=True)
-class SweepOptions:
-    """What a sweep changes, and how its result is printed."""
-
-    axes: str
-    """Value of ``--sweep``."""
-    book: str | None = None
-    """Swept book; None for the first one."""
-    overrides: tuple[str, ...] = ()
-    """``KEY=VALUE`` settings of the section ``backtest`` that all variants share."""
-    as_json: bool = False
-    wait: bool = False
-    """Whether to wait for another process that writes into the run's folder."""
-
-
-def sweep_run(name: str, options: SweepOptions, output: Path, echo: Callable[[str], None]) -> None:
+def sweep_run(name: str, options: MeasureOptions, output: Path, echo: Callable[[str], None]) -> None:
     """Sweep every model of a run, on the data that it recorded."""
     progress = Progress()
     with Locks(wait=options.wait, notify=progress.note) as locks:
@@ -75,11 +49,7 @@ def sweep_run(name: str, options: SweepOptions, output: Path, echo: Callable[[st
 
 
 def sweep_file(
-    target: str,
-    config: Path | None,
-    measuring: MeasureOptions,
-    options: SweepOptions,
-    echo: Callable[[str], None],
+    target: str, config: Path | None, options: MeasureOptions, echo: Callable[[str], None]
 ) -> None:
     """Sweep the signals of a file on the lake of a config.
 
@@ -87,7 +57,7 @@ def sweep_file(
     is swept and ends with `AuditError`.
     """
     progress = Progress()
-    with prepared_file(target, config, measuring, progress) as prepared:
+    with prepared_file(target, config, options, progress) as prepared:
         grid = Grid.of(prepared.config, options)
         prepared.measured.save()
         with progress.stage("sweep"):
@@ -102,15 +72,15 @@ class Grid:
     """The axes of a sweep, and all combinations of their values."""
 
     book: str
-    axes: tuple[Axis, ...]
-    variants: tuple[VariantSettings, ...]
+    axes: tuple[sweeps.Axis, ...]
+    variants: tuple[sweeps.VariantSettings, ...]
 
     @classmethod
-    def of(cls, config: Config, options: SweepOptions) -> Grid:
+    def of(cls, config: Config, options: MeasureOptions) -> Grid:
         """Read the grid of a sweep from its options; ConfigError if it is wrong."""
         book = next(iter(config.backtest.books)) if options.book is None else options.book
-        axes = parse_axes(options.axes, config.backtest, book)
-        return cls(book, axes, tuple(variants(axes, config.backtest, book)))
+        axes = sweeps.parse_axes(options.sweep, config.backtest, book)
+        return cls(book, axes, tuple(sweeps.variants(axes, config.backtest, book)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +108,7 @@ def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
     record(output, run.run_id, tried)
     scope, delay = Scope.of(swept.config), swept.config.label.delay
     counted = count_trials(output, scope)
-    measured = sweep(swept.signals, swept.market, swept.config, grid.variants, counted.trials)
+    measured = sweeps.sweep(swept.signals, swept.market, swept.config, grid.variants, counted.trials)
     assumptions = [assumptions_id(variant.backtest, delay) for variant in grid.variants] * len(swept.signals)
     returns = {
         (*trial.key, under): measured.daily.select("date", excess_net=str(row))
@@ -146,10 +116,10 @@ def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
     }
     record_returns(output, returns)
     result = measured.with_effective(read_tried(output, scope, assumptions[0]).effective)
-    said = sentences(result, grid.axes, counted)
+    said = sweeps.sentences(result, grid.axes, counted)
     axes = {axis.name: axis.values for axis in grid.axes}
     shared = swept.config.backtest.model_dump(mode="json")
-    made = SweepRecord(
+    made = sweeps.SweepRecord(
         sweep=digest({"axes": axes, "book": grid.book, "backtest": shared, "code": evaluation_code()}),
         run_id=run.run_id,
         axes=axes,
@@ -158,7 +128,7 @@ def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
         trials=counted.trials,
         sentences=said,
     )
-    folder = store_sweep(run, made, result, render_sweep(result, grid.axes, made))
+    folder = sweeps.store_sweep(run, made, result, render_sweep(result, grid.axes, made))
     if as_json:
-        return sweep_json(result, grid.axes, said, str(folder))
-    return f"{describe_sweep(result, grid.axes, said)}\n{folder / 'sweep.html'}"
+        return sweeps.sweep_json(result, grid.axes, said, str(folder))
+    return f"{sweeps.describe_sweep(result, grid.axes, said)}\n{folder / 'sweep.html'}"

@@ -20,6 +20,9 @@ RunArgument = Annotated[
         help="Run id, a unique prefix of it, `latest` for the run started last, or the path of its folder.",
     ),
 ]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="CONFIG|RUN", help="A YAML config file, or a run id or folder.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

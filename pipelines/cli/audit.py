@@ -6,13 +6,11 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli import RUNS_FOLDER, AsOfOption, OutputOption, SetOption, WaitOption
+from pipelines.cli import RUNS_FOLDER, AsOfOption, OutputOption, SetOption, TargetArgument, WaitOption
 
 
 def audit(
-    target: Annotated[
-        str, typer.Argument(metavar="CONFIG|RUN", help="A YAML config file, or a run id or folder.")
-    ],
+    target: TargetArgument,
     *,
     overrides: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the evidence.")] = False,

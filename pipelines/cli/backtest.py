@@ -80,21 +80,23 @@ def backtest(
         raise ConfigError("--book names the book of a sweep; add --sweep GRID.")
     if config is None and not is_signal_file(target):
         target, config = file_of(target, output) or (target, None)
+    options = MeasureOptions(
+        overrides=tuple(overrides or ()),
+        signals=tuple(signal or ()),
+        as_of=as_of,
+        wait=wait,
+        as_json=as_json,
+        force=force,
+        sweep=sweep or "",
+        book=book,
+    )
     if config is not None or is_signal_file(target):
-        options = MeasureOptions(
-            overrides=tuple(overrides or ()),
-            signals=tuple(signal or ()),
-            as_of=as_of,
-            wait=wait,
-            as_json=as_json,
-            force=force,
-        )
         if sweep is None:
             measure_file(target, config, options, typer.echo)
             return
-        from pipelines.sweeps import SweepOptions, sweep_file
+        from pipelines.sweeps import sweep_file
 
-        sweep_file(target, config, options, SweepOptions(sweep, book, as_json=as_json), typer.echo)
+        sweep_file(target, config, options, typer.echo)
         return
     if as_of is not None or signal or force:
         given = "--as-of" if as_of is not None else "--signal" if signal else "--force"
@@ -102,10 +104,9 @@ def backtest(
             f"{given} applies only to a FILE with --config; a run is read at its recorded data versions."
         )
     if sweep is not None:
-        from pipelines.sweeps import SweepOptions, sweep_run
+        from pipelines.sweeps import sweep_run
 
-        swept = SweepOptions(sweep, book, tuple(overrides or ()), as_json=as_json, wait=wait)
-        sweep_run(target, swept, output, typer.echo)
+        sweep_run(target, options, output, typer.echo)
         return
     from pipelines.stages import backtest_run
 

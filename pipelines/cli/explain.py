@@ -14,6 +14,10 @@ from pipelines.errors import ConfigError
 if TYPE_CHECKING:
     from models.explain.removal import Removal
 
+_OPTIONS = (
+    *("--ticker", "--top", "--to", "--versus", "--model", "--engine"),
+    *("--removal", "--precision", "--draws", "--peers", "--dates", "--out"),
+)
 _OF_SKILL = {"--model", "--removal", "--dates", "--out"}
 
 
@@ -117,23 +121,11 @@ def explain(
 
     Example: `peerglass explain latest --date 2024-03-01 --ticker AAPL --versus 2024-02-01 --precision 0.05`
     """
-    options = {
-        "--ticker": ticker,
-        "--top": top,
-        "--to": to,
-        "--versus": versus,
-        "--model": model,
-        "--engine": engine,
-        "--removal": removal,
-        "--precision": precision,
-        "--draws": draws,
-        "--peers": peers,
-        "--dates": dates,
-        "--out": out,
-    }
-    given = {name for name, value in options.items() if value is not None}
-    if skill and (date is not None or given - _OF_SKILL):
-        name = "--date" if date is not None else min(given - _OF_SKILL)
+    values = (ticker, top, to, versus, model, engine, removal, precision, draws, peers, dates, out)
+    given = [name for name, value in zip(_OPTIONS, values, strict=True) if value is not None]
+    of_forecasts = sorted({*given} - _OF_SKILL)
+    if skill and (date is not None or of_forecasts):
+        name = "--date" if date is not None else of_forecasts[0]
         raise ConfigError(f"--skill explains no single forecast; leave {name} out.")
     if dates is not None and not skill and (to is None or ticker is not None):
         raise ConfigError(
@@ -141,16 +133,19 @@ def explain(
         )
     if date is None and not skill:
         if given:
-            name = next(name for name in options if name in given)
-            raise ConfigError(f"{name} explains the forecasts of one date; give it with --date.")
+            raise ConfigError(f"{given[0]} explains the forecasts of one date; give it with --date.")
         from pipelines.stages import explain_run
 
         print(explain_run(run, output, wait=wait))
         return
     from pipelines.explain.question import Question
 
+    try:
+        day = None if date in (None, "latest") else dt.date.fromisoformat(str(date))
+    except ValueError:
+        raise ConfigError(f"--date is {date!r}; it must be a date such as 2024-03-01, or latest.") from None
     question = Question(
-        date=_day(date),
+        date=day,  # None for the newest test date
         ticker=ticker,
         top=top,
         to=None if to is None else to.date(),
@@ -164,21 +159,6 @@ def explain(
         peers=peers,
         out=out,
     )
-    if skill:
-        from pipelines.explain.forecasts import explain_skill_of_run
+    from pipelines.explain.forecasts import explain_forecasts, explain_skill_of_run
 
-        print(explain_skill_of_run(run, output, question))
-        return
-    from pipelines.explain.forecasts import explain_forecasts
-
-    print(explain_forecasts(run, output, question))
-
-
-def _day(date: str | None) -> dt.date | None:
-    """Parse --date; None for the newest test date."""
-    if date in (None, "latest"):
-        return None
-    try:
-        return dt.date.fromisoformat(str(date))
-    except ValueError:
-        raise ConfigError(f"--date is {date!r}; it must be a date such as 2024-03-01, or latest.") from None
+    print((explain_skill_of_run if skill else explain_forecasts)(run, output, question))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -63,14 +63,10 @@ def _kinds(feature: Feature) -> tuple[str, ...]:
     return tuple(field for field in FIELDS if field in kinds)
 
 
-def _items(feature: Feature) -> list[str]:
-    return sorted(need.partition(":")[2] for need in feature.needs if ":" in need)
-
-
 def needed(feature: Feature) -> str:
     """List the data that a feature uses, items of statements by name."""
-    kinds = [kind for kind in _kinds(feature) if kind != "statements"]
-    return ", ".join([*kinds, *_items(feature)])
+    kinds = (kind for kind in _kinds(feature) if kind != "statements")
+    return ", ".join([*kinds, *sorted(need.partition(":")[2] for need in feature.needs if ":" in need)])
 
 
 def as_table(features: Iterable[Feature]) -> Table:
@@ -79,9 +75,8 @@ def as_table(features: Iterable[Feature]) -> Table:
 
     table = Table(show_lines=False, header_style="bold", pad_edge=False)
     for heading in ("name", "family", "formula", "window", "warm-up", "unit", "needs", "source"):
-        table.add_column(
-            heading, overflow="fold", justify="right" if heading in ("window", "warm-up") else "left"
-        )
+        numeric = heading in ("window", "warm-up")
+        table.add_column(heading, overflow="fold", justify="right" if numeric else "left")
     for one in features:
         numbers = (str(one.window), str(one.warmup))
         table.add_row(one.name, one.family, one.formula, *numbers, one.unit, needed(one), one.source)
@@ -94,28 +89,14 @@ def print_table(features: Iterable[Feature]) -> None:
 
     from features.library.registry import NAN_RULE
 
-    chosen = list(features)
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console = Console(markup=False, highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+    chosen, terminal = list(features), Console().is_terminal
+    console = Console(markup=False, highlight=False, width=None if terminal else _WIDTH_WITHOUT_TERMINAL)
     console.print(as_table(chosen), markup=False)
     console.print(f"{len(chosen)} features. {NAN_RULE}", markup=False)
 
 
 def to_json(features: Iterable[Feature]) -> str:
     """Format features as a JSON list of objects."""
-    return json.dumps([_record(one) for one in features], indent=2, ensure_ascii=False)
-
-
-def _record(feature: Feature) -> dict[str, Any]:
-    return {
-        "name": feature.name,
-        "family": feature.family,
-        "formula": feature.formula,
-        "window": feature.window,
-        "warmup": feature.warmup,
-        "unit": feature.unit,
-        "nan_rule": feature.nan_rule,
-        "needs": sorted(feature.needs),
-        "source": feature.source,
-    }
+    names = ("name", "family", "formula", "window", "warmup", "unit", "nan_rule", "needs", "source")
+    records = [{name: getattr(one, name) for name in names} for one in features]
+    return json.dumps(records, indent=2, ensure_ascii=False, default=sorted)  # needs are a set

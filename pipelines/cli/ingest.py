@@ -15,8 +15,7 @@ def ingest(
     replace: Annotated[
         bool,
         typer.Option(
-            "--replace",
-            help="Accept a delivery that withdraws or changes most of the rows in the lake.",
+            "--replace", help="Accept a delivery that withdraws or changes most of the rows in the lake."
         ),
     ] = False,
     overrides: SetOption = None,

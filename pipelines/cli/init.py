@@ -52,11 +52,8 @@ def init(
         f"{draft.first} to {draft.last}"
     )
     if draft.rejected:
-        typer.echo(
-            f"{draft.rejected:,} rows cannot be used as prices and will be quarantined: {draft.broken}"
-        )
-    for note in draft.notes:
+        what = "rows cannot be used as prices and will be quarantined"
+        typer.echo(f"{draft.rejected:,} {what}: {draft.broken}")
+    for note in (*draft.notes, *draft.hazards):
         typer.echo(f"note: {note}")
-    for hazard in draft.hazards:
-        typer.echo(f"note: {hazard}")
     typer.echo(f"next: read {target}, then run: peerglass run {target}")

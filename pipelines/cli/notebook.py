@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli import RUNS_FOLDER, OutputOption, day_option
-from pipelines.commands.notebooks import copy_notebooks, find_notebook
+from pipelines.commands.notebooks import copy_notebooks, find_notebook, open_lab, write_page
 from pipelines.errors import ConfigError
 
 
@@ -69,12 +69,8 @@ def notebook(
             print(path)
         return
     if html is not None:
-        from pipelines.commands.notebooks import write_page
-
         print(write_page(copies[0], html, variables))
         return
-    from pipelines.commands.notebooks import open_lab
-
     open_lab(copies[0] if chosen else copies[0].parent, variables)
 
 

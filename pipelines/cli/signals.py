@@ -20,8 +20,7 @@ def signals(
     ],
     *,
     date: Annotated[
-        dt.datetime | None,
-        day_option("Session to score. Default: the newest one in the lake."),
+        dt.datetime | None, day_option("Session to score. Default: the newest one in the lake.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Model of the run. Default: the champion's, or the only one.")

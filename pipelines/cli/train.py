@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from pipelines.cli import RUNS_FOLDER, AsOfOption, OutputOption, SetOption, WaitOption
+from pipelines.cli import RUNS_FOLDER, AsOfOption, OutputOption, SetOption, TargetArgument, WaitOption
 from pipelines.errors import ConfigError
 
 
 def train(
-    target: Annotated[
-        str, typer.Argument(metavar="CONFIG|RUN", help="A YAML config file, or a run id or folder.")
-    ],
+    target: TargetArgument,
     overrides: SetOption = None,
     as_of: AsOfOption = None,
     output: OutputOption = RUNS_FOLDER,

@@ -11,20 +11,9 @@ from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
 from pipelines.errors import ConfigError, PromotionRefused, TrackingError
 from pipelines.lake.lake import Lake
+from pipelines.nightly import versions
 from pipelines.nightly.guard import Judgement, judge_promotion
-from pipelines.nightly.result import ModelVersion
 from pipelines.nightly.spool import mirror_aliases
-from pipelines.nightly.versions import (
-    Reason,
-    champion,
-    demotion,
-    find_version,
-    open_version,
-    previous_champion,
-    require_complete,
-    set_alias,
-    this_user,
-)
 from pipelines.progress import Progress
 
 
@@ -43,20 +32,26 @@ def promote(
     """
     if force and not (why or "").strip():
         raise ConfigError("--force overrides the guard and is recorded with a reason; add --why TEXT.")
-    version, run = find_version(name, config, output)
+    version, run = versions.find_version(name, config, output)
     settings = run.config if config is None else config
-    require_complete(version, run)
+    versions.require_complete(version, run)
     progress = Progress()
     lake = open_lake(settings, progress.note)
-    if champion(lake, settings.name) == version:
+    if versions.champion(lake, settings.name) == version:
         echo(f"{version} is the champion of {settings.name} already.")
     else:
-        judgement = _judge(settings, lake, version, progress)
-        _refuse_unless(judgement, version, force=force)
+        with progress.stage("prices"):
+            market = build_market(read_market_tables(lake, input_versions(lake)), settings)
+        judgement = judge_promotion(settings, lake, market, version)
+        if not judgement.passed and not force:
+            raise PromotionRefused(
+                f"{version} is not promoted. {' '.join(judgement.reasons)} To promote it all the same, add "
+                "--force --why TEXT."
+            )
         why = why or "the guard passed"
         evidence = {**judgement.evidence, "refused": list(judgement.reasons)}
-        reason = Reason(why, this_user(), forced=not judgement.passed, evidence=evidence)
-        set_alias(lake, settings.name, "champion", version, reason)
+        reason = versions.Reason(why, versions.this_user(), forced=not judgement.passed, evidence=evidence)
+        versions.set_alias(lake, settings.name, "champion", version, reason)
         echo(f"{version} is the champion of {settings.name} from the next night on. {_said(judgement)}")
     _mirror(settings, lake, progress)
 
@@ -67,14 +62,16 @@ def demote(config: Config, why: str, echo: Callable[[str], None]) -> None:
         raise ConfigError("A demotion is recorded with a reason; give it with --why TEXT.")
     progress = Progress()
     lake = open_lake(config, progress.note)
-    current, earlier = champion(lake, config.name), previous_champion(lake, config.name)
+    current, earlier = versions.champion(lake, config.name), versions.previous_champion(lake, config.name)
     if current is None or earlier is None:
+        beside = "" if current is None else f" from {current}"
         raise ConfigError(
-            f"{config.name} has no earlier champion to go back to"
-            f"{'' if current is None else f' from {current}'}; promote another version instead."
+            f"{config.name} has no earlier champion to go back to{beside}; promote another version instead."
         )
-    require_complete(earlier, open_version(earlier, Path(config.output)))
-    set_alias(lake, config.name, "champion", earlier, demotion(current, why, this_user()))
+    versions.require_complete(earlier, versions.open_version(earlier, Path(config.output)))
+    versions.set_alias(
+        lake, config.name, "champion", earlier, versions.demotion(current, why, versions.this_user())
+    )
     echo(f"{earlier} is the champion of {config.name} again, in place of {current}.")
     _mirror(config, lake, progress)
 
@@ -95,21 +92,6 @@ def config_of_option(path: Path | None, overrides: list[str]) -> Config | None:
     if path is None and overrides:
         raise ConfigError("--set changes settings of a config; add --config CONFIG.")
     return None if path is None else load_config(path, overrides)
-
-
-def _judge(config: Config, lake: Lake, version: ModelVersion, progress: Progress) -> Judgement:
-    with progress.stage("prices"):
-        market = build_market(read_market_tables(lake, input_versions(lake)), config)
-    return judge_promotion(config, lake, market, version)
-
-
-def _refuse_unless(judgement: Judgement, version: ModelVersion, *, force: bool) -> None:
-    if judgement.passed or force:
-        return
-    raise PromotionRefused(
-        f"{version} is not promoted. {' '.join(judgement.reasons)} To promote it all the same, add --force "
-        "--why TEXT."
-    )
 
 
 def _said(judgement: Judgement) -> str:

@@ -17,7 +17,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from pipelines.commands.runs import RunSummary, megabytes, size_of, summarise_ru
 from pipelines.dataset.feature_store import FeatureStore, entries_of
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
+from pipelines.files import read_json
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
 from pipelines.lake.storage import one_line
@@ -67,12 +68,7 @@ class Pruning:
 
 
 def plan_prune(
-    output: Path,
-    names: Sequence[str],
-    older_than: int | None,
-    now: dt.datetime,
-    *,
-    keep: int | None = None,
+    output: Path, names: Sequence[str], older_than: int | None, now: dt.datetime, *, keep: int | None = None
 ) -> Pruning:
     """Find what may be removed; nothing is changed.
 
@@ -80,8 +76,11 @@ def plan_prune(
     runs have their config's name; with an age and a number, both must apply.
     """
     runs = summarise_runs(output)
-    whole = {_find(name, output).absolute(): "named" for name in names}
-    whole = _old_runs(runs, older_than, keep, now) | whole
+    whole = _old_runs(runs, older_than, keep, now)
+    for name in names:
+        measured = find_signals(name, output)
+        folder = find_folder(name, output) if measured is None else measured.folder
+        whole[folder.absolute()] = "named"
     kept_for = _reasons_to_keep(runs, whole) if whole else {}
     removals: list[Removal] = []
     kept: list[str] = []
@@ -99,24 +98,12 @@ def plan_prune(
         Removal(path.name, path, "an interrupted removal", size_of(path))
         for path in output.glob(f".*{_PRUNED}")
     ]
-    if older_than is not None:
-        removals += _old_features(output.parent / _FEATURES, older_than, now)
-    return Pruning(tuple(removals), tuple(kept), tuple(gone))
-
-
-def _find(name: str, output: Path) -> Path:
-    """Folder of a run or of a measured signal file, by its name."""
-    measured = find_signals(name, output)
-    return measured.folder if measured is not None else find_folder(name, output)
-
-
-def _old_features(store: Path, older_than: int, now: dt.datetime) -> Iterable[Removal]:
-    """Entries of the feature store that were not used for a number of days."""
-    for entry, size in entries_of(store):
+    for entry, size in () if older_than is None else entries_of(output.parent / _FEATURES):
         used = max(path.stat().st_mtime for path in entry.iterdir())
         days = (now - dt.datetime.fromtimestamp(used, dt.UTC)).days
-        if days >= older_than:
-            yield Removal(_FEATURES, entry, f"features used last {days} days ago", size)
+        if days >= (older_than or 0):
+            removals.append(Removal(_FEATURES, entry, f"features used last {days} days ago", size))
+    return Pruning(tuple(removals), tuple(kept), tuple(gone))
 
 
 def _old_runs(
@@ -152,7 +139,8 @@ def apply_prune(planned: Pruning, notify: Callable[[str], None]) -> Pruning:
         try:
             with Locks(wait=False, notify=notify) as locks:
                 if not run_id.endswith(_PRUNED):
-                    locks.lock_run(_folder_of(own[0]))
+                    around = (own[0].path, *own[0].path.parents)
+                    locks.lock_run(next(path for path in around if path.name == run_id))
                 for one in own:
                     _remove(one.path)
                     removed.append(one)
@@ -195,9 +183,9 @@ def pruning_json(pruning: Pruning, *, done: bool) -> str:
 def _leftovers(run: RunSummary) -> Iterable[Removal]:
     """Files of a run that can always go."""
     folder = run.folder
-    partial = [path for path in folder.rglob("*.partial") if not _inside_partial(path, folder)]
-    for path in partial:
-        yield Removal(run.run_id, path, "an interrupted write", size_of(path))
+    for path in folder.rglob("*.partial"):
+        if not any(part.endswith(".partial") for part in path.relative_to(folder).parts[:-1]):
+            yield Removal(run.run_id, path, "an interrupted write", size_of(path))
     for path in (folder / "snapshots").glob("*.safetensors"):
         task = _SNAPSHOT.fullmatch(path.name)
         if task is not None and checkpoint_exists(
@@ -215,61 +203,35 @@ def _leftovers(run: RunSummary) -> Iterable[Removal]:
         newest.setdefault(settings, one.record.evaluation)
 
 
-def _inside_partial(path: Path, folder: Path) -> bool:
-    return any(part.endswith(".partial") for part in path.relative_to(folder).parts[:-1])
-
-
-def _warm_starts(runs: Sequence[RunSummary], whole: Iterable[Path]) -> dict[str, str]:
-    """Run -> a run that stays and has a model that starts from it."""
-    going = set(whole)
-    found = {}
-    for run in runs:
-        if run.state in ("unreadable", "signals") or run.folder.absolute() in going:
-            continue
-        record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
-        for model in record["identity"]["settings"]["models"].values():
-            if "init_from" in model:
-                found[str(model["init_from"])] = run.run_id
-    return found
-
-
-def _reasons_to_keep(runs: Sequence[RunSummary], whole: Iterable[Path]) -> dict[str, str]:
+def _reasons_to_keep(runs: Sequence[RunSummary], whole: Collection[Path]) -> dict[str, str]:
     """Run -> a sentence that says why it stays although it was asked for."""
-    unknown: dict[str, str] = {}
-    referred: dict[str, str] = {}
+    unknown, referred, starts, own = (dict[str, str]() for _ in range(4))
     read: set[str] = set()
     for run in runs:
+        if run.folder.is_symlink():
+            own[run.run_id] = f"{run.run_id} is a link to another folder; remove it yourself."
+        if run.holder is not None:
+            own[run.run_id] = f"{run.run_id} is being written by {run.holder}."
         if run.state in ("unreadable", "signals"):
             continue  # it names no lake, or no night refers to it
+        identity = read_json(run.folder / "run.json")["identity"]
+        if run.folder.absolute() not in whole:  # it stays, and with it the runs that its models start from
+            bases = [
+                str(one["init_from"]) for one in identity["settings"]["models"].values() if "init_from" in one
+            ]
+            starts |= {
+                name: f"{name} is what {run.run_id} starts from (init_from); name both." for name in bases
+            }
         try:
-            lake = _lake_of(run)
+            where = str(identity["lake"])
+            lake = open_lake(open_run(str(run.folder)).config) if is_url(where) else Lake(where)
             if lake.root not in read:
                 referred |= {name: f"{name} {reason}." for name, reason in referred_runs(lake).items()}
             read.add(lake.root)
         except (ConfigError, DataError, OSError) as error:
             why = f"its lake cannot be read ({one_line(error)})"
             unknown[run.run_id] = f"{run.run_id}: {why}, so it is unknown whether a night refers to it."
-    own: dict[str, str] = {}
-    for run in runs:
-        if run.folder.is_symlink():
-            own[run.run_id] = f"{run.run_id} is a link to another folder; remove it yourself."
-        if run.holder is not None:
-            own[run.run_id] = f"{run.run_id} is being written by {run.holder}."
-    bases = _warm_starts(runs, whole).items()
-    starts = {name: f"{name} is what {other} starts from (init_from); name both." for name, other in bases}
     return {**unknown, **referred, **starts, **own}
-
-
-def _lake_of(run: RunSummary) -> Lake:
-    """The lake of a run; for a lake on an object store, with the options of the run's config."""
-    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
-    where = str(record["identity"]["lake"])
-    return open_lake(open_run(str(run.folder)).config) if is_url(where) else Lake(where)
-
-
-def _folder_of(removal: Removal) -> Path:
-    """Folder of the run that a removal belongs to."""
-    return next(path for path in (removal.path, *removal.path.parents) if path.name == removal.run_id)
 
 
 def _remove(path: Path) -> None:
@@ -281,49 +243,31 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-_SCORED = {"signals": ("version",), "nights": ("version", "challenger")}
-"""Table -> columns with the versions that scored a session."""
-
-
 def referred_runs(lake: Lake) -> Mapping[str, str]:
     """Return the runs that the nights of a lake refer to, each with the reason to keep it after its id."""
-    reasons: dict[str, str] = {}
-    for run_id, reason in (*_with_alias(lake), *_scored(lake)):
-        reasons.setdefault(run_id, reason)
-    return reasons
+    reasons = reversed([*_with_alias(lake), *_scored(lake)])  # the first reason of a run counts
+    return dict(reasons)
 
 
 def _with_alias(lake: Lake) -> Iterator[tuple[str, str]]:
     """Return the runs with an alias, present ones first."""
-    if not lake.exists("promotions"):
-        return
-    rows = lake.read("promotions", columns=["config", "number", "alias", "version"]).sort("number")
+    rows = lake.rows("promotions", ["config", "number", "alias", "version"]).sort("number")
     newest = rows.group_by("config", "alias", maintain_order=True).last()
     for is_now, changes in ((True, newest), (False, rows)):
         for config, alias, version in changes.select("config", "alias", "version").iter_rows():
             if version is not None:
-                yield (
-                    ModelVersion.parse(version).run_id,
-                    f"{'is' if is_now else 'was'} the {alias} of {config}",
-                )
+                reason = f"{'is' if is_now else 'was'} the {alias} of {config}"
+                yield ModelVersion.parse(version).run_id, reason
 
 
 def _scored(lake: Lake) -> Iterator[tuple[str, str]]:
-    found = [
-        lake.read(table, columns=["config", "session", column], ordered=False)
-        .rename({column: "version"}, strict=False)
-        .drop_nulls("version")
-        .unique()
-        for table, columns in _SCORED.items()
-        if lake.exists(table)
-        for column in columns
-    ]
-    if not found:
-        return
-    nights = pl.concat(found, how="diagonal").unique()
-    last = (
-        nights.group_by("config", "version").agg(pl.len(), pl.col("session").max()).sort("config", "version")
-    )
+    columns = [("signals", "version"), ("nights", "version"), ("nights", "challenger")]
+    nights = pl.concat(
+        lake.rows(table, ["config", "session", column]).rename({column: "version"}).drop_nulls("version")
+        for table, column in columns
+    ).unique()
+    key = ["config", "version"]
+    last = nights.group_by(key).agg(pl.len(), pl.col("session").max()).sort(key)
     for config, version, count, session in last.iter_rows():
         scored = f"scored {count} night{'' if count == 1 else 's'} of {config}, the last one {session}"
         yield ModelVersion.parse(version).run_id, scored

@@ -13,6 +13,7 @@ import polars as pl
 
 from pipelines.columns import of_book
 from pipelines.errors import DataError
+from pipelines.files import read_json
 from pipelines.format import IC, RATIO, text_table
 from pipelines.results.comparisons import leader, tradable_delay
 from pipelines.results.signal_file import RECORD, MeasuredSignals, find_signals
@@ -25,14 +26,6 @@ from pipelines.run.record import Run
 from pipelines.train.trials import Scope, count_trials
 
 State = Literal["running", "complete", "incomplete", "not trained", "unreadable", "signals"]
-
-
-@dataclass(frozen=True, slots=True)
-class RunFolder:
-    """A run's folder, whose evaluations are read without opening the run."""
-
-    run_id: str
-    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +75,20 @@ def summarise(folder: Path) -> RunSummary:
     known = RunSummary(folder.name, folder, holder=holder_of(folder), size=size_of(folder))
     try:
         read = _read_signals(known) if (folder / RECORD).is_file() else _read_run(known)
-        evaluations = list_evaluations(RunFolder(folder.name, folder))
+        evaluations = list_evaluations(known)
     except (OSError, ValueError, KeyError, TypeError, DataError):
         return known
-    measured = newest_figures(evaluations[0]) if evaluations else None
+    measured = _newest_figures(evaluations[0]) if evaluations else None
     return replace(read, evaluations=len(evaluations), measured=measured)
 
 
 def _read_run(known: RunSummary) -> RunSummary:
-    record: dict[str, Any] = json.loads((known.folder / "run.json").read_text(encoding="utf-8"))
+    record = read_json(known.folder / "run.json")
     models = tuple(Identity.from_record(record["identity"]).settings["models"])
-    started = dt.datetime.fromisoformat(record["started_at"])
     done, planned = _tasks(known.folder)
     state: State = "complete" if done >= planned else "incomplete"
     state = "running" if known.holder is not None else state if planned else "not trained"
+    started = dt.datetime.fromisoformat(record["started_at"])
     return replace(known, started=started, state=state, done=done, planned=planned, models=models)
 
 
@@ -114,15 +107,8 @@ def size_of(path: Path) -> int:
 
 
 _HEADS = (
-    "run",
-    "started (UTC)",
-    "state",
-    "MB",
-    "tested",
-    "leader or first signal",
-    "delay",
-    "IC",
-    "Sharpe net",
+    *("run", "started (UTC)", "state", "MB"),
+    *("tested", "leader or first signal", "delay", "IC", "Sharpe net"),
 )
 
 
@@ -161,7 +147,7 @@ def _tasks(folder: Path) -> tuple[int, int]:
     return done, planned
 
 
-def newest_figures(evaluation: StoredEvaluation) -> Measured:
+def _newest_figures(evaluation: StoredEvaluation) -> Measured:
     """Return the figures of an evaluation for the model that leads on validation, or the first signal."""
     record, delay = evaluation.record, tradable_delay(evaluation.record.delays)
     row = leader(evaluation.table("ladder").filter(pl.col("delay") == delay))
@@ -179,6 +165,7 @@ def newest_figures(evaluation: StoredEvaluation) -> Measured:
 
 
 Details = Mapping[str, Any]
+_SEGMENTS = ("train", "valid", "test")
 
 
 def collect_details(owner: Run | MeasuredSignals) -> Details:
@@ -186,42 +173,39 @@ def collect_details(owner: Run | MeasuredSignals) -> Details:
     counted = count_trials(owner.folder.parent, Scope.of(owner.config))
     own = _of_run(owner) if isinstance(owner, Run) else {"record": owner.record.model_dump(mode="json")}
     what = "run" if isinstance(owner, Run) else "file"
+    evaluations = [
+        {
+            "evaluation": one.evaluation,
+            "made": one.made_at,
+            "delays": list(one.delays),
+            "assumptions": one.assumptions,
+            "incomplete": one.incomplete,
+        }
+        for one in (evaluation.record for evaluation in list_evaluations(owner))
+    ]
+    of_owner = sum(owner.run_id in runs for runs in counted.rows["runs"])
     return {
         "summary": asdict(summarise(owner.folder)),
         **own,
-        "evaluations": [
-            {
-                "evaluation": one.record.evaluation,
-                "made": one.record.made_at,
-                "delays": list(one.record.delays),
-                "assumptions": one.record.assumptions,
-                "incomplete": one.record.incomplete,
-            }
-            for one in list_evaluations(owner)
-        ],
-        "trials": {
-            f"of_this_{what}": sum(owner.run_id in runs for runs in counted.rows["runs"]),
-            "in_ledger": counted.trials,
-        },
+        "evaluations": evaluations,
+        "trials": {f"of_this_{what}": of_owner, "in_ledger": counted.trials},
         "files": {path.name: size_of(path) for path in sorted(owner.folder.iterdir())},
     }
 
 
 def _of_run(run: Run) -> dict[str, Any]:
-    assert run.identity is not None, "an opened run has recorded its identity"
-    events, folds = read_provenance(run), run.read_table("folds")
+    identity, folds = run.identity, run.read_table("folds")
+    assert identity is not None, "an opened run has recorded its identity"
+    events = read_provenance(run)
     audits = [event.verdict for event in events if isinstance(event, AuditMade)]
     commits = [event.environment.commit for event in events if isinstance(event, TrainingStarted)]
-    segments = [f"{name}_{end}" for name in ("train", "valid", "test") for end in ("from", "to")]
+    spans = [f"{name}_{end}" for name in _SEGMENTS for end in ("from", "to")]
+    libraries = dict(identity.libraries)
+    named = {"lake": identity.lake, "device": identity.device, "code": identity.code, "libraries": libraries}
     return {
-        "identity": {
-            "lake": run.identity.lake,
-            "device": run.identity.device,
-            "code": run.identity.code,
-            "libraries": dict(run.identity.libraries),
-        },
+        "identity": named,
         "tables": dict(run.versions),
-        "folds": [] if folds is None else folds.select("fold", *segments).to_dicts(),
+        "folds": [] if folds is None else folds.select("fold", *spans).to_dicts(),
         "audit": audits[-1] if audits else None,
         "commit": commits[-1] if commits else None,
     }
@@ -230,23 +214,22 @@ def _of_run(run: Run) -> dict[str, Any]:
 def describe_details(details: Details) -> str:
     """Describe a run or a measured signal file for a terminal; its entries have at least 50 kB."""
     summary, trials, record = details["summary"], details["trials"], details.get("record")
-    started, size = f"{summary['started']:%Y-%m-%d %H:%M:%S} UTC", megabytes(summary["size"])
-    folder = {"folder": f"{Path(summary['folder']).absolute()}  ({size} MB)"}
-    folder |= {} if summary["holder"] is None else {"locked": f"by {summary['holder']}"}
-    names, own = ", ".join(summary["models"]), next(iter(trials.values()))
+    started, names = f"{summary['started']:%Y-%m-%d %H:%M:%S} UTC", ", ".join(summary["models"])
+    facts = {"folder": f"{Path(summary['folder']).absolute()}  ({megabytes(summary['size'])} MB)"}
+    facts |= {} if summary["holder"] is None else {"locked": f"by {summary['holder']}"}
     if record is None:
-        kind, identity, what = "run", details["identity"], "run"
-        facts = {
+        kind, what, identity, versions = "run", "run", details["identity"], details["tables"]
+        facts |= {
             "started": f"{started}; {summary['state']}, {summary['done']} of {summary['planned']} tasks",
             "models": names,
             "lake": identity["lake"],
-            "versions": ", ".join(f"{table} {version}" for table, version in details["tables"].items()),
+            "versions": ", ".join(f"{table} {version}" for table, version in versions.items()),
             "code": f"{identity['code']}, commit {details['commit'] or 'unknown'}, on {identity['device']}",
             "audit": details["audit"] or "none",
         }
     else:
         kind, what = "signals", "file"
-        facts = {
+        facts |= {
             "measured": started,
             "file": f"{record['file']}, {record['rows']:,} rows",
             "signals": names,
@@ -254,14 +237,14 @@ def describe_details(details: Details) -> str:
             "versions": ", ".join(f"{table} {version}" for table, (version, _) in record["tables"].items()),
             "code": f"commit {record['commit']}",
         }
-    facts |= {"trials": f"{own} of this {what}; {trials['in_ledger']} count with others"}
-    lines = [f"{kind} {summary['run_id']}", *text_table((folder | facts).items(), left=2)]
+    facts["trials"] = f"{trials[f'of_this_{what}']} of this {what}; {trials['in_ledger']} count with others"
+    lines = [f"{kind} {summary['run_id']}", *text_table(facts.items(), left=2)]
     for fold in details.get("folds", ()):
-        spans = "  ".join(
+        spans = (
             f"{one} {fold[f'{one}_from']} to {fold[f'{one}_to']}" if fold[f"{one}_from"] else f"no {one}"
-            for one in ("train", "valid", "test")
+            for one in _SEGMENTS
         )
-        lines.append(f"  fold {fold['fold']:<4} {spans}")
+        lines.append(f"  fold {fold['fold']:<4} {'  '.join(spans)}")
     lines += (
         f"  evaluation {one['evaluation']}  {one['made']:%Y-%m-%d %H:%M}  {one['assumptions']}"
         for one in details["evaluations"]

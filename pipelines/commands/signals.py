@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,13 +13,13 @@ import polars as pl
 
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
-from pipelines.dataset.tables import forget_later, open_lake, rows_known
+from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_table
 from pipelines.format import Kind, text_table
 from pipelines.lake.commit import compare, in_order
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import schema
+from pipelines.lake.schemas import KNOWN_FROM, forget_later, rows_known, schema
 from pipelines.nightly.data import NightData, night_data
 from pipelines.nightly.result import ModelVersion, read_nights, read_revision, write_signals
 from pipelines.nightly.scoring import attribute, ends, score
@@ -30,6 +30,7 @@ from pipelines.run.warm_start import read_seen_sessions
 
 _SHARE = Kind(3)
 _SIGNAL = _SHARE.with_sign
+_SHOWN_COLUMNS = ("ticker", "signal", "rank", "seed_dispersion")
 _ENDS = 5  # number of firms shown at the top and at the bottom
 
 
@@ -101,7 +102,11 @@ def _version_of_config(config: Config, lake: Lake, options: SignalsOptions) -> M
         if options.model not in (None, asked.model):
             raise ConfigError(f"--version {asked} names a model of its own; leave out --model.")
         return asked
-    best = _version_of_night(lake, config.name, options.session) or champion(lake, config.name)
+    best = champion(lake, config.name)
+    if options.session is not None:
+        nights = read_nights(lake, config.name).filter(pl.col("session") == options.session)
+        used = nights["version"].drop_nulls()
+        best = ModelVersion.parse(used[0]) if used.len() else best
     if best is not None and options.model in (None, best.model):
         return best
     for folder, record in list_records(Path(config.output)):
@@ -115,14 +120,6 @@ def _version_of_config(config: Config, lake: Lake, options: SignalsOptions) -> M
         f"{config.name} has no trained version{of_model} in {Path(config.output).absolute()}; run "
         "'peerglass nightly' on the config, or train it with folds: {scheme: live, ...}."
     )
-
-
-def _version_of_night(lake: Lake, config_name: str, session: dt.date | None) -> ModelVersion | None:
-    """Return the version that a night used; None if the session is not given, or its night had none."""
-    if session is None:
-        return None
-    used = read_nights(lake, config_name).filter(pl.col("session") == session)["version"].drop_nulls()
-    return ModelVersion.parse(used[0]) if used.len() else None
 
 
 def _version_of_run(run: Run, options: SignalsOptions) -> ModelVersion:
@@ -166,13 +163,8 @@ def describe_signals(rows: pl.DataFrame, data: NightData, run: Run, trained: dt.
     ranked = inside.sort(["signal", "ticker"], descending=[True, False])
     shown = ranked if ranked.height <= 2 * _ENDS else pl.concat([ranked.head(_ENDS), ranked.tail(_ENDS)])
     cells = [
-        (
-            one["ticker"],
-            _SIGNAL.text(one["signal"]),
-            _SHARE.text(one["rank"]),
-            _SHARE.text(one["seed_dispersion"], ""),
-        )
-        for one in shown.iter_rows(named=True)
+        (ticker, _SIGNAL.text(signal), _SHARE.text(rank), _SHARE.text(dispersion, ""))
+        for ticker, signal, rank, dispersion in shown.select(_SHOWN_COLUMNS).iter_rows()
     ]
     if ranked.height > 2 * _ENDS:
         cells.insert(_ENDS, ("...", "", "", ""))
@@ -227,14 +219,7 @@ def write_signals_file(frame: pl.DataFrame, path: Path) -> Path:
     return write_table(path, rows)
 
 
-_DAY: Final = {
-    "prices": "date",
-    "inputs": "date",
-    "fundamentals": "known_at",
-    "membership": "from_date",
-    "renames": "from_date",
-    "securities": "valid_from",
-}
+_COMPARED: Final = ("prices", "inputs", "fundamentals", "membership", "renames", "securities")
 _SHOWN: Final = 5
 
 
@@ -261,17 +246,14 @@ class Differences:
             head += "." if count == 1 else "s."
         if self.corrections.is_empty():
             return f"{head} No row known at the session was corrected."
-        shown = [
-            f"{table} of {ticker} {_VERBS[change]} {_days(days)}"
-            for table, ticker, change, days in self.corrections.group_by(
-                "table", "ticker", "change", maintain_order=True
-            )
-            .agg("day")
-            .head(_SHOWN)
-            .iter_rows()
-        ]
-        more = self.corrections.select("table", "ticker", "change").unique().height - len(shown)
-        rest = f"; and {more:,} more" if more > 0 else ""
+        shown, by_firm = (
+            [],
+            self.corrections.group_by("table", "ticker", "change", maintain_order=True).agg("day"),
+        )
+        for table, ticker, change, days in by_firm.head(_SHOWN).iter_rows():
+            more = f" and {len(days) - 1} more days" if len(days) > 1 else ""
+            shown.append(f"{table} of {ticker} {_VERBS[change]} {days[0]}{more}")
+        rest = f"; and {by_firm.height - _SHOWN:,} more" if by_firm.height > _SHOWN else ""
         return f"{head} Since then: {'; '.join(shown)}{rest}."
 
 
@@ -280,11 +262,6 @@ _VERBS: Final = {
     "added": "were added for",
     "withdrawn": "were withdrawn for",
 }
-
-
-def _days(days: list[object]) -> str:
-    more = f" and {len(days) - 1} more days" if len(days) > 1 else ""
-    return f"{days[0]}{more}"
 
 
 def explain_differences(lake: Lake, earlier: pl.DataFrame, later: pl.DataFrame) -> Differences:
@@ -298,23 +275,15 @@ def explain_differences(lake: Lake, earlier: pl.DataFrame, later: pl.DataFrame) 
     )
     same = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_after")) for name in values)
     firms = both.filter(~same).select("ticker", before="signal", after="signal_after").sort("ticker")
-    versions = [json.loads(frame["data_versions"][0]) for frame in (earlier, later)]
-    session = earlier["session"][0]
-    corrections = _corrections(lake, versions[0], versions[1], session)
-    return Differences(int(earlier["revision"][0]), int(later["revision"][0]), firms, corrections)
-
-
-def _corrections(
-    lake: Lake, before: Mapping[str, int], after: Mapping[str, int], session: dt.date
-) -> pl.DataFrame:
+    before, after = (json.loads(frame["data_versions"][0]) for frame in (earlier, later))
     parts = [
-        _changed_rows(lake, table, before.get(table), after.get(table), session)
-        for table in _DAY
+        _changed_rows(lake, table, before.get(table), after.get(table), earlier["session"][0])
+        for table in _COMPARED
         if before.get(table) != after.get(table)
     ]
     names = {"table": pl.String, "ticker": pl.String, "day": pl.Date, "change": pl.String}
-    empty = pl.DataFrame(schema=names)
-    return pl.concat([empty, *parts]).unique().sort("table", "ticker", "day", "change")
+    corrections = pl.concat([pl.DataFrame(schema=names), *parts]).unique().sort(*names)
+    return Differences(int(earlier["revision"][0]), int(later["revision"][0]), firms, corrections)
 
 
 def _changed_rows(
@@ -333,7 +302,7 @@ def _changed_rows(
         rows.select(
             pl.lit(table).alias("table"),
             "ticker",
-            pl.col(_DAY[table]).alias("day"),
+            pl.col(KNOWN_FROM[table]).alias("day"),
             pl.lit(change).alias("change"),
         )
         for change, rows in changes.items()

@@ -24,53 +24,39 @@ _TRAINED = "trained"
 
 def trial_rows(output: Path, run: str | None) -> list[dict[str, Any]]:
     """List the trials of an output folder, oldest first, and whether each counts (against ``run``)."""
-    trials = read_trials(output)
     counting = None if run is None else _counted_against(output, run)
-    return [
-        {
-            "trial": _name(row),
-            "model": row["model"],
-            "book": row["book"],
-            "market": row["market"],
-            "source": _source(row["config"]),
-            "lake": row["lake"],
-            "hypotheses": row["hypotheses"],
-            "first_tried": row["first_tried"],
-            "runs": row["runs"],
-            **_judged(row, counting),
-        }
-        for row in trials.iter_rows(named=True)
-    ]
+    rows = []
+    for row in read_trials(output).iter_rows(named=True):
+        counts, why = _judged(row, counting)
+        own = {name: row[name] for name in ("model", "book", "market")}
+        known = {name: row[name] for name in ("lake", "hypotheses", "first_tried", "runs")}
+        named = {"trial": _name(row), **own, "source": _source(row["config"]), **known}
+        rows.append({**named, "counts": counts, "why": why})
+    return rows
 
 
 def describe_trials(rows: list[dict[str, Any]]) -> str:
     """Format trials for a terminal: one line each, then the number that counts on every market."""
     if not rows:
         return "Nothing has been tried in this folder."
-    cells = [
-        (
-            row["trial"],
-            row["model"],
-            row["book"] or _TRAINED,
-            str(row["market"]),
-            ", ".join(row["hypotheses"]) or "-",
-            f"{row['first_tried']:%Y-%m-%d %H:%M}",
-            ("yes: " if row["counts"] else "no: ") + row["why"],
+    cells = []
+    for row in rows:
+        names, tried = ", ".join(row["hypotheses"]) or "-", f"{row['first_tried']:%Y-%m-%d %H:%M}"
+        counts = f"{'yes' if row['counts'] else 'no'}: {row['why']}"
+        cells.append(
+            (row["trial"], row["model"], row["book"] or _TRAINED, str(row["market"]), names, tried, counts)
         )
-        for row in rows
-    ]
     heads = ("trial", "model", "book", "market", "hypothesis", "first tried", "counts")
     lines = text_table(cells, heads, left=len(heads), indent="")
     for market in sorted({row["market"] for row in rows}):
         own = [row for row in rows if row["market"] == market]
         named = sorted({name for row in own for name in row["hypotheses"]})
-        shares = [
-            f"{name} {sum(row['counts'] and name in row['hypotheses'] for row in own)}" for name in named
-        ]
+        counted = [row["hypotheses"] for row in own if row["counts"]]
+        shares = [f"{name} {sum(name in names for names in counted)}" for name in named]
         by_name = f" (by hypothesis: {', '.join(shares)})" if shares else ""
         lake = next((row["lake"] for row in own if row["lake"] is not None), None)
         where = own[0]["source"] + ("" if lake is None else f", lake {lake}")
-        lines.append(f"market {market} ({where}): {sum(row['counts'] for row in own)} count{by_name}")
+        lines.append(f"market {market} ({where}): {len(counted)} count{by_name}")
     return "\n".join(lines)
 
 
@@ -123,7 +109,10 @@ def describe_trial(details: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "  settings", *(f"    {line}" for line in settings.splitlines())])
 
 
-def _counted_against(output: Path, run: str) -> tuple[set[tuple[str, str]], set[tuple[str, str]], str]:
+_Counting = tuple[set[tuple[str, str]], set[tuple[str, str]], str]
+
+
+def _counted_against(output: Path, run: str) -> _Counting:
     """Keys of the trials that count against a run, those on its market, and the name of the run."""
     owner = find_signals(run, output) or open_run(run, output)
     counted = count_trials(output, Scope.of(owner.config))
@@ -133,22 +122,18 @@ def _counted_against(output: Path, run: str) -> tuple[set[tuple[str, str]], set[
     return keys, on_market, owner.run_id
 
 
-def _judged(
-    row: Mapping[str, Any], counting: tuple[set[tuple[str, str]], set[tuple[str, str]], str] | None
-) -> dict[str, Any]:
+def _judged(row: Mapping[str, Any], counting: _Counting | None) -> tuple[bool, str]:
+    """Whether a trial counts, and why."""
     if not row["counts"]:
-        return {"counts": False, "why": "its books count in its place"}
+        return False, "its books count in its place"
     what = "trained, not evaluated yet" if not row["traded"] else "a forecast with a book of its own"
     if counting is None:
-        return {"counts": True, "why": what}
+        return True, what
     counted, on_market, run = counting
     key = (row["forecast"], row["traded"])
     if key in counted:
-        return {"counts": True, "why": f"{what}, against {run}"}
-    return {
-        "counts": False,
-        "why": "another hypothesis" if key in on_market else f"another market than {run}",
-    }
+        return True, f"{what}, against {run}"
+    return False, "another hypothesis" if key in on_market else f"another market than {run}"
 
 
 def _name(row: Mapping[str, Any]) -> str:
