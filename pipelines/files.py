@@ -89,7 +89,7 @@ def damaged(what: str, cure: str) -> Iterator[None]:
     """Read files in a ``with`` block; `DataError` names what is damaged, why, and the cure, if that fails."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{what} is damaged ({reason}); {cure}.") from None
 

@@ -45,6 +45,7 @@ from pipelines.run.fetch import make_source
 from pipelines.run.locks import Locks
 from pipelines.secrets import masked
 from pipelines.sources.base import LiveSource, Source, SourceTables
+from pipelines.sources.files import reading
 from pipelines.sources.files.opening import resolve
 from pipelines.sources.settings import FilesSourceConfig
 
@@ -265,7 +266,8 @@ class _Watched:
     def fetch(self) -> SourceTables:
         """Deliver the tables."""
         delivered = self.source.fetch()
-        dates = delivered.tables["prices"].select("date").drop_nulls()
+        prices = delivered.tables["prices"]
+        dates = prices.select(reading.day(prices)).drop_nulls()  # an unreadable day is text
         self.rows = dates.group_by("date").agg(pl.len().alias("rows")).sort("date")
         newest = self.rows["date"].max()
         if isinstance(newest, dt.date) and self.last is not None and newest < self.last:

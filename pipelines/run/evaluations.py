@@ -116,7 +116,9 @@ class StoredEvaluation:
         if name in self.recounted:
             return self.recounted[name]
         path = self.folder / f"{name}.parquet"
-        return pl.read_parquet(path) if path.is_file() else None
+        again = f"delete {self.folder} and run 'peerglass backtest {self.folder.parents[1].name}' again"
+        with damaged(f"The table {path}", again):
+            return pl.read_parquet(path) if path.is_file() else None
 
     def table(self, name: str) -> pl.DataFrame:
         """Read a table that exists in every evaluation."""

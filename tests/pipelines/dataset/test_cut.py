@@ -97,6 +97,17 @@ def test_what_a_row_says_about_later_days_is_not_known() -> None:
     assert cut["fundamentals"]["value"].to_list() == [1.0]
 
 
+def test_a_row_with_an_unreadable_date_is_kept_for_its_contract() -> None:
+    texts = ["2020-01-02", "2020-13-01", "2020-01-09", None]
+    cut = cut_tables({"prices": pl.DataFrame({"date": texts, "ticker": "A"})}, day(5))
+    assert cut["prices"]["date"].to_list() == ["2020-01-02", "2020-13-01", None]
+    spell = {"ticker": "A", "from_date": [day(0), day(0)], "to_date": ["2020-01-09", "soon"]}
+    assert cut_tables({"membership": pl.DataFrame(spell)}, day(5))["membership"]["to_date"].to_list() == [
+        None,
+        "soon",
+    ]
+
+
 rows_of = st.lists(
     st.tuples(st.integers(0, 12), st.none() | st.integers(1, 12), st.none() | st.integers(0, 14)), max_size=8
 )

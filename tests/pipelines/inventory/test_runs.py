@@ -16,7 +16,7 @@ import yaml
 from command import Call, command
 
 from pipelines.commands.prune import apply_prune, plan_prune
-from pipelines.commands.runs import RunFolder, summarise_runs
+from pipelines.commands.runs import RunSummary, summarise_runs
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
 from pipelines.run.evaluations import list_evaluations
@@ -128,6 +128,15 @@ def test_a_run_that_is_written_to_is_running_and_a_damaged_one_is_listed(
     damaged = summarise_runs(OUTPUT)[-1]
     assert (damaged.run_id, damaged.state) == (first.name, "unreadable")
     assert "unreadable" in peerglass("runs", "list", "--output", "runs").out
+
+
+def test_a_damaged_table_ends_the_list_with_a_sentence(first: Path, peerglass: Call) -> None:
+    ladder = list_evaluations(summarise_runs(OUTPUT)[-1])[0].folder / "ladder.parquet"
+    ladder.write_bytes(ladder.read_bytes()[:20])
+    answer = peerglass("runs", "list", "--output", "runs")
+    assert answer.code == 3
+    assert answer.err.startswith(f"peerglass: The table {ladder} is damaged (")
+    assert answer.err.endswith(f"and run 'peerglass backtest {first.name}' again.\n")
 
 
 def test_an_interrupted_training_is_incomplete(first: Path) -> None:
@@ -348,4 +357,4 @@ def test_a_prune_knows_measured_signals_and_the_feature_store(signals: str, peer
 
 
 def measured_ladder(folder: Path) -> pl.DataFrame:
-    return list_evaluations(RunFolder(folder.name, folder))[0].table("ladder")
+    return list_evaluations(RunSummary(folder.name, folder))[0].table("ladder")

@@ -22,6 +22,7 @@ from pipelines.nightly.delivery import _refuse_rejected_sessions, _Watched, deli
 from pipelines.nightly.schedule import Clock, expected_session
 from pipelines.progress import Silent
 from pipelines.sources import yahoo_session as yfinance_session
+from pipelines.sources.base import SourceTables
 from pipelines.sources.sample import SampleSource
 
 DAYS = business_days(dt.date(2024, 1, 2), 8)
@@ -271,3 +272,15 @@ def test_weekly_prices_are_not_late_before_the_end_of_their_week(
     config = files_config({**tiny, "quality": {"calendar": "XNYS"}})
     said = sources._Request(config, Lake("lake"), None, Time().clock).late(days)
     assert (said is not None) == late
+
+
+def test_a_delivery_with_an_unreadable_date_is_judged_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column with an unreadable date is text; ingest moves the row in question to the quarantine."""
+    texts = ["2024-01-02", "2024-13-01", None, "2024-01-03"]
+    prices = pl.DataFrame({"date": texts, "ticker": "A", "close": 1.0})
+    monkeypatch.setattr(SampleSource, "fetch", lambda _: SourceTables({"prices": prices}))
+    source = _Watched(SampleSource(), dt.date(2024, 1, 2), 2, 0.1)
+    assert source.fetch().tables["prices"] is prices
+    assert source.rows["date"].to_list() == [dt.date(2024, 1, 2), dt.date(2024, 1, 3)]
+    with pytest.raises(DataError, match="2024-01-03"):
+        _Watched(SampleSource(), dt.date(2024, 1, 4), 0, 0.1).fetch()
