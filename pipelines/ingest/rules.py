@@ -60,57 +60,9 @@ the first dates it is the median of the five that follow."""
 DATE_RULES: Final = ("closed_session", "sparse_date")
 
 
-def _reverts() -> pl.Expr:
-    """Return whether a close is a spike that the next close reverts; null if there is no next one."""
-    remainder = (pl.col("log_return") + pl.col("next_log_return")).abs()
-    size = pl.col("log_return").abs()
-    return (size >= math.log(SPIKE)) & (remainder <= SPIKE_REMAINDER * size) & ~_few_ticks()
-
-
-def _few_ticks() -> pl.Expr:
-    """Return whether a close is at most `FEW_TICKS` from the one before, in the session's shares."""
-    moved = pl.col("close") - pl.col("previous_close") / pl.col("split_ratio")
-    return moved.abs() < (FEW_TICKS + 0.5) * TICK
-
-
-def _split_not_in_price() -> pl.Expr:
-    """Return whether a recorded split does not show: the close is much nearer to the previous one unsplit."""
-    split = _log(pl.col("split_ratio"))
-    recorded = split.abs() >= math.log(RECORDED_SPLIT)
-    raw = pl.col("raw_log_return")
-    return recorded & ((raw + split).abs() - raw.abs() >= MISSED_SHARE * split.abs())
-
-
-def _looks_like_split() -> pl.Expr:
-    """Return whether the close, and the open if known, changes by the ratio of a usual split."""
-    close, open_log_return = (
-        pl.any_horizontal(_is_near_factor(column, split, SPLIT_ROUNDING) for split in SPLITS)
-        for column in ("log_return", "open_log_return")
-    )
-    return close & open_log_return.fill_null(value=True) & ~_few_ticks()
-
-
-def _pays_more_than_its_price() -> pl.Expr:
-    """Return whether a dividend is larger than what the share was worth before it."""
-    worth = pl.coalesce(pl.col("last_close") / pl.col("split_ratio"), pl.col("close"))
-    return (pl.col("dividend") > worth).fill_null(value=False)
-
-
-def _otherwise_explained() -> pl.Expr:
-    """Return whether such a change has another cause: a spike, its reversal, or a recorded split."""
-    return (
-        pl.col("after_spike")
-        | _reverts().fill_null(value=False)
-        | _split_not_in_price().fill_null(value=False)
-        | _pays_more_than_its_price()
-    )
-
-
-def _currency_changed() -> pl.Expr:
-    """Return whether a close is about 100 times or 1/100 of the one before, or the currency differs."""
-    hundred = _is_near_factor("log_return", CURRENCY_FACTOR, CURRENCY_ROUNDING) & ~pl.col("after_spike")
-    changed = pl.col("currency") != pl.col("previous_currency")
-    return hundred.fill_null(value=False) | changed.fill_null(value=False)
+def _log(ratio: pl.Expr) -> pl.Expr:
+    """Return the logarithm of a ratio; null if a price in it is not positive (a row that a user released)."""
+    return pl.when(ratio.is_finite() & (ratio > 0)).then(ratio.log())
 
 
 def _is_near_factor(column: str, factor: float, rounding: float) -> pl.Expr:
@@ -118,10 +70,33 @@ def _is_near_factor(column: str, factor: float, rounding: float) -> pl.Expr:
     return (pl.col(column).abs() - math.log(factor)).abs() <= rounding
 
 
-def _log(ratio: pl.Expr) -> pl.Expr:
-    """Return the logarithm of a ratio; null if a price in it is not positive (a row that a user released)."""
-    return pl.when(ratio.is_finite() & (ratio > 0)).then(ratio.log())
-
+_MOVED = pl.col("close") - pl.col("previous_close") / pl.col("split_ratio")
+_FEW_TICKS: Final = _MOVED.abs() < (FEW_TICKS + 0.5) * TICK
+"""Whether a close is at most `FEW_TICKS` from the one before, in the session's shares."""
+_SIZE = pl.col("log_return").abs()
+_REMAINS = (pl.col("log_return") + pl.col("next_log_return")).abs() <= SPIKE_REMAINDER * _SIZE
+_REVERTS: Final = (math.log(SPIKE) <= _SIZE) & _REMAINS & ~_FEW_TICKS
+"""Whether a close is a spike that the next close reverts; null if there is no next one."""
+_LOG_SPLIT, _RAW = _log(pl.col("split_ratio")), pl.col("raw_log_return")
+_SPLIT_NOT_IN_PRICE: Final = (_LOG_SPLIT.abs() >= math.log(RECORDED_SPLIT)) & (
+    (_RAW + _LOG_SPLIT).abs() - _RAW.abs() >= MISSED_SHARE * _LOG_SPLIT.abs()
+)
+"""Whether a recorded split does not show: the close is much nearer to the previous one unsplit."""
+_CLOSE_SPLITS, _OPEN_SPLITS = (
+    pl.any_horizontal(_is_near_factor(column, split, SPLIT_ROUNDING) for split in SPLITS)
+    for column in ("log_return", "open_log_return")
+)
+_LOOKS_LIKE_SPLIT: Final = _CLOSE_SPLITS & _OPEN_SPLITS.fill_null(value=True) & ~_FEW_TICKS
+"""Whether the close, and the open if known, changes by the ratio of a usual split."""
+_WORTH = pl.coalesce(pl.col("last_close") / pl.col("split_ratio"), pl.col("close"))
+_PAYS_MORE: Final = (pl.col("dividend") > _WORTH).fill_null(value=False)
+"""Whether a dividend is larger than what the share was worth before it."""
+_OTHERWISE_EXPLAINED: Final = pl.any_horizontal(
+    "after_spike", _REVERTS.fill_null(value=False), _SPLIT_NOT_IN_PRICE.fill_null(value=False), _PAYS_MORE
+)
+"""Whether such a change has another cause: a spike, its reversal, or a recorded split."""
+_HUNDREDFOLD = _is_near_factor("log_return", CURRENCY_FACTOR, CURRENCY_ROUNDING) & ~pl.col("after_spike")
+_CURRENCIES_DIFFER = pl.col("currency") != pl.col("previous_currency")
 
 _BEFORE, _CLOSE, _NEXT, _SPLIT = (
     pl.col(c).round_sig_figs(6) for c in ("previous_close", "close", "next_close", "split_ratio")
@@ -132,26 +107,23 @@ _RULES: Final[Mapping[str, tuple[pl.Expr, pl.Expr]]] = {
         pl.col("sparse") & ~pl.col("session").fill_null(value=False),
         pl.format("{} firms have a row, {} usually do", "firms", pl.col("usual").cast(pl.Int64)),
     ),
-    "spike_that_reverts": (_reverts(), pl.format("close {} -> {} -> {}", _BEFORE, _CLOSE, _NEXT)),
+    "spike_that_reverts": (_REVERTS, pl.format("close {} -> {} -> {}", _BEFORE, _CLOSE, _NEXT)),
     "split_without_return": (
-        _split_not_in_price(),
+        _SPLIT_NOT_IN_PRICE,
         pl.format("split ratio {}, close {} -> {}", _SPLIT, _BEFORE, _CLOSE),
     ),
     "return_without_split": (
-        _looks_like_split() & ~_otherwise_explained(),
+        _LOOKS_LIKE_SPLIT & ~_OTHERWISE_EXPLAINED,
         pl.format("close {} -> {}, split ratio {}", _BEFORE, _CLOSE, _SPLIT),
     ),
     "currency_jump": (
-        _currency_changed(),
-        pl.coalesce(
-            pl.when(pl.col("currency") != pl.col("previous_currency")).then(
-                pl.format("currency {} -> {}", "previous_currency", "currency")
-            ),
-            pl.format("close {} -> {}", _BEFORE, _CLOSE),
-        ),
+        _HUNDREDFOLD.fill_null(value=False) | _CURRENCIES_DIFFER.fill_null(value=False),
+        pl.when(_CURRENCIES_DIFFER)
+        .then(pl.format("currency {} -> {}", "previous_currency", "currency"))
+        .otherwise(pl.format("close {} -> {}", _BEFORE, _CLOSE)),
     ),
     "dividend_above_price": (
-        _pays_more_than_its_price(),
+        _PAYS_MORE,
         pl.format(
             "dividend {}, close {} -> {}",
             pl.col("dividend").round_sig_figs(6),
@@ -210,7 +182,7 @@ def add_neighbours(
             repeats=place - pl.when("new_bar").then(place).forward_fill(),
         )
         .with_columns(next_log_return=_where("has_next", pl.col("log_return").shift(-1)))
-        .with_columns(after_spike=pl.col("has_previous") & _reverts().shift().fill_null(value=False))
+        .with_columns(after_spike=pl.col("has_previous") & _REVERTS.shift().fill_null(value=False))
     )
 
 

@@ -140,8 +140,14 @@ class RowChanges:
 
 def in_order(table: str, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows in storage order: sorted by the key, with its dates first."""
-    order = _order(table)
-    return rows if _is_sorted(rows, order) else rows.sort(order)
+    dated = _dates(table)
+    order = [*dated, *(c for c in keys(table) if c not in dated)]
+    ordered = pl.lit(value=True)  # comparing rows with those before is much cheaper than sorting sorted rows
+    for c in reversed(order):
+        before = pl.col(c).shift()
+        ordered = (pl.col(c) > before) | ((pl.col(c) == before) & ordered)
+    is_sorted = rows.select(ordered.fill_null(value=True).all()).item()
+    return rows if is_sorted else rows.sort(order)
 
 
 def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr | None = None) -> RowChanges:
@@ -190,20 +196,6 @@ def match_predicate(table: str, changed: pl.DataFrame) -> str:
 def _dates(table: str) -> list[str]:
     types = empty(table).schema
     return [c for c in keys(table) if types[c] == pl.Date]
-
-
-def _order(table: str) -> list[str]:
-    dated = _dates(table)
-    return [*dated, *(c for c in keys(table) if c not in dated)]
-
-
-def _is_sorted(rows: pl.DataFrame, order: list[str]) -> bool:
-    """Compare every row with the one before it, which is much cheaper than sorting sorted rows."""
-    ordered = pl.lit(value=True)
-    for c in reversed(order):
-        before = pl.col(c).shift()
-        ordered = (pl.col(c) > before) | ((pl.col(c) == before) & ordered)
-    return bool(rows.select(ordered.fill_null(value=True).all()).item())
 
 
 def _pieces(table: str, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
