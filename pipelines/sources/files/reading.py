@@ -11,6 +11,7 @@ all dates together, never row by row.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -76,9 +77,9 @@ class GivenFiles:
         return opening.file_label(self.files)
 
     def note(self, sentence: str, count: int = 1) -> None:
-        """Note a sentence, in which ``#`` is the count; nothing if the count is 0."""
+        """Note a sentence, which may begin with ``#`` for the count; nothing if the count is 0."""
         if count:
-            self.notes.append(sentence.replace("#", f"{count:,}", 1))
+            self.notes.append(re.sub(r"^#(?= )", f"{count:,}", sentence))
 
     def match(self, available: Sequence[str]) -> dict[str, str]:
         """Peerglass column -> the file's column, of those that are mapped or have a usual name."""

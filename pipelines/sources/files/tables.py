@@ -197,20 +197,15 @@ def _in_other_layout(given: reading.GivenFiles, available: Sequence[str]) -> tup
         frame = _dated(reading.concat_parts(parts), given)
         if names is _LISTS:
             split = reading.as_text("tickers").str.replace_all(r"[\[\]'\"]", "").str.split(",")
-            rows = (
-                frame.select("date", split.alias("ticker"))
-                .explode("ticker")
-                .with_columns(reading.ticker_text())
-            )
-            return _from_snapshots(rows), "lists of members by date"
+            rows = frame.select("date", ticker=split).explode("ticker")
+            return _from_snapshots(rows.with_columns(reading.ticker_text())), "lists of members by date"
         if names is _ON:
             return _from_snapshots(frame.with_columns(reading.ticker_text())), "the members of each date"
         if names is _CHANGES:
-            both = [
-                frame.select("date", reading.as_text(column).alias("ticker"), pl.lit(column).alias("action"))
+            frame = pl.concat(
+                frame.select("date", ticker=reading.as_text(column), action=pl.lit(column))
                 for column in ("added", "removed")
-            ]
-            frame = pl.concat(both).filter(pl.col("ticker").str.len_chars() > 0)
+            ).filter(pl.col("ticker").str.len_chars() > 0)
         return _from_changes(frame.with_columns(reading.ticker_text()), given), "changes by date"
     return _from_flags(given, available), "flags by date, a column per ticker"
 
@@ -283,12 +278,11 @@ def _from_changes(rows: pl.DataFrame, given: reading.GivenFiles) -> pl.DataFrame
     left = pl.when(~pl.col("joins").shift(-1).over(key)).then(pl.col("date").shift(-1).over(key))
     joined = rows.with_columns(to_date=left).filter("joins")
     first = rows.group_by(*key, maintain_order=True).first().filter(~pl.col("joins"))
-    return pl.concat(
-        [
-            joined.select(*key, pl.col("date").alias("from_date"), "to_date"),
-            first.select(*key, pl.lit(STATIC_SINCE).alias("from_date"), pl.col("date").alias("to_date")),
-        ]
-    ).sort(*key, "from_date")
+    spells = (
+        joined.select(*key, "to_date", from_date="date"),
+        first.select(*key, to_date="date", from_date=pl.lit(STATIC_SINCE)),
+    )
+    return pl.concat(spells).sort(*key, "from_date")
 
 
 _LATER: Final = re.compile(r"_lead\d+[dwmqy]?$")
@@ -308,32 +302,25 @@ def read_inputs(given: reading.GivenFiles, start: date | None, end: date | None)
         rows = scan(file, given.text)
         available = columns_of(rows, file)
         key = [given.column_name(ours, available, file) for ours in ("date", "ticker")]
-        others = [name for name in available if name not in key]
-        later.update({name: None for name in others if _LATER.search(name.lower())})
-        frame = collect(rows, file)
-        numeric: list[str] = []
-        for name in (name for name in others if name not in later):
+        frame, others = collect(rows, file), [name for name in available if name not in key]
+        later |= dict.fromkeys(name for name in others if _LATER.search(name.lower()))
+        others = [name for name in others if name not in later]
+        for name in others:
             if frame.schema[name].is_numeric() or frame.schema[name] == pl.String:
                 frame = reading.read_number(frame, name)
-            if frame.schema[name] == pl.Float64:
-                numeric.append(name)
-            else:
-                not_numeric[name] = None
+        numeric = [name for name in others if frame.schema[name] == pl.Float64]
+        not_numeric |= dict.fromkeys(name for name in others if name not in numeric)
         if not numeric:
-            raise DataError(
-                f"{file} has no numeric column besides {' and '.join(key)}; its columns are "
-                f"{abbreviate(available)}"
-            )
+            beside, listed = " and ".join(key), abbreviate(available)
+            raise DataError(f"{file} has no numeric column besides {beside}; its columns are {listed}")
         renamed = dict(zip(key, ("date", "ticker"), strict=True)) | _input_names(numeric, file)
         frame = frame.select(*key, *numeric).rename(renamed).with_columns(reading.ticker_text())
         parts.append(frame.unpivot(index=["date", "ticker"], variable_name="name", value_name="value"))
     frame = reading.within_dates(given.dates(reading.concat_parts(parts), ["date"]), given, start, end)
-    for names, what in (
-        (later, "returns of later periods, which are left out"),
-        (not_numeric, "columns that are not numeric and are ignored"),
-    ):
-        if names:
-            given.note(f"{given.label} has {what}: {abbreviate(list(names))}.")
+    ignored = {"returns of later periods, which are left out": later}
+    ignored["columns that are not numeric and are ignored"] = not_numeric
+    for what, names in ignored.items():
+        given.note(f"{given.label} has {what}: {abbreviate(list(names))}.", len(names))
     given.note(f"# empty values of {given.label} are ignored.", frame["value"].null_count())
     columns = ("name", "date", "ticker", "value")
     return frame.drop_nulls("value").select(columns).sort(columns[:3])

@@ -12,6 +12,7 @@ from given_files import files_source
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.contracts import check
 from pipelines.sources.files.opening import resolve
+from pipelines.sources.files.reading import GivenFiles
 
 
 def write(path: Path, text: str) -> Path:
@@ -161,3 +162,11 @@ def test_a_wrong_layout_is_refused(tmp_path: Path) -> None:
         files_source(write(tmp_path / "none.csv", "date\n2020-01-02\n"), layout="wide").fetch()
     with pytest.raises(DataError, match="no column 'date' for date"):
         files_source(write(tmp_path / "day.csv", "Tag,A\n2020-01-02,1\n"), layout="wide").fetch()
+
+
+def test_a_sign_in_the_name_of_a_file_is_no_count() -> None:
+    given = GivenFiles([Path("part#1.csv")])
+    given.note(f"{given.label} has no universe.")
+    given.note(f"# rows of {given.label} are empty.", 1200)
+    given.note("# rows are not there.", 0)
+    assert given.notes == ["part#1.csv has no universe.", "1,200 rows of part#1.csv are empty."]
