@@ -155,32 +155,25 @@ def sessions_between(
 
 
 def _sessions(name: str, first: date, last: date, overrides: CalendarOverrides) -> pl.Series:
-    """Return a calendar's sessions around some dates, with the overrides; see `_published`."""
-    days = _published(name, first, last)
-    if not (overrides.closures or overrides.sessions):
-        return days
-    corrected = ({*days.to_list()} | {*overrides.sessions}) - {*overrides.closures}
-    return pl.Series(sorted(corrected), dtype=pl.Date)
-
-
-def _published(name: str, first: date, last: date) -> pl.Series:
-    """Return a calendar's sessions from a week before ``first`` to a week after ``last``, where it has any.
+    """Return a calendar's sessions from a week before ``first`` to a week after ``last``, with the overrides.
 
     A calendar refuses years before its own rules begin. In some releases of exchange_calendars, one calendar
     refuses every year; it then has no sessions.
     """
-    calendar = _calendar(name)
-    if calendar is None:
-        return pl.Series(dtype=pl.Date)
-    start, end = max(first, _EARLIEST) - _WEEK, min(last, _LATEST) + _WEEK
-    start, end = start.replace(month=1, day=1), end.replace(month=12, day=31)
-    if start < calendar.first_session.date() or end > calendar.last_session.date():
-        lower, upper = type(calendar).bound_min(), type(calendar).bound_max()
-        start = start if lower is None else max(start, lower.date())
-        end = end if upper is None else min(end, upper.date())
-        if start < end:
-            calendar = _calendar(name, start=start.isoformat(), end=end.isoformat()) or calendar
-    return pl.Series(list(calendar.sessions.date), dtype=pl.Date)
+    calendar, days = _calendar(name), list[date]()
+    if calendar is not None:
+        start, end = max(first, _EARLIEST) - _WEEK, min(last, _LATEST) + _WEEK
+        start, end = start.replace(month=1, day=1), end.replace(month=12, day=31)
+        if start < calendar.first_session.date() or end > calendar.last_session.date():
+            lower, upper = type(calendar).bound_min(), type(calendar).bound_max()
+            start = start if lower is None else max(start, lower.date())
+            end = end if upper is None else min(end, upper.date())
+            if start < end:
+                calendar = _calendar(name, start=start.isoformat(), end=end.isoformat()) or calendar
+        days = list(calendar.sessions.date)
+    if overrides.closures or overrides.sessions:
+        days = sorted(({*days} | {*overrides.sessions}) - {*overrides.closures})
+    return pl.Series(days, dtype=pl.Date)
 
 
 @functools.lru_cache(maxsize=64)

@@ -182,26 +182,19 @@ def table_files(storage: Storage, table: str, opened: DeltaTable) -> TableFiles:
     files = storage.files(table)
     files_by_path = {i.path: i for i in files.get_file_info(FileSelector("", recursive=True)) if i.is_file}
     entries = sorted((int(match[1]), path) for path in files_by_path if (match := _LOG_ENTRY.search(path)))
+    spans: dict[str, list[tuple[int, int]]] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
-        texts = pool.map(lambda entry: _read(files, entry[1]), entries)
-        version_spans = _read_version_spans(zip((version for version, _ in entries), texts, strict=True))
+        for version, text in pool.map(lambda entry: (entry[0], _read(files, entry[1])), entries):
+            for action in map(json.loads, text.splitlines()):
+                if "add" in action:
+                    spans.setdefault(unquote(action["add"]["path"]), []).append((version, _NEVER_REMOVED))
+                elif "remove" in action:
+                    # A log whose beginning was truncated mentions files only when it removes them.
+                    own = spans.setdefault(unquote(action["remove"]["path"]), [(0, _NEVER_REMOVED)])
+                    own[-1] = (own[-1][0], version)
+    version_spans = {path: tuple(own) for path, own in spans.items()}
     sizes = {path: info.size for path, info in files_by_path.items() if not path.startswith("_delta_log/")}
     return TableFiles(tuple(commits(opened)), version_spans, sizes)
-
-
-def _read_version_spans(log: Iterable[tuple[int, str]]) -> dict[str, tuple[tuple[int, int], ...]]:
-    version_spans: dict[str, list[tuple[int, int]]] = {}
-    for version, text in log:
-        for line in text.splitlines():
-            action = json.loads(line)
-            if "add" in action:
-                version_spans.setdefault(unquote(action["add"]["path"]), []).append((version, _NEVER_REMOVED))
-            elif "remove" in action:
-                path = unquote(action["remove"]["path"])
-                # A log whose beginning was truncated mentions files only when it removes them.
-                spans = version_spans.setdefault(path, [(0, _NEVER_REMOVED)])
-                spans[-1] = (spans[-1][0], version)
-    return {path: tuple(spans) for path, spans in version_spans.items()}
 
 
 def _read(files: FileSystem, path: str) -> str:
