@@ -45,22 +45,15 @@ class Progress:
         self._totals = places if places is not None and len(places) > 1 else {}
         self._done = dict.fromkeys(self._totals, 0)
         if sys.stderr.isatty():
+            from rich import progress as bars
             from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                SpinnerColumn,
-                TextColumn,
-                TimeElapsedColumn,
-            )
-            from rich.progress import Progress as RichProgress
 
-            steps = () if total is None else (BarColumn(), MofNCompleteColumn())
-            self._bars = RichProgress(
-                SpinnerColumn(finished_text="[green]✓"),
-                TextColumn("{task.description}"),
+            steps = () if total is None else (bars.BarColumn(), bars.MofNCompleteColumn())
+            self._bars = bars.Progress(
+                bars.SpinnerColumn(finished_text="[green]✓"),
+                bars.TextColumn("{task.description}"),
                 *steps,
-                TimeElapsedColumn(),
+                bars.TimeElapsedColumn(),
                 console=Console(stderr=True),
             )
             self._bars.start()

@@ -1,4 +1,7 @@
-"""Schemas of the tables that the pipeline writes: forecasts, quarantine, flags, trials, nights and others."""
+"""Schemas of the tables that the pipeline writes: forecasts, quarantine, flags, trials, nights and others.
+
+Each class is a table of the lake, named after it (`pipelines.lake.schemas`).
+"""
 
 from __future__ import annotations
 

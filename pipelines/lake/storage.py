@@ -106,14 +106,11 @@ class Storage:
         Reading the log gets slower with every version. Writers use `open`, because a commit moves its table
         object.
         """
-        mark = self._mark(table, version)
-        if mark is None:
-            return self.open(table, version)
-        kept = self._views.get((table, version))
-        if kept is not None and kept[0] == mark:
+        mark, kept = self._mark(table, version), self._views.get((table, version))
+        if mark is not None and kept is not None and kept[0] == mark:
             return kept[1]
         opened = self.open(table, version)
-        if opened is not None and opened.version() == mark.version:  # no commit came between
+        if opened is not None:
             self._remember(table, version, mark, opened)
         return opened
 
@@ -125,14 +122,13 @@ class Storage:
 
     def keep(self, table: str, written: DeltaTable) -> None:
         """Keep a table that a writer has taken open for reading, unless others have committed since."""
-        mark = self._mark(table, None)
-        if mark is not None and written.version() == mark.version:
-            self._remember(table, None, mark, written)
+        self._remember(table, None, self._mark(table, None), written)
 
-    def _remember(self, table: str, version: int | None, mark: _Mark, opened: DeltaTable) -> None:
-        if len(self._views) >= _MOST_VIEWS:
-            self._views.clear()
-        self._views[table, version] = mark, opened
+    def _remember(self, table: str, version: int | None, mark: _Mark | None, opened: DeltaTable) -> None:
+        if mark is not None and opened.version() == mark.version:  # else a commit came between
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            self._views[table, version] = mark, opened
 
     def _mark(self, table: str, version: int | None) -> _Mark | None:
         """Identify a log entry of a local table, by default the newest; None if it cannot be found."""
