@@ -38,13 +38,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a GPU machine may have only the repository
 
+from features.arrays import IntArray
 from models.attention.block import AttentionMask, BlockConfig, MultiHeadAttention
 from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import PanelTensors
 from models.fitting.config import FitConfig, matrix_precision
-from models.fitting.loop import SingleSeed
-from models.fitting.optimizer import make_optimizer, parameter_groups
-from models.fitting.stacked import CompiledSeed, StackedSeeds
+from models.fitting.graphs import WARM_UP
+from models.fitting.loop import Engine, SingleSeed
+from models.fitting.optimizer import AdamW
+from models.fitting.stacked import StackedSeeds
 from models.forecaster import Forecaster
 from models.peers.layer import Firms, PeerKeys, PeerLayer, PeerSizes
 from models.registry import MODELS
@@ -282,31 +284,36 @@ def training_dates(data: PanelTensors, config: FitConfig, seeds: int) -> Callabl
     )
 
 
-def eager_step(model: str, data: PanelTensors, config: FitConfig) -> Step:
-    """Return a training step as `models.fitting` makes it for one seed."""
-    module = built(model, data, 0)
-    optimizer, _ = make_optimizer(parameter_groups(module, config), config, 1000)
-    engine = SingleSeed(module, data, config, 0, np.arange(data.window, len(data.listed_TN)))
-    dates = training_dates(data, config, 1)
-    return lambda: engine.step(dates(), optimizer)
+def single_step(model: str, data: PanelTensors, config: FitConfig) -> Step:
+    """Return a training step of one seed as it is on a CPU, in plain operations."""
+    engine = SingleSeed(built(model, data, 0), data, config, 0, train_of(data))
+    return step_of(engine, data, config)
 
 
-def stacked_step(model: str, data: PanelTensors, config: FitConfig, seeds: int) -> Step:
-    """Return a training step of K seeds at once."""
+def fixed_step(
+    model: str, data: PanelTensors, config: FitConfig, seeds: int = 1, *, compiled: bool = False
+) -> Step:
+    """Return a training step of fixed shapes of K seeds, recorded on CUDA devices."""
     modules = [built(model, data, seed) for seed in range(seeds)]
-    stack = StackedSeeds(modules, data, config, range(seeds), np.arange(data.window, len(data.listed_TN)))
-    optimizer, _ = make_optimizer(stack.groups(), config, 1000)
-    dates = training_dates(data, config, seeds)
-    return lambda: stack.step(dates(), optimizer)
+    engine = StackedSeeds(modules, data, config, range(seeds), train_of(data), compiled=compiled)
+    return step_of(engine, data, config)
 
 
-def compiled_step(model: str, data: PanelTensors, config: FitConfig) -> Step:
-    """Return a training step whose model and loss are compiled for shapes that do not change."""
-    module = built(model, data, 0)
-    optimizer, _ = make_optimizer(parameter_groups(module, config), config, 1000)
-    engine = CompiledSeed(module, data, config, 0, np.arange(data.window, len(data.listed_TN)))
-    dates = training_dates(data, config, 1)
-    return lambda: engine.step(dates(), optimizer)
+def step_of(engine: Engine, data: PanelTensors, config: FitConfig) -> Step:
+    """Return one step of an engine, after those that are made before a step is recorded."""
+    optimizer, dates = AdamW(engine.groups(), config, 1000), training_dates(data, config, len(engine.seeds))
+
+    def step() -> None:
+        engine.epoch(dates(), optimizer)
+
+    for _ in range(WARM_UP + 1 if data.device.type == "cuda" else 0):
+        step()
+    return step
+
+
+def train_of(data: PanelTensors) -> IntArray:
+    """All sessions with a whole window."""
+    return np.arange(data.window, len(data.listed_TN))
 
 
 def model_rows(
@@ -318,15 +325,15 @@ def model_rows(
     stackable = getattr(MODELS[model].build, "stackable", False)
     for precision in PRECISIONS:
         config = FitConfig(batch_dates=sizes.batch_dates, precision=precision)  # type: ignore[arg-type]
-        eager = eager_step(model, data, config)
+        eager = single_step(model, data, config)
         yield measured(model, "eager", precision, cells, eager, eager, device, sizes)
-        uploaded = eager_step(model, on_host, config)
+        uploaded = fixed_step(model, on_host, config) if stackable else single_step(model, on_host, config)
         yield measured(model, "panel on the host", precision, cells, uploaded, eager, device, sizes)
         if stackable and compile_too:
-            compiled = compiled_step(model, data, config)
+            compiled = fixed_step(model, data, config, compiled=True)
             yield measured(model, "compiled", precision, cells, compiled, eager, device, sizes)
         for seeds in sizes.seeds if stackable else ():
-            stacked = stacked_step(model, data, config, seeds)
+            stacked = fixed_step(model, data, config, seeds)
             row = measured(model, f"K = {seeds}", precision, seeds * cells, stacked, eager, device, sizes)
             yield replace(row, flops=seeds * row.flops, bytes=seeds * row.bytes)
 

@@ -1,17 +1,19 @@
-"""Where a training epoch reads values back to the host, by operation and line of code.
+"""Where training reads values back to the host, by operation and line of code.
 
-One epoch of a model with default options runs under torch's profiler, and the operations that return values
-to the host are counted: `item` (`_local_scalar_dense`), `nonzero`, boolean masks as indices, `equal`, and
-copies to the host. On a GPU each of them waits for all work before it. On a CPU nothing waits, but the same
-lines are counted. The column "reads" says what is read. Tensors that are kept on the host whatever the device
-cost no wait on a GPU either; `tests/models/fitting/test_waits.py` checks that on a mock device. The totals
-of torch's profile are higher on a CPU, where the fused step of AdamW reads its step counts.
+A few steps and a validation of a model with default options run under torch's profiler, in the training loop,
+and the operations that return values to the host are counted: `item` (`_local_scalar_dense`), `nonzero`,
+boolean masks as indices, `equal`, and copies to the host. On a GPU each of them waits for all work before it.
+On a CPU nothing waits, but the same lines are counted. The column "reads" says what is read. Tensors that are
+kept on the host whatever the device cost no wait on a GPU either; `tests/models/fitting/test_waits.py` checks
+that on a mock device. The totals of torch's profile are higher on a CPU, where the fused step of AdamW reads
+its step counts.
 
-On a GPU, another two epochs say for what share of an epoch kernels run: one is timed without a profiler,
-which would slow the host down, and the other tells when kernels ran.
+On a GPU, steps are recorded once and replayed (`models.fitting.graphs`), so only those before the recording
+are listed. Another three epochs say for what share of an epoch kernels run: the first records the steps, the
+next is timed without a profiler, which would slow the host down, and the last tells when kernels ran.
 
     python benchmarks/waits.py                                 temporal_transformer and temporal_peer on a CPU
-    python benchmarks/waits.py --device cuda --models temporal_peer --firms 3000 --sessions 1000
+    python benchmarks/waits.py --device cuda --models temporal_peer --firms 3000 --sessions 1000 --steps 200
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -37,7 +40,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from features.arrays import IntArray
 from models.batch import PanelTensors
 from models.fitting.config import FitConfig
-from models.fitting.loop import SingleSeed, train_seeds
+from models.fitting.loop import Engine, SingleSeed, train_seeds
+from models.fitting.optimizer import AdamW
+from models.fitting.stacked import StackedSeeds
 from models.forecaster import Forecaster
 from models.registry import MODELS
 
@@ -49,11 +54,11 @@ HOST = {
     ("models/batch.py", "batch"): "the dates and the universe, which are kept on the host",
     ("models/fitting/loop.py", "_chosen"): "the universe, which is kept on the host",
     ("models/fitting/loop.py", "most_firms"): "the universe, which is kept on the host",
+    ("models/fitting/optimizer.py", "step"): "the number of steps, which on a GPU is used there",
 }
 """Functions that read tensors which are on the host whatever the device, and what these are."""
 ASKED_FOR = {
-    ("models/fitting/loop.py", "train_seeds"): "losses and norms, once an epoch",
-    ("models/fitting/loop.py", "_scores"): "targets of validation, once an epoch",
+    ("models/fitting/loop.py", "train_seeds"): "losses and norms, once an epoch; targets, once",
     ("models/fitting/loop.py", "validate"): "forecasts of validation, once an epoch",
 }
 """Functions that read values of the device where they are needed, once an epoch."""
@@ -101,13 +106,17 @@ def place() -> Place:
 def panel(device: str, sessions: int, firms: int) -> PanelTensors:
     """A random panel whose firms come and go."""
     rng = np.random.default_rng(0)
+
+    def normal(*size: int) -> npt.NDArray[np.float32]:
+        return rng.standard_normal(size, dtype=np.float32)
+
     names = ("return_21", "log_market_equity", *(f"x{n}" for n in range(CHARACTERISTICS - 2)))
     return PanelTensors.from_arrays(
-        channels_TNC=rng.normal(size=(sessions, firms, CHANNELS)),
-        characteristics_TNF=rng.normal(size=(sessions, firms, CHARACTERISTICS)),
+        channels_TNC=normal(sessions, firms, CHANNELS),
+        characteristics_TNF=normal(sessions, firms, CHARACTERISTICS),
         mask_TN=rng.random((sessions, firms)) < 0.9,
         group_TN=rng.integers(0, GROUPS, (sessions, firms)),
-        target_TN=rng.normal(size=(sessions, firms)),
+        target_TN=normal(sessions, firms),
         window=WINDOW,
         n_groups=GROUPS,
         characteristic_names=names,
@@ -115,49 +124,50 @@ def panel(device: str, sessions: int, firms: int) -> PanelTensors:
     )
 
 
-def rows(model: str, data: PanelTensors) -> Iterator[str]:
+def rows(model: str, data: PanelTensors, config: FitConfig, steps: int) -> Iterator[str]:
     """Rows of the table of one model."""
-    config, (train, valid) = FitConfig(epochs=1), spans_of(len(data.listed_TN))
-    steps = -(-len(train) // config.batch_dates)
-    engines = [engine(model, data, config, train) for _ in range(3)]
-
-    def epoch() -> None:
-        train_seeds(engines.pop(), train, valid, config)
-
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if data.device.type == "cuda" else [])]
+    sessions = np.arange(30, len(data.listed_TN))
+    train, valid = sessions[: steps * config.batch_dates], sessions[-2 * config.batch_dates :]
+    on_gpu = data.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as profiled, Reads() as reads:
-        epoch()
+        train_seeds(engine(model, data, config, train), train, valid, config)
     totals = Counter({one.key: one.count for one in profiled.key_averages() if one.key in PROFILED})
     copies = sum(one.count for one in profiled.key_averages() if "Memcpy DtoH" in one.key)
     listed = ", ".join(f"{name} {count}" for name, count in totals.most_common())
     yield f"\n{model}: {steps} steps and validation"
-    yield f"torch's profile, in the epoch: {listed}, copies to the host {copies}\n"
+    yield f"torch's profile: {listed}, copies to the host {copies}\n"
     yield "| operation | line | times a step | reads |"
     yield "|---|---|---|---|"
     for (name, (file, function, line)), count in reads.found.most_common():
         what = HOST.get((file, function)) or ASKED_FOR.get((file, function)) or "**values of the device**"
         yield f"| {name} | {file}:{line} {function} | {count / steps:.2f} | {what} |"
-    if data.device.type == "cuda":
+    if on_gpu:
+        ready = engine(model, data, config, train)
+        optimizer = AdamW(ready.groups(), config, 10 * steps)
+
+        def epoch() -> None:
+            ready.epoch(torch.as_tensor(train)[None], optimizer)
+            ready.validate(valid)
+
         yield f"\n{share_of_kernels(epoch)}"
 
 
-def spans_of(sessions: int) -> tuple[IntArray, IntArray]:
-    """Sessions of training, and of validation: a tenth of all, at least 30."""
-    first = sessions - 10 - max(30, sessions // 10)
-    return np.arange(30, first - 10), np.arange(first, sessions - 10)
-
-
-def engine(model: str, data: PanelTensors, config: FitConfig, train: IntArray) -> SingleSeed:
+def engine(model: str, data: PanelTensors, config: FitConfig, train: IntArray) -> Engine:
     """A model with default options, ready to be trained."""
     entry = MODELS[model]
     module = entry.build(entry.config(), data.shape)
     if not isinstance(module, Forecaster):
         sys.exit(f"{model} is not a neural model.")
-    return SingleSeed(module.to(data.device), data, config, 0, train)
+    module = module.to(data.device)
+    if data.device.type != "cpu" and module.stackable:
+        return StackedSeeds([module], data, config, (0,), train)
+    return SingleSeed(module, data, config, 0, train)
 
 
 def share_of_kernels(epoch: Callable[[], None]) -> str:
-    """For what share of an epoch on a GPU kernels run; the first epoch of a process is not representative."""
+    """For what share of an epoch on a GPU kernels run; the first epoch of an engine is not representative."""
+    epoch()
     torch.cuda.synchronize()
     started = time.perf_counter()
     epoch()
@@ -198,13 +208,16 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["temporal_transformer", "temporal_peer"])
     parser.add_argument("--sessions", type=int, default=160, help="sessions of the panel, from 100")
     parser.add_argument("--firms", type=int, default=200, help="firms of the panel")
+    parser.add_argument("--steps", type=int, default=2, help="training steps")
+    parser.add_argument("--dates", type=int, default=4, help="dates of a step")
     given = parser.parse_args()
-    if given.sessions < 100:
-        parser.error(f"--sessions is {given.sessions}: give at least 100, for training and validation")
+    needed = 30 + (given.steps + 2) * given.dates
+    if given.sessions < needed:
+        parser.error(f"--sessions is {given.sessions}: give at least {needed}, for training and validation")
     torch.manual_seed(0)
     data = panel(given.device, given.sessions, given.firms)
     for model in given.models:
-        for row in rows(model, data):
+        for row in rows(model, data, FitConfig(epochs=1, batch_dates=given.dates), given.steps):
             print(row)
 
 

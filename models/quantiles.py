@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
+from models.attention.layers import linear
+
 MEDIAN = 0.5
 
 
@@ -58,7 +60,7 @@ class QuantileHead(nn.Module):
 
     def forward(self, y_BN: Tensor, z_BNF: Tensor) -> Tensor:
         """Quantiles [B, N, Q] around forecasts, both in standard deviations of the training target."""
-        step_BNS = F.softplus(F.linear(z_BNF, self.step_weight, self.step_bias))
+        step_BNS = F.softplus(linear(z_BNF, self.step_weight, self.step_bias))
         below_BNS = -step_BNS[..., : self.median].flip(-1).cumsum(-1).flip(-1)
         above_BNS = step_BNS[..., self.median :].cumsum(-1)
         around_BNQ = torch.cat((below_BNS, torch.zeros_like(y_BN)[..., None], above_BNS), dim=-1)
@@ -71,6 +73,7 @@ def pinball(quantile_BNQ: Tensor, target_BN: Tensor, levels: Sequence[float]) ->
     NaN where the target is NaN. Lower is better, and the expected score is lowest for the true quantiles (a
     proper score, Gneiting and Raftery 2007). Koenker and Bassett (1978), "Regression quantiles".
     """
-    level_Q = torch.tensor(levels, dtype=quantile_BNQ.dtype, device=quantile_BNQ.device)
+    # made on the device: a copy from the host may not occur in a step that a GPU replays
+    level_Q = torch.cat([quantile_BNQ.new_full((1,), level) for level in levels])
     error_BNQ = target_BN[..., None] - quantile_BNQ
     return torch.maximum(level_Q * error_BNQ, (level_Q - 1.0) * error_BNQ).mean(dim=-1)

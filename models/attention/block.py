@@ -28,7 +28,7 @@ from models.attention.core import (
     masked_softmax,
     split_heads,
 )
-from models.attention.layers import Dropout, drop
+from models.attention.layers import Dropout, Linear, drop
 from models.attention.positions import bias_of_distance, rotate
 from models.attention.probe import Probed
 from models.spec import Count, Positive, Share, require_heads
@@ -89,10 +89,10 @@ class MultiHeadAttention(Probed):
         super().__init__()
         self.config = config
         width = config.width
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
-        self.output = nn.Linear(width, width)
+        self.query = Linear(width, width)
+        self.key = Linear(width, width)
+        self.value = Linear(width, width)
+        self.output = Linear(width, width)
 
     def forward(self, x_BQD: Tensor, y_BKD: Tensor, mask: AttentionMask = NO_MASK) -> Tensor:
         """Attend from ``x`` (queries) to ``y`` (keys and values), by the fast path."""
@@ -225,8 +225,8 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(width)
         self.attention = MultiHeadAttention(config)
         self.forward_norm = nn.LayerNorm(width)
-        self.forward_in = nn.Linear(width, 4 * width)
-        self.forward_out = nn.Linear(4 * width, width)
+        self.forward_in = Linear(width, 4 * width)
+        self.forward_out = Linear(4 * width, width)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BWD: Tensor, mask: AttentionMask = NO_MASK, *, queries: int | None = None) -> Tensor:

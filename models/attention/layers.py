@@ -1,4 +1,4 @@
-"""Layers that are faster on a CPU than those of PyTorch: dropout, and a linear layer for few inputs."""
+"""Dropout and linear layers that are faster than those of PyTorch, on CPUs or on GPUs."""
 
 from __future__ import annotations
 
@@ -53,8 +53,42 @@ def drop(x: Tensor, probability: float) -> Tensor:
     return x * keep.mul_(_LEVELS / (_LEVELS - dropped))
 
 
-class FewInputs(nn.Linear):
-    """As ``nn.Linear`` with a bias, faster to train on a CPU if there are few inputs and many rows.
+ALIGNED = 8
+"""Widths of matrix products on a GPU are multiples of this; other widths take a kernel several times slower.
+
+Of 23 ms of a step of three seeds of temporal_peer on an H200, 9.3 were two products with 7 channels.
+"""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As ``F.linear``; on a GPU with aligned widths."""
+    return F.linear(x, weight, bias) if x.device.type == "cpu" else aligned(x, weight, bias)
+
+
+def aligned(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As ``F.linear``, with widths padded to multiples of `ALIGNED`: sums have more terms, which are 0.
+
+    A single output stays one, because it is not a product of matrices.
+    """
+    outputs, inputs = weight.shape
+    before, after = -inputs % ALIGNED, -outputs % ALIGNED
+    if outputs == 1 or not (before or after):
+        return F.linear(x, weight, bias)
+    x = F.pad(x, (0, before)) if before else x
+    bias = F.pad(bias, (0, after)) if after and bias is not None else bias
+    return F.linear(x, F.pad(weight, (0, before, 0, after)), bias)[..., :outputs]
+
+
+class Linear(nn.Linear):
+    """As ``nn.Linear``, by :func:`linear`."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in the base class
+        """Map [..., inputs] to [..., outputs]."""
+        return linear(input, self.weight, self.bias)
+
+
+class FewInputs(Linear):
+    """As `Linear` with a bias, faster to train on a CPU if there are few inputs and many rows.
 
     The gradient of the weight is a product of two narrow matrices with a long sum over the rows. With 18,850
     rows, 7 inputs and 32 outputs, ``x^T g`` takes 0.19 ms on one core, and ``g^T x`` 1.2 ms. PyTorch chooses
@@ -63,6 +97,8 @@ class FewInputs(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in the base class
         """Map [..., inputs] to [..., outputs]."""
+        if input.device.type != "cpu":
+            return super().forward(input)
         rows = input.reshape(-1, self.in_features)
         mapped = torch.addmm(self.bias, rows, self.weight.t().contiguous())
         return mapped.view(*input.shape[:-1], self.out_features)

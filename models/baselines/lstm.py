@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from features.options import Options
-from models.attention.layers import Dropout
+from models.attention.layers import Dropout, Linear
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Count, Shape, Share
@@ -46,8 +46,8 @@ class LSTMLayer(nn.Module):
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.day = nn.Linear(inputs, 4 * width)
-        self.state = nn.Linear(width, 4 * width, bias=False)
+        self.day = Linear(inputs, 4 * width)
+        self.state = Linear(width, 4 * width, bias=False)
         with torch.no_grad():
             self.day.bias[width : 2 * width] = 1.0
 
@@ -84,7 +84,7 @@ class LSTM(Forecaster):
         inputs = [shape.n_channels] + [config.width] * (config.layers - 1)
         self.layers = nn.ModuleList(LSTMLayer(size, config.width) for size in inputs)
         self.dropout = Dropout(config.dropout)
-        self.joint = nn.Linear(config.width + shape.n_characteristics, config.width)
+        self.joint = Linear(config.width + shape.n_characteristics, config.width)
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(shape.n_characteristics, 1)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from features.options import Options
-from models.attention.layers import Dropout
+from models.attention.layers import Dropout, Linear
 from models.batch import Ablation, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Count, Shape, Share, Whole
@@ -48,7 +48,7 @@ class MLP(Forecaster):
         widths = [width] + [config.width] * config.layers
         self.body = nn.Sequential()
         for before, after in pairwise(widths):
-            self.body.extend((nn.Linear(before, after), nn.GELU(), Dropout(config.dropout)))
+            self.body.extend((Linear(before, after), nn.GELU(), Dropout(config.dropout)))
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(width, 1)
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from features.options import Options
-from models.attention.layers import Dropout
+from models.attention.layers import Dropout, Linear
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Count, Shape, Share
@@ -77,7 +77,7 @@ class TCN(Forecaster):
         inputs = [shape.n_channels] + [config.width] * (blocks - 1)
         self.blocks = nn.Sequential(*(TCNBlock(size, config, 2**depth) for depth, size in enumerate(inputs)))
         self.dropout = Dropout(config.dropout)
-        self.joint = nn.Linear(config.width + shape.n_characteristics, config.width)
+        self.joint = Linear(config.width + shape.n_characteristics, config.width)
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(shape.n_characteristics, 1)
 

@@ -77,10 +77,11 @@ class FitConfig(Options):
     """Precision of matrix products in training. ``auto``: bf16 on CUDA and float32 on CPUs, where bf16 is
     slower. Weights, losses, the optimizer and all forecasts, also those of validation, are float32 in any
     case."""
-    compile: bool = False
-    """Compile the training step (``torch.compile``) on CUDA devices. The first step then takes much longer,
-    so this is for long trainings. Only for models whose seeds can be stacked; with it, seeds are trained one
-    by one. CPUs ignore it."""
+    compile: Literal["auto"] | bool = "auto"
+    """Compile the training step (``torch.compile``) on CUDA devices. ``auto``: where seeds are trained one by
+    one and the steps to come save more time than the compilation takes, by what was measured per model
+    (`models.fitting.plan`). ``true``: always, also for seeds that would be trained together; only for models
+    whose seeds can be stacked. CPUs ignore it."""
     label_share: float = Field(default=1.0, gt=0, le=1)
     """Share of the training dates whose labels are used. Whole dates are drawn with the seed, and the dates
     of a smaller share are among those of a larger one. Baselines use it as well."""

@@ -33,11 +33,12 @@ from models.fitted import (
     require_tensor,
 )
 from models.fitting.config import FitConfig
-from models.fitting.loop import SingleSeed, train_seeds
+from models.fitting.loop import Engine, SingleSeed, most_firms, train_seeds
 from models.fitting.losses import QUANTILE, SCALE_FREE
+from models.fitting.plan import plan_of
 from models.fitting.pretraining import pretrain
 from models.fitting.snapshot import SnapshotStore
-from models.fitting.stacked import CompiledSeed, StackedSeeds, can_stack
+from models.fitting.stacked import StackedSeeds, can_stack
 from models.forecaster import Baseline, Forecaster
 from models.quantiles import QuantileHead
 from models.registry import model_entry
@@ -277,13 +278,16 @@ def _ready(
 
 def _engine(
     fitted: NeuralFitted, data: PanelTensors, fit_config: FitConfig, seed: int, train: IntArray
-) -> SingleSeed:
-    fitted.module.target_scale.copy_(target_scale_of(data, train))
-    if not fit_config.compile or data.device.type != "cuda":
-        return SingleSeed(fitted.module, data, fit_config, seed, train)
-    if not fitted.module.stackable:
-        raise IncompatibleConfig(f"a step of {fitted.name} cannot be compiled; remove fit.compile.")
-    return CompiledSeed(fitted.module, data, fit_config, seed, train)
+) -> Engine:
+    module = fitted.module
+    module.target_scale.copy_(target_scale_of(data, train))
+    per_epoch = min(fit_config.dates_per_epoch or len(train), len(train))
+    steps = fit_config.epochs * -(-per_epoch // fit_config.batch_dates)
+    sizes = data.window, most_firms(data, train), steps
+    plan = plan_of(fitted.name, fitted.options, fit_config, data.device, *sizes)
+    if not plan.fixed_shapes:
+        return SingleSeed(module, data, fit_config, seed, train)
+    return StackedSeeds([module], data, fit_config, (seed,), train, compiled=plan.compiled)
 
 
 def _warm_up(  # noqa: PLR0917  (what is prepared, on what, how)

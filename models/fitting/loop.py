@@ -2,7 +2,7 @@
 
 :func:`train_seeds` is the loop: epochs, the order of dates, the schedule, the running mean, validation,
 early stopping and snapshots. An :class:`Engine` makes the steps and the forecasts: :class:`SingleSeed` in
-this file, `models.fitting.stacked.StackedSeeds` for several seeds at once.
+this file on CPUs, `models.fitting.stacked.StackedSeeds` on GPUs and for several seeds at once.
 
 Legend: K seeds, B dates in a batch, D dates of an epoch, V validation dates, N firms.
 """
@@ -18,18 +18,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from features.arrays import Float32Array, IntArray
+from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fitted import Diverged, EpochRecord, OnEpoch
 from models.fitting.config import FitConfig, matrix_precision
-from models.fitting.losses import counted_dates, horizons_loss, quantile
-from models.fitting.optimizer import ParameterGroup, RunningMean, make_optimizer, parameter_groups
+from models.fitting.losses import dates_that_count, horizons_loss, quantile
+from models.fitting.optimizer import AdamW, ParameterGroup, parameter_groups
 from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
 from models.forecaster import Forecaster
 
 CPU_CELLS = 2048
 """Number of (date, firm) cells that go through a model at once on a CPU."""
+
+
+class Validation(NamedTuple):
+    """Scores of validation forecasts."""
+
+    rank_ic_KV: FloatArray
+    ic_KV: FloatArray
+    """By date; NaN where they are undefined (`features.information_coefficient`)."""
+    pinball_K: list[float]
+    """Mean over dates; NaN without quantiles."""
 
 
 class Engine(Protocol):
@@ -56,15 +66,16 @@ class Engine(Protocol):
         """Parameters to train, in the groups of the optimizer."""
         ...
 
-    def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor]:
-        """Train each seed on its B dates; return the K losses and the K gradient norms before clipping.
+    def epoch(self, dates_KD: Tensor, optimizer: AdamW) -> Tensor:
+        """Train each seed on its D dates, batch by batch.
 
-        They stay on the device, and the step does not wait for it.
+        Returns the losses and the gradient norms before clipping, [2, K, S] for the S steps. They stay on the
+        device, and no step waits for it.
         """
         ...
 
-    def validate(self, valid: IntArray) -> tuple[Float32Array, list[float]]:
-        """Forecasts [K, V, N], NaN outside the universe, and K pinball scores, NaN without quantiles."""
+    def validate(self, valid: IntArray) -> Validation:
+        """Score the forecasts of the validation dates by every seed."""
         ...
 
 
@@ -119,10 +130,8 @@ def train_seeds(
     """
     train_D = torch.as_tensor(train, dtype=torch.int64)
     per_epoch = min(config.dates_per_epoch or len(train_D), len(train_D))
-    groups = engine.groups()
-    steps = config.epochs * math.ceil(per_epoch / config.batch_dates)
-    optimizer, schedule = make_optimizer(groups, config, steps)
-    mean = RunningMean((p for group in groups for p in group["params"]), config.average)
+    in_step_S = [len(part) for part in torch.arange(per_epoch).split(config.batch_dates)]
+    optimizer = AdamW(engine.groups(), config, config.epochs * len(in_step_S))
     states = [
         SeedState(seed, module, generator, module.state_dict())
         for seed, module, generator in zip(engine.seeds, engine.modules, engine.generators, strict=True)
@@ -130,7 +139,7 @@ def train_seeds(
     reports = on_epoch or [_no_report] * len(states)
     if snapshots is not None:
         assert len(states) == 1, "a snapshot holds a single seed"
-        resumable = TrainingState(states[0], optimizer, schedule, mean, "fit", pretraining)
+        resumable = TrainingState(states[0], optimizer, "fit", pretraining)
         newest = snapshots.load()
         if newest is not None and newest.stage == "fit":
             resumable.restore(newest)
@@ -141,25 +150,18 @@ def train_seeds(
         if not training:
             break
         started = time.perf_counter()
-        measured: list[Tensor] = []
-        dates_S: list[int] = []
         drawn = [torch.randperm(len(train_D), generator=g)[:per_epoch] for g in engine.generators]
         _set_mode(engine, training=True)
-        for dates_KB in torch.split(train_D[torch.stack(drawn)], config.batch_dates, dim=1):
-            measured.append(torch.stack(engine.step(dates_KB, optimizer)))
-            dates_S.append(dates_KB.shape[1])
-            schedule.step()
-            mean.update()
-        loss_KS, norm_KS = torch.stack(measured, dim=-1).tolist()  # the only wait for the device in the epoch
-        for k in training:
-            _require_finite(loss_KS[k], norm_KS[k], _of_seed(states, k), config)
+        measured_2KS = engine.epoch(train_D[torch.stack(drawn)], optimizer)
         _set_mode(engine, training=False)
-        lr = float(schedule.get_last_lr()[0])
-        with mean.in_place():
-            score_K = _scores(engine, valid)
-            seconds = time.perf_counter() - started
+        with optimizer.mean.in_place():
+            score_K = _scores(None if valid is None else engine.validate(valid), len(states))
+            loss_KS, norm_KS = measured_2KS.tolist()  # by now the device has been waited for
             for k in training:
-                loss, score = float(np.dot(loss_KS[k], dates_S)) / per_epoch, score_K[k]
+                _require_finite(loss_KS[k], norm_KS[k], _of_seed(states, k), config)
+            seconds, lr = time.perf_counter() - started, optimizer.rate((epoch + 1) * len(in_step_S))
+            for k in training:
+                loss, score = float(np.dot(loss_KS[k], in_step_S)) / per_epoch, score_K[k]
                 record = EpochRecord(epoch, loss, score.rank_ic, lr, seconds, score.ic, score.pinball)
                 if valid is not None:
                     _require_score(record, _of_seed(states, k), config)
@@ -215,24 +217,18 @@ class _Score(NamedTuple):
     pinball: float = math.nan
 
 
-def _scores(engine: Engine, valid: IntArray | None) -> list[_Score]:
-    """Score every seed on the validation dates."""
-    if valid is None:
-        return [_Score() for _ in engine.seeds]
-    target_VN = engine.data.target_TN[torch.as_tensor(valid, device=engine.data.device)].cpu().numpy()
-    forecast_KVN, pinball_K = engine.validate(valid)
+def _scores(found: Validation | None, seeds: int) -> list[_Score]:
+    """Mean scores of every seed."""
+    if found is None:
+        return [_Score()] * seeds
     return [
-        _Score(
-            mean_known(rank_ic_by_date(forecast_VN, target_VN)),
-            mean_known(ic_by_date(forecast_VN, target_VN)),
-            pinball,
-        )
-        for forecast_VN, pinball in zip(forecast_KVN, pinball_K, strict=True)
+        _Score(mean_known(rank_ic_V), mean_known(ic_V), pinball)
+        for rank_ic_V, ic_V, pinball in zip(*found, strict=True)
     ]
 
 
 class SingleSeed:
-    """The :class:`Engine` of one seed.
+    """The :class:`Engine` of one seed on a CPU, and of models whose shapes depend on values on any device.
 
     Parameters
     ----------
@@ -261,6 +257,11 @@ class SingleSeed:
     def groups(self) -> list[ParameterGroup]:
         """Parameters of the module, in the groups of the optimizer."""
         return parameter_groups(self.modules[0], self.config)
+
+    def epoch(self, dates_KD: Tensor, optimizer: AdamW) -> Tensor:
+        """Make the steps of an epoch, [2, 1, S] losses and gradient norms."""
+        steps = torch.split(dates_KD, self.config.batch_dates, dim=1)
+        return torch.stack([torch.stack(self.step(dates_KB, optimizer)) for dates_KB in steps], dim=-1)
 
     def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor]:
         """Make one step of the optimizer; return its loss and its gradient norm before clipping, [1] each.
@@ -293,7 +294,7 @@ class SingleSeed:
             if data.path_TNK is not None:
                 target_BNK = torch.cat((data.path_TNK[part_B], target_BNK), dim=-1)
             known_BN = data.known_TN[part_B] if chosen_BN is None else data.known_TN[part_B] & chosen_BN
-            counts.append(counted_dates(self.config.loss, target_BNK.cpu(), known_BN))
+            counts.append(dates_that_count(self.config.loss, target_BNK.cpu(), known_BN).sum(dim=0))
         count_PK = torch.stack(counts).double()
         shares: list[list[float]] = (count_PK / count_PK.sum(dim=0).clamp(min=1)).tolist()
         return shares
@@ -307,9 +308,16 @@ class SingleSeed:
         drawn_BN = draw_firms(known_BN[:, listed_N], self.config.firms_per_date, self.generators[0])
         return known_BN.masked_scatter(listed_N, drawn_BN)
 
+    def validate(self, valid: IntArray) -> Validation:
+        """Score the forecasts of the validation dates."""
+        forecast_VN, pinball = self.forecast(valid)
+        target_VN = self.data.target_TN[torch.as_tensor(valid, device=self.data.device)].cpu().numpy()
+        rank_ic_V, ic_V = rank_ic_by_date(forecast_VN, target_VN), ic_by_date(forecast_VN, target_VN)
+        return Validation(rank_ic_V[None], ic_V[None], [pinball])
+
     @torch.inference_mode()
-    def validate(self, valid: IntArray) -> tuple[Float32Array, list[float]]:
-        """Forecasts [1, V, N] and their pinball score, NaN for a model without quantiles.
+    def forecast(self, valid: IntArray) -> tuple[Float32Array, float]:
+        """Forecasts [V, N], NaN outside the universe, and their pinball score, NaN without quantiles.
 
         Several dates go through the model at once. Forecasts of a fitted model are made date by date instead
         (:meth:`models.fitted.Fitted.forecast`), and agree with these up to rounding.
@@ -335,7 +343,7 @@ class SingleSeed:
         forecast_VN: Float32Array = torch.cat(forecasts).cpu().numpy()
         dates = max(int(data.known_TN[torch.as_tensor(valid)].any(dim=1).sum()), 1)
         pinball = float(torch.stack(scores).sum()) / dates if scores else math.nan
-        return forecast_VN[None], [pinball]
+        return forecast_VN, pinball
 
 
 def dates_at_once(data: PanelTensors, config: FitConfig, train: IntArray) -> int:

@@ -1,7 +1,7 @@
 """Losses over a batch of dates: the mean over dates of a loss within the date.
 
 Cells outside the universe and unknown (NaN) targets do not count, nor do dates in which nothing is known. A
-step that goes through the model in parts weighs each by its dates that count (`counted_dates`).
+step that goes through the model in parts weighs each by its dates that count (`dates_that_count`).
 
 Legend: B dates, N firms, Q quantiles, K horizons.
 """
@@ -114,23 +114,23 @@ def label_loss(module: Forecaster, loss: str, y_BN: Tensor, batch: Batch, known_
     return LOSSES[loss](y_BN / scale, batch.y_BN / scale, known_BN)
 
 
-def counted_dates(loss: str, target_BNK: Tensor, known_BN: Tensor) -> Tensor:
-    """Number of dates that count in the loss of each horizon, int64 [K]: one with a known cell or pair.
+def dates_that_count(loss: str, target_BNK: Tensor, known_BN: Tensor) -> Tensor:
+    """Which dates count in the loss of each horizon, bool [..., B, K]: those with a known cell or pair.
 
     Parameters
     ----------
     loss
         A key of `LOSSES`, or `QUANTILE`.
     target_BNK
-        Targets of the horizons, the label's last.
+        Targets of the horizons, the label's last, [..., B, N, K].
     known_BN
-        bool, the cells whose label counts.
+        bool, the cells whose label counts, [..., B, N].
     """
     known_BNK = known_BN[..., None] & target_BNK.isfinite()
     if loss != "pairwise":
-        return known_BNK.any(dim=1).sum(dim=0)
-    highest_BK = torch.where(known_BNK, target_BNK, -torch.inf).amax(dim=1)
-    return (highest_BK > torch.where(known_BNK, target_BNK, torch.inf).amin(dim=1)).sum(dim=0)
+        return known_BNK.any(dim=-2)
+    highest_BK = torch.where(known_BNK, target_BNK, -torch.inf).amax(dim=-2)
+    return highest_BK > torch.where(known_BNK, target_BNK, torch.inf).amin(dim=-2)
 
 
 def horizons_loss(  # noqa: PLR0917  # a loss, its inputs and its weight
@@ -139,15 +139,15 @@ def horizons_loss(  # noqa: PLR0917  # a loss, its inputs and its weight
     y_BNK: Tensor,
     batch: Batch,
     known_BN: Tensor,
-    share_K: Sequence[float] = (1.0,),
+    share_K: Sequence[float] | Tensor = (1.0,),
 ) -> Tensor:
     """Mean of :func:`label_loss` and the losses of the shorter horizons, in units of the label's deviation.
 
     ``y_BNK`` holds the forecasts of all horizons, the label's last. Shorter horizons use the same loss as
     the label, or ``mse`` where that is the quantile loss. ``share_K`` is the share of each horizon's dates
-    that are in this part of a step; one number if it is the same for all.
+    that are in this part of a step, as numbers or as a tensor; one number if it is the same for all.
     """
-    same = len(set(share_K)) == 1
+    same = not isinstance(share_K, Tensor) and len(set(share_K)) == 1
     total, K = label_loss(module, loss, y_BNK[..., -1], batch, known_BN), y_BNK.shape[-1]
     if K == 1:
         return total * share_K[-1]

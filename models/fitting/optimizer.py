@@ -1,12 +1,15 @@
-"""The optimizer: AdamW with warm-up and cosine decay, and the running mean of the weights."""
+"""How a step changes the weights: AdamW with warm-up and cosine decay, and the running mean of the weights.
+
+Legend: S steps of a training, G groups of parameters.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -54,18 +57,26 @@ def parameter_groups(module: nn.Module, config: FitConfig) -> list[ParameterGrou
 
 
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` by its fused kernel, without torch's compiler.
+    """`torch.optim.AdamW` by its fused kernel, with its schedule and the running mean of the weights.
 
     Numbers are those of the library with ``fused=True``, to the bit. The library's own methods import
     ``torch._dynamo`` when they are first called, which takes over a second of every process that trains; the
     methods are replaced by the functions that they wrap.
 
+    The learning rate of step n is that of the group times a factor, which rises linearly to 1 over the first
+    ``warmup * steps`` steps, then falls to 0 as ``(1 + cos(pi p)) / 2``, with p the share of the remaining
+    steps that are done. On a CPU, rates are numbers. On a GPU, those of all steps are in a table on it, and
+    so is the number of steps taken: a step reads nothing from the host, so that it can be recorded and
+    replayed.
+
     Parameters
     ----------
     groups
         Parameters that require a gradient, all of one device and type, with their options.
-    lr
-        Learning rate of groups that have none of their own.
+    config
+        Options of training.
+    steps
+        S, number of steps of the schedule.
 
     Notes
     -----
@@ -77,14 +88,49 @@ class AdamW(torch.optim.AdamW):
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
 
-    def __init__(self, groups: Iterable[dict[str, Any]], lr: float) -> None:
-        super().__init__(groups, lr=lr, fused=True)
+    def __init__(self, groups: Iterable[ParameterGroup], config: FitConfig, steps: int) -> None:
+        super().__init__([dict(group) for group in groups], lr=config.lr, fused=True)
+        self.steps, self.rising = steps, max(1, round(config.warmup * steps))
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        self.mean = RunningMean(parameters, config.average)
+        device = parameters[0].device
+        self.taken = torch.zeros((), dtype=torch.int64, device=device)
+        """Number of steps taken."""
+        self._tables: tuple[Tensor, Tensor] | None = None  # rates [S, G], weights of the mean [S]
+        if device.type != "cpu":
+            factors = [self.factor(step) for step in range(steps)]
+            rate_SG = torch.tensor(
+                [[group["lr"] * factor for group in self.param_groups] for factor in factors]
+            )
+            weight_S = torch.tensor([self.mean.weight(step) for step in range(steps)])
+            self._tables = rate_SG.to(device), weight_S.to(device)
+
+    def factor(self, step: int) -> float:
+        """Factor on the learning rate in a step, counted from 0."""
+        if step < self.rising:
+            return (step + 1) / self.rising
+        return 0.5 * (1.0 + math.cos(math.pi * (step - self.rising) / max(1, self.steps - self.rising)))
+
+    def rate(self, step: int) -> float:
+        """Learning rate of the first group in a step."""
+        first: float = self.param_groups[0]["lr"]
+        return first * self.factor(step)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Change every parameter that has a gradient."""
+        """Change every parameter that has a gradient, and include the parameters in the running mean."""
         assert closure is None, "gradients are computed before"
-        for group in self.param_groups:
+        rates: Sequence[float | Tensor]
+        weight: float | Tensor
+        if self._tables is None:
+            taken = int(self.taken)
+            factor, weight = self.factor(taken), self.mean.weight(taken)
+            rates = [group["lr"] * factor for group in self.param_groups]
+        else:
+            at_1 = self.taken.clamp(max=self.steps - 1)[None]
+            rate_G, weight = (table.index_select(0, at_1)[0] for table in self._tables)
+            rates = rate_G.unbind()
+        for group, rate in zip(self.param_groups, rates, strict=True):
             # parameters, gradients, first moments, second moments, largest second moments (unused), steps
             lists: list[list[Tensor]] = [[] for _ in range(6)]
             self._init_group(group, *lists)  # type: ignore[no-untyped-call]
@@ -93,7 +139,7 @@ class AdamW(torch.optim.AdamW):
             torch._foreach_add_(lists[-1], 1)
             torch._fused_adamw_(
                 *lists,
-                lr=group["lr"],
+                lr=rate,
                 beta1=group["betas"][0],
                 beta2=group["betas"][1],
                 weight_decay=group["weight_decay"],
@@ -101,25 +147,8 @@ class AdamW(torch.optim.AdamW):
                 amsgrad=False,
                 maximize=False,
             )
-
-
-def make_optimizer(
-    groups: Iterable[ParameterGroup], config: FitConfig, steps: int
-) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """AdamW and its schedule over ``steps`` steps.
-
-    The factor on the learning rate rises linearly to 1 over the first ``warmup * steps`` steps, then falls
-    to 0 as ``(1 + cos(pi p)) / 2``, with p the share of the remaining steps that are done.
-    """
-    optimizer = AdamW([dict(group) for group in groups], lr=config.lr)
-    rising = max(1, round(config.warmup * steps))
-
-    def factor(step: int) -> float:
-        if step < rising:
-            return (step + 1) / rising
-        return 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
-
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        self.mean.update(weight)
+        self.taken += 1
 
 
 class RunningMean:
@@ -137,16 +166,24 @@ class RunningMean:
     """
 
     def __init__(self, parameters: Iterable[Tensor], decay: float) -> None:
-        self.parameters, self.decay, self.steps = list(parameters), decay, 0
+        self.parameters, self.decay = list(parameters), decay
         self.means = [p.detach().clone() for p in self.parameters] if decay > 0.0 else []
 
-    def update(self) -> None:
-        """Include the parameters after one more step."""
+    def weight(self, step: int) -> float:
+        """Weight of the parameters after a step, counted from 0: 1 - d."""
+        return 1.0 - min(self.decay, (1.0 + step) / (10.0 + step))
+
+    def update(self, weight: float | Tensor) -> None:
+        """Include the parameters after one more step, with a weight that may be on the device."""
         if not self.means:
             return
-        keep = min(self.decay, (1.0 + self.steps) / (10.0 + self.steps))
-        self.steps += 1
-        torch._foreach_lerp_(self.means, [p.detach() for p in self.parameters], 1.0 - keep)
+        trained = [p.detach() for p in self.parameters]
+        if isinstance(weight, Tensor):
+            moved = torch._foreach_sub(trained, self.means)
+            torch._foreach_mul_(moved, weight)
+            torch._foreach_add_(self.means, moved)
+        else:
+            torch._foreach_lerp_(self.means, trained, weight)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

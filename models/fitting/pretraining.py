@@ -4,7 +4,8 @@ Both objectives use windows of a fold's training span only, and no label. A scal
 that the value is unknown (0 is the centre of its channel), so a day is known if at least one of its channels
 is not 0.
 
-Legend: M windows, W window length, C channels, D model width, N firms, T sessions, P windows.
+Legend: M windows, W window length, C channels, D model width, N firms, T sessions, P windows, S sessions
+including the padding before the first, X days of all windows.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import time
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from features.arrays import IntArray
 from models.attention.encoder import DayEncoder
+from models.attention.layers import Linear
 from models.batch import PanelTensors
 from models.fitted import Diverged, EpochRecord, NoTrainingSignal
 from models.fitting.config import FitConfig, PretrainConfig, matrix_precision
-from models.fitting.optimizer import RunningMean, make_optimizer, parameter_groups
+from models.fitting.graphs import Replayed, send
+from models.fitting.optimizer import AdamW, parameter_groups
 from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
 from models.spec import IncompatibleConfig
 
@@ -98,42 +102,95 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
     module = DayPredictor(encoder, how, data.shape.n_channels, data.window).to(data.device)
     sessions_P, firms_P = windows_of(data, train)
     per_epoch = min(how.windows_per_epoch or len(sessions_P), len(sessions_P))
-    own_rate = config.model_copy(update={"lr": how.lr, "layer_decay": 1.0})
-    optimizer, schedule = make_optimizer(
-        parameter_groups(module, own_rate), own_rate, how.epochs * math.ceil(per_epoch / how.batch)
-    )
+    own_rate = config.model_copy(update={"lr": how.lr, "layer_decay": 1.0, "average": 0.0})
+    steps = math.ceil(per_epoch / how.batch)
+    optimizer = AdamW(parameter_groups(module, own_rate), own_rate, how.epochs * steps)
     generator = torch.Generator().manual_seed(seed)
-    no_mean = RunningMean(module.parameters(), 0.0)
-    state = TrainingState(
-        SeedState(seed, module, generator, best=module.state_dict()), optimizer, schedule, no_mean, "pretrain"
-    )
+    state = TrainingState(SeedState(seed, module, generator, best=module.state_dict()), optimizer, "pretrain")
     history = state.seed_state.history
     if newest is not None:
         state.restore(newest)
+    engine = _Steps(module, data, sessions_P, firms_P, own_rate, how.batch, optimizer)
     for epoch in range(len(history), how.epochs):
         started = time.perf_counter()
         module.train()
-        total = torch.zeros((), dtype=torch.float64, device=data.device)
-        values = torch.zeros((), dtype=torch.int64, device=data.device)
-        order_P = torch.randperm(len(sessions_P), generator=generator)[:per_epoch].to(sessions_P.device)
-        for part_M in torch.split(order_P, how.batch):
-            x_MWC = data.gather_windows(sessions_P[part_M], firms_P[part_M])
-            with matrix_precision(config, data.device):
-                error, count = module.errors(x_MWC, generator)
-            total, values = total + error.detach(), values + count
-            optimizer.zero_grad(set_to_none=True)
-            (error / count.clamp(min=1)).backward()
-            torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
-            optimizer.step()
-            schedule.step()
-        loss = float(total) / max(1, int(values))
+        order_P = torch.randperm(len(sessions_P), generator=generator)[:per_epoch]
+        error, values = engine.epoch(order_P, generator)
+        loss = error / max(1, values)
         if not math.isfinite(loss):
             raise Diverged(f"The pretraining loss became {loss}: lower pretrain.lr (it is {how.lr:g}).")
-        lr, seconds = float(schedule.get_last_lr()[0]), time.perf_counter() - started
+        lr, seconds = optimizer.rate((epoch + 1) * steps), time.perf_counter() - started
         history.append(EpochRecord(epoch, loss, math.nan, lr, seconds))
         if snapshots is not None:
             snapshots.save(state.snapshot())
     return tuple(history)
+
+
+class _Steps:
+    """Steps of pretraining on windows of fixed number, recorded and replayed on CUDA devices.
+
+    A short last batch is filled up with windows of which nothing is known, except on a CPU. What is drawn is
+    drawn on the host, in the same way for every device.
+    """
+
+    def __init__(  # noqa: PLR0917  (a model, its data and how it learns)
+        self,
+        module: DayPredictor,
+        data: PanelTensors,
+        sessions_P: Tensor,
+        firms_P: Tensor,
+        config: FitConfig,
+        batch: int,
+        optimizer: AdamW,
+    ) -> None:
+        self.module, self.data, self.config, self.batch, self.optimizer = (
+            module,
+            data,
+            config,
+            batch,
+            optimizer,
+        )
+        self.sessions_P, self.firms_P = sessions_P, firms_P
+        self.known_P = known_in_windows(data, sessions_P, firms_P)
+        self.error = torch.zeros((), dtype=torch.float64, device=data.device)
+        self.values = torch.zeros((), dtype=torch.int64, device=data.device)
+        self.given: tuple[Tensor, ...] = ()
+        self.step = Replayed(self._learn, data.device)
+
+    def epoch(self, order_P: Tensor, generator: torch.Generator) -> tuple[float, int]:
+        """Sum of squared errors over an epoch, and the number of values; this waits for the device."""
+        self.error.zero_()
+        self.values.zero_()
+        for part_M in torch.split(order_P, self.batch):
+            self._give(part_M, generator)
+            self.step()
+        return float(self.error), int(self.values)
+
+    def _give(self, part_M: Tensor, generator: torch.Generator) -> None:
+        """Windows and draws of the next step, as tensors on the device that stay where they are."""
+        data, draws = self.data, self.module.draw(len(part_M), int(self.known_P[part_M].sum()), generator)
+        if data.device.type == "cpu":
+            self.given = (data.gather_windows(self.sessions_P[part_M], self.firms_P[part_M]), *draws)
+            return
+        missing = self.batch - len(part_M)
+        there = part_M.to(self.sessions_P.device, non_blocking=True)
+        x_MWC = data.gather_windows(self.sessions_P[there], self.firms_P[there])
+        given = [F.pad(x, (0, 0) * (x.ndim - 1) + (0, missing)) for x in (x_MWC, *draws)]
+        if not self.given:
+            self.given = tuple(x.to(data.device) for x in given)
+        for ours, new in zip(self.given, given, strict=True):
+            send(new, ours)
+
+    def _learn(self) -> None:
+        x_MWC, *draws = self.given
+        self.optimizer.zero_grad(set_to_none=True)
+        with matrix_precision(self.config, self.data.device):
+            error, count = self.module.errors(x_MWC, tuple(draws))
+        self.error += error.detach()
+        self.values += count
+        (error / count.clamp(min=1)).backward()
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.clip)
+        self.optimizer.step()
 
 
 MASKED_SHARE = 0.15
@@ -159,7 +216,29 @@ def known_days(x_MWC: Tensor) -> Tensor:
     return (x_MWC != 0).any(dim=-1)
 
 
-def mask_days(x_MWC: Tensor, generator: torch.Generator) -> Masked:
+def known_in_windows(data: PanelTensors, sessions_P: Tensor, firms_P: Tensor) -> Tensor:
+    """Number of known days of each window, int64 [P] on the host."""
+    known_NS = known_days(data.history_NSC).cumsum(dim=1)
+    last_P = sessions_P + data.window - 1
+    before_P = torch.where(sessions_P > 0, known_NS[firms_P, (sessions_P - 1).clamp(min=0)], 0)
+    return (known_NS[firms_P, last_P] - before_P).cpu()
+
+
+def draw_masks(windows: int, days: int, known: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Draw what :func:`mask_days` needs, on the host, for windows with so many known days altogether.
+
+    Numbers in [0, 1) that order the days of a window, round the number of chosen days, and decide what a
+    chosen day shows; and how many known days further the day is whose values it may show.
+    """
+    size = (windows, days)
+    order_MW, round_M = torch.rand(size, generator=generator), torch.rand(windows, generator=generator)
+    fate_MW = torch.rand(size, generator=generator)
+    if known < 2:
+        return order_MW, round_M, fate_MW, torch.zeros(size, dtype=torch.int64)
+    return order_MW, round_M, fate_MW, torch.randint(1, known, size, generator=generator)  # never itself
+
+
+def mask_days(x_MWC: Tensor, draws: tuple[Tensor, ...]) -> Masked:
     """Choose 15% of the known days of each window; mask 80% of them, replace 10%, leave 10% unchanged.
 
     ``floor(0.15 K + u)`` of the K known days of a window are chosen, u uniform in [0, 1), which makes the
@@ -169,24 +248,22 @@ def mask_days(x_MWC: Tensor, generator: torch.Generator) -> Masked:
     ----------
     x_MWC
         Scaled channels; 0 means unknown.
-    generator
-        Generator of the draws, on the CPU.
+    draws
+        Of :func:`draw_masks`, on the device of the windows.
     """
-    device, (M, W) = x_MWC.device, x_MWC.shape[:2]
+    order_MW, round_M, fate_MW, step_MW = draws
     known_MW = known_days(x_MWC)
-    order_MW = torch.rand((M, W), generator=generator).to(device).masked_fill(~known_MW, 2.0)
-    rank_MW = order_MW.argsort(dim=1).argsort(dim=1)
-    count_M = (MASKED_SHARE * known_MW.sum(dim=1) + torch.rand(M, generator=generator).to(device)).floor()
+    rank_MW = order_MW.masked_fill(~known_MW, 2.0).argsort(dim=1).argsort(dim=1)
+    count_M = (MASKED_SHARE * known_MW.sum(dim=1) + round_M).floor()
     chosen_MW = known_MW & (rank_MW < count_M[:, None])
-    fate_MW = torch.rand((M, W), generator=generator).to(device)
     token_MW = chosen_MW & (fate_MW < TOKEN_SHARE)
     other_MW = chosen_MW & ~token_MW & (fate_MW < TOKEN_SHARE + OTHER_SHARE)
-    pool_KC = x_MWC[known_MW]
-    if len(pool_KC) > 1:
-        place_MW = known_MW.flatten().cumsum(0).view(M, W) - 1
-        step_MW = torch.randint(1, len(pool_KC), (M, W), generator=generator).to(device)  # never itself
-        x_MWC = torch.where(other_MW[:, :, None], pool_KC[(place_MW + step_MW) % len(pool_KC)], x_MWC)
-    return Masked(x_MWC, token_MW, chosen_MW)
+    # the k-th known day of the batch is where the number of known days up to it reaches k
+    reached_X = known_MW.flatten().cumsum(0)
+    place_MW = (reached_X.view_as(known_MW) - 1 + step_MW) % reached_X[-1].clamp(min=1)
+    day_MW = torch.searchsorted(reached_X, place_MW + 1)
+    other_MWC = x_MWC.flatten(0, 1)[day_MW.clamp(max=known_MW.numel() - 1)]
+    return Masked(torch.where(other_MW[:, :, None], other_MWC, x_MWC), token_MW, chosen_MW)
 
 
 def squared_errors(predicted_MWC: Tensor, x_MWC: Tensor, chosen_MW: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,21 +292,25 @@ class DayPredictor(nn.Module):
             raise IncompatibleConfig(
                 "fit.pretrain.objective is next_day but the window has one session: lengthen the window."
             )
-        self.encoder = encoder
-        self.head = nn.Linear(encoder.config.width, n_channels)
+        self.encoder, self.window = encoder, window
+        self.head = Linear(encoder.config.width, n_channels)
         self.token_D = (
             nn.Parameter(0.02 * torch.randn(encoder.config.width))
             if config.objective == "masked_days"
             else None
         )
 
-    def errors(self, x_MWC: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def draw(self, windows: int, known: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Draw what the errors of windows need, on the host; ``known`` days are known in all of them."""
+        return () if self.token_D is None else draw_masks(windows, self.window, known, generator)
+
+    def errors(self, x_MWC: Tensor, draws: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Sum of squared errors over the predicted values of the windows, and the number of these values."""
         if self.token_D is None:
             h_MWD = self.encoder.days(self.encoder.input(x_MWC), causal=True)
             seen_MW = known_days(x_MWC).cummax(dim=1).values
             return squared_errors(self.head(h_MWD[:, :-1]), x_MWC[:, 1:], seen_MW[:, :-1])
-        masked = mask_days(x_MWC, generator)
+        masked = mask_days(x_MWC, draws)
         h_MWD = torch.where(masked.token_MW[:, :, None], self.token_D, self.encoder.input(masked.x_MWC))
         h_MWD = self.encoder.days(h_MWD, causal=self.encoder.config.causal)
         return squared_errors(self.head(h_MWD), x_MWC, masked.chosen_MW)

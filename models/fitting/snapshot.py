@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from models.fitted import EpochRecord
-from models.fitting.optimizer import RunningMean
+from models.fitting.optimizer import AdamW
 
 Stage = Literal["pretrain", "fit"]
 
@@ -95,10 +95,8 @@ class TrainingState:
 
     seed_state: SeedState
     """The part that a stack of seeds has once per seed."""
-    optimizer: torch.optim.Optimizer
-    schedule: torch.optim.lr_scheduler.LRScheduler
-    mean: RunningMean
-    """Updated in place."""
+    optimizer: AdamW
+    """With its schedule and the running mean."""
     stage: Stage
     """Whether a model is fitted or its day encoder pretrained."""
     pretraining: tuple[EpochRecord, ...] = ()
@@ -110,7 +108,7 @@ class TrainingState:
         parts: dict[str, Mapping[Any, Tensor]] = {
             "module": self.seed_state.module.state_dict(),
             "best": self.seed_state.best,
-            "mean": dict(enumerate(self.mean.means)),
+            "mean": dict(enumerate(self.optimizer.mean.means)),
             "random": self._random(),
             **{f"optimizer.{index}": part for index, part in moments["state"].items()},
         }
@@ -120,9 +118,8 @@ class TrainingState:
             "history": [asdict(record) for record in self.seed_state.history],
             "best_epoch": self.seed_state.best_epoch,
             "best_score": self.seed_state.best_score,
-            "mean_steps": self.mean.steps,
+            "taken": int(self.optimizer.taken),
             "param_groups": moments["param_groups"],
-            "schedule": self.schedule.state_dict(),
         }
         tensors = {
             f"{part}/{name}": value.detach().cpu().clone().contiguous()
@@ -146,9 +143,8 @@ class TrainingState:
                 if part.startswith("optimizer.")
             }
             self.optimizer.load_state_dict({"state": moments, "param_groups": numbers["param_groups"]})
-            self.schedule.load_state_dict(numbers["schedule"])
-            self.mean.steps = numbers["mean_steps"]
-            for index, mean in enumerate(self.mean.means):
+            self.optimizer.taken.fill_(numbers["taken"])
+            for index, mean in enumerate(self.optimizer.mean.means):
                 mean.copy_(parts["mean"][str(index)])
             self.seed_state.history[:] = [EpochRecord(**record) for record in numbers["history"]]
             device = next(self.seed_state.module.parameters()).device

@@ -1,7 +1,9 @@
-"""Steps of one shape, for several seeds at once (`StackedSeeds`) and for compiled steps (`CompiledSeed`).
+"""Steps of fixed shapes, for K >= 1 seeds of a model: every step on a GPU, and stacks of seeds anywhere.
 
-Both need a model and its loss as one function of tensors whose shapes do not change from step to step. Every
-date has as many places for firms as the largest date needs; empty places are outside the universe.
+A model and its loss are one function of tensors whose shapes do not change from step to step. Every date has
+as many places for firms as the largest date needs; empty places are outside the universe. A short last batch
+is filled up with a date that does not count. On a GPU, the dates of an epoch and the firms of every date are
+in tables on it, so that a whole step is recorded once and replayed (`models.fitting.graphs`).
 
 In a stack, one tensor holds a parameter of all seeds. This is for GPUs, which one small model leaves mostly
 idle; on CPUs, one process per core is faster. Each seed has the initial weights, order of dates and draw of
@@ -12,45 +14,264 @@ together.
 
 The fused attention kernels see the seeds as part of the batch (`models.attention.core`).
 
-Legend: K seeds, B dates in a batch, P places for firms, N firms, V validation dates, W window length, C
-channels, F characteristics.
+Legend: K seeds, B dates in a batch, D dates of an epoch, R rows of a table, one for each date, S steps of an
+epoch, P places for firms, N firms, V validation dates, W window length, C channels, F characteristics,
+H horizons.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from features.arrays import Float32Array, IntArray
+from features.arrays import IntArray
 from models.batch import Batch, PanelTensors, firms_in_places
 from models.fitting.config import FitConfig, matrix_precision
-from models.fitting.loop import SingleSeed, dates_at_once, draw_firms, most_firms
-from models.fitting.losses import label_loss
-from models.fitting.optimizer import ParameterGroup, parameter_groups
+from models.fitting.graphs import Replayed, send
+from models.fitting.loop import Validation, dates_at_once, draw_firms, most_firms
+from models.fitting.losses import dates_that_count, horizons_loss, label_loss
+from models.fitting.optimizer import AdamW, ParameterGroup, parameter_groups
+from models.fitting.scores import coefficients
 from models.forecaster import Forecaster
 from models.registry import MODELS
 
 STACKED_OPTIONS = (
     *("epochs", "dates_per_epoch", "batch_dates", "firms_per_date", "lr", "weight_decay", "warmup", "clip"),
-    *("patience", "stop_on", "loss", "quantiles", "valid_dates", "average", "precision"),
+    *("patience", "stop_on", "loss", "quantiles", "valid_dates", "average", "precision", "compile"),
 )
 """Fields of `FitConfig` that a stack supports; seeds with any other in use are trained one by one."""
+
+_BACKEND = "inductor"
+_ROWS = 256  # dates whose firms are ordered at a time
 
 
 def can_stack(name: str, config: FitConfig) -> bool:
     """Whether the seeds of a model can be trained at once with these options."""
     defaults = FitConfig().model_copy(update={name: getattr(config, name) for name in STACKED_OPTIONS})
-    return config == defaults and bool(MODELS[name].build.stackable)
+    compiled = config.compile is True
+    return config == defaults and not compiled and bool(MODELS[name].build.stackable)
+
+
+class Cells(NamedTuple):
+    """A dense batch as tensors, with the panel column of each place and what counts in the loss."""
+
+    x_BPWC: Tensor
+    z_BPF: Tensor
+    m_BP: Tensor
+    s_BP: Tensor
+    y_BP: Tensor
+    path_BPH: Tensor
+    """Targets of the shorter horizons; none for models without."""
+    firms_BP: Tensor
+    key_BP: Tensor
+    known_BP: Tensor
+    """bool, the targets that count."""
+
+    def dates(self, first: int, last: int) -> Cells:
+        """Select dates, which are the last dimension but one of a mask, whatever comes before it."""
+        at = self.m_BP.ndim - 2
+        return Cells(*(one.narrow(at, first, last - first) for one in self))
+
+
+class DateLoss(nn.Module):
+    """A forecaster with its loss as one function of tensors."""
+
+    def __init__(self, module: Forecaster, config: FitConfig) -> None:
+        super().__init__()
+        self.module = module
+        self.config = config
+
+    def forward(self, cells: Cells, share_H: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Forecasts [B, P] of the label in the target's unit, and a loss in its standard deviations.
+
+        In training, the loss is that of all horizons, ``share_H`` the share of their dates that are among
+        these, and matrix products have the precision of the config. Without ``share_H``, the loss is that of
+        the label alone, in float32, as in a fitted model.
+        """
+        x, z, m, s, y, path, firms, key, known = cells
+        path_BPH = path if path.shape[-1] else None
+        batch = Batch(x, z, m, s, y, firms, key_BN=key, dense=True, path_BNK=path_BPH)
+        module, loss = self.module, self.config.loss
+        if share_H is None:
+            y_BP = module(batch)
+            return y_BP, label_loss(module, loss, y_BP, batch, known)
+        with matrix_precision(self.config, x.device):
+            y_BPH = module.horizons(batch)
+        return y_BPH[..., -1], horizons_loss(module, loss, y_BPH, batch, known, share_H)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DateTable:
+    """The dates of R rows and the firms in their places."""
+
+    date_R: Tensor
+    """int64, sessions."""
+    firm_RP: Tensor
+    """int32, those that count as present first, then others."""
+    count_R: Tensor
+    """int64, how many are present."""
+
+    @classmethod
+    def of(cls, date_R: Tensor, chosen_RN: Tensor, places: int) -> DateTable:
+        """Give the chosen firms of each date a place."""
+        firms = [firms_in_places(part, places)[0].to(torch.int32) for part in chosen_RN.split(_ROWS)]
+        return cls(date_R.to(chosen_RN.device), torch.cat(firms), chosen_RN.sum(dim=1))
+
+    def at(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Dates [..., B], firms [..., B, P] and whether they are present, for rows [..., B]."""
+        firm = self.firm_RP[row].long()
+        there = torch.arange(firm.shape[-1], device=firm.device) < self.count_R[row][..., None]
+        return self.date_R[row], firm, there
+
+    def cpu(self) -> DateTable:
+        """Copy the table to the host."""
+        return DateTable(self.date_R.cpu(), self.firm_RP.cpu(), self.count_R.cpu())
+
+
+class Walk:
+    """Batch after batch of the rows of a table, as work of fixed shapes (`models.fitting.graphs`).
+
+    Parameters
+    ----------
+    data
+        The panel.
+    table
+        Dates and firms of the rows, on the panel's device.
+    rows
+        Shape [..., D] of the rows of a walk.
+    batch
+        B. Except on a CPU, a short last batch is filled up with the first row, which does not count there.
+    horizons
+        Whether batches have targets of the shorter horizons.
+    """
+
+    def __init__(
+        self, data: PanelTensors, table: DateTable, rows: Sequence[int], batch: int, *, horizons: bool
+    ) -> None:
+        self.data, self.table, self.batch, self.horizons = data, table, batch, horizons
+        self.steps = -(-rows[-1] // batch)
+        self.filled = 0 if data.device.type == "cpu" else self.steps * batch - rows[-1]
+        size, device = rows[-1] + self.filled, data.device
+        self.order = torch.zeros((*rows[:-1], size), dtype=torch.int64, device=device)
+        self.counts_D = torch.arange(size, device=device) < rows[-1]
+        self.step = torch.full((), -1, dtype=torch.int64, device=device)
+        """The step that was taken last, counted from 0."""
+        self.place_B = torch.arange(batch, device=device)
+        """Places of its batch in the walk."""
+        self._on_host: DateTable | None = None
+        self._batches: Iterator[Tensor] = iter(())
+        self._fetched: Cells | None = None
+
+    def replace(self, table: DateTable) -> None:
+        """Replace the firms of the rows."""
+        for name in ("date_R", "firm_RP", "count_R"):
+            getattr(self.table, name).copy_(getattr(table, name))
+        self._on_host = None
+
+    def start(self, rows: Tensor) -> None:
+        """Begin at the first of some rows, on the host."""
+        rows = torch.cat((rows, rows[..., :1].expand(*rows.shape[:-1], self.filled)), dim=-1)
+        send(rows, self.order)
+        self.step.fill_(-1)
+        self._batches = iter(rows.split(self.batch, dim=-1))
+
+    def fetch(self) -> None:
+        """Copy the next batch from the host, if the panel is in its memory; before :meth:`take`."""
+        if self.data.upload is None:
+            return
+        self._on_host = self._on_host or self.table.cpu()
+        on_host = self._on_host.at(next(self._batches))
+        date, firm, there = (one.to(self.data.device, non_blocking=True) for one in on_host)
+        cells = gather(self.data, date, firm, there, on_host[:2], horizons=self.horizons)
+        if self._fetched is None or self._fetched.m_BP.shape != cells.m_BP.shape:
+            self._fetched = Cells(*(one.clone() for one in cells))
+        for ours, new in zip(self._fetched, cells, strict=True):
+            ours.copy_(new)
+
+    def take(self) -> Cells:
+        """Gather the next batch; this may be recorded."""
+        self.step += 1
+        place_B = self.step * self.batch + torch.arange(self.batch, device=self.data.device)
+        if self.data.device.type == "cpu":
+            place_B = place_B[: len(self.counts_D) - int(place_B[0])]
+        self.place_B = place_B
+        cells = self._fetched
+        if cells is None:
+            date, firm, there = self.table.at(self.order.index_select(-1, place_B))
+            cells = gather(self.data, date, firm, there, (date, firm), horizons=self.horizons)
+        return cells._replace(known_BP=cells.known_BP & self.counts_D[place_B][:, None])
+
+
+def gather(
+    data: PanelTensors,
+    date: Tensor,
+    firm: Tensor,
+    there: Tensor,
+    on_host: tuple[Tensor, Tensor],
+    *,
+    horizons: bool,
+) -> Cells:
+    """Gather the firms in the places of some dates.
+
+    Parameters
+    ----------
+    date
+        int64 [..., B], sessions of the panel.
+    firm
+        int64 [..., B, P], panel columns.
+    there
+        bool, whether the firm is in the universe.
+    on_host
+        Dates and firms on the host; they are read if the panel is in its memory.
+    horizons
+        Whether to gather the targets of the shorter horizons.
+    """
+    at = (date[..., None].expand_as(firm), firm)
+    x, z = data.gather_inputs(*at, (on_host[0][..., None].expand_as(on_host[1]), on_host[1]))
+    y = data.target_TN[at]
+    return Cells(
+        x_BPWC=x,
+        z_BPF=z,
+        m_BP=there,
+        s_BP=data.group_TN[at].long(),
+        y_BP=y,
+        path_BPH=data.path_TNK[at] if horizons and data.path_TNK is not None else y[..., None][..., :0],
+        firms_BP=firm,
+        key_BP=data.key_N[firm],
+        known_BP=there & y.isfinite(),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pass:
+    """One way over dates that is repeated: an epoch, or a validation."""
+
+    of: tuple[Any, ...]
+    """What it was made for."""
+    walk: Walk
+    found: tuple[Tensor, ...]
+    """Where its results are."""
+    step: Replayed
+
+    def run(self, rows: Tensor) -> None:
+        """Walk over rows once."""
+        self.walk.start(rows)
+        for _ in range(self.walk.steps):
+            self.walk.fetch()
+            self.step()
 
 
 class StackedSeeds:
-    """The :class:`models.fitting.loop.Engine` of K seeds; the parameters of a module become views of stacks.
+    """The :class:`models.fitting.loop.Engine` of K >= 1 seeds with steps of one shape.
+
+    With several seeds, the parameters of a module become views of stacks.
 
     Parameters
     ----------
@@ -63,8 +284,10 @@ class StackedSeeds:
     seeds
         Each decides an order of dates and a draw of firms.
     train
-        Training sessions. The largest number of firms on them fixes the number of places, so every step has
-        the same shapes.
+        Training sessions. The largest number of firms on them fixes the number of places.
+    compiled
+        Whether the training steps of a single seed are compiled; dropout masks are then drawn by the compiled
+        kernels and differ. Validation is not compiled.
     """
 
     def __init__(
@@ -74,210 +297,165 @@ class StackedSeeds:
         config: FitConfig,
         seeds: Sequence[int],
         train: IntArray,
+        *,
+        compiled: bool = False,
     ) -> None:
         self.data, self.config, self.seeds, self.modules = data, config, tuple(seeds), list(modules)
-        self.losses = [DateLoss(module, config) for module in modules]
-        self.parameters, self.buffers = stack_module_state(self.losses)
-        for k, one in enumerate(self.losses):
-            for name, parameter in one.named_parameters():
-                parameter.data = self.parameters[name].detach()[k]
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self.uses_peers = modules[0].uses_peers
-        self.dates_at_once = dates_at_once(data, config, train)
-        most, drawn = most_firms(data, train), None if self.uses_peers else config.firms_per_date
+        self.losses = [DateLoss(module, config) for module in modules]
+        self.stacked: tuple[dict[str, Any], dict[str, Any]] | None = None
+        if len(modules) > 1:
+            self.stacked = stack_module_state(self.losses)
+            for k, one in enumerate(self.losses):
+                for name, parameter in one.named_parameters():
+                    parameter.data = self.stacked[0][name].detach()[k]
+        assert not compiled or self.stacked is None, "stacks are not compiled"
+        one = self.losses[0]
+        self._loss: Callable[..., Any] = (
+            torch.compile(one, backend=_BACKEND, dynamic=False) if compiled else one
+        )
+        self.uses_peers, self.has_path = modules[0].uses_peers, modules[0].n_horizons > 1
+        self.dates_at_once = config.batch_dates
+        """Dates that go through the model at once; fewer need less memory and give the same gradient."""
+        drawn = None if self.uses_peers else config.firms_per_date
+        self.draws, self.draw_at_once = drawn is not None, dates_at_once(data, config, train)
+        most = most_firms(data, train)
         self.places = most if drawn is None else min(most, drawn)
+        self.train_R = torch.as_tensor(train, dtype=torch.int64)
+        self._epochs: _Pass | None = None
+        self._validations: _Pass | None = None
 
     def groups(self) -> list[ParameterGroup]:
         """Stacked parameters, in the groups that one module's parameters have."""
+        groups = parameter_groups(self.modules[0], self.config)
+        if self.stacked is None:
+            return groups
         names = {id(parameter): name for name, parameter in self.losses[0].named_parameters()}
-        return [
-            {**group, "params": [self.parameters[names[id(one)]] for one in group["params"]]}
-            for group in parameter_groups(self.modules[0], self.config)
-        ]
+        stack = self.stacked[0]
+        return [{**group, "params": [stack[names[id(one)]] for one in group["params"]]} for group in groups]
 
-    def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor]:
-        """Make one step of every seed; return the losses and the gradient norms before clipping, [K] each."""
+    def epoch(self, dates_KD: Tensor, optimizer: AdamW) -> Tensor:
+        """Make the steps of an epoch; return losses and gradient norms before clipping, [2, K, S]."""
+        of = (dates_KD.shape, optimizer, self.dates_at_once)
+        if self._epochs is None or self._epochs.of != of:
+            data = self.data
+            walk = Walk(
+                data, self._table(dates_KD), dates_KD.shape, self.config.batch_dates, horizons=self.has_path
+            )
+            measured_2KS = torch.zeros((2, len(self.modules), walk.steps), device=data.device)
+            step = Replayed(partial(self._learn, walk, optimizer, measured_2KS), data.device)
+            self._epochs = _Pass(of, walk, (measured_2KS,), step)
+        elif self.draws:
+            self._epochs.walk.replace(self._table(dates_KD))
+        rows = torch.arange(dates_KD.numel()).view_as(dates_KD)
+        if not self.draws:
+            row_T = torch.zeros(len(self.data.listed_TN), dtype=torch.int64)
+            row_T[self.train_R] = torch.arange(len(self.train_R))
+            rows = row_T[dates_KD]
+        self._epochs.run(rows)
+        return self._epochs.found[0].clone()
+
+    def validate(self, valid: IntArray) -> Validation:
+        """Score the forecasts of the same dates by every seed."""
+        data, K = self.data, len(self.modules)
+        of = (tuple(valid.tolist()), self.dates_at_once)
+        if self._validations is None or self._validations.of != of:
+            at = torch.as_tensor(valid, dtype=torch.int64, device=data.device)
+            table = DateTable.of(at, data.mask_TN[at], most_firms(data, valid))
+            walk = Walk(data, table, (len(valid),), self.dates_at_once, horizons=False)
+            ic_2KV = torch.zeros((2, K, len(walk.counts_D)), dtype=torch.float64, device=data.device)
+            total_K = torch.zeros(K, device=data.device)
+            step = Replayed(partial(self._look, walk, ic_2KV, total_K), data.device)
+            self._validations = _Pass(of, walk, (ic_2KV, total_K), step)
+        ic_2KV, total_K = self._validations.found
+        total_K.zero_()
+        self._validations.run(torch.arange(len(valid)))
+        rank_ic_KV, ic_KV = ic_2KV[..., : len(valid)].cpu().numpy()
+        if self.modules[0].quantile_head is None:
+            return Validation(rank_ic_KV, ic_KV, [math.nan] * K)
+        dates = max(int(data.known_TN[torch.as_tensor(valid)].any(dim=1).sum()), 1)
+        return Validation(rank_ic_KV, ic_KV, (total_K / dates).tolist())
+
+    def _learn(self, walk: Walk, optimizer: torch.optim.Optimizer, measured_2KS: Tensor) -> None:
+        """Make one step of every seed."""
         optimizer.zero_grad(set_to_none=True)
-        cells = take(self.data, dates_KB, self._chosen(dates_KB), self.places)
-        _, loss_K = self._call(cells, training=True)
-        loss_K.sum().backward()
+        cells, loss_K = walk.take(), torch.zeros(len(self.modules), device=self.data.device)
+        dates, horizons = cells.m_BP.shape[-2], 1 + cells.path_BPH.shape[-1]
+        for first in range(0, dates, self.dates_at_once):
+            part = cells.dates(first, min(first + self.dates_at_once, dates))
+            share_KH = loss_K.new_ones((len(self.modules), horizons))
+            if self.dates_at_once < dates:
+                share_KH = self._dates_that_count(part) / self._dates_that_count(cells).clamp(min=1)
+            _, part_K = self._call(part, share_KH)
+            part_K.sum().backward()
+            loss_K = loss_K + part_K.detach()
         norm_K = self._clip()
         optimizer.step()
-        return loss_K.detach(), norm_K
+        measured_2KS.index_copy_(2, walk.step[None], torch.stack((loss_K, norm_K))[..., None])
 
-    def validate(self, valid: IntArray) -> tuple[Float32Array, list[float]]:
-        """Forecasts [K, V, N] of the same dates by every seed, NaN outside the universe; pinball scores."""
-        data, K = self.data, len(self.modules)
-        parts, total_K = [], torch.zeros(K, device=data.device)
+    def _look(self, walk: Walk, ic_2KV: Tensor, total_K: Tensor) -> None:
+        """Score one batch of validation dates by every seed."""
+        cells = walk.take()
         with torch.no_grad():
-            for dates_B in torch.split(torch.as_tensor(valid), self.config.batch_dates):
-                listed_BN = data.listed_TN[dates_B]
-                cells = take(data, dates_B, listed_BN, int(listed_BN.sum(dim=1).max()))
-                y_KBP, loss_K = self._call(cells, training=False)
-                y_KBP = y_KBP.masked_fill(~cells.m_BP, math.nan)
-                every_KBN = y_KBP.new_full((K, *listed_BN.shape), math.nan)
-                parts.append(every_KBN.scatter(-1, cells.firms_BP.expand_as(y_KBP), y_KBP))
-                total_K += loss_K * cells.known_BP.any(dim=1).sum()
-        forecast_KVN: Float32Array = torch.cat(parts, dim=1).cpu().numpy()
-        without_quantiles = self.modules[0].quantile_head is None
-        dates = max(int(data.known_TN[torch.as_tensor(valid)].any(dim=1).sum()), 1)
-        return forecast_KVN, [math.nan] * K if without_quantiles else (total_K / dates).tolist()
+            y_KBP, loss_K = self._call(cells, None)
+            ic_2KV.index_copy_(2, walk.place_B, coefficients(y_KBP.float(), cells.y_BP, cells.known_BP))
+            total_K += loss_K * cells.known_BP.any(dim=1).sum()
 
-    def _call(self, cells: Cells, *, training: bool) -> tuple[Tensor, Tensor]:
-        """Forecasts [K, B, P] and losses [K].
+    def _call(self, cells: Cells, share_KH: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Forecasts [K, B, P] and losses [K]: of own dates in training, of the same dates in validation."""
+        if self.stacked is None:
+            if share_KH is None:
+                y_BP, loss = self.losses[0](cells, None)
+            else:
+                y_BP, loss = self._loss(Cells(*(one[0] for one in cells)), share_KH[0])
+            return y_BP[None], loss[None]
 
-        In training, every seed has its own dates and matrix products have the precision of the config. In
-        validation, the dates are the same for all seeds and the precision is float32.
-        """
+        def one(parameters: Any, buffers: Any, own: Cells, share_H: Tensor | None) -> Any:  # noqa: ANN401 (vmap's own types)
+            return functional_call(self.losses[0], (parameters, buffers), (own, share_H))
 
-        def one(parameters: Any, buffers: Any, own: Cells) -> Any:  # noqa: ANN401 (vmap's own types)
-            return functional_call(
-                self.losses[0], (parameters, buffers), (own,), {"in_float32": not training}
-            )
-
-        every = vmap(one, in_dims=(0, 0, 0 if training else None), randomness="different")
-        y_KBP, loss_K = every(self.parameters, self.buffers, cells)
+        own = None if share_KH is None else 0
+        y_KBP, loss_K = vmap(one, in_dims=(0, 0, own, own), randomness="different")(
+            *self.stacked, cells, share_KH
+        )
         return y_KBP, loss_K
 
-    def _chosen(self, dates_KB: Tensor) -> Tensor:
-        """Bool [K, B, N] on the host: the firms of each seed, drawn as a seed alone draws them."""
-        data, firms = self.data, self.config.firms_per_date
-        mask_KBN = data.listed_TN[dates_KB]
-        if self.uses_peers:
-            return mask_KBN
-        known_KBN = data.known_TN[dates_KB]
-        if firms is None:
-            return known_KBN
-        chosen_KBN = torch.zeros_like(known_KBN)
+    def _dates_that_count(self, cells: Cells) -> Tensor:
+        """Number of dates that count in the loss of each seed and horizon, float [K, H]."""
+        target_KBPH = torch.cat((cells.path_BPH, cells.y_BP[..., None]), dim=-1)
+        return dates_that_count(self.config.loss, target_KBPH, cells.known_BP).sum(dim=-2).float()
+
+    def _table(self, dates_KD: Tensor) -> DateTable:
+        """Firms of all training dates; if firms are drawn, those of the dates of each seed."""
+        data = self.data
+        if self.draws:
+            chosen_KDN = self._drawn(dates_KD).to(data.device)
+            return DateTable.of(dates_KD.flatten(), chosen_KDN.flatten(0, 1), self.places)
+        at = self.train_R.to(data.device)
+        chosen_RN = data.mask_TN[at]
+        if not self.uses_peers:
+            chosen_RN = chosen_RN & data.target_TN[at].isfinite()
+        return DateTable.of(at, chosen_RN, self.places)
+
+    def _drawn(self, dates_KD: Tensor) -> Tensor:
+        """Bool [K, D, N] on the host: the firms of each seed, drawn as a seed alone draws them."""
+        data, chosen_KDN = self.data, self.data.known_TN[dates_KD]
         for k, generator in enumerate(self.generators):
-            for first in range(0, dates_KB.shape[1], self.dates_at_once):
-                part = slice(first, first + self.dates_at_once)
-                present_N = mask_KBN[k, part].any(dim=0)
-                chosen_KBN[k, part, present_N] = draw_firms(
-                    known_KBN[k, part][:, present_N], firms, generator
-                )
-        return chosen_KBN
+            for batch_B in torch.arange(dates_KD.shape[1]).split(self.config.batch_dates):
+                for part_B in batch_B.split(self.draw_at_once):
+                    known_BN = chosen_KDN[k, part_B]
+                    present_N = data.listed_TN[dates_KD[k, part_B]].any(dim=0)
+                    drawn_BN = draw_firms(known_BN[:, present_N], self.config.firms_per_date, generator)
+                    chosen_KDN[k, part_B] = known_BN.masked_scatter(present_N, drawn_BN)
+        return chosen_KDN
 
     def _clip(self) -> Tensor:
         """Clip the gradient of each seed by its own norm, as `clip_grad_norm_` does; return the norms."""
-        grads = [p.grad for p in self.parameters.values() if p.grad is not None]
+        if self.stacked is None:
+            return torch.nn.utils.clip_grad_norm_(self.modules[0].parameters(), self.config.clip)[None]
+        grads = [p.grad for p in self.stacked[0].values() if p.grad is not None]
         norms = [torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in grads]
         norm_K: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
         shrink_K = (self.config.clip / (norm_K + 1e-6)).clamp(max=1.0)
         for g in grads:
             g.mul_(shrink_K.view(-1, *[1] * (g.ndim - 1)))
         return norm_K
-
-
-_BACKEND = "inductor"
-
-
-class Cells(NamedTuple):
-    """A dense batch as tensors, with the panel column of each place and a mask of the targets that count."""
-
-    x_BPWC: Tensor
-    z_BPF: Tensor
-    m_BP: Tensor
-    s_BP: Tensor
-    y_BP: Tensor
-    firms_BP: Tensor
-    key_BP: Tensor
-    known_BP: Tensor
-
-
-class DateLoss(nn.Module):
-    """A forecaster with its loss as one function of tensors."""
-
-    def __init__(self, module: Forecaster, config: FitConfig) -> None:
-        super().__init__()
-        self.module = module
-        self.config = config
-
-    def forward(self, cells: Cells, *, in_float32: bool = False) -> tuple[Tensor, Tensor]:
-        """Forecasts [B, P] in the target's unit, and their loss in standard deviations of the target.
-
-        Matrix products have the precision of the config, or float32 as those of a fitted model.
-        """
-        x, z, m, s, y, firms, key, known = cells
-        batch = Batch(x, z, m, s, y, firms, key_BN=key, dense=True)
-        module = self.module
-        with nullcontext() if in_float32 else matrix_precision(self.config, x.device):
-            y_BP = module(batch)
-        return y_BP, label_loss(module, self.config.loss, y_BP, batch, known)
-
-
-def take(data: PanelTensors, dates: Tensor, chosen: Tensor, places: int) -> Cells:
-    """Gather the chosen firms of some dates into the same number of places on each date.
-
-    Parameters
-    ----------
-    dates
-        int64 [..., B] sessions of the panel, on the host.
-    chosen
-        bool [..., B, N], on the host; at most ``places`` per date.
-    places
-        P; places that a date does not fill are outside the universe.
-    """
-    firms, there = firms_in_places(chosen, places)
-    on_host = (dates[..., None].expand_as(firms), firms)
-    dates, firms, there = (x.to(data.device, non_blocking=True) for x in (dates, firms, there))
-    at = (dates[..., None], firms)
-    x, z = data.gather_inputs(dates[..., None].expand_as(firms), firms, on_host)
-    y = data.target_TN[at]
-    return Cells(
-        x_BPWC=x,
-        z_BPF=z,
-        m_BP=there,
-        s_BP=data.group_TN[at].long(),
-        y_BP=y,
-        firms_BP=firms,
-        key_BP=data.key_N[firms],
-        known_BP=there & y.isfinite(),
-    )
-
-
-class CompiledSeed(SingleSeed):
-    """The :class:`models.fitting.loop.Engine` of one seed whose training steps are compiled.
-
-    Every step has the same shapes, so that it is compiled once: each date has as many places as the largest
-    training date has firms (or as many as are drawn), and a short last batch is filled up with a date that
-    does not count. A step therefore equals that of `SingleSeed` up to rounding; dropout masks are drawn by
-    the compiled kernels and differ. Validation is not compiled.
-
-    Parameters
-    ----------
-    module, data, config, seed, train
-        As for `SingleSeed`; the model must be stackable (`models.fitting.stacked.can_stack`).
-    """
-
-    def __init__(
-        self, module: Forecaster, data: PanelTensors, config: FitConfig, seed: int, train: IntArray
-    ) -> None:
-        super().__init__(module, data, config, seed, train)
-        most, drawn = most_firms(data, train), None if module.uses_peers else config.firms_per_date
-        self.places = most if drawn is None else min(most, drawn)
-        self._loss = torch.compile(DateLoss(module, config), backend=_BACKEND, dynamic=False)
-
-    def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor]:
-        """Make one step of the optimizer; return its loss and its gradient norm before clipping, [1] each."""
-        (dates_B,) = dates_KB
-        optimizer.zero_grad(set_to_none=True)
-        chosen_BN = self._chosen(dates_B)
-        if chosen_BN is None:
-            chosen_BN = self.data.listed_TN[dates_B]
-        missing = self.config.batch_dates - len(dates_B)
-        repeated_B = torch.cat((dates_B, dates_B[:1].expand(missing)))
-        cells = take(
-            self.data, repeated_B, torch.cat((chosen_BN, chosen_BN[:1].expand(missing, -1))), self.places
-        )
-        if missing:
-            cells = cells._replace(known_BP=cells.known_BP.index_fill(0, self._filled(missing, cells), False))
-        _, loss = cast("tuple[Tensor, Tensor]", self._loss(cells))
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.modules[0].parameters(), self.config.clip)
-        optimizer.step()
-        return loss.detach()[None], norm[None]
-
-    def _filled(self, missing: int, cells: Cells) -> Tensor:
-        first = self.config.batch_dates - missing
-        return torch.arange(first, self.config.batch_dates, device=cells.known_BP.device)

@@ -13,6 +13,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from features.options import Options
+from models.attention.layers import Linear
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerKeys, PeerLayer, PeerSizes, peer_layers
@@ -81,7 +82,7 @@ class CrossPeer(Forecaster):
             has_size_rank=has_size_rank(self.reference.size, shape),
         )
         self.group = GroupEmbedding(shape.n_groups, config.group_width)
-        self.token = nn.Linear(identity, config.width)
+        self.token = Linear(identity, config.width)
         self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.head = zero_linear(config.width, 1)

@@ -53,7 +53,8 @@ class SectorMean(Forecaster):
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Add the mean over the other firms of the group, computed from group sums in O(N S) per date."""
-        member_BNS = F.one_hot(batch.s_BN, self.n_groups).to(h_BND.dtype)
+        codes_S = torch.arange(self.n_groups, device=h_BND.device)  # F.one_hot reads the largest code back
+        member_BNS = (batch.s_BN[..., None] == codes_S).to(h_BND.dtype)
         member_BNS = member_BNS * (batch.s_BN > 0)[..., None]
         source_BNS = member_BNS * _source_firms(batch, ablation)[..., None]
         value_BN1 = F.linear(h_BND, self.peers)  # without a bias, so that the message without peers is 0

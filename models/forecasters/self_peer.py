@@ -12,6 +12,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from features.options import Options
+from models.attention.layers import Linear
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys, peer_layers
@@ -87,7 +88,7 @@ class SelfPeer(Forecaster):
             market_tokens=config.market_tokens,
         )
         self.group = GroupEmbedding(shape.n_groups, config.group_width)
-        self.token = nn.Linear(shape.n_characteristics + config.group_width, config.width)
+        self.token = Linear(shape.n_characteristics + config.group_width, config.width)
         self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.head = zero_linear(config.width, 1)

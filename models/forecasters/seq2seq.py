@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from features.options import Options
 from models.attention.block import AttentionMask, BlockConfig, DecoderBlock
 from models.attention.encoder import DayEncoder, EncoderConfig
+from models.attention.layers import Linear
 from models.batch import Ablation, AttentionMaps, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape
@@ -57,6 +58,7 @@ class Seq2Seq(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = False
+    stackable: ClassVar[bool] = True
 
     def __init__(self, config: Seq2SeqConfig, shape: Shape) -> None:
         super().__init__()
@@ -64,8 +66,8 @@ class Seq2Seq(Forecaster):
         width, K = config.encoder.width, shape.n_horizons
         extra = shape.n_characteristics if config.use_characteristics else 0
         self.encoder = DayEncoder(config.encoder, shape.n_channels, shape.window)
-        self.start = nn.Linear(extra, width) if extra else None
-        self.given = nn.Linear(1, width)
+        self.start = Linear(extra, width) if extra else None
+        self.given = Linear(1, width)
         self.step_KD = nn.Parameter(0.02 * torch.randn(K, width))
         self.blocks = nn.ModuleList([DecoderBlock(config.decoder())])
         self.norm = nn.LayerNorm(width) if config.encoder.norm == "pre" else nn.Identity()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from features.options import Options
 from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
+from models.attention.layers import Linear
 from models.batch import Ablation, AttentionMaps, Batch, EqualDates, recent_days, select_dates
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys, peer_layers
@@ -133,7 +134,7 @@ class TemporalPeer(Forecaster):
         )
         self.encoder = DayEncoder(config.encoder, shape.n_channels, shape.window)
         self.group = GroupEmbedding(shape.n_groups, config.group_width)
-        self.token = nn.Linear(identity, config.encoder.width)
+        self.token = Linear(identity, config.encoder.width)
         self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.peer_layers))
         self.norm = nn.LayerNorm(config.encoder.width)
         self.head = zero_linear(config.encoder.width, 1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from features.options import Options
 from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
-from models.attention.layers import Dropout
+from models.attention.layers import Dropout, Linear
 from models.batch import Ablation, AttentionMaps, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Range, Shape, Space
@@ -47,7 +47,7 @@ class TemporalTransformer(Forecaster):
         extra = shape.n_characteristics if config.use_characteristics else 0
         self.encoder = DayEncoder(config.encoder, shape.n_channels, shape.window)
         self.head = nn.Sequential(
-            nn.Linear(width + extra, width), nn.GELU(), Dropout(config.encoder.dropout), zero_linear(width, 1)
+            Linear(width + extra, width), nn.GELU(), Dropout(config.encoder.dropout), zero_linear(width, 1)
         )
         self.skip = zero_linear(extra, 1) if extra else None
 

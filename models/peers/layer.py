@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.attention.core import attention, attention_weights, join_heads, split_heads
-from models.attention.layers import Dropout
+from models.attention.layers import Dropout, Linear
 from models.attention.probe import Probed
 from models.batch import Ablation, Batch
 from models.forecaster import zero_linear
@@ -186,10 +186,10 @@ class PeerLayer(Probed):
         self.heads = heads
         self.dropout = Dropout(sizes.dropout)
         self.norm = nn.LayerNorm(tokens)
-        self.query = nn.Linear(sizes.identity, width)
-        self.key = nn.Linear(sizes.identity, width)
-        self.value = nn.Linear(tokens, width)
-        self.recent = nn.Linear(sizes.recent, width, bias=False) if sizes.recent else None
+        self.query = Linear(sizes.identity, width)
+        self.key = Linear(sizes.identity, width)
+        self.value = Linear(tokens, width)
+        self.recent = Linear(sizes.recent, width, bias=False) if sizes.recent else None
         self.output = zero_linear(width, tokens)
         self.readout = zero_linear(width, 1)
         self.null_key_HD = nn.Parameter(torch.zeros(heads, width // heads))
@@ -222,7 +222,7 @@ class PeerLayer(Probed):
                 self.group_bias_HSS[own_group_heads:].normal_(std=GROUP_PAIR_BIAS_STD / LOGIT_GAIN)
                 self.null_bias_H[own_group_heads:] = NULL_BIAS / LOGIT_GAIN
         self.forward_norm = nn.LayerNorm(tokens)
-        self.forward_in = nn.Linear(tokens, 4 * tokens)
+        self.forward_in = Linear(tokens, 4 * tokens)
         self.forward_out = zero_linear(4 * tokens, tokens)
         self.market_tokens = sizes.market_tokens
         if sizes.market_tokens:  # drawn last: other parameters do not depend on them

@@ -18,6 +18,7 @@ from mock_device import NAME, MockDevice
 from small_panels import NAMES, NEURAL, SMALL, TEST, TRAIN, VALID, S, W, arrays, options_of
 
 from features.arrays import Float32Array
+from models.attention.core import attention
 from models.batch import PanelTensors
 from models.fitted import Fitted
 from models.fitting.config import FitConfig, PretrainConfig
@@ -88,7 +89,10 @@ def test_a_restored_model_stays_on_the_cpu_until_it_is_moved(name: str) -> None:
         ("mlp", {"loss": "quantile"}),
         ("temporal_peer", {"average": 0.9, "firms_per_date": 7}),
         ("temporal_transformer", {"pretrain": PretrainConfig(epochs=1)}),
+        ("temporal_transformer", {"pretrain": PretrainConfig(epochs=1, objective="next_day")}),
         ("temporal_peer", {"layer_decay": 0.5, "label_share": 0.5}),
+        ("temporal_peer", {"dates_per_epoch": 21}),  # the last step is filled up
+        ("mlp", {"dates_per_epoch": 21, "firms_per_date": 5}),
     ],
 )
 def test_other_ways_to_train(name: str, options: dict[str, Any]) -> None:
@@ -134,6 +138,26 @@ def test_a_training_goes_on_from_its_snapshot_and_is_fitted_again(name: str) -> 
         later = refit(resumed, data, TRAIN, VALID, fit_config=config, seed=0)
         found.append(later.forecast(data, TEST))
     same(*found)
+
+
+@pytest.mark.parametrize("explicit", [0, 32])
+@pytest.mark.parametrize("extra", ["none", "keep", "bias", "both", "causal"])
+def test_attention_by_either_path_and_in_chunks_is_that_of_the_cpu(
+    explicit: int, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.attention.core.EXPLICIT_KEYS", explicit)
+    monkeypatch.setattr("models.attention.core.MOST_SEQUENCES", 7)
+    torch.manual_seed(0)
+    B, H, W, d = 16, 2, 6, 4
+    q, k, v = (torch.randn(B, H, W, d) for _ in range(3))
+    keep = torch.rand(B, 1, W, W) < 0.7
+    keep[3, :, 2] = False  # a query without keys
+    given: dict[str, Any] = {"causal": extra == "causal"}
+    given |= {"keep": keep} if extra in ("keep", "both") else {}
+    given |= {"bias": torch.randn(H, W, W)} if extra in ("bias", "both") else {}
+    there = {name: one.to(NAME) for name, one in given.items() if isinstance(one, torch.Tensor)}
+    found = attention(*(x.to(NAME) for x in (q, k, v)), **(given | there))
+    torch.testing.assert_close(found.cpu(), attention(q, k, v, **given), rtol=1e-5, atol=1e-6)
 
 
 def test_numpy_cannot_read_the_device_and_operations_on_both_places_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""A compiled training step equals the step that is not compiled, up to rounding.
+"""Steps of fixed shapes equal those of `SingleSeed` up to rounding, compiled or not, in parts or not.
 
 The backend ``aot_eager`` captures and differentiates the same graph as the default one, and needs neither a
 GPU nor a C++ compiler. ``tests/models/test_cuda.py`` runs the default one.
@@ -6,22 +6,26 @@ GPU nor a C++ compiler. ``tests/models/test_cuda.py`` runs the default one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from models.batch import PanelTensors
 from models.fitting import stacked as dense
-from models.fitting.config import FitConfig
-from models.fitting.loop import SingleSeed
-from models.fitting.optimizer import make_optimizer
-from models.fitting.stacked import CompiledSeed
+from models.fitting.config import FitConfig, LossName
+from models.fitting.loop import Engine, SingleSeed
+from models.fitting.losses import LOSSES, QUANTILE
+from models.fitting.optimizer import AdamW
+from models.fitting.stacked import StackedSeeds
 from models.forecaster import Forecaster
+from models.quantiles import QuantileHead
 from models.registry import MODELS
 
 T, N, C, F, W, S = 40, 12, 3, 4, 6, 3
 TRAIN = np.arange(W, T)
+FIXED = [name for name, entry in MODELS.items() if getattr(entry.build, "stackable", False)]
 
 
 @pytest.fixture(autouse=True)
@@ -42,64 +46,103 @@ def data() -> PanelTensors:
         mask_TN=mask,
         group_TN=rng.integers(0, S, (T, N)),
         target_TN=target,
+        path_TNK=np.stack((0.5 * target, 0.7 * target), axis=-1),
         window=W,
         n_groups=S,
         characteristic_names=("return_21", "log_market_equity", "a", "b"),
     )
 
 
-def steps(
-    engine_class: type[SingleSeed], name: str, data: PanelTensors, config: FitConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Losses and gradient norms of four steps, the last with two dates; and the weights after them."""
+def single(module: Forecaster, data: PanelTensors, config: FitConfig) -> Engine:
+    return SingleSeed(module, data, config, 0, TRAIN)
+
+
+def fixed(module: Forecaster, data: PanelTensors, config: FitConfig) -> Engine:
+    return StackedSeeds([module], data, config, (0,), TRAIN)
+
+
+def in_parts(module: Forecaster, data: PanelTensors, config: FitConfig) -> Engine:
+    engine = StackedSeeds([module], data, config, (0,), TRAIN)
+    engine.dates_at_once = 3
+    return engine
+
+
+def compiled(module: Forecaster, data: PanelTensors, config: FitConfig) -> Engine:
+    return StackedSeeds([module], data, config, (0,), TRAIN, compiled=True)
+
+
+Make = Callable[[Forecaster, PanelTensors, FitConfig], Engine]
+
+
+def steps(make: Make, name: str, data: PanelTensors, config: FitConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """Losses and gradient norms [2, 4] of four steps, the last with two dates; and the weights after them."""
     torch.manual_seed(0)
     entry = MODELS[name]
     module = entry.build(entry.config(), data.shape)
     assert isinstance(module, Forecaster)
-    for one in module.modules():
-        if isinstance(one, nn.Dropout):
-            one.p = 0.0
+    if config.loss == QUANTILE:
+        module.quantile_head = QuantileHead(config.quantiles, F)
     for parameter in module.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
-    engine = engine_class(module, data, config, 0, TRAIN)
-    optimizer, schedule = make_optimizer(engine.groups(), config, 20)
-    module.eval()  # dropout of attention weights is off as well
-    found: list[torch.Tensor] = []
-    for first, count in ((6, 4), (10, 4), (20, 4), (30, 2)):
-        found += engine.step(torch.arange(first, first + count)[None], optimizer)
-        schedule.step()
-    return torch.cat(found), torch.cat([one.detach().flatten() for one in module.parameters()])
-
-
-def assert_same(name: str, data: PanelTensors, config: FitConfig) -> None:
-    """AdamW divides tiny gradients by their own size, so single weights may differ by more than rounding."""
-    (found, weights), (expected, others) = (
-        steps(engine, name, data, config) for engine in (CompiledSeed, SingleSeed)
+    engine = make(module, data, config)
+    module.eval()  # dropout is off
+    dates_D = torch.cat(
+        [torch.arange(first, first + count) for first, count in ((6, 4), (10, 4), (20, 4), (30, 2))]
     )
+    measured_2KS = engine.epoch(dates_D[None], AdamW(engine.groups(), config, 20))
+    assert measured_2KS.shape == (2, 1, 4)
+    return measured_2KS[:, 0], torch.cat([one.detach().flatten() for one in module.parameters()])
+
+
+def assert_same(make: Make, name: str, data: PanelTensors, config: FitConfig) -> None:
+    """AdamW divides tiny gradients by their own size, so single weights may differ by more than rounding."""
+    (found, weights), (expected, others) = (steps(one, name, data, config) for one in (make, single))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
-    assert float((weights - others).abs().mean()) < 1e-6
+    assert float((weights - others).abs().mean()) < 5e-6
 
 
 @pytest.mark.slow(4)
 @pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer"])
 def test_compiled_steps_make_the_same_losses_gradients_and_weights(name: str, data: PanelTensors) -> None:
-    assert_same(name, data, FitConfig(batch_dates=4, precision="float32"))
+    assert_same(compiled, name, data, FitConfig(batch_dates=4, precision="float32"))
 
 
-def test_drawn_firms_are_the_same(data: PanelTensors) -> None:
-    assert_same("mlp", data, FitConfig(batch_dates=4, firms_per_date=5, loss="ic"))
+@pytest.mark.parametrize("name", FIXED)
+def test_steps_of_fixed_shapes_make_the_same_losses_gradients_and_weights(
+    name: str, data: PanelTensors
+) -> None:
+    assert_same(fixed, name, data, FitConfig(batch_dates=4))
+
+
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [
+        *((name, loss) for name in ("mlp", "seq2seq") for loss in (*LOSSES, QUANTILE)),
+        ("temporal_peer", "mse"),
+    ],
+)
+def test_steps_in_parts_make_the_same_losses_gradients_and_weights(
+    name: str, loss: LossName, data: PanelTensors
+) -> None:
+    assert_same(in_parts, name, data, FitConfig(batch_dates=4, loss=loss))
+
+
+@pytest.mark.parametrize("make", [compiled, fixed])
+def test_drawn_firms_are_the_same(make: Make, data: PanelTensors) -> None:
+    assert_same(make, "mlp", data, FitConfig(batch_dates=4, firms_per_date=5, loss="ic"))
 
 
 def test_bf16_stays_near_float32(data: PanelTensors) -> None:
     config = FitConfig(batch_dates=4, precision="float32")
-    exact, _ = steps(CompiledSeed, "mlp", data, config)
-    rounded, _ = steps(CompiledSeed, "mlp", data, config.model_copy(update={"precision": "bf16"}))
-    losses = slice(0, 8, 2)
-    torch.testing.assert_close(rounded[losses], exact[losses], rtol=0.02, atol=0.0)
-    assert not torch.equal(rounded[losses], exact[losses])
+    exact, _ = steps(compiled, "mlp", data, config)
+    rounded, _ = steps(compiled, "mlp", data, config.model_copy(update={"precision": "bf16"}))
+    torch.testing.assert_close(rounded[0], exact[0], rtol=0.02, atol=0.0)
+    assert not torch.equal(rounded[0], exact[0])
 
 
-def test_every_step_has_the_shapes_of_the_first(data: PanelTensors) -> None:
+def test_all_full_steps_are_compiled_once(data: PanelTensors) -> None:
     torch._dynamo.utils.counters.clear()
-    steps(CompiledSeed, "mlp", data, FitConfig(batch_dates=4))
+    module = MODELS["mlp"].build(MODELS["mlp"].config(), data.shape)
+    engine, config = compiled(module, data, FitConfig(batch_dates=4)), FitConfig(batch_dates=4)
+    engine.epoch(torch.arange(6, 18)[None], AdamW(engine.groups(), config, 20))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

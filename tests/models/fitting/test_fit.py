@@ -307,7 +307,8 @@ def test_a_running_mean_follows_its_recurrence_and_leaves_the_weights_as_they_we
     for step in range(30):
         with torch.no_grad():
             module.weight.add_(step + 1.0)
-        mean.update()
+        weight = mean.weight(step)
+        mean.update(torch.tensor(weight) if step % 2 else weight)  # a tensor where steps are recorded
         keep = min(0.9, (1 + step) / (10 + step))
         expected = expected + (1 - keep) * (module.weight.detach() - expected)
     live = module.weight.detach().clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from torch import nn
 from warm import Process
 
 from models.fitting.config import FitConfig
-from models.fitting.optimizer import make_optimizer, parameter_groups
+from models.fitting.optimizer import AdamW, parameter_groups
 
 TESTS = Path(__file__).parents[2]
 TRAINS = """
@@ -24,30 +25,35 @@ print(loaded, "torch._dynamo" in sys.modules)
 """
 
 
-def trained(optimizer: torch.optim.Optimizer, module: nn.Module, steps: int) -> None:
+def trained(
+    optimizer: torch.optim.Optimizer,
+    module: nn.Module,
+    steps: int,
+    schedule: torch.optim.lr_scheduler.LambdaLR | None = None,
+) -> None:
     x = torch.linspace(-1.0, 1.0, 60).reshape(20, 3)
     for _ in range(steps):
         optimizer.zero_grad(set_to_none=True)
         module(x).square().sum().backward()
         optimizer.step()
+        if schedule is not None:
+            schedule.step()
 
 
-def test_steps_and_state_are_those_of_torch_to_the_bit() -> None:
-    config = FitConfig(weight_decay=0.3, lr=0.01)
+def test_steps_schedule_and_state_are_those_of_torch_to_the_bit() -> None:
+    config = FitConfig(weight_decay=0.3, lr=0.01, warmup=0.3)
     ours = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     theirs = copy.deepcopy(ours)
-    optimizer, _ = make_optimizer(parameter_groups(ours, config), config, 10)
-    groups = [{**group, "lr": group["lr"]} for group in optimizer.state_dict()["param_groups"]]
+    optimizer = AdamW(parameter_groups(ours, config), config, 10)
     own = parameter_groups(theirs, config)
     library = torch.optim.AdamW([dict(group) for group in own], lr=config.lr, fused=True)
-    for group, scheduled in zip(library.param_groups, groups, strict=True):
-        group["lr"] = scheduled["lr"]  # that of the first step of the warm-up
+    schedule = torch.optim.lr_scheduler.LambdaLR(library, optimizer.factor)
     trained(optimizer, ours, 3)
-    trained(library, theirs, 3)
-    library.load_state_dict(optimizer.state_dict())
+    trained(library, theirs, 3, schedule)
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    trained(optimizer, ours, 2)
-    trained(library, theirs, 2)
+    assert optimizer.rate(3) == schedule.get_last_lr()[0]
+    trained(optimizer, ours, 5)
+    trained(library, theirs, 5, schedule)
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0.0, atol=0.0)
     state, other = optimizer.state_dict()["state"], library.state_dict()["state"]
@@ -55,6 +61,13 @@ def test_steps_and_state_are_those_of_torch_to_the_bit() -> None:
     for index, moments in state.items():
         assert moments.keys() == other[index].keys() == {"step", "exp_avg", "exp_avg_sq"}
         assert all(torch.equal(moments[name], other[index][name]) for name in moments)
+
+
+def test_the_factor_rises_to_one_and_falls_to_zero_along_a_cosine() -> None:
+    optimizer = AdamW(parameter_groups(nn.Linear(3, 1), FitConfig()), FitConfig(warmup=0.2), 10)
+    factors = [optimizer.factor(step) for step in range(11)]
+    cosine = [0.5 * (1.0 + math.cos(math.pi * share / 8)) for share in range(9)]
+    assert factors == pytest.approx([0.5, 1.0, *cosine])
 
 
 @pytest.mark.slow(5)

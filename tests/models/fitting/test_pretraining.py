@@ -19,10 +19,12 @@ from models.batch import PanelTensors
 from models.fitted import NoTrainingSignal
 from models.fitting.config import PretrainConfig
 from models.fitting.fit import FitConfig, Fitted, FittedState, NeuralFitted, fit, restore
-from models.fitting.optimizer import make_optimizer, parameter_groups
+from models.fitting.optimizer import AdamW, parameter_groups
 from models.fitting.pretraining import (
     DayPredictor,
+    draw_masks,
     known_days,
+    known_in_windows,
     mask_days,
     pretrain,
     squared_errors,
@@ -98,8 +100,8 @@ def test_15_percent_of_the_known_days_are_chosen_and_80_10_10_of_them_hidden_swa
     generator = torch.Generator().manual_seed(0)
     x_MWC = torch.randn(4000, 20, 3, generator=generator)
     x_MWC[:2000, :9] = 0.0  # unknown
-    masked = mask_days(x_MWC, generator)
     known = known_days(x_MWC)
+    masked = mask_days(x_MWC, draw_masks(4000, 20, int(known.sum()), generator))
     assert not (masked.chosen_MW & ~known).any()
     assert not (masked.token_MW & ~masked.chosen_MW).any()
     for half in (slice(2000), slice(2000, None)):
@@ -113,6 +115,14 @@ def test_15_percent_of_the_known_days_are_chosen_and_80_10_10_of_them_hidden_swa
     assert int(changed.sum()) / chosen == pytest.approx(0.1, abs=0.015)
     values = {tuple(day) for day in x_MWC[known].tolist()}
     assert all(tuple(day) in values for day in masked.x_MWC[changed].tolist()), "swapped for real days"
+
+
+def test_known_days_are_counted_for_every_window() -> None:
+    data = panel()
+    sessions_P, firms_P = windows_of(data, TRAIN)
+    counted = known_days(data.windows(sessions_P, firms_P)).sum(dim=1)
+    assert len(set(counted.tolist())) > 1
+    assert torch.equal(known_in_windows(data, sessions_P, firms_P), counted)
 
 
 def test_the_loss_counts_known_channels_of_chosen_days_alone() -> None:
@@ -137,7 +147,7 @@ def test_next_day_is_predicted_from_the_days_up_to_it_by_any_encoder(pooling: An
     assert torch.equal(ours[:, :3], theirs[:, :3])
     assert not torch.isclose(ours[:, 3:], theirs[:, 3:]).all(dim=-1).any()
     x_MWC[0, :4] = 0.0  # a firm listed on the fifth day: nothing is predicted before something is known
-    assert module.errors(x_MWC, torch.Generator())[1] == 4 * (W - 1) * C + C
+    assert module.errors(x_MWC, ())[1] == 4 * (W - 1) * C + C
     with pytest.raises(IncompatibleConfig, match="the window has one session"):
         DayPredictor(encoder, PretrainConfig(objective="next_day"), C, 1)
 
@@ -264,8 +274,8 @@ def test_each_layer_has_the_learning_rate_that_was_asked_for() -> None:
     assert isinstance(model, NeuralFitted)
     module = model.module
     config = FitConfig(lr=0.1, warmup=0.0, layer_decay=0.5)
-    optimizer, _ = make_optimizer(parameter_groups(module, config), config, 10)
-    rate = {id(p): group["initial_lr"] for group in optimizer.param_groups for p in group["params"]}
+    optimizer = AdamW(parameter_groups(module, config), config, 10)
+    rate = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     wanted = {
         "encoder.input": 0.00625,

@@ -11,13 +11,15 @@ import pytest
 import torch
 from small_panels import options_of
 
+from features.information_coefficient import ic_by_date, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fitted import EpochRecord
 from models.fitting.config import LossName
 from models.fitting.fit import Diverged, FitConfig, fit, fit_stacked
 from models.fitting.loop import SingleSeed
 from models.fitting.losses import LOSSES, QUANTILE
-from models.fitting.optimizer import make_optimizer
+from models.fitting.optimizer import AdamW
+from models.fitting.scores import coefficients
 from models.fitting.stacked import StackedSeeds, can_stack
 from models.forecaster import Forecaster
 from models.registry import MODELS
@@ -169,11 +171,10 @@ def test_dropout_differs_from_seed_to_seed_and_repeats_with_the_same_seeds(data:
     for module in modules:
         module.load_state_dict(modules[0].state_dict())
     stack = StackedSeeds(modules, data, config, (7, 7, 7), TRAIN)
-    optimizer, _ = make_optimizer(stack.groups(), config, 10)
-    dates_KB = torch.arange(10, 18).expand(3, -1)
-    for _ in range(3):  # the head starts at 0, so the first step's loss knows nothing of the masks
-        losses, _ = stack.step(dates_KB, optimizer)
-    assert len(set(losses.tolist())) == 3
+    optimizer = AdamW(stack.groups(), config, 10)
+    dates_KD = torch.arange(10, 18).repeat(3).expand(3, -1)
+    losses_KS, _ = stack.epoch(dates_KD, optimizer)
+    assert len(set(losses_KS[:, -1].tolist())) == 3  # the head starts at 0: the first loss knows of no mask
 
 
 def test_validation_is_in_float32_where_training_is_in_bf16(data: PanelTensors) -> None:
@@ -186,10 +187,10 @@ def test_validation_is_in_float32_where_training_is_in_bf16(data: PanelTensors) 
             parameter.data += 0.1 * torch.randn_like(parameter)
         modules.append(module.eval())
     engine = StackedSeeds(modules, data, FitConfig(precision="bf16"), SEEDS, TRAIN)
-    together_KVN, _ = engine.validate(VALID)
-    for module, ours_VN in zip(modules, together_KVN, strict=True):
+    together = engine.validate(VALID)
+    for module, ours_V in zip(modules, together.ic_KV, strict=True):
         alone = SingleSeed(module, data, FitConfig(precision="bf16"), 0, TRAIN)
-        np.testing.assert_allclose(ours_VN, alone.validate(VALID)[0][0], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(ours_V, alone.validate(VALID).ic_KV[0], rtol=0, atol=1e-6)
 
 
 def test_divergence_is_told_in_the_same_sentence_and_a_stack_names_the_seed(data: PanelTensors) -> None:
@@ -207,3 +208,21 @@ def test_what_cannot_be_stacked_is_refused(data: PanelTensors) -> None:
         assert not can_stack(name, FitConfig())
         with pytest.raises(ValueError, match="fit each seed"):
             fit_stacked(name, options_of(name), data, TRAIN, VALID, fit_config=FitConfig(), seeds=SEEDS)
+
+
+def test_scores_on_tensors_are_those_of_the_arrays() -> None:
+    rng = np.random.default_rng(0)
+    forecast = rng.normal(size=(9, 30)).round(1).astype(np.float32)  # with ties
+    target = rng.normal(size=(9, 30)).astype(np.float32)
+    target[rng.random(target.shape) < 0.2] = np.nan
+    target[1] = target[1].round()
+    forecast[2] = 0.25  # constant
+    target[3] = np.where(np.isnan(target[3]), np.nan, 1.0)
+    target[4, 2:] = np.nan  # too few
+    forecast[5, :3] = np.nan
+    target[6] = np.nan
+    found = coefficients(*(torch.as_tensor(x) for x in (forecast, target, np.isfinite(target))))
+    expected = np.stack([one(forecast, target) for one in (rank_ic_by_date, ic_by_date)])
+    assert np.isnan(expected).any()
+    assert (expected == 0).any()
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-13)

@@ -1,9 +1,6 @@
-"""A training step does not wait for its device: nothing is read back from it.
+"""A training step does not wait for its device, and all of it can be recorded: nothing is read back from it.
 
-The mock device is ``meta``: its tensors have shapes and no values, as those of a GPU have no values on the
-host until it is waited for. The panel and the model are on it; tensors on the host are ordinary. Operations
-that wait for the device are named and counted: those that need its values, and copies to it that are not
-asynchronous. An operation on tensors of both places, which a GPU refuses or copies for, counts too.
+The panel and the model are on the mock device of `capture_rules`, which names what a GPU would wait for.
 """
 
 from __future__ import annotations
@@ -14,73 +11,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from capture_rules import ON_DEVICE, Rules, allow_adamw
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from models.batch import PanelTensors
-from models.fitting.config import FitConfig
-from models.fitting.loop import SingleSeed
+from models.fitting.config import FitConfig, PretrainConfig
+from models.fitting.graphs import Replayed
+from models.fitting.loop import SingleSeed, train_seeds
+from models.fitting.optimizer import AdamW
+from models.fitting.pretraining import DayPredictor, _Steps
 from models.fitting.stacked import StackedSeeds, can_stack
 from models.forecaster import Forecaster
 from models.panel_memory import Upload
+from models.quantiles import QuantileHead
 from models.registry import MODELS
 
 T, N, C, F, W, S = 40, 14, 2, 4, 5, 3
 TRAIN, VALID = np.arange(5, 30), np.arange(32, 39)
-NEURAL = [
-    name
-    for name, entry in MODELS.items()
-    if isinstance(entry.build, type) and issubclass(entry.build, Forecaster)
+STACKABLE = [
+    name for name, entry in MODELS.items() if entry.kind == "neural" and can_stack(name, FitConfig())
 ]
-ASKED_FOR = {"cross_peer": ["_local_scalar_dense"]}
-"""The reference universe of cross_peer has as many places as its largest date, read once per pass."""
-UPLOADS = ["copy to the device"] * 2
-"""Windows and characteristics of a panel on the host. `Upload` makes asynchronous copies on CUDA alone."""
-
-ON_DEVICE = torch.device("meta")
-
-
-class Waits(TorchDispatchMode):
-    """Names of the operations that wait for the device; those that read its values get made-up ones."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it without annotations
-        self.names: list[str] = []
-
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401
-        types: Any,  # noqa: ANN401
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        kwargs = kwargs or {}
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        name = func.overloadpacket.__name__
-        devices = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.device)]
-        if not any(one.device == ON_DEVICE for one in given) and ON_DEVICE not in devices:
-            return func(*args, **kwargs)
-        if name == "_local_scalar_dense":
-            self.names.append(name)
-            return 3
-        masks = [one for one in given[1:] if one.dtype == torch.bool]
-        if name in {"nonzero", "masked_select", "unique_consecutive", "_unique2", "equal"} or (
-            name in {"index", "index_put", "index_put_", "_index_put_impl_"} and masks
-        ):
-            self.names.append(name)
-        copied = name in {"_to_copy", "to"} and any(device != ON_DEVICE for device in devices)
-        if copied or (name == "copy_" and given[0].device != ON_DEVICE):
-            self.names.append("copy to the host")
-            return torch.zeros_like(given[0], device="cpu")
-        on_host = any(one.device != ON_DEVICE and one.ndim for one in given)
-        if name in {"_to_copy", "to", "copy_"}:
-            named = dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | kwargs
-            if on_host and not named.get("non_blocking"):
-                self.names.append("copy to the device")
-        elif on_host:
-            self.names.append(f"{name} of host and device")
-        return func(*args, **kwargs)
 
 
 def on_device(*, in_host_memory: bool = False) -> PanelTensors:
@@ -112,72 +62,156 @@ def on_device(*, in_host_memory: bool = False) -> PanelTensors:
     return data
 
 
-def engine_of(name: str, data: PanelTensors, config: FitConfig) -> SingleSeed:
+def built(name: str, data: PanelTensors, config: FitConfig) -> Forecaster:
     """The default model in training, on the mock device."""
     entry = MODELS[name]
     module = entry.build(entry.config(), data.shape)
     assert isinstance(module, Forecaster)
-    return SingleSeed(module.to(ON_DEVICE).train(), data, config, 0, TRAIN)
+    if config.loss == "quantile":
+        module.quantile_head = QuantileHead(config.quantiles, F)
+    return module.to(ON_DEVICE).train()
 
 
-@pytest.mark.slow(4)
-@pytest.mark.parametrize("in_host_memory", [False, True], ids=["panel-on-device", "panel-on-host"])
-@pytest.mark.parametrize("firms", [None, 4])
-@pytest.mark.parametrize("name", NEURAL)
-def test_a_step_reads_nothing_back(name: str, firms: int | None, in_host_memory: bool) -> None:
-    config = FitConfig(batch_dates=4, firms_per_date=firms)
-    engine = engine_of(name, on_device(in_host_memory=in_host_memory), config)
-    optimizer = torch.optim.SGD([p for group in engine.groups() for p in group["params"]], lr=0.1)
-    with Waits() as waits:
-        loss, norm = engine.step(torch.tensor([[7, 12, 9, 20]]), optimizer)
-    assert waits.names == UPLOADS * in_host_memory + ASKED_FOR.get(name, [])
-    assert loss.device == norm.device == ON_DEVICE
-    assert loss.shape == norm.shape == (1,)
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Rules:
+    """What the rules say of all work that is recorded on a GPU."""
+    rules = Rules(recorded=True)
+
+    class Watched(Replayed):
+        def __call__(self) -> None:
+            with rules:
+                self.work()
+
+    allow_adamw(monkeypatch)
+    monkeypatch.setattr("models.fitting.stacked.Replayed", Watched)
+    monkeypatch.setattr("models.fitting.pretraining.Replayed", Watched)
+    return rules
 
 
-@pytest.mark.slow(3)
-@pytest.mark.parametrize("in_host_memory", [False, True], ids=["panel-on-device", "panel-on-host"])
-@pytest.mark.parametrize("firms", [None, 4])
-@pytest.mark.parametrize("name", [name for name in NEURAL if can_stack(name, FitConfig())])
-def test_a_step_of_stacked_seeds_reads_nothing_back(
-    name: str, firms: int | None, in_host_memory: bool
+MORE: list[dict[str, Any]] = [
+    {"firms_per_date": 4, "average": 0.9, "layer_decay": 0.5},
+    {"loss": "quantile"},
+    {"loss": "pairwise"},
+]
+
+
+def engine_of(name: str, seeds: int, config: FitConfig) -> StackedSeeds:
+    data = on_device()
+    modules = [built(name, data, config) for _ in range(seeds)]
+    return StackedSeeds(modules, data, config, range(seeds), TRAIN)
+
+
+@pytest.mark.slow(8)
+@pytest.mark.parametrize(
+    ("name", "seeds", "options"),
+    [
+        *((name, seeds, {}) for name in STACKABLE for seeds in (1, 2)),
+        *((name, 1, options) for name in ("mlp", "temporal_peer") for options in MORE),
+    ],
+    ids=str,
+)
+def test_a_step_can_be_recorded_and_needs_nothing_of_the_host_when_it_is_replayed(
+    name: str, seeds: int, options: dict[str, Any], recorded: Rules
 ) -> None:
-    data, config = on_device(in_host_memory=in_host_memory), FitConfig(batch_dates=4, firms_per_date=firms)
-    modules = [engine_of(name, data, config).modules[0] for _ in range(2)]
-    engine = StackedSeeds(modules, data, config, (0, 1), TRAIN)
+    config = FitConfig(batch_dates=2, **options)
+    engine = engine_of(name, seeds, config)
+    optimizer, of_host = AdamW(engine.groups(), config, 10), []
+    for dates in (2, 2, 4, 4):
+        before = recorded.operations
+        with Rules() as rules:
+            measured_2KS = engine.epoch(torch.arange(6, 6 + dates).expand(seeds, -1), optimizer)
+        of_host.append(rules.operations - (recorded.operations - before))
+        assert measured_2KS.shape == (2, seeds, dates // 2)
+        assert measured_2KS.device == ON_DEVICE
+    assert recorded.operations > 100
+    assert recorded.names == []
+    if not engine.draws:
+        assert of_host[1] == of_host[3] <= 6, "an epoch starts with a few copies, a step has none"
+
+
+@pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer"])
+def test_a_step_in_parts_can_be_recorded(name: str, recorded: Rules) -> None:
+    config = FitConfig(batch_dates=5)
+    engine = engine_of(name, 2, config)
+    engine.dates_at_once = 2
+    with Rules():
+        engine.epoch(torch.arange(6, 13).expand(2, -1), AdamW(engine.groups(), config, 10))
+    assert recorded.operations > 100
+    assert recorded.names == []
+
+
+@pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer"])
+def test_a_panel_in_the_memory_of_the_host_is_copied_before_what_is_recorded(
+    name: str, recorded: Rules
+) -> None:
+    data, config = on_device(in_host_memory=True), FitConfig(batch_dates=4)
+    engine = StackedSeeds([built(name, data, config)], data, config, (0,), TRAIN)
+    with Rules() as rules:
+        engine.epoch(torch.arange(6, 14)[None], AdamW(engine.groups(), config, 10))
+    assert recorded.names == []
+    copies = [each for each in rules.names if each == "copy to the device"]
+    assert len(copies) >= 4, "windows and characteristics of two steps"
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("name", ["mlp", "seq2seq", "temporal_peer"])
+def test_validation_is_recorded_and_reads_its_scores_once(name: str, seeds: int, recorded: Rules) -> None:
+    config = FitConfig(batch_dates=3)
+    engine = engine_of(name, seeds, config)
+    for module in engine.modules:
+        module.eval()
+    with Rules() as rules:
+        engine.validate(VALID)
+        del rules.names[:]
+        found = engine.validate(VALID)
+    assert recorded.names == []
+    assert rules.names.count("copy to the host") == 1
+    assert found.rank_ic_KV.shape == found.ic_KV.shape == (seeds, len(VALID))
+
+
+@pytest.mark.parametrize("objective", ["masked_days", "next_day"])
+def test_a_step_of_pretraining_can_be_recorded(objective: Any, recorded: Rules) -> None:  # noqa: ANN401
+    data, config = on_device(), FitConfig()
+    module = built("temporal_transformer", data, config)
+    how = PretrainConfig(objective=objective)
+    predictor = DayPredictor(module.encoder, how, C, W).to(ON_DEVICE)  # type: ignore[arg-type]
+    windows = torch.arange(20, device=ON_DEVICE)
+    with Rules():
+        steps = _Steps(
+            predictor, data, windows, windows % N, config, 8, AdamW(_groups(predictor), config, 10)
+        )
+        steps.epoch(torch.arange(20), torch.Generator())
+    assert recorded.names == []
+    assert recorded.operations > 100
+
+
+def _groups(module: torch.nn.Module) -> Any:  # noqa: ANN401 (groups of parameters)
+    return [{"params": list(module.parameters()), "lr": 0.1, "weight_decay": 0.0}]
+
+
+def test_cross_peer_reads_the_size_of_its_reference_universe_once_a_step() -> None:
+    data, config = on_device(), FitConfig(batch_dates=4)
+    engine = SingleSeed(built("cross_peer", data, config), data, config, 0, TRAIN)
     optimizer = torch.optim.SGD([p for group in engine.groups() for p in group["params"]], lr=0.1)
-    with Waits() as waits:
-        loss, norm = engine.step(torch.tensor([[7, 12, 9, 20], [8, 11, 6, 21]]), optimizer)
-    assert waits.names == UPLOADS * in_host_memory
+    with Rules() as rules:
+        loss, norm = engine.step(torch.tensor([[7, 12, 9, 20]]), optimizer)
+    assert rules.names == ["_local_scalar_dense"]
     assert loss.device == norm.device == ON_DEVICE
-    assert loss.shape == norm.shape == (2,)
 
 
 def test_an_operation_on_host_and_device_is_named() -> None:
     on_host, there = torch.ones(3), torch.ones(3, device=ON_DEVICE)
-    with Waits() as waits:
+    with Rules() as rules:
         there[torch.tensor([0, 2])]
         on_host.to(ON_DEVICE)
         on_host.to(ON_DEVICE, non_blocking=True)
         there.copy_(on_host)
         there * on_host.sum()
-    assert waits.names == ["index of host and device", "copy to the device", "copy to the device"]
-
-
-@pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer", "mlp"])
-def test_validation_reads_the_forecasts_once(name: str) -> None:
-    engine = engine_of(name, on_device(), FitConfig(batch_dates=3))
-    engine.modules[0].eval()
-    with Waits() as waits:
-        forecast_1VN, _ = engine.validate(VALID)
-    assert waits.names == ["copy to the host"]
-    assert forecast_1VN.shape == (1, len(VALID), N)
+    assert rules.names == ["index of host and device", "copy to the device", "copy to the device"]
 
 
 def test_an_epoch_reads_its_losses_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, where all values exist: the loop calls ``tolist`` once, after the last step."""
-    from models.fitting.loop import train_seeds
-
     calls: list[tuple[int, ...]] = []
     tolist = Tensor.tolist
 
@@ -199,10 +233,13 @@ def test_an_epoch_reads_its_losses_once(monkeypatch: pytest.MonkeyPatch) -> None
             parameters = [p for module in self.modules for p in module.parameters()]
             return [{"params": parameters, "lr": 0.1, "weight_decay": 0.0}]
 
-        def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor]:
-            self.taken += 1
-            optimizer.step()
-            return torch.tensor([1.0, 2.0]) * dates_KB.shape[1], torch.ones(2)
+        def epoch(self, dates_KD: Tensor, optimizer: AdamW) -> Tensor:
+            found = []
+            for dates_KB in dates_KD.split(4, dim=1):
+                self.taken += 1
+                optimizer.step()
+                found.append(torch.stack((torch.tensor([1.0, 2.0]) * dates_KB.shape[1], torch.ones(2))))
+            return torch.stack(found, dim=-1)
 
     engine: Any = Steps()
     histories = train_seeds(engine, np.arange(10), None, FitConfig(epochs=2, batch_dates=4))

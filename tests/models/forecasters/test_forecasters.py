@@ -14,7 +14,7 @@ from torch import Tensor
 from models.attention.encoder import DayEncoder, EncoderConfig, encode_present
 from models.batch import Ablation, PanelTensors
 from models.fitting.config import FitConfig
-from models.fitting.optimizer import make_optimizer, parameter_groups
+from models.fitting.optimizer import AdamW, parameter_groups
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer
 from models.forecasters.temporal_peer import TemporalPeer
@@ -339,7 +339,7 @@ def test_weight_decay_does_not_apply_to_logit_biases() -> None:
     module = entry.build(entry.config(**options), panel().shape)
     assert isinstance(module, TemporalPeer)
     config = FitConfig(weight_decay=0.5)
-    optimizer, _ = make_optimizer(parameter_groups(module, config), config, 10)
+    optimizer = AdamW(parameter_groups(module, config), config, 10)
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert len(decay) == len(list(module.parameters()))
     for name, parameter in module.named_parameters():

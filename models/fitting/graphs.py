@@ -1,0 +1,69 @@
+"""Work of fixed shapes that a GPU records once and then replays.
+
+A step of a small model is some 500 kernels of a few microseconds each, which a host cannot start as fast as a
+GPU computes them. As a CUDA graph they are started by one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+WARM_UP = 3
+"""Calls that are computed as they come, before one is recorded: kernels are chosen and memory is set up."""
+
+
+class Replayed:
+    """Work without arguments and without a result, recorded on CUDA devices and computed as it is on others.
+
+    The first `WARM_UP` calls compute the work as it is written, on a stream of their own. The next call
+    records it there, and from then on a call is one replay. So every call does the work once, and nothing
+    needs to be undone after the warm-up.
+
+    The work reads and writes tensors that stay where they are. It may not read values back, nor copy from the
+    host, nor may a shape in it depend on values (`tests/capture_rules.py`). Random numbers come from the
+    device's default generator, which every recording registers: it moves on with each replay, as it does
+    with each call before. The memory of a recording is its own and is used again by each replay.
+
+    Parameters
+    ----------
+    work
+        What is to be done.
+    device
+        Where it is done.
+    """
+
+    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+        self.work, self.device, self.calls = work, device, 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def __call__(self) -> None:
+        """Do the work once; on a CUDA device without waiting for it."""
+        self.calls += 1
+        if self._stream is None:
+            self.work()
+        elif self._graph is not None:
+            self._graph.replay()
+        elif self.calls <= WARM_UP:
+            computing = torch.cuda.current_stream(self.device)
+            self._stream.wait_stream(computing)
+            with torch.cuda.stream(self._stream):
+                self.work()
+            computing.wait_stream(self._stream)
+        else:
+            with torch.cuda.device(self.device):
+                graph = torch.cuda.CUDAGraph()
+                # other threads may use the device meanwhile
+                with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                    self.work()
+            self._graph = graph
+            graph.replay()
+
+
+def send(given: Tensor, place: Tensor) -> None:
+    """Copy a tensor to where a recording reads it, also from the host, without waiting for the device."""
+    pinned = given.pin_memory() if place.is_cuda and not given.is_cuda else given
+    place.copy_(pinned, non_blocking=True)

@@ -1,0 +1,101 @@
+"""How a fit is computed on its device, decided from sizes alone before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from features.options import Options
+from models.attention.core import is_explicit
+from models.fitting.config import FitConfig
+from models.registry import model_entry
+from models.spec import IncompatibleConfig
+
+COMPILE_SECONDS = 60.0
+"""Time to compile a training step; a guess until `benchmarks/gpu_check.py` has measured it."""
+
+SAVED_SECONDS: Mapping[str, float] = MappingProxyType({"temporal_peer": 7e-8, "temporal_transformer": 3.5e-7})
+"""What compilation saves per firm and date of a step, for the models where it was measured.
+
+On an H200 with 3,000 firms and 8 dates, a step of temporal_peer takes 5.9 ms as a graph and 4.2 compiled, and
+one of temporal_transformer 12.6 and 4.1 ms. `benchmarks/gpu_check.py` is to measure these again.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the steps of a fit are computed."""
+
+    fixed_shapes: bool
+    """Whether all steps have the same shapes (`models.fitting.stacked.StackedSeeds`). On CUDA devices they
+    are then recorded once and replayed."""
+    compiled: bool
+    """Whether the steps are compiled as well."""
+    explicit_days: bool
+    """Whether attention over days is computed by explicit products, which keep the weights of all pairs of
+    days. A layer of which only the last day is pooled keeps one weight per day in any case."""
+    sequences: int
+    """Windows that go through the day encoder at once; 0 for models without. A fused kernel computes them in
+    calls of at most `models.attention.core.MOST_SEQUENCES`."""
+    note: str = ""
+    """What a user should know, as one sentence; empty if there is nothing."""
+
+
+def plan_of(  # noqa: PLR0917  (a fit and its sizes)
+    name: str,
+    options: Options,
+    config: FitConfig,
+    device: torch.device | str,
+    window: int,
+    places: int,
+    steps: int,
+    seeds: int = 1,
+) -> Plan:
+    """Decide how a fit is computed.
+
+    Parameters
+    ----------
+    name, options, config
+        A neural model with its options, and those of training.
+    device
+        Where it is computed.
+    window
+        W, sessions of a window.
+    places
+        Largest number of firms on a training date.
+    steps
+        Number of steps of the training.
+    seeds
+        Seeds that are trained together.
+
+    Raises
+    ------
+    IncompatibleConfig
+        When the config asks for compiled steps of a model that has none.
+    """
+    device, entry = torch.device(device), model_entry(name)
+    on_gpu, stackable = device.type != "cpu", bool(entry.build.stackable)
+    cells = config.batch_dates * places
+    compiled = False
+    if device.type == "cuda" and seeds == 1:
+        pays = steps * cells * SAVED_SECONDS.get(name, 0.0) > COMPILE_SECONDS
+        compiled = pays if config.compile == "auto" else config.compile
+    if compiled and not stackable:
+        raise IncompatibleConfig(f"a step of {name} cannot be compiled; remove fit.compile.")
+    encoder = getattr(options, "encoder", None)
+    days = 0 if encoder is None else window + (encoder.pooling == "cls")
+    explicit = days > 0 and is_explicit(days, device)
+    sequences = seeds * cells if days else 0
+    eager = on_gpu and not stackable
+    return Plan(
+        fixed_shapes=(on_gpu or seeds > 1) and stackable,
+        compiled=compiled,
+        explicit_days=explicit,
+        sequences=sequences,
+        note=f"The steps of {name} have shapes that depend on values, so they are not recorded and replayed."
+        if eager
+        else "",
+    )
