@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """Variable with the GPUs that a process sees, by number or name, separated by commas."""
+
+
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+"""Variable with the folder in which PyTorch keeps what it has compiled; by default a temporary one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,12 @@ def gpus_of(device: str) -> tuple[Gpu, ...]:
     given = os.environ.get(VISIBLE, "")
     names = [name.strip() for name in given.split(",")] if given.strip() else [str(k) for k in range(count)]
     return tuple(Gpu(name) for name in names[:count])
+
+
+def keep_compiled_steps() -> None:
+    """Keep compiled training steps in the user's cache, for other processes and later nights."""
+    with suppress(RuntimeError):  # the user has no home
+        os.environ.setdefault(COMPILED, str(Path.home() / ".cache" / "peerglass" / "compiled"))
 
 
 @contextmanager

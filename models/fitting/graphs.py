@@ -16,11 +16,11 @@ WARM_UP = 3
 
 
 class Replayed:
-    """Work without arguments and without a result, recorded on CUDA devices and computed as it is on others.
+    """Does the same work in every call: recorded on CUDA devices, and computed as it is written on others.
 
     The first `WARM_UP` calls compute the work as it is written, on a stream of their own. The next call
     records it there, and from then on a call is one replay. So every call does the work once, and nothing
-    needs to be undone after the warm-up.
+    needs to be undone after the warm-up. The work itself is not kept, so that what it holds can be freed.
 
     The work reads and writes tensors that stay where they are. It may not read values back, nor copy from the
     host, nor may a shape in it depend on values (`tests/capture_rules.py`). Random numbers come from the
@@ -29,36 +29,34 @@ class Replayed:
 
     Parameters
     ----------
-    work
-        What is to be done.
     device
-        Where it is done.
+        Where the work is done.
     """
 
-    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
-        self.work, self.device, self.calls = work, device, 0
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.calls = device, 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __call__(self) -> None:
+    def __call__(self, work: Callable[[], None]) -> None:
         """Do the work once; on a CUDA device without waiting for it."""
         self.calls += 1
         if self._stream is None:
-            self.work()
+            work()
         elif self._graph is not None:
             self._graph.replay()
         elif self.calls <= WARM_UP:
             computing = torch.cuda.current_stream(self.device)
             self._stream.wait_stream(computing)
             with torch.cuda.stream(self._stream):
-                self.work()
+                work()
             computing.wait_stream(self._stream)
         else:
             with torch.cuda.device(self.device):
                 graph = torch.cuda.CUDAGraph()
                 # other threads may use the device meanwhile
                 with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-                    self.work()
+                    work()
             self._graph = graph
             graph.replay()
 

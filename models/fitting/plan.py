@@ -40,8 +40,6 @@ class Plan:
     sequences: int
     """Windows that go through the day encoder at once; 0 for models without. A fused kernel computes them in
     calls of at most `models.attention.core.MOST_SEQUENCES`."""
-    note: str = ""
-    """What a user should know, as one sentence; empty if there is nothing."""
 
 
 def plan_of(  # noqa: PLR0917  (a fit and its sizes)
@@ -89,13 +87,23 @@ def plan_of(  # noqa: PLR0917  (a fit and its sizes)
     days = 0 if encoder is None else window + (encoder.pooling == "cls")
     explicit = days > 0 and is_explicit(days, device)
     sequences = seeds * cells if days else 0
-    eager = on_gpu and not stackable
     return Plan(
         fixed_shapes=(on_gpu or seeds > 1) and stackable,
         compiled=compiled,
         explicit_days=explicit,
         sequences=sequences,
-        note=f"The steps of {name} have shapes that depend on values, so they are not recorded and replayed."
-        if eager
-        else "",
+    )
+
+
+def why_eager(name: str, device: torch.device | str) -> str:
+    """Why the steps of a model are not recorded on a GPU, as one sentence; empty where they are.
+
+    Also empty on a CPU, where no step is recorded, and for baselines.
+    """
+    entry = model_entry(name)
+    if torch.device(device).type == "cpu" or entry.kind == "baseline" or entry.build.stackable:
+        return ""
+    return (
+        f"The steps of {name} are not recorded and replayed, because shapes in them depend on values: "
+        "on a GPU its training takes several times as long."
     )

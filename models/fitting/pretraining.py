@@ -155,7 +155,7 @@ class _Steps:
         self.error = torch.zeros((), dtype=torch.float64, device=data.device)
         self.values = torch.zeros((), dtype=torch.int64, device=data.device)
         self.given: tuple[Tensor, ...] = ()
-        self.step = Replayed(self._learn, data.device)
+        self.replayed = Replayed(data.device)
 
     def epoch(self, order_P: Tensor, generator: torch.Generator) -> tuple[float, int]:
         """Sum of squared errors over an epoch, and the number of values; this waits for the device."""
@@ -163,7 +163,7 @@ class _Steps:
         self.values.zero_()
         for part_M in torch.split(order_P, self.batch):
             self._give(part_M, generator)
-            self.step()
+            self.replayed(self._learn)
         return float(self.error), int(self.values)
 
     def _give(self, part_M: Tensor, generator: torch.Generator) -> None:

@@ -258,14 +258,14 @@ class _Pass:
     walk: Walk
     found: tuple[Tensor, ...]
     """Where its results are."""
-    step: Replayed
+    replayed: Replayed
 
-    def run(self, rows: Tensor) -> None:
-        """Walk over rows once."""
+    def run(self, rows: Tensor, work: Callable[[], None]) -> None:
+        """Walk over rows once, with the same work on each batch."""
         self.walk.start(rows)
         for _ in range(self.walk.steps):
             self.walk.fetch()
-            self.step()
+            self.replayed(work)
 
 
 class StackedSeeds:
@@ -343,8 +343,7 @@ class StackedSeeds:
                 data, self._table(dates_KD), dates_KD.shape, self.config.batch_dates, horizons=self.has_path
             )
             measured_2KS = torch.zeros((2, len(self.modules), walk.steps), device=data.device)
-            step = Replayed(partial(self._learn, walk, optimizer, measured_2KS), data.device)
-            self._epochs = _Pass(of, walk, (measured_2KS,), step)
+            self._epochs = _Pass(of, walk, (measured_2KS,), Replayed(data.device))
         elif self.draws:
             self._epochs.walk.replace(self._table(dates_KD))
         rows = torch.arange(dates_KD.numel()).view_as(dates_KD)
@@ -352,8 +351,9 @@ class StackedSeeds:
             row_T = torch.zeros(len(self.data.listed_TN), dtype=torch.int64)
             row_T[self.train_R] = torch.arange(len(self.train_R))
             rows = row_T[dates_KD]
-        self._epochs.run(rows)
-        return self._epochs.found[0].clone()
+        (measured_2KS,) = self._epochs.found
+        self._epochs.run(rows, partial(self._learn, self._epochs.walk, optimizer, measured_2KS))
+        return measured_2KS.clone()
 
     def validate(self, valid: IntArray) -> Validation:
         """Score the forecasts of the same dates by every seed."""
@@ -365,11 +365,11 @@ class StackedSeeds:
             walk = Walk(data, table, (len(valid),), self.dates_at_once, horizons=False)
             ic_2KV = torch.zeros((2, K, len(walk.counts_D)), dtype=torch.float64, device=data.device)
             total_K = torch.zeros(K, device=data.device)
-            step = Replayed(partial(self._look, walk, ic_2KV, total_K), data.device)
-            self._validations = _Pass(of, walk, (ic_2KV, total_K), step)
+            self._validations = _Pass(of, walk, (ic_2KV, total_K), Replayed(data.device))
         ic_2KV, total_K = self._validations.found
         total_K.zero_()
-        self._validations.run(torch.arange(len(valid)))
+        work = partial(self._look, self._validations.walk, ic_2KV, total_K)
+        self._validations.run(torch.arange(len(valid)), work)
         rank_ic_KV, ic_KV = ic_2KV[..., : len(valid)].cpu().numpy()
         if self.modules[0].quantile_head is None:
             return Validation(rank_ic_KV, ic_KV, [math.nan] * K)

@@ -40,6 +40,7 @@ from models.registry import model_entry
 from models.spec import IncompatibleConfig
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import FoldInputs
+from pipelines.device import keep_compiled_steps
 from pipelines.errors import ConfigError, DivergedError
 from pipelines.machine import GIB
 from pipelines.run.checkpoints import FileSnapshotStore
@@ -181,8 +182,7 @@ def run_task(
     gives the same result to the bit. ``on_epoch`` is called with the record of each epoch of the first fit,
     and ``note`` with what the user should know. A baseline may use ``threads``, which change no result.
     """
-    if task.device == "cpu":
-        torch.set_num_threads(1)
+    _prepare(task.device)
     windows = model_entry(task.registered).build.reads_windows
     data = to_tensors(arrays, task.inputs, task.device, windows=windows, note=note)
     with _named_snapshot(snapshots):
@@ -319,13 +319,20 @@ def stacks_of(tasks: Sequence[Task], done: Collection[Key], stack_seeds: bool | 
     ]
 
 
+def _prepare(device: str) -> None:
+    """One thread on a CPU; on a GPU, a place for what is compiled."""
+    if device == "cpu":
+        torch.set_num_threads(1)
+    else:
+        keep_compiled_steps()
+
+
 def run_stack(
     stack: Sequence[Task], arrays: Arrays, on_epoch: Sequence[OnEpoch], note: Callable[[str], None]
 ) -> list[Outcome]:
     """Train the seeds of a stack together, and forecast the test once with each."""
     first = stack[0]
-    if first.device == "cpu":
-        torch.set_num_threads(1)
+    _prepare(first.device)
     data = to_tensors(arrays, first.inputs, first.device, note=note)
     models = fit_stacked(
         first.registered,

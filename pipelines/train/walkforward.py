@@ -22,6 +22,7 @@ import polars as pl
 
 from backtest.splits.folds import Fold
 from models.calibration import Line, calibration_from
+from models.fitting.plan import why_eager
 from pipelines.config.models import model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
@@ -64,7 +65,8 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     started = time.monotonic()
     places = Counter(task.device.partition(":")[0] for task in tasks)
     with progress.stage("train", total=len(tasks), places=places):
-        for note in constant_channels(tasks, dataset):
+        eager = {why_eager(task.registered, task.device) for task in tasks} - {""}
+        for note in (*constant_channels(tasks, dataset), *sorted(eager)):
             progress.note(note)
         if done:
             progress.note(f"{len(done)} of {len(planned)} tasks were already done and are skipped.")

@@ -107,6 +107,18 @@ def test_compiled_steps_make_the_same_losses_gradients_and_weights(name: str, da
     assert_same(compiled, name, data, FitConfig(batch_dates=4, precision="float32"))
 
 
+def test_explicit_attention_is_compiled_as_well(data: PanelTensors, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.attention.core.is_explicit", lambda keys, device: True)
+    for precision in ("float32", "bf16"):
+        config = FitConfig(batch_dates=4, precision=precision)
+        (found, _), (expected, _) = (
+            steps(one, "temporal_transformer", data, config) for one in (compiled, fixed)
+        )
+        torch.testing.assert_close(
+            found[0], expected[0], rtol=1e-4 if precision == "float32" else 1e-2, atol=1e-6
+        )
+
+
 @pytest.mark.parametrize("name", FIXED)
 def test_steps_of_fixed_shapes_make_the_same_losses_gradients_and_weights(
     name: str, data: PanelTensors

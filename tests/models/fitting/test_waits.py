@@ -6,12 +6,16 @@ The panel and the model are on the mock device of `capture_rules`, which names w
 from __future__ import annotations
 
 import dataclasses
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from capture_rules import ON_DEVICE, Rules, allow_adamw
+from small_panels import options_of, panel
 from torch import Tensor
 
 from models.batch import PanelTensors
@@ -78,9 +82,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Rules:
     rules = Rules(recorded=True)
 
     class Watched(Replayed):
-        def __call__(self) -> None:
+        def __call__(self, work: Callable[[], None]) -> None:
             with rules:
-                self.work()
+                work()
 
     allow_adamw(monkeypatch)
     monkeypatch.setattr("models.fitting.stacked.Replayed", Watched)
@@ -187,6 +191,50 @@ def test_a_step_of_pretraining_can_be_recorded(objective: Any, recorded: Rules) 
 
 def _groups(module: torch.nn.Module) -> Any:  # noqa: ANN401 (groups of parameters)
     return [{"params": list(module.parameters()), "lr": 0.1, "weight_decay": 0.0}]
+
+
+def test_an_engine_is_freed_as_soon_as_it_is_let_go() -> None:
+    """A recorded step holds gigabytes of a GPU, and no search for cycles comes before the next one."""
+    config = FitConfig(batch_dates=4)
+    data = panel()
+    module = MODELS["mlp"].build(options_of("mlp"), data.shape)
+    engine = StackedSeeds([module], data, config, (0,), TRAIN)
+    engine.epoch(torch.arange(6, 14)[None], AdamW(engine.groups(), config, 10))
+    engine.validate(VALID)
+    gone = weakref.ref(engine)
+    del engine
+    assert gone() is None
+
+
+def test_work_is_done_once_a_call_whether_computed_recorded_or_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a stand-in for CUDA: recording does nothing yet, so that a replay must follow it."""
+    done: list[str] = []
+
+    class Stream:
+        def wait_stream(self, other: Stream) -> None:
+            done.append("waits")
+
+    class Graph:
+        def replay(self) -> None:
+            done.append("replayed")
+
+    def recording(*_: object, **__: object) -> nullcontext[None]:
+        done.append("recorded:")
+        return nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: Stream())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    for name in ("stream", "device"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", recording)
+    replayed = Replayed(torch.device("cuda"))
+    for _ in range(6):
+        replayed(lambda: done.append("work"))
+    warm = ["waits", "work", "waits"] * 3
+    assert done == [*warm, "recorded:", "work", "replayed", "replayed", "replayed"]
 
 
 def test_cross_peer_reads_the_size_of_its_reference_universe_once_a_step() -> None:

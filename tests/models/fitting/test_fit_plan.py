@@ -1,0 +1,65 @@
+"""How a fit is computed is decided from sizes alone, also for devices that this machine does not have."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from small_panels import options_of
+
+from models.attention.core import EXPLICIT_KEYS
+from models.fitting.config import FitConfig
+from models.fitting.plan import COMPILE_SECONDS, SAVED_SECONDS, Plan, plan_of, why_eager
+from models.registry import MODELS
+from models.spec import IncompatibleConfig
+
+
+def plan(  # noqa: PLR0917  (a fit and its sizes)
+    name: str,
+    device: str = "cuda",
+    window: int = 20,
+    steps: int = 1000,
+    seeds: int = 1,
+    compile: Literal["auto"] | bool = "auto",  # noqa: A002  (the setting's own name)
+    **options: Any,  # noqa: ANN401
+) -> Plan:
+    config = FitConfig(batch_dates=8, compile=compile)
+    return plan_of(name, options_of(name, options), config, device, window, 3000, steps, seeds)
+
+
+def test_shapes_are_fixed_on_gpus_and_in_stacks() -> None:
+    assert plan("temporal_peer").fixed_shapes
+    assert plan("temporal_peer", "cuda:1").fixed_shapes
+    assert not plan("temporal_peer", "cpu").fixed_shapes
+    assert plan("temporal_peer", "cpu", seeds=3).fixed_shapes
+    assert not plan("cross_peer").fixed_shapes
+
+
+def test_attention_over_days_is_explicit_up_to_a_length() -> None:
+    assert plan("temporal_transformer", window=EXPLICIT_KEYS).explicit_days
+    assert not plan("temporal_transformer", window=EXPLICIT_KEYS + 1).explicit_days
+    with_token = plan("temporal_transformer", window=EXPLICIT_KEYS, encoder={"pooling": "cls"})
+    assert not with_token.explicit_days, "the token is a key as well"
+    assert not plan("temporal_transformer", "cpu").explicit_days
+    assert plan("temporal_transformer", seeds=3).sequences == 3 * 8 * 3000
+    assert plan("mlp").sequences == 0
+
+
+def test_steps_are_compiled_where_that_saves_more_than_it_costs() -> None:
+    for name, saved in SAVED_SECONDS.items():
+        enough = round(COMPILE_SECONDS / (saved * 8 * 3000))
+        assert plan(name, steps=enough + 1).compiled
+        assert not plan(name, steps=enough - 1).compiled
+        assert not plan(name, steps=10 * enough, seeds=3).compiled
+        assert not plan(name, "cpu", steps=10 * enough).compiled
+        assert not plan(name, steps=10 * enough, compile=False).compiled
+        assert plan(name, steps=1, compile=True).compiled
+    assert not plan("mlp", steps=10**9).compiled, "nothing was measured for it"
+    assert not plan("cross_peer", "cpu", compile=True).compiled
+    with pytest.raises(IncompatibleConfig, match=r"remove fit\.compile"):
+        plan("cross_peer", compile=True)
+
+
+def test_only_a_model_whose_shapes_depend_on_values_is_computed_as_it_is_written() -> None:
+    assert {name for name in MODELS if why_eager(name, "cuda:0")} == {"cross_peer"}
+    assert not any(why_eager(name, "cpu") for name in MODELS)
