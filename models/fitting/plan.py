@@ -15,13 +15,14 @@ from models.registry import model_entry
 from models.spec import IncompatibleConfig
 
 COMPILE_SECONDS = 60.0
-"""Time to compile a training step; a guess until `benchmarks/gpu_check.py` has measured it."""
+"""Time to compile a training step; a guess that waits for a measurement on a GPU."""
 
 SAVED_SECONDS: Mapping[str, float] = MappingProxyType({"temporal_peer": 7e-8, "temporal_transformer": 3.5e-7})
 """What compilation saves per firm and date of a step, for the models where it was measured.
 
 On an H200 with 3,000 firms and 8 dates, a step of temporal_peer takes 5.9 ms as a graph and 4.2 compiled, and
-one of temporal_transformer 12.6 and 4.1 ms. `benchmarks/gpu_check.py` is to measure these again.
+one of temporal_transformer 12.6 and 4.1 ms. Measured before the steps were what they are now: to be measured
+again.
 """
 
 
