@@ -20,7 +20,7 @@ import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from features.arrays import FloatArray, IntArray
+from features.arrays import FloatArray
 from pipelines.pages.figure import GRID, ZERO, DatePool, Figure, LineStyle, figure_json
 from pipelines.pages.tables import Spec, make_table, write
 
@@ -83,11 +83,15 @@ class Page:
         return Markup(getattr(self._macros, macro)(*arguments))  # noqa: S704  # a macro escapes its arguments
 
     def sections(
-        self, template: str, titles: Mapping[str, str], **context: object
+        self, template: str, titles: Mapping[str, str] | None = None, **context: object
     ) -> list[tuple[str, str, Markup]]:
-        """Anchor, title and body of the macros of a template, named by anchors; none without a body."""
-        macros = _templates().get_template(template).make_module(self._context(context))
-        bodies = ((anchor, title, getattr(macros, anchor)()) for anchor, title in titles.items())
+        """Anchor, title and body of the macros of a template, named by anchors; none without a body.
+
+        Titles are given, or those that the template sets.
+        """
+        macros: Any = _templates().get_template(template).make_module(self._context(context))
+        named: Mapping[str, str] = macros.titles if titles is None else titles
+        bodies = ((anchor, title, getattr(macros, anchor)()) for anchor, title in named.items())
         return [(anchor, title, body) for anchor, title, body in bodies if body.strip()]
 
     def render(
@@ -143,17 +147,12 @@ def static_chart(figure: Figure, digits: int) -> dict[str, Any]:
         if "fill" in trace:
             bands.append((_points(x(at_T), y(y_T)), trace["fillcolor"]))
             continue
-        look = trace["line"]
-        for run in _runs(at_T, y_T):
-            lines.append(
-                {
-                    "points": _points(x(at_T[run]), y(y_T[run])),
-                    "single": len(run) == 1,
-                    "colour": look["color"],
-                    "width": look["width"],
-                    "dash": _DASHES.get(look.get("dash", "")),
-                }
-            )
+        look, places = trace["line"], np.flatnonzero(np.isfinite(y_T))
+        for run in np.split(places, np.flatnonzero(np.diff(at_T[places]) > 1) + 1):
+            if len(run):  # known values in consecutive sessions
+                points = {"points": _points(x(at_T[run]), y(y_T[run])), "single": len(run) == 1}
+                dash = _DASHES.get(look.get("dash", ""))
+                lines.append({**points, "colour": look["color"], "width": look["width"], "dash": dash})
     ends = [(0, "start"), (last, "end")] if last else [(0, "middle")]
     return {
         "title": figure.title,
@@ -165,12 +164,6 @@ def static_chart(figure: Figure, digits: int) -> dict[str, Any]:
         "bands": bands,
         "legend": figure.legend,
     }
-
-
-def _runs(at_T: FloatArray, y_T: FloatArray) -> list[IntArray]:
-    """Places of stretches of known values in consecutive sessions."""
-    known = np.flatnonzero(np.isfinite(y_T))
-    return [run for run in np.split(known, np.flatnonzero(np.diff(at_T[known]) > 1) + 1) if len(run)]
 
 
 def _points(x_T: FloatArray, y_T: FloatArray) -> str:

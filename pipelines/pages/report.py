@@ -11,7 +11,7 @@ import calendar
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import polars as pl
 from markupsafe import Markup
@@ -20,55 +20,21 @@ from plotly.offline import get_plotlyjs
 from backtest.analysis.rolling import monthly_returns, rolling_window
 from backtest.inference.means import LEVEL
 from backtest.look_ahead.finding import VERDICTS, summary_line
-from models.explain.removal import REMOVALS, Removal
+from models.explain.removal import REMOVALS
 from pipelines.columns import COLUMNS
 from pipelines.explain.tables import START
-from pipelines.format import EN_DASH, IC, describe_difference, is_unknown
+from pipelines.format import IC, describe_difference, is_unknown
 from pipelines.pages.charts import books, explained, models
 from pipelines.pages.describe import describe_notes
 from pipelines.pages.figure import model_styles
-from pipelines.pages.page import Page, asset, count_sessions, in_script
+from pipelines.pages.page import Page, asset, in_script
 from pipelines.pages.report_data import ExplainedModel, RunReport
-from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval, write
-from pipelines.pages.verdict import ReportVerdict, baseline_of, deciding_comparisons, judge_report, rule
+from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval
+from pipelines.pages.verdict import baseline_of, deciding_comparisons, judge_report
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, baseline_titles
 from pipelines.results.sweeps import Axis, Sweep, SweepRecord, heat_maps
 
-SECTIONS = {
-    "figures": "Key figures",
-    "books": "Equity and drawdown",
-    "costs": "Costs, turnover and fills",
-    "rolling": "Rolling measures",
-    "months": "Returns by month",
-    "signal": "Information coefficient",
-    "quantiles": "Returns by quantile",
-    "exposures": "Exposures",
-    "factors": "Factor regression",
-    "contributions": "Contributions",
-    "capacity": "Capacity",
-    "trials": "Trials and overfitting",
-    "drawdowns": "Worst times",
-    "holdings": "Holdings and trades",
-    "models": "Models",
-    "file": "Rows of the file",
-    "delistings": "Delistings with unknown return",
-    "folds": "Folds",
-    "learning": "Learning curves",
-    "truth": "Simulated truth",
-    "attribution": "Attribution",
-    "provenance": "Provenance",
-    "config": "Configuration",
-}
-"""Anchor -> title: first what the book did, last where it comes from."""
 MAX_MODELS = 8  # columns of the key figures
-_TRAITS = {
-    "own_group": "own group (share of the weight)",
-    "large_firms": "large firms (mean size rank, 0 to 1)",
-    "no_peer": "no peer (weight of the null key)",
-    "effective_firms": "how many firms (effective number)",
-    "recent_days": "the newest three days (share of the weight)",
-    "effective_days": "how many days (effective number)",
-}
 _BREAKDOWNS = {"side": "By side", "sector": "By sector", "factor": "By factor", "name": "By name"}
 _LARGEST = {"sector": books.largest_sectors, "name": books.largest_names}
 _DRAW = SimpleNamespace(
@@ -83,8 +49,7 @@ def render_report(report: RunReport) -> str:
     chosen = report.models[0] if best is None else best
     page = Page(model_styles(report.models))
     context = {"r": report, "h": header, "best": best, "chosen": chosen, **_shared(report, chosen)}
-    titles = SECTIONS | ({} if header.trained else {"models": "Signals"})
-    parts = page.sections("sections.jinja", titles, **context, styles=page.styles)
+    parts = page.sections("sections.jinja", **context, styles=page.styles)
     checks = _checks(report)
     evaluations = header.evaluations
     return page.render(
@@ -94,10 +59,11 @@ def render_report(report: RunReport) -> str:
         parts=parts,
         dates=in_script(page.dates.axes),
         verdict=verdict,
-        rule=rule(report),
-        tiles=_tiles(report, verdict),
+        level=LEVEL,
+        strong=MIN_DEFLATED_SHARPE,
+        beaten=[] if verdict.best is None else _beaten(report, verdict.best),
         checks=checks,
-        checked=_checked(report, checks),
+        summary=_summary(report, checks),
         worst=min((row["verdict"] for row in checks or ()), key=VERDICTS.index, default="skipped"),
         assumed="" if evaluations is None else evaluations.filter("shown")["assumptions"].item(),
         others=0 if evaluations is None else evaluations.height - 1,
@@ -126,35 +92,25 @@ def _shared(report: RunReport, chosen: str) -> dict[str, Any]:
         "has_values": has_values,
         "with_interval": with_interval,
         "verdict_rows": verdict_rows,
-        "evidence_summary": _evidence,
-        "reliability": _reliability,
+        "removals": REMOVALS,
+        "strong": MIN_DEFLATED_SHARPE,
         "shade": shade,
         "window_of": rolling_window,
-        "traits": _TRAITS,
         "level": LEVEL,
         "shown_first": shown_first,
         "key_figures": _key_figures(report, shown_first),
         "max_models": MAX_MODELS,
         "books_of": lambda name: _books_of(report, name),
-        "long_only": lambda book: _long_only(report, book),
-        "book_notes": lambda book: _notes(report, book),
+        "describe_notes": describe_notes,
         "paid": lambda book: _paid(report, book),
         "rolling_window": rolling_window(longest) if longest >= 20 else 0,
         "months_of": _months(report, chosen),
         "contributed": _contributed(report, chosen),
-        "trial_facts": _trial_facts(report, chosen),
-        "path_summary": _paths(report),
         "held": held,
         "held_json": None if held is None else holdings_json(held),
         "other_delays": sorted(set(report.tables["ladder"]["delay"]) - {report.header.label_delay}),
         "rows_of_file": counts,
         "file_columns": [("signal", "signal"), *((name, name, "0") for name in counts.columns[1:])],
-        "stage_seconds": pl.DataFrame(
-            list(report.header.stage_seconds.items()),
-            schema={"stage": pl.String, "seconds": pl.Float64},
-            orient="row",
-        ),
-        "identity": _identity(report),
         **_planted(report.planted),
     }
 
@@ -168,43 +124,16 @@ def shade(value: float | None, full: float, darkest: float) -> Markup:
     return Markup(f' style="background:rgba({colour},{strength:.2f})"')  # noqa: S704  # numbers
 
 
-def _tiles(report: RunReport, verdict: ReportVerdict) -> list[tuple[str, str, str]]:
-    """Name, value and detail of the figures below the verdict; none without a chosen model."""
-    best, header = verdict.best, report.header
-    if best is None:
-        return []
-    interval = f"[{write(best['sharpe_lower'], '2')}, {write(best['sharpe_upper'], '2')}]"
-    tiles = [
-        ("validation rank IC", write(best["valid_rank_ic"], "3"), "used to choose the model"),
-        (
-            "test IC",
-            write(best["ic"], "3"),
-            f"at delay {header.verdict_delay}, t {write(best['ic_t'], '1')} (Newey-West)",
-        ),
-        (
-            "net Sharpe",
-            write(best["sharpe_net"], "2"),
-            f"{interval}; {write(best['sharpe_gross'], '2')} before costs",
-        ),
-        ("deflated Sharpe", write(best["deflated_sharpe"], "2"), "probability of skill"),
-        ("net return", _percent(best["annual_return_net"]), "per year"),
-        ("turnover", _percent(best["turnover"]), "one-way, of NAV per session"),
-    ]
-    compared = deciding_comparisons(report, best["model"])
+def _beaten(report: RunReport, best: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, answer and detail of each baseline that the chosen model is compared with."""
+    compared, found = deciding_comparisons(report, best["model"]), []
     for baseline, title in baseline_titles().items():
         if baseline_of(best) != baseline:
-            row, detail = compared.get(baseline), "not tested"
-            if row is not None:
-                detail = f"IC difference {describe_difference(row, 'ic', IC)}"
+            row = compared.get(baseline)
+            detail = "not tested" if row is None else f"IC difference {describe_difference(row, 'ic', IC)}"
             answer = best[f"beats_{baseline}"] or "unknown"
-            tiles.append((f"beats {title}", answer, detail.replace("-", "\N{MINUS SIGN}")))
-    if not header.trained:  # neither validation nor baselines
-        tiles = tiles[1:6]
-    return [*tiles, ("trials", f"{header.trial_count:,}", "in the ledger")]
-
-
-def _percent(value: float | None) -> str:
-    return EN_DASH if is_unknown(value) else f"{write(value, '%1')}%"
+            found.append((f"beats {title}", answer, detail.replace("-", "\N{MINUS SIGN}")))
+    return found
 
 
 def _checks(report: RunReport) -> list[dict[str, Any]] | None:
@@ -218,7 +147,7 @@ def _checks(report: RunReport) -> list[dict[str, Any]] | None:
     return sorted(rows, key=lambda row: VERDICTS.index(row["verdict"]))
 
 
-def _checked(report: RunReport, checks: Sequence[Mapping[str, Any]] | None) -> str:
+def _summary(report: RunReport, checks: Sequence[Mapping[str, Any]] | None) -> str:
     """The number of checks by verdict."""
     if report.file is not None:
         verdicts = [row["verdict"] for row in checks or ()]
@@ -243,21 +172,6 @@ def _books_of(report: RunReport, name: str) -> list[str]:
     frame = report.table(name, every_book=True)
     books: list[str] = [] if frame.is_empty() else frame["book"].unique(maintain_order=True).to_list()
     return sorted(books, key=lambda book: book != report.header.main_book)
-
-
-def _long_only(report: RunReport, book: str) -> pl.DataFrame:
-    """The columns of a long-only book in the ladder; empty for other books."""
-    ladder = report.ladder(report.header.label_delay)
-    if not has_values(ladder, f"{book}.information_ratio"):
-        return pl.DataFrame()
-    names = ("sharpe_gross", "sharpe_net", "annual_return_net", "information_ratio", "tracking_error")
-    return ladder.select("model", **{name: pl.col(f"{book}.{name}") for name in names})
-
-
-def _notes(report: RunReport, book: str) -> list[str]:
-    """On which dates a book could not decide as configured, and why."""
-    notes = report.whole("book_notes")
-    return [] if notes.is_empty() else describe_notes(notes.filter(pl.col("book") == book)).splitlines()
 
 
 def _paid(report: RunReport, book: str) -> tuple[pl.DataFrame, list[tuple[str, ...]]]:
@@ -308,44 +222,6 @@ def _contributed(report: RunReport, chosen: str) -> list[tuple[str, str, pl.Data
     return found
 
 
-def _trial_facts(report: RunReport, chosen: str) -> dict[str, str]:
-    """What is left of the result, given everything that was tried."""
-    header = report.header
-    row = report.verdict_ladder.filter(pl.col("model") == chosen).row(0, named=True)
-    facts = {"trials in the ledger": f"{header.trial_count:,}{header.trial_reach}"}
-    if row["deflated_sharpe"] is not None:
-        facts["net Sharpe ratio"] = write(row["sharpe_net"], "2")
-        strong = f"(at least {MIN_DEFLATED_SHARPE:.2f} is strong evidence)"
-        facts["deflated Sharpe ratio"] = f"{write(row['deflated_sharpe'], '2')} {strong}"
-    for own in report.table("significance", chosen).head(1).iter_rows(named=True):
-        if own["deflated_effective"] is not None:
-            independent = f"({write(own['effective_trials'], '1')} independent trials)"
-            effective = f"{write(own['deflated_effective'], '2')} {independent}"
-            facts["deflated, with the effective number of trials"] = effective
-        if own["rademacher_lower"] is not None:
-            lower = write(own["rademacher_lower"], "2")
-            facts["Rademacher bound"] = f"the true net Sharpe ratio is above {lower}"
-    for one in report.whole("overfitting").iter_rows(named=True):
-        facts[f"overfitting, {one['candidates']}"] = (
-            f"probability {one['pbo']:.0%}, of a loss {one['loss_probability']:.0%} ({one['variants']} "
-            f"candidates, {one['blocks']} blocks of {one['sessions']:,} sessions)"
-        )
-    return facts
-
-
-def _paths(report: RunReport) -> pl.DataFrame:
-    """The distribution of results over the paths of combinatorial folds, per model."""
-    paths, values = report.whole("paths"), pl.col("ic", "sharpe_net")
-    if paths.is_empty():
-        return paths
-    ends = (
-        values.median().name.suffix("_median"),
-        values.min().name.suffix("_lowest"),
-        values.max().name.suffix("_highest"),
-    )
-    return paths.group_by("model", maintain_order=True).agg(*ends)
-
-
 def _planted(model: ExplainedModel | None) -> dict[str, Any]:
     """How well the network of a model finds the planted edges: AUC by method, and by kind of edge."""
     if model is None:
@@ -366,54 +242,6 @@ def _planted(model: ExplainedModel | None) -> dict[str, Any]:
             kinds = kinds.join(part, on="kind", maintain_order="left")
     table = pl.DataFrame(list(auc.items()), schema={"method": pl.String, "auc": pl.Float64}, orient="row")
     return {"planted_auc": table, "auc_of": auc, "planted_kinds": kinds}
-
-
-def _reliability(model: ExplainedModel, unit: str) -> dict[str, str]:
-    """How exact the Shapley values of a model are, and what they are values of."""
-    facts, factor = model.facts, model.unit.factor
-    error = facts["monte_carlo_error"]
-    exact = "none: the values are exact"
-    sampled = f"{write(factor * (error or 0.0), '#2')} (mean standard error of a Shapley value)"
-    removal, absent = facts.get("removal"), facts.get("absent_days")
-    return {
-        "forecasts explained": f"{facts['n_forecasts']:,}",
-        "forecast": model.unit.sentence,
-        "unit of all values": unit,
-        "largest additivity error": write(factor * facts["additivity_max_abs"], "#2"),
-        "relative additivity error": f"{write(100 * facts['additivity_relative'], '#2')} % of mean "
-        "|forecast \N{MINUS SIGN} base value|",
-        "Monte Carlo error": exact if not error else "unknown" if is_unknown(error) else sampled,
-        **({} if removal is None else {"absent characteristics get": REMOVALS[cast("Removal", removal)]}),
-        **({} if absent is None else {"absent days are": absent}),
-    }
-
-
-def _evidence(evidence: pl.DataFrame) -> pl.DataFrame:
-    """Count the significant regressions of the strongest edges, and of random pairs."""
-    counts = evidence.group_by("kind", maintain_order=True).agg(
-        pairs=pl.len(),
-        significant=(pl.col("p") < 0.05).sum(),
-        found=(pl.col("q") < 0.05).sum(),
-        slope=pl.col("slope").drop_nans().mean(),
-    )
-    return counts.with_columns(pl.col("kind").replace({"edge": "strongest edges", "random": "random pairs"}))
-
-
-def _identity(report: RunReport) -> dict[str, str]:
-    """Everything that is needed to trace and repeat the run."""
-    header, trained = report.header, bool(report.header.seeds)
-    seeds = ", ".join(str(seed) for seed in header.seeds)
-    return {
-        "run" if trained else "signals": f"{header.name} ({header.run_id})",
-        "results as of": header.created_at,
-        "commit used in training" if trained else "commit": header.git_commit or "not recorded",
-        "config hash": header.config_hash,
-        **({"device": header.device, "seeds": seeds} if trained else {}),
-        "trials": f"{header.trial_count:,} in the ledger{header.trial_reach}",
-        "label": f"{header.label_transform}, delay {count_sessions(header.label_delay)}, "
-        f"horizon {count_sessions(header.label_horizon)}",
-        "universe": f"{header.universe} ({header.mean_firms_per_date:,.0f} firms per date on average)",
-    }
 
 
 MAX_ROWS = 24_000  # rows of all sessions together: about 0.5 MB

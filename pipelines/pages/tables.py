@@ -180,11 +180,11 @@ def verdict_rows(verdict: pl.DataFrame) -> pl.DataFrame:
 def with_interval(frame: pl.DataFrame, low: str = "low", high: str = "high", digits: int = 2) -> pl.DataFrame:
     """Write bounds as the text ``interval``: an unbounded side in words, an unknown interval as a dash."""
 
-    def bound(value: float) -> str:
-        return "unbounded" if math.isinf(value) else write(value, str(digits))
+    def bound(value: float | None) -> str:
+        return "unbounded" if value is not None and math.isinf(value) else write(value, str(digits))
 
     written = [
-        EN_DASH if is_unknown(one) else f"{bound(one)} to {bound(other)}"
+        EN_DASH if is_unknown(one) and is_unknown(other) else f"{bound(one)} to {bound(other)}"
         for one, other in frame.select(low, high).iter_rows()
     ]
     return frame.with_columns(interval=pl.Series(written, dtype=pl.String))

@@ -8,28 +8,10 @@ from typing import Any, Literal
 
 import polars as pl
 
-from backtest.inference.means import LEVEL
 from pipelines.format import is_unknown
 from pipelines.pages.report_data import RunReport
 from pipelines.pages.tables import write
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, baseline_titles, deciding_rows
-
-_INTERVAL = f"{1 - LEVEL:.0%} interval"
-_PROFIT = f"the net Sharpe ratio is above 0, its deflated value is at least {MIN_DEFLATED_SHARPE:.2f}"
-_DELAY = "How this is decided: by the results at the first delay of at least 1 session that was measured."
-_RULE = (
-    f"{_DELAY} Confirmed on the test: the run is complete, {_PROFIT}, the {_INTERVAL} of the seed ensemble's "
-    f"test IC lies above 0, and the model beats both baselines. It beats a baseline if the {_INTERVAL} of "
-    "the daily IC difference lies above 0 and its net Sharpe ratio is higher. The answer is no if the "
-    "interval of the IC difference or of the net Sharpe difference lies below 0, and unclear otherwise. Do "
-    "not trade: the book loses money net of costs, or no model could be chosen. Doubtful: everything else."
-)
-_SIGNAL_RULE = (
-    f"{_DELAY} Confirmed on the test: {_PROFIT}, and the {_INTERVAL} of the test IC lies above 0. Do not "
-    "trade: the book loses money net of costs. Doubtful: everything else. With several signals, the first "
-    "that passes the look-ahead guard is judged; one that fails it is not believable, whatever it earns. "
-    "There is no validation and no baseline: whether a signal was fitted to these dates cannot be seen here."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +26,6 @@ class ReportVerdict:
     def as_dict(self) -> dict[str, str]:
         """Tone, headline and evidence, for the JSON document of an evaluation."""
         return {"tone": self.tone, "headline": self.headline, "evidence": self.evidence}
-
-
-def rule(report: RunReport) -> str:
-    """The thresholds of the verdict in words."""
-    return _RULE if report.header.trained else _SIGNAL_RULE
 
 
 def baseline_of(row: Mapping[str, Any]) -> str | None:

@@ -9,6 +9,7 @@ import datetime as dt
 import functools
 import hashlib
 import json
+import math
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -32,9 +33,10 @@ from report_data import (
 from backtest.look_ahead.finding import Result
 from pipelines.audit.command import Audit
 from pipelines.config.load import check_config
+from pipelines.format import EN_DASH
 from pipelines.pages.report import render_report as render
 from pipelines.pages.report_data import RunReport, assumptions
-from pipelines.pages.tables import Shown, Spec
+from pipelines.pages.tables import Shown, Spec, with_interval
 from pipelines.pages.verdict import judge_report
 
 
@@ -656,3 +658,13 @@ def test_the_thresholds_of_a_signal_are_those_of_a_model(
 )
 def test_a_column_of_another_table_has_no_hint_of_a_declared_one(column: Spec, hint: str) -> None:
     assert Shown.of(column).hint == hint
+
+
+def test_an_interval_with_one_known_bound_is_written() -> None:
+    frame = pl.DataFrame({"low": [0.2, 0.2, None, None], "high": [math.inf, None, 0.5, None]})
+    assert with_interval(frame)["interval"].to_list() == [
+        "0.20 to unbounded",
+        f"0.20 to {EN_DASH}",
+        f"{EN_DASH} to 0.50",
+        EN_DASH,
+    ]
