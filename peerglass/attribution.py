@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from models.explain.groups import GroupGameConfig, explain_groups
+from peerglass.frames import cells
 from peerglass.scoring import Model
 from pipelines.errors import ConfigError
 from pipelines.explain.fitted import families_of, unit_of_run
@@ -105,35 +105,15 @@ def explain(
     sessions = sessions[dataset.universe_TN[sessions].sum(axis=1) >= 2]
     if not len(sessions):
         raise ConfigError("No session between the dates has two firms in the universe; choose other dates.")
-    part = explain_groups(
-        model.fitted,
-        model.tensors,
-        sessions,
-        families_of(dataset.characteristic_names),
-        GroupGameConfig(permutations=permutations, seed=seed),
-    )
-    panel = dataset.panel
-    rows = pl.DataFrame(
-        {
-            "date": panel.dates_T[part.sessions_E].astype("datetime64[D]"),
-            "ticker": np.asarray(panel.tickers_N)[part.firms_E],
-            "forecast": part.forecast_E,
-            "base_value": part.base_E,
-        },
-        schema_overrides={"date": pl.Date, "ticker": pl.String},
-    )
-    explanation = part.explanation()
+    config, families = GroupGameConfig(permutations=permutations, seed=seed), dataset.characteristic_names
+    part = explain_groups(model.fitted, model.tensors, sessions, families_of(families), config)
+    of_forecasts = {"forecast": part.forecast_E, "base_value": part.base_E}
+    rows = cells(dataset.panel, part.sessions_E, part.firms_E, **of_forecasts)
+    explanation, unit = part.explanation(), unit_of_run(model.run.trained, model.name).short
     if tickers is not None:
-        absent = sorted(set(tickers) - set(rows["ticker"]))
-        if absent:
+        if absent := sorted(set(tickers) - set(rows["ticker"])):
             raise ConfigError(f"{absent[0]} is not in the universe on any of the sessions; name other firms.")
         keep_E = rows["ticker"].is_in(list(tickers)).to_numpy()
         rows, explanation = rows.filter(keep_E), explanation[keep_E]
-    return Attribution(
-        explanation,
-        rows,
-        part.additivity_error,
-        part.monte_carlo_error,
-        model.name,
-        unit_of_run(model.run.trained, model.name).short,
-    )
+    errors = (part.additivity_error, part.monte_carlo_error)
+    return Attribution(explanation, rows, *errors, model.name, unit)

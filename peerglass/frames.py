@@ -24,7 +24,7 @@ from backtest.accounts.result import BookResult
 from backtest.books.decisions import book_targets
 from backtest.forecasts import metrics
 from backtest.forecasts.metrics import ForecastMetrics
-from features.arrays import FloatArray
+from features.arrays import FloatArray, IntArray
 from features.panel.holding import forward_returns
 from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from features.panel.periods import periods_per_year
@@ -179,13 +179,8 @@ def run_book(
     market, placed = _place(signal, prices, "signal")
     panel, signal_TN = market.panel, placed.signals["signal"]
     try:
-        configured = BacktestConfig.model_validate(
-            {
-                "books": {"book": {"kind": book, **settings}},
-                "costs": {} if costs is None else costs,
-                "delay": delay,
-            }
-        )
+        books, paid = {"book": {"kind": book, **settings}}, {} if costs is None else costs
+        configured = BacktestConfig.model_validate({"books": books, "costs": paid, "delay": delay})
         rule = configured.books["book"]
         if rule.needs_sectors:
             raise ConfigError(f"The book {book} needs sectors, which frames do not hold: run it by a config.")
@@ -201,25 +196,11 @@ def run_book(
         execution=book_execution(configured, panel, held, delay),
     )
     dates = pl.Series("date", panel.dates_T[held].astype("datetime64[D]"), dtype=pl.Date)
-    daily = pl.DataFrame(
-        {
-            "date": dates,
-            "return_net": result.return_net_T,
-            "return_gross": result.return_gross_T,
-            "nav_net": result.nav_net_T,
-            "turnover": result.turnover_T,
-            "cost": sum(result.costs_T.values()),
-        }
-    )
+    names = ("return_net", "return_gross", "nav_net", "turnover")
+    series = {name: getattr(result, f"{name}_T") for name in names}
+    daily = pl.DataFrame({"date": dates, **series, "cost": sum(result.costs_T.values())})
     t, n = np.nonzero(np.nan_to_num(targets.target_TN))
-    weights = pl.DataFrame(
-        {
-            "date": dates.to_numpy()[t],
-            "ticker": np.asarray(panel.tickers_N)[n],
-            "weight": targets.target_TN[t, n],
-        },
-        schema_overrides={"date": pl.Date, "ticker": pl.String},
-    )
+    weights = cells(panel, t + held.start, n, weight=targets.target_TN[t, n])
     return FrameBook(book_metrics(result), daily, weights, result)
 
 
@@ -296,6 +277,13 @@ def read_frame(frame: Frame, what: str) -> pl.DataFrame:
     return check_signals(rows.rename({rows.columns[-1]: "value"}), what).drop_nulls()
 
 
+def cells(panel: Panel, session_E: IntArray, firm_E: IntArray, **columns: object) -> pl.DataFrame:
+    """Columns of some cells of a panel, after their date and ticker."""
+    dates_E = panel.dates_T[session_E].astype("datetime64[D]")
+    named = {"date": dates_E, "ticker": np.asarray(panel.tickers_N)[firm_E], **columns}
+    return pl.DataFrame(named, schema_overrides={"date": pl.Date, "ticker": pl.String})
+
+
 def check_signals(frame: pl.DataFrame, what: str = "frame") -> pl.DataFrame:
     """Check a long frame: date, ticker and columns of numbers, as float64 with null where there is none.
 
@@ -311,8 +299,7 @@ def check_signals(frame: pl.DataFrame, what: str = "frame") -> pl.DataFrame:
     >>> check_signals(frame).rows()
     [(datetime.date(2024, 1, 2), 'A', 1.0)]
     """
-    missing = [name for name in _KEY if name not in frame.columns]
-    if missing:
+    if missing := [name for name in _KEY if name not in frame.columns]:
         raise DataError(
             f"The {what} has no column {missing[0]!r}; it needs date, ticker and one column per signal, and "
             f"has {', '.join(frame.columns)}."

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from peerglass.frames import cells
 from peerglass.runs import Run, open_run
 from pipelines.config.draft import write_draft
 from pipelines.config.load import load_config
@@ -167,15 +168,14 @@ def prices(config: str | Path | Config, overrides: Iterable[str] = ()) -> pl.Dat
     volume_TN = np.full(return_TN.shape, np.nan) if panel.volume_TN is None else panel.volume_TN
     firm_E, session_E = np.nonzero(panel.traded_TN.T)
     at, names = (session_E, firm_E), np.array([*panel.groups_S, None], dtype=object)  # code -1 is the last
-    return pl.DataFrame(
-        {
-            "date": panel.dates_T[session_E].astype("datetime64[D]"),
-            "ticker": np.asarray(panel.tickers_N)[firm_E],
-            "close": panel.close_TN[at],
-            "total_return": return_TN[at],
-            "dollar_volume": (panel.raw_close_TN * volume_TN)[at],
-            "group": names[panel.group_TN[at]].tolist(),
-            "in_universe": market.universe_TN[at],
-        },
-        schema_overrides={"date": pl.Date, "ticker": pl.String, "group": pl.String},
-    ).with_columns(pl.col("close", "total_return", "dollar_volume").fill_nan(None))
+    found = cells(
+        panel,
+        session_E,
+        firm_E,
+        close=panel.close_TN[at],
+        total_return=return_TN[at],
+        dollar_volume=(panel.raw_close_TN * volume_TN)[at],
+        group=pl.Series(names[panel.group_TN[at]].tolist(), dtype=pl.String),
+        in_universe=market.universe_TN[at],
+    )
+    return found.with_columns(pl.col("close", "total_return", "dollar_volume").fill_nan(None))

@@ -13,6 +13,7 @@ from backtest.splits.folds import Fold
 from features.arrays import IntArray
 from models.batch import PanelTensors
 from models.fitted import Fitted
+from peerglass.frames import cells
 from peerglass.runs import Run, open_run
 from pipelines.dataset.folds import FoldInputs, plan_folds
 from pipelines.device import one_thread
@@ -83,16 +84,10 @@ class Model:
         sessions = self.sessions(first, last)
         with one_thread():
             forecast_DN = self.fitted.forecast(self.tensors, sessions)
-        panel = self.run.data[0].panel
         rows_E, firms_E = np.nonzero(np.isfinite(forecast_DN))
-        return pl.DataFrame(
-            {
-                "date": panel.dates_T[sessions][rows_E].astype("datetime64[D]"),
-                "ticker": np.asarray(panel.tickers_N)[firms_E],
-                "forecast": forecast_DN[rows_E, firms_E],
-            },
-            schema_overrides={"date": pl.Date, "ticker": pl.String},
-        ).sort("date", "ticker")
+        forecast_E = forecast_DN[rows_E, firms_E]
+        found = cells(self.run.data[0].panel, sessions[rows_E], firms_E, forecast=forecast_E)
+        return found.sort("date", "ticker")
 
     def sessions(self, first: dt.date | None = None, last: dt.date | None = None) -> IntArray:
         """Return the positions of the sessions between two dates; see :meth:`score`."""

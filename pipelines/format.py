@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import polars as pl
+
 EN_DASH: Final = "\N{EN DASH}"
 MINUS: Final = "\N{MINUS SIGN}"
 
@@ -117,6 +119,13 @@ def describe_difference(row: Mapping[str, Any], what: str, kind: Kind) -> str:
     """Format the difference of ``ic`` or ``sharpe`` in a row of ``comparisons``, with its interval."""
     lower, upper = row[f"{what}_lower"], row[f"{what}_upper"]
     return interval(row[f"{what}_difference"], lower, upper, kind.with_sign)
+
+
+def json_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a table for JSON; numbers that are not finite are null."""
+    floats = [name for name, kind in table.schema.items() if kind.is_float()]
+    finite = (pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in floats)
+    return table.with_columns(finite).to_dicts()
 
 
 def text_table(

@@ -10,22 +10,15 @@ Shape suffixes: T sessions, N firms.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
+from backtest.look_ahead import news
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Finding, Result, Verdict, answer, conclude, judged_by, skipped
-from backtest.look_ahead.news import (
-    clipped,
-    demeaned,
-    lead_correlations,
-    mean_of_firms,
-    news,
-    pooled_correlations,
-)
 from features.arrays import BoolArray, FloatArray
 from features.panel.derived import carried_close
 
@@ -88,6 +81,12 @@ CLEAR: Final = 0.35
 """Minimum absolute log ratio: a 3-for-2 split has 0.41, more than almost all daily returns."""
 CLOSE: Final = 0.5
 """A price step matches the split if it differs from the log ratio by at most this fraction of it."""
+_SPLIT_KINDS: Final = {
+    "Split applied before its ex-date: the price steps {after} session(s) after the recorded split": 1,
+    "Split recorded after its ex-date: the price steps {after} session(s) before the recorded split": -1,
+    "Split applied to adjusted prices: the price does not step at the recorded split": None,
+}
+"""What is wrong -> on which side of the record the price steps; None: nowhere."""
 SPLITS, SPLIT_SHARE = 2, 0.2
 """Minimum number and share of misdated splits for a failure. A single one is a vendor's error and only a
 warning."""
@@ -95,15 +94,7 @@ warning."""
 
 def bars(data: Delivery) -> Result:
     """Test opens, closes, gaps, extremes, the cent grid and the last prices for what later prices leave."""
-    rules: tuple[Callable[[Delivery], Iterator[Finding]], ...] = (
-        _opens,
-        _averages,
-        _moved,
-        _gaps,
-        _bounds,
-        _adjusted,
-        _tails,
-    )
+    rules = (_opens, _averages, _moved, _gaps, _bounds, _adjusted, _tails)
     found = [one for rule in rules for one in rule(data)]
     if not found:
         return skipped("There are too few prices.")
@@ -144,8 +135,8 @@ def _opens(data: Delivery) -> Iterator[Finding]:
 
 
 def _averages(data: Delivery) -> Iterator[Finding]:
-    news_TN = clipped(data.residual_TN)
-    c_N = lead_correlations(news_TN, news_TN, 1)
+    news_TN = news.clipped(data.residual_TN)
+    c_N = news.lead_correlations(news_TN, news_TN, 1)
     c_N = c_N[c_N != 0]
     if len(c_N) < _FEWEST_FIRMS:
         return
@@ -172,24 +163,22 @@ def _moved(data: Delivery) -> Iterator[Finding]:
     if data.panel.volume_TN is None:
         return
     with np.errstate(divide="ignore", invalid="ignore"):
-        size_TN = news(demeaned(np.log(np.abs(data.residual_TN) + 1e-3)), 3)
-        volume_TN = news(demeaned(np.log1p(data.panel.volume_TN)), 3)
-    same = lead_correlations(size_TN, volume_TN, 0)
+        size_TN = news.news(news.demeaned(np.log(np.abs(data.residual_TN) + 1e-3)), 3)
+        volume_TN = news.news(news.demeaned(np.log1p(data.panel.volume_TN)), 3)
+    same = news.lead_correlations(size_TN, volume_TN, 0)
     if (same != 0).sum() < _FEWEST_FIRMS:
         return
     now = float(same[same != 0].mean())
-    late = float(pooled_correlations(size_TN, volume_TN)[0][0])
-    early = float(pooled_correlations(volume_TN, size_TN)[0][0])
+    late = float(news.pooled_correlations(size_TN, volume_TN)[0][0])
+    early = float(news.pooled_correlations(volume_TN, size_TN)[0][0])
     best, which = max((late, "before"), (early, "after"))
     sentence = (
         f"Closes and volume are of different sessions: volume correlates by {best:+.2f} with the size of the "
         f"return of the session {which}, and by {now:+.2f} with that of its own. Compare both with an "
         "exchange's record of a single day."
     )
-    bad = best >= 0.08 and best > 1.5 * max(now, 0.0)
-    yield judged_by(
-        "volume with the size of the return, off the session", bad, sentence, best, max(1.5 * now, 0.08)
-    )
+    name, bad = "volume with the size of the return, off the session", best > 1.5 * max(now, 0.0)
+    yield judged_by(name, bad and best >= 0.08, sentence, best, max(1.5 * now, 0.08))
 
 
 def _gaps(data: Delivery) -> Iterator[Finding]:
@@ -281,15 +270,8 @@ def _adjusted(data: Delivery) -> Iterator[Finding]:
         "sample and not early in it, so their levels know the splits and dividends that came later. Returns "
         "are right; do not use levels, a minimum price or dollar volume, or deliver prices as quoted."
     )
-    bad = moved >= OFF_GRID
-    yield judged_by(
-        "share of firms whose closes leave the grid of ticks in the past",
-        bad,
-        sentence,
-        moved,
-        OFF_GRID,
-        "warn",
-    )
+    name = "share of firms whose closes leave the grid of ticks in the past"
+    yield judged_by(name, moved >= OFF_GRID, sentence, moved, OFF_GRID, "warn")
 
 
 def _tails(data: Delivery) -> Iterator[Finding]:
@@ -311,10 +293,8 @@ def _tails(data: Delivery) -> Iterator[Finding]:
         f"they end {days:.0f} days before (median). The fall of a failing firm is in these days; nobody who "
         "holds it can leave before it."
     )
-    bad = share >= 0.5
-    yield judged_by(
-        "share of delisted firms whose last prices are missing", bad, sentence, share, 0.5, "warn"
-    )
+    name = "share of delisted firms whose last prices are missing"
+    yield judged_by(name, share >= 0.5, sentence, share, 0.5, "warn")
 
 
 def ranges(data: Delivery) -> Result:
@@ -328,10 +308,8 @@ def ranges(data: Delivery) -> Result:
     if max(moves, opens) < _FEWEST_MOVES:
         reason = f"fewer than {_FEWEST_MOVES} bars have a range, or an open that is not their close"
         return skipped(f"Not examined, because {reason}.")
-    return conclude(
-        [*_ranges(data), *_next_opens(data)],
-        "No range holds the close of the next session, and no close is a later open.",
-    )
+    passed = "No range holds the close of the next session, and no close is a later open."
+    return conclude([*_ranges(data), *_next_opens(data)], passed)
 
 
 def _ranges(data: Delivery) -> Iterator[Finding]:
@@ -399,10 +377,10 @@ def _next_opens(data: Delivery) -> Iterator[Finding]:
     others_N = often_N & ~odd_N
     if odd_N.sum() < _SEVERAL or others_N.sum() < _FEWEST_FIRMS:
         return
-    market_T = mean_of_firms(np.clip(gap_TN, -_LARGEST, _LARGEST)[:, others_N])[1:, 0]
+    market_T = news.mean_of_firms(np.clip(gap_TN, -_LARGEST, _LARGEST)[:, others_N])[1:, 0]
     moves_TN = np.clip(return_TN, -_LARGEST, _LARGEST)
     (c, pairs), (usual, _) = (
-        _correlation(mean_of_firms(moves_TN[:, some_N])[:, 0], market_T) for some_N in (odd_N, others_N)
+        _correlation(news.mean_of_firms(moves_TN[:, some_N])[:, 0], market_T) for some_N in (odd_N, others_N)
     )
     if c - max(usual, 0.0) < max(GAP, GAP_DEVIATIONS / np.sqrt(max(pairs, 1))):
         return
@@ -436,18 +414,9 @@ def splits(data: Delivery) -> Result:
             rows.append({"ticker": ticker, "recorded": date, "ratio": ratio, "steps_after": after})
     if not rows:
         return skipped("No split of 3 for 2 or more is recorded.")
-    kinds = {
-        "Split applied before its ex-date: the price steps {after} session(s) after the recorded split": [
-            row for row in rows if (row["steps_after"] or 0) > 0
-        ],
-        "Split recorded after its ex-date: the price steps {after} session(s) before the recorded split": [
-            row for row in rows if (row["steps_after"] or 0) < 0
-        ],
-        "Split applied to adjusted prices: the price does not step at the recorded split": [
-            row for row in rows if row["steps_after"] is None
-        ],
-    }
-    for what, cases in kinds.items():
+    sides = [None if row["steps_after"] is None else np.sign(row["steps_after"]) for row in rows]
+    for what, wrong in _SPLIT_KINDS.items():
+        cases = [row for row, side in zip(rows, sides, strict=True) if side == wrong]
         if cases:
             failed = len(cases) >= SPLITS and len(cases) >= SPLIT_SHARE * len(rows)
             sentence = (

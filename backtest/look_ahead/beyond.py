@@ -21,13 +21,12 @@ from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Finding, Result
 from backtest.look_ahead.news import is_common
 from backtest.look_ahead.returns import (
-    HORIZONS,
     LAGS,
     Standardised,
     correlations,
-    cumulated,
     highest,
     judged,
+    over_spans,
     sample_dates,
     standardise,
 )
@@ -213,6 +212,4 @@ def _later_ics(
     for lag in range(1, LAGS.stop):
         ic_D = correlations(residual, returns.at(rows_D + lag))
         yield judged(ic_D, 1, f"the return of session t+{lag}", rows_D)
-    for sessions in sorted({*HORIZONS, horizon} - {1}):
-        ic_D = correlations(residual, cumulated(returns, sessions).at(rows_D))
-        yield judged(ic_D, sessions, f"the return over the next {sessions} sessions", rows_D)
+    yield from over_spans(residual, returns, rows_D, horizon)

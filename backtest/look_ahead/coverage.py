@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product, starmap
 from statistics import NormalDist
 from typing import Final
 
@@ -14,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from backtest.look_ahead.delivery import Delivery
-from backtest.look_ahead.finding import VERDICTS, Finding, Result, Verdict, conclude
+from backtest.look_ahead.finding import VERDICTS, Finding, Result, Verdict, conclude, judged_by
 from backtest.look_ahead.returns import CEILING, REMARKABLE, Standardised, ceiling, cumulated, standardise
 from features.arithmetic.rolling import rolling_mean
 from features.arrays import BoolArray, FloatArray, IntArray
@@ -99,11 +100,9 @@ def needs_next_price(signal_TN: FloatArray, universe_TN: BoolArray, traded_TN: B
         f"On the last session before a halt or ending, {last:.0%} of {len(t):,} firms have a signal, and "
         f"{before:.0%} five sessions earlier"
     )
-    if before - last > _ERRORS * 0.5 / len(t) ** 0.5 and last < 0.5 * before:
-        return Finding(
-            name, "fail", f"{words}: rows were left out because there is no price tomorrow.", before - last
-        )
-    return Finding(name, "pass", f"{words}.", before - last)
+    bad = before - last > _ERRORS * 0.5 / len(t) ** 0.5 and last < 0.5 * before
+    why = ": rows were left out because there is no price tomorrow" if bad else ""
+    return judged_by(name, bad, f"{words}{why}.", before - last)
 
 
 def only_survivors(
@@ -116,18 +115,14 @@ def only_survivors(
     gone_N = listed_N & ~traded_TN[max(last - _SILENT, 0) : last + 1].any(axis=0)
     covered_N = np.asarray(np.isfinite(signal_TN).any(axis=0))
     stays_N = listed_N & ~gone_N
-    if gone_N.sum() < _MIN_ENDINGS or stays_N.sum() < _MIN_ENDINGS:
-        return Finding(
-            name, "skipped", f"Only {int(gone_N.sum())} firms of the universe end within the file."
-        )
+    count = int(gone_N.sum())
+    if count < _MIN_ENDINGS or stays_N.sum() < _MIN_ENDINGS:
+        return Finding(name, "skipped", f"Only {count} firms of the universe end within the file.")
     gone, stays = float(covered_N[gone_N].mean()), float(covered_N[stays_N].mean())
-    words = (
-        f"{gone:.0%} of {int(gone_N.sum()):,} firms that stopped trading have a signal, and {stays:.0%} of "
-        "the others"
-    )
-    if stays >= 0.5 and gone < 0.1 * stays:
-        return Finding(name, "warn", f"{words}: the firms may have been chosen at the end.", stays - gone)
-    return Finding(name, "pass", f"{words}.", stays - gone)
+    words = f"{gone:.0%} of {count:,} firms that stopped trading have a signal, and {stays:.0%} of the others"
+    bad = stays >= 0.5 and gone < 0.1 * stays
+    why = ": the firms may have been chosen at the end" if bad else ""
+    return judged_by(name, bad, f"{words}{why}.", stays - gone, worst="warn")
 
 
 def gaps_in_prices(index_TN: FloatArray, traded_TN: BoolArray, return_TN: FloatArray) -> Finding:
@@ -142,7 +137,7 @@ def gaps_in_prices(index_TN: FloatArray, traded_TN: BoolArray, return_TN: FloatA
     sparse_T = traded_TN.mean(axis=1) < 1.0 - _GAP_SHARE
     gaps = [
         (int(known[k]), int(known[k + 1]), n)
-        for n, known in enumerate(np.flatnonzero(column) for column in traded_TN.T)
+        for n, known in enumerate(map(np.flatnonzero, traded_TN.T))
         for k in np.flatnonzero((np.diff(known) > 1) & (np.diff(known) <= _LONGEST + 1))
     ]
     if len(gaps) > _MOST_GAPS:
@@ -163,21 +158,16 @@ def gaps_in_prices(index_TN: FloatArray, traded_TN: BoolArray, return_TN: FloatA
         found.append((first, places[0], places[1]))
     if len(found) < _FEWEST:
         return Finding(name, "skipped", f"Only {len(found)} gaps of single firms' prices can be judged.")
-    t_M = np.array([one[0] for one in found])
-    (sign, error), (size, size_error) = (
-        _clustered(np.array([one[k] for one in found]), t_M, 1, 12.0**-0.5) for k in (1, 2)
-    )
+    t_M, *places_M = (np.array(column) for column in zip(*found, strict=True))
+    (sign, error), (size, size_error) = (_clustered(one_M, t_M, 1, 12.0**-0.5) for one_M in places_M)
     moved = f"across {len(found):,} gaps of single firms' prices"
     if abs(sign - 0.5) >= _ONE_SIDED and abs(sign - 0.5) > _ERRORS * error:
-        where, proof = "fell" if sign < 0.5 else "rose", len(found) >= _MIN_PROOF
-        judged = (
-            "rows were left out for the returns after them"
-            if proof
-            else "rows may have been left out for the returns after them, or a few halts ended alike"
-        )
+        proof = len(found) >= _MIN_PROOF
+        may, alike = ("were", "") if proof else ("may have been", ", or a few halts ended alike")
         sentence = (
-            f"Prices {where} {moved}, more than {max(sign, 1.0 - sign):.0%} of the other firms' did between "
-            f"the same sessions: {judged}."
+            f"Prices {'fell' if sign < 0.5 else 'rose'} {moved}, more than {max(sign, 1.0 - sign):.0%} of "
+            f"the other firms' did between the same sessions: rows {may} left out for the returns after "
+            f"them{alike}."
         )
         return Finding(name, "fail" if proof else "warn", sentence, sign)
     if size >= _EXTREME and len(found) >= _MIN_PROOF and size - _ERRORS * size_error > _SHARP - 0.1:
@@ -233,10 +223,9 @@ def choice_of_rows(
         known_TN = np.isfinite(return_TN) & inside_TN
         market_T1 = np.where(known_TN, np.clip(return_TN, -1.0, 1.0), 0.0).sum(axis=1, keepdims=True)
         market_T1 /= np.maximum(known_TN.sum(axis=1, keepdims=True), 1)
+    inside_TN = inside_TN & dates_T[:, None]
     found = [
-        *_choices(
-            present_TN & inside_TN, inside_TN & dates_T[:, None], return_TN, horizon, f"rows of the {what}"
-        ),
+        *_choices(present_TN & inside_TN, inside_TN, return_TN, horizon, f"rows of the {what}"),
         *_choices(dates_T[:, None], between_T[:, None], market_T1, horizon, f"dates of the {what}"),
     ]
     if not found:
@@ -251,12 +240,8 @@ def _choices(
 ) -> Iterator[tuple[float, Finding]]:
     """Judge the rarer rows by later returns and sizes of later moves: how far beyond a limit, and finding."""
     if inside_TN.shape[1] > _FIRMS and min(present_TN.sum(), (inside_TN & ~present_TN).sum()) > _MANY:
-        firms_N = np.random.default_rng(0).choice(inside_TN.shape[1], _FIRMS, replace=False)
-        present_TN, inside_TN, return_TN = (
-            present_TN[:, firms_N],
-            inside_TN[:, firms_N],
-            return_TN[:, firms_N],
-        )
+        some = np.random.default_rng(0).choice(inside_TN.shape[1], _FIRMS, replace=False)
+        present_TN, inside_TN, return_TN = present_TN[:, some], inside_TN[:, some], return_TN[:, some]
     own = standardise(return_TN) if return_TN.shape[1] > 1 else _over_time(return_TN)
     inside_TN = inside_TN & (np.abs(own.value_DN) < _UNUSUAL)
     missing = float((inside_TN & ~present_TN).sum()) / max(float(inside_TN.sum()), 1.0)
@@ -266,11 +251,9 @@ def _choices(
         return
     share = min(missing, 1.0 - missing)
     words = f"{'missing' if rarer else 'only'} {rows} ({share:.2%} of all)"
-    for start in _STARTS:
-        for sessions in sorted({*_SPANS, horizon}):
-            span = _Span(start, sessions)
-            yield from _by_return(chosen_TN, inside_TN, own, span, f"The {words}")
-            yield from _by_size(chosen_TN, inside_TN, return_TN, span, f"The {words}")
+    for span in starmap(_Span, product(_STARTS, sorted({*_SPANS, horizon}))):
+        yield from _by_return(chosen_TN, inside_TN, own, span, f"The {words}")
+        yield from _by_size(chosen_TN, inside_TN, return_TN, span, f"The {words}")
 
 
 def _over_time(return_T1: FloatArray) -> Standardised:
@@ -305,7 +288,8 @@ def _by_return(
     judged = {
         "fail": f"No honest choice exceeds {limit:.2f}: the rows were chosen by later returns.",
         "warn": "Very few honest choices are as good.",
-    }.get(verdict, "")
+        "pass": "",
+    }[verdict]
     sentence = f"{words} have returns over {span} of {mean:+.2f} deviations. {judged}"
     yield beyond, Finding("choice of rows", verdict, sentence, mean)
 
@@ -321,14 +305,14 @@ def _by_size(
     move_TN[: max(len(return_TN) - sessions, 0)] = np.abs(total_TN[sessions:] - total_TN[:-sessions])
     move_TN = span.ahead(move_TN)
     usual_TN = rolling_mean(np.abs(return_TN), _USUAL, _FEWEST_USUAL)
+    far_TN = np.full(move_TN.shape, np.nan)
+    far_TN[: max(len(move_TN) - sessions - _FAR, 0)] = move_TN[sessions + _FAR :]
     for unit_TN in (np.ones_like(usual_TN), usual_TN):
         with np.errstate(divide="ignore", invalid="ignore"):
-            size_TN = move_TN / unit_TN
-        near, error = _chance_of_larger(size_TN, chosen_TN, inside_TN, sessions)
-        far_TN = np.full(size_TN.shape, np.nan)
-        far_TN[: max(len(size_TN) - sessions - _FAR, 0)] = move_TN[sessions + _FAR :]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            far, _ = _chance_of_larger(far_TN / unit_TN, chosen_TN, inside_TN, sessions)
+            (near, error), (far, _) = (
+                _chance_of_larger(size_TN / unit_TN, chosen_TN, inside_TN, sessions)
+                for size_TN in (move_TN, far_TN)
+            )
         if np.isnan(near) or np.isnan(far):
             continue
         sign = 1.0 if near >= 0.5 else -1.0
@@ -397,10 +381,8 @@ def backfill(data: Delivery) -> Result:
 def _filled(subject: str, count: int, of: int, *, failed: bool, words: str) -> Finding:
     """Finding about the firms (or prices) that were filled backwards, and their number of all."""
     verdict: Verdict = "fail" if failed else "pass" if of else "skipped"
-    reason = "there are none to look at"
-    return Finding(
-        "backfill", verdict, f"Backfilled: {words}." if of else reason, float(count), subject=subject
-    )
+    sentence = f"Backfilled: {words}." if of else "there are none to look at"
+    return Finding("backfill", verdict, sentence, float(count), subject=subject)
 
 
 def _starts(frame: pl.DataFrame, least: int) -> pl.DataFrame:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.look_ahead.delivery import Delivery
-from backtest.look_ahead.finding import Finding, Result, answer, conclude, judged_by, skipped
+from backtest.look_ahead.finding import Finding, Result, Verdict, answer, conclude, judged_by, skipped
 from features.arithmetic.transforms import rank_normal
 from features.arrays import BoolArray, FloatArray
 from features.information_coefficient import ic_by_date
@@ -172,10 +172,8 @@ def span_ics(value_TN: FloatArray, index_TN: FloatArray, inside_TN: BoolArray, h
     ic_D = ic_D[np.isfinite(ic_D) & (ic_D != 0)]
     if len(ic_D) < SPANS:
         return None
-    deviation = float(ic_D.std(ddof=1))
-    return SpanIc(
-        float(ic_D.mean()), float(ic_D.mean() / max(deviation, 1e-9) * np.sqrt(len(ic_D))), len(ic_D)
-    )
+    t = ic_D.mean() / max(float(ic_D.std(ddof=1)), 1e-9) * np.sqrt(len(ic_D))
+    return SpanIc(float(ic_D.mean()), float(t), len(ic_D))
 
 
 def codes(data: Delivery) -> Result:
@@ -212,9 +210,8 @@ def _groups(data: Delivery, total_N: FloatArray) -> Iterator[Finding]:
             "returns over the whole sample, and industries explain at most half. The codes were probably "
             "made from these returns: use a classification with the dates on which it was published."
         )
-        yield judged_by(
-            "share of total returns that groups explain", share >= EXPLAINED, sentence, share, EXPLAINED
-        )
+        name = "share of total returns that groups explain"
+        yield judged_by(name, share >= EXPLAINED, sentence, share, EXPLAINED)
 
 
 def _redrawn(data: Delivery) -> Iterator[Finding]:
@@ -249,14 +246,8 @@ def _redrawn(data: Delivery) -> Iterator[Finding]:
         "explain the past at least as well: ask for the day on which they were published, or compare with an "
         "earlier delivery (audit --vintage)."
     )
-    yield judged_by(
-        "share of daily returns that groups explain after the day they were drawn up, less before",
-        more >= REDRAWN and z >= CODE_DEVIATIONS,
-        sentence,
-        more,
-        REDRAWN,
-        "warn",
-    )
+    name = "share of daily returns that groups explain after the day they were drawn up, less before"
+    yield judged_by(name, more >= REDRAWN and z >= CODE_DEVIATIONS, sentence, more, REDRAWN, "warn")
 
 
 def _explained_share(value_N: FloatArray, group_N: npt.NDArray[np.integer]) -> float | None:
@@ -285,13 +276,8 @@ def _tickers(total_N: FloatArray) -> Iterator[Finding]:
         f"sample is {correlation:+.2f} over {len(known)} firms. The names were probably given after sorting "
         "by performance: a model that sees firms in this order can learn it."
     )
-    yield judged_by(
-        "rank correlation of the tickers' order with total returns",
-        abs(correlation) >= ORDER and z >= CODE_DEVIATIONS,
-        sentence,
-        correlation,
-        ORDER,
-    )
+    name, bad = "rank correlation of the tickers' order with total returns", abs(correlation) >= ORDER
+    yield judged_by(name, bad and z >= CODE_DEVIATIONS, sentence, correlation, ORDER)
 
 
 def membership(data: Delivery) -> Result:
@@ -311,17 +297,11 @@ def membership(data: Delivery) -> Result:
     years, members = _years(data), int(member_N.sum())
     expected, leavers, stayers = TURNOVER * members * years, int(left_N.sum()), int((~left_N).sum())
     chance = float((1.0 - member_N[~left_N].mean()) ** leavers) if stayers and leavers else 1.0
-    evidence = {
-        "members": members,
-        "years": years,
-        "changes": changes,
-        "exits": exits,
-        "expected_changes": expected,
-        "members_before_first_price": len(early),
-        "leavers": leavers,
-        "stayers": stayers,
-        "stayers_members": int(member_N[~left_N].sum()),
-    }
+    stayed = int(member_N[~left_N].sum())
+    moved = {"changes": changes, "exits": exits, "expected_changes": expected}
+    listed = {"leavers": leavers, "stayers": stayers, "stayers_members": stayed}
+    early_count = {"members_before_first_price": len(early)}
+    evidence = [{"members": members, "years": years, **moved, **early_count, **listed}]
     reasons = []
     if len(early) > max(EARLY_FIRMS, EARLY_SHARE * members):
         reasons.append(
@@ -329,32 +309,33 @@ def membership(data: Delivery) -> Result:
         )
     if leavers >= LEAVERS and not member_N[left_N].any() and chance < CHANCE:
         reasons.append(
-            f"none of the {leavers} firms that stop trading was ever a member, but "
-            f"{evidence['stayers_members']} of the {stayers} others were"
+            f"none of the {leavers} firms that stop trading was ever a member, but {stayed} of the {stayers} "
+            "others were"
         )
     if changes == 0 and expected >= EXPECTED:
         reasons.append(f"the {members} members never change in {years:.1f} years")
     timed = list(_timed(data))
     if reasons or timed:
         rule = "Today's membership for all dates" if reasons else "Membership that knows later returns"
-        return answer("fail", f"{rule}: in {name}, {'; '.join([*reasons, *timed])}.", [evidence])
+        return answer("fail", f"{rule}: in {name}, {'; '.join([*reasons, *timed])}.", evidence)
+    verdict: Verdict = "warn"
     if changes == 0 and years >= 1.0:
         sentence = (
             f"Membership of {name} never changes in {years:.1f} years: a list made after its first date "
             "contains hindsight."
         )
-        return answer("warn", sentence, [evidence])
-    if exits == 0 and expected >= EXPECTED:
+    elif exits == 0 and expected >= EXPECTED:
         sentence = (
             f"No firm ever leaves {name} in {years:.1f} years, though firms join: this looks like the "
             "members of the last day with their joining dates."
         )
-        return answer("warn", sentence, [evidence])
-    sentence = (
-        f"{name}: {changes} changes of {members} members in {years:.1f} years, and no firm is a member long "
-        "before its listing."
-    )
-    return answer("pass", sentence, [evidence])
+    else:
+        verdict = "pass"
+        sentence = (
+            f"{name}: {changes} changes of {members} members in {years:.1f} years, and no firm is a member "
+            "long before its listing."
+        )
+    return answer(verdict, sentence, evidence)
 
 
 def _timed(data: Delivery) -> Iterator[str]:
@@ -362,12 +343,9 @@ def _timed(data: Delivery) -> Iterator[str]:
     traded_TN, index_TN = data.panel.traded_TN, data.panel.total_return_index_TN
     member_TN = data.member_TN & traded_TN
     # a first price is no decision of the list, and neither is a halt
-    both_TN = traded_TN[1:] & traded_TN[:-1]
-    for verb, was_TN, is_TN in (
-        ("leave", member_TN[:-1], ~member_TN[1:]),
-        ("join", ~member_TN[:-1], member_TN[1:]),
-    ):
-        event_TN = np.vstack([np.zeros_like(both_TN[:1]), was_TN & is_TN & both_TN])
+    moved_TN = (member_TN[1:] != member_TN[:-1]) & traded_TN[1:] & traded_TN[:-1]
+    for verb, side_TN in (("leave", ~member_TN[1:]), ("join", member_TN[1:])):
+        event_TN = np.vstack([np.zeros_like(moved_TN[:1]), moved_TN & side_TN])
         events, span, mean, t = _after_events(event_TN, index_TN, traded_TN)
         if events >= _FEWEST_EVENTS and abs(mean) >= EVENT_RETURN and abs(t) >= EVENT_DEVIATIONS:
             yield (
@@ -415,17 +393,14 @@ def survivorship(data: Delivery) -> Result:
         math.exp(k * math.log(max(expected, 1e-9)) - expected - math.lgamma(k + 1))
         for k in range(leavers + 1)
     )
-    if leavers <= FEW * expected and chance < SURVIVAL_CHANCE:
-        sentence = (
-            f"Survivorship bias: {finding}, but about {expected:.0f} are expected (a chance of "
-            f"{chance:.1g}). The universe was probably selected with hindsight, so returns are biased "
-            "upwards."
-        )
-        return answer("warn", sentence, evidence)
-    return answer("pass", f"{finding[0].upper()}{finding[1:]}.", evidence)
+    if leavers > FEW * expected or chance >= SURVIVAL_CHANCE:
+        return answer("pass", f"{finding[0].upper()}{finding[1:]}.", evidence)
+    sentence = (
+        f"Survivorship bias: {finding}, but about {expected:.0f} are expected (a chance of {chance:.1g}). "
+        "The universe was probably selected with hindsight, so returns are biased upwards."
+    )
+    return answer("warn", sentence, evidence)
 
 
 def _years(data: Delivery) -> float:
-    return (
-        float((data.panel.dates_T[-1] - data.panel.dates_T[0]).astype("timedelta64[D]").astype(int)) / 365.25
-    )
+    return (data.day(-1) - data.day(0)).days / 365.25

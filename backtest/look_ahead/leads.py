@@ -18,21 +18,9 @@ from typing import Final
 
 import numpy as np
 
+from backtest.look_ahead import news
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Finding, Result, Verdict
-from backtest.look_ahead.news import (
-    correlations,
-    demeaned,
-    ics,
-    is_common,
-    mean_of_firms,
-    news,
-    news_of_input,
-    on_sessions,
-    pooled_correlations,
-    sums_by_part,
-    sums_by_session,
-)
 from backtest.look_ahead.returns import LAGS, MIN_FIRMS, make_profiles, sample_dates, standardise, too_high
 from features.arrays import BoolArray, Float32Array, FloatArray
 from features.panel.derived import daily_return
@@ -113,12 +101,12 @@ def check(data: Delivery) -> Result:
 
     def question(name: str, x_TN: FloatArray) -> Iterator[Finding]:
         x_TN = x_TN[:, data.columns]
-        common, reason = is_common(x_TN), ""
+        common, reason = news.is_common(x_TN), ""
         if _spacing(x_TN) > 1 and not common:
             alarms, reason = _on_own_dates(data, x_TN)
         else:
             alarms = list(_for_the_market(data, x_TN) if common else _alarms(data, x_TN, later))
-            if not news_of_input(mean_of_firms(x_TN) if common else x_TN).any():
+            if not news.news_of_input(news.mean_of_firms(x_TN) if common else x_TN).any():
                 reason = "it has no news: too few values, or a line"
         yield from (alarm.of(name) for alarm in alarms)
         if not alarms:
@@ -156,42 +144,42 @@ def _later_series(data: Delivery) -> dict[str, Float32Array]:
     """News of what an input may know too early."""
     return_TN = data.residual_TN[:, data.columns]
     series = {
-        "the return": news(return_TN, 3),
-        "the size of the return": news(demeaned(np.log(np.abs(return_TN) + 1e-3)), 5),
+        "the return": news.news(return_TN, 3),
+        "the size of the return": news.news(news.demeaned(np.log(np.abs(return_TN) + 1e-3)), 5),
     }
     volume_TN = data.panel.volume_TN
     if volume_TN is not None:
         # a session without a trade has no volume: the ends of suspensions would echo each other
         traded_TN = np.where(volume_TN > 0, np.log1p(np.maximum(volume_TN, 0.0)), np.nan)
-        series["the volume"] = news(demeaned(traded_TN)[:, data.columns], 5)
+        series["the volume"] = news.news(news.demeaned(traded_TN)[:, data.columns], 5)
     return {what: series_TN.astype(np.float32) for what, series_TN in series.items()}
 
 
 def _for_the_market(data: Delivery, x_TN: FloatArray) -> Iterator[_Alarm]:
     """Compare a column with one value for all firms of a date with the means over the firms."""
-    news_T1 = news_of_input(mean_of_firms(x_TN))
-    moves_T1 = mean_of_firms(np.clip(daily_return(data.panel)[:, data.columns], -0.9, 3.0))
+    news_T1 = news.news_of_input(news.mean_of_firms(x_TN))
+    moves_T1 = news.mean_of_firms(np.clip(daily_return(data.panel)[:, data.columns], -0.9, 3.0))
     means = {"the return": moves_T1, "the size of the return": np.log(np.abs(moves_T1) + 1e-3)}
     if data.panel.volume_TN is not None:
-        means["the volume"] = mean_of_firms(np.log1p(data.panel.volume_TN[:, data.columns]))
+        means["the volume"] = news.mean_of_firms(np.log1p(data.panel.volume_TN[:, data.columns]))
     for what, mean_T1 in means.items():
-        for alarm in _for_all_firms(what, news_T1, news(mean_T1, 5).astype(np.float32)):
+        for alarm in _for_all_firms(what, news_T1, news.news(mean_T1, 5).astype(np.float32)):
             yield replace(alarm, what=f"{alarm.what} of the market")
 
 
 def _alarms(data: Delivery, value_TN: FloatArray, later: dict[str, Float32Array]) -> Iterator[_Alarm]:
-    x_TN = news_of_input(value_TN)
+    x_TN = news.news_of_input(value_TN)
     for what, y_TN in later.items():
         yield from _for_all_firms(what, x_TN, y_TN)
         for k in range(1, NEAR + 1):
-            sums_PN5 = sums_by_part(x_TN, y_TN, k, _EIGHTHS)
+            sums_PN5 = news.sums_by_part(x_TN, y_TN, k, _EIGHTHS)
             yield from _for_single_firms(what, k, sums_PN5, data)
             yield from _for_sizes(what, k, sums_PN5.sum(axis=0), data)
         yield from _on_dates(what, x_TN, y_TN, data)
 
 
 def _for_all_firms(what: str, x_TN: Float32Array, y_TN: Float32Array) -> Iterator[_Alarm]:
-    c_K, weight = pooled_correlations(x_TN, y_TN)
+    c_K, weight = news.pooled_correlations(x_TN, y_TN)
     least = DEVIATIONS / math.sqrt(max(weight, 1.0))
     k = int(np.abs(c_K).argmax())
     where = "over all firms"
@@ -215,7 +203,7 @@ def _for_single_firms(what: str, k: int, sums_PN5: FloatArray, data: Delivery) -
     several = 2 if what == "the return" else 3  # the volume of a single firm may repeat itself for a year
     for part, of in ((0, 1), *_PARTS):
         each, whole = _EIGHTHS // of, of == 1
-        c_N, z_N = correlations(sums_PN5[part * each : (part + 1) * each].sum(axis=0))
+        c_N, z_N = news.correlations(sums_PN5[part * each : (part + 1) * each].sum(axis=0))
         if whole:
             hit_N = (np.abs(c_N) >= FIRM) & (z_N >= DEVIATIONS)
             alone_N = hit_N & (np.abs(c_N) >= LONE_FIRM)
@@ -232,14 +220,14 @@ def _for_single_firms(what: str, k: int, sums_PN5: FloatArray, data: Delivery) -
 
 def _on_dates(what: str, x_TN: Float32Array, y_TN: Float32Array, data: Delivery) -> Iterator[_Alarm]:
     """Single dates with a high IC, and kinds of dates with a high correlation."""
-    usual_T = np.concatenate([_clear(*ics(sums_by_session(x_TN, y_TN, k))) for k in _FAR])
+    usual_T = np.concatenate([_clear(*news.ics(news.sums_by_session(x_TN, y_TN, k))) for k in _FAR])
     usual_T = usual_T[np.isfinite(usual_T)]
     if not len(usual_T):
         return
     share_then = float((usual_T != 0).mean())
     for k in range(1, NEAR + 1):
-        sums_T6 = sums_by_session(x_TN, y_TN, k)
-        ic_T = _clear(*ics(sums_T6))
+        sums_T6 = news.sums_by_session(x_TN, y_TN, k)
+        ic_T = _clear(*news.ics(sums_T6))
         hits = np.flatnonzero(np.isfinite(ic_T) & (ic_T != 0))
         share = len(hits) / max(int(np.isfinite(ic_T).sum()), 1)
         if len(hits) >= DATES and share >= max(DATE_SHARE[what], DATE_RATIO * share_then):
@@ -248,7 +236,7 @@ def _on_dates(what: str, x_TN: Float32Array, y_TN: Float32Array, data: Delivery)
             where = f"on {len(hits)} dates ({share:.0%}) since {data.day(int(hits[0]))}{on}"
             yield _Alarm("fail", what, k, float(np.median(np.abs(ic_T[hits]))), where)
         for name, chosen_T in _kinds(data).items():
-            c, t = on_sessions(sums_T6, chosen_T)
+            c, t = news.on_sessions(sums_T6, chosen_T)
             if abs(c) >= KIND[what] and abs(t) >= DEVIATIONS:
                 yield _Alarm("fail", what, k, c, f"over all firms on {name}")
 
@@ -289,4 +277,4 @@ def _sizes(data: Delivery) -> FloatArray:
     size_TN = panel.raw_close_TN[:, chosen]
     if panel.volume_TN is not None:
         size_TN = size_TN * panel.volume_TN[:, chosen]
-    return mean_of_firms(size_TN.T)[:, 0]
+    return news.mean_of_firms(size_TN.T)[:, 0]

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from backtest.look_ahead.delivery import Delivery
-from backtest.look_ahead.finding import Finding, Result
+from backtest.look_ahead.finding import Finding, Result, judged_by
 from backtest.look_ahead.returns import MIN_FIRMS, sample_dates
 from features.arithmetic.transforms import rank_normal
 from features.arrays import AnyFloatArray, Float32Array, FloatArray, IntArray
@@ -58,10 +58,9 @@ def equal_to_later_return(signal_TN: FloatArray, index_TN: FloatArray, rows_D: I
                     equal = int(((gap_DN <= _EQUAL * size_DN) & (size_DN > 1e-4)).sum())
                     if equal > best[0]:
                         best = (equal, f"from the close of t+{start} to that of t+{start + span}")
-    if best[0] >= max(_MIN_EQUAL, _EQUAL_SHARE * known):
-        share = best[0] / known
-        return Finding(name, "fail", f"{share:.1%} of the values equal the firm's return {best[1]}.", share)
-    return Finding(name, "pass", "The values are no later returns.", best[0] / known if known else 0.0)
+    share, bad = best[0] / max(known, 1), best[0] >= max(_MIN_EQUAL, _EQUAL_SHARE * known)
+    equal_to = f"{share:.1%} of the values equal the firm's return {best[1]}."
+    return judged_by(name, bad, equal_to if bad else "The values are no later returns.", share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,12 +183,10 @@ def static_signal(signal_TN: FloatArray, return_TN: FloatArray) -> Finding:
     earned_N = np.where(known_DN, later_DN, 0.0).sum(axis=0) / np.maximum(known_DN.sum(axis=0), 1)
     correlation = float(rank_ic_by_date(mean_N[None], earned_N[None])[0])
     bound = abs(correlation) - 4.0 / float(used_N.sum()) ** 0.5
+    sentence = f"Rank correlation with the firms' mean returns: {correlation:+.2f}."
     if bound > _STATIC_CEILING:
         sentence = (
             "The signal never changes, and its rank correlation with the firms' mean returns over the whole "
             f"file is {correlation:+.2f}: it was computed from them."
         )
-        return Finding(name, "fail", sentence, correlation)
-    return Finding(
-        name, "pass", f"Rank correlation with the firms' mean returns: {correlation:+.2f}.", correlation
-    )
+    return judged_by(name, bound > _STATIC_CEILING, sentence, correlation)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -208,16 +209,8 @@ def make_profiles(signal_TN: FloatArray, returns: Standardised) -> Profiles:
     def around(x: Standardised, y: Standardised) -> FloatArray:
         return np.stack([correlations(x, y.at(rows_D + lag)) for lag in LAGS])
 
-    return Profiles(
-        rows_D=rows_D,
-        level=level,
-        change=change,
-        returns=returns,
-        level_KD=around(level, returns),
-        change_KD=around(change, returns),
-        level_size_KD=around(level, size),
-        change_size_KD=around(change, size),
-    )
+    of_returns, of_sizes = ([around(x, y) for x in (level, change)] for y in (returns, size))
+    return Profiles(rows_D, level, change, returns, *of_returns, *of_sizes)
 
 
 def too_high(found: Profiles, dates_T: DateArray, horizon: int) -> Finding:
@@ -227,19 +220,15 @@ def too_high(found: Profiles, dates_T: DateArray, horizon: int) -> Finding:
     label's horizon; its change with those of single sessions; and for the next three sessions also on each
     weekday and in each part of the file by itself.
     """
-    found_one = highest(
-        "IC with later returns",
-        _later_ics(found, dates_T, horizon),
-        lambda value, words: f"The {words} is {value:+.3f}.",
-        {
-            "fail": "No honest signal reaches that.",
-            "warn": "Very few honest signals reach that.",
-            "pass": "That is possible for an honest signal.",
-        },
-    )
-    if found_one is None:
-        return Finding("IC with later returns", "skipped", "No date has enough firms with a later return.")
-    return found_one
+    name = "IC with later returns"
+    judgement: Mapping[Verdict, str] = {
+        "fail": "No honest signal reaches that.",
+        "warn": "Very few honest signals reach that.",
+        "pass": "That is possible for an honest signal.",
+    }
+    ics = _later_ics(found, dates_T, horizon)
+    worst = highest(name, ics, lambda value, words: f"The {words} is {value:+.3f}.", judgement)
+    return worst or Finding(name, "skipped", "No date has enough firms with a later return.")
 
 
 def highest(
@@ -275,29 +264,31 @@ def judged(ic_D: FloatArray, sessions: int, words: str, rows_D: IntArray) -> tup
 
 def _later_ics(found: Profiles, dates_T: DateArray, horizon: int) -> Iterator[tuple[float, float, str]]:
     """Yield each IC, `judged`."""
-    for lag in LAGS:
-        if lag >= 1:
-            at = f"the return of session t+{lag}"
-            yield judged(found.level_KD[LAGS.index(lag)], 1, f"IC with {at}", found.rows_D)
-            words = f"IC of the signal's change with {at}"
-            yield judged(found.change_KD[LAGS.index(lag)], 1, words, found.rows_D)
+    rows_D, days_D = found.rows_D, dates_T[found.rows_D].astype("datetime64[D]")
+    kinds = (("IC", found.level_KD), ("IC of the signal's change", found.change_KD))
+    for lag, (name, ic_KD) in product(range(1, LAGS.stop), kinds):
+        yield judged(ic_KD[LAGS.index(lag)], 1, f"{name} with the return of session t+{lag}", rows_D)
+    yield from over_spans(found.level, found.returns, rows_D, horizon, "IC with ")
+    weekday_D, part_D = (
+        (days_D.astype(np.int64) + 3) % 7,
+        np.arange(len(rows_D)) // max(40, -(-len(rows_D) // 20)),
+    )
+    for lag, (name, ic_KD) in product(_GROUP_LAGS, kinds):
+        ic_D, words = ic_KD[LAGS.index(lag)], f"{name} with the return of session t+{lag}"
+        for day in np.unique(weekday_D):
+            yield judged(ic_D[weekday_D == day], 1, f"{words} on {_WEEKDAYS[day]}", rows_D)
+        for inside_D in (part_D == part for part in np.unique(part_D)):
+            since, until = days_D[inside_D][[0, -1]]
+            yield judged(ic_D[inside_D], 1, f"{words} from {since} to {until}", rows_D)
+
+
+def over_spans(
+    x: Standardised, returns: Standardised, rows_D: IntArray, horizon: int, words: str = ""
+) -> Iterator[tuple[float, float, str]]:
+    """Yield the ICs with the returns over 2 to 21 sessions and the label's horizon, `judged`."""
     for sessions in sorted({*HORIZONS, horizon} - {1}):
-        later = cumulated(found.returns, sessions).at(found.rows_D)
-        ic_D = correlations(found.level, later)
-        words = f"IC with the return over the next {sessions} sessions"
-        yield judged(ic_D, sessions, words, found.rows_D)
-    weekday_D = (dates_T[found.rows_D].astype("datetime64[D]").astype(np.int64) + 3) % 7
-    part_D = np.arange(len(found.rows_D)) // max(40, -(-len(found.rows_D) // 20))
-    for lag in _GROUP_LAGS:
-        for name, ic_D in (("", found.level_KD), ("of the signal's change ", found.change_KD)):
-            for day in np.unique(weekday_D):
-                words = f"IC {name}with the return of session t+{lag} on {_WEEKDAYS[day]}"
-                yield judged(ic_D[LAGS.index(lag)][weekday_D == day], 1, words, found.rows_D)
-            for part in np.unique(part_D):
-                inside_D = part_D == part
-                since, until = dates_T[found.rows_D[inside_D][[0, -1]]].astype("datetime64[D]")
-                words = f"IC {name}with the return of session t+{lag} from {since} to {until}"
-                yield judged(ic_D[LAGS.index(lag)][inside_D], 1, words, found.rows_D)
+        ic_D = correlations(x, cumulated(returns, sessions).at(rows_D))
+        yield judged(ic_D, sessions, f"{words}the return over the next {sessions} sessions", rows_D)
 
 
 def sudden_end(found: Profiles) -> Finding:

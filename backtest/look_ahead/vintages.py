@@ -44,16 +44,9 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "membership": _Table(("universe", "ticker", "from_date"), "from_date", ("to_date",)),
 }
 _SCHEMA: Final = {
-    "verdict": pl.String,
-    "table": pl.String,
-    "column": pl.String,
-    "kind": pl.String,
-    "rows": pl.Int64,
-    "share": pl.Float64,
-    "firms": pl.Int64,
-    "ticker": pl.String,
-    "since": pl.Date,
-    "correlation": pl.Float64,
+    **dict.fromkeys(("verdict", "table", "column", "kind"), pl.String),
+    **{"rows": pl.Int64, "share": pl.Float64, "firms": pl.Int64, "ticker": pl.String},
+    **{"since": pl.Date, "correlation": pl.Float64},
 }
 """One difference: rows of one column that were changed, added, withdrawn, of new firms, or announced."""
 
@@ -147,11 +140,9 @@ def _differences(
         is_new = ~pl.col("ticker").is_in(left["ticker"].unique().implode())
         # of an input, the share is of one session: a value that always arrives late is missing on the last
         of_session = int(left.group_by(table.known).len()["len"].median() or 1)  # type: ignore[arg-type]
-        for kind, rows in (
-            ("added", added.filter(~is_new)),
-            ("new", added.filter(is_new)),
-            ("withdrawn", left.join(right, on=table.key, how="anti")),
-        ):
+        withdrawn = left.join(right, on=table.key, how="anti")
+        of_kinds = {"added": added.filter(~is_new), "new": added.filter(is_new), "withdrawn": withdrawn}
+        for kind, rows in of_kinds.items():
             if not rows.is_empty() and (name != "securities" or kind == "withdrawn"):
                 yield one(part, kind, rows, total=max(of_session, 1) if part and kind == "added" else whole)
         columns = [column for column in table.columns if column in left.columns and column in right.columns]
@@ -184,18 +175,9 @@ def _row(
     share = min(rows.height / total, 1.0)
     enough = counts.height >= FIRM_SHARE * firms or share >= ROW_SHARE
     many = rows.height > FEW and kind != "new" and enough
-    return {
-        "verdict": "pass" if kind == "announced" else "fail" if many else "warn",
-        "table": table,
-        "column": column,
-        "kind": kind,
-        "rows": rows.height,
-        "share": share,
-        "firms": counts.height,
-        "ticker": counts["ticker"][0],
-        "since": rows[known].min(),
-        "correlation": correlation,
-    }
+    verdict = "pass" if kind == "announced" else "fail" if many else "warn"
+    size, first = (rows.height, share, counts.height), (counts["ticker"][0], rows[known].min())
+    return dict(zip(_SCHEMA, (verdict, table, column, kind, *size, *first, correlation), strict=True))
 
 
 def _differs(column: str, both: pl.DataFrame) -> pl.Expr:
@@ -220,10 +202,8 @@ def _announced(rows: pl.DataFrame, column: str, prices: pl.DataFrame) -> pl.Data
     )
     ratio = pl.col(f"{column}:then") / pl.col(column)
     ratio = 1.0 / ratio if column == "volume" else ratio
-    near = ((ratio / pl.col("factor") - 1.0).abs() < ANNOUNCED) | (
-        (ratio / pl.col("newest") - 1.0).abs() < ANNOUNCED
-    )
-    return rows.join(later, on=["ticker", "date"]).filter(near).select(rows.columns)
+    off = pl.min_horizontal((ratio / pl.col(name) - 1.0).abs() for name in ("factor", "newest"))
+    return rows.join(later, on=["ticker", "date"]).filter(off < ANNOUNCED).select(rows.columns)
 
 
 def _with_later(rows: pl.DataFrame, column: str, prices: pl.DataFrame) -> float | None:
@@ -232,11 +212,8 @@ def _with_later(rows: pl.DataFrame, column: str, prices: pl.DataFrame) -> float 
     later = ordered.with_columns(later=pl.col("close").shift(-21).over("ticker") / pl.col("close") - 1.0)
     change = pl.col(column) - pl.col(f"{column}:then")
     scale = (pl.col(column).abs() + pl.col(f"{column}:then").abs()).clip(1e-12)
-    joined = (
-        rows.with_columns(change=change / scale)
-        .join(later, on=["ticker", "date"])
-        .drop_nulls(["change", "later"])
-    )
+    joined = rows.with_columns(change=change / scale).join(later, on=["ticker", "date"])
+    joined = joined.drop_nulls(["change", "later"])
     if joined.height < 20:
         return None
     value = np.corrcoef(joined["change"].to_numpy(), joined["later"].clip(-0.5, 0.5).to_numpy())[0, 1]

@@ -31,6 +31,7 @@ from features.information_coefficient import rank_ic_by_date
 from models.baselines.lightgbm import LightGBM
 from models.baselines.ridge import Ridge
 from models.batch import Batch, PanelTensors
+from models.explain import shapley
 from models.explain.design import stratified_sample
 from models.explain.gradients import Differentiable, gradient_values
 from models.explain.players import (
@@ -54,16 +55,6 @@ from models.explain.removal import (
     group_game,
     replacement,
     training_cells,
-)
-from models.explain.shapley import (
-    Draws,
-    Game,
-    OnRound,
-    Precision,
-    ShapleyValues,
-    fixed,
-    relative_precision,
-    sample,
 )
 from models.forecaster import Forecaster
 from models.spec import require_choice
@@ -108,7 +99,7 @@ class GroupGameConfig:
     firms_per_date: int | None = None
     players: PlayerConfig = field(default_factory=PlayerConfig)
     engine: str = "permutation"
-    precision: Precision | None = None
+    precision: shapley.Precision | None = None
     share: float | None = None
     removal: Removal = "date"
     seed: int = 0
@@ -124,9 +115,9 @@ class GroupGameConfig:
             raise ValueError(f"firms_per_date is {self.firms_per_date}; set at least 1, or None for all.")
 
     @property
-    def sampling(self) -> Precision:
+    def sampling(self) -> shapley.Precision:
         """When sampling stops, without a share."""
-        return Precision(self.permutations) if self.precision is None else self.precision
+        return shapley.Precision(self.permutations) if self.precision is None else self.precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,7 +140,7 @@ class GroupAttribution:
     absent_days: str | None  # what becomes of absent days, in words; None if there are no day players
     reached: bool  # whether the precision was reached on every date
     # draws of the permutations of a single date; None for several dates and for other engines
-    drawn: Draws | None = None
+    drawn: shapley.Draws | None = None
 
     @property
     def additivity_error(self) -> float:
@@ -226,7 +217,7 @@ def explain_groups(
         if config.share is not None:
             least = max(2, config.permutations)
             own = replace(
-                own, share=None, precision=relative_precision(config.share, forecast_N, draws=least)
+                own, share=None, precision=shapley.relative_precision(config.share, forecast_N, draws=least)
             )
         part = explain_date(model, batch, session, players, sample_E, own, cells=cells, forecast_N=forecast_N)
         parts.append(part)
@@ -247,8 +238,8 @@ def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it
     *,
     cells: TrainingCells | None,
     forecast_N: FloatArray,
-    drawn: Draws | None = None,
-    on_round: OnRound | None = None,
+    drawn: shapley.Draws | None = None,
+    on_round: shapley.OnRound | None = None,
 ) -> GroupAttribution:
     """Compute the values of some forecasts of a date; the seed of the config is that of the draws themselves.
 
@@ -271,7 +262,9 @@ def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it
         game = group_game(
             inner, batch, players, sample_E, replacement(config.removal, batch, cells, config.seed)
         )
-        drawn = sample(game, len(players), precision, seed=config.seed, drawn=drawn, on_round=on_round)
+        drawn = shapley.sample(
+            game, len(players), precision, seed=config.seed, drawn=drawn, on_round=on_round
+        )
         values = drawn.values()
     elif config.removal == "conditional":
         raise ValueError(
@@ -356,7 +349,7 @@ def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)
     background_SF: FloatArray | None,
     players: tuple[Player, ...],
     sample_E: IntArray,
-) -> ShapleyValues:
+) -> shapley.ShapleyValues:
     """Exact values of single characteristics of ridge (engine ``linear``) or LightGBM (``tree``), by shap.
 
     Exact is what permutations estimate for one feature each and the same background. A player's values are
@@ -406,7 +399,7 @@ def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)
         value_EF = value_EF * (cells / (cells - 1))
         base_E = (cells * base_E - of_firms_E) / (cells - 1)
     value_PE = np.stack([value_EF[:, list(player.members)].sum(axis=1) for player in players])
-    return ShapleyValues(value_PE, base_E, np.zeros_like(value_PE))
+    return shapley.ShapleyValues(value_PE, base_E, np.zeros_like(value_PE))
 
 
 MIN_FIRMS = 3
@@ -467,7 +460,7 @@ def explain_skill(
         game = _skill_game(unwrap(model), batch, players, background, np.arange(replacements))
         if game is None:
             continue
-        found = sample(fixed(game), len(players), config.sampling, seed=date_seed).values()
+        found = shapley.sample(shapley.fixed(game), len(players), config.sampling, seed=date_seed).values()
         kept.append(session)
         values.append(found.values_PO[:, 0])
         bases.append(float(found.base_O[0]))
@@ -483,7 +476,7 @@ def explain_skill(
 
 def _skill_game(
     model: Unwrapped, batch: Batch, players: tuple[Player, ...], background: Replacement, draw_K: IntArray
-) -> Game | None:
+) -> shapley.Game | None:
     """Game that pays the skill of a date, [M, 1]; None if too few targets are known."""
     y_N = batch.y_BN[0].double().cpu().numpy()
     known_E = np.flatnonzero(np.isfinite(y_N))

@@ -193,17 +193,11 @@ def _explain_date(
     first_NN[at], second_NN[at] = first_nK / half, (total_nK - first_nK) / (draws - half)
     base_N = game.forecasts(np.zeros((1, len(firms_N)), dtype=np.bool_))[0]
     forecast_N, attention_NN = forecast(module, batch, None)[0], _attention(module, batch)
-    return PeerAttribution(
-        session=session,
-        firms_N=firms_N,
-        phi_NN=phi_NN,
-        square_NN=square_NN,
-        error_NN=error_NN,
-        repeat_N=_rank_correlation(first_NN, np.abs(second_NN)),
-        base_N=base_N,
-        forecast_N=forecast_N,
-        attention_NN=attention_NN,
-    )
+    size_NN = np.abs(first_NN)
+    np.fill_diagonal(size_NN, np.nan)
+    repeat_N = rank_ic_by_date(np.abs(second_NN), size_NN)
+    shapley = (phi_NN, square_NN, error_NN, repeat_N)
+    return PeerAttribution(session, firms_N, *shapley, base_N, forecast_N, attention_NN)
 
 
 def attention_matrices(
@@ -220,13 +214,6 @@ def _attention(module: Forecaster, batch: Batch) -> FloatArray:
         peers_BLHNN = module.attention(batch).peers_BLHNN
     assert peers_BLHNN is not None, "a model with peers has peer attention"
     return peers_BLHNN[0].double().mean(dim=(0, 1)).cpu().numpy()
-
-
-def _rank_correlation(first_NN: FloatArray, second_NN: FloatArray) -> FloatArray:
-    """Correlation of each row with ``|first_NN|``, without the diagonal and pairs not measured."""
-    size_NN = np.abs(first_NN)
-    np.fill_diagonal(size_NN, np.nan)
-    return rank_ic_by_date(second_NN, size_NN)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

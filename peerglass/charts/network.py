@@ -15,28 +15,8 @@ import polars as pl
 from peerglass.charts.results import MENU, to_plotly
 from peerglass.network import STORED, PeerNetwork
 from pipelines.errors import ConfigError
+from pipelines.pages import figure as fig
 from pipelines.pages.charts import explained
-from pipelines.pages.figure import (
-    BLUE,
-    MUTED,
-    PALETTE,
-    UNKNOWN,
-    VERMILION,
-    ZERO,
-    Figure,
-    Trace,
-    axis,
-    bar_trace,
-    draw,
-    heat,
-    matrix,
-    names_axis,
-    safe,
-    scatter,
-    short,
-    whiskers,
-    zero_axis,
-)
 
 if TYPE_CHECKING:
     from peerglass.attribution import Attribution
@@ -54,19 +34,23 @@ def peers(network: PeerNetwork, ticker: str, date: dt.date) -> go.Figure:
     network.peers(ticker, date)  # the error of a firm without peers
     key = "  ".join(
         f"<span style='color:{colour}'>\u25a0</span> {name}"
-        for name, colour in (("own group", BLUE), ("other group", VERMILION), ("unknown", UNKNOWN))
+        for name, colour in (
+            ("own group", fig.BLUE),
+            ("other group", fig.VERMILION),
+            ("unknown", fig.UNKNOWN),
+        )
     )
     at = {"x": 0.0, "y": 1.0, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
     layout = {
-        "xaxis": zero_axis(f"contribution to the forecast ({network.unit})"),
-        "yaxis": names_axis(autorange="reversed"),
+        "xaxis": fig.zero_axis(f"contribution to the forecast ({network.unit})"),
+        "yaxis": fig.names_axis(autorange="reversed"),
         "annotations": [at | {"showarrow": False, "text": key}],
     }
 
     def title(firm: str) -> str:
         return f"Peers of {firm} on {date}"
 
-    shown = draw(title(ticker), 364, [_bars(network, ticker, date)], layout)
+    shown = fig.draw(title(ticker), 364, [_bars(network, ticker, date)], layout)
     firms = {firm: [_bars(network, firm, date)] for firm in network.followers(date)}
     return _with_firms(shown, firms, ticker, title)
 
@@ -79,14 +63,14 @@ def peer_changes(network: PeerNetwork, ticker: str, date: dt.date, since: dt.dat
     """
     network.changes(date, since, ticker)  # the error of a firm without peers
     layout = {
-        "xaxis": zero_axis(f"contribution to the forecast ({network.unit})"),
-        "yaxis": names_axis(autorange="reversed"),
+        "xaxis": fig.zero_axis(f"contribution to the forecast ({network.unit})"),
+        "yaxis": fig.names_axis(autorange="reversed"),
     }
 
     def title(firm: str) -> str:
         return f"Peers of {firm}, from {since} to {date}"
 
-    shown = draw(title(ticker), 394, _changes(network, ticker, date, since), layout)
+    shown = fig.draw(title(ticker), 394, _changes(network, ticker, date, since), layout)
     both = sorted(set(network.followers(date)) & set(network.followers(since)))
     return _with_firms(shown, {firm: _changes(network, firm, date, since) for firm in both}, ticker, title)
 
@@ -104,13 +88,13 @@ def peer_history(network: PeerNetwork, ticker: str) -> go.Figure:
     kept = own.filter(pl.col("leader").is_in(leaders)).select("leader", "date", "value")
     limit = max(abs(value) for value in kept["value"])
     return to_plotly(
-        heat(
+        fig.heat(
             f"Contributions to the forecasts of {ticker}",
-            matrix(kept, leaders, network.dates),
-            [short(leader, 12) for leader in leaders],
+            fig.matrix(kept, leaders, network.dates),
+            [fig.short(leader, 12) for leader in leaders],
             [str(date) for date in network.dates],
             network.unit,
-            colorscale=[[0.0, VERMILION], [0.5, "#ffffff"], [1.0, BLUE]],
+            colorscale=[[0.0, fig.VERMILION], [0.5, "#ffffff"], [1.0, fig.BLUE]],
             zmin=-limit,
             zmax=limit,
             hovertemplate="%{y} on %{x}: %{z:.3g}<extra></extra>",
@@ -131,12 +115,12 @@ def peer_network(network: PeerNetwork, n_edges: int = 40) -> go.Figure:
     groups = dict(network.firms.select("ticker", "group").iter_rows())
     shown = {*top["leader"], *top["follower"]}
     counted = Counter(group for firm, group in groups.items() if group and firm in shown)
-    colours = dict(zip([group for group, _ in counted.most_common(_GROUPS)], PALETTE, strict=False))
-    borders = {firm: colours.get(group, UNKNOWN) for firm, group in groups.items()}
+    colours = dict(zip([group for group, _ in counted.most_common(_GROUPS)], fig.PALETTE, strict=False))
+    borders = {firm: colours.get(group, fig.UNKNOWN) for firm, group in groups.items()}
     drawn = explained.peer_network(edges, network.model, n_edges, borders)
     legend = [
-        scatter([None], [None], "markers", name=short(group), marker={"color": colour, "size": 10})
-        for group, colour in [*colours.items(), ("other or unknown", UNKNOWN)]
+        fig.scatter([None], [None], "markers", name=fig.short(group), marker={"color": colour, "size": 10})
+        for group, colour in [*colours.items(), ("other or unknown", fig.UNKNOWN)]
     ]
     hidden = [{**trace, "showlegend": False} for trace in drawn.traces]
     which = "edges found" if found.height else "edges; none is found against shuffled peers"
@@ -153,26 +137,26 @@ def attention_and_weights(network: PeerNetwork) -> go.Figure:
     Only stored edges are drawn: the strongest ones of each follower and those that were found.
     """
     edges = network.edges.filter((pl.col("attention") > 0) & (pl.col("weight") > 0))
-    traces: list[Trace] = []
-    for found, name, colour in ((False, "not found", ZERO), (True, "found", BLUE)):
+    traces: list[fig.Trace] = []
+    for found, name, colour in ((False, "not found", fig.ZERO), (True, "found", fig.BLUE)):
         rows = edges.filter(pl.col("found") == found)
         pairs = rows.select("leader", "follower").iter_rows()
-        points = scatter(
+        points = fig.scatter(
             rows["attention"].to_list(),
             rows["weight"].to_list(),
             "markers",
             name=name,
             marker={"size": 5, "color": colour, "opacity": 0.7},
-            text=[f"{safe(leader)} \u2192 {safe(follower)}" for leader, follower in pairs],
+            text=[f"{fig.safe(leader)} \u2192 {fig.safe(follower)}" for leader, follower in pairs],
             hovertemplate="%{text}: attention %{x:.3g}, weight %{y:.3g}<extra></extra>",
         )
         traces.append(points | {"type": "scattergl"})
     layout = {
-        "xaxis": axis("mean attention over dates", type="log"),
-        "yaxis": axis(f"weight ({network.unit})", type="log"),
+        "xaxis": fig.axis("mean attention over dates", type="log"),
+        "yaxis": fig.axis(f"weight ({network.unit})", type="log"),
     }
     return to_plotly(
-        draw(f"Weight against attention, {edges.height:,} edges of {network.model}", 354, traces, layout)
+        fig.draw(f"Weight against attention, {edges.height:,} edges of {network.model}", 354, traces, layout)
     )
 
 
@@ -211,21 +195,21 @@ def contributions(attribution: Attribution, ticker: str, date: dt.date | None = 
 
 
 def _with_firms(
-    figure: Figure, firms: Mapping[str, Sequence[Trace]], ticker: str, title: Callable[[str], str]
+    figure: fig.Figure, firms: Mapping[str, Sequence[fig.Trace]], ticker: str, title: Callable[[str], str]
 ) -> go.Figure:
     """Turn a chart of one firm into a figure with a menu of all firms, each with its traces."""
     buttons = []
     for firm, traces in firms.items():
         fields = [_fields(trace) for trace in traces]
         values = {name: [one.get(name) for one in fields] for one in fields for name in one}
-        label = {"label": short(firm, 12), "method": "update"}
-        buttons.append(label | {"args": [values, {"title.text": safe(title(firm))}]})
+        label = {"label": fig.short(firm, 12), "method": "update"}
+        buttons.append(label | {"args": [values, {"title.text": fig.safe(title(firm))}]})
     made = to_plotly(figure)
     made.update_layout(updatemenus=[{"buttons": buttons, "active": list(firms).index(ticker), **MENU}])
     return made
 
 
-def _fields(trace: Trace) -> dict[str, Any]:
+def _fields(trace: fig.Trace) -> dict[str, Any]:
     """The fields of a trace that a menu changes, under their names in plotly.js."""
     found = {"x": trace["x"], "y": trace["y"]}
     if "error_x" in trace:
@@ -235,15 +219,15 @@ def _fields(trace: Trace) -> dict[str, Any]:
     return found
 
 
-def _bars(network: PeerNetwork, ticker: str, date: dt.date) -> Trace:
+def _bars(network: PeerNetwork, ticker: str, date: dt.date) -> fig.Trace:
     rows = network.peers(ticker, date).head(_PEERS)
-    return bar_trace(
-        [short(leader, 12) for leader in rows["leader"]],
+    return fig.bar_trace(
+        [fig.short(leader, 12) for leader in rows["leader"]],
         [round(value, 6) for value in rows["value"]],
         [explained.group_colour(same) for same in rows["same_group"]],
         error_x=_errors(rows["error"]),
         text=[
-            f"{safe(group or 'group unknown')}, attention {attention:.3f}"
+            f"{fig.safe(group or 'group unknown')}, attention {attention:.3f}"
             for group, attention in rows.select("group", "attention").iter_rows()
         ],
         textposition="none",
@@ -251,22 +235,22 @@ def _bars(network: PeerNetwork, ticker: str, date: dt.date) -> Trace:
     )
 
 
-def _changes(network: PeerNetwork, ticker: str, date: dt.date, since: dt.date) -> list[Trace]:
+def _changes(network: PeerNetwork, ticker: str, date: dt.date, since: dt.date) -> list[fig.Trace]:
     rows = network.changes(date, since, ticker)
     size = pl.max_horizontal(pl.col("now").abs(), pl.col("before").abs())
     rows = rows.sort(size, descending=True).head(_PEERS)
     for name, day in (("now", date), ("before", since)):
         errors = network.peers(ticker, day).select("leader", pl.col("error").alias(f"{name}_error"))
         rows = rows.join(errors, on="leader", how="left", maintain_order="left")
-    names = [short(leader, 12) for leader in rows["leader"]]
+    names = [fig.short(leader, 12) for leader in rows["leader"]]
     ends = zip(names, rows["before"], rows["now"], strict=True)
     link = [(x, y) for name, one, other in ends for x, y in ((one, name), (other, name), (None, None))]
-    look = {"hoverinfo": "skip", "line": {"color": ZERO, "width": 2}, "showlegend": False}
-    made = [scatter([x for x, _ in link], [y for _, y in link], **look)]
-    ends_of = (("before", since, MUTED, "circle-open"), ("now", date, BLUE, "circle"))
+    look = {"hoverinfo": "skip", "line": {"color": fig.ZERO, "width": 2}, "showlegend": False}
+    made = [fig.scatter([x for x, _ in link], [y for _, y in link], **look)]
+    ends_of = (("before", since, fig.MUTED, "circle-open"), ("now", date, fig.BLUE, "circle"))
     for name, title, colour, symbol in ends_of:
         made.append(
-            scatter(
+            fig.scatter(
                 rows[name].to_list(),
                 names,
                 "markers",
@@ -279,5 +263,5 @@ def _changes(network: PeerNetwork, ticker: str, date: dt.date, since: dt.date) -
     return made
 
 
-def _errors(errors: pl.Series) -> Trace:
-    return whiskers([None if error is None else round(1.96 * error, 6) for error in errors])
+def _errors(errors: pl.Series) -> fig.Trace:
+    return fig.whiskers([None if error is None else round(1.96 * error, 6) for error in errors])

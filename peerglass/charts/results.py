@@ -11,20 +11,8 @@ from plotly.io._base_renderers import NotebookRenderer
 
 from peerglass.runs import Run
 from pipelines.errors import ConfigError
+from pipelines.pages import figure as fig
 from pipelines.pages.charts import books, explained, models
-from pipelines.pages.figure import (
-    FONT,
-    INK,
-    Figure,
-    LineStyle,
-    axis,
-    heat,
-    matrix,
-    model_styles,
-    names_axis,
-    safe,
-    short,
-)
 
 if TYPE_CHECKING:
     from peerglass.signals import Backtest
@@ -92,8 +80,8 @@ def _table(results: Results, name: str) -> pl.DataFrame:
     return results.tables[name]
 
 
-def _styles(results: Results) -> dict[str, LineStyle]:
-    return model_styles(_table(results, "ladder")["model"].unique(maintain_order=True).to_list())
+def _styles(results: Results) -> dict[str, fig.LineStyle]:
+    return fig.model_styles(_table(results, "ladder")["model"].unique(maintain_order=True).to_list())
 
 
 def _at_delay(frame: pl.DataFrame, delay: int) -> pl.DataFrame:
@@ -137,14 +125,14 @@ def embed() -> None:
     pio.renderers.default = f"plotly_mimetype+{_NAME}"  # JupyterLab takes the first, HTML pages the second
 
 
-def to_plotly(figure: Figure) -> go.Figure:
+def to_plotly(figure: fig.Figure) -> go.Figure:
     """Turn a chart of the pages into a figure of plotly with title and legend; views become a menu."""
     made = go.Figure(list(figure.traces), dict(figure.layout))
     margin = made.layout.margin
     made.update_layout(
-        title={"text": safe(figure.title), "x": 0.0, "xanchor": "left", "xref": "container", "y": 0.98},
+        title={"text": fig.safe(figure.title), "x": 0.0, "xanchor": "left", "xref": "container", "y": 0.98},
         title_pad={"l": 8},
-        title_font={"size": 16, "family": FONT, "color": INK},
+        title_font={"size": 16, "family": fig.FONT, "color": fig.INK},
         showlegend=bool(figure.legend),
         legend={"orientation": "h", "x": 0.0, "y": 1.0, "yanchor": "bottom"},
         margin={"l": margin.l, "r": max(margin.r, 24), "t": 100, "b": margin.b},
@@ -184,25 +172,25 @@ def attention_and_values(run: Run, model: str, n_firms: int = 30) -> go.Figure:
     if "shap" not in methods or "attention" not in methods:
         raise ConfigError(f"The run {run.id} has no map of firms for {model!r}; explain it again.")
     firms = rows.filter(pl.col("method") == "attention")["target"].unique(maintain_order=True).to_list()
-    firms, names = firms[:n_firms], [short(firm, 8) for firm in firms[:n_firms]]
+    firms, names = firms[:n_firms], [fig.short(firm, 8) for firm in firms[:n_firms]]
     within = rows.filter(pl.col("target").is_in(firms), pl.col("source").is_in(firms))
     share = within.with_columns(pl.col("value") / pl.col("value").max().over("method"))
     grids = {
-        method: matrix(
+        method: fig.matrix(
             share.filter(pl.col("method") == method).select("target", "source", "value"), firms, firms
         )
         for method in methods
     }
     title = f"Who moved whom, and who looked at whom: {model} on {rows['date'][0]}"
     hover = "%{y} from %{x}: %{z:.3f}<extra></extra>"
-    one = heat(title, grids["shap"], names, names, "share of the largest", zmax=1, hovertemplate=hover)
+    one = fig.heat(title, grids["shap"], names, names, "share of the largest", zmax=1, hovertemplate=hover)
     figure = to_plotly(one)
     small: dict[str, Any] = {"tickangle": -90, "tickfont": {"size": 9}}
     other = one.traces[0] | {"z": grids["attention"], "xaxis": "x2"}
     figure.data[0].update(showscale=False)
     figure.add_trace(other)
     others = [method for method in methods if method != "shap"]
-    titles = {method: explained.METHODS.get(method, (safe(method),))[0] for method in others}
+    titles = {method: explained.METHODS.get(method, (fig.safe(method),))[0] for method in others}
     buttons = [
         {
             "label": titles[method],
@@ -213,9 +201,9 @@ def attention_and_values(run: Run, model: str, n_firms: int = 30) -> go.Figure:
     ]
     figure.update_layout(
         height=560,
-        xaxis=axis("|SHAP|", type="category", domain=[0.0, 0.475], **small),
-        xaxis2=axis("attention", type="category", domain=[0.525, 1.0], **small),
-        yaxis=names_axis(autorange="reversed", tickfont={"size": 9}),
+        xaxis=fig.axis("|SHAP|", type="category", domain=[0.0, 0.475], **small),
+        xaxis2=fig.axis("attention", type="category", domain=[0.525, 1.0], **small),
+        yaxis=fig.names_axis(autorange="reversed", tickfont={"size": 9}),
         updatemenus=[{"buttons": buttons, "active": others.index("attention"), **MENU}],
     )
     return figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.tables import input_versions, open_lake, read_tables
 from pipelines.errors import AuditError, ConfigError, TrackingError
+from pipelines.format import json_rows
 from pipelines.ingest.quarantine import open_rejections
 from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
@@ -73,20 +73,11 @@ class Audit:
     def to_json(self, **head: object) -> str:
         """The audit as JSON, including the evidence."""
         results = [
-            {
-                "check": result.check,
-                "verdict": result.verdict,
-                "sentence": result.sentence,
-                "seconds": round(result.seconds, 3),
-                "evidence": [
-                    {key: _plain(value) for key, value in row.items()}
-                    for row in result.evidence.iter_rows(named=True)
-                ],
-            }
-            for result in self.results
+            row | {"seconds": round(row["seconds"], 3), "evidence": json_rows(result.evidence)}
+            for row, result in zip(self.table.to_dicts(), self.results, strict=True)
         ]
         head |= {"verdict": self.verdict, "depth": self.depth, "counts": counts(self.table)}
-        return json.dumps({**head, "results": results}, indent=1)
+        return json.dumps({**head, "results": results}, indent=1, default=str)
 
 
 def describe(audit: Audit) -> str:
@@ -94,13 +85,6 @@ def describe(audit: Audit) -> str:
     width = max((len(result.check) for result in audit.results), default=0)
     lines = [f"{r.verdict:<8}{r.check:<{width + 2}}{r.sentence}" for r in audit.results]
     return "\n".join([*lines, f"audit: {summary_line(audit.table)}"])
-
-
-def _plain(value: object) -> object:
-    """Convert a value for JSON: dates to text, NaN and infinities to null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, bool | int | str) or value is None else str(value)
 
 
 def make_subject(run: Run, dataset: Dataset, lake: Lake, depth: Depth, *, fitted: bool) -> Subject:
@@ -144,13 +128,8 @@ def save_audit(audit: Audit, run: Run) -> Path:
         if not result.evidence.is_empty():
             run.write_table(f"audit_{result.check}", result.evidence)
     seconds = round(sum(result.seconds for result in audit.results), 1)
-    made = AuditMade(
-        environment=environment(),
-        depth=audit.depth,
-        verdict=audit.verdict,
-        counts=counts(audit.table),
-        seconds=seconds,
-    )
+    depth, verdict, number = audit.depth, audit.verdict, counts(audit.table)
+    made = AuditMade(environment=environment(), depth=depth, verdict=verdict, counts=number, seconds=seconds)
     record(run, made)
     return run.write_text(_FILE, audit.to_json(settings=_settings(run)))
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from backtest.splits.folds import Fold
-from features.arrays import IntArray
+from features.arrays import BoolArray, IntArray
 from models.registry import MODELS
 from pipelines.audit.subject import Subject, small_fit_config, temporary_run
 from pipelines.config.models import registry_name
@@ -85,14 +85,18 @@ def differences_until(
         if left_TN is None or right_TN is None:
             found += [Difference(what)] if left_TN is not right_TN else []
             continue
-        one = difference(
-            np.ascontiguousarray(left_TN[:until][:, own]),
-            np.ascontiguousarray(right_TN[:until][:, theirs]),
-            what,
-        )
+        left, other = np.ascontiguousarray(left_TN[:until][:, own]), right_TN[:until][:, theirs]
+        one = difference(left, np.ascontiguousarray(other), what)
         if one is not None:
-            found.append(Difference(one.what, one.session, own[one.column] if one.column >= 0 else -1))
+            found.append(replace(one, column=own[one.column] if one.column >= 0 else -1))
     return found
+
+
+def flags(sessions: npt.NDArray[np.integer], count: int) -> BoolArray:
+    """Flag some of all sessions, [T]."""
+    flags_T = np.zeros(count, dtype=np.bool_)
+    flags_T[sessions] = True
+    return flags_T
 
 
 def common_firms(left: Dataset, right: Dataset) -> tuple[list[int], list[int]]:

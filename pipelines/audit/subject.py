@@ -44,9 +44,7 @@ class Budget:
     quick: bool
     sessions: int  # after which the future is replaced, for features and universe
     cuts: int  # sessions of all kinds of dates after which the future of a few firms is replaced
-    refits: (
-        int  # sessions at which models are refitted on a replaced future; of a run, folds that are checked
-    )
+    refits: int  # sessions at which models are refitted on other data; of a run, folds that are checked
     epochs: int  # of a refit; each takes one step
     firms: int  # that are sampled for refits
     train: int  # decision dates of a refit
@@ -96,19 +94,11 @@ class Subject:
         if self.budget.quick and count > QUICK_FIRMS:
             columns = np.sort(np.random.default_rng(self.seed).choice(count, QUICK_FIRMS, replace=False))
         named = enumerate(data.characteristic_names)
+        every = {name: data.characteristics_TNF[:, :, f] for f, name in named}
         return Delivery(
-            panel=data.panel,
-            universe_TN=data.universe_TN,
-            tables=self.tables,
-            inputs=self.inputs,
-            columns=columns,
-            horizon=self.config.label.horizon,
+            *(data.panel, data.universe_TN, self.tables, self.inputs, columns, self.config.label.horizon),
             channels={f"channel {n}": data.channels_TNC[:, :, c] for c, n in enumerate(data.channel_names)},
-            characteristics={
-                name: data.characteristics_TNF[:, :, f]
-                for f, name in named
-                if not name.startswith(INPUT_PREFIX)
-            },
+            characteristics={n: own for n, own in every.items() if not n.startswith(INPUT_PREFIX)},
             membership=self.config.universe.membership,
             rejected=self.quarantine,
             older=self.older,
@@ -191,10 +181,8 @@ class Subject:
         changes_T = (known_TN[1:] != known_TN[:-1]).any(axis=1)
         dates_T = self.dataset.panel.dates_T.astype("datetime64[D]")
         days = [self.tables["prices"].filter(pl.col("split_ratio") != 1.0)["date"]]
-        columns = {"fundamentals": ("known_at",), "membership": ("from_date", "to_date")}
-        days += [
-            self.tables[t][name].drop_nulls() for t in columns if t in self.tables for name in columns[t]
-        ]
+        named = (("fundamentals", "known_at"), ("membership", "from_date"), ("membership", "to_date"))
+        days += [self.tables[name][column].drop_nulls() for name, column in named if name in self.tables]
         dated = np.unique(pl.concat(one.rename("day") for one in days).to_numpy().astype("datetime64[D]"))
         at = np.searchsorted(dates_T, dated)
         return np.union1d(np.flatnonzero(changes_T), at[(at > 0) & (at < len(dates_T))] - 1)

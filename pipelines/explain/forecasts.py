@@ -41,18 +41,10 @@ from models.forecaster import Forecaster
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError
+from pipelines.explain import text
 from pipelines.explain.fitted import FoldFits, families_of, restore_fits, unit_of_run, value_table
 from pipelines.explain.question import Place, Question, choose_model, find_place, find_places, newest_date
 from pipelines.explain.tables import period_table, skill_table
-from pipelines.explain.text import (
-    decimals_for,
-    describe_ends,
-    describe_forecast,
-    describe_history,
-    describe_period,
-    describe_section,
-    describe_skill,
-)
 from pipelines.files import replacing, write_table
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import read_checkpoint
@@ -124,13 +116,13 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
         found = [_explain_place(models, place) for place in places]
     tables = [one.table for one in found]
     frame = pl.concat(tables) if question.versus is None else difference_table(*tables)
-    decimals = decimals_for(found[0].spread)
+    decimals = text.decimals_for(found[0].spread)
     if span and question.ticker is None:
-        body = describe_period(period_table(frame), decimals)
+        body = text.describe_period(period_table(frame), decimals)
     elif question.ticker is None:
-        body = (describe_section if question.top is None else describe_ends)(frame, decimals)
+        body = (text.describe_section if question.top is None else text.describe_ends)(frame, decimals)
     else:
-        body = (describe_history if span else describe_forecast)(frame, decimals)
+        body = (text.describe_history if span else text.describe_forecast)(frame, decimals)
     return "\n".join([*_head(models, found), body, *_written(frame, question.out)])
 
 
@@ -169,7 +161,7 @@ def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
         "error: standard error over dates, which contains the Monte Carlo error",
         _absent(question, absent_days(unwrap(fitted))),
         "",
-        describe_skill(table),
+        text.describe_skill(table),
     ]
     return "\n".join([*lines, *_written(table, question.out)])
 
@@ -197,22 +189,13 @@ def _explain_place(models: _RunModel, place: Place) -> _Explained:
         cells = training_cells(fits.data, place.fold.train, seed=models.seed)
     parts, counts = [], []
     for seed, fitted in fits.seeds.items():
-        random = np.random.default_rng((models.seed, place.session, seed))
+        own_seed = int(np.random.default_rng((models.seed, place.session, seed)).integers(2**32))
         method = GroupGameConfig(
-            engine=question.engine,
-            removal=question.removal,
-            precision=precision,
-            seed=int(random.integers(2**32)),
+            engine=question.engine, removal=question.removal, precision=precision, seed=own_seed
         )
-        asked = {
-            "run": run.run_id,
-            "date": place.date,
-            "firms": chosen_E.tolist(),
-            "players": [(player.kind, player.name, player.members) for player in players],
-            "engine": question.engine,
-            "removal": method.removal,
-            "seed": method.seed,
-        }
+        named = [(player.kind, player.name, player.members) for player in players]
+        what = {"run": run.run_id, "date": place.date, "firms": chosen_E.tolist(), "players": named}
+        asked = {**what, "engine": method.engine, "removal": method.removal, "seed": own_seed}
         stored = draws_file(run.folder, run.checkpoint(models.model, place.fold.index, seed), asked)
         drawn, subject = _read_draws(stored), f"{place.date} seed {seed}"
         try:
@@ -283,16 +266,13 @@ def _precision(question: Question, spread: float, seeds: int, date: dt.date) -> 
 
 def _reporter(progress: Progress, subject: str, precision: Precision) -> Callable[[int, float], None]:
     """Report the error each time that the number of draws has doubled."""
-    reported = 0
+    reported, asked = 0, precision.standard_error
 
     def report(draws: int, error: float) -> None:
         nonlocal reported
-        if precision.standard_error is not None and draws >= 2 * reported:
+        if asked is not None and draws >= 2 * reported:
             reported = draws
-            progress.note(
-                f"{subject}: {draws} draws, standard error {error:.2g}, asked for "
-                f"{precision.standard_error:.2g}"
-            )
+            progress.note(f"{subject}: {draws} draws, standard error {error:.2g}, asked for {asked:.2g}")
 
     return report
 
@@ -359,34 +339,27 @@ def difference_table(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:
     universe on one date only contributed nothing on the other: its value there is null.
     """
     key = ["kind", "player"]
-    joined = new.select(*key, "value", "error").join(
-        old.select(*key, "value", "error"),
-        on=key,
-        how="full",
-        coalesce=True,
-        suffix="_versus",
-        maintain_order="left_right",
+    both = (one.select(*key, "value", "error") for one in (new, old))
+    joined = next(both).join(
+        next(both), on=key, how="full", coalesce=True, suffix="_versus", maintain_order="left_right"
     )
     first, second = new.row(0, named=True), old.row(0, named=True)
-    same = ("ticker", "model", "date", "engine", "removal")
-
-    def known(name: str) -> pl.Expr:
-        return pl.col(name).fill_null(0.0)
-
-    frame = joined.select(
-        *(pl.lit(first[name]).alias(name) for name in same),
+    value, value_versus, error, error_versus = (
+        pl.col(name).fill_null(0.0) for name in ("value", "value_versus", "error", "error_versus")
+    )
+    same = {name: first[name] for name in ("ticker", "model", "date")} | {"versus": second["date"]}
+    same |= {name: first[name] for name in ("engine", "removal")}
+    ends = {"base": first["base"], "base_versus": second["base"]}
+    ends |= {"forecast": first["forecast"], "forecast_versus": second["forecast"]}
+    return joined.select(
+        *(pl.lit(one).alias(name) for name, one in same.items()),
         *key,
-        (known("value") - known("value_versus")).alias("value"),
-        (known("error") ** 2 + known("error_versus") ** 2).sqrt().alias("error"),
+        (value - value_versus).alias("value"),
+        (error**2 + error_versus**2).sqrt().alias("error"),
         pl.col("value").alias("value_date"),
         "value_versus",
-        *(
-            pl.lit(row[name]).alias(f"{name}{suffix}")
-            for name in ("base", "forecast")
-            for row, suffix in ((first, ""), (second, "_versus"))
-        ),
+        *(pl.lit(one).alias(name) for name, one in ends.items()),
     )
-    return frame.insert_column(3, pl.lit(second["date"]).alias("versus"))
 
 
 def _written(frame: pl.DataFrame, path: Path | None) -> list[str]:

@@ -146,17 +146,10 @@ def explain_models(
 
     def item(job: int) -> _FoldItem:
         name, fold = planned[job]
-        return _FoldItem(
-            model=name,
-            fold=fold,
-            sessions=sessions[fold.index],
-            turns={seed: turns[fold.index, seed] for seed in seeds},
-            drawn=drawn,
-            checkpoints={seed: read_checkpoint(run.checkpoint(name, fold.index, seed)) for seed in seeds},
-            families=families,
-            settings=settings,
-            device=device,
-        )
+        own = {seed: turns[fold.index, seed] for seed in seeds}
+        stored = {seed: read_checkpoint(run.checkpoint(name, fold.index, seed)) for seed in seeds}
+        given = (sessions[fold.index], own, drawn, stored, families, settings, device)
+        return _FoldItem(name, fold, *given)
 
     arrays = collect_arrays(dataset, run.config.features.window)
     work = work_on_arrays(explain_fold, arrays, device, {registry_name(run.config, name) for name in names})

@@ -16,6 +16,7 @@ import polars as pl
 
 from backtest.look_ahead.returns import session_returns
 from features.arrays import BoolArray, IntArray
+from models.explain.network import weights
 from models.explain.network.measures import (
     AgainstNull,
     adjusted_returns,
@@ -26,15 +27,6 @@ from models.explain.network.measures import (
     reciprocity,
     return_correlations,
     same_group,
-)
-from models.explain.network.weights import (
-    NetworkSums,
-    PeerWeights,
-    attention_network,
-    ranks_of_sources,
-    shuffled_sources,
-    sum_dates,
-    to_digraph,
 )
 from models.explain.peers import PeerAttribution
 from pipelines.dataset.build import Dataset
@@ -64,9 +56,9 @@ class NetworkStudy:
     ) -> None:
         self.model, self.peers, self.fits, self.dataset, self.seed = model, peers, fits, dataset, seed
         self.n_firms, self.tickers = dataset.panel.n_firms, np.asarray(dataset.panel.tickers_N)
-        sums = sum_dates(peers, self.n_firms)
+        sums = weights.sum_dates(peers, self.n_firms)
         self.network, self.tests = sums.network(), sums.tests()
-        self.attention = attention_network(peers, self.n_firms)
+        self.attention = weights.attention_network(peers, self.n_firms)
         self.found_NN = self.tests.found()  # with a false discovery rate of 5%
         # groups on the last explained date; -1 is unknown
         self.group_N: IntArray = dataset.panel.group_TN[int(peers[-1].session)].astype(np.int64)
@@ -96,36 +88,33 @@ class NetworkStudy:
         import networkx as nx
 
         at, network = np.ix_(self.members, self.members), self.network
-        part = PeerWeights(network.weight_NN[at], network.signed_NN[at], network.dates_NN[at])
+        part = weights.PeerWeights(network.weight_NN[at], network.signed_NN[at], network.dates_NN[at])
         stream = io.BytesIO()
-        nx.write_graphml(to_digraph(part, self.found_NN[at], self.tickers[self.members].tolist()), stream)
+        nx.write_graphml(
+            weights.to_digraph(part, self.found_NN[at], self.tickers[self.members].tolist()), stream
+        )
         return stream.getvalue().decode("utf-8")
 
     def _edges(self, planted_NN: BoolArray | None) -> pl.DataFrame:
         """The strongest peers of each firm and all edges that were found, by follower and rank."""
-        weight_NN, rank_NN = self.network.weight_NN, ranks_of_sources(self.network.weight_NN)
+        weight_NN, rank_NN = self.network.weight_NN, weights.ranks_of_sources(self.network.weight_NN)
         target_E, source_E = np.nonzero((weight_NN > 0.0) & ((rank_NN <= STRONGEST) | self.found_NN))
         by_rank_E = np.lexsort((rank_NN[target_E, source_E], target_E))
         at = target_E, source_E = target_E[by_rank_E], source_E[by_rank_E]
         leader_E, follower_E = self.group_N[source_E], self.group_N[target_E]
         known_E = (leader_E >= 0) & (follower_E >= 0)
+        same_group = [
+            same if known else None for same, known in zip(leader_E == follower_E, known_E, strict=True)
+        ]
+        share_E = weight_NN[at] / max(weight_NN.sum(), np.finfo(np.float64).tiny)
         columns = {
-            "leader": self.tickers[source_E],
-            "follower": self.tickers[target_E],
-            "weight": weight_NN[at],
-            "error": self.tests.error_NN[at],
+            **{"leader": self.tickers[source_E], "follower": self.tickers[target_E]},
+            **{"weight": weight_NN[at], "error": self.tests.error_NN[at]},
             "signed": self.network.signed_NN[at],
-            "t": self.tests.t_NN[at],
-            "p": self.tests.p_NN[at],
-            "q": self.tests.q_NN[at],
-            "found": self.found_NN[at],
-            "share": weight_NN[at] / max(weight_NN.sum(), np.finfo(np.float64).tiny),
-            "rank": rank_NN[at],
-            "dates": self.network.dates_NN[at],
-            "attention": self.attention.weight_NN[at],
-            "same_group": [
-                same if known else None for same, known in zip(leader_E == follower_E, known_E, strict=True)
-            ],
+            **{name: getattr(self.tests, f"{name}_NN")[at] for name in ("t", "p", "q")},
+            **{"found": self.found_NN[at], "share": share_E, "rank": rank_NN[at]},
+            **{"dates": self.network.dates_NN[at], "attention": self.attention.weight_NN[at]},
+            "same_group": same_group,
             "planted": None if planted_NN is None else planted_NN[at],
         }
         booleans = pl.col("same_group", "planted").cast(pl.Boolean)
@@ -136,13 +125,9 @@ class NetworkStudy:
         frames = []
         for part, (fold, seed) in zip(self.peers, self.fits, strict=True):
             date = self.dataset.panel.dates_T[part.session].astype("datetime64[D]").item()
-            of_date = {
-                "date": pl.lit(date, pl.Date),
-                "fold": pl.lit(fold, pl.Int64),
-                "seed": pl.lit(seed, pl.Int64),
-            }
+            fit = (pl.lit(one, pl.Int64).alias(name) for name, one in (("fold", fold), ("seed", seed)))
             rows = rows_of(part, self.tickers[part.firms_N])
-            frames.append(rows.select(*(column.alias(name) for name, column in of_date.items()), pl.all()))
+            frames.append(rows.select(pl.lit(date, pl.Date).alias("date"), *fit, pl.all()))
         return pl.concat(frames)
 
     def _groups(self) -> pl.DataFrame:
@@ -212,7 +197,7 @@ class NetworkStudy:
         rows: dict[str, AgainstNull] = {}
 
         def compare(name: str, one: Sequence[PeerAttribution], two: Sequence[PeerAttribution]) -> None:
-            first, second = (sum_dates(parts, self.n_firms).network() for parts in (one, two))
+            first, second = (weights.sum_dates(parts, self.n_firms).network() for parts in (one, two))
             valid_NN = first.observed & second.observed
             rows[f"persistence {name}"] = rank_correlation(first.weight_NN, second.weight_NN, valid_NN, rng)
 
@@ -232,9 +217,9 @@ class NetworkStudy:
         """Number of edges found, beside the numbers that are found among shuffled peers."""
         null = []
         for _ in range(_SHUFFLES):
-            sums = NetworkSums(self.n_firms)
+            sums = weights.NetworkSums(self.n_firms)
             for part in self.peers:
-                square_NN = shuffled_sources(part.square_NN, rng)
+                square_NN = weights.shuffled_sources(part.square_NN, rng)
                 sums.add(part.firms_N, square_NN, square_NN)
             null.append(float(sums.tests().found().sum()))
         pairs = int(self.network.observed.sum())
@@ -261,15 +246,10 @@ class NetworkStudy:
         for kind, pairs_E2 in (("edge", found_E2[strongest]), ("random", drawn)):
             target_E, source_E = pairs_E2.T
             measured = lead_lag(now_TN, next_TN, source_E, target_E)
-            columns = {
-                "kind": [kind] * len(source_E),
-                "leader": self.tickers[source_E],
-                "follower": self.tickers[target_E],
-                "weight": self.network.weight_NN[target_E, source_E],
-                **{
-                    field.name.removesuffix("_E"): getattr(measured, field.name) for field in fields(measured)
-                },
-            }
+            names = {"leader": self.tickers[source_E], "follower": self.tickers[target_E]}
+            slopes = {one.name.removesuffix("_E"): getattr(measured, one.name) for one in fields(measured)}
+            weight_E = self.network.weight_NN[target_E, source_E]
+            columns = {"kind": [kind] * len(source_E), **names, "weight": weight_E, **slopes}
             frames.append(_frame(columns, "kind", "leader", "follower"))
         return pl.concat(frames)
 
@@ -290,20 +270,14 @@ def _dated_edges(part: PeerAttribution, tickers: Tickers) -> pl.DataFrame:
     others_NN = np.isfinite(part.phi_NN) & ~np.eye(len(part.phi_NN), dtype=np.bool_)
     size_NN = np.where(others_NN, np.abs(part.phi_NN), -1.0)
     weight_NN = np.where(others_NN, part.attention_NN, -1.0)
-    rank_NN, attention_rank_NN = ranks_of_sources(size_NN), ranks_of_sources(weight_NN)
+    rank_NN, attention_rank_NN = weights.ranks_of_sources(size_NN), weights.ranks_of_sources(weight_NN)
     listed_NN = (rank_NN <= STRONGEST) & (size_NN > 0.0)
     listed_NN |= (attention_rank_NN <= STRONGEST) & (weight_NN > 0.0)
     at = target_E, source_E = np.nonzero(listed_NN)
-    columns = {
-        "leader": tickers[source_E],
-        "follower": tickers[target_E],
-        "value": part.phi_NN[at],
-        "error": part.error_NN[at],
-        "rank": rank_NN[at],
-        "attention": part.attention_NN[at],
-        "attention_rank": attention_rank_NN[at],
-    }
-    return _frame(columns, "leader", "follower")
+    pairs = {"leader": tickers[source_E], "follower": tickers[target_E]}
+    values = {"value": part.phi_NN[at], "error": part.error_NN[at], "rank": rank_NN[at]}
+    attention = {"attention": part.attention_NN[at], "attention_rank": attention_rank_NN[at]}
+    return _frame({**pairs, **values, **attention}, "leader", "follower")
 
 
 def _dated_firms(part: PeerAttribution, tickers: Tickers) -> pl.DataFrame:

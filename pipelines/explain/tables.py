@@ -16,14 +16,7 @@ from models.explain.design import mean_over_sample
 from models.explain.faithful.statistics import columns_of
 from models.explain.faithful.study import OVERS, Faithfulness
 from models.explain.groups import GroupAttribution, SkillAttribution
-from models.explain.network.weights import (
-    attention_network,
-    edge_auc,
-    edge_recovery,
-    mean_network,
-    random_auc,
-    sum_dates,
-)
+from models.explain.network import weights
 from pipelines.dataset.build import Dataset
 from pipelines.explain.fitted import value_table
 from pipelines.explain.games import ModelExplanation
@@ -95,17 +88,10 @@ def period_table(values: pl.DataFrame) -> pl.DataFrame:
     for names, part in pl.concat([everyone, of_groups]).group_by(*key, maintain_order=True):
         value_E, date_E = part["value"].to_numpy(), part["date"].to_numpy()
         mean_abs, error = mean_over_sample(np.abs(value_E), date_E)
-        rows.append(
-            {
-                **dict(zip(key, names, strict=True)),
-                "mean_abs": mean_abs,
-                "error": None if math.isnan(error) else error,
-                "noise": NOISE * float(part["error"].to_numpy().mean()),
-                "mean": float(value_E.mean()),
-                "forecasts": len(value_E),
-                "dates": len(np.unique(date_E)),
-            }
-        )
+        noise = NOISE * float(part["error"].to_numpy().mean())
+        sizes = {"mean_abs": mean_abs, "error": None if math.isnan(error) else error, "noise": noise}
+        counts = {"forecasts": len(value_E), "dates": len(np.unique(date_E))}
+        rows.append({**dict(zip(key, names, strict=True)), **sizes, "mean": float(value_E.mean()), **counts})
     return pl.DataFrame(rows, schema_overrides={"error": pl.Float64})
 
 
@@ -149,7 +135,7 @@ def recovery_table(explanation: ModelExplanation, truth: pl.DataFrame, dataset: 
         "attention": [(part.firms_N, part.attention_NN) for part in explanation.peers],
         START: list(explanation.untrained),
     }
-    found = edge_recovery(methods, planted, start=START) if planted else []
+    found = weights.edge_recovery(methods, planted, start=START) if planted else []
     frame = pl.DataFrame([columns_of(one) for one in found], schema=_RECOVERY_SCHEMA)
     return frame.select(pl.lit(explanation.model).alias("model"), pl.all())
 
@@ -175,9 +161,7 @@ def _facts(parts: Sequence[GroupAttribution]) -> dict[str, Any]:
     moved = np.concatenate([np.abs(part.forecast_E - part.base_E) for part in parts]).mean()
     additivity = max(part.additivity_error for part in parts)
     return {
-        "engine": parts[0].engine,
-        "removal": parts[0].removal,
-        "absent_days": parts[0].absent_days,
+        **{name: getattr(parts[0], name) for name in ("engine", "removal", "absent_days")},
         "n_forecasts": int(sizes.sum()),
         "additivity_max_abs": additivity,
         "additivity_relative": float(additivity / moved) if moved > 0 else 0.0,
@@ -189,14 +173,10 @@ def _players(parts: Sequence[GroupAttribution]) -> pl.DataFrame:
     players = parts[0].players
     # forecasts of a date share their coalitions, so their errors do not average out: the mean is the bound
     error_P = np.concatenate([part.error_EP for part in parts]).mean(axis=0)
-    return pl.DataFrame(
-        {
-            "kind": ["features" if player.kind == "family" else player.kind for player in players],
-            "player": [player.name for player in players],
-            "mean_abs_shap": np.abs(np.concatenate([part.values_EP for part in parts])).mean(axis=0),
-            "error": error_P,
-        }
-    )
+    kinds = ["features" if player.kind == "family" else player.kind for player in players]
+    size_P = np.abs(np.concatenate([part.values_EP for part in parts])).mean(axis=0)
+    columns = {"kind": kinds, "player": [player.name for player in players]}
+    return pl.DataFrame({**columns, "mean_abs_shap": size_P, "error": error_P})
 
 
 def _values(parts: Sequence[GroupAttribution], dataset: Dataset) -> pl.DataFrame:
@@ -218,15 +198,11 @@ def _example(parts: Sequence[GroupAttribution], dataset: Dataset) -> pl.DataFram
     """The explained forecast that its players moved most, with the value of each player."""
     part = max(parts, key=lambda one: float(np.abs(one.forecast_E - one.base_E).max()))
     e = int(np.argmax(np.abs(part.forecast_E - part.base_E)))
-    values = pl.DataFrame(
-        {"player": [one.name for one in part.players], "value": part.values_EP[e], "error": part.error_EP[e]}
-    )
-    of_forecast = {
-        "date": str(dataset.panel.dates_T[part.sessions_E[e]].astype("datetime64[D]")),
-        "ticker": dataset.panel.tickers_N[part.firms_E[e]],
-        "base_value": float(part.base_E[e]),
-        "forecast": float(part.forecast_E[e]),
-    }
+    players = [one.name for one in part.players]
+    values = pl.DataFrame({"player": players, "value": part.values_EP[e], "error": part.error_EP[e]})
+    date = str(dataset.panel.dates_T[part.sessions_E[e]].astype("datetime64[D]"))
+    ends = {"base_value": float(part.base_E[e]), "forecast": float(part.forecast_E[e])}
+    of_forecast = {"date": date, "ticker": dataset.panel.tickers_N[part.firms_E[e]], **ends}
     return values.select(*(pl.lit(value).alias(name) for name, value in of_forecast.items()), pl.all())
 
 
@@ -235,11 +211,14 @@ def _recovery(
 ) -> tuple[Mapping[str, float | int], pl.DataFrame]:
     """Areas under the ROC curves of the planted edges, and the curves, of pairs that both have observed."""
     n_firms = len(planted_NN)
-    network = sum_dates(explanation.peers, n_firms).network()
-    attention = attention_network(explanation.peers, n_firms)
-    initial, valid_NN = mean_network(explanation.untrained, n_firms), network.observed & attention.observed
+    network = weights.sum_dates(explanation.peers, n_firms).network()
+    attention = weights.attention_network(explanation.peers, n_firms)
+    initial, valid_NN = (
+        weights.mean_network(explanation.untrained, n_firms),
+        network.observed & attention.observed,
+    )
     shap, by_attention, untrained = (
-        edge_auc(one.weight_NN, planted_NN, valid_NN) for one in (network, attention, initial)
+        weights.edge_auc(one.weight_NN, planted_NN, valid_NN) for one in (network, attention, initial)
     )
     curves = []
     for method, roc in (("shap", shap), ("attention", by_attention)):
@@ -251,7 +230,7 @@ def _recovery(
         "auc_shap": shap.auc,
         "auc_attention": by_attention.auc,
         "auc_untrained": untrained.auc,
-        "auc_random": random_auc(shap.n_edges, shap.n_pairs, seed),
+        "auc_random": weights.random_auc(shap.n_edges, shap.n_pairs, seed),
         "n_planted": shap.n_edges,
         "n_pairs": shap.n_pairs,
     }

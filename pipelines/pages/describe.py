@@ -14,7 +14,7 @@ from backtest.analysis.styles import FAMILIES
 from pipelines.columns import COLUMNS, of_book
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
-from pipelines.format import IC, RATIO, describe_difference, interval, number, text_table
+from pipelines.format import IC, RATIO, describe_difference, interval, json_rows, number, text_table
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
 from pipelines.results.evaluate_signals import USED, failed
 from pipelines.run.evaluations import StoredEvaluation
@@ -379,15 +379,10 @@ def document(
         "trials": int(evaluation.table("trials")["trials"][0]),
         "incomplete": record.incomplete,
         "verdict": verdict,
-        **{key: _rows(evaluation.read_table(name)) for key, name in _KEYS.items()},
+        **{
+            key: None if (table := evaluation.read_table(name)) is None else json_rows(table)
+            for key, name in _KEYS.items()
+        },
         "paths": {name: str(path) for name, path in paths.items()},
     }
     return json.dumps(content, indent=1, default=str, allow_nan=False)
-
-
-def _rows(table: pl.DataFrame | None) -> list[dict[str, Any]] | None:
-    if table is None:
-        return None
-    floats = [name for name, dtype in table.schema.items() if dtype.is_float()]
-    known = table.with_columns(pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in floats)
-    return known.to_dicts()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,17 @@ import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
-from features.arrays import FloatArray, IntArray
+from features.arrays import IntArray
 from pipelines.errors import ConfigError, DataError
 from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.explain.network_tables import STRONGEST, UNKNOWN_GROUP
 from pipelines.files import write_text
-from pipelines.format import is_unknown
 from pipelines.pages.page import Page, asset, in_script
-from pipelines.pages.tables import verdict_rows, write
+from pipelines.pages.tables import verdict_rows
 from pipelines.run.provenance import ExplanationMade, read_provenance
 from pipelines.run.record import Run
 
-_SCRIPTS = ("data.js", "elements.js", "charts.js", "matrices.js", "firm.js", "network.js", "controls.js")
+_SCRIPTS = ("data.js", "elements.js", "firm.js", "network.js", "controls.js")
 """In the order in which they are read; together they are one function."""
 
 
@@ -51,7 +50,6 @@ def render_explorer(run: Run, networks: Sequence[ModelNetwork]) -> str:
         run=run.run_id,
         networks=networks,
         verdicts=[_verdict(network.verdict) for network in networks],
-        tiles=[_tiles(network) for network in networks],
         tones={"yes": "good", "no": "bad"},
         payload=in_script(data),
     )
@@ -70,33 +68,6 @@ def _verdict(criteria: pl.DataFrame) -> dict[str, Any]:
         if own.height:
             deciding[over] = (failed if failed.height else open_ if open_.height else own).to_dicts()
     return {"rows": rows, "deciding": deciding}
-
-
-def _tiles(network: ModelNetwork) -> list[tuple[str, str, str]]:
-    """Name, value and detail of the key figures: firms, edges found, and measures beside chance."""
-    dates = network.dated_firms["date"].n_unique()
-    tiles = [("firms", f"{network.firms.height:,}", f"{dates:,} date{'' if dates == 1 else 's'}")]
-    titles = {
-        "homophily": "weight within sectors",
-        "rank correlation with attention": "correlation with attention",
-    }
-    persistent = [name for name in network.network["measure"] if name.startswith("persistence")][:3]
-    titles |= {name: name for name in persistent}
-    for row in network.network.iter_rows(named=True):
-        chance = [write(row[name], "2") for name in ("null_low", "null_high")]
-        if row["measure"] == "edges found":
-            by_chance = write(row["null_mean"], "0")
-            tiles.append(
-                (
-                    "edges found",
-                    write(row["value"], "0"),
-                    f"of {row['number']:,} pairs; {by_chance} by chance",
-                )
-            )
-        elif row["measure"] in titles and not is_unknown(row["value"]):
-            detail = "" if is_unknown(row["null_mean"]) else f"by chance {' to '.join(chance)}"
-            tiles.append((titles[row["measure"]], write(row["value"], "2"), detail))
-    return tiles
 
 
 _REQUIRED = ("edges", "dated_edges", "dated_firms", "firms", "groups", "network")
@@ -151,8 +122,7 @@ def has_networks(run: Run) -> bool:
     """Whether the run has a peer network with all tables that the explorer needs."""
     tables = _read_tables(run)
     firms = tables["firms"]
-    complete = all(tables[name] is not None for name in _REQUIRED)
-    return complete and firms is not None and not firms.is_empty()
+    return firms is not None and not firms.is_empty() and all(tables[name] is not None for name in _REQUIRED)
 
 
 def _read_tables(run: Run) -> dict[str, pl.DataFrame | None]:
@@ -186,6 +156,8 @@ def write_explorer(run: Run, model: str | None = None, out: Path | None = None) 
 
 
 Payload = dict[str, Any]
+_CELLS = {"base", "forecast", "weight", "attention"}
+_EVIDENCE = ("kind", "leader", "follower", "slope", "error", "t", "q", "sessions")
 
 
 def unit_payload(units: Sequence[Unit]) -> Payload:
@@ -205,12 +177,14 @@ def model_payload(network: ModelNetwork, orders: int) -> Payload:
     independent pairs of orders behind a value, at least 2; they give its 95% interval by Student's t
     distribution. Entry d of ``dated.starts`` is the first row of date d.
     """
-    firms = network.firms.sort("ticker")
+    firms, dated, edges = network.firms.sort("ticker"), network.dated_edges, network.edges
+    dated, edges = dated.sort("date", "follower", "rank"), edges.sort("follower", "rank")
     tickers = firms["ticker"].to_list()
     groups = sorted({*firms["group"].drop_nulls(), *network.groups["leaders"], *network.groups["followers"]})
     if firms["group"].null_count() and UNKNOWN_GROUP not in groups:
         groups.append(UNKNOWN_GROUP)
     days = network.dated_firms.select("date", "fold", "seed").unique().sort("date")
+    starts = np.searchsorted(dated["date"].cast(pl.Date).to_numpy(), days["date"].to_numpy())
     return {
         "model": network.model,
         "interval": float(stats.t.ppf(0.975, orders - 1)),
@@ -224,71 +198,46 @@ def model_payload(network: ModelNetwork, orders: int) -> Payload:
         "dates": [str(date) for date in days["date"]],
         "folds": days["fold"].to_list(),
         "seeds": days["seed"].to_list(),
-        "forecasts": _forecasts(network.dated_firms, tickers, days["date"]),
-        "dated": _dated(network.dated_edges, tickers, days["date"]),
-        "edges": _edges(network.edges, tickers),
-        "blocks": _blocks(network.groups, groups),
-        "evidence": _rows(
-            network.evidence, ("kind", "leader", "follower", "slope", "error", "t", "q", "sessions")
-        ),
+        # by date and firm, and by groups of follower and leader; NaN where there is none
+        "forecasts": _grid(network.dated_firms, {"date": days["date"].to_list(), "ticker": tickers}),
+        "blocks": _grid(network.groups, {"followers": groups, "leaders": groups}),
+        "dated": {
+            "starts": [*starts.tolist(), dated.height],
+            **_pairs(dated, tickers, "value"),
+        },
+        "edges": {
+            "found": whole_numbers(edges["found"].cast(pl.UInt8)),
+            **_pairs(edges, tickers, "weight", "signed", "t", "q"),
+        },
+        "evidence": []
+        if network.evidence.is_empty()
+        else network.evidence.select(_EVIDENCE).fill_nan(None).to_dicts(),
     }
 
 
-def _numbers(names: pl.Series, known: Sequence[str]) -> IntArray:
+def _numbers(names: pl.Series, known: Sequence[object]) -> IntArray:
     place = {name: number for number, name in enumerate(known)}
     return np.array([place[name] for name in names], dtype=np.int64)
 
 
-def _forecasts(frame: pl.DataFrame, tickers: Sequence[str], dates: pl.Series) -> Payload:
-    """Forecast and base value [D, N], by row; NaN where a firm has no forecast."""
-    at = (_dates(frame, dates), _numbers(frame["ticker"], tickers))
-    cells: dict[str, FloatArray] = {}
-    for name in ("base", "forecast"):
-        cells[name] = np.full((len(dates), len(tickers)), np.nan)
-        cells[name][at] = frame[name].to_numpy()
-    return {name: values(value_DN.ravel()) for name, value_DN in cells.items()}
-
-
-def _dates(frame: pl.DataFrame, dates: pl.Series) -> IntArray:
-    return np.searchsorted(dates.to_numpy(), frame["date"].to_numpy()).astype(np.int64)
-
-
-def _dated(frame: pl.DataFrame, tickers: Sequence[str], dates: pl.Series) -> Payload:
-    rows = frame.sort("date", "follower", "rank")
-    return {
-        "starts": np.searchsorted(_dates(rows, dates), np.arange(len(dates) + 1)).tolist(),
-        "leader": whole_numbers(_numbers(rows["leader"], tickers)),
-        "follower": whole_numbers(_numbers(rows["follower"], tickers)),
-        "value": values(rows["value"]),
-        **{name: rough_values(rows[name]) for name in ("error", "attention")},
-    }
-
-
-def _edges(frame: pl.DataFrame, tickers: Sequence[str]) -> Payload:
-    rows = frame.sort("follower", "rank")
-    return {
-        "leader": whole_numbers(_numbers(rows["leader"], tickers)),
-        "follower": whole_numbers(_numbers(rows["follower"], tickers)),
-        "found": whole_numbers(rows["found"].cast(pl.UInt8)),
-        **{name: values(rows[name]) for name in ("weight", "signed", "t", "q")},
-        **{name: rough_values(rows[name]) for name in ("error", "attention")},
-    }
-
-
-def _blocks(frame: pl.DataFrame, groups: Sequence[str]) -> Payload:
-    """Weight and attention [G, G] as [follower, leader], by row; NaN for pairs of groups without a pair."""
-    at = (_numbers(frame["followers"], groups), _numbers(frame["leaders"], groups))
+def _grid(frame: pl.DataFrame, sides: Mapping[str, Sequence[object]]) -> Payload:
+    """Columns of numbers as matrices over the values of two other columns, by row; NaN without a cell."""
+    at = tuple(_numbers(frame[name], known) for name, known in sides.items())
     cells: Payload = {}
-    for name in ("weight", "attention"):
-        value_GG = np.full((len(groups), len(groups)), np.nan)
-        value_GG[at] = frame[name].to_numpy()
-        cells[name] = values(value_GG.ravel())
+    for name in filter(_CELLS.__contains__, frame.columns):
+        cell_XY = np.full([len(known) for known in sides.values()], np.nan)
+        cell_XY[at] = frame[name].to_numpy()
+        cells[name] = values(cell_XY.ravel())
     return cells
 
 
-def _rows(frame: pl.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows as JSON objects; NaN becomes null."""
-    return [] if frame.is_empty() else frame.select(columns).fill_nan(None).to_dicts()
+def _pairs(rows: pl.DataFrame, tickers: Sequence[str], *exact: str) -> Payload:
+    """Leaders and followers by number, some columns as they are, and errors and attention roughly."""
+    return {
+        **{side: whole_numbers(_numbers(rows[side], tickers)) for side in ("leader", "follower")},
+        **{name: values(rows[name]) for name in exact},
+        **{name: rough_values(rows[name]) for name in ("error", "attention")},
+    }
 
 
 _Column = dict[str, str | float]

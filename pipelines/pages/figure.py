@@ -115,13 +115,11 @@ def draw(
     """Build a figure with the common layout of all charts, changed by ``layout``."""
     common: dict[str, Any] = {
         "font": {"family": FONT, "size": 12, "color": INK},
-        "paper_bgcolor": "#ffffff",
-        "plot_bgcolor": "#ffffff",
+        **{"paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff", "colorway": list(PALETTE)},
         "height": height,
         "margin": {"l": 56, "r": 14, "t": 14, "b": 44 if "title" in layout["xaxis"] else 26},
         "showlegend": False,  # the page has a legend of its own, which wraps at any width
         "hoverlabel": {"font": {"size": 12, "family": FONT}, "namelength": -1},
-        "colorway": list(PALETTE),
     }
     return Figure(title, tuple(traces), {**common, **layout}, height, views or {})
 
@@ -162,19 +160,12 @@ def line(path: pl.DataFrame, name: str, style: LineStyle, hover: str, **changes:
 
 def band(path: pl.DataFrame, half: pl.Series, name: str, style: LineStyle) -> Trace:
     """Draw the area within ``half`` of the column ``y`` over ``date``; it is switched with its line."""
-    edge = line(path, name, style, "")
-    half_T = np.nan_to_num(floats(half))
-    return edge | {
-        "x": np.concatenate([edge["x"], edge["x"][::-1]]),
-        "y": np.concatenate([edge["y"] + half_T, (edge["y"] - half_T)[::-1]]),
-        "fill": "toself",
-        "line": {"width": 0, "color": style.colour},
-        "opacity": 0.18,
-        "fillcolor": style.colour,
-        "hoverinfo": "skip",
-        "legendgroup": name,
-        "showlegend": False,
-    }
+    edge, half_T = line(path, name, style, ""), np.nan_to_num(floats(half))
+    x = np.concatenate([edge["x"], edge["x"][::-1]])
+    y = np.concatenate([edge["y"] + half_T, (edge["y"] - half_T)[::-1]])
+    look = {"fill": "toself", "fillcolor": style.colour, "opacity": 0.18}
+    quiet = {"hoverinfo": "skip", "legendgroup": name, "showlegend": False}
+    return edge | {"x": x, "y": y, "line": {"width": 0, "color": style.colour}, **look, **quiet}
 
 
 def bar_trace(names: Sequence[str], values: object, colour: object, **changes: object) -> Trace:
@@ -183,18 +174,18 @@ def bar_trace(names: Sequence[str], values: object, colour: object, **changes: o
     return {"type": "bar", "orientation": "h", "x": values, "y": list(names), **look, **changes}
 
 
+def columns(names: Sequence[str], values: object, name: str, colour: str, hover: str) -> Trace:
+    """Draw vertical bars of one of several names."""
+    look = {"name": short(name), "marker": {"color": colour}}
+    shown = {"hovertemplate": f"{short(name)}, %{{x}}: {hover}<extra></extra>"}
+    return {"type": "bar", "x": names, "y": values, **look, **shown}
+
+
 def whiskers(up: object, down: object = None, **changes: object) -> Trace:
     """Error bars, one on each side if ``down`` is given."""
     sides = {} if down is None else {"symmetric": False, "arrayminus": _numbers(down)}
-    return {
-        "type": "data",
-        "array": _numbers(up),
-        **sides,
-        "thickness": 1.2,
-        "width": 3,
-        "color": INK,
-        **changes,
-    }
+    look = {"thickness": 1.2, "width": 3, "color": INK, **changes}
+    return {"type": "data", "array": _numbers(up), **sides, **look}
 
 
 def heat(
@@ -206,21 +197,11 @@ def heat(
     **look: object,
 ) -> Figure:
     """Draw a matrix, its first row at the top; a cell that is None is empty."""
-    trace: Trace = {
-        "type": "heatmap",
-        "z": z,
-        "x": list(columns),
-        "y": list(rows),
-        "colorscale": BLUES,
-        "zmin": 0,
-        "hoverongaps": False,
-        "colorbar": {"thickness": 12, "title": {"text": unit, "side": "right"}},
-        **look,
-    }
-    x = names_axis(tickangle=-90 if len(columns) > 12 else 0)
-    return draw(
-        title, 140 + max(15 * len(rows), 90), [trace], {"xaxis": x, "yaxis": names_axis(autorange="reversed")}
-    )
+    bar = {"thickness": 12, "title": {"text": unit, "side": "right"}}
+    common = {"colorscale": BLUES, "zmin": 0, "hoverongaps": False, "colorbar": bar}
+    trace = {"type": "heatmap", "z": z, "x": list(columns), "y": list(rows), **common, **look}
+    x, y = names_axis(tickangle=-90 if len(columns) > 12 else 0), names_axis(autorange="reversed")
+    return draw(title, 140 + max(15 * len(rows), 90), [trace], {"xaxis": x, "yaxis": y})
 
 
 def matrix(

@@ -25,17 +25,9 @@ from pipelines.pages.describe import describe_flagged
 from pipelines.results.comparisons import baseline_titles, deciding_rows, tradable_delay
 from pipelines.results.evaluate_signals import failed
 from pipelines.results.signal_file import MeasuredSignals
+from pipelines.run import provenance
 from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations
-from pipelines.run.provenance import (
-    AuditMade,
-    EvaluationMade,
-    Event,
-    ExplanationMade,
-    TrainingEnded,
-    TrainingStarted,
-    read_provenance,
-    sessions,
-)
+from pipelines.run.provenance import sessions
 from pipelines.run.record import Run, read_curves
 
 _OF_BOOK = ("sharpe_gross", "sharpe_net", "turnover", "annual_return_net", "max_drawdown_net")
@@ -178,9 +170,9 @@ def run_report(run: Run, evaluation: StoredEvaluation, dataset: Market, lake: La
     """Collect a run's results and one of its evaluations, from records made when each stage ran."""
     from models.registry import MODELS
 
-    events, measured = read_provenance(run), evaluation.record
+    events, measured = provenance.read_provenance(run), evaluation.record
     config = measured.apply_to(run.config)
-    settings = [event.settings for event in events if isinstance(event, ExplanationMade)]
+    settings = [event.settings for event in events if isinstance(event, provenance.ExplanationMade)]
     if settings:
         config = config.model_copy(update={"explain": ExplainConfig.model_validate(settings[-1])})
     trained = [started for started, _ in sessions(events)]
@@ -381,7 +373,7 @@ def _capital(settings: BacktestConfig) -> list[tuple[str, float | None, str]]:
     ]
 
 
-def _unrecorded(trained: Sequence[TrainingStarted]) -> tuple[str, ...]:
+def _unrecorded(trained: Sequence[provenance.TrainingStarted]) -> tuple[str, ...]:
     """Warn if the run has no record of its training."""
     if trained:
         return ()
@@ -396,45 +388,38 @@ def _listed(values: Iterable[str | None]) -> str | None:
     return ", ".join(dict.fromkeys(value for value in values if value)) or None
 
 
-def _seconds(events: Sequence[Event]) -> dict[str, float]:
+def _seconds(events: Sequence[provenance.Event]) -> dict[str, float]:
     """Sum the recorded seconds by stage."""
     spent: dict[str, float] = {}
     for event in events:
-        if isinstance(event, AuditMade | TrainingEnded | EvaluationMade | ExplanationMade):
-            stage = "training" if isinstance(event, TrainingEnded) else event.event
+        if isinstance(
+            event,
+            provenance.AuditMade
+            | provenance.TrainingEnded
+            | provenance.EvaluationMade
+            | provenance.ExplanationMade,
+        ):
+            stage = "training" if isinstance(event, provenance.TrainingEnded) else event.event
             spent[stage] = spent.get(stage, 0.0) + event.seconds
     return spent
 
 
-def _sessions(events: Sequence[Event]) -> pl.DataFrame:
-    rows = [
-        {
-            "started": _minute(one.at),
-            "tasks": tasks,
-            "commit": one.environment.commit,
-            "code": one.environment.code,
-            "device": one.device,
-            "torch": one.environment.libraries.get("torch"),
-            "trials": one.trials,
-        }
-        for one, tasks in sessions(events)
-    ]
+def _sessions(events: Sequence[provenance.Event]) -> pl.DataFrame:
+    rows = []
+    for one, tasks in sessions(events):
+        used = one.environment
+        code = {"commit": used.commit, "code": used.code}
+        where = {"device": one.device, "torch": used.libraries.get("torch"), "trials": one.trials}
+        rows.append({"started": _minute(one.at), "tasks": tasks, **code, **where})
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
 def _evaluations(measured: Evaluated, shown: str) -> pl.DataFrame:
     """List the evaluations, newest first, and mark the one that is shown."""
+    names = ("evaluation", "made_at", "commit", "assumptions")
+    every = [{name: getattr(one.record, name) for name in names} for one in list_evaluations(measured)]
     return pl.DataFrame(
-        [
-            {
-                "evaluation": one.record.evaluation,
-                "made_at": _minute(one.record.made_at),
-                "commit": one.record.commit,
-                "assumptions": one.record.assumptions,
-                "shown": one.record.evaluation == shown,
-            }
-            for one in list_evaluations(measured)
-        ]
+        one | {"made_at": _minute(one["made_at"]), "shown": one["evaluation"] == shown} for one in every
     )
 
 

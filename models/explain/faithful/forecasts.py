@@ -459,11 +459,8 @@ def _measured(  # noqa: PLR0917  (a forecast of a model, its units, and what is 
     def shapley(module: Forecaster = model.module) -> FloatArray:
         play, seed = game(config.shap_removal, module), int(rng.integers(2**32))
         random_game = fixed(lambda keep_MP: play(keep_MP)[:, None])
-        return (
-            sample(random_game, len(units), Precision(config.permutations), seed=seed)
-            .values()
-            .values_PO[:, 0]
-        )
+        found = sample(random_game, len(units), Precision(config.permutations), seed=seed)
+        return found.values().values_PO[:, 0]
 
     by_shuffled = {method: by_unit(value_SX) for method, value_SX in shuffles.items()}
     once_P = again_P = random_P = None
@@ -525,31 +522,22 @@ def curves(game: UnitGame, orders: Sequence[IntArray], steps_S: IntArray) -> lis
         deletion_S, change_S = np.abs(without_S[0] - without_S), np.abs(np.diff(without_S))
         total = change_S.sum()  # equal changes if nothing changes
         cumulative_S = np.concatenate([[0.0], change_S.cumsum() / total]) if total > 0.0 else share_S
-        found.append(
-            Curves(
-                share_S=share_S,
-                deletion_S=deletion_S,
-                insertion_S=np.abs(alone_S - alone_S[0]),
-                cumulative_S=cumulative_S,
-                comprehensiveness=float(deletion_S[at_S].mean()),
-                sufficiency=float(np.abs(without_S[0] - alone_S)[at_S].mean()),
-            )
-        )
+        whole, kept = (x_S[at_S].mean() for x_S in (deletion_S, np.abs(without_S[0] - alone_S)))
+        curves_S = (deletion_S, np.abs(alone_S - alone_S[0]), cumulative_S)
+        found.append(Curves(share_S, *curves_S, float(whole), float(kept)))
     return found
 
 
 def order_of(importance_P: FloatArray, rng: np.random.Generator) -> IntArray:
     """Units from the most to the least important; ties in random order, so that no position wins them."""
     shuffled_P = rng.permutation(len(importance_P))
-    order_P: IntArray = shuffled_P[np.argsort(-importance_P[shuffled_P], kind="stable")]
-    return order_P
+    return np.asarray(shuffled_P[np.argsort(-importance_P[shuffled_P], kind="stable")])
 
 
 def mean_of(every: Sequence[Curves]) -> Curves:
     """Average curves at the same steps."""
-    names = ("deletion_S", "insertion_S", "cumulative_S")
-    means = (np.mean([getattr(one, name) for one in every], axis=0) for name in names)
-    figures = (
-        float(np.mean([getattr(one, name) for one in every])) for name in ("comprehensiveness", "sufficiency")
+    names = ("deletion_S", "insertion_S", "cumulative_S", "comprehensiveness", "sufficiency")
+    deletion_S, insertion_S, cumulative_S, whole, kept = (
+        np.mean([getattr(one, name) for one in every], axis=0) for name in names
     )
-    return Curves(every[0].share_S, *means, *figures)
+    return Curves(every[0].share_S, deletion_S, insertion_S, cumulative_S, float(whole), float(kept))

@@ -15,15 +15,9 @@ import torch
 
 from features.arrays import FloatArray, IntArray
 from models.batch import PanelTensors
-from models.explain.attention import (
-    DateAttention,
-    day_map,
-    day_profile,
-    head_traits,
-    record_attention,
-    rollout_of_peers,
-)
+from models.explain import attention
 from models.explain.design import evenly_spaced
+from models.explain.faithful import verdict as verdicts
 from models.explain.faithful.forecasts import (
     MIN_UNITS,
     FaithfulConfig,
@@ -35,25 +29,6 @@ from models.explain.faithful.forecasts import (
     measure,
 )
 from models.explain.faithful.statistics import columns_of
-from models.explain.faithful.verdict import (
-    PEER_METHODS,
-    Agreement,
-    Correlation,
-    Verdict,
-    agreement,
-    at_inference,
-    correlation_of_parts,
-    day_agreement,
-    judge,
-    mean_curves,
-    measure_methods,
-    pairs_of_models,
-    pairs_of_neighbours,
-    peer_agreement,
-    peer_stability,
-    randomisation,
-    stability,
-)
 from models.explain.network.weights import attention_network, sum_dates
 from models.explain.peers import PeerAttribution, PeerGameConfig, explain_peers
 from models.forecaster import Forecaster
@@ -106,7 +81,7 @@ class FaithfulPart:
     measured: dict[Over, list[ForecastMeasures]]  # measured forecasts, over days and over peers
     # forecasts under uniform and permuted attention, over days and over peers; missing without such attention
     inference: dict[Over, Intervened]
-    dates: tuple[DateAttention, ...]  # the attention of some dates, for the traits of heads and the maps
+    dates: tuple[attention.DateAttention, ...]  # for the traits of heads and the maps
     firms: FirmMatrix | None  # matrices over firms of one date; None without peers
     # peers on the session that two seeds explain, and for the first seed on the session after it. They
     # measure stability and are not part of the network. Empty without peers
@@ -129,7 +104,7 @@ def measure_part(part: FittedPart, network: Sequence[PeerAttribution], effort: E
         for session in sessions
         for one in measure(model, "days", session, _firms(part, session, effort.firms, seed))
     ]
-    dates = tuple(DateAttention.of(module, data, session) for session in sessions)
+    dates = tuple(attention.DateAttention.of(module, data, session) for session in sessions)
     peers: list[ForecastMeasures] = []
     count = min(effort.peer_dates, len(network))
     # equal orders would have equal noise, so comparisons draw orders of this fit alone
@@ -177,9 +152,9 @@ def _firm_matrix(part: FittedPart, found: PeerAttribution) -> FirmMatrix:
     chosen = chosen[np.argsort(batch.s_BN[0].cpu().numpy()[chosen], kind="stable")]
     at = np.ix_(chosen, chosen)
     values = {"attention": found.attention_NN[at], "shap": np.abs(found.phi_NN[at])}
-    record = record_attention(part.module, batch)
+    record = attention.record_attention(part.module, batch)
     if len(record.peers) > 1:  # with one layer, rollout ranks peers as attention does
-        values["rollout"] = rollout_of_peers(record)[at]
+        values["rollout"] = attention.rollout_of_peers(record)[at]
     return FirmMatrix(found.session, found.firms_N[chosen], values)
 
 
@@ -215,12 +190,12 @@ class Faithfulness:
     n_firms: int  # number of firms of the panel
     seed: int  # seed of the bootstraps and the nulls
 
-    def verdict(self, over: Over) -> Verdict | None:
+    def verdict(self, over: Over) -> verdicts.Verdict | None:
         """Judge attention over days or over peers; None if the model has no such attention."""
-        inference = at_inference(self._interventions(over), self.seed)
+        inference = verdicts.at_inference(self._interventions(over), self.seed)
         if not inference:
             return None
-        return judge(over, self._measured(over), inference, self._agreement(over), self.seed)
+        return verdicts.judge(over, self._measured(over), inference, self._agreement(over), self.seed)
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
         """Rows of the tables ``verdict``, ``inference``, ``faithfulness``, ``curves`` and ``agreement``."""
@@ -228,16 +203,16 @@ class Faithfulness:
             name: [] for name in ("verdict", "faithfulness", "curves", "agreement", "inference")
         }
         for over in OVERS:
-            inference = at_inference(self._interventions(over), self.seed)
+            inference = verdicts.at_inference(self._interventions(over), self.seed)
             if not inference:
                 continue
             measured = self._measured(over)
-            verdict = judge(over, measured, inference, self._agreement(over), self.seed)
+            verdict = verdicts.judge(over, measured, inference, self._agreement(over), self.seed)
             found: dict[str, Iterable[dict[str, Any]]] = {"inference": map(columns_of, inference.values())}
             if measured:
                 known = (one for one in self._correlations(over, measured) if one.value.dates)
-                found["faithfulness"] = map(columns_of, measure_methods(measured, self.seed))
-                found |= {"curves": mean_curves(measured), "agreement": map(columns_of, known)}
+                found["faithfulness"] = map(columns_of, verdicts.measure_methods(measured, self.seed))
+                found |= {"curves": verdicts.mean_curves(measured), "agreement": map(columns_of, known)}
             tables["verdict"] += verdict.rows()
             for name, rows in found.items():
                 tables[name] += [{"over": over, **row} for row in rows]
@@ -250,13 +225,13 @@ class Faithfulness:
         """
         dates = [date for part in self.parts for date in part.dates]
         weights = [(date.days_NW, date.session) for date in dates if date.days_NW is not None]
-        rows = {"heads": head_traits(dates, self.seed)}
+        rows = {"heads": attention.head_traits(dates, self.seed)}
         if weights:
             sessions = np.concatenate([np.full(len(days_NW), session) for days_NW, session in weights])
             weights_EW = np.concatenate([days_NW for days_NW, _ in weights])
-            rows["day_weights"] = day_profile(weights_EW, sessions, volatility_T, self.seed)
+            rows["day_weights"] = attention.day_profile(weights_EW, sessions, volatility_T, self.seed)
         records = [date.record for date in dates if date.record.days]
-        rows["day_map"] = day_map(records) if records else []
+        rows["day_map"] = attention.day_map(records) if records else []
         return rows
 
     def _measured(self, over: Over) -> list[ForecastMeasures]:
@@ -265,43 +240,51 @@ class Faithfulness:
     def _interventions(self, over: Over) -> list[Intervened]:
         return [part.inference[over] for part in self.parts if over in part.inference]
 
-    def _agreement(self, over: Over) -> Agreement:
+    def _agreement(self, over: Over) -> verdicts.Agreement:
         if over == "days":
-            return day_agreement(self._measured(over), self.seed)
-        return peer_agreement(self.network, self.seed)
+            return verdicts.day_agreement(self._measured(over), self.seed)
+        return verdicts.peer_agreement(self.network, self.seed)
 
-    def _correlations(self, over: Over, measured: Sequence[ForecastMeasures]) -> Iterator[Correlation]:
+    def _correlations(
+        self, over: Over, measured: Sequence[ForecastMeasures]
+    ) -> Iterator[verdicts.Correlation]:
         """Agreement with SHAP, stability, and randomisation, as rank correlations."""
         methods = [name for name in measured[0].importance if name != "shap_once"]
         of_attention = self._agreement(over)
         for method in methods[1:]:
-            agreed = agreement(measured, method, "shap", self.seed)
+            agreed = verdicts.agreement(measured, method, "shap", self.seed)
             null = of_attention.null if method == "attention" or over == "days" else None
             agreed = of_attention.found if method == "attention" else agreed
-            yield Correlation("agreement with SHAP", method, agreed, null)
-        yield Correlation("explainer seeds", "shap", of_attention.reliability)
+            yield verdicts.Correlation("agreement with SHAP", method, agreed, null)
+        yield verdicts.Correlation("explainer seeds", "shap", of_attention.reliability)
         yield from self._day_stability(methods) if over == "days" else self._peer_stability()
         for method in methods:
-            yield Correlation("shuffled parameters", method, randomisation(measured, method, self.seed))
+            yield verdicts.Correlation(
+                "shuffled parameters", method, verdicts.randomisation(measured, method, self.seed)
+            )
 
     def _by_fold(self) -> list[list[FaithfulPart]]:
         folds = dict.fromkeys(part.fold for part in self.parts)
         return [[part for part in self.parts if part.fold == fold] for fold in folds]
 
-    def _day_stability(self, methods: Sequence[str]) -> Iterator[Correlation]:
+    def _day_stability(self, methods: Sequence[str]) -> Iterator[verdicts.Correlation]:
         by_fold = [[part.measured["days"] for part in same] for same in self._by_fold()]
-        seeds = [pair for same in by_fold for pair in pairs_of_models(same)]
-        neighbours = [pair for part in self.parts for pair in pairs_of_neighbours(part.measured["days"])]
+        seeds = [pair for same in by_fold for pair in verdicts.pairs_of_models(same)]
+        neighbours = [
+            pair for part in self.parts for pair in verdicts.pairs_of_neighbours(part.measured["days"])
+        ]
         of_folds = [[one for days in same for one in days] for same in by_fold]
         for method in methods:
-            yield Correlation("model seeds", method, stability(seeds, method, self.seed))
-            yield Correlation("neighbouring days", method, stability(neighbours, method, self.seed))
+            yield verdicts.Correlation("model seeds", method, verdicts.stability(seeds, method, self.seed))
+            yield verdicts.Correlation(
+                "neighbouring days", method, verdicts.stability(neighbours, method, self.seed)
+            )
             profiles = (
                 np.mean([one.importance[method] for one in fold], axis=0) for fold in of_folds if fold
             )
-            yield Correlation("folds", method, correlation_of_parts(profiles))
+            yield verdicts.Correlation("folds", method, verdicts.correlation_of_parts(profiles))
 
-    def _peer_stability(self) -> Iterator[Correlation]:
+    def _peer_stability(self) -> Iterator[verdicts.Correlation]:
         seeds = [
             (one, two)
             for same in self._by_fold()
@@ -314,9 +297,13 @@ class Faithfulness:
             [date for date, of_date in zip(self.network, self.folds, strict=True) if of_date == fold]
             for fold in dict.fromkeys(self.folds)
         ]
-        for method in PEER_METHODS:
-            yield Correlation("model seeds", method, peer_stability(seeds, method, self.seed))
-            yield Correlation("neighbouring days", method, peer_stability(neighbours, method, self.seed))
+        for method in verdicts.PEER_METHODS:
+            yield verdicts.Correlation(
+                "model seeds", method, verdicts.peer_stability(seeds, method, self.seed)
+            )
+            yield verdicts.Correlation(
+                "neighbouring days", method, verdicts.peer_stability(neighbours, method, self.seed)
+            )
             networks = [
                 sum_dates(dates, self.n_firms).network()
                 if method == "shap"
@@ -324,4 +311,4 @@ class Faithfulness:
                 for dates in of_folds
             ]
             weights = (np.where(one.observed, one.weight_NN, np.nan) for one in networks)
-            yield Correlation("folds", method, correlation_of_parts(weights))
+            yield verdicts.Correlation("folds", method, verdicts.correlation_of_parts(weights))

@@ -134,16 +134,17 @@ class Agreement:
     reliability: FigureOverDates = UNKNOWN
 
 
-Pairs = Iterable[tuple[int, FloatArray, FloatArray]]
-"""Session, and two importances [P] or [E, P] of the same units."""
+Pairs = Iterable[tuple[int, FloatArray | None, FloatArray | None]]
+"""Session, and two importances [P] or [E, P]; None where there is none."""
 
 
 def mean_correlation(pairs: Pairs, seed: int = 0) -> FigureOverDates:
-    """Mean rank correlation of pairs of importances of the same units."""
+    """Mean rank correlation of pairs of importances of the same units; other pairs are left out."""
     rows, sessions = [], []
     for session, first, second in pairs:
-        rows.append(rank_correlation(np.atleast_2d(first), np.atleast_2d(second)))
-        sessions.append(np.full(len(rows[-1]), session))
+        if first is not None and second is not None and first.shape[-1] == second.shape[-1]:
+            rows.append(rank_correlation(*np.broadcast_arrays(np.atleast_2d(first), np.atleast_2d(second))))
+            sessions.append(np.full(len(rows[-1]), session))
     return mean_over_dates(np.concatenate(rows), np.concatenate(sessions), seed) if rows else UNKNOWN
 
 
@@ -162,10 +163,8 @@ def agreement(
     measured: Sequence[ForecastMeasures], first: str, second: str, seed: int = 0
 ) -> FigureOverDates:
     """Mean rank correlation of two methods' importances over the forecasts that have both."""
-    known = (one for one in measured if first in one.importance)
-    return mean_correlation(
-        ((one.session, one.importance[first], one.importance[second]) for one in known), seed
-    )
+    both = ((one.session, one.importance.get(first), one.importance.get(second)) for one in measured)
+    return mean_correlation(both, seed)
 
 
 def randomisation(measured: Sequence[ForecastMeasures], method: str, seed: int = 0) -> FigureOverDates:
@@ -175,11 +174,8 @@ def randomisation(measured: Sequence[ForecastMeasures], method: str, seed: int =
     the model has learned. The shuffles of different dates are independent, so the interval over dates
     contains the variance between shuffles.
     """
-    known = (one for one in measured if method in one.importance and method in one.shuffled)
-    pairs = ((one.session, one.importance[method], one.shuffled[method]) for one in known)
-    return mean_correlation(
-        ((at, np.broadcast_to(own_P, x_SP.shape), x_SP) for at, own_P, x_SP in pairs), seed
-    )
+    both = ((one.session, one.importance.get(method), one.shuffled.get(method)) for one in measured)
+    return mean_correlation(both, seed)
 
 
 def stability(
@@ -189,24 +185,20 @@ def stability(
 
     Pairs whose units differ are left out, and so are methods that one of them lacks.
     """
-    none = np.array([])
-    every = ((a.session, a.importance.get(method, none), b.importance.get(method, none)) for a, b in pairs)
-    return mean_correlation(
-        ((at, a_P, b_P) for at, a_P, b_P in every if a_P.size and a_P.shape == b_P.shape), seed
-    )
+    both = ((a.session, a.importance.get(method), b.importance.get(method)) for a, b in pairs)
+    return mean_correlation(both, seed)
 
 
-def pairs_of_models(
-    parts: Sequence[Sequence[ForecastMeasures]],
-) -> list[tuple[ForecastMeasures, ForecastMeasures]]:
+PairsOfForecasts = list[tuple[ForecastMeasures, ForecastMeasures]]
+
+
+def pairs_of_models(parts: Sequence[Sequence[ForecastMeasures]]) -> PairsOfForecasts:
     """Pair the same forecasts of several models, for :func:`stability` over model seeds."""
     by_key = [{(one.session, one.firm): one for one in part} for part in parts]
     return [(a[key], b[key]) for a, b in combinations(by_key, 2) for key in sorted(a.keys() & b.keys())]
 
 
-def pairs_of_neighbours(
-    measured: Sequence[ForecastMeasures],
-) -> list[tuple[ForecastMeasures, ForecastMeasures]]:
+def pairs_of_neighbours(measured: Sequence[ForecastMeasures]) -> PairsOfForecasts:
     """Pair the forecasts of a firm on two consecutive sessions, for :func:`stability` over time."""
     by_key = {(one.session, one.firm): one for one in measured}
     return [(one, by_key[t + 1, n]) for (t, n), one in by_key.items() if (t + 1, n) in by_key]
@@ -239,14 +231,16 @@ def day_agreement(measured: Sequence[ForecastMeasures], seed: int = 0) -> Agreem
     rows = [(one.session, one.importance, one.again_P) for one in measured if one.again_P is not None]
     if not rows:
         return Agreement()
-    agreed_E, repeat_E = (
-        np.array([rank_correlation(a_P[None], b_P[None])[0] for a_P, b_P in pairs])
-        for pairs in (
-            [(own["attention"], own[SHAP]) for _, own, _ in rows],
-            [(own["shap_once"], again_P) for _, own, again_P in rows],
+    correlations = [
+        (
+            session,
+            rank_correlation(own["attention"][None], own[SHAP][None])[0],
+            rank_correlation(own["shap_once"][None], again_P[None])[0],
         )
-    )
-    return _agreement(np.array([session for session, _, _ in rows]), agreed_E, repeat_E, seed)
+        for session, own, again_P in rows
+    ]
+    session_E, agreed_E, repeat_E = (np.array(column) for column in zip(*correlations, strict=True))
+    return _agreement(session_E, agreed_E, repeat_E, seed)
 
 
 def peer_agreement(network: Sequence[PeerAttribution], seed: int = 0) -> Agreement:
@@ -431,22 +425,14 @@ class Verdict:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per criterion: the columns of the stored table ``verdict``."""
+        near = " or ".join(self.near) or None
         return [
             {
-                "over": self.over,
-                "answer": self.answer,
-                "criterion": one.name,
-                "question": one.limits.question,
-                "outcome": one.outcome,
-                "value": one.estimate.value,
-                "low": one.estimate.low,
-                "high": one.estimate.high,
-                "threshold": one.limits.passes,
-                "fails": one.limits.fails,
-                "above": one.limits.above,
-                "dates": one.estimate.dates,
-                "margin": one.margin,
-                "near": " or ".join(self.near) or None,
+                **{"over": self.over, "answer": self.answer, "criterion": one.name},
+                **{"question": one.limits.question, "outcome": one.outcome},
+                **{name: getattr(one.estimate, name) for name in ("value", "low", "high")},
+                **{"threshold": one.limits.passes, "fails": one.limits.fails, "above": one.limits.above},
+                **{"dates": one.estimate.dates, "margin": one.margin, "near": near},
             }
             for one in self.criteria
         ]
@@ -504,22 +490,15 @@ def judge(
 
 def _removal(found: Sequence[MethodMeasure]) -> Criterion:
     """Judge the cumulative gain: it passes, or fails, if it does so under each of the three removals."""
-    by_removal = {
-        one.removal: _criterion("removal", one.share)
-        for one in found
-        if one.method == "attention" and one.measure == "cumulative"
-    }
-    if not by_removal:
+    own = [one for one in found if one.method == "attention" and one.measure == "cumulative"]
+    if not own:
         return _criterion("removal", UNKNOWN)
-    every = list(by_removal.values())
+    every = [_criterion("removal", one.share) for one in own]
     worst = min(every, key=lambda one: one.estimate.value)
-    if by_removal.keys() != REMOVALS.keys():
-        return replace(worst, to_pass=math.nan, to_fail=math.nan)
-    return replace(
-        worst,
-        to_pass=float(np.min([one.to_pass for one in every])),
-        to_fail=float(np.min([one.to_fail for one in every])),
-    )
+    ends = np.min([(one.to_pass, one.to_fail) for one in every], axis=0)
+    if {one.removal for one in own} != REMOVALS.keys():
+        ends = np.full(2, np.nan)
+    return replace(worst, to_pass=float(ends[0]), to_fail=float(ends[1]))
 
 
 def _criterion(name: str, estimate: FigureOverDates) -> Criterion:

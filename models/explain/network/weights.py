@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,8 +61,7 @@ class EdgeTests:
 
     def found(self, rate: float = 0.05) -> BoolArray:
         """Bool [N, N]: edges of positive weight with ``q_NN`` of at most the rate of false discoveries."""
-        found_NN: BoolArray = (np.nan_to_num(self.q_NN, nan=1.0) <= rate) & np.isfinite(self.error_NN)
-        return found_NN
+        return np.asarray((np.nan_to_num(self.q_NN, nan=1.0) <= rate) & np.isfinite(self.error_NN))
 
 
 class NetworkSums:
@@ -179,8 +179,7 @@ def normal_scores(size_nn: FloatArray) -> FloatArray:
     score_nn = np.where(known_nn, ndtri(np.where(known_nn, rank_nn, 1.0) / (count_n1 + 1.0)), 0.0)
     score_nn -= np.where(known_nn, score_nn.sum(axis=1, keepdims=True) / np.maximum(count_n1, 1), 0.0)
     spread_n1 = np.sqrt((score_nn**2).sum(axis=1, keepdims=True) / np.maximum(count_n1 - 1, 1))
-    standard_nn: FloatArray = np.where(spread_n1 > 1e-9, score_nn / np.maximum(spread_n1, 1e-9), 0.0)
-    return standard_nn
+    return np.where(spread_n1 > 1e-9, score_nn / np.maximum(spread_n1, 1e-9), 0.0)
 
 
 def shuffled_sources(value_nn: FloatArray, rng: np.random.Generator) -> FloatArray:
@@ -201,8 +200,7 @@ def shuffled_sources(value_nn: FloatArray, rng: np.random.Generator) -> FloatArr
 
 
 def _measured(value_nn: FloatArray) -> BoolArray:
-    measured: BoolArray = np.isfinite(value_nn) & ~np.eye(len(value_nn), dtype=np.bool_)
-    return measured
+    return np.asarray(np.isfinite(value_nn) & ~np.eye(len(value_nn), dtype=np.bool_))
 
 
 def ranks_of_sources(size_NN: FloatArray) -> IntArray:
@@ -341,11 +339,10 @@ def edge_recovery(
     shape = next(iter(planted.values())).shape
     values = {name: _by_date(matrices, shape) for name, matrices in methods.items()}
     firms = {name: [tuple(firms_n) for firms_n, _ in matrices] for name, matrices in methods.items()}
-    for name in methods:
-        if firms[name] != firms[start]:
-            raise ValueError(
-                f"{name!r} and {start!r} have other dates or firms; explain the same dates with both."
-            )
+    if other := next((name for name in methods if firms[name] != firms[start]), None):
+        raise ValueError(
+            f"{other!r} and {start!r} have other dates or firms; explain the same dates with both."
+        )
     compared_NN = ~np.eye(shape[0], dtype=np.bool_)
     for value_DNN in values.values():
         compared_NN &= np.isfinite(value_DNN).any(axis=0)
@@ -357,36 +354,25 @@ def edge_recovery(
         return []
     dates = len(values[start])
     count_BD = np.vstack((np.ones(dates), 1.0 - np.eye(dates)))  # all dates, then all but one
-    auc: dict[str, dict[str, FloatArray]] = {}  # method -> kind -> the AUC, then those without a date
+    auc: dict[tuple[str, str], FloatArray] = {}  # method and kind -> the AUC, then those without a date
     for name, value_DNN in values.items():
-        other_BP = _weights(value_DNN[:, other_NN], count_BD)
-        other_BP.sort(axis=1)
-        auc[name] = {
-            kind: _auc(_weights(value_DNN[:, edge_NN], count_BD), other_BP) for kind, edge_NN in kinds.items()
-        }
+        other_BP = np.sort(_weights(value_DNN[:, other_NN], count_BD), axis=1)
+        for kind, edge_NN in kinds.items():
+            auc[name, kind] = _auc(_weights(value_DNN[:, edge_NN], count_BD), other_BP)
     found = []
-    for kind, edge_NN in kinds.items():
-        for name in methods:
-            auc_B = auc[name][kind]
-            lift_B = None if name == start else auc_B - auc[start][kind]
-            recovery = EdgeRecovery(
-                method=name,
-                kind=kind,
-                auc=float(auc_B[0]),
-                error=_jackknife(auc_B[1:]),
-                lift=None if lift_B is None else float(lift_B[0]),
-                lift_error=None if lift_B is None else _jackknife(lift_B[1:]),
-                n_edges=int(edge_NN.sum()),
-                n_pairs=int(other_NN.sum()),
-            )
-            found.append(recovery)
+    for (kind, edge_NN), name in product(kinds.items(), methods):
+        auc_B, edges, pairs = auc[name, kind], int(edge_NN.sum()), int(other_NN.sum())
+        lift_B = auc_B - auc[start, kind]
+        lift, error = (None, None) if name == start else (float(lift_B[0]), _jackknife(lift_B[1:]))
+        own = (float(auc_B[0]), _jackknife(auc_B[1:]))
+        found.append(EdgeRecovery(name, kind, *own, lift, error, edges, pairs))
     return found
 
 
 def _by_date(matrices: Matrices, shape: tuple[int, ...]) -> FloatArray:
     value_DNN = np.full((len(matrices), *shape), np.nan)
-    for d, (firms_n, value_nn) in enumerate(matrices):
-        value_DNN[d][np.ix_(firms_n, firms_n)] = value_nn
+    for value_NN, (firms_n, value_nn) in zip(value_DNN, matrices, strict=True):
+        value_NN[np.ix_(firms_n, firms_n)] = value_nn
     return value_DNN
 
 

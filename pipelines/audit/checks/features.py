@@ -8,7 +8,6 @@ from itertools import product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from backtest.look_ahead.finding import Result, Row, compared, skipped
@@ -17,7 +16,7 @@ from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntA
 from features.library.channels import CHANNELS, compute_channels
 from features.library.characteristics import CHARACTERISTICS, compute_characteristics
 from features.panel.panel import Panel, build_panel
-from pipelines.audit.refit import Difference, differences_until
+from pipelines.audit.refit import Difference, differences_until, flags
 from pipelines.audit.subject import AFTER, Subject
 from pipelines.dataset import build as datasets
 from pipelines.dataset import characteristics
@@ -155,11 +154,11 @@ def kinds_of_dates(subject: Subject) -> dict[str, BoolArray]:
     for fold in subject.folds:
         for name, sessions in (("train", fold.train), ("validation", fold.valid), ("test", fold.test)):
             if name == "test" or fold is subject.folds[-1]:
-                kinds[f"the {name} sessions of fold {fold.index}"] = _flags(sessions, T)
+                kinds[f"the {name} sessions of fold {fold.index}"] = flags(sessions, T)
     for part in range(_PARTS):
         first, last = T * part // _PARTS, T * (part + 1) // _PARTS - 1
-        kinds[f"sessions from {dates_T[first]} to {dates_T[last]}"] = _flags(np.arange(first, last + 1), T)
-    kinds["eves of listings, halts, splits, statements and membership changes"] = _flags(subject.eves, T)
+        kinds[f"sessions from {dates_T[first]} to {dates_T[last]}"] = flags(np.arange(first, last + 1), T)
+    kinds["eves of listings, halts, splits, statements and membership changes"] = flags(subject.eves, T)
     return kinds
 
 
@@ -184,12 +183,6 @@ def _calendar(dates_T: DateArray) -> dict[str, BoolArray]:
     day_T = (dates_T - dates_T.astype("datetime64[M]")).astype(np.int64)
     kinds["third Fridays of a month"] = (weekday_T == 4) & (day_T >= 14) & (day_T <= 20)
     return kinds
-
-
-def _flags(sessions: npt.NDArray[np.integer], T: int) -> BoolArray:
-    flags_T = np.zeros(T, dtype=np.bool_)
-    flags_T[sessions] = True
-    return flags_T
 
 
 def draw_of_every_kind(subject: Subject, count: int) -> list[int]:

@@ -27,19 +27,7 @@ from features.panel.panel import to_panel
 from models.batch import PanelTensors
 from models.fitted import Fitted
 from models.fitting.fit import NeuralFitted, restore
-from pipelines.audit.refit import (
-    Difference,
-    common_firms,
-    difference,
-    few_firms,
-    fit_inputs,
-    fits,
-    inputs_differ,
-    models_to_fit,
-    sample_columns,
-    train_again,
-    weights_differ,
-)
+from pipelines.audit import refit
 from pipelines.audit.subject import AFTER, Subject, shorter, small_fit_config
 from pipelines.config.schema import Config
 from pipelines.dataset import build as datasets
@@ -65,7 +53,7 @@ def fit_scope(subject: Subject) -> Result:
     Scaler and groups, also stored ones, must not change when all other sessions are replaced; weights and
     early stopping when all but training and validation are; training losses when validation is as well.
     """
-    folds, models = subject.folds[-subject.budget.folds :], models_to_fit(subject)
+    folds, models = subject.folds[-subject.budget.folds :], refit.models_to_fit(subject)
     rows = [
         {"fold": fold.index, "what": one.what, "scope": _TRAIN}
         for fold in folds
@@ -88,54 +76,48 @@ def fit_scope(subject: Subject) -> Result:
     )
 
 
-def _inputs_of_fold(subject: Subject, fold: Fold) -> Iterator[Difference]:
-    true = fit_inputs(subject.config, subject.dataset, fold)
-    train_T = _flags(fold.train, subject.dataset)
+def _inputs_of_fold(subject: Subject, fold: Fold) -> Iterator[refit.Difference]:
+    true = refit.fit_inputs(subject.config, subject.dataset, fold)
+    train_T = refit.flags(fold.train, subject.dataset.panel.n_sessions)
     # scaler and groups do not read characteristics, and copies of all would take memory
     without = replace(subject.dataset, characteristics_TNF=subject.dataset.characteristics_TNF[:, :, :1])
     replaced = replace_outside(without, train_T, train_T, subject.seed)
-    yield from inputs_differ(true, fit_inputs(subject.config, replaced, fold))
+    yield from refit.inputs_differ(true, refit.fit_inputs(subject.config, replaced, fold))
     if subject.run is None:
         return
     from pipelines.run.checkpoints import load_checkpoint
 
     for model, seed in product(subject.config.models, subject.config.seeds):
         stored = load_checkpoint(subject.run.checkpoint(model, fold.index, seed))[1]
-        for one in inputs_differ(true, stored):
-            yield Difference(f"{one.what} stored in {model}, seed {seed}")
+        for one in refit.inputs_differ(true, stored):
+            yield refit.Difference(f"{one.what} stored in {model}, seed {seed}")
 
 
 def _weights_of_fold(
     subject: Subject, fold: Fold, models: tuple[str, ...]
-) -> Iterator[tuple[Difference, str]]:
+) -> Iterator[tuple[refit.Difference, str]]:
     if not models:
         return
     budget, config = subject.budget, subject.config
     small = shorter(fold, budget.train, budget.valid, 2)
-    columns = sample_columns(
+    columns = refit.sample_columns(
         subject.dataset, np.concatenate([small.train, small.valid]), budget.firms, subject.seed
     )
-    dataset, window = few_firms(subject.dataset, columns), config.features.window
+    dataset, window = refit.few_firms(subject.dataset, columns), config.features.window
     variants = (
         dataset,
         _noise_outside(dataset, (small.train, small.valid), window, subject.seed + 1),
         _noise_outside(dataset, (small.train,), window, subject.seed + 2),
     )
     reduced = small_fit_config(config, models, budget.epochs)
-    for (task, left), (_, right), (_, other) in zip(*fits(reduced, variants, small), strict=True):
-        yield from ((one, _CHOOSE) for one in weights_differ(left, right, task.model))
+    for (task, left), (_, right), (_, other) in zip(*refit.fits(reduced, variants, small), strict=True):
+        yield from ((one, _CHOOSE) for one in refit.weights_differ(left, right, task.model))
         # validation may only end training: the losses of the epochs in both fits are compared
         losses = [np.array([record.train_loss for record in fit.history]) for fit in (left, other)]
         common = min(len(loss) for loss in losses)
-        path = difference(losses[0][:common], losses[1][:common], f"{task.model}'s training losses")
+        path = refit.difference(losses[0][:common], losses[1][:common], f"{task.model}'s training losses")
         if path is not None:
             yield path, _TRAIN
-
-
-def _flags(sessions: npt.NDArray[np.integer], dataset: Dataset) -> BoolArray:
-    kept_T = np.zeros(dataset.panel.n_sessions, dtype=np.bool_)
-    kept_T[sessions] = True
-    return kept_T
 
 
 def _noise_outside(dataset: Dataset, segments: tuple[IntArray, ...], window: int, seed: int) -> Dataset:
@@ -143,7 +125,10 @@ def _noise_outside(dataset: Dataset, segments: tuple[IntArray, ...], window: int
     span = np.arange(segments[0][0], segments[0][-1] + 1)  # pretraining reads windows between decisions
     ends = np.concatenate([span, *segments[1:]])
     windows = np.maximum(ends[:, None] - np.arange(window), 0).ravel()
-    return replace_outside(dataset, _flags(np.concatenate(segments), dataset), _flags(windows, dataset), seed)
+    kept_T, windows_T = (
+        refit.flags(some, dataset.panel.n_sessions) for some in (np.concatenate(segments), windows)
+    )
+    return replace_outside(dataset, kept_T, windows_T, seed)
 
 
 def replace_outside(dataset: Dataset, kept_T: BoolArray, windows_T: BoolArray, seed: int) -> Dataset:
@@ -195,7 +180,7 @@ def retrained(subject: Subject) -> Result:
     kept = [task for task in planned if task.seed == config.seeds[0] or task.key in stacked]
     rows = [
         {"model": task.model, "fold": fold.index, "seed": task.seed, "what": what}
-        for task, outcome in train_again(kept, collect_arrays(noisy, window), config)
+        for task, outcome in refit.train_again(kept, collect_arrays(noisy, window), config)
         if (what := _differs_from_stored(run, task, outcome)) is not None
     ]
     left_out = ", ".join(model for model in config.models if model not in chosen)
@@ -234,13 +219,13 @@ def _differs_from_stored(run: Run, task: Task, outcome: Outcome) -> str | None:
     if set(stored) != set(again):
         return "its tensors"
     for name in sorted(again):
-        if difference(np.asarray(again[name]), np.asarray(stored[name]), name) is not None:
+        if refit.difference(np.asarray(again[name]), np.asarray(stored[name]), name) is not None:
             return f"the values of {name}"
     ours, theirs = (
         np.array([list(line.values()) for line in state.config.get("calibration", ())], dtype=np.float64)
         for state in (outcome.state, fitted.state())
     )
-    return None if difference(ours, theirs, "the calibration") is None else "its calibration"
+    return None if refit.difference(ours, theirs, "the calibration") is None else "its calibration"
 
 
 _DATES = 4  # test sessions of a run that are forecast again, for each t
@@ -256,7 +241,7 @@ def forecasts(subject: Subject) -> Result:
 
 
 def _check_refits(subject: Subject) -> Result:
-    models = models_to_fit(subject)
+    models = refit.models_to_fit(subject)
     if not models:
         return skipped("The config has no model that needs fitting.")
     label, budget, spacing = subject.config.label, subject.budget, subject.spacing
@@ -300,7 +285,7 @@ def _check_refits(subject: Subject) -> Result:
 
 def _refitted(
     subject: Subject, config: Config, models: tuple[str, ...], t: int, need: int
-) -> list[Difference] | None:
+) -> list[refit.Difference] | None:
     """Differences of fits and forecasts with noise after t; None if no fold tests t."""
     cut = subject.window(t - need - subject.lookback, t + max(AFTER, need // 2))
     tables = subject.sample_firms(cut, subject.budget.firms)
@@ -311,7 +296,7 @@ def _refitted(
     if fold is None or twin_fold is None:
         return None
     for segment in ("train", "valid", "test"):
-        one = difference(getattr(fold, segment), getattr(twin_fold, segment), f"the {segment} dates")
+        one = refit.difference(getattr(fold, segment), getattr(twin_fold, segment), f"the {segment} dates")
         if one is not None:
             return [one]
     # in this process: the check fit_scope fits where a training does
@@ -319,12 +304,12 @@ def _refitted(
         update={"execution": config.execution.model_copy(update={"engine": "serial"})}
     )
     diffs = []
-    pairs = zip(*fits(small, (true,), fold), *fits(small, (noisy,), twin_fold), strict=True)
-    arrays, columns = collect_arrays(true, config.features.window), common_firms(true, noisy)
+    pairs = zip(*refit.fits(small, (true,), fold), *refit.fits(small, (noisy,), twin_fold), strict=True)
+    arrays, columns = collect_arrays(true, config.features.window), refit.common_firms(true, noisy)
     for (task, left), (twin, right) in pairs:
         diffs += _reads_targets(task, left, arrays)
-        diffs += inputs_differ(task.inputs, twin.inputs)
-        diffs += weights_differ(left, right, task.model)
+        diffs += refit.inputs_differ(task.inputs, twin.inputs)
+        diffs += refit.weights_differ(left, right, task.model)
         seen, what = fold.test <= at, f"{task.model}'s forecasts"
         diffs += _forecasts_differ(left.test_BN[seen], right.test_BN[seen], columns, what)
         if left.path_BNK is not None and right.path_BNK is not None:
@@ -333,7 +318,7 @@ def _refitted(
     return diffs
 
 
-def _reads_targets(task: Task, outcome: Outcome, arrays: Arrays) -> list[Difference]:
+def _reads_targets(task: Task, outcome: Outcome, arrays: Arrays) -> list[refit.Difference]:
     """Forecast the test again with other targets on all dates: a model must not read them to forecast."""
     rng = np.random.default_rng(task.seed)
     path_TNK = arrays.path_TNK
@@ -345,7 +330,7 @@ def _reads_targets(task: Task, outcome: Outcome, arrays: Arrays) -> list[Differe
         fitted.forecast(tasks.to_tensors(one, task.inputs, "cpu"), task.fold.test)
         for one in (arrays, changed)
     )
-    read = difference(own, others, f"{task.model}'s forecasts, which read targets (of their own date),")
+    read = refit.difference(own, others, f"{task.model}'s forecasts, which read targets (of their own date),")
     return [] if read is None else [read]
 
 
@@ -356,10 +341,10 @@ def _fold_with(at: int, dataset: Dataset, config: Config) -> Fold | None:
 
 def _forecasts_differ(
     left_BN: Float32Array, right_BN: Float32Array, columns: tuple[list[int], list[int]], what: str
-) -> list[Difference]:
+) -> list[refit.Difference]:
     """Compare forecasts of the firms that two datasets share."""
     own, theirs = (np.ascontiguousarray(x[:, n]) for x, n in zip((left_BN, right_BN), columns, strict=True))
-    one = difference(own, theirs, what)
+    one = refit.difference(own, theirs, what)
     return [] if one is None else [one]
 
 
@@ -391,7 +376,7 @@ def _fold_differs(  # noqa: PLR0917 (a fold of a run)
 
     tables = replace_future(subject.tables, subject.day(t), seed=subject.seed + t)
     noisy, window = datasets.build_dataset(tables, run.config), run.config.features.window
-    columns = common_firms(subject.dataset, noisy)
+    columns = refit.common_firms(subject.dataset, noisy)
     pair = [collect_arrays(dataset, window) for dataset in (subject.dataset, noisy)]
     for model in run.config.models:
         for seed in run.config.seeds:

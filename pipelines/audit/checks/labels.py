@@ -137,8 +137,8 @@ def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[Findin
         return [Finding("label", "fail", sentence, float(missing_TN.sum()), subject=label.name)]
     if not off_TN.any():
         few = "the prices of the sampled firms tell none of its values"
-        verdict: Verdict = "pass" if known_TN.any() else "skipped"
-        return [Finding("label", verdict, "" if known_TN.any() else few, subject=label.name)]
+        told: tuple[Verdict, str] = ("pass", "") if known_TN.any() else ("skipped", few)
+        return [Finding("label", *told, subject=label.name)]
     t, n = np.argwhere(off_TN)[0]
     first, last = label.delay, label.delay + label.horizon
     sentence = (
@@ -268,18 +268,11 @@ def label_spans(subject: Subject) -> Result:
             ends = last + span
             free = start - ends - 1
             least = min(least, free)
-            rows.append(
-                {
-                    "fold": fold.index,
-                    "segment": name,
-                    "last_decision": subject.day(last),
-                    "label_ends": subject.day(min(ends, subject.dataset.panel.n_sessions - 1)),
-                    "next_segment": following,
-                    "next_starts": subject.day(start),
-                    "sessions_between": free,
-                    "embargo": embargo,
-                }
-            )
+            label_ends = subject.day(min(ends, subject.dataset.panel.n_sessions - 1))
+            own = {"segment": name, "last_decision": subject.day(last), "label_ends": label_ends}
+            after = {"next_segment": following, "next_starts": subject.day(start)}
+            gap = {"sessions_between": free, "embargo": embargo}
+            rows.append({"fold": fold.index, **own, **after, **gap})
             if free < 0:
                 problems.append(
                     f"Fold {fold.index}: the last {name} label ends on session {ends}, but {following} "

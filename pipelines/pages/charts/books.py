@@ -9,29 +9,7 @@ from typing import Any
 import polars as pl
 
 from backtest.analysis.rolling import Z, rolling_mean_ic, rolling_risk
-from pipelines.pages.figure import (
-    BLUE,
-    INK,
-    MUTED,
-    VERMILION,
-    Figure,
-    LineStyle,
-    Trace,
-    axis,
-    band,
-    bar_trace,
-    by_model,
-    draw,
-    floats,
-    line,
-    names_axis,
-    over_time,
-    points_per_line,
-    scatter,
-    short,
-    thin,
-    zero_axis,
-)
+from pipelines.pages import figure as fig
 
 LOG_NAV_RATIO = 8.0  # ratio of the largest to the smallest NAV above which the axis is logarithmic
 MAX_NAMES = 10  # firms with the largest gains, and as many with the largest losses
@@ -46,12 +24,12 @@ _COSTS = {
 
 
 def net_asset_value(
-    equity: pl.DataFrame, styles: Mapping[str, LineStyle], book: str, best: str | None
-) -> Figure:
+    equity: pl.DataFrame, styles: Mapping[str, fig.LineStyle], book: str, best: str | None
+) -> fig.Figure:
     """Draw one book's NAV and drawdown per model, net and gross of costs; both at once for ``best``."""
-    parts = by_model(equity.filter(pl.col("book") == book), styles)
-    limit = points_per_line(4 * len(parts))
-    traces: list[Trace] = []
+    parts = fig.by_model(equity.filter(pl.col("book") == book), styles)
+    limit = fig.points_per_line(4 * len(parts))
+    traces: list[fig.Trace] = []
     views: dict[str, list[int]] = {"net of costs": [], "before costs": []}
     extremes: list[float] = []
     for kind, view in zip(("nav_net", "nav_gross"), views, strict=True):
@@ -60,28 +38,28 @@ def net_asset_value(
             path = rows.select("date", y=pl.col(kind).cast(pl.Float64).fill_nan(None)).drop_nulls("y")
             if path.is_empty():
                 continue
-            path = thin(path.with_columns(drawdown=pl.col("y") / pl.col("y").cum_max() - 1), limit)
+            path = fig.thin(path.with_columns(drawdown=pl.col("y") / pl.col("y").cum_max() - 1), limit)
             extremes += path["y"].to_list()
             group: dict[str, Any] = {"legendgroup": model, "visible": shown}
             width = 2.6 if model == best else 1.6
             views[view] += [len(traces), len(traces) + 1]
-            traces.append(line(path, model, style, "%{y:.3f}", **group, line=style.line(width)))
+            traces.append(fig.line(path, model, style, "%{y:.3f}", **group, line=style.line(width)))
             below = {**group, "yaxis": "y2", "showlegend": False, "line": style.line(1.2)}
-            traces.append(line(path.select("date", y="drawdown"), model, style, "%{y:.1%}", **below))
+            traces.append(fig.line(path.select("date", y="drawdown"), model, style, "%{y:.1%}", **below))
             if model == best and not shown:
                 views["net of costs"].append(len(traces))
                 dotted = {"color": style.colour, "dash": "dot", "width": 1.4}
                 of_group = {"legendgroup": "before costs", "line": dotted, "visible": True}
-                named = {"name": f"{short(model)}, before costs"}
-                traces.append(line(path, model, style, "%{y:.3f}", **of_group) | named)
+                named = {"name": f"{fig.short(model)}, before costs"}
+                traces.append(fig.line(path, model, style, "%{y:.3f}", **of_group) | named)
     wide = bool(extremes) and min(extremes) > 0 and max(extremes) / min(extremes) > LOG_NAV_RATIO
     scale = ("NAV, log scale", "log") if wide else ("NAV (1 at the start)", "linear")
-    layout = over_time(axis(scale[0], type=scale[1], domain=[0.36, 1.0])) | {
-        "xaxis": axis("", anchor="y2"),
-        "yaxis2": axis("drawdown", tickformat=".1~%", domain=[0.0, 0.3], nticks=4),
+    layout = fig.over_time(fig.axis(scale[0], type=scale[1], domain=[0.36, 1.0])) | {
+        "xaxis": fig.axis("", anchor="y2"),
+        "yaxis2": fig.axis("drawdown", tickformat=".1~%", domain=[0.0, 0.3], nticks=4),
     }
     shown_by = {view: tuple(indices) for view, indices in views.items()}
-    return draw(f"Net asset value and drawdown: {book}", 480, traces, layout, shown_by)
+    return fig.draw(f"Net asset value and drawdown: {book}", 480, traces, layout, shown_by)
 
 
 def cost_kinds(costs: pl.DataFrame) -> dict[str, str]:
@@ -94,58 +72,60 @@ def cost_kinds(costs: pl.DataFrame) -> dict[str, str]:
     return paid or {"half_spread": _COSTS["half_spread"][0]}
 
 
-def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, LineStyle], book: str) -> Figure:
+def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, fig.LineStyle], book: str) -> fig.Figure:
     """Draw the costs of one book per year by kind, one stacked bar per model."""
     order = [model for model in styles if model in set(costs["model"].to_list())]
     frame = pl.DataFrame({"model": order[::-1]}).join(
         costs.filter(pl.col("book") == book), on="model", maintain_order="left"
     )
-    names = [short(model) for model in frame["model"]]
+    names = [fig.short(model) for model in frame["model"]]
     traces = [
-        bar_trace(
+        fig.bar_trace(
             names,
-            floats(frame[kind]),
+            fig.floats(frame[kind]),
             _COSTS[kind][1],
             name=title,
             hovertemplate=f"%{{y}}, {title}: %{{x:.0f}} bps per year<extra></extra>",
         )
         for kind, title in cost_kinds(costs).items()
     ]
-    layout = {"barmode": "stack", "xaxis": axis("bps of NAV per year"), "yaxis": names_axis()}
-    return draw(f"Cost per year: {book}", 80 + 26 * max(frame.height, 2), traces, layout)
+    layout = {"barmode": "stack", "xaxis": fig.axis("bps of NAV per year"), "yaxis": fig.names_axis()}
+    return fig.draw(f"Cost per year: {book}", 80 + 26 * max(frame.height, 2), traces, layout)
 
 
-def trading(book: pl.DataFrame, model: str, style: LineStyle, window: int) -> Figure:
+def trading(book: pl.DataFrame, model: str, style: fig.LineStyle, window: int) -> fig.Figure:
     """Draw rolling means of turnover and of unfilled orders (one-way fractions of NAV) of one book."""
     traces = []
     for name, title, look in (
         ("turnover", "traded", style),
-        ("unfilled", "not filled", LineStyle(MUTED, "dot")),
+        ("unfilled", "not filled", fig.LineStyle(fig.MUTED, "dot")),
     ):
         mean = pl.col(name).cast(pl.Float64).rolling_mean(window, min_samples=max(1, window // 2))
-        path = thin(book.select("date", y=100 * mean).drop_nulls("y"), points_per_line(2))
-        traces.append(line(path, f"{short(model)}, {title}", look, "%{y:.2f}%"))
+        path = fig.thin(book.select("date", y=100 * mean).drop_nulls("y"), fig.points_per_line(2))
+        traces.append(fig.line(path, f"{fig.short(model)}, {title}", look, "%{y:.2f}%"))
     title = f"Turnover and unfilled orders, mean of {window} sessions"
-    return draw(title, 260, traces, over_time(axis("% of NAV / session, one-way", rangemode="tozero")))
+    return fig.draw(
+        title, 260, traces, fig.over_time(fig.axis("% of NAV / session, one-way", rangemode="tozero"))
+    )
 
 
 def rolling(
     equity: pl.DataFrame,
     ic_series: pl.DataFrame,
-    styles: Mapping[str, LineStyle],
+    styles: Mapping[str, fig.LineStyle],
     shown: tuple[str, ...],
     *,
     window: int,
     lags: int,
     year: float,
-) -> Iterator[Figure]:
+) -> Iterator[fig.Figure]:
     """Draw rolling Sharpe ratio, volatility and rank IC of every model; a frame without rows has no chart.
 
     Models in ``shown`` are drawn at the start, the first with a band. ``lags`` are those of the IC's
     Newey-West errors.
     """
     if not equity.is_empty():
-        risk = {model: rolling_risk(rows, window, year) for model, _, rows in by_model(equity, styles)}
+        risk = {model: rolling_risk(rows, window, year) for model, _, rows in fig.by_model(equity, styles)}
         for name, title, label, form in (
             ("sharpe", "net Sharpe ratio", "Sharpe ratio (annual)", ".2f"),
             ("volatility", "volatility net of costs", "volatility (annual)", ".1%"),
@@ -157,7 +137,7 @@ def rolling(
     if not ic_series.is_empty():
         paths = {
             model: rolling_mean_ic(rows, window, lags).rename({"rank_ic": "y"})
-            for model, _, rows in by_model(ic_series, styles)
+            for model, _, rows in fig.by_model(ic_series, styles)
         }
         title = f"Rolling rank IC, {window} sessions"
         yield _with_band(title, "mean daily rank IC", ".3f", paths, styles, shown)
@@ -168,57 +148,62 @@ def _with_band(  # noqa: PLR0917
     label: str,
     form: str,
     paths: Mapping[str, pl.DataFrame],
-    styles: Mapping[str, LineStyle],
+    styles: Mapping[str, fig.LineStyle],
     shown: tuple[str, ...],
-) -> Figure:
-    traces: list[Trace] = []
+) -> fig.Figure:
+    traces: list[fig.Trace] = []
     for model, frame in paths.items():
         style, chosen = styles[model], model == shown[0]
-        path = thin(frame.drop_nulls("y"), points_per_line(len(paths)))
+        path = fig.thin(frame.drop_nulls("y"), fig.points_per_line(len(paths)))
         if path.is_empty():
             continue
         if chosen:
-            traces.append(band(path, Z * path["error"], model, style))
+            traces.append(fig.band(path, Z * path["error"], model, style))
         look = {"line": style.line(2.4 if chosen else 1.4), "legendgroup": model}
         group = look | {"visible": True if model in shown else "legendonly"}
-        traces.append(line(path, model, style, f"%{{y:{form}}}", **group))
+        traces.append(fig.line(path, model, style, f"%{{y:{form}}}", **group))
     percent = {"tickformat": ".1~%"} if form.endswith("%") else {}
-    return draw(title, 260, traces, over_time(zero_axis(label, **percent)))
+    return fig.draw(title, 260, traces, fig.over_time(fig.zero_axis(label, **percent)))
 
 
-def exposure_ranges(frame: pl.DataFrame, title: str, label: str) -> Figure:
+def exposure_ranges(frame: pl.DataFrame, title: str, label: str) -> fig.Figure:
     """Draw mean exposure as a dot, and its range over sessions as a bar, one row per sector or style."""
     rows = frame.reverse()
-    names = [short(key) for key in rows["key"]]
+    names = [fig.short(key) for key in rows["key"]]
     spans: list[object] = []
     places: list[object] = []
     for name, low, high in zip(names, rows["low"].to_list(), rows["high"].to_list(), strict=True):
         spans += [low, high, None]
         places += [name, name, None]
     ranges = {"name": "lowest to highest session", "line": {"color": "#9fb3c8", "width": 7}}
-    dot = {"name": "mean", "marker": {"color": INK, "size": 8, "symbol": "diamond"}}
+    dot = {"name": "mean", "marker": {"color": fig.INK, "size": 8, "symbol": "diamond"}}
     traces = [
-        scatter(spans, places, **ranges, hoverinfo="skip"),
-        scatter(floats(rows["mean"]), names, "markers", **dot, hovertemplate="%{y}: %{x:.3f}<extra></extra>"),
+        fig.scatter(spans, places, **ranges, hoverinfo="skip"),
+        fig.scatter(
+            fig.floats(rows["mean"]), names, "markers", **dot, hovertemplate="%{y}: %{x:.3f}<extra></extra>"
+        ),
     ]
     ends = [0.0, *(value for name in ("mean", "low", "high") for value in rows[name].drop_nulls())]
     room = 0.05 * (max(ends) - min(ends) or 1.0)
-    layout = {"xaxis": zero_axis(label, range=[min(ends) - room, max(ends) + room]), "yaxis": names_axis()}
-    return draw(title, 80 + 19 * max(rows.height, 2), traces, layout)
+    layout = {
+        "xaxis": fig.zero_axis(label, range=[min(ends) - room, max(ends) + room]),
+        "yaxis": fig.names_axis(),
+    }
+    return fig.draw(title, 80 + 19 * max(rows.height, 2), traces, layout)
 
 
-def contributions(frame: pl.DataFrame, title: str) -> Figure:
+def contributions(frame: pl.DataFrame, title: str) -> fig.Figure:
     """Draw net contributions as bars, the largest at the top; the sign also shows in the colour."""
     rows = frame.reverse()
     net = rows["net"].to_list()
-    trace = bar_trace(
-        [short(key) for key in rows["key"]],
+    trace = fig.bar_trace(
+        [fig.short(key) for key in rows["key"]],
         [100 * value for value in net],
-        [BLUE if value >= 0 else VERMILION for value in net],
+        [fig.BLUE if value >= 0 else fig.VERMILION for value in net],
         hovertemplate="%{y}: %{x:.2f}%<extra></extra>",
     )
-    layout = {"xaxis": zero_axis("% of starting capital"), "yaxis": names_axis()}
-    return draw(title, 80 + 18 * max(rows.height, 2), [trace], layout)
+    layout = {"xaxis": fig.zero_axis("% of starting capital"), "yaxis": fig.names_axis()}
+    return fig.draw(title, 80 + 18 * max(rows.height, 2), [trace], layout)
 
 
 def largest_names(frame: pl.DataFrame) -> pl.DataFrame:
@@ -261,27 +246,27 @@ def _added_up(rest: pl.DataFrame, noun: str) -> pl.DataFrame:
     return rest.select(pl.lit(f"{rest.height:,} other {noun}").alias("key"), pl.exclude("key").sum())
 
 
-def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, LineStyle]) -> Figure:
+def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> fig.Figure:
     """Draw the net Sharpe ratio against the capital, which is on a logarithmic axis."""
     capital = frame["capital"].cast(pl.Float64).to_list()
     traces = [
-        scatter(
+        fig.scatter(
             rows["capital"].cast(pl.Float64).to_list(),
             rows["sharpe_net"].cast(pl.Float64).to_list(),
             "lines+markers",
-            name=short(model),
+            name=fig.short(model),
             line=style.line(),
             hovertemplate="%{y:.2f} at %{x:.3s}",
         )
-        for model, style, rows in by_model(frame, styles, order="capital")
+        for model, style, rows in fig.by_model(frame, styles, order="capital")
     ]
     decades = range(math.floor(math.log10(min(capital))), math.ceil(math.log10(max(capital))) + 1)
     ticks = {"tickvals": [10**power for power in decades], "ticktext": _amounts(decades)}
     layout = {
-        "xaxis": axis("capital (currency of the prices, log scale)", type="log", **ticks),
-        "yaxis": zero_axis("net Sharpe ratio (annual)"),
+        "xaxis": fig.axis("capital (currency of the prices, log scale)", type="log", **ticks),
+        "yaxis": fig.zero_axis("net Sharpe ratio (annual)"),
     }
-    return draw("Net Sharpe ratio by capital", 300, traces, layout)
+    return fig.draw("Net Sharpe ratio by capital", 300, traces, layout)
 
 
 def _amounts(powers: Sequence[int]) -> list[str]:

@@ -11,48 +11,27 @@ import numpy as np
 import polars as pl
 
 from features.arrays import FloatArray
-from pipelines.pages.figure import (
-    BLUE,
-    INK,
-    MUTED,
-    UNKNOWN,
-    VERMILION,
-    ZERO,
-    Figure,
-    Trace,
-    axis,
-    bar_trace,
-    draw,
-    floats,
-    heat,
-    matrix,
-    names_axis,
-    safe,
-    scatter,
-    short,
-    thin,
-    whiskers,
-)
+from pipelines.pages import figure as fig
 from pipelines.pages.tables import write
 
 if TYPE_CHECKING:
     import networkx as nx
 
 METHODS = {
-    "shap": ("SHAP", BLUE, "solid"),
+    "shap": ("SHAP", fig.BLUE, "solid"),
     "integrated_gradients": ("integrated gradients", "#009E73", "solid"),
-    "attention": ("attention", VERMILION, "solid"),
+    "attention": ("attention", fig.VERMILION, "solid"),
     "rollout": ("rollout", "#E69F00", "dash"),
     "flow": ("flow", "#882255", "dash"),
     "gradient": ("attention x gradient", "#CC79A7", "dash"),
-    "random": ("random order", UNKNOWN, "dot"),
+    "random": ("random order", fig.UNKNOWN, "dot"),
 }
 MAX_PLAYERS = 24
 MAX_CONTRIBUTIONS = 12
 MAX_EDGES = 40
-_KINDS = {"days": BLUE, "features": "#009E73", "family": "#009E73", "peers": VERMILION}
+_KINDS = {"days": fig.BLUE, "features": "#009E73", "family": "#009E73", "peers": fig.VERMILION}
 _OTHERS = ("#882255", "#E69F00", "#332288", "#56B4E9")
-_REGIMES = {"all": INK, "calm": BLUE, "normal": UNKNOWN, "turbulent": VERMILION}
+_REGIMES = {"all": fig.INK, "calm": fig.BLUE, "normal": fig.UNKNOWN, "turbulent": fig.VERMILION}
 _REMOVALS = {"mask": "masked keys", "date": "other firms of the date", "train": "training data"}
 _WIDTH, _HEIGHT = (
     760.0,
@@ -60,93 +39,87 @@ _WIDTH, _HEIGHT = (
 )  # pixels of the network on a narrow screen; a layout that fits there fits wider ones
 
 
-def edge_roc(roc: pl.DataFrame, auc: Mapping[str, float]) -> Figure:
+def edge_roc(roc: pl.DataFrame, auc: Mapping[str, float]) -> fig.Figure:
     """Draw one ROC curve per way of ranking the pairs of firms, with planted edges as positives."""
-    traces: list[Trace] = []
+    traces: list[fig.Trace] = []
     spare = iter(_OTHERS * 4)
     for part in roc.partition_by("method", maintain_order=True):
-        method, curve = str(part["method"][0]), thin(part, 300)
+        method, curve = str(part["method"][0]), fig.thin(part, 300)
         colour = METHODS[method][1] if method in ("shap", "attention", "random") else next(spare)
         look = {"color": colour, "width": 2.5, "dash": "dot" if method == "random" else "solid"}
-        name = f"{short(method)} (AUC {auc[method]:.2f})" if method in auc else short(method)
+        name = f"{fig.short(method)} (AUC {auc[method]:.2f})" if method in auc else fig.short(method)
         hover = "true positive rate %{y:.0%} at false positive rate %{x:.0%}"
-        ends = (floats(curve["fpr"]), floats(curve["tpr"]))
-        traces.append(scatter(*ends, name=name, line=look, hovertemplate=hover))
-    x = axis("false positive rate (share of other pairs)", range=[-0.01, 1.01], tickformat=".0%")
-    y = axis("true positive rate", range=[-0.01, 1.03], tickformat=".0%")
-    return draw("Planted edges recovered", 400, traces, {"xaxis": x, "yaxis": y})
+        ends = (fig.floats(curve["fpr"]), fig.floats(curve["tpr"]))
+        traces.append(fig.scatter(*ends, name=name, line=look, hovertemplate=hover))
+    x = fig.axis("false positive rate (share of other pairs)", range=[-0.01, 1.01], tickformat=".0%")
+    y = fig.axis("true positive rate", range=[-0.01, 1.03], tickformat=".0%")
+    return fig.draw("Planted edges recovered", 400, traces, {"xaxis": x, "yaxis": y})
 
 
-def recovery(rows: pl.DataFrame, model: str) -> Figure:
+def recovery(rows: pl.DataFrame, model: str) -> fig.Figure:
     """Draw the AUC of each way of ranking pairs by kind of planted edge, with 1.96 standard errors."""
     rows = rows.with_columns(pl.col("kind").str.replace_all("_", " "))
-    traces: list[Trace] = []
+    traces: list[fig.Trace] = []
     for (method,), part in rows.partition_by("method", as_dict=True, maintain_order=True).items():
-        name, colour = METHODS[str(method)][:2] if method in ("shap", "attention") else (method, MUTED)
-        traces.append(
-            {
-                "type": "bar",
-                "x": part["kind"].to_list(),
-                "y": part["auc"].to_list(),
-                "name": short(name),
-                "marker": {"color": colour},
-                "error_y": whiskers((1.96 * part["error"]).to_list()),
-                "hovertemplate": f"{safe(name)}, %{{x}}: %{{y:.3f}}<extra></extra>",
-            }
-        )
+        name, colour = METHODS[str(method)][:2] if method in ("shap", "attention") else (method, fig.MUTED)
+        error = fig.whiskers((1.96 * part["error"]).to_list())
+        bars = fig.columns(part["kind"].to_list(), part["auc"].to_list(), name, colour, "%{y:.3f}")
+        traces.append(bars | {"error_y": error})
     guess = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0.5, "y1": 0.5}
     note = {"xref": "paper", "x": 1, "y": 0.5, "xanchor": "right", "yanchor": "bottom", "showarrow": False}
     kinds = rows["kind"].unique(maintain_order=True).to_list()
     layout = {
         "barmode": "group",
-        "shapes": [guess | {"line": {"color": MUTED, "dash": "dash"}}],
+        "shapes": [guess | {"line": {"color": fig.MUTED, "dash": "dash"}}],
         "annotations": [note | {"text": "a guess"}],
-        "xaxis": axis("kind of planted edge", categoryorder="array", categoryarray=kinds),
-        "yaxis": axis("AUC", range=[0.0, 1.02]),
+        "xaxis": fig.axis("kind of planted edge", categoryorder="array", categoryarray=kinds),
+        "yaxis": fig.axis("AUC", range=[0.0, 1.02]),
     }
-    return draw(f"Planted edges found by {model}", 324, traces, layout)
+    return fig.draw(f"Planted edges found by {model}", 324, traces, layout)
 
 
-def player_importance(players: pl.DataFrame, model: str, unit: str) -> Figure:
+def player_importance(players: pl.DataFrame, model: str, unit: str) -> fig.Figure:
     """Draw mean |SHAP| per player with its Monte Carlo error, the largest at the top, coloured by kind."""
     frame = players.sort("mean_abs_shap", descending=True).head(MAX_PLAYERS).reverse()
     spare = iter(_OTHERS * 4)
     traces = []
     for kind in players["kind"].unique(maintain_order=True):
         rows = frame.filter(pl.col("kind") == kind)
-        names, colour = [short(player) for player in rows["player"]], _KINDS.get(kind) or next(spare)
-        error = whiskers(rows["error"])
+        names, colour = [fig.short(player) for player in rows["player"]], _KINDS.get(kind) or next(spare)
+        error = fig.whiskers(rows["error"])
         traces.append(
-            bar_trace(names, floats(rows["mean_abs_shap"]), colour, name=short(kind), error_x=error)
+            fig.bar_trace(
+                names, fig.floats(rows["mean_abs_shap"]), colour, name=fig.short(kind), error_x=error
+            )
         )
-    order = [short(player) for player in frame["player"]]
+    order = [fig.short(player) for player in frame["player"]]
     layout = {
         "barmode": "stack",
-        "xaxis": axis(f"mean |SHAP| ({unit})"),
-        "yaxis": names_axis(categoryorder="array", categoryarray=order),
+        "xaxis": fig.axis(f"mean |SHAP| ({unit})"),
+        "yaxis": fig.names_axis(categoryorder="array", categoryarray=order),
     }
     title = f"Mean absolute effect on the forecasts of {model}"
-    return draw(title, 90 + 22 * max(frame.height, 3), traces, layout)
+    return fig.draw(title, 90 + 22 * max(frame.height, 3), traces, layout)
 
 
-def skill_by_player(skill: pl.DataFrame, model: str) -> Figure:
+def skill_by_player(skill: pl.DataFrame, model: str) -> fig.Figure:
     """Draw the rank IC that each player carries, with its standard error over dates, the largest on top."""
     players = skill.filter(~pl.col("kind").is_in(["base", "total"]))
     frame = players.sort("value", descending=True).head(MAX_PLAYERS).reverse()
     total = skill.filter(pl.col("kind") == "total").row(0, named=True)
-    trace = bar_trace(
-        [short(player) for player in frame["player"]],
-        floats(frame["value"]),
+    trace = fig.bar_trace(
+        [fig.short(player) for player in frame["player"]],
+        fig.floats(frame["value"]),
         [_KINDS.get(kind, _OTHERS[0]) for kind in frame["kind"]],
-        error_x=whiskers(frame["error"]),
+        error_x=fig.whiskers(frame["error"]),
         hovertemplate="%{y}: %{x:.4f}<extra></extra>",
     )
     title = f"Rank IC of {model} by player: {total['value']:+.3f} in total, on {total['dates']} dates"
-    x = axis("rank IC (Shapley value, mean over dates)", zeroline=True)
-    return draw(title, 90 + 22 * max(frame.height, 3), [trace], {"xaxis": x, "yaxis": names_axis()})
+    x = fig.axis("rank IC (Shapley value, mean over dates)", zeroline=True)
+    return fig.draw(title, 90 + 22 * max(frame.height, 3), [trace], {"xaxis": x, "yaxis": fig.names_axis()})
 
 
-def one_forecast(example: pl.DataFrame, model: str, unit: str, factor: float = 1.0) -> Figure:
+def one_forecast(example: pl.DataFrame, model: str, unit: str, factor: float = 1.0) -> fig.Figure:
     """Draw one forecast as a waterfall from the base value to the forecast, one bar per player.
 
     Base value and values add up to it. The whisker of a bar is the Monte Carlo error of its value; ``factor``
@@ -158,7 +131,7 @@ def one_forecast(example: pl.DataFrame, model: str, unit: str, factor: float = 1
     frame = frame.sort(pl.col("value").abs(), descending=True)
     shown = frame.height if frame.height <= MAX_CONTRIBUTIONS + 1 else MAX_CONTRIBUTIONS
     top, rest = frame.head(shown), frame.slice(shown)
-    names = [short(player, 20) for player in top["player"]]
+    names = [fig.short(player, 20) for player in top["player"]]
     values, errors = top["value"].to_list(), top["error"].to_list()
     if not rest.is_empty():
         names.append(f"{rest.height} other players")
@@ -171,110 +144,110 @@ def one_forecast(example: pl.DataFrame, model: str, unit: str, factor: float = 1
     # numbers beside the bars would run into the names on a phone
     labels = zip(["base value", *names, "forecast"], steps, strict=True)
     written = [f"{name}  {write(value, '+g3')}" for name, value in labels]
-    waterfall: Trace = {
+    waterfall: fig.Trace = {
         "type": "waterfall",
         "orientation": "h",
         "y": written,
         "x": steps,
         "measure": ["absolute", *["relative"] * len(values), "total"],
-        "increasing": {"marker": {"color": BLUE}},
-        "decreasing": {"marker": {"color": VERMILION}},
-        "totals": {"marker": {"color": MUTED}},
-        "connector": {"line": {"color": ZERO, "width": 1}},
+        "increasing": {"marker": {"color": fig.BLUE}},
+        "decreasing": {"marker": {"color": fig.VERMILION}},
+        "totals": {"marker": {"color": fig.MUTED}},
+        "connector": {"line": {"color": fig.ZERO, "width": 1}},
         "hovertemplate": "%{y}<extra></extra>",
     }
-    error = {"error_x": whiskers(pl.Series(errors, dtype=pl.Float64)), "hoverinfo": "skip"}
-    ranges = scatter(levels[1:], written[1:-1], "markers", marker={"size": 1, "color": INK}, **error)
+    error = {"error_x": fig.whiskers(pl.Series(errors, dtype=pl.Float64)), "hoverinfo": "skip"}
+    ranges = fig.scatter(levels[1:], written[1:-1], "markers", marker={"size": 1, "color": fig.INK}, **error)
     layout = {
         "margin": {"l": 56, "r": 20, "t": 14, "b": 44},
-        "xaxis": axis(f"forecast ({unit})", zeroline=True, range=[min(ends) - room, max(ends) + room]),
-        "yaxis": names_axis(autorange="reversed"),
+        "xaxis": fig.axis(f"forecast ({unit})", zeroline=True, range=[min(ends) - room, max(ends) + room]),
+        "yaxis": fig.names_axis(autorange="reversed"),
     }
     title = f"{head['ticker']} on {head['date']}: one forecast of {model}"
-    return draw(title, 90 + 25 * (len(names) + 2), [waterfall, ranges], layout)
+    return fig.draw(title, 90 + 25 * (len(names) + 2), [waterfall, ranges], layout)
 
 
-def removal_curves(curves: pl.DataFrame, over: str) -> Figure:
+def removal_curves(curves: pl.DataFrame, over: str) -> fig.Figure:
     """Draw the cumulative share of the change against the share of removed units, one line per method."""
-    traces: list[Trace] = []
+    traces: list[fig.Trace] = []
     views: dict[str, tuple[int, ...]] = {}
     for removal in curves["removal"].unique(maintain_order=True):
         first = len(traces)
         for method, (name, colour, dash) in METHODS.items():
             rows = curves.filter((pl.col("removal") == removal) & (pl.col("method") == method)).sort("share")
             if not rows.is_empty():
-                ends = (floats(rows["share"]), floats(rows["cumulative"]), "lines+markers")
-                hover = "%{y:.0%} of the change after %{x:.0%} of the " + safe(over)
+                ends = (fig.floats(rows["share"]), fig.floats(rows["cumulative"]), "lines+markers")
+                hover = "%{y:.0%} of the change after %{x:.0%} of the " + fig.safe(over)
                 look = {"name": name, "line": {"color": colour, "width": 2.5, "dash": dash}}
                 # the other removals are views
-                traces.append(scatter(*ends, **look, visible=not views, hovertemplate=hover))
+                traces.append(fig.scatter(*ends, **look, visible=not views, hovertemplate=hover))
         views[_REMOVALS.get(removal, removal)] = tuple(range(first, len(traces)))
-    x = axis(f"share of the {safe(over)} removed", tickformat=".0%", range=[-0.02, 1.02])
-    y = axis("cumulative share of the change", tickformat=".0%", range=[-0.02, 1.04])
+    x = fig.axis(f"share of the {fig.safe(over)} removed", tickformat=".0%", range=[-0.02, 1.02])
+    y = fig.axis("cumulative share of the change", tickformat=".0%", range=[-0.02, 1.04])
     title = f"Change of the forecasts as {over} are removed"
-    return draw(title, 380, traces, {"xaxis": x, "yaxis": y}, views if len(views) > 1 else None)
+    return fig.draw(title, 380, traces, {"xaxis": x, "yaxis": y}, views if len(views) > 1 else None)
 
 
-def agreement_with_shap(agreement: pl.DataFrame, title: str = "Rank correlation with |SHAP|") -> Figure:
+def agreement_with_shap(agreement: pl.DataFrame, title: str = "Rank correlation with |SHAP|") -> fig.Figure:
     """Draw each method's rank correlation with |SHAP| with its 90% interval, and its null as a ring."""
     names = [
-        short(f"{over}: {METHODS.get(method, (method,))[0]}", 34)
+        fig.short(f"{over}: {METHODS.get(method, (method,))[0]}", 34)
         for over, method in agreement.select("over", "method").iter_rows()
     ]
     sides = (agreement["high"] - agreement["value"], agreement["value"] - agreement["low"])
-    measured = scatter(
-        floats(agreement["value"]),
+    measured = fig.scatter(
+        fig.floats(agreement["value"]),
         names,
         "markers",
         name="measured",
-        marker={"size": 10, "color": BLUE},
-        error_x=whiskers(*(side.fill_nan(0.0) for side in sides)),
+        marker={"size": 10, "color": fig.BLUE},
+        error_x=fig.whiskers(*(side.fill_nan(0.0) for side in sides)),
         hovertemplate="%{y}: %{x:.2f}<extra></extra>",
     )
-    ring = {"size": 11, "color": MUTED, "symbol": "circle-open", "line": {"width": 2}}
+    ring = {"size": 11, "color": fig.MUTED, "symbol": "circle-open", "line": {"width": 2}}
     shown = {"name": "null", "marker": ring, "hovertemplate": "%{y}, null: %{x:.2f}<extra></extra>"}
-    null = scatter(floats(agreement["null"]), names, "markers", **shown)
-    x = axis("mean Spearman correlation over forecasts", zeroline=True, range=[-1.02, 1.02])
-    layout = {"xaxis": x, "yaxis": names_axis(autorange="reversed")}
-    return draw(title, 110 + 30 * len(names), [measured, null], layout)
+    null = fig.scatter(fig.floats(agreement["null"]), names, "markers", **shown)
+    x = fig.axis("mean Spearman correlation over forecasts", zeroline=True, range=[-1.02, 1.02])
+    layout = {"xaxis": x, "yaxis": fig.names_axis(autorange="reversed")}
+    return fig.draw(title, 110 + 30 * len(names), [measured, null], layout)
 
 
-def weight_of_past_days(days: pl.DataFrame) -> Figure:
+def weight_of_past_days(days: pl.DataFrame) -> fig.Figure:
     """Draw the mean weight of each past day by the volatility regime of that day, and equal weights."""
-    traces: list[Trace] = []
+    traces: list[fig.Trace] = []
     for regime, colour in _REGIMES.items():
         rows = days.filter(pl.col("regime") == regime).sort("day")
         if not rows.is_empty():
             sides = (rows["high"] - rows["weight"], rows["weight"] - rows["low"])
             traces.append(
-                scatter(
+                fig.scatter(
                     rows["day"].to_list(),
-                    floats(rows["weight"]),
+                    fig.floats(rows["weight"]),
                     "lines+markers",
                     name=f"{regime} days",
                     line={"color": colour, "width": 3 if regime == "all" else 1.6},
-                    error_y=whiskers(*(side.fill_nan(0.0) for side in sides), thickness=1, color=colour),
+                    error_y=fig.whiskers(*(side.fill_nan(0.0) for side in sides), thickness=1, color=colour),
                     hovertemplate="day %{x}: %{y:.3f}",
                 )
             )
     null = float(days["null"][0])
-    look = {"color": MUTED, "width": 1.5, "dash": "dash"}
+    look = {"color": fig.MUTED, "width": 1.5, "dash": "dash"}
     shape = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": null, "y1": null, "line": look}
-    x = axis("day before the forecast (1 is the decision session)")
-    layout = {"xaxis": x, "yaxis": axis("mean weight (dashed: equal weights)"), "shapes": [shape]}
-    return draw("Attention to past days", 360, traces, layout)
+    x = fig.axis("day before the forecast (1 is the decision session)")
+    layout = {"xaxis": x, "yaxis": fig.axis("mean weight (dashed: equal weights)"), "shapes": [shape]}
+    return fig.draw("Attention to past days", 360, traces, layout)
 
 
-def day_map(rows: pl.DataFrame) -> Figure:
+def day_map(rows: pl.DataFrame) -> fig.Figure:
     """Draw the mean weights from the state of each day to each day, or by head if one state is pooled."""
     by_head = rows["query"].n_unique() == 1
     by, what = ("head", "head") if by_head else ("query", "state of day")
     last = rows.filter(pl.col("layer") == rows["layer"].max())
     mean = last.group_by(by, "key").agg(pl.col("weight").mean())
     levels, keys = (mean[name].unique().sort().to_list() for name in (by, "key"))
-    return heat(
+    return fig.heat(
         f"Attention {'to days by head' if by_head else 'from day to day'}, last layer",
-        matrix(mean, levels, keys),
+        fig.matrix(mean, levels, keys),
         [f"{what} {level}" for level in levels],
         [f"day {key}" for key in keys],
         "weight",
@@ -282,14 +255,14 @@ def day_map(rows: pl.DataFrame) -> Figure:
     )
 
 
-def firm_map(rows: pl.DataFrame, method: str) -> Figure:
+def firm_map(rows: pl.DataFrame, method: str) -> fig.Figure:
     """Draw the matrix of one method over the firms of one date; rows are targets, columns sources."""
     firms = rows["target"].unique(maintain_order=True).to_list()
     name = METHODS[method][0] if method != "shap" else "|SHAP|"
-    labels = [short(firm, 10) for firm in firms]
-    return heat(
+    labels = [fig.short(firm, 10) for firm in firms]
+    return fig.heat(
         f"{name} between firms on {rows['date'][0]}",
-        matrix(rows.filter(pl.col("method") == method).select("target", "source", "value"), firms, firms),
+        fig.matrix(rows.filter(pl.col("method") == method).select("target", "source", "value"), firms, firms),
         labels,
         labels,
         name,
@@ -299,7 +272,7 @@ def firm_map(rows: pl.DataFrame, method: str) -> Figure:
 
 def peer_network(
     edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES, colours: Mapping[str, str] | None = None
-) -> Figure:
+) -> fig.Figure:
     """Draw the ``n_edges`` edges with the largest weights: blue within a group, vermilion across groups.
 
     A force-directed layout with a fixed seed gives the positions. Firms are then pushed apart until no two
@@ -319,26 +292,29 @@ def peer_network(
     notes = [_arrow(row, at, half, heaviest) for row in frame.iter_rows(named=True)]
     borders = {} if colours is None else colours
     notes += [
-        _name(firm, at[firm], borders.get(firm, UNKNOWN), 1 if colours is None else 2) for firm in firms
+        _name(firm, at[firm], borders.get(firm, fig.UNKNOWN), 1 if colours is None else 2) for firm in firms
     ]
     traces = [
-        scatter([None], [None], line={"color": colour, "width": 3}, name=title)
-        for title, colour, value in (("within a group", BLUE, True), ("across groups", VERMILION, False))
+        fig.scatter([None], [None], line={"color": colour, "width": 3}, name=title)
+        for title, colour, value in (
+            ("within a group", fig.BLUE, True),
+            ("across groups", fig.VERMILION, False),
+        )
         if (frame["same_group"] == value).any()
     ]
-    degrees = [(short(firm), graph.out_degree(firm), graph.in_degree(firm)) for firm in firms]
+    degrees = [(fig.short(firm), graph.out_degree(firm), graph.in_degree(firm)) for firm in firms]
     shown = {"marker": {"size": 24, "opacity": 0}, "hovertemplate": "%{text}<extra></extra>"}
     x, y = ([float(at[firm][side]) for firm in firms] for side in (0, 1))
     text = [f"{firm}: leads {out}, follows {into}" for firm, out, into in degrees]
-    traces.append(scatter(x, y, "markers", text=text, **shown))
+    traces.append(fig.scatter(x, y, "markers", text=text, **shown))
     frozen = dict.fromkeys(("showgrid", "zeroline", "showline", "showticklabels", "automargin"), False)
     layout = {
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
         "annotations": notes,
-        "xaxis": axis("", **frozen) | {"range": [0, _WIDTH]},
-        "yaxis": axis("", **frozen) | {"range": [0, _HEIGHT]},
+        "xaxis": fig.axis("", **frozen) | {"range": [0, _WIDTH]},
+        "yaxis": fig.axis("", **frozen) | {"range": [0, _HEIGHT]},
     }
-    return draw(f"Peer network of {model}: the {frame.height} strongest edges", 660, traces, layout)
+    return fig.draw(f"Peer network of {model}: the {frame.height} strongest edges", 660, traces, layout)
 
 
 def _positions(graph: nx.DiGraph[str], half_width: FloatArray) -> FloatArray:
@@ -381,27 +357,20 @@ def _arrow(
 ) -> dict[str, Any]:
     leader, follower = row["leader"], row["follower"]
     width = 1.0 + 2.5 * row["weight"] / heaviest
-    return {
-        "x": at[follower][0],
-        "y": at[follower][1],
-        "ax": at[leader][0],
-        "ay": at[leader][1],
-        **{"xref": "x", "yref": "y", "axref": "x", "ayref": "y"},
-        "text": "",
-        "showarrow": True,
-        "arrowhead": 2,
-        "arrowsize": max(0.7, 1.6 / width),
-        "arrowwidth": width,
-        "arrowcolor": group_colour(row["same_group"]),
-        "opacity": 0.8,
+    ends = dict(zip(("x", "y", "ax", "ay"), (*at[follower], *at[leader]), strict=True))
+    axes = {"xref": "x", "yref": "y", "axref": "x", "ayref": "y"}
+    head = {"showarrow": True, "arrowhead": 2, "arrowsize": max(0.7, 1.6 / width), "arrowwidth": width}
+    gaps = {
         "standoff": _clearance(at[leader], at[follower], half[follower]),
         "startstandoff": _clearance(at[follower], at[leader], half[leader]) - 2,
     }
+    look = {"text": "", "arrowcolor": group_colour(row["same_group"]), "opacity": 0.8}
+    return {**ends, **axes, **head, **gaps, **look}
 
 
 def group_colour(same: bool | None) -> str:
     """Colour of an edge or a peer: within a group, across groups, or unknown."""
-    return UNKNOWN if same is None else BLUE if same else VERMILION
+    return fig.UNKNOWN if same is None else fig.BLUE if same else fig.VERMILION
 
 
 def _clearance(start: FloatArray, end: FloatArray, half_width: float) -> float:
@@ -412,16 +381,6 @@ def _clearance(start: FloatArray, end: FloatArray, half_width: float) -> float:
 
 
 def _name(firm: str, at: Sequence[float] | FloatArray, border: str, width: int) -> dict[str, Any]:
-    return {
-        "x": at[0],
-        "y": at[1],
-        "xref": "x",
-        "yref": "y",
-        "text": short(firm, 12),
-        "showarrow": False,
-        "font": {"size": 11, "color": INK},
-        "bgcolor": "#ffffff",
-        "bordercolor": border,
-        "borderwidth": width,
-        "borderpad": 2,
-    }
+    place = {"x": at[0], "y": at[1], "xref": "x", "yref": "y", "showarrow": False}
+    box = {"bgcolor": "#ffffff", "bordercolor": border, "borderwidth": width, "borderpad": 2}
+    return {**place, **box, "text": fig.short(firm, 12), "font": {"size": 11, "color": fig.INK}}

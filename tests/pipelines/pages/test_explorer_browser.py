@@ -175,16 +175,16 @@ def test_the_verdict_stands_at_the_top_with_its_numbers(show: Show) -> None:
 def test_shap_and_attention_are_read_cell_by_cell(show: Show) -> None:
     page = show()
     find(page, "AAA")
-    assert page.locator("#matrixPart canvas").count() == 2
+    assert page.locator("#matrixPart .map").count() == 2
     assert page.locator("#matrixPart figcaption", has_text="Not shown").count() == 2
-    page.focus("#matrixPart canvas")
+    page.focus("#matrixPart .map")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     one, two = page.locator("#matrixPart .readout").all_text_contents()
     leader = TICKERS[len(TICKERS) - 1]  # the largest value
     assert one == two == f"{leader} \u2192 AAA: {written(value_of(5, 0, 2))} bps \u00b1 0.25; attention 8.3%"
     page.locator("#matrixPart .views button", has_text="Sectors").click()
-    page.focus("#matrixPart canvas")
+    page.focus("#matrixPart .map")
     page.keyboard.press("ArrowDown")
     assert "1.00 bps; attention 10.000%" in page.locator("#matrixPart .readout").first.inner_text()
 
