@@ -131,9 +131,8 @@ def _centred(x_TN: FloatArray, known_TN: BoolArray, data: Delivery) -> Iterator[
         known, count_N = known_TN[sessions], known_TN[sessions].sum(axis=0)
         value = np.where(known, x_TN[sessions], 0.0)
         mean_N = value.sum(axis=0) / np.maximum(count_N, 1)
-        deviation_N = np.sqrt(
-            (np.where(known, value - mean_N, 0.0) ** 2).sum(axis=0) / np.maximum(count_N, 1)
-        )
+        square_N = (np.where(known, value - mean_N, 0.0) ** 2).sum(axis=0)
+        deviation_N = np.sqrt(square_N / np.maximum(count_N, 1))
         enough_N = (count_N >= fewest) & (deviation_N > 0)
         exact_N = enough_N & (np.abs(mean_N) <= EXACT_MEAN * deviation_N)
         if enough_N.sum() < _FEWEST_FIRMS or exact_N.sum() < _MOST * enough_N.sum():

@@ -299,10 +299,8 @@ def _of_peers(weights_NN: FloatArray, date: DateAttention, rng: np.random.Genera
     total_N = weights_NN.sum(axis=1)
     share_NN = weights_NN / np.maximum(total_N[:, None], 1e-12)
     used_N = total_N > 0.0
-    rows: list[_Trait] = [
-        ("no_peer", float(1.0 - total_N.mean()), float("nan")),
-        ("effective_firms", float(_effective(share_NN[used_N]).mean()), float("nan")),
-    ]
+    none, effective = float(1.0 - total_N.mean()), float(_effective(share_NN[used_N]).mean())
+    rows: list[_Trait] = [("no_peer", none, np.nan), ("effective_firms", effective, np.nan)]
     if not used_N.any() or n_firms < 3:
         return rows
     mixed_RNN = [_permuted_rows(share_NN, rng) for _ in range(_DRAWS)]
@@ -323,16 +321,14 @@ def _of_peers(weights_NN: FloatArray, date: DateAttention, rng: np.random.Genera
 
 def _effective(share_NK: FloatArray) -> FloatArray:
     logs_NK = np.log(np.where(share_NK > 0.0, share_NK, 1.0))
-    effective_N: FloatArray = np.exp(-(share_NK * logs_NK).sum(axis=1))
-    return effective_N
+    return np.asarray(np.exp(-(share_NK * logs_NK).sum(axis=1)))
 
 
 def _permuted_rows(share_NN: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Permute the weights of every target among the other firms."""
-    n_firms = len(share_NN)
-    other_NM = share_NN[~np.eye(n_firms, dtype=np.bool_)].reshape(n_firms, n_firms - 1)
-    mixed_NN = np.zeros_like(share_NN)
-    mixed_NN[~np.eye(n_firms, dtype=np.bool_)] = rng.permuted(other_NM, axis=1).reshape(-1)
+    mixed_NN, other_NN = np.zeros_like(share_NN), ~np.eye(len(share_NN), dtype=np.bool_)
+    other_NM = share_NN[other_NN].reshape(len(share_NN), -1)
+    mixed_NN[other_NN] = rng.permuted(other_NM, axis=1).reshape(-1)
     return mixed_NN
 
 
@@ -389,17 +385,10 @@ def day_map(records: Sequence[AttentionRecord], most: int = 20_000) -> list[dict
     ]
     if sum(layer_HQK.size for layer_HQK in mean) > most:
         mean = [layer_HQK.mean(axis=0, keepdims=True) for layer_HQK in mean]
-    window = records[0].window
-    return [
-        {
-            "layer": layer,
-            "head": head if len(layer_HQK) > 1 else 0,
-            "query": len(row_QK) - query,
-            "key": window - key,
-            "weight": float(weight),
-        }
-        for layer, layer_HQK in enumerate(mean, 1)
-        for head, row_QK in enumerate(layer_HQK, 1)
-        for query, row_K in enumerate(row_QK)
-        for key, weight in enumerate(row_K[:window])
-    ]
+    window, rows = records[0].window, []
+    for layer, layer_HQK in enumerate(mean, 1):
+        heads, queries, _ = layer_HQK.shape
+        for (head, query, key), weight in np.ndenumerate(layer_HQK[:, :, :window]):
+            place = {"layer": layer, "head": head + 1 if heads > 1 else 0}
+            rows.append({**place, "query": queries - query, "key": window - key, "weight": float(weight)})
+    return rows

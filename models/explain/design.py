@@ -21,8 +21,7 @@ def evenly_spaced(sessions: IntArray, count: int) -> IntArray:
     """Select at most ``count`` sessions in even steps, starting half a step after the first."""
     count = min(count, len(sessions))
     places = (np.arange(count) + 0.5) * len(sessions) / max(count, 1)
-    selected: IntArray = sessions[places.astype(np.int64)]
-    return selected
+    return np.asarray(sessions[places.astype(np.int64)])
 
 
 def take_turns(tests: Sequence[IntArray], seeds: int, count: int) -> list[list[IntArray]]:

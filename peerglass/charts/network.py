@@ -6,6 +6,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,18 +42,9 @@ def peers(network: PeerNetwork, ticker: str, date: dt.date) -> go.Figure:
         )
     )
     at = {"x": 0.0, "y": 1.0, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
-    layout = {
-        "xaxis": fig.zero_axis(f"contribution to the forecast ({network.unit})"),
-        "yaxis": fig.names_axis(autorange="reversed"),
-        "annotations": [at | {"showarrow": False, "text": key}],
-    }
-
-    def title(firm: str) -> str:
-        return f"Peers of {firm} on {date}"
-
-    shown = fig.draw(title(ticker), 364, [_bars(network, ticker, date)], layout)
+    notes = {"annotations": [at | {"showarrow": False, "text": key}]}
     firms = {firm: [_bars(network, firm, date)] for firm in network.followers(date)}
-    return _with_firms(shown, firms, ticker, title)
+    return _with_firms(network, 364, firms, ticker, lambda firm: f"Peers of {firm} on {date}", notes)
 
 
 def peer_changes(network: PeerNetwork, ticker: str, date: dt.date, since: dt.date) -> go.Figure:
@@ -62,17 +54,9 @@ def peer_changes(network: PeerNetwork, ticker: str, date: dt.date, since: dt.dat
     not zero. A menu chooses another firm.
     """
     network.changes(date, since, ticker)  # the error of a firm without peers
-    layout = {
-        "xaxis": fig.zero_axis(f"contribution to the forecast ({network.unit})"),
-        "yaxis": fig.names_axis(autorange="reversed"),
-    }
-
-    def title(firm: str) -> str:
-        return f"Peers of {firm}, from {since} to {date}"
-
-    shown = fig.draw(title(ticker), 394, _changes(network, ticker, date, since), layout)
     both = sorted(set(network.followers(date)) & set(network.followers(since)))
-    return _with_firms(shown, {firm: _changes(network, firm, date, since) for firm in both}, ticker, title)
+    firms = {firm: _changes(network, firm, date, since) for firm in both}
+    return _with_firms(network, 394, firms, ticker, lambda firm: f"Peers of {firm}, from {since} to {date}")
 
 
 def peer_history(network: PeerNetwork, ticker: str) -> go.Figure:
@@ -194,17 +178,27 @@ def contributions(attribution: Attribution, ticker: str, date: dt.date | None = 
     return to_plotly(explained.one_forecast(example, attribution.model, unit, factor))
 
 
-def _with_firms(
-    figure: fig.Figure, firms: Mapping[str, Sequence[fig.Trace]], ticker: str, title: Callable[[str], str]
+def _with_firms(  # noqa: PLR0917  (a chart of a firm, and its menu)
+    network: PeerNetwork,
+    height: int,
+    firms: Mapping[str, Sequence[fig.Trace]],
+    ticker: str,
+    title: Callable[[str], str],
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> go.Figure:
-    """Turn a chart of one firm into a figure with a menu of all firms, each with its traces."""
+    """Draw contributions to the forecast of one firm, with a menu of all firms and their traces."""
+    x, y = (
+        fig.zero_axis(f"contribution to the forecast ({network.unit})"),
+        fig.names_axis(autorange="reversed"),
+    )
+    shown = fig.draw(title(ticker), height, firms[ticker], {"xaxis": x, "yaxis": y, **changes})
     buttons = []
     for firm, traces in firms.items():
         fields = [_fields(trace) for trace in traces]
         values = {name: [one.get(name) for one in fields] for one in fields for name in one}
         label = {"label": fig.short(firm, 12), "method": "update"}
         buttons.append(label | {"args": [values, {"title.text": fig.safe(title(firm))}]})
-    made = to_plotly(figure)
+    made = to_plotly(shown)
     made.update_layout(updatemenus=[{"buttons": buttons, "active": list(firms).index(ticker), **MENU}])
     return made
 

@@ -61,44 +61,38 @@ class Question:
         from models.explain.removal import REMOVALS
 
         precision, to, date, versus = self.precision, self.to, self.date, self.versus
-        refused = {
-            f"--engine is {self.engine!r}; choose one of {', '.join(ENGINES)}.": self.engine not in ENGINES,
-            f"--removal is {self.removal!r}; choose one of {', '.join(REMOVALS)}.": (
-                self.removal not in REMOVALS
+        one_firm, top, out = self.ticker is not None, self.top, self.out
+        engines, removals, suffixes = (", ".join(known) for known in (ENGINES, REMOVALS, SUFFIXES))
+        rules = (
+            (self.engine in ENGINES, f"--engine is {self.engine!r}; choose one of {engines}."),
+            (self.removal in REMOVALS, f"--removal is {self.removal!r}; choose one of {removals}."),
+            (
+                precision is None or (precision > 0 and math.isfinite(precision)),
+                f"--precision is {precision}; it must be a positive number, such as 0.05.",
             ),
-            f"--precision is {precision}; it must be a positive number, such as 0.05.": (
-                precision is not None and not (precision > 0 and math.isfinite(precision))
+            (
+                self.draws is None or self.draws >= 2,
+                f"--draws is {self.draws}; an error estimate needs at least 2.",
             ),
-            f"--draws is {self.draws}; an error estimate needs at least 2.": (
-                self.draws is not None and self.draws < 2
+            (not versus or one_firm, "--versus compares two forecasts of one firm; name it with --ticker."),
+            (top is None or top >= 1, f"--top is {top}; it must be at least 1."),
+            (not (top and one_firm), "--top explains both ends of a date's ranking; leave --ticker out."),
+            (not (top and to), "--top explains both ends of a date's ranking; leave --to out."),
+            (self.dates >= 2, f"--dates is {self.dates}; a standard error over dates needs at least 2."),
+            (not to or date is not None, "--to needs the first date of the span; give it with --date."),
+            (
+                not (to and versus),
+                "--to explains a span of dates and --versus compares two dates; leave one out.",
             ),
-            "--versus compares two forecasts of one firm; name it with --ticker.": (
-                versus is not None and self.ticker is None
+            (not (to and date) or to >= date, f"--to is {to}, before --date, {date}; give a later date."),
+            (not versus or versus != date, f"--versus is {versus}, the same as --date; give another date."),
+            (
+                out is None or out.suffix.lower() in SUFFIXES,
+                f"{out} cannot be written: its suffix must be one of {suffixes}.",
             ),
-            f"--top is {self.top}; it must be at least 1.": self.top is not None and self.top < 1,
-            "--top explains both ends of a date's ranking; leave --ticker out.": (
-                self.top is not None and self.ticker is not None
-            ),
-            "--top explains both ends of a date's ranking; leave --to out.": (
-                self.top is not None and to is not None
-            ),
-            f"--dates is {self.dates}; a standard error over dates needs at least 2.": self.dates < 2,
-            "--to needs the first date of the span; give it with --date.": to is not None and date is None,
-            "--to explains a span of dates and --versus compares two dates; leave one out.": (
-                to is not None and versus is not None
-            ),
-            f"--to is {to}, before --date, {date}; give a later date.": (
-                to is not None and date is not None and to < date
-            ),
-            f"--versus is {versus}, the same as --date; give another date.": (
-                versus is not None and versus == date
-            ),
-            f"{self.out} cannot be written: its suffix must be one of {', '.join(SUFFIXES)}.": (
-                self.out is not None and self.out.suffix.lower() not in SUFFIXES
-            ),
-        }
-        for message, wrong in refused.items():
-            if wrong:
+        )
+        for holds, message in rules:
+            if not holds:
                 raise ConfigError(message)
 
 

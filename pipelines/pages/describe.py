@@ -243,12 +243,11 @@ def describe_together(multiple_tests: pl.DataFrame | None, overfitting: pl.DataF
                 f"against {tested['baseline'][0]}, the best baseline: p {p_value} (SPA); better: "
                 f"{', '.join(better) or 'none'} (StepM)"
             )
-    for row in [] if overfitting is None else overfitting.iter_rows(named=True):
-        lines.append(
-            f"probability of overfitting {number(row['pbo'], 2)}, of a loss "
-            f"{number(row['loss_probability'], 2)}, when the best of {row['variants']} is selected "
-            f"({row['candidates']}, {row['blocks']} blocks)"
-        )
+    lines += [
+        f"probability of overfitting {number(row['pbo'], 2)}, of a loss {number(row['loss_probability'], 2)}"
+        f", when the best of {row['variants']} is selected ({row['candidates']}, {row['blocks']} blocks)"
+        for row in ([] if overfitting is None else overfitting.to_dicts())
+    ]
     return "\n".join(lines)
 
 

@@ -199,8 +199,7 @@ def run_report(run: Run, evaluation: StoredEvaluation, dataset: Market, lake: La
         label_transform=config.label.transform,
         mean_firms_per_date=float(dataset.universe_TN[tested].sum(axis=1).mean()),
         stage_seconds=_seconds(events),
-        hazards=tuple(dict.fromkeys(hazard for one in trained for hazard in one.hazards))
-        or _unrecorded(trained),
+        hazards=tuple(dict.fromkeys(h for one in trained for h in one.hazards) if trained else [_UNRECORDED]),
         notes=tuple(dict.fromkeys(note for one in trained for note in one.notes)),
         audit=run.read_table("audit"),
         sessions=_sessions(events),
@@ -287,9 +286,8 @@ def _tables(
     found = {name: evaluation.read_table(name) for name in TABLES}
     tables = {name: frame for name, frame in found.items() if frame is not None}
     book = next(iter(config.backtest.books))
-    tables["ladder"] = report_ladder(evaluation.table("ladder"), book, registered, tables)
-    tables["assumptions"] = assumptions(config)
-    return tables
+    ladder = report_ladder(evaluation.table("ladder"), book, registered, tables)
+    return tables | {"ladder": ladder, "assumptions": assumptions(config)}
 
 
 def report_ladder(
@@ -373,14 +371,10 @@ def _capital(settings: BacktestConfig) -> list[tuple[str, float | None, str]]:
     ]
 
 
-def _unrecorded(trained: Sequence[provenance.TrainingStarted]) -> tuple[str, ...]:
-    """Warn if the run has no record of its training."""
-    if trained:
-        return ()
-    return (
-        "The training of this run was not recorded, so commit, libraries, device and hazards are unknown; "
-        "train its config again.",
-    )
+_UNRECORDED = (
+    "The training of this run was not recorded, so commit, libraries, device and hazards are unknown; train "
+    "its config again."
+)
 
 
 def _listed(values: Iterable[str | None]) -> str | None:

@@ -107,30 +107,26 @@ def _judge(report: RunReport, models: tuple[str, ...]) -> ReportVerdict:
 
 def _compared(report: RunReport, model: str) -> str:
     """One sentence per baseline with both differences; empty if there is no comparison."""
-    sentences = []
-    for row in deciding_comparisons(report, model).values():
-        ic = f"IC difference {_number(row['ic_difference'], 4)}{_interval(row, 'ic', 4)}"
-        sharpe = f"net Sharpe difference {_number(row['sharpe_difference'], 2)}{_interval(row, 'sharpe', 2)}"
-        sentences.append(f"Beats {row['rival']}: {row['beats']} ({ic}, {sharpe}). ")
-    return "".join(sentences)
+    return "".join(
+        f"Beats {row['rival']}: {row['beats']} (IC difference {_number(row['ic_difference'], 4)}"
+        f"{_interval(row, 'ic', 4)}, net Sharpe difference {_number(row['sharpe_difference'], 2)}"
+        f"{_interval(row, 'sharpe', 2)}). "
+        for row in deciding_comparisons(report, model).values()
+    )
 
 
 def _counted(report: RunReport, model: str) -> str:
     """The tests that count all models, and the probability of overfitting; empty where they do not exist."""
-    sentences = []
-    tests = report.table("multiple_tests", model)
-    if not tests.is_empty() and tests["spa_p"][0] is not None:
-        row = tests.row(0, named=True)
-        counted = "counts" if row["in_stepm"] else "does not count"
-        sentences.append(
-            f"All models at once against earning nothing: p {_number(row['spa_p'], 3)} (SPA); StepM "
-            f"{counted} {model} as better. "
-        )
-    for row in report.table("overfitting").tail(1).iter_rows(named=True):
-        sentences.append(
-            f"Probability of overfitting {row['pbo']:.0%} ({row['variants']} candidates: "
-            f"{row['candidates']}). "
-        )
+    sentences = [
+        f"All models at once against earning nothing: p {_number(row['spa_p'], 3)} (SPA); StepM "
+        f"{'counts' if row['in_stepm'] else 'does not count'} {model} as better. "
+        for row in report.table("multiple_tests", model).head(1).iter_rows(named=True)
+        if row["spa_p"] is not None
+    ]
+    sentences += [
+        f"Probability of overfitting {row['pbo']:.0%} ({row['variants']} candidates: {row['candidates']}). "
+        for row in report.table("overfitting").tail(1).iter_rows(named=True)
+    ]
     return "".join(sentences)
 
 
@@ -164,20 +160,17 @@ def _doubts(best: Mapping[str, Any]) -> list[str]:
 
 
 def _doubts_on_baselines(best: Mapping[str, Any]) -> list[str]:
-    doubts, worse, unclear = [], [], []
+    doubts, titles = [], dict[str, list[str]]()
     for baseline, title in baseline_titles().items():
         if baseline_of(best) == baseline:
             doubts.append("it is itself a baseline")
-        elif best[f"beats_{baseline}"] is None:
+        elif (answer := best[f"beats_{baseline}"]) is None:
             doubts.append(f"it was not compared with {title}")
-        elif best[f"beats_{baseline}"] == "no":
-            worse.append(title)
-        elif best[f"beats_{baseline}"] == "unclear":
-            unclear.append(title)
-    if worse:
-        doubts.append(f"it does not beat {' or '.join(worse)}")
-    if unclear:
-        doubts.append(f"it is unclear whether it beats {' or '.join(unclear)}")
+        else:
+            titles.setdefault(answer, []).append(title)
+    for answer, words in (("no", "it does not beat"), ("unclear", "it is unclear whether it beats")):
+        if answer in titles:
+            doubts.append(f"{words} {' or '.join(titles[answer])}")
     return doubts
 
 
@@ -188,9 +181,8 @@ def _join(parts: list[str]) -> str:
 def _interval(row: Mapping[str, Any], name: str, digits: int) -> str:
     """Write an interval after its estimate, as in " [0.31, 2.10]"; empty if it is unknown."""
     bounds = (row[f"{name}_lower"], row[f"{name}_upper"])
-    if any(is_unknown(bound) for bound in bounds):
-        return ""
-    return f" [{', '.join(_number(bound, digits) for bound in bounds)}]"
+    known = not any(map(is_unknown, bounds))
+    return f" [{', '.join(_number(bound, digits) for bound in bounds)}]" if known else ""
 
 
 def _number(value: float | None, digits: int) -> str:

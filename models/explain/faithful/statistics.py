@@ -147,9 +147,7 @@ def rank_correlation(importance_EP: FloatArray, other_EP: FloatArray) -> FloatAr
 def settled(importance_EP: FloatArray) -> FloatArray:
     """Round to 1e-5 of the largest ``|value|`` of each row, so that rounding errors rank nothing."""
     largest_E1 = np.nanmax(np.abs(importance_EP), axis=1, keepdims=True, initial=0.0)
-    scale_E1 = np.where(largest_E1 > 0.0, largest_E1, 1.0)
-    rounded: FloatArray = np.round(importance_EP / scale_E1, 5)
-    return rounded
+    return np.asarray(np.round(importance_EP / np.where(largest_E1 > 0.0, largest_E1, 1.0), 5))
 
 
 def corrected_over_dates(

@@ -42,26 +42,23 @@ def firm_measures(network: PeerWeights, found_NN: BoolArray, seed: int) -> FirmM
     """
     import networkx as nx
 
-    n_firms = len(found_NN)
-    graph = to_digraph(network, found_NN, [str(n) for n in range(n_firms)])
-    by_name = [str(n) for n in range(n_firms)]
+    by_name = [str(n) for n in range(len(found_NN))]
+    graph = to_digraph(network, found_NN, by_name)
     rank = nx.pagerank(graph.reverse(), weight="weight") if graph.number_of_edges() else {}
-    community_N = np.full(n_firms, -1, dtype=np.int64)
+    community_N = np.full(len(found_NN), -1, dtype=np.int64)
     linked = graph.subgraph([name for name in by_name if graph.degree(name)])
     if linked.number_of_edges():
         communities = nx.community.louvain_communities(linked, weight="weight", seed=seed)
         ordered = sorted(communities, key=lambda names: (-len(names), min(int(name) for name in names)))
         for number, names in enumerate(ordered):
             community_N[[int(name) for name in names]] = number
-    out, into = dict(graph.out_degree(weight="weight")), dict(graph.in_degree(weight="weight"))
-    return FirmMeasures(
-        out_strength_N=np.array([out[name] for name in by_name], dtype=np.float64),
-        in_strength_N=np.array([into[name] for name in by_name], dtype=np.float64),
-        leads_N=found_NN.sum(axis=0),
-        follows_N=found_NN.sum(axis=1),
-        pagerank_N=np.array([rank.get(name, 0.0) for name in by_name]),
-        community_N=community_N,
+    out_N, into_N = (
+        np.array([strength[name] for name in by_name], dtype=np.float64)
+        for strength in (dict(degree(weight="weight")) for degree in (graph.out_degree, graph.in_degree))
     )
+    pagerank_N = np.array([rank.get(name, 0.0) for name in by_name])
+    leads_N, follows_N = found_NN.sum(axis=0), found_NN.sum(axis=1)
+    return FirmMeasures(out_N, into_N, leads_N, follows_N, pagerank_N, community_N)
 
 
 def reciprocity(
@@ -146,13 +143,10 @@ def rank_correlation(
     number = int(valid_NN.sum())
     if number < 3:
         return undefined(number)
-    ranks = []
-    for weight_NN in (first_NN, second_NN):
-        rank_NN = np.zeros_like(weight_NN, dtype=np.float64)
+    one_NN, two_NN = np.zeros((2, *valid_NN.shape))
+    for rank_NN, weight_NN in ((one_NN, first_NN), (two_NN, second_NN)):
         rank_NN[valid_NN] = stats.rankdata(weight_NN[valid_NN])
         rank_NN[valid_NN] -= rank_NN[valid_NN].mean()
-        ranks.append(rank_NN)
-    one_NN, two_NN = ranks
     # names are exchanged among the firms of at least one valid pair
     firms = np.flatnonzero(valid_NN.any(axis=0) | valid_NN.any(axis=1))
     null = []
@@ -238,20 +232,17 @@ def adjusted_returns(return_TN: FloatArray, universe_TN: BoolArray, group_TN: In
     known_TN = universe_TN & np.isfinite(return_TN)
     r_TN = np.where(known_TN, return_TN, 0.0)
     result_TN = np.full(r_TN.shape, np.nan)
-    for t in range(len(r_TN)):
-        known_N = known_TN[t]
+    for t, (known_N, r_N) in enumerate(zip(known_TN, r_TN, strict=True)):
         code_N = np.where(known_N, group_TN[t], -1)
-        size = int(code_N.max(initial=-1)) + 1
         grouped_N = code_N >= 0
-        sum_S = np.bincount(code_N[grouped_N], weights=r_TN[t, grouped_N], minlength=size)
-        count_S = np.bincount(code_N[grouped_N], minlength=size)
-        others_N = known_N.sum() - 1.0
-        mean_N = (r_TN[t].sum() - r_TN[t]) / max(others_N, 1.0)
-        if size:
-            own_count_N = np.where(grouped_N, count_S[np.maximum(code_N, 0)] - 1, 0)
-            own_sum_N = sum_S[np.maximum(code_N, 0)] - r_TN[t]
-            mean_N = np.where(own_count_N > 0, own_sum_N / np.maximum(own_count_N, 1), mean_N)
-        result_TN[t, known_N] = (r_TN[t] - mean_N)[known_N]
+        mean_N = (r_N.sum() - r_N) / max(known_N.sum() - 1.0, 1.0)
+        if grouped_N.any():
+            sum_S = np.bincount(code_N[grouped_N], weights=r_N[grouped_N])
+            count_S = np.bincount(code_N[grouped_N])
+            others_N = np.where(grouped_N, count_S[np.maximum(code_N, 0)] - 1, 0)
+            own_sum_N = sum_S[np.maximum(code_N, 0)] - r_N
+            mean_N = np.where(others_N > 0, own_sum_N / np.maximum(others_N, 1), mean_N)
+        result_TN[t, known_N] = (r_N - mean_N)[known_N]
     return result_TN
 
 

@@ -221,14 +221,10 @@ def to_digraph(network: PeerWeights, listed_NN: BoolArray, tickers: Sequence[str
 
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(tickers)
-    for i, j in zip(*np.nonzero(listed_NN), strict=True):
-        graph.add_edge(
-            tickers[j],
-            tickers[i],
-            weight=float(network.weight_NN[i, j]),
-            signed=float(network.signed_NN[i, j]),
-            dates=int(network.dates_NN[i, j]),
-        )
+    for at in zip(*np.nonzero(listed_NN), strict=True):
+        target, source = (tickers[n] for n in at)
+        weights = {"weight": float(network.weight_NN[at]), "signed": float(network.signed_NN[at])}
+        graph.add_edge(source, target, **weights, dates=int(network.dates_NN[at]))
     return graph
 
 

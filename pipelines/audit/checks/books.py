@@ -121,15 +121,12 @@ def _differs(found_TN: FloatArray, own_TN: FloatArray, subject: Subject, which: 
     t, n = (int(i) for i in np.argwhere(off_TN)[0])
     both_TN = np.isfinite(found_TN) & np.isfinite(own_TN)
     turned = np.allclose(found_TN[both_TN], -own_TN[both_TN]) and both_TN.any()
-    why = (
-        " Its sign is turned: was it chosen by the IC of the test?"
-        if turned
-        else " Do its weights depend on the returns of the test?"
-    )
+    cause = "Its sign is turned: was it chosen by the IC of the test?"
+    why = cause if turned else "Do its weights depend on the returns of the test?"
     return [
         f"The ensemble {which} is not the mean of the seeds' standardised forecasts: it is "
         f"{found_TN[t, n]:+.4f} for {subject.dataset.panel.tickers_N[n]} on {subject.day(t)}, and the mean "
-        f"is {own_TN[t, n]:+.4f}.{why}"
+        f"is {own_TN[t, n]:+.4f}. {why}"
     ]
 
 
@@ -160,12 +157,12 @@ def books(subject: Subject) -> Result:
         found = [one for t in times for one in _problems(subject, t)]
     except (ConfigError, DataError, ValueError) as error:
         return skipped(f"The books could not trade a sample of {FIRMS} firms: {error}")
-    return conclude(
-        found,
+    passed = (
         f"{', '.join(subject.config.backtest.books)}: no trade changes before its decision is due when later "
         "forecasts or prices are replaced, trades are those decided, and positions earn the returns that "
-        "follow.",
+        "follow."
     )
+    return conclude(found, passed)
 
 
 def _times(subject: Subject) -> list[int]:
@@ -237,20 +234,17 @@ def _problems(subject: Subject, t: int) -> Iterator[Finding]:
     for (name, book, delay), traded in true.items():
         base = true["base", book, delay]
         if name.startswith("after "):
-            early += [(book, one) for one in _traded_too_early(base, traded, int(name[6:]))]
+            early.append((book, _traded_too_early(base, traded, int(name[6:]))))
         else:
-            early += [(book, one) for one in _against_forecasts(traded, signals[name], name)]
+            early.append((book, _against_forecasts(traded, signals[name], name)))
         if name == "base":
-            late = (
-                _knew_prices(base, noisy["base", book, delay], at),
-                _not_decided(traded, config),
-                _profits(traded, tables["prices"], config),
-            )
-            later += [(book, one) for sentences in late for one in sentences]
+            later.append((book, _knew_prices(base, noisy["base", book, delay], at)))
+            later.append((book, _not_decided(traded, config)))
+            later.append((book, _profits(traded, tables["prices"], config)))
             verdict: Verdict = "pass" if len(traded.book.result.ledger) else "skipped"
             yield Finding("book", verdict, "it made no trade", subject=f"book {book}")
-    for book, sentence in (*early, *later):
-        yield Finding("book", "fail", sentence, subject=f"book {book}")
+    for book, sentences in (*early, *later):
+        yield from (Finding("book", "fail", one, subject=f"book {book}") for one in sentences)
 
 
 def _forecasts(market: Market, rows: IntArray, rng: np.random.Generator) -> FloatArray:
@@ -262,15 +256,10 @@ def _forecasts(market: Market, rows: IntArray, rng: np.random.Generator) -> Floa
 
 def _moved(signal_TN: FloatArray, market: Market, other: Market) -> FloatArray:
     """The same forecasts in the rows and columns of another market."""
-    out_TN = np.full(other.universe_TN.shape, np.nan)
-    dates, tickers = (
-        np.intersect1d(left, right, return_indices=True)[1:]
-        for left, right in (
-            (market.panel.dates_T, other.panel.dates_T),
-            (market.panel.tickers_N, other.panel.tickers_N),
-        )
-    )
-    out_TN[np.ix_(dates[1], tickers[1])] = signal_TN[np.ix_(dates[0], tickers[0])]
+    out_TN, own, theirs = np.full(other.universe_TN.shape, np.nan), market.panel, other.panel
+    _, t, other_t = np.intersect1d(own.dates_T, theirs.dates_T, return_indices=True)
+    _, n, other_n = np.intersect1d(own.tickers_N, theirs.tickers_N, return_indices=True)
+    out_TN[np.ix_(other_t, other_n)] = signal_TN[np.ix_(t, n)]
     return out_TN
 
 
@@ -285,15 +274,11 @@ def _trade(
         books[book.model, book.orders.name, book.delay] = _Traded(book, market, due)
 
     rows = np.flatnonzero(np.isfinite(next(iter(signals.values()))).any(axis=1))
-    evaluate.evaluate(
+    seeds, scores = (
         {name: {0: signal_TN} for name, signal_TN in signals.items()},
-        market,
-        config,
         pl.DataFrame(schema=_SCORES),
-        truth_TN=None,
-        sessions=rows,
-        on_book=keep,
     )
+    evaluate.evaluate(seeds, market, config, scores, truth_TN=None, sessions=rows, on_book=keep)
     return books
 
 

@@ -78,14 +78,14 @@ def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, fig.LineStyle], boo
     frame = pl.DataFrame({"model": order[::-1]}).join(
         costs.filter(pl.col("book") == book), on="model", maintain_order="left"
     )
-    names = [fig.short(model) for model in frame["model"]]
+    names, hover = [fig.short(model) for model in frame["model"]], ": %{x:.0f} bps per year<extra></extra>"
     traces = [
         fig.bar_trace(
             names,
             fig.floats(frame[kind]),
             _COSTS[kind][1],
             name=title,
-            hovertemplate=f"%{{y}}, {title}: %{{x:.0f}} bps per year<extra></extra>",
+            hovertemplate=f"%{{y}}, {title}{hover}",
         )
         for kind, title in cost_kinds(costs).items()
     ]
@@ -95,11 +95,8 @@ def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, fig.LineStyle], boo
 
 def trading(book: pl.DataFrame, model: str, style: fig.LineStyle, window: int) -> fig.Figure:
     """Draw rolling means of turnover and of unfilled orders (one-way fractions of NAV) of one book."""
-    traces = []
-    for name, title, look in (
-        ("turnover", "traded", style),
-        ("unfilled", "not filled", fig.LineStyle(fig.MUTED, "dot")),
-    ):
+    traces, unfilled = [], fig.LineStyle(fig.MUTED, "dot")
+    for name, title, look in (("turnover", "traded", style), ("unfilled", "not filled", unfilled)):
         mean = pl.col(name).cast(pl.Float64).rolling_mean(window, min_samples=max(1, window // 2))
         path = fig.thin(book.select("date", y=100 * mean).drop_nulls("y"), fig.points_per_line(2))
         traces.append(fig.line(path, f"{fig.short(model)}, {title}", look, "%{y:.2f}%"))
@@ -170,11 +167,8 @@ def exposure_ranges(frame: pl.DataFrame, title: str, label: str) -> fig.Figure:
     """Draw mean exposure as a dot, and its range over sessions as a bar, one row per sector or style."""
     rows = frame.reverse()
     names = [fig.short(key) for key in rows["key"]]
-    spans: list[object] = []
-    places: list[object] = []
-    for name, low, high in zip(names, rows["low"].to_list(), rows["high"].to_list(), strict=True):
-        spans += [low, high, None]
-        places += [name, name, None]
+    spans = [end for low, high in rows.select("low", "high").iter_rows() for end in (low, high, None)]
+    places = [place for name in names for place in (name, name, None)]
     ranges = {"name": "lowest to highest session", "line": {"color": "#9fb3c8", "width": 7}}
     dot = {"name": "mean", "marker": {"color": fig.INK, "size": 8, "symbol": "diamond"}}
     traces = [
@@ -248,18 +242,11 @@ def _added_up(rest: pl.DataFrame, noun: str) -> pl.DataFrame:
 
 def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> fig.Figure:
     """Draw the net Sharpe ratio against the capital, which is on a logarithmic axis."""
-    capital = frame["capital"].cast(pl.Float64).to_list()
-    traces = [
-        fig.scatter(
-            rows["capital"].cast(pl.Float64).to_list(),
-            rows["sharpe_net"].cast(pl.Float64).to_list(),
-            "lines+markers",
-            name=fig.short(model),
-            line=style.line(),
-            hovertemplate="%{y:.2f} at %{x:.3s}",
-        )
-        for model, style, rows in fig.by_model(frame, styles, order="capital")
-    ]
+    capital, traces = frame["capital"].cast(pl.Float64).to_list(), []
+    for model, style, rows in fig.by_model(frame, styles, order="capital"):
+        ends = (rows["capital"].cast(pl.Float64).to_list(), rows["sharpe_net"].cast(pl.Float64).to_list())
+        look = {"name": fig.short(model), "line": style.line(), "hovertemplate": "%{y:.2f} at %{x:.3s}"}
+        traces.append(fig.scatter(*ends, "lines+markers", **look))
     decades = range(math.floor(math.log10(min(capital))), math.ceil(math.log10(max(capital))) + 1)
     ticks = {"tickvals": [10**power for power in decades], "ticktext": _amounts(decades)}
     layout = {

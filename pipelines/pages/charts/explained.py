@@ -26,6 +26,7 @@ METHODS = {
     "gradient": ("attention x gradient", "#CC79A7", "dash"),
     "random": ("random order", fig.UNKNOWN, "dot"),
 }
+_LOOKS = "%{y} looks at %{x}: %{z:.4f}<extra></extra>"
 MAX_PLAYERS = 24
 MAX_CONTRIBUTIONS = 12
 MAX_EDGES = 40
@@ -33,10 +34,7 @@ _KINDS = {"days": fig.BLUE, "features": "#009E73", "family": "#009E73", "peers":
 _OTHERS = ("#882255", "#E69F00", "#332288", "#56B4E9")
 _REGIMES = {"all": fig.INK, "calm": fig.BLUE, "normal": fig.UNKNOWN, "turbulent": fig.VERMILION}
 _REMOVALS = {"mask": "masked keys", "date": "other firms of the date", "train": "training data"}
-_WIDTH, _HEIGHT = (
-    760.0,
-    540.0,
-)  # pixels of the network on a narrow screen; a layout that fits there fits wider ones
+_WIDTH, _HEIGHT = 760.0, 540.0  # pixels of the network on a narrow screen; it fits wider ones
 
 
 def edge_roc(roc: pl.DataFrame, auc: Mapping[str, float]) -> fig.Figure:
@@ -86,12 +84,8 @@ def player_importance(players: pl.DataFrame, model: str, unit: str) -> fig.Figur
     for kind in players["kind"].unique(maintain_order=True):
         rows = frame.filter(pl.col("kind") == kind)
         names, colour = [fig.short(player) for player in rows["player"]], _KINDS.get(kind) or next(spare)
-        error = fig.whiskers(rows["error"])
-        traces.append(
-            fig.bar_trace(
-                names, fig.floats(rows["mean_abs_shap"]), colour, name=fig.short(kind), error_x=error
-            )
-        )
+        look = {"name": fig.short(kind), "error_x": fig.whiskers(rows["error"])}
+        traces.append(fig.bar_trace(names, fig.floats(rows["mean_abs_shap"]), colour, **look))
     order = [fig.short(player) for player in frame["player"]]
     layout = {
         "barmode": "stack",
@@ -219,17 +213,11 @@ def weight_of_past_days(days: pl.DataFrame) -> fig.Figure:
         rows = days.filter(pl.col("regime") == regime).sort("day")
         if not rows.is_empty():
             sides = (rows["high"] - rows["weight"], rows["weight"] - rows["low"])
-            traces.append(
-                fig.scatter(
-                    rows["day"].to_list(),
-                    fig.floats(rows["weight"]),
-                    "lines+markers",
-                    name=f"{regime} days",
-                    line={"color": colour, "width": 3 if regime == "all" else 1.6},
-                    error_y=fig.whiskers(*(side.fill_nan(0.0) for side in sides), thickness=1, color=colour),
-                    hovertemplate="day %{x}: %{y:.3f}",
-                )
-            )
+            error = fig.whiskers(*(side.fill_nan(0.0) for side in sides), thickness=1, color=colour)
+            line = {"color": colour, "width": 3 if regime == "all" else 1.6}
+            named = {"name": f"{regime} days", "hovertemplate": "day %{x}: %{y:.3f}"}
+            ends = (rows["day"].to_list(), fig.floats(rows["weight"]))
+            traces.append(fig.scatter(*ends, "lines+markers", line=line, error_y=error, **named))
     null = float(days["null"][0])
     look = {"color": fig.MUTED, "width": 1.5, "dash": "dash"}
     shape = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": null, "y1": null, "line": look}
@@ -245,29 +233,18 @@ def day_map(rows: pl.DataFrame) -> fig.Figure:
     last = rows.filter(pl.col("layer") == rows["layer"].max())
     mean = last.group_by(by, "key").agg(pl.col("weight").mean())
     levels, keys = (mean[name].unique().sort().to_list() for name in (by, "key"))
-    return fig.heat(
-        f"Attention {'to days by head' if by_head else 'from day to day'}, last layer",
-        fig.matrix(mean, levels, keys),
-        [f"{what} {level}" for level in levels],
-        [f"day {key}" for key in keys],
-        "weight",
-        hovertemplate="%{y} looks at %{x}: %{z:.4f}<extra></extra>",
-    )
+    title = f"Attention {'to days by head' if by_head else 'from day to day'}, last layer"
+    names, days = [f"{what} {level}" for level in levels], [f"day {key}" for key in keys]
+    return fig.heat(title, fig.matrix(mean, levels, keys), names, days, "weight", hovertemplate=_LOOKS)
 
 
 def firm_map(rows: pl.DataFrame, method: str) -> fig.Figure:
     """Draw the matrix of one method over the firms of one date; rows are targets, columns sources."""
     firms = rows["target"].unique(maintain_order=True).to_list()
     name = METHODS[method][0] if method != "shap" else "|SHAP|"
-    labels = [fig.short(firm, 10) for firm in firms]
-    return fig.heat(
-        f"{name} between firms on {rows['date'][0]}",
-        fig.matrix(rows.filter(pl.col("method") == method).select("target", "source", "value"), firms, firms),
-        labels,
-        labels,
-        name,
-        hovertemplate="%{y} looks at %{x}: %{z:.4f}<extra></extra>",
-    )
+    labels, title = [fig.short(firm, 10) for firm in firms], f"{name} between firms on {rows['date'][0]}"
+    cells = rows.filter(pl.col("method") == method).select("target", "source", "value")
+    return fig.heat(title, fig.matrix(cells, firms, firms), labels, labels, name, hovertemplate=_LOOKS)
 
 
 def peer_network(

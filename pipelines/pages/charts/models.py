@@ -74,12 +74,9 @@ def validation_against_test(ladder: pl.DataFrame, styles: Mapping[str, fig.LineS
     traces: list[fig.Trace] = []
     for row in ladder.reverse().iter_rows(named=True):
         colour, name = styles[row["model"]].colour, fig.short(row["model"])
-        edge = {"width": 2, "color": colour}
+        edge, hover = {"width": 2, "color": colour}, f"{name}, %{{text}}: %{{x:.4f}}<extra></extra>"
         marker = {"size": 11, "symbol": ["circle-open", "circle"], "color": colour, "line": edge}
-        shown = {
-            "text": ["validation", "test"],
-            "hovertemplate": f"{name}, %{{text}}: %{{x:.4f}}<extra></extra>",
-        }
+        shown = {"text": ["validation", "test"], "hovertemplate": hover}
         ends = [row["valid_rank_ic"], row["rank_ic"]]
         traces.append(fig.scatter(ends, [name, name], "lines+markers", line=edge, marker=marker, **shown))
     layout = {"xaxis": fig.zero_axis(_CORRELATION), "yaxis": fig.names_axis()}
@@ -106,16 +103,10 @@ def cumulative_rank_ic(
 
 def quantile_returns(quantiles: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> fig.Figure:
     """Draw the mean label by quantile of the forecast, grouped bars per model."""
-    traces = [
-        fig.columns(
-            [f"Q{quantile}" for quantile in rows["quantile"]],
-            fig.floats(rows["mean_return_bps"]),
-            model,
-            style.colour,
-            "%{y:.1f} bps",
-        )
-        for model, style, rows in fig.by_model(quantiles, styles, order="quantile")
-    ]
+    traces = []
+    for model, style, rows in fig.by_model(quantiles, styles, order="quantile"):
+        names, means = [f"Q{quantile}" for quantile in rows["quantile"]], fig.floats(rows["mean_return_bps"])
+        traces.append(fig.columns(names, means, model, style.colour, "%{y:.1f} bps"))
     x = fig.axis("quantile of the forecasts of a date (Q1 = lowest)", type="category")
     layout = {"barmode": "group", "bargap": 0.18, "xaxis": x, "yaxis": fig.zero_axis("mean label (bps)")}
     return fig.draw("Mean return by forecast quantile", 340, traces, layout)
@@ -132,14 +123,10 @@ def quantile_curves(series: pl.DataFrame, model: str, horizon: int) -> fig.Figur
     above = pl.col(*names) - pl.mean_horizontal(*names)
     paths = wide.select("date", above.fill_nan(None).fill_null(0.0).cum_sum() / (100.0 * horizon))
     kept = fig.thin(paths, fig.points_per_line(len(names)))
+    colours = [fig.LineStyle(_between(at / max(len(names) - 1, 1))) for at in range(len(names))]
     traces = [
-        fig.line(
-            kept.select("date", y=name),
-            f"Q{name}",
-            fig.LineStyle(_between(at / max(len(names) - 1, 1))),
-            "%{y:.1f}%",
-        )
-        for at, name in enumerate(names)
+        fig.line(kept.select("date", y=name), f"Q{name}", style, "%{y:.1f}%")
+        for name, style in zip(names, colours, strict=True)
     ]
     y = fig.zero_axis("% above the mean quantile, summed")
     return fig.draw(f"Cumulative return by quantile: {model}", 340, traces, fig.over_time(y))
@@ -201,14 +188,13 @@ def fold_timeline(folds: pl.DataFrame) -> fig.Figure:
     frame = folds.sort("fold")
     traces: list[fig.Trace] = []
     for segment, (title, colour) in SEGMENTS.items():
-        x: list[object] = []
-        y: list[object] = []
-        for row in frame.iter_rows(named=True):
-            name = f"fold {row['fold']}"
-            spans = row.get(f"{segment}_spans") or [(row[f"{segment}_from"], row[f"{segment}_to"])]
-            for start, end in spans:
-                x += [str(start), str(end), None]
-                y += [name, name, None]
+        spans = [
+            (f"fold {row['fold']}", span)
+            for row in frame.iter_rows(named=True)
+            for span in row.get(f"{segment}_spans") or [(row[f"{segment}_from"], row[f"{segment}_to"])]
+        ]
+        x = [place for _, (start, end) in spans for place in (str(start), str(end), None)]
+        y = [place for name, _ in spans for place in (name, name, None)]
         look = {"name": title, "line": {"color": colour, "width": 12}, "connectgaps": False}
         traces.append(fig.scatter(x, y, **look, hovertemplate=f"%{{y}}, {title}: %{{x}}<extra></extra>"))
     layout = {
