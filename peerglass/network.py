@@ -273,25 +273,15 @@ def peer_network(run: Run, model: str | None = None) -> PeerNetwork:
             f"The run {run.id} has no peer network of {chosen!r}, only of {', '.join(models) or 'none'}: a "
             "network needs a model that attends to peers, such as temporal_peer, in explain.models."
         )
-    own = pl.col("model") == chosen
     unit = unit_of_run(run.trained, str(chosen))
-    return PeerNetwork(
-        model=str(chosen),
-        unit=unit.name or unit.short,
-        edges=edges.filter(own).drop("model").with_columns(pl.col("weight", "error", "signed") * unit.factor),
-        dated=run.table("explain_dated_edges")
-        .filter(own)
-        .drop("model")
-        .with_columns(pl.col("value", "error") * unit.factor),
-        firms=run.table("explain_firms").filter(own).drop("model"),
-        measures=run.table("explain_network").filter(own).drop("model"),
-        verdict=_verdict(run, str(chosen)),
+    edges, dated, firms, measures = (
+        run.table(f"explain_{name}").filter(pl.col("model") == chosen).drop("model")
+        for name in ("edges", "dated_edges", "firms", "network")
     )
-
-
-def _verdict(run: Run, model: str) -> pl.DataFrame:
-    stored = run.table("explain_verdict") if "explain_verdict" in run.tables else pl.DataFrame()
-    if "margin" not in stored.columns:  # none, or one of an earlier version
-        return _no_verdict()
-    rows = verdict_rows(stored.filter(pl.col("model") == model))
-    return rows.with_columns(criterion="question").select(_VERDICT)
+    verdict = _no_verdict()
+    if "explain_verdict" in run.tables:
+        rows = verdict_rows(run.table("explain_verdict").filter(pl.col("model") == chosen))
+        verdict = rows.with_columns(criterion="question").select(_VERDICT)
+    edges = edges.with_columns(pl.col("weight", "error", "signed") * unit.factor)
+    dated = dated.with_columns(pl.col("value", "error") * unit.factor)
+    return PeerNetwork(str(chosen), unit.name or unit.short, edges, dated, firms, measures, verdict)

@@ -186,17 +186,13 @@ def _explain_seed(
     item: _FoldItem, seed: int, place: int, fitted: Fitted, data: PanelTensors
 ) -> ModelExplanation:
     settings, fold, turns, effort = item.settings, item.fold, item.turns[seed], effort_of(item.settings)
-    own_seed = settings.seed + 1000 * fold.index + seed
+    once = GroupGameConfig(
+        permutations=1, removal=settings.removal, seed=settings.seed + 1000 * fold.index + seed
+    )
     found = ModelExplanation(item.model)
     if len(turns.values):
-        config = GroupGameConfig(
-            permutations=settings.permutations,
-            firms_per_date=settings.firms_per_date,
-            engine=settings.engine,
-            removal=settings.removal,
-            share=settings.precision,
-            seed=own_seed,
-        )
+        config = replace(once, permutations=settings.permutations, firms_per_date=settings.firms_per_date)
+        config = replace(config, engine=settings.engine, share=settings.precision)
         try:
             groups = explain_groups(fitted, data, turns.values, item.families, config, train=fold.train)
         except ValueError as error:
@@ -209,7 +205,6 @@ def _explain_seed(
             )
         found = replace(found, groups=(groups,))
     if len(turns.skill):
-        once = GroupGameConfig(permutations=1, removal=settings.removal, seed=own_seed)
         skill = explain_skill(fitted, data, turns.skill, item.families, once, train=fold.train)
         found = replace(found, skill=(skill,))
     if not isinstance(fitted, NeuralFitted):
@@ -221,13 +216,8 @@ def _explain_seed(
         explained = np.array([date.session for date in network], dtype=np.int64)
         initial = tuple(attention_matrices(untrained(fitted, seed), data, explained))
     part = FittedPart(fold.index, seed, place, fitted.module, data, fold.train, item.sessions, item.drawn)
-    return replace(
-        found,
-        peers=network,
-        fits=((fold.index, seed),) * len(network),
-        untrained=initial,
-        faithfulness=(measure_part(part, network, effort),),
-    )
+    measured, fits = (measure_part(part, network, effort),), ((fold.index, seed),) * len(network)
+    return replace(found, peers=network, fits=fits, untrained=initial, faithfulness=measured)
 
 
 def _with_universe(dataset: Dataset, sessions: IntArray) -> IntArray:

@@ -67,13 +67,9 @@ def summary_line(explanation: ModelExplanation, dataset: Dataset, seed: int = 0)
     """Summarise the attribution of one model in one line."""
     facts, found = _facts(explanation.groups), _faithfulness(explanation, dataset, seed)
     verdicts = [found.verdict(over) for over in OVERS]
-    return "; ".join(
-        [
-            f"{explanation.model}: {facts['n_forecasts']} forecasts explained",
-            f"additivity error {facts['additivity_max_abs']:.1e}",
-            *(one.sentence for one in verdicts if one is not None),
-        ]
-    )
+    head = f"{explanation.model}: {facts['n_forecasts']} forecasts explained"
+    error = f"additivity error {facts['additivity_max_abs']:.1e}"
+    return "; ".join([head, error, *(one.sentence for one in verdicts if one is not None)])
 
 
 def period_table(values: pl.DataFrame) -> pl.DataFrame:
@@ -105,9 +101,7 @@ def skill_table(parts: Sequence[SkillAttribution]) -> pl.DataFrame:
     players, sessions_D = parts[0].players, np.concatenate([part.sessions_D for part in parts])
     named: list[tuple[str, str]] = [(player.kind, player.name) for player in players]
     named += [("base", "without any player"), ("total", "rank IC")]
-    value_DX = np.concatenate(
-        [np.column_stack([part.values_DP, part.base_D, part.skill_D]) for part in parts]
-    )
+    value_DX = np.vstack([np.column_stack([part.values_DP, part.base_D, part.skill_D]) for part in parts])
     rows = []
     for (kind, player), value_D in zip(named, value_DX.T, strict=True):
         if len(value_D):
@@ -148,9 +142,8 @@ def planted_edges(truth: pl.DataFrame, dataset: Dataset, sessions: IntArray) -> 
     spells = truth.select("leader", "follower", "valid_from", "valid_to").unique()
     for leader, follower, start, end in spells.iter_rows():
         if leader in column and follower in column:
-            valid = dates >= np.datetime64(start)
-            if end is not None:
-                valid &= dates < np.datetime64(end)
+            ended = np.zeros(len(dates), dtype=np.bool_) if end is None else dates >= np.datetime64(end)
+            valid = (dates >= np.datetime64(start)) & ~ended
             valid_NN[column[follower], column[leader]] += int(valid.sum())
     return 2 * valid_NN >= len(sessions)
 
@@ -254,11 +247,10 @@ def _about_attention(explanation: ModelExplanation, dataset: Dataset, seed: int)
         date = str(panel.dates_T[shown.session].astype("datetime64[D]"))
         tickers = [panel.tickers_N[firm] for firm in shown.firms_n]
         tables["firm_map"] = [
-            {"date": date, "method": method, "target": target, "source": source, "value": value_nn[i, j]}
+            {"date": date, "method": method, "target": tickers[i], "source": tickers[j], "value": value}
             for method, value_nn in shown.values.items()
-            for i, target in enumerate(tickers)
-            for j, source in enumerate(tickers)
-            if i != j and np.isfinite(value_nn[i, j])
+            for (i, j), value in np.ndenumerate(value_nn)
+            if i != j and np.isfinite(value)
         ]
     tables["agreement"] = [row | {name: row.get(name) for name in _NULLS} for row in tables["agreement"]]
     kinds = {"near": pl.String, **dict.fromkeys(_NULLS, pl.Float64)}
