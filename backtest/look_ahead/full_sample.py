@@ -302,27 +302,16 @@ CONVERGED: Final = 0.25
 """For a smoothed column, the interquartile range of the firms' maxima over the whole sample is at most this
 fraction of that over the first half, because every maximum converges to the common number."""
 _PRICES: Final = ("close", "open", "high", "low")
+_OF_FIRMS: Final = "over the whole sample for {share:.0%} of the firms"
 _KINDS: Final = {
-    "maximum": (
-        "Full-sample maximum",
-        "has the maximum {value:g} over the whole sample for {share:.0%} of the firms",
-    ),
-    "minimum": (
-        "Full-sample minimum",
-        "has the minimum {value:g} over the whole sample for {share:.0%} of the firms",
-    ),
-    "standardised": (
-        "Full-sample z-score",
-        "has mean 0 and deviation 1 over the whole sample for {share:.0%} of the firms",
-    ),
-    "demeaned": ("Full-sample mean", "has mean 0 over the whole sample for {share:.0%} of the firms"),
-    "scaled": ("Full-sample deviation", "has deviation 1 over the whole sample for {share:.0%} of the firms"),
-    "robust": (
-        "Full-sample robust z-score",
-        "has median 0 and one interquartile range over the whole sample for {share:.0%} of the firms",
-    ),
-    "pooled": ("Full-sample z-score", "has mean 0 and deviation 1 over all firms and sessions"),
-    "smoothed": ("Full-sample maximum", "has maxima that converge to {value:g} at the end of the sample"),
+    "maximum": ("maximum", f"the maximum {{value:g}} {_OF_FIRMS}"),
+    "minimum": ("minimum", f"the minimum {{value:g}} {_OF_FIRMS}"),
+    "standardised": ("z-score", f"mean 0 and deviation 1 {_OF_FIRMS}"),
+    "demeaned": ("mean", f"mean 0 {_OF_FIRMS}"),
+    "scaled": ("deviation", f"deviation 1 {_OF_FIRMS}"),
+    "robust": ("robust z-score", f"median 0 and one interquartile range {_OF_FIRMS}"),
+    "pooled": ("z-score", "mean 0 and deviation 1 over all firms and sessions"),
+    "smoothed": ("maximum", "maxima that converge to {value:g} at the end of the sample"),
 }
 """Kind -> what it is, and what the column has."""
 
@@ -364,8 +353,8 @@ def whole_sample_scale(name: str, frame: pl.DataFrame) -> Finding:
     kind, value, share = found[0]
     rule, has = _KINDS[kind]
     sentence = (
-        f"{rule}: {name} {has.format(value=value, share=share)}. Every earlier value was scaled with data "
-        "from the end of the sample."
+        f"Full-sample {rule}: {name} has {has.format(value=value, share=share)}. Every earlier value was "
+        "scaled with data from the end of the sample."
     )
     return Finding(kind, "fail", sentence, share, subject=name)
 

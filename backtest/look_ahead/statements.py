@@ -12,7 +12,7 @@ from typing import Final
 import polars as pl
 
 from backtest.look_ahead.delivery import Delivery
-from backtest.look_ahead.finding import Finding, Result, conclude, skipped
+from backtest.look_ahead.finding import Finding, Result, Verdict, conclude, skipped
 
 EARLY_DAYS: Final = 2
 """No firm closes its books, has them audited and publishes them sooner than this after the period's end. The
@@ -41,13 +41,8 @@ def check(data: Delivery) -> Result:
     table = data.tables.get("fundamentals")
     if table is None or table.is_empty():
         return skipped("The lake has no statements.")
-    found = [
-        *_colliding(data, table),
-        *_twice_dated(table),
-        *_overwritten(table),
-        *_early(table),
-        *_single_versions(table),
-    ]
+    rules = (_twice_dated, _overwritten, _early, _single_versions)
+    found = [*_colliding(data, table), *(one for rule in rules for one in rule(table))]
     periods = table.select(_PERIOD).n_unique()
     return conclude(found, f"{periods:,} statements: dates, versions and restatements are plausible.")
 
@@ -65,9 +60,8 @@ def _colliding(data: Delivery, table: pl.DataFrame) -> Iterator[Finding]:
         "same (ticker, period_end, item) and known_at as another version and were quarantined. The source "
         "does not give the date of the later version."
     )
-    yield Finding(
-        "versions share a known_at", "fail" if share >= COLLIDING_SHARE else "warn", sentence, kept_out.height
-    )
+    verdict: Verdict = "fail" if share >= COLLIDING_SHARE else "warn"
+    yield Finding("versions share a known_at", verdict, sentence, kept_out.height)
 
 
 def _twice_dated(table: pl.DataFrame) -> Iterator[Finding]:

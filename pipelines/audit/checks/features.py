@@ -344,7 +344,7 @@ def cross_section(subject: Subject) -> Result:
     """
     times = subject.times(subject.budget.sessions)
     if not times:
-        return skipped("There are too few sessions with a universe.")
+        return skipped(_NO_SESSIONS)
     rule = subject.config.features.transform
     every = subject.dataset.characteristic_names
     names = every[: len(every) // (2 if rule.add_indicator else 1)]

@@ -196,17 +196,17 @@ def shuffled_labels(subject: Subject) -> Result:
     if not any(row["dates"] for row in rows):
         return skipped("No model makes a forecast for permuted labels that differs between firms.")
     worst = max(rows, key=lambda row: abs(row["deviations"]))
-    if abs(worst["deviations"]) > NULL_DEVIATIONS:
+    deviations = abs(worst["deviations"])
+    if deviations > NULL_DEVIATIONS:
         sentence = (
             f"{worst['model']} fitted on labels permuted within their dates has a test IC of "
-            f"{worst['ic']:+.3f}, {abs(worst['deviations']):.1f} standard deviations of "
-            f"{worst['null_deviation']:.4f} from zero: test data leak into the fit."
+            f"{worst['ic']:+.3f}, {deviations:.1f} standard deviations of {worst['null_deviation']:.4f} from "
+            "zero: test data leak into the fit."
         )
         return answer("fail", sentence, rows)
     sentence = (
         f"{' and '.join(benchmarks())} fitted on permuted labels have no skill on the test: the IC is at "
-        f"most {abs(worst['deviations']):.1f} standard deviations from zero, and {NULL_DEVIATIONS:.0f} are "
-        "allowed."
+        f"most {deviations:.1f} standard deviations from zero, and {NULL_DEVIATIONS:.0f} are allowed."
     )
     return answer("pass", sentence, rows)
 
