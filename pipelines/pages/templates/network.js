@@ -21,8 +21,8 @@ function pairOfMaps(rows, columns, tell, isOwn, one, two) {
   let read = [0, -1];
   const mark = (row, column) => {
     const known = row >= 0 && column >= 0;
-    maps.forEach(({ cells, readout }) => {
-      cells.flat().forEach(cell => cell.classList.remove("read"));
+    maps.forEach(({ cells, grid, readout }) => {
+      grid.querySelectorAll(".read").forEach(cell => cell.classList.remove("read"));
       if (known) { cells[row][column].classList.add("read"); }
       readout.textContent = known ? tell(row, column) : idle;
     });
