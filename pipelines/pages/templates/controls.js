@@ -164,6 +164,9 @@ window.addEventListener("hashchange", () => {
   refresh();
 });
 
+// The maps are drawn in the colours of the screen or of the paper.
+["(prefers-color-scheme: dark)", "print"].forEach(query => window.matchMedia(query).addEventListener("change", showMatrices));
+
 place("leastShown").textContent = "any";
 fill("model", page.models.map((model, at) => element("option", { value: at }, model.model)));
 place("models").hidden = false;

@@ -17,23 +17,24 @@ function showMatrices() {
 // Two maps beside each other; a cell that is read in one is marked in the other. `tell` says what is in a cell.
 function pairOfMaps(rows, columns, tell, isOwn, one, two) {
   const maps = [one, two].map(map => heatMap(rows, columns, map, isOwn));
-  const idle = "Point at a cell, or use the arrow keys.";
   let read = [0, -1];
   const mark = (row, column) => {
-    const known = row >= 0 && column >= 0;
-    maps.forEach(({ cells, grid, readout }) => {
-      grid.querySelectorAll(".read").forEach(cell => cell.classList.remove("read"));
-      if (known) { cells[row][column].classList.add("read"); }
-      readout.textContent = known ? tell(row, column) : idle;
+    const known = row >= 0 && column >= 0 && row < rows.length && column < columns.length;
+    maps.forEach(({ frame, readout }) => {
+      frame.hidden = !known;
+      frame.style.left = `${100 * column / columns.length}%`;
+      frame.style.top = `${100 * row / rows.length}%`;
+      readout.textContent = known ? tell(row, column) : "Point at a cell, or use the arrow keys.";
     });
     if (known) { read = [row, column]; }
   };
   const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
   const within = (at, count) => Math.max(0, Math.min(count - 1, at));
-  maps.forEach(({ grid, cells }) => {
+  maps.forEach(({ grid, canvas }) => {
     grid.addEventListener("pointermove", event => {
-      const row = cells.findIndex(line => line.includes(event.target));
-      mark(row, row < 0 ? -1 : cells[row].indexOf(event.target));
+      const box = canvas.getBoundingClientRect();
+      const [down, right] = [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width];
+      mark(Math.floor(down * rows.length), Math.floor(right * columns.length));
     });
     grid.addEventListener("keydown", event => {
       const step = steps[event.key];
@@ -46,30 +47,42 @@ function pairOfMaps(rows, columns, tell, isOwn, one, two) {
   return maps.map(map => map.figure);
 }
 
-// A map as a table whose cells have colours. Shares of the limit are drawn as square roots, so that small cells
-// are not lost beside one large one. A cell without a value (NaN) has a dot; names are left out of a large map.
+function channels(name) {
+  const hex = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  return [1, 3, 5].map(at => parseInt(hex.slice(at, at + 2), 16));
+}
+
+// A map: an image with one pixel per cell, which the style stretches, between the names of its rows and columns. A
+// large map has no names: as many elements as cells would take seconds. Shares of the limit are drawn as square
+// roots, so that small cells are not lost beside one large one. A cell without a value (NaN) is transparent: the
+// style has a dot behind it.
 function heatMap(rows, columns, map, isOwn) {
-  const named = columns.length <= 32;
-  const head = words => element("th", { title: words }, element("span", {}, named ? shortened(words, 18) : ""));
-  const cells = rows.map((_, row) => columns.map((__, column) => {
-    const value = map.value(row, column);
-    if (Number.isNaN(value)) { return element("td", { class: isOwn(row, column) ? undefined : "none" }); }
-    const share = 100 * Math.sqrt(Math.min(1, Math.abs(value) / map.limit));
-    const colour = value < 0 ? "--lower" : map.colour;
-    return element("td", { style: `background:color-mix(in srgb, var(${colour}) ${share.toFixed(1)}%, var(--ground))` });
+  const [ground, up, down] = ["--ground", map.colour, "--lower"].map(channels);
+  const image = new ImageData(columns.length, rows.length);
+  rows.forEach((_, row) => columns.forEach((__, column) => {
+    const value = isOwn(row, column) ? 0 : map.value(row, column);
+    if (Number.isNaN(value)) { return; }
+    const share = Math.sqrt(Math.min(1, Math.abs(value) / map.limit));
+    const colour = (value < 0 ? down : up).map((full, at) => ground[at] + (full - ground[at]) * share);
+    image.data.set([...colour, 255], 4 * (row * columns.length + column));
   }));
-  const grid = element("table", {
-    class: named ? "map" : "map large", tabindex: 0, style: `--columns:${columns.length}`,
+  const canvas = element("canvas", { width: columns.length, height: rows.length });
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  const named = columns.length <= 32;
+  const names = (css, every) => element("div", { class: css },
+    named ? every.map(words => element("span", { title: words }, shortened(words, 18))) : []);
+  const frame = element("i", { class: "read" });
+  const grid = element("div", {
+    class: named ? "map" : "map large", tabindex: 0, role: "img", style: `--columns:${columns.length};--rows:${rows.length}`,
     "aria-label": `${map.title}. Use the arrow keys to read cells.`,
-  }, element("thead", {}, element("tr", {}, element("td", {}), columns.map(head))),
-  element("tbody", {}, rows.map((words, row) => element("tr", {}, head(words), cells[row]))));
+  }, names("columns", columns), names("rows", rows), element("div", { class: "cells" }, canvas, frame));
   const ends = [["--ground", "0"], [map.colour, (map.signed ? "raises by " : "") + map.words(map.limit)]];
   if (map.signed) { ends.unshift(["--lower", `lowers by ${map.words(map.limit)}`]); }
   const scale = ends.map(([colour, words]) => element("span", {}, element("i", { style: `background:var(${colour})` }), words));
   const readout = element("p", { class: "readout", "aria-live": "polite" });
   const figure = element("figure", { class: "matrix" }, element("h4", {}, map.title), grid, readout,
     element("p", { class: "scale" }, scale, element("span", {}, "colour: square root")), element("figcaption", {}, map.caption));
-  return { figure, grid, cells, readout };
+  return { figure, grid, canvas, frame, readout };
 }
 
 function largestOf(values) { return values.reduce((limit, value) => Math.max(limit, Math.abs(value) || 0), 0) || 1; }
