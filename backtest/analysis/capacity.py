@@ -43,11 +43,7 @@ class CapacityPoint:
 
 
 def capacity(
-    variant: Variant,
-    rows: LedgerRows,
-    market: BookMarket,
-    dollar_volume_TN: FloatArray,
-    rate_T: FloatArray,
+    variant: Variant, rows: LedgerRows, market: BookMarket, dollar_volume_TN: FloatArray, rate_T: FloatArray
 ) -> list[CapacityPoint]:
     """Run a book at several amounts of capital, with its impact and its participation cap.
 
@@ -101,7 +97,5 @@ def at_capital(variant: Variant, capital: float) -> Variant:
     impact = None if impact is None else replace(impact, capital=capital)
     cap = None if cap is None else replace(cap, capital=capital)
     return replace(
-        variant,
-        costs=replace(variant.costs, impact=impact),
-        execution=replace(variant.execution, cap=cap),
+        variant, costs=replace(variant.costs, impact=impact), execution=replace(variant.execution, cap=cap)
     )

@@ -146,9 +146,7 @@ def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> F
 
 
 def _by_date(
-    x_TN: AnyFloatArray,
-    mask_TN: BoolArray,
-    transform: Callable[[AnyFloatArray, slice, Float32Array], None],
+    x_TN: AnyFloatArray, mask_TN: BoolArray, transform: Callable[[AnyFloatArray, slice, Float32Array], None]
 ) -> Float32Array:
     """Apply a transform block by block. It takes values [R, N] (NaN unknown), their sessions and an output.
 

@@ -44,9 +44,7 @@ from features.panel.panel import Panel
 def holders(panel: Panel) -> HolderMarket:
     """Return the `features.panel.holding.holder_market` of a panel, which is computed once."""
     return cached(
-        panel,
-        "holder_market",
-        lambda: holder_market(earned_index(panel), tradable(panel), panel.delisted_TN),
+        panel, "holder_market", lambda: holder_market(earned_index(panel), tradable(panel), panel.delisted_TN)
     )
 
 
