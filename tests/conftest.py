@@ -88,7 +88,7 @@ TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
 
 
 def pytest_configure() -> None:
-    """Give each test process its own share of the cores, and with it the threads and processes that it starts.
+    """Give each test process its own share of the cores, with the threads and processes that it starts.
 
     Every polars expression hands its work to a thread and waits. Where the two run on different cores, each
     hand-over interrupts the other core: a fifth of the processor time on a virtual machine.
