@@ -192,16 +192,17 @@ class _Rolling:
             self._keep_absent(name, firm)
             return
         at, revised = self._session(since), 1.0
+        known = at >= 0 and value_TN[at, n] > 0
+        first = max(int(np.argmax(value_TN[:, n] > 0)), start)
+        if not known and self._ended(name, since, first):  # another firm has the ticker now
+            self._keep_absent(name, firm)
+            return
         if not value_TN[start, n] > 0:
-            first = int(np.argmax(value_TN[:, n] > 0))
-            if self._ended(name, since, first):  # another firm has the ticker now
-                self._keep_absent(name, firm)
-                return
             # the history of the firm was withdrawn: the position keeps its value up to the first price
             value_TN = value_TN.copy()
             value_TN[:first, n] = value_TN[first, n]
             self._market = BookMarket(frozen(value_TN), self._market.state_TN)
-        elif at >= 0 and value_TN[at, n] > 0:
+        elif known:
             paid_T = np.flatnonzero(self._panel.delisted_TN[at + 1 : start + 1, n])
             alive = not self._market.state_TN[start, n] & GONE
             if len(paid_T) and alive and self._ended(name, since, start):

@@ -163,13 +163,14 @@ def test_a_firm_that_the_source_withdrew_is_held_at_its_last_value() -> None:
     ("history", "nav"),
     [
         ([None] * 11 + [40.0, 60.0], 0.5 + 0.5 * 0.7),  # only the new firm's prices are delivered
+        ([None] * 9 + [40.0, 40.0, 40.0, 60.0], 0.5 + 0.5 * 0.7),  # which begin before the last night
         ([100.0] * 7 + [80.0, None, 40.0, 40.0, 40.0, 60.0], 0.5 + 0.4 * 0.7),  # known after the last night
     ],
 )
 def test_a_position_does_not_pass_to_the_next_firm_with_its_ticker(
     history: list[float | None], nav: float
 ) -> None:
-    """Bought in session 6 of a firm that was delisted in session 8; another firm is A from 9 or 11 on."""
+    """Bought in session 6 of a firm that was delisted in session 8; another firm is A from 9 on."""
     closes: dict[str, list[float | None]] = {"A": history, "B": [10.0] * 13}
     old = {"ticker": "A", "valid_from": DAYS[0], "delisted_on": DAYS[8], "delisting_reason": "performance"}
     securities = rows("securities", old, {"ticker": "A", "valid_from": DAYS[9]})
