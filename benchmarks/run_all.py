@@ -33,7 +33,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "attention": ("--runs", "1", "--longest", "1024"),
     "peer_layer": ("--firms", "500", "1000", "2000", "--runs", "1"),
     "kill_ingest": ("--kills", "10"),
-    "gpu": ("--device", "cpu", "--tiny"),
+    "gpu_check": ("--device", "cpu", "--minutes", "0.3"),
     "waits": (),
     "explorer": ("--followers", "200"),
 }

@@ -35,6 +35,7 @@ from models.fitted import (
 from models.fitting.config import FitConfig
 from models.fitting.loop import Engine, SingleSeed, most_firms, train_seeds
 from models.fitting.losses import QUANTILE, SCALE_FREE
+from models.fitting.memory import Note, in_parts, no_note
 from models.fitting.plan import plan_of
 from models.fitting.pretraining import pretrain
 from models.fitting.snapshot import SnapshotStore
@@ -71,6 +72,7 @@ def fit(
     on_epoch: OnEpoch | None = None,
     snapshots: SnapshotStore | None = None,
     start: FittedState | None = None,
+    note: Note = no_note,
     threads: int = 1,
 ) -> Fitted:
     """Fit a forecaster on training sessions, stopped early on validation sessions.
@@ -98,6 +100,8 @@ def fit(
     start
         An earlier fit whose day encoder the model starts with (`models.fitting.fit`); None starts
         from random weights.
+    note
+        Called with a sentence if a step does not fit a GPU's memory as it is.
     threads
         Number of threads that a baseline may use. No result depends on it.
 
@@ -129,13 +133,14 @@ def fit(
         fitted = _ready(name, options, model, data, fit_config)
         _warm_up(fitted, data, span, fit_config, seed, snapshots, start)
         (fitted.history,) = train_seeds(
-            _engine(fitted, data, fit_config, seed, train),
+            _engine(fitted, data, fit_config, seed, train, note),
             train,
             valid,
             fit_config,
             on_epoch=None if on_epoch is None else [on_epoch],
             snapshots=snapshots,
             pretraining=fitted.pretraining,
+            note=note,
         )
     _calibrate(fitted, data, every_valid, fit_config)
     return fitted
@@ -151,6 +156,7 @@ def refit(
     seed: int,
     snapshots: SnapshotStore | None = None,
     start: FittedState | None = None,
+    note: Note = no_note,
     threads: int = 1,
 ) -> Fitted:
     """Fit a chosen model again on training and validation sessions, for as long as validation found best.
@@ -182,13 +188,14 @@ def refit(
         fitted = _ready(name, options, model, data, fit_config)
         _warm_up(fitted, data, span, fit_config, seed, snapshots, start)
         train_seeds(
-            _engine(fitted, data, fit_config, seed, dates),
+            _engine(fitted, data, fit_config, seed, dates, note),
             dates,
             None,
             fit_config,
             epochs=1 + best_record(chosen.history, fit_config.stop_on),
             snapshots=snapshots,
             pretraining=fitted.pretraining,
+            note=note,
         )
     fitted.history = chosen.history
     if isinstance(chosen, NeuralFitted) and chosen.module.calibration is not None:
@@ -208,6 +215,7 @@ def fit_stacked(
     fit_config: FitConfig,
     seeds: Sequence[int],
     on_epoch: Sequence[OnEpoch] | None = None,
+    note: Note = no_note,
 ) -> list[NeuralFitted]:
     """Fit several seeds of a neural model at once (`models.fitting.stacked`).
 
@@ -238,7 +246,8 @@ def fit_stacked(
         for one in fitted:
             one.module.target_scale.copy_(target_scale_of(data, train))
         engine = StackedSeeds([one.module for one in fitted], data, fit_config, seeds, train)
-        histories = train_seeds(engine, train, valid, fit_config, on_epoch=on_epoch)
+        _say_parts(engine, fit_config, note)
+        histories = train_seeds(engine, train, valid, fit_config, on_epoch=on_epoch, note=note)
     for one, history in zip(fitted, histories, strict=True):
         one.module.eval()
         one.history = history
@@ -276,8 +285,13 @@ def _ready(
     return NeuralFitted(name, options, data.shape, (), model.to(data.device))
 
 
-def _engine(
-    fitted: NeuralFitted, data: PanelTensors, fit_config: FitConfig, seed: int, train: IntArray
+def _engine(  # noqa: PLR0917  (a fit, and whom to tell)
+    fitted: NeuralFitted,
+    data: PanelTensors,
+    fit_config: FitConfig,
+    seed: int,
+    train: IntArray,
+    note: Note,
 ) -> Engine:
     module = fitted.module
     module.target_scale.copy_(target_scale_of(data, train))
@@ -287,7 +301,15 @@ def _engine(
     plan = plan_of(fitted.name, fitted.options, fit_config, data.device, *sizes)
     if not plan.fixed_shapes:
         return SingleSeed(module, data, fit_config, seed, train)
-    return StackedSeeds([module], data, fit_config, (seed,), train, compiled=plan.compiled)
+    engine = StackedSeeds([module], data, fit_config, (seed,), train, compiled=plan.compiled)
+    _say_parts(engine, fit_config, note)
+    return engine
+
+
+def _say_parts(engine: StackedSeeds, fit_config: FitConfig, note: Note) -> None:
+    """Say that the estimate lets a step's dates through the model in parts."""
+    if engine.dates_at_once < fit_config.batch_dates:
+        note(in_parts(engine.dates_at_once))
 
 
 def _warm_up(  # noqa: PLR0917  (what is prepared, on what, how)

@@ -24,6 +24,7 @@ from models.batch import PanelTensors
 from models.fitted import Diverged, EpochRecord, OnEpoch
 from models.fitting.config import FitConfig, matrix_precision
 from models.fitting.losses import dates_that_count, horizons_loss, quantile
+from models.fitting.memory import Note, epoch_that_fits, no_note
 from models.fitting.optimizer import AdamW, ParameterGroup, parameter_groups
 from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
 from models.forecaster import Forecaster
@@ -49,6 +50,9 @@ class Engine(Protocol):
     ----------
     data
         The panel.
+    dates_at_once
+        Number of dates that go through a model at once. It is halved while memory runs out
+        (`models.fitting.memory`).
     seeds
         K seeds.
     modules
@@ -58,6 +62,7 @@ class Engine(Protocol):
     """
 
     data: PanelTensors
+    dates_at_once: int
     seeds: tuple[int, ...]
     modules: list[Forecaster]
     generators: list[torch.Generator]
@@ -89,6 +94,7 @@ def train_seeds(
     on_epoch: Sequence[OnEpoch] | None = None,
     snapshots: SnapshotStore | None = None,
     pretraining: tuple[EpochRecord, ...] = (),
+    note: Note = no_note,
 ) -> list[tuple[EpochRecord, ...]]:
     """Train with AdamW on shuffled dates; stop each seed early on its validation score.
 
@@ -115,6 +121,8 @@ def train_seeds(
         bits on a CPU as without the interruption, and saves a new one after every epoch.
     pretraining
         Records of the pretraining that came before, kept in the snapshots.
+    note
+        Called with a sentence if a step does not fit a GPU's memory as it is.
 
     Returns
     -------
@@ -152,7 +160,7 @@ def train_seeds(
         started = time.perf_counter()
         drawn = [torch.randperm(len(train_D), generator=g)[:per_epoch] for g in engine.generators]
         _set_mode(engine, training=True)
-        measured_2KS = engine.epoch(train_D[torch.stack(drawn)], optimizer)
+        measured_2KS = epoch_that_fits(engine, train_D[torch.stack(drawn)], optimizer, note)
         _set_mode(engine, training=False)
         with optimizer.mean.in_place():
             score_K = _scores(None if valid is None else engine.validate(valid), len(states))

@@ -37,6 +37,7 @@ from models.fitting.config import FitConfig, matrix_precision
 from models.fitting.graphs import Replayed, send
 from models.fitting.loop import Validation, dates_at_once, draw_firms, most_firms
 from models.fitting.losses import dates_that_count, horizons_loss, label_loss
+from models.fitting.memory import dates_that_fit
 from models.fitting.optimizer import AdamW, ParameterGroup, parameter_groups
 from models.fitting.scores import coefficients
 from models.forecaster import Forecaster
@@ -315,12 +316,13 @@ class StackedSeeds:
             torch.compile(one, backend=_BACKEND, dynamic=False) if compiled else one
         )
         self.uses_peers, self.has_path = modules[0].uses_peers, modules[0].n_horizons > 1
-        self.dates_at_once = config.batch_dates
-        """Dates that go through the model at once; fewer need less memory and give the same gradient."""
         drawn = None if self.uses_peers else config.firms_per_date
         self.draws, self.draw_at_once = drawn is not None, dates_at_once(data, config, train)
         most = most_firms(data, train)
         self.places = most if drawn is None else min(most, drawn)
+        sizes = data.shape, self.places, len(modules), data.device
+        self.dates_at_once = dates_that_fit(modules[0], config, *sizes)
+        """Dates that go through the model at once; fewer need less memory and give the same gradient."""
         self.train_R = torch.as_tensor(train, dtype=torch.int64)
         self._epochs: _Pass | None = None
         self._validations: _Pass | None = None

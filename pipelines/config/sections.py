@@ -197,7 +197,8 @@ class EngineConfig(Section):
     """``serial`` computes one task after the other in the command's own process; ``pool`` uses processes of
     this machine; ``ray`` uses a Ray cluster (extra ``cluster``)."""
     workers: int = Field(default=2, ge=1)
-    """Maximum number of tasks that are computed at once, over all machines. ``serial`` computes one."""
+    """Maximum number of tasks that are computed at once, over all machines. ``serial`` computes one. Each GPU
+    of this machine computes one of them."""
     address: str | None = None
     """Ray: address of a running cluster, as ``HOST:PORT``, or ``auto`` on one of its machines. Null: Ray is
     started on this machine and ends with the command."""

@@ -197,6 +197,7 @@ def run_task(
             on_epoch=on_epoch,
             snapshots=snapshots,
             start=task.start,
+            note=note,
             threads=threads,
         )
     if not task.fit.refit:
@@ -212,6 +213,7 @@ def run_task(
             seed=task.seed,
             snapshots=again,
             start=task.start,
+            note=note,
             threads=threads,
         )
     return outcome_of(task, arrays, data, chosen, fitted)
@@ -343,5 +345,6 @@ def run_stack(
         fit_config=first.fit,
         seeds=[task.seed for task in stack],
         on_epoch=on_epoch,
+        note=note,
     )
     return [outcome_of(task, arrays, data, fitted) for task, fitted in zip(stack, models, strict=True)]

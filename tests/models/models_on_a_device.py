@@ -23,7 +23,7 @@ from models.batch import PanelTensors
 from models.fitted import Fitted
 from models.fitting.config import FitConfig, PretrainConfig
 from models.fitting.fit import fit, fit_stacked, refit, restore
-from models.fitting.stacked import can_stack
+from models.fitting.stacked import StackedSeeds, can_stack
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_dates": 16, "dates_per_epoch": 16}  # the mock is slow
 
@@ -167,3 +167,25 @@ def test_numpy_cannot_read_the_device_and_operations_on_both_places_are_refused(
     with pytest.raises(RuntimeError, match="add has tensors of the mock device and of the host"):
         there + torch.ones(3)
     assert (there + 1).cpu().numpy().tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_device_that_is_full_trains_in_parts_from_the_first_step_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory runs out in the second step, so the first one is undone."""
+    name, there, at_once, notes = "temporal_peer", panel(NAME), list[int](), list[str]()
+    config, learn = FitConfig(epochs=2, batch_dates=8, dates_per_epoch=16), StackedSeeds._learn
+
+    def full(engine: StackedSeeds, *given: Any) -> None:  # noqa: ANN401 (passed on)
+        at_once.append(engine.dates_at_once)
+        if at_once in ([8, 8], [8, 8, 4, 4]):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        learn(engine, *given)
+
+    options = options_of(name, without_dropout(name))
+    whole = fit(name, options, there, TRAIN, VALID, fit_config=config, seed=0)
+    monkeypatch.setattr(StackedSeeds, "_learn", full)
+    ours = fit(name, options, there, TRAIN, VALID, fit_config=config, seed=0, note=notes.append)
+    assert at_once == [8, 8, 4, 4, 2, 2, 2, 2]
+    assert [note.partition(" go ")[0].rpartition("so ")[2] for note in notes] == ["4 dates", "2 dates"]
+    same(ours.forecast(there, TEST), whole.forecast(there, TEST))

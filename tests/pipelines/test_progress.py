@@ -14,7 +14,7 @@ import pytest
 
 from models.fitted import EpochRecord
 from pipelines.progress import Progress, Silent
-from pipelines.train.work import Epoch, News
+from pipelines.train.work import Epoch, News, Note
 
 
 class Terminal(io.StringIO):
@@ -76,6 +76,8 @@ def test_only_long_trainings_are_noted() -> None:
     for seconds, model in ((0.2, "zero"), (11.0, "temporal_peer")):
         news(0, Epoch((model, 0, 0), replace(record, seconds=seconds)))
     assert notes == ["temporal_peer fold 0 seed 0: epoch 0, validation rank IC +0.0100 of the target"]
+    news(0, Note(("temporal_peer", 1, 2), "A step is computed in parts."))
+    assert notes[1:] == ["temporal_peer fold 1 seed 2: A step is computed in parts."]
 
 
 def test_a_stage_in_two_places_has_two_bars(monkeypatch: pytest.MonkeyPatch) -> None:
