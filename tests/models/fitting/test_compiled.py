@@ -107,6 +107,7 @@ def test_compiled_steps_make_the_same_losses_gradients_and_weights(name: str, da
     assert_same(compiled, name, data, FitConfig(batch_dates=4, precision="float32"))
 
 
+@pytest.mark.slow(4)
 def test_explicit_attention_is_compiled_as_well(data: PanelTensors, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.attention.core.is_explicit", lambda keys, device: True)
     for precision in ("float32", "bf16"):
@@ -119,6 +120,7 @@ def test_explicit_attention_is_compiled_as_well(data: PanelTensors, monkeypatch:
         )
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("name", FIXED)
 def test_steps_of_fixed_shapes_make_the_same_losses_gradients_and_weights(
     name: str, data: PanelTensors
@@ -126,6 +128,7 @@ def test_steps_of_fixed_shapes_make_the_same_losses_gradients_and_weights(
     assert_same(fixed, name, data, FitConfig(batch_dates=4))
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize(
     ("name", "loss"),
     [

@@ -101,6 +101,7 @@ def test_no_call_has_more_sequences(name: str, window: int, sequences: list[int]
     assert bool(of_firms) == (name in {"kernel_regression", "self_peer", "temporal_peer"})
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("window", [20, 60])
 @pytest.mark.parametrize(
     "options",

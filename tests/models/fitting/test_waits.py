@@ -157,6 +157,7 @@ def test_a_panel_in_the_memory_of_the_host_is_copied_before_what_is_recorded(
     assert len(copies) >= 4, "windows and characteristics of two steps"
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("seeds", [1, 2])
 @pytest.mark.parametrize("name", ["mlp", "seq2seq", "temporal_peer"])
 def test_validation_is_recorded_and_reads_its_scores_once(name: str, seeds: int, recorded: Rules) -> None:
