@@ -158,7 +158,7 @@ def _on_common_dates(candidates: Sequence[ComparedModel], column: str) -> dict[s
     common = reduce(lambda joined, own: joined.join(own, on="date"), series).sort("date")
     if common.height < _MIN_DATES:
         spans = (
-            f"{one.name} has {one.daily['date'].min()} to {one.daily['date'].max()}" for one in candidates
+            f"{one.name} has {one.daily['date'].min()!s} to {one.daily['date'].max()!s}" for one in candidates
         )
         raise DataError(
             f"The models have {common.height} dates in common, and a test needs at least {_MIN_DATES}: "
