@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, settings
 from shared_folders import shared_folder
 
 from pipelines import secrets
@@ -30,6 +31,9 @@ gc.disable()  # what is made until all tests are collected stays until the end
 
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")  # tests stop their servers: no pauses
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_JITTER", "0")
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 MEMORY = Path("/dev/shm")  # noqa: S108  # pytest makes folders of its own in it
 """Where temporary folders are made: a commit of SQLite costs a thirtieth of what it does on a disk."""

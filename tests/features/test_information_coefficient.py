@@ -35,7 +35,7 @@ def example(seed: int, T: int = 12, N: int = 9) -> tuple[np.ndarray, np.ndarray]
     return forecast_TN, label_TN
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), N=st.integers(3, 12))
 def test_ics_equal_scipy_on_every_date(seed: int, N: int) -> None:
     forecast_TN, label_TN = example(seed, N=N)
@@ -47,7 +47,7 @@ def test_ics_equal_scipy_on_every_date(seed: int, N: int) -> None:
         )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000))
 def test_unknown_columns_and_other_dates_do_not_change_a_bit(seed: int) -> None:
     forecast_TN, label_TN = example(seed)

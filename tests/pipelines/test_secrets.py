@@ -221,7 +221,7 @@ PLACES = (
 
 @pytest.mark.slow(3)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.text)
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(password=passwords, how=st.sampled_from(("text", "env", "default")))
 def test_no_secret_is_in_anything_that_prints_a_config(  # noqa: PLR0917 (hypothesis and fixtures)
     place: Place,

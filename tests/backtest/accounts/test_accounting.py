@@ -151,7 +151,7 @@ def assert_ledger_adds_up(book: BookResult, T: int, N: int) -> None:
         position_N[firm] = rows["position"].to_numpy()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     seed=st.integers(0, 10_000),
     T=st.integers(1, 60),

@@ -221,7 +221,7 @@ def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 1_000_000), delay=st.integers(0, 3), long_only=st.booleans())
 def test_accounts_equal_those_of_an_independent_bookkeeper(seed: int, delay: int, long_only: bool) -> None:
     compare(seed, delay, long_only=long_only)

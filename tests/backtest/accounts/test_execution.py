@@ -28,7 +28,7 @@ HOLD = [NAN, NAN]
 seeds = st.integers(0, 100_000)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=seeds, delay=st.integers(1, 3), early=st.booleans(), capped=st.booleans(), per_firm=st.booleans())
 def test_both_navs_and_the_ledger_agree(
     seed: int, *, delay: int, early: bool, capped: bool, per_firm: bool
@@ -52,7 +52,7 @@ def test_both_navs_and_the_ledger_agree(
     np.testing.assert_allclose(nav_T, book.nav_ledger_T, rtol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=seeds, early=st.booleans(), capped=st.booleans())
 def test_nothing_trades_in_a_halted_or_unlisted_firm_and_caps_hold(
     seed: int, *, early: bool, capped: bool
@@ -84,7 +84,7 @@ def test_random_cases_cover_every_cost_and_caps_that_bind() -> None:
     assert min(totals.values()) > 50, totals
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=seeds, early=st.booleans())
 def test_half_of_the_capital_never_raises_impact(seed: int, *, early: bool) -> None:
     case = random_case(seed)

@@ -46,7 +46,7 @@ def parts(book: AnalysedBook) -> dict[str, list[Contribution]]:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), leverage=st.sampled_from([0.5, 1.5, 4.0, 20.0]))
 def test_every_partition_adds_up_to_the_profit_of_the_book(seed: int, leverage: float) -> None:
     book = analysed_book(seed, leverage)

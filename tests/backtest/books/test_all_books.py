@@ -125,7 +125,7 @@ def test_a_shorter_panel_gives_the_same_rows(book: Book) -> None:
     np.testing.assert_array_equal(book.targets(short).target_TN, book.targets(data).target_TN[:11])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 1000), scale=st.floats(1e-6, 1e6))
 def test_the_scale_of_a_signal_changes_no_bit(seed: int, scale: float) -> None:
     data = inputs(seed)
@@ -162,7 +162,7 @@ def test_the_order_of_columns_has_no_effect(book: Book) -> None:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 1000), leverage=st.floats(0.5, 5.0), target=st.floats(0.05, 1.0))
 def test_leverage_position_and_neutrality_hold(seed: int, leverage: float, target: float) -> None:
     data = inputs(seed)

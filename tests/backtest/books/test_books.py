@@ -32,7 +32,7 @@ def selected(signal_N: np.ndarray, size: int) -> np.ndarray:
     return share_N
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(signal_TN=signals, q=st.integers(2, 5))
 def test_long_short_equals_a_loop_over_firms(signal_TN: np.ndarray, q: int) -> None:
     if (~np.isnan(signal_TN)).sum(axis=1).max() < q:
@@ -48,7 +48,7 @@ def test_long_short_equals_a_loop_over_firms(signal_TN: np.ndarray, q: int) -> N
     np.testing.assert_allclose(target_TN, expected_TN, rtol=0, atol=1e-15)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(signal_TN=signals, k=st.integers(1, 5))
 def test_top_k_equals_a_loop_over_firms(signal_TN: np.ndarray, k: int) -> None:
     if (~np.isnan(signal_TN)).sum(axis=1).max() < k:

@@ -172,7 +172,7 @@ SOME_LIMITS = st.builds(
 
 
 @pytest.mark.slow(3)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), limits=SOME_LIMITS)
 def test_no_book_exceeds_its_limits(seed: int, limits: WeightLimits) -> None:
     inputs = market(seed)

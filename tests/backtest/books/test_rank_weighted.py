@@ -16,7 +16,7 @@ NAN = np.nan
 LEVELS = st.sampled_from([NAN, -2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     signal_TN=hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(2, 12)), elements=LEVELS),
     gross=st.sampled_from([0.5, 1.0, 2.0, 3.0]),

@@ -58,7 +58,7 @@ def test_the_last_session_of_a_week_from_sunday_to_thursday_is_a_thursday(
     assert chosen("week_end", open_T) == ends
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     end=st.integers(2, len(DATES_T)),
     turn=st.sampled_from(["monday", "friday", "week_end", "month_start", "month_end", "quarter_end"]),
@@ -104,7 +104,7 @@ def test_weekly_signals_are_all_used_whatever_holidays_lie_between() -> None:
     np.testing.assert_array_equal(DATES_T[monthly_T], first_S)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), every=st.integers(1, 4))
 def test_decisions_equal_a_loop_over_sessions(seed: int, every: int) -> None:
     rng = np.random.default_rng(seed)

@@ -25,7 +25,7 @@ from features.arrays import FloatArray
 NAN = np.nan
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 1000), holding=st.integers(1, 12), step=st.integers(1, 5))
 def test_overlap_averages_the_decisions_of_the_last_sessions(seed: int, holding: int, step: int) -> None:
     weight_DN = np.random.default_rng(seed).normal(size=(15, 4))
@@ -60,7 +60,7 @@ def test_a_firm_without_a_signal_leaves_an_overlapping_book() -> None:
     np.testing.assert_array_equal(target_TN, [[0, 0, 0, 1], [0, 0, 0.5, 0]])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 10_000), N=st.integers(6, 40), sectors=st.integers(1, 4))
 def test_neutral_weights_are_residuals_of_a_regression(seed: int, N: int, sectors: int) -> None:
     rng = np.random.default_rng(seed)

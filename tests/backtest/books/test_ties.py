@@ -97,7 +97,7 @@ def expected_selection(signal_N: np.ndarray, size: int, *, lowest: bool = False)
     return [Fraction(hit, orders) for hit in hits]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(signal_N=hnp.arrays(np.float64, st.integers(2, 6), elements=LEVELS), q=st.integers(2, 3))
 def test_books_are_expectations_over_random_tie_breaking(signal_N: np.ndarray, q: int) -> None:
     count = int((~np.isnan(signal_N)).sum())
@@ -111,7 +111,7 @@ def test_books_are_expectations_over_random_tie_breaking(signal_N: np.ndarray, q
     np.testing.assert_allclose(top_k_long_only(signal_N[None], q)[0], top, rtol=0, atol=1e-15)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     signal_N=hnp.arrays(np.float64, st.integers(3, 6), elements=LEVELS),
     seed=st.integers(0, 1000),
@@ -135,7 +135,7 @@ def test_metrics_are_expectations_over_random_tie_breaking(signal_N: np.ndarray,
     assert daily(signal_N[None], label_N[None], hits=q).hits_T[0] == pytest.approx(np.mean(hits), abs=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(signal_TN=tied_signals, seed=st.integers(0, 1000), size=st.integers(2, 4))
 def test_permuted_columns_permute_weights(signal_TN: np.ndarray, seed: int, size: int) -> None:
     assume((~np.isnan(signal_TN)).sum(axis=1).max() >= size)
@@ -144,7 +144,7 @@ def test_permuted_columns_permute_weights(signal_TN: np.ndarray, seed: int, size
         np.testing.assert_array_equal(build(signal_TN[:, names_N], size), build(signal_TN, size)[:, names_N])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(signal_TN=tied_signals, size=st.integers(2, 4))
 def test_monotone_transform_keeps_weights(signal_TN: np.ndarray, size: int) -> None:
     assume((~np.isnan(signal_TN)).sum(axis=1).max() >= size)
@@ -152,7 +152,7 @@ def test_monotone_transform_keeps_weights(signal_TN: np.ndarray, size: int) -> N
         np.testing.assert_array_equal(build(np.exp(signal_TN) * 7 - 3, size), build(signal_TN, size))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(signal_TN=tied_signals, size=st.integers(2, 4))
 def test_tied_signals_have_equal_weights_and_legs_sum_to_one(signal_TN: np.ndarray, size: int) -> None:
     counts_T = (~np.isnan(signal_TN)).sum(axis=1)
@@ -218,7 +218,7 @@ def test_tied_share_counts_pairs_with_a_label() -> None:
     assert forecast_metrics(signal_TN, label_TN).tied == pytest.approx((2 + 3 + 0) / (4 + 3 + 3))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(signal_TN=tied_signals, seed=st.integers(0, 1000))
 def test_a_long_short_selection_is_the_difference_of_its_sides(signal_TN: np.ndarray, seed: int) -> None:
     selector = RankSelector(signal_TN)

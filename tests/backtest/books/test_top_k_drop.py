@@ -33,7 +33,7 @@ def topk_dropout(signal_TN: FloatArray, k: int, n_drop: int) -> FloatArray:
     return target_TN
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 10_000), T=st.integers(1, 20), N=st.integers(2, 20), data=st.data())
 def test_without_ties_it_is_the_algorithm_of_qlib(seed: int, T: int, N: int, data: st.DataObject) -> None:
     rng = np.random.default_rng(seed)
@@ -79,7 +79,7 @@ def test_ties_share_and_do_not_trade_without_a_gain() -> None:
     np.testing.assert_allclose(got_TN[2], [0, 3 / 4, 3 / 4, 1 / 2], atol=1e-15)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 10_000), N=st.integers(2, 12), data=st.data())
 def test_with_ties_it_holds_k_firms_and_column_order_has_no_effect(
     seed: int, N: int, data: st.DataObject

@@ -51,7 +51,7 @@ def tied_mean(forecast: np.ndarray, value: np.ndarray, first: int, last: int) ->
     return float(total / (last - first))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), N=st.integers(1, 20), q=st.integers(2, 6))
 def test_every_date_equals_loops(seed: int, N: int, q: int) -> None:
     forecast_TN, label_TN = example(seed, N=N)
@@ -97,7 +97,7 @@ EDGE_VALUES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(x_TN=hnp.arrays(np.float64, st.tuples(st.integers(1, 3), st.integers(1, 90)), elements=EDGE_VALUES))
 def test_the_order_is_a_stable_sort_to_the_last_bit(x_TN: np.ndarray) -> None:
     panel = SortedPanel("signal", x_TN)
@@ -113,7 +113,7 @@ def test_a_constant_with_noise_in_its_last_bits_is_sorted() -> None:
     np.testing.assert_array_equal(panel.order_TN, np.argsort(x_TN, axis=1, kind="stable"))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-9, 0.5, 3.0, 1e12]))
 def test_scaling_and_the_order_of_the_columns_change_nothing(seed: int, scale: float) -> None:
     forecast_TN, label_TN = example(seed)
@@ -141,7 +141,7 @@ def test_a_date_does_not_depend_on_other_dates() -> None:
             np.testing.assert_array_equal(getattr(alone, name)[0], getattr(one, name)[t], err_msg=name)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), lag=st.integers(1, 4), ties=st.booleans())
 def test_rank_autocorrelation_equals_pandas(seed: int, lag: int, ties: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -156,7 +156,7 @@ def test_rank_autocorrelation_equals_pandas(seed: int, lag: int, ties: bool) -> 
     assert np.isnan(got_T[common_T < 3]).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), lag=st.integers(1, 3), q=st.integers(2, 5), ties=st.booleans())
 def test_turnover_equals_sets_and_shares_of_ties(seed: int, lag: int, q: int, ties: bool) -> None:
     rng = np.random.default_rng(seed)

@@ -42,7 +42,7 @@ def pairs(forecast_N: np.ndarray, label_N: np.ndarray) -> tuple[np.ndarray, np.n
     return forecast_N[both_N], label_N[both_N]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 1000), N=st.integers(1, 12))
 def test_daily_correlations_equal_scipy(seed: int, N: int) -> None:
     forecast_TN, label_TN = example(seed, 15, N)

@@ -24,7 +24,7 @@ def periods_of(days_T: np.ndarray, period: Literal["year", "quarter"]) -> list[s
     return [str(one) for one in index.to_period("Y" if period == "year" else "Q")]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     period=st.sampled_from(["year", "quarter"]),
     window=st.sampled_from(["expanding", "rolling"]),

@@ -15,7 +15,7 @@ from backtest.splits.combinatorial import CombinatorialPlan, combinatorial_folds
 from backtest.splits.folds import FoldPlan, make_folds
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     groups=st.integers(3, 6),
     tested=st.integers(1, 4),

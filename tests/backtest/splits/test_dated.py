@@ -17,7 +17,7 @@ DAYS_T = DAYS_T[np.is_busday(DAYS_T)]
 reach = {"delay": st.integers(0, 6), "horizon": st.integers(1, 25), "embargo": st.integers(0, 12)}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     starts=st.lists(st.integers(0, len(DAYS_T) - 1), min_size=4, max_size=4, unique=True).map(sorted), **reach
 )

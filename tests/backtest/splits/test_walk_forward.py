@@ -21,7 +21,7 @@ sizes = st.integers(1, 40)
 reach = {"delay": st.integers(0, 6), "horizon": st.integers(1, 25), "embargo": st.integers(0, 12)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     scheme=st.sampled_from(["expanding", "rolling"]),
     anchor=st.sampled_from(["end", "start"]),

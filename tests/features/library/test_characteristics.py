@@ -768,7 +768,7 @@ def known(panel: Panel) -> dict[str, npt.NDArray[np.generic]]:
     return {**arrays, **panel.statements}
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(t=st.integers(min_value=45, max_value=T - 2), seed=st.integers(min_value=10, max_value=10_000))
 def test_future_noise_does_not_change_values_up_to_t(tables: Tables, panel: Panel, t: int, seed: int) -> None:
     other = panel_of(noise_after(tables, DAYS[t], seed))

@@ -224,7 +224,7 @@ def laid_out(rows: list[Row]) -> Statements:
     return statements_as_of(frame, DATES_T, ("A", "B"), np.ones((SESSIONS, 2)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000))
 def test_statements_equal_a_slow_reference(seed: int) -> None:
     rows = random_filings(seed)
@@ -236,7 +236,7 @@ def test_statements_equal_a_slow_reference(seed: int) -> None:
             np.testing.assert_allclose(actual, slow(own, DAYS[t]), rtol=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), t=st.integers(60, SESSIONS - 2))
 def test_filings_after_t_do_not_change_values_up_to_t(seed: int, t: int) -> None:
     rows = random_filings(seed)

@@ -44,7 +44,7 @@ def book_of_one(panel: Panel, t: int, n: int, delay: int, weight: float) -> Book
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 100_000),
     delay=st.integers(0, 3),

@@ -161,7 +161,7 @@ def test_an_autoregression_is_learnt(objective: Any) -> None:  # noqa: ANN401 (a
     assert losses[-1] < 0.4, "0.0975 is what an AR(1) of 0.95 leaves"
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(first=st.integers(0, 30), length=st.integers(1, 30), seed=st.integers(0, 9))
 def test_nothing_after_the_training_span_and_no_target_is_read(first: int, length: int, seed: int) -> None:
     train = np.arange(first, first + length, 3)

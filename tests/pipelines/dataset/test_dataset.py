@@ -94,7 +94,7 @@ def check_fold(fold: Fold, label: dict[str, Any], embargo: int) -> None:
         assert label_end(earlier, label) + embargo < later[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     label=LABELS,
     folds=st.fixed_dictionaries(
@@ -141,7 +141,7 @@ def test_no_label_of_a_segment_reaches_a_later_one(
         assert label_end(made[-1].test, label) == sessions - 1, "the newest session with a label is tested"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     label=LABELS,
     embargo=st.integers(0, 8),

@@ -61,7 +61,7 @@ class UnreliableEngine:
         return reports
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 2**32), jobs=st.integers(0, 12), losses=st.sampled_from([0.0, 0.3, 0.8]))
 def test_every_task_ends_exactly_once(seed: int, jobs: int, losses: float) -> None:
     engine = UnreliableEngine(seed, losses=losses)

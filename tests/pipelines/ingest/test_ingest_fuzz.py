@@ -149,7 +149,7 @@ def decides(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 @pytest.mark.slow(4)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(deliveries(max_size=12))
 @example(frame_of([]))
 @example(frame_of([{"date": DAYS[3], "ticker": "日本", "close": math.inf}]))
@@ -176,7 +176,7 @@ def test_the_contract_accounts_for_every_row_and_keeps_exactly_the_valid_ones(fr
     assert set(kept) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(deliveries(max_size=8), st.randoms(use_true_random=False))
 def test_the_order_of_delivery_changes_nothing(frame: pl.DataFrame, random: Any) -> None:  # noqa: ANN401
     given_rows = list(frame.iter_rows(named=True))
@@ -191,7 +191,7 @@ def test_the_order_of_delivery_changes_nothing(frame: pl.DataFrame, random: Any)
 
 
 @pytest.mark.slow(2)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(deliveries(max_size=10), min_size=1, max_size=3),
     actions=st.tuples(*[st.sampled_from(["reject", "flag", "off"])] * len(PRICE_RULES)).map(list),

@@ -450,7 +450,7 @@ def test_flagged_rows_are_stored_and_counted_and_a_repeat_changes_nothing(tmp_pa
 
 
 @pytest.mark.slow(7)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @example(cuts=list(range(4, len(DEFECTS), 3)), spare=9.0)
 @given(
     cuts=st.lists(st.integers(1, len(DEFECTS) - 1), max_size=3, unique=True).map(sorted),

@@ -202,7 +202,7 @@ rows_of = st.dictionaries(st.sampled_from(KEYS), st.sampled_from([1.0, 2.0, 3.0]
 
 
 @pytest.mark.slow(3)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(deliveries=st.lists(rows_of, min_size=2, max_size=4), piece=st.sampled_from([1, 4, 100]))
 def test_after_every_delivery_the_lake_equals_a_new_one(
     deliveries: list[dict[tuple[int, str], float]], piece: int, tmp_path_factory: pytest.TempPathFactory

@@ -272,7 +272,7 @@ row = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(row, min_size=1, max_size=12))
 def test_every_row_is_valid_rejected_or_collapsed(rows: list[dict[str, object]]) -> None:
     checked = check("prices", prices(*rows))

@@ -45,7 +45,7 @@ BATCHES = st.lists(
 
 
 @given(batches=BATCHES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_upserts_agree_with_a_dictionary(
     batches: list[dict[tuple[int, str], float]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

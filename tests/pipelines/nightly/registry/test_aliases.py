@@ -102,7 +102,7 @@ def test_a_change_without_a_reason_is_refused(lake: Lake) -> None:
         set_alias(lake, "demo", "champion", A, Reason(" ", "ann@desk"))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(moves=st.lists(st.sampled_from([A, B, C, None]), max_size=7))
 def test_demotions_undo_promotions_like_a_stack(
     moves: list[ModelVersion | None], tmp_path_factory: pytest.TempPathFactory
