@@ -7,6 +7,7 @@ GPU computes them. As a CUDA graph they are started by one call.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ class Replayed:
     def __init__(self, device: torch.device) -> None:
         self.device, self.calls = device, 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = _stream_of(device) if device.type == "cuda" else None
 
     def __call__(self, work: Callable[[], None]) -> None:
         """Do the work once; on a CUDA device without waiting for it."""
@@ -48,17 +49,26 @@ class Replayed:
         elif self.calls <= WARM_UP:
             computing = torch.cuda.current_stream(self.device)
             self._stream.wait_stream(computing)
-            with torch.cuda.stream(self._stream):
-                work()
-            computing.wait_stream(self._stream)
+            try:
+                with torch.cuda.stream(self._stream):
+                    work()
+            finally:
+                computing.wait_stream(self._stream)
         else:
-            with torch.cuda.device(self.device):
+            # a recording that fails leaves its stream as the current one: it is this one again afterwards
+            with torch.cuda.stream(torch.cuda.current_stream(self.device)):
                 graph = torch.cuda.CUDAGraph()
                 # other threads may use the device meanwhile
                 with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                     work()
             self._graph = graph
             graph.replay()
+
+
+@cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all recordings on a device: memory and workspaces that one has left serve the next."""
+    return torch.cuda.Stream(device)
 
 
 def send(given: Tensor, place: Tensor) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 
 import torch
@@ -81,7 +86,7 @@ def plan_of(  # noqa: PLR0917  (a fit and its sizes)
     compiled = False
     if device.type == "cuda" and seeds == 1:
         pays = steps * cells * SAVED_SECONDS.get(name, 0.0) > COMPILE_SECONDS
-        compiled = pays if config.compile == "auto" else config.compile
+        compiled = (pays and can_compile()) if config.compile == "auto" else config.compile
     if compiled and not stackable:
         raise IncompatibleConfig(f"a step of {name} cannot be compiled; remove fit.compile.")
     encoder = getattr(options, "encoder", None)
@@ -94,6 +99,16 @@ def plan_of(  # noqa: PLR0917  (a fit and its sizes)
         explicit_days=explicit,
         sequences=sequences,
     )
+
+
+def can_compile() -> bool:
+    """Whether this machine has what PyTorch compiles for a GPU with: Triton, a C compiler, Python's headers.
+
+    Small container images have no compiler.
+    """
+    compilers = os.environ.get("CC"), shutil.which("gcc"), shutil.which("clang")
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    return find_spec("triton") is not None and any(compilers) and headers.is_file()
 
 
 def why_eager(name: str, device: torch.device | str) -> str:

@@ -51,6 +51,7 @@ STACKED_OPTIONS = (
 
 _BACKEND = "inductor"
 _ROWS = 256  # dates whose firms are ordered at a time
+_SHAPES = 256  # that one process compiles a step for; PyTorch would stop after 8, and each fold has its own
 
 
 def can_stack(name: str, config: FitConfig) -> bool:
@@ -106,6 +107,14 @@ class DateLoss(nn.Module):
         with matrix_precision(self.config, x.device):
             y_BPH = module.horizons(batch)
         return y_BPH[..., -1], horizons_loss(module, loss, y_BPH, batch, known, share_H)
+
+
+def _compiled(loss: DateLoss) -> Callable[..., Any]:
+    from torch._dynamo import config  # this takes a second
+
+    config.recompile_limit = _SHAPES
+    compiled: Callable[..., Any] = torch.compile(loss, backend=_BACKEND, dynamic=False)
+    return compiled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -312,9 +321,7 @@ class StackedSeeds:
                     parameter.data = self.stacked[0][name].detach()[k]
         assert not compiled or self.stacked is None, "stacks are not compiled"
         one = self.losses[0]
-        self._loss: Callable[..., Any] = (
-            torch.compile(one, backend=_BACKEND, dynamic=False) if compiled else one
-        )
+        self._loss: Callable[..., Any] = _compiled(one) if compiled else one
         self.uses_peers, self.has_path = modules[0].uses_peers, modules[0].n_horizons > 1
         drawn = None if self.uses_peers else config.firms_per_date
         self.draws, self.draw_at_once = drawn is not None, dates_at_once(data, config, train)

@@ -155,6 +155,17 @@ def test_bf16_stays_near_float32(data: PanelTensors) -> None:
     assert not torch.equal(rounded[0], exact[0])
 
 
+def test_every_fold_of_a_process_may_have_its_own_shapes(data: PanelTensors) -> None:
+    torch._dynamo.utils.counters.clear()
+    config = FitConfig(batch_dates=1, firms_per_date=2)
+    for firms in range(2, 12):
+        own = config.model_copy(update={"firms_per_date": firms})
+        module = MODELS["mlp"].build(MODELS["mlp"].config(), data.shape)
+        engine = compiled(module, data, own)
+        engine.epoch(torch.arange(6, 8)[None], AdamW(engine.groups(), own, 20))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 8
+
+
 def test_all_full_steps_are_compiled_once(data: PanelTensors) -> None:
     torch._dynamo.utils.counters.clear()
     module = MODELS["mlp"].build(MODELS["mlp"].config(), data.shape)

@@ -45,7 +45,8 @@ def test_attention_over_days_is_explicit_up_to_a_length() -> None:
     assert plan("mlp").sequences == 0
 
 
-def test_steps_are_compiled_where_that_saves_more_than_it_costs() -> None:
+def test_steps_are_compiled_where_that_saves_more_than_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.fitting.plan.can_compile", lambda: True)
     for name, saved in SAVED_SECONDS.items():
         enough = round(COMPILE_SECONDS / (saved * 8 * 3000))
         assert plan(name, steps=enough + 1).compiled
@@ -58,6 +59,15 @@ def test_steps_are_compiled_where_that_saves_more_than_it_costs() -> None:
     assert not plan("cross_peer", "cpu", compile=True).compiled
     with pytest.raises(IncompatibleConfig, match=r"remove fit\.compile"):
         plan("cross_peer", compile=True)
+
+
+def test_a_machine_without_a_compiler_compiles_only_where_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert not plan("temporal_transformer", steps=10**6).compiled
+    assert plan("temporal_transformer", compile=True).compiled
 
 
 def test_only_a_model_whose_shapes_depend_on_values_is_computed_as_it_is_written() -> None:

@@ -225,11 +225,10 @@ def test_work_is_done_once_a_call_whether_computed_recorded_or_replayed(
         done.append("recorded:")
         return nullcontext()
 
-    monkeypatch.setattr(torch.cuda, "Stream", lambda _: Stream())
+    monkeypatch.setattr("models.fitting.graphs._stream_of", lambda _: Stream())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    for name in ("stream", "device"):
-        monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph", recording)
     replayed = Replayed(torch.device("cuda"))
     for _ in range(6):
