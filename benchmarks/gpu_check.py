@@ -58,11 +58,11 @@ class Sizes:
     """Firms and dates of the comparison with the CPU."""
 
 
-SMALL = Sizes((20, 40), (2, 4), (1, 2), 30, (12, 2))
+SMALL = Sizes((20, 40), (2, 4), (1, 2), 60, (12, 2))
 
 
 def cells_in_order(sizes: Sizes, models: tuple[str, ...]) -> Iterator[Cell]:
-    """Yield every cell once: the targets first, then by model, compiled ones last."""
+    """Yield every cell once: the targets first, then by model; compiled ones, which take longest, later."""
     firms, dates = sizes.firms[0], sizes.dates[0]
     main = [name for name in MAIN if name in models]
     most, several = sizes.seeds[-1], sizes.seeds[1]
@@ -70,10 +70,10 @@ def cells_in_order(sizes: Sizes, models: tuple[str, ...]) -> Iterator[Cell]:
         *(Cell(name, firms, dates, 1, "graph") for name in main),
         *(Cell(name, firms, dates, several, "graph") for name in main),
         *(Cell(name, sizes.firms[1], sizes.dates[-1], several, "graph") for name in main),
-        *(Cell(name, firms, dates, 1, "compiled") for name in main),
         *(Cell(name, firms, dates, 1, "eager") for name in main),
         *(Cell(name, firms, dates, most, "graph") for name in main),
         *(Cell(name, firms, dates, 1, "graph", "float32") for name in main),
+        *(Cell(name, firms, dates, 1, "compiled") for name in main),
         *(Cell(name, firms, dates, 1, how) for name in models for how in ("graph", "eager")),
         *(Cell(name, n, b, 1, "graph") for n in sizes.firms for b in sizes.dates for name in main),
         *(
@@ -287,18 +287,19 @@ def work_on_rows(device: str, sizes: Sizes, cells: list[Cell], skip: int) -> int
     if not skip:
         found = ceilings(device, small=device == "cpu")
         _tell(ceilings={**found.products, "copies": found.copies})
+    first_compiled = next((place for place, cell in enumerate(cells) if cell.how == "compiled"), len(cells))
     for place, cell in enumerate(cells[skip:], start=skip):
+        if place == len(MAIN):  # also in a process that follows a row that failed
+            _look_at_epochs(device, sizes)
+            _agree(device, sizes, "graph")
+        elif place == first_compiled + len(MAIN) and device != "cpu":
+            _agree(device, sizes, "compiled")
         try:
             row = measure(cell, device, sizes.sessions, profiled=True)
         except Exception as error:
             _tell(error=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
             return RESTART
         _tell(row=asdict(row))
-        if place == len(MAIN) - 1:
-            _look_at_epochs(device, sizes)
-            _agree(device, sizes, "graph")
-        elif cell.how == "compiled" and cell.model == MAIN[-1] and device != "cpu" and place < 5 * len(MAIN):
-            _agree(device, sizes, "compiled")
     return 0
 
 

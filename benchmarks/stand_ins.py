@@ -1,8 +1,8 @@
 """Stand-ins for pydantic and pytest, so that a GPU box needs nothing but torch, numpy and scipy.
 
 Options are made from their defaults and from what is given, and are not checked. Tests are called with every
-combination of their parameters; those that need a fixture are left out. To import this module installs the
-stand-ins that are needed.
+combination of their parameters; those that need another fixture than ``monkeypatch`` are left out. To import
+this module installs the stand-ins that are needed.
 """
 
 from __future__ import annotations
@@ -133,6 +133,25 @@ class Unmarked:
         return given[0] if len(given) == 1 and callable(given[0]) else Unmarked()
 
 
+class MonkeyPatch:
+    """Changes names of modules until it is told to undo that."""
+
+    def __init__(self) -> None:
+        self.changed: list[tuple[Any, str, Any]] = []
+
+    def setattr(self, target: str, value: Any) -> None:  # noqa: ANN401 (of any type)
+        """Give a name of a module another value."""
+        module, _, name = target.rpartition(".")
+        owner = importlib.import_module(module)
+        self.changed.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        """Give all names their values back."""
+        for owner, name, value in reversed(self.changed):
+            setattr(owner, name, value)
+
+
 class Skip:
     """The mark of what is skipped."""
 
@@ -147,7 +166,9 @@ class Skip:
 
 def _pytest() -> types.ModuleType:
     module = types.ModuleType("pytest")
-    vars(module).update(mark=Mark(), fixture=_unchanged, param=lambda *values, **_: values)
+    vars(module).update(
+        mark=Mark(), MonkeyPatch=MonkeyPatch, fixture=_unchanged, param=lambda *values, **_: values
+    )
     return module
 
 
@@ -166,8 +187,12 @@ def run_functions(path: Path) -> Iterator[tuple[str, str]]:
             continue
         for chosen in itertools.product(*getattr(test, "parameters", [])):
             given = {key: value for one in chosen for key, value in one.items()}
+            chosen_values = list(given.values())
             missing = set(test.__code__.co_varnames[: test.__code__.co_argcount]) - set(given)
-            full = f"{name}[{'-'.join(map(str, given.values()))}]" if given else name
+            patch = MonkeyPatch()
+            if "monkeypatch" in missing:
+                missing, given = missing - {"monkeypatch"}, {**given, "monkeypatch": patch}
+            full = f"{name}[{'-'.join(map(str, chosen_values))}]" if chosen_values else name
             if missing:
                 yield full, f"left out: needs the fixture {', '.join(sorted(missing))}"
                 continue
@@ -177,6 +202,8 @@ def run_functions(path: Path) -> Iterator[tuple[str, str]]:
                 yield full, traceback.format_exc()
             else:
                 yield full, "passed"
+            finally:
+                patch.undo()
 
 
 def _install_missing() -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from places import ROOT
 
+from models.fitting import graphs
 from models.fitting.config import FitConfig
 from models.registry import MODELS
 
@@ -69,6 +70,7 @@ def test_the_check_runs_with_only_torch_numpy_and_scipy(tmp_path: Path) -> None:
     assert len(rows) >= 2, done.stdout + done.stderr
     assert [row["model"] for row in rows[:2]] == ["temporal_peer", "temporal_transformer"]
     assert not any(row["error"] for row in rows)
+    assert "Error" not in done.stdout
     assert all(
         float(row[name]) > 0 for row in rows for name in ("milliseconds", "samples", "products", "bytes")
     )
@@ -103,13 +105,19 @@ def test_tests_are_called_without_pytest(tmp_path: Path, monkeypatch: pytest.Mon
         "@pytest.mark.slow(3)\n"
         "def test_passes(): pass\n"
         "def test_needs(tmp_path): pass\n"
+        "def test_patches(monkeypatch):\n"
+        "    monkeypatch.setattr('models.fitting.graphs.WARM_UP', -1)\n"
+        "    from models.fitting.graphs import WARM_UP\n"
+        "    assert WARM_UP == -1\n"
     )
     found = dict(stand_ins.run_functions(tmp_path / "functions.py"))
     assert {name for name, outcome in found.items() if outcome == "passed"} == {
         "test_sums[1-1-2]",
         "test_sums[1-3-4]",
         "test_passes",
+        "test_patches",
     }
+    assert graphs.WARM_UP > 0
     assert "AssertionError" in found["test_sums[2-1-2]"]
     assert found["test_needs"] == "left out: needs the fixture tmp_path"
 

@@ -162,15 +162,6 @@ def test_losses_agree_with_those_of_the_cpu(name: str, precision: Literal["float
     torch.testing.assert_close(there.loss_S[:10], here.loss_S[:10], rtol=allowed, atol=0.0)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer"])
-def test_a_compiled_step_equals_one_that_is_not(name: str, precision: Literal["float32", "bf16"]) -> None:
-    config = FitConfig(batch_dates=4, precision=precision)
-    found, expected = (trained(name, config, compiled=each, dropout=False) for each in (True, False))
-    allowed = 1e-3 if precision == "float32" else 2e-2
-    torch.testing.assert_close(found.loss_S, expected.loss_S, rtol=allowed, atol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", [4, 8, 16])
 def test_long_windows_and_peers_use_a_fused_kernel(width: int, dtype: torch.dtype) -> None:
@@ -233,3 +224,13 @@ def test_a_panel_in_host_memory_trains_the_same_without_waiting(name: str) -> No
     config = FitConfig(batch_dates=4)
     here, there = (trained(name, config, in_host_memory=each, dropout=False) for each in (True, False))
     torch.testing.assert_close(here.loss_S, there.loss_S, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer"])
+def test_a_compiled_step_equals_one_that_is_not(name: str, precision: Literal["float32", "bf16"]) -> None:
+    """The last test, because it takes longest where the time is short."""
+    config = FitConfig(batch_dates=4, precision=precision)
+    found, expected = (trained(name, config, compiled=each, dropout=False) for each in (True, False))
+    allowed = 1e-3 if precision == "float32" else 2e-2
+    torch.testing.assert_close(found.loss_S, expected.loss_S, rtol=allowed, atol=1e-5)
