@@ -6,6 +6,7 @@ Legend: S sessions including the padding before the first, N firms, T sessions, 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,41 @@ def variants_at_once(device: torch.device | str, on_cpu: int, each: float) -> in
     """
     free = free_bytes(device)
     return max(1, on_cpu if free is None else int(VARIANTS_SHARE * free // each))
+
+
+def in_parts(count: int, at_once: int, compute: Callable[[slice], None]) -> int:
+    """Compute a number of variants in parts; where memory runs out, in parts of half the size.
+
+    Parameters
+    ----------
+    count
+        Number of variants.
+    at_once
+        How many go through a model at once (:func:`variants_at_once`).
+    compute
+        Computes the variants of a slice.
+
+    Returns
+    -------
+    int
+        How many fitted at once.
+
+    Raises
+    ------
+    RuntimeError
+        If a single variant does not fit (:func:`is_out_of_memory`).
+    """
+    first = 0
+    while first < count:
+        try:
+            compute(slice(first, min(first + at_once, count)))
+        except RuntimeError as error:
+            if at_once == 1 or not is_out_of_memory(error):
+                raise
+            at_once = -(-min(at_once, count - first) // 2)
+        else:
+            first += at_once
+    return at_once
 
 
 def padded_history(channels_TNC: Float32Array, window: int, scaler: ChannelScaler | None) -> Tensor:

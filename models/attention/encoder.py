@@ -24,7 +24,6 @@ from models.panel_memory import variants_at_once
 from models.spec import Count, Share, require_heads
 
 _FIRM_DAYS = 30_000  # embedded at a time for an explainer, chosen to fit into a CPU cache
-_DAY_BYTES = 4_096  # on a GPU, of a day of a firm: its state, queries, keys, values and feed-forward network
 
 
 class EncoderConfig(BlockConfig):
@@ -228,7 +227,10 @@ def encode_present(encoder: DayEncoder, batch: Batch, ablation: Ablation | None)
             every = replace(one, m_BN=one.m_BN.expand(len(h_UMD), -1))
             return scatter_present(h_UMD.flatten(0, 1), every)[shared.index_B]
     firm_days = batch.x_BNWC[0, :, :, 0].numel()
-    step = variants_at_once(batch.x_BNWC.device, _FIRM_DAYS // firm_days, _DAY_BYTES * firm_days)
+    own, window = encoder.config, batch.x_BNWC.shape[2]
+    # on a GPU, of a day: its state, queries, keys, values and feed-forward network, and weights of all days
+    each = 8 * (10 * own.width + 3 * own.heads * window) * firm_days
+    step = variants_at_once(batch.x_BNWC.device, _FIRM_DAYS // firm_days, each)
     for first_U in shared.first_U.split(step):
         days = Ablation(None if days_keep_BW is None else days_keep_BW[first_U])
         parts.append(encode_present(encoder, select_dates(batch, first_U), days))

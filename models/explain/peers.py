@@ -19,7 +19,7 @@ from features.information_coefficient import rank_ic_by_date
 from models.batch import Ablation, Batch, PanelTensors
 from models.explain.players import Explainable, forecast, repeat_batch, unwrap
 from models.forecaster import Forecaster
-from models.panel_memory import variants_at_once
+from models.panel_memory import in_parts, variants_at_once
 
 if TYPE_CHECKING:
     import shap
@@ -244,13 +244,17 @@ class PeerGame:
         """Forecasts [M, N] of coalitions of peers."""
         on_cpu = _PAIR_CELLS // self.n_firms**2
         step = variants_at_once(self._device, on_cpu, _FIRM_BYTES * self.n_firms)
-        parts = []
+        every_MN, parts = torch.as_tensor(keep_MN, device=self._device), list[FloatArray]()
+
+        def compute(at: slice) -> None:
+            keep_BN = every_MN[at]
+            h_BND = self.h_1ND.expand(len(keep_BN), -1, -1)
+            repeated = repeat_batch(self.batch, len(keep_BN))
+            y_BN = self.module.mix(h_BND, repeated, Ablation(peers_keep_BN=keep_BN))
+            parts.append(y_BN.double().cpu().numpy())
+
         with torch.inference_mode():
-            for keep_BN in torch.split(torch.as_tensor(keep_MN, device=self._device), step):
-                h_BND = self.h_1ND.expand(len(keep_BN), -1, -1)
-                repeated = repeat_batch(self.batch, len(keep_BN))
-                y_BN = self.module.mix(h_BND, repeated, Ablation(peers_keep_BN=keep_BN))
-                parts.append(y_BN.double().cpu().numpy())
+            in_parts(len(every_MN), step, compute)
         return np.concatenate(parts)
 
     def steps(self, order_N: IntArray, followers_n: IntArray, leaders_K: IntArray) -> FloatArray:

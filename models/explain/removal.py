@@ -29,7 +29,7 @@ from models.explain.players import (
     repeat_batch,
 )
 from models.explain.shapley import RandomGame
-from models.panel_memory import variants_at_once
+from models.panel_memory import in_parts, variants_at_once
 
 Removal = Literal["date", "train", "conditional"]
 REMOVALS: dict[Removal, str] = {
@@ -245,16 +245,20 @@ def group_game(
     step = variants_at_once(batch.m_BN.device, _CELLS // cells, _CELL_BYTES * cells)
 
     def evaluate(keep_MP: BoolArray, draw_M: IntArray) -> FloatArray:
+        nonlocal step
         kept = _kept(keep_MP, players, batch)
         window_M = _different_windows(kept, len(keep_MP))
         input_M = _different_inputs(kept, window_M, draw_M)
         order_M = np.argsort(input_M, kind="stable")
         out_ME = np.empty((len(keep_MP), len(sample_E)))
-        for start in range(0, len(keep_MP), step):
-            part = order_M[start : start + step]
+
+        def compute(at: slice) -> None:
+            part = order_M[at]
             repeated = _replaced(batch, kept, draw_M, part, background)
             ablation = _ablation(kept, window_M[part], input_M[part], part, device=batch.m_BN.device)
             out_ME[part] = forecast(model, repeated, ablation, sample_E)
+
+        step = in_parts(len(keep_MP), step, compute)
         return out_ME
 
     return evaluate

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from models.fitting.config import FitConfig
 from models.fitting.memory import HELD, PEAK, date_bytes, dates_that_fit, in_parts, kept_bytes
 from models.forecaster import Forecaster
+from models.panel_memory import in_parts as variants_in_parts
 from models.panel_memory import is_out_of_memory, variants_at_once
 from models.registry import MODELS
 from models.spec import Shape
@@ -106,3 +107,19 @@ def test_a_gpu_is_filled_with_variants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert variants_at_once("cpu", 3, 50.0) == 3
     assert variants_at_once("cpu", 0, 50.0) == 1
+
+
+def test_variants_that_do_not_fit_go_through_in_smaller_parts() -> None:
+    tried: list[tuple[int, int]] = []
+
+    def compute(at: slice) -> None:
+        tried.append((at.start, at.stop))
+        if at.stop - at.start > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    assert variants_in_parts(8, 100, compute) == 2
+    assert tried == [(0, 8), (0, 4), (0, 2), (2, 4), (4, 6), (6, 8)]
+    with pytest.raises(torch.OutOfMemoryError):
+        variants_in_parts(2, 1, lambda _: compute(slice(0, 9)))
+    with pytest.raises(RuntimeError, match="capture"):
+        variants_in_parts(8, 4, lambda _: fail_to_record(ValueError("another")))
