@@ -112,6 +112,8 @@ def test_only_common_dates_count(runs: tuple[Path, str, str]) -> None:
     assert ridge["ic"] == pytest.approx(whole.daily.filter(pl.col("date") >= dates[10])["ic"].mean())
     with pytest.raises(DataError, match="3 dates in common, and a test needs at least 20"):
         compare([whole, replace(cut, daily=shorter.tail(5))])
+    with pytest.raises(DataError, match=r"0 dates in common.*:mlp has None to None"):
+        compare([whole, replace(cut, daily=shorter.clear())])
 
 
 def test_ics_of_different_labels_are_not_compared(runs: tuple[Path, str, str]) -> None:
