@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 import shlex
 import shutil
@@ -249,6 +250,17 @@ def test_a_change_may_be_accepted_before_the_night(nights: Nights) -> None:
 def test_settings_that_trade_nothing_may_change(nights: Nights) -> None:
     settings = ("nightly.checks.max_stale=0.5", "nightly.retrain.when=monthly", "seeds=[0]")
     assert nights.night(*(part for one in settings for part in ("--set", one))).code == 0
+
+
+def test_how_a_model_is_compiled_trades_nothing(nights: Nights) -> None:
+    """Earlier nights recorded ``fit.compile``, whose default has changed since."""
+    rows = nights.rows("nights")
+    settings = [json.loads(text) for text in rows["settings"]]
+    for one in settings:
+        one["model"]["fit"]["compile"] = False
+    texts = pl.Series("settings", list(map(json.dumps, settings)))
+    nights.lake.upsert("nights", rows.with_columns(texts))
+    assert nights.night("--set", "fit.compile=true").code == 0
 
 
 def test_without_recorded_settings_the_champion_is_what_a_config_is_compared_with(nights: Nights) -> None:
