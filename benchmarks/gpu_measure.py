@@ -280,7 +280,8 @@ def share_of_epoch(cell: Cell, device: str, sessions: int) -> float:
     """Share of an epoch, validation included, in which kernels run; NaN on a CPU."""
     data = panel(device, cell.firms, sessions)
     training = Training(cell, data, 1)
-    train, valid = training.train[:-15], training.train[-12:]
+    held = len(training.train) // 6
+    train, valid = training.train[:-held], training.train[-held + 3 :]
     profiler, seconds = profile(activities=[ProfilerActivity.CUDA]), list[float]()
 
     def look(record: EpochRecord) -> None:
