@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from backtest.splits.folds import Fold
 from pipelines.config.models import model_settings, registry_name
@@ -146,9 +146,10 @@ def read_seen_sessions(run: Run) -> list[SeenSessions]:
         seen: list[SeenSessions] = _SEEN.validate_json((run.folder / _FILE).read_bytes())
         return seen
     except (OSError, ValueError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise DataError(
-            f"Run {run.run_id} has not recorded which sessions its folds have seen ({error}); run 'peerglass "
-            "train' on its config again, which adds the record and keeps finished folds."
+            f"Run {run.run_id} has not recorded which sessions its folds have seen ({reason}); run "
+            "'peerglass train' on its config again, which adds the record and keeps finished folds."
         ) from None
 
 

@@ -143,7 +143,7 @@ def test_a_run_that_would_leak_or_does_not_fit_is_refused(
     refused(ConfigError, "No run begins with", init_from="absent")
     text = (earlier.folder / "folds.json").read_text()
     (earlier.folder / "folds.json").write_text("[{}]")
-    refused(DataError, "has not recorded which sessions its folds have seen")
+    refused(DataError, r"has not recorded which sessions its folds have seen \(Field required\); run")
     (earlier.folder / "folds.json").write_text(text)
 
 
