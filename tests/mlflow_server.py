@@ -82,7 +82,8 @@ def postgres_server(folder: Path, programs: Path) -> Iterator[str]:
         as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
     initdb = [str(programs / "initdb"), "-D", str(data), "-U", "me", "--auth=trust", "-N"]
     subprocess.run([*as_user, *initdb], cwd="/", check=True, stdout=subprocess.DEVNULL)
-    options = ["-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", str(data), "-F"]
+    # without a socket in a folder, whose path may be too long
+    options = ["-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", "", "-F"]
     log = folder / "postgres.log"
     with log.open("wb") as output:
         server = subprocess.Popen(
