@@ -365,6 +365,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", help="cuda, or cpu with tiny sizes")
     parser.add_argument("--minutes", type=float, default=4.0, help="time for everything")
     parser.add_argument("--models", nargs="+", choices=NEURAL, default=list(NEURAL))
+    parser.add_argument("--rows", type=int, help="how many rows at most; all if left out")
     parser.add_argument("--output", type=Path, default=ROOT / "data/gpu_check", help="folder of the table")
     parser.add_argument("--part", choices=("tests", "rows"), help=argparse.SUPPRESS)
     parser.add_argument("--skip", type=int, default=0, help=argparse.SUPPRESS)
@@ -372,7 +373,7 @@ def main() -> int:
     if args.device != "cpu" and not torch.cuda.is_available():
         parser.error("this machine has no GPU that CUDA can use: try --device cpu --minutes 0.3")
     sizes = SMALL if args.device == "cpu" else Sizes()
-    cells = list(cells_in_order(sizes, tuple(args.models)))
+    cells = list(cells_in_order(sizes, tuple(args.models)))[: args.rows]
     if args.part == "tests":
         return work_on_tests()
     if args.part == "rows":
@@ -386,7 +387,7 @@ def main() -> int:
     stand_ins = f"; stand-ins for {', '.join(MISSING)}" if MISSING else ""
     report.say(f"torch {torch.__version__} on {card}, {os.cpu_count()} cores{stand_ins}")
     run_tests(report, args.device, TEST_SHARE * 60 * args.minutes)
-    shared = ["--device", args.device, "--models", *args.models]
+    shared = ["--device", args.device, "--rows", str(len(cells)), "--models", *args.models]
     run_rows(report, shared, cells, end)
     report.write()
     rates = ", ".join(f"{name} {rate / 1e12:.3g}" for name, rate in report.ceilings.items())

@@ -61,13 +61,23 @@ def alone(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow(20)
 def test_the_check_runs_with_only_torch_numpy_and_scipy(tmp_path: Path) -> None:
-    given = ["--device", "cpu", "--minutes", "0.3", "--models", "temporal_peer", "temporal_transformer"]
+    given = [
+        "--device",
+        "cpu",
+        "--minutes",
+        "4",
+        "--rows",
+        "3",
+        "--models",
+        "temporal_peer",
+        "temporal_transformer",
+    ]
     done = alone(tmp_path, "benchmarks/gpu_check.py", *given, "--output", str(tmp_path / "found"))
     assert done.returncode == 0, done.stderr
     assert "stand-ins for pydantic, pydantic_core, pytest" in done.stdout
     with (tmp_path / "found" / "table.csv").open(newline="") as table:
         rows = list(csv.DictReader(table))
-    assert len(rows) >= 2, done.stdout + done.stderr
+    assert len(rows) == 3, done.stdout + done.stderr
     assert [row["model"] for row in rows[:2]] == ["temporal_peer", "temporal_transformer"]
     assert not any(row["error"] for row in rows)
     assert "Error" not in done.stdout
