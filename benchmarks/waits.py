@@ -9,27 +9,25 @@ that on a mock device. The totals of torch's profile are higher on a CPU, where 
 its step counts.
 
 On a GPU, steps are recorded once and replayed (`models.fitting.graphs`), so only those before the recording
-are listed. Another three epochs say for what share of an epoch kernels run: the first records the steps, the
-next is timed without a profiler, which would slow the host down, and the last tells when kernels ran.
+are listed. For what share of an epoch kernels run, see `benchmarks/gpu_check.py`.
 
     python benchmarks/waits.py                                 temporal_transformer and temporal_peer on a CPU
-    python benchmarks/waits.py --device cuda --models temporal_peer --firms 3000 --sessions 1000 --steps 200
+    python benchmarks/waits.py --device cuda --models temporal_peer --firms 3000 --sessions 1000
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from gpu_measure import built, panel
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -41,13 +39,9 @@ from features.arrays import IntArray
 from models.batch import PanelTensors
 from models.fitting.config import FitConfig
 from models.fitting.loop import Engine, SingleSeed, train_seeds
-from models.fitting.optimizer import AdamW
 from models.fitting.stacked import StackedSeeds
-from models.forecaster import Forecaster
-from models.registry import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
-CHANNELS, CHARACTERISTICS, WINDOW, GROUPS = 7, 50, 20, 12
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_consecutive")
 PROFILED = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal")
 HOST = {
@@ -104,33 +98,11 @@ def place() -> Place:
     return "torch", "", 0
 
 
-def panel(device: str, sessions: int, firms: int) -> PanelTensors:
-    """A random panel whose firms come and go."""
-    rng = np.random.default_rng(0)
-
-    def normal(*size: int) -> npt.NDArray[np.float32]:
-        return rng.standard_normal(size, dtype=np.float32)
-
-    names = ("return_21", "log_market_equity", *(f"x{n}" for n in range(CHARACTERISTICS - 2)))
-    return PanelTensors.from_arrays(
-        channels_TNC=normal(sessions, firms, CHANNELS),
-        characteristics_TNF=normal(sessions, firms, CHARACTERISTICS),
-        mask_TN=rng.random((sessions, firms)) < 0.9,
-        group_TN=rng.integers(0, GROUPS, (sessions, firms)),
-        target_TN=normal(sessions, firms),
-        window=WINDOW,
-        n_groups=GROUPS,
-        characteristic_names=names,
-        device=device,
-    )
-
-
 def rows(model: str, data: PanelTensors, config: FitConfig, steps: int) -> Iterator[str]:
     """Rows of the table of one model."""
     sessions = np.arange(30, len(data.listed_TN))
     train, valid = sessions[: steps * config.batch_dates], sessions[-2 * config.batch_dates :]
-    on_gpu = data.device.type == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if data.device.type == "cuda" else [])]
     with profile(activities=activities) as profiled, Reads() as reads:
         train_seeds(engine(model, data, config, train), train, valid, config)
     totals = Counter({one.key: one.count for one in profiled.key_averages() if one.key in PROFILED})
@@ -143,63 +115,14 @@ def rows(model: str, data: PanelTensors, config: FitConfig, steps: int) -> Itera
     for (name, (file, function, line)), count in reads.found.most_common():
         what = HOST.get((file, function)) or ASKED_FOR.get((file, function)) or "**values of the device**"
         yield f"| {name} | {file}:{line} {function} | {count / steps:.2f} | {what} |"
-    if on_gpu:
-        ready = engine(model, data, config, train)
-        optimizer = AdamW(ready.groups(), config, 10 * steps)
-
-        def epoch() -> None:
-            ready.epoch(torch.as_tensor(train)[None], optimizer)
-            ready.validate(valid)
-
-        yield f"\n{share_of_kernels(epoch)}"
 
 
 def engine(model: str, data: PanelTensors, config: FitConfig, train: IntArray) -> Engine:
     """A model with default options, ready to be trained."""
-    entry = MODELS[model]
-    module = entry.build(entry.config(), data.shape)
-    if not isinstance(module, Forecaster):
-        sys.exit(f"{model} is not a neural model.")
-    module = module.to(data.device)
+    module = built(model, data, seed=0)
     if data.device.type != "cpu" and module.stackable:
         return StackedSeeds([module], data, config, (0,), train)
     return SingleSeed(module, data, config, 0, train)
-
-
-def share_of_kernels(epoch: Callable[[], None]) -> str:
-    """For what share of an epoch on a GPU kernels run; the first epoch of an engine is not representative."""
-    epoch()
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    epoch()
-    torch.cuda.synchronize()
-    seconds = time.perf_counter() - started
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
-        epoch()
-        torch.cuda.synchronize()
-    spans = kernel_spans(profiled.events())
-    busy = covered(spans) / 1e6
-    return f"{len(spans):,} kernels run for {busy:.3g} s of an epoch of {seconds:.3g} s: {busy / seconds:.0%}"
-
-
-def kernel_spans(events: Iterable[Any]) -> list[tuple[float, float]]:
-    """Start and end of every kernel in a profile, in microseconds; copies and annotations are no kernels."""
-    return [
-        (event.time_range.start, event.time_range.end)
-        for event in events
-        if event.device_type.name == "CUDA"
-        and not event.is_user_annotation
-        and not event.name.startswith(("Memcpy", "Memset"))
-    ]
-
-
-def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Length of the union of spans."""
-    total, reached = 0.0, float("-inf")
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total
 
 
 def main() -> None:
@@ -215,8 +138,7 @@ def main() -> None:
     needed = 30 + (given.steps + 2) * given.dates
     if given.sessions < needed:
         parser.error(f"--sessions is {given.sessions}: give at least {needed}, for training and validation")
-    torch.manual_seed(0)
-    data = panel(given.device, given.sessions, given.firms)
+    data = panel(given.device, given.firms, given.sessions)
     for model in given.models:
         for row in rows(model, data, FitConfig(epochs=1, batch_dates=given.dates), given.steps):
             print(row)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import stand_ins
 from gpu_check import SMALL, Report, Sizes, cells_in_order
-from gpu_measure import NEURAL, Cell, can_measure
+from gpu_measure import NEURAL, Cell, can_measure, covered, kernel_spans
 
 BLOCKED = """
 import importlib.abc, importlib.machinery, sys
@@ -130,6 +131,27 @@ def test_tests_are_called_without_pytest(tmp_path: Path, monkeypatch: pytest.Mon
     assert graphs.WARM_UP > 0
     assert "AssertionError" in found["test_sums[2-1-2]"]
     assert found["test_needs"] == "left out: needs the fixture tmp_path"
+
+
+def test_the_time_of_kernels_counts_overlaps_once_and_neither_copies_nor_annotations() -> None:
+    def event(start: float, end: float, name: str = "gemm", device: str = "CUDA", **more: bool) -> Any:  # noqa: ANN401
+        return SimpleNamespace(
+            name=name,
+            device_type=SimpleNamespace(name=device),
+            time_range=SimpleNamespace(start=start, end=end),
+            is_user_annotation=more.get("annotation", False),
+        )
+
+    kernels = [event(20.0, 24.0), event(0.0, 5.0), event(3.0, 8.0), event(4.0, 5.0)]
+    others = [
+        event(30.0, 40.0, "Memcpy DtoH"),
+        event(40.0, 50.0, "Memset"),
+        event(50.0, 60.0, "step", annotation=True),
+        event(60.0, 70.0, device="CPU"),
+    ]
+    spans = kernel_spans([*kernels, *others])
+    assert spans == [(20.0, 24.0), (0.0, 5.0), (3.0, 8.0), (4.0, 5.0)]
+    assert covered(spans) == 12.0
 
 
 def test_the_targets_come_first_and_every_row_once() -> None:

@@ -152,6 +152,7 @@ def test_a_panel_in_the_memory_of_the_host_is_copied_before_what_is_recorded(
     engine = StackedSeeds([built(name, data, config)], data, config, (0,), TRAIN)
     with Rules() as rules:
         engine.epoch(torch.arange(6, 14)[None], AdamW(engine.groups(), config, 10))
+    assert recorded.operations > 100
     assert recorded.names == []
     copies = [each for each in rules.names if each == "copy to the device"]
     assert len(copies) >= 4, "windows and characteristics of two steps"
@@ -169,6 +170,7 @@ def test_validation_is_recorded_and_reads_its_scores_once(name: str, seeds: int,
         engine.validate(VALID)
         del rules.names[:]
         found = engine.validate(VALID)
+    assert recorded.operations > 30
     assert recorded.names == []
     assert rules.names.count("copy to the host") == 1
     assert found.rank_ic_KV.shape == found.ic_KV.shape == (seeds, len(VALID))
