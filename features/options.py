@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
@@ -19,6 +19,9 @@ class Options(BaseModel):
     ``extra_forbidden`` does not name the keys that are allowed.
     """
 
+    COMPUTED: ClassVar[Mapping[str, Any]] = {}
+    """Fields that say how a result is computed but do not decide it, with the value that stands for all."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @model_validator(mode="before")
@@ -30,3 +33,11 @@ class Options(BaseModel):
                     context = {"key": str(key), "known": sorted(cls.model_fields)}
                     raise PydanticCustomError(UNKNOWN_KEY, "{key} is not a known name", context)
         return given
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the settings as JSON values, those in `COMPUTED` with the value that stands for all.
+
+        Two settings that decide the same results are equal. A new default of a field in `COMPUTED` makes no
+        other run or trial, and is no change of what is traded.
+        """
+        return self.model_dump(mode="json") | dict(self.COMPUTED)

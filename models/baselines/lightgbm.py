@@ -38,6 +38,8 @@ _SAMPLE = 2.6 * 8 * 200_000  # bytes per characteristic of the rows from which t
 class LightGBMConfig(Options):
     """Options of lightgbm; those without a meaning of their own are parameters of LightGBM."""
 
+    COMPUTED: ClassVar[Mapping[str, Any]] = {"num_threads": 1}
+
     rounds: Count = 400
     """Maximum number of trees."""
     evaluate_every: Count = 10

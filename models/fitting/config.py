@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -40,6 +40,8 @@ class PretrainConfig(Options):
 
 class FitConfig(Options):
     """How neural models are trained; baselines read only the fields in `BASELINES_READ`."""
+
+    COMPUTED: ClassVar[Mapping[str, Any]] = {"compile": False}
 
     epochs: Count = 20
     """Maximum number of epochs."""

@@ -52,7 +52,7 @@ def traded_settings(config: Config) -> Settings:
 def trained_settings(config: Config, model: str) -> Settings:
     """Return the settings that decide the signals of a model: universe, features, label, model and seeds."""
     one = model_settings(config, model)
-    own, fit = one.options.model_dump(mode="json"), one.fit.model_dump(mode="json", exclude={"compile"})
+    own, fit = one.options.deciding(), one.fit.deciding()
     settings = {
         "universe": config.universe.model_dump(mode="json"),
         "features": config.features.model_dump(mode="json"),
@@ -72,7 +72,12 @@ def changes_since(config: Config, lake: Lake) -> SettingChanges:
     recorded = read_nights(lake, config.name).filter(settings_known)
     if recorded.height:
         before: Settings = json.loads(recorded["settings"][0])
-        before["model"]["fit"].pop("compile", None)  # recorded by earlier nights; no order depends on it
+        one = model_settings(config, nightly_model(config))
+        for section, computed in (
+            (before["model"], one.options.COMPUTED),
+            (before["model"]["fit"], one.fit.COMPUTED),
+        ):
+            section |= {key: value for key, value in computed.items() if key in section}
         since, now = f"the night of {recorded['session'][0]}", traded_settings(config)
         return SettingChanges(since, tuple(setting_changes(_with_new_settings(before, now), now)))
     best = champion(lake, config.name)

@@ -159,10 +159,8 @@ def _model(config: Config, model: str, warm_starts: Mapping[str, str]) -> Settin
 
     one = model_settings(config, model)
     read = set(BASELINES_READ) if MODELS[one.registered].kind == "baseline" else None
-    fit = one.fit.model_dump(mode="json", include=read)
-    if "compile" in fit and resolve_device(config.device) == "cpu":
-        fit["compile"] = False  # CPUs ignore it
-    settings = {**one.options.model_dump(mode="json"), KEY: one.registered, "fit": fit}
+    fit = {name: value for name, value in one.fit.deciding().items() if read is None or name in read}
+    settings = {**one.options.deciding(), KEY: one.registered, "fit": fit}
     return settings | ({"init_from": warm_starts[model]} if model in warm_starts else {})
 
 

@@ -292,9 +292,7 @@ def _compared(settings: Mapping[str, Any], model: str) -> Settings:
     """The parts of a run's identity that must be the champion's, so that its ICs are what these should be."""
     label = {key: value for key, value in settings["label"].items() if key != "max_delay"}  # only purges
     same = {part: settings[part] for part in ("universe", "features", "seeds")}
-    own = dict(settings["models"].get(model, {}))
-    fit = {key: value for key, value in own.pop("fit", {}).items() if key != "compile"}  # how it is computed
-    return {**same, "label": label, "model": own, "fit": fit}
+    return {**same, "label": label, "model": settings["models"].get(model)}
 
 
 def _rank_ics(run: Run, model: str, delay: int, data: NightData) -> FloatArray | None:

@@ -252,12 +252,13 @@ def test_settings_that_trade_nothing_may_change(nights: Nights) -> None:
     assert nights.night(*(part for one in settings for part in ("--set", one))).code == 0
 
 
-def test_how_a_model_is_compiled_trades_nothing(nights: Nights) -> None:
-    """Earlier nights recorded ``fit.compile``, whose default has changed since."""
+def test_how_a_model_is_computed_trades_nothing(nights: Nights) -> None:
+    """Earlier nights recorded it, also for settings whose default has changed since."""
     rows = nights.rows("nights")
     settings = [json.loads(text) for text in rows["settings"]]
     for one in settings:
-        one["model"]["fit"]["compile"] = False
+        assert one["model"]["fit"]["compile"] is False, "whatever the config says"
+        one["model"]["fit"]["compile"] = "auto"
     texts = pl.Series("settings", list(map(json.dumps, settings)))
     nights.lake.upsert("nights", rows.with_columns(texts))
     assert nights.night("--set", "fit.compile=true").code == 0

@@ -594,9 +594,12 @@ def test_keys_that_change_a_forecast_only_together_with_others(
     baselines = {**tiny, "models": {"ridge": {}}}
     assert digest_of({**baselines, "fit": {"lr": 0.5}}, dataset) == digest_of(baselines, dataset)
     assert digest_of({**baselines, "fit": {"valid_dates": 3}}, dataset) != digest_of(baselines, dataset)
-    network = {**tiny, "models": {"mlp": {}}}
-    plain = {**network, "fit": {**tiny["fit"], "compile": False}}
-    assert digest_of(plain, dataset) == digest_of(network, dataset), "CPUs ignore it"
+    network = {**tiny, "models": {"mlp": {}, "lightgbm": {}}}
+    computed = {**network, "fit": {**tiny["fit"], "compile": True}}
+    computed["models"] = {"mlp": {}, "lightgbm": {"num_threads": 4}}
+    assert digest_of(computed, dataset) == digest_of(network, dataset), "how, not what"
+    fitted = {**network, "models": {"mlp": {}, "lightgbm": {"num_leaves": 7}}}
+    assert digest_of(fitted, dataset) != digest_of(network, dataset)
 
 
 def test_device_libraries_code_lake_and_tables_are_part_of_the_id(
