@@ -4,6 +4,7 @@ Needs only torch (2.11 or newer), numpy and scipy. Without pydantic or pytest, s
 (`benchmarks/stand_ins.py`). Rows are measured in the order of their importance, in a process that is replaced
 if a row breaks it or takes too long, and are written to ``data/gpu_check`` as they come: ``table.csv``,
 and ``table.md`` with the ceilings of the card and the targets that hold.
+``tests.txt`` has the errors of the tests.
 
     python benchmarks/gpu_check.py --minutes 4
     python benchmarks/gpu_check.py --device cpu --minutes 0.3          tiny sizes, to try the script
@@ -26,6 +27,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -73,7 +75,7 @@ def cells_in_order(sizes: Sizes, models: tuple[str, ...]) -> Iterator[Cell]:
         *(Cell(name, firms, dates, 1, "eager") for name in main),
         *(Cell(name, firms, dates, most, "graph") for name in main),
         *(Cell(name, firms, dates, 1, "graph", "float32") for name in main),
-        *(Cell(name, firms, dates, 1, "compiled") for name in main),
+        *(Cell(name, firms, dates, k, "compiled") for k in sizes.seeds for name in main),
         *(Cell(name, firms, dates, 1, how) for name in models for how in ("graph", "eager")),
         *(Cell(name, n, b, 1, "graph") for n in sizes.firms for b in sizes.dates for name in main),
         *(
@@ -246,6 +248,7 @@ def run_tests(report: Report, device: str, seconds: float) -> None:
     failed = {name: outcome for name, outcome in found.items() if outcome not in ("passed", "skipped")}
     passed = sum(outcome == "passed" for outcome in found.values())
     report.say(f"tests: {passed} passed, {len(failed)} failed or left out of {len(found)}{stopped}")
+    (report.folder / "tests.txt").write_text("\n\n".join(f"{k}: {v}" for k, v in found.items()) + "\n")
     for name, outcome in failed.items():
         report.say(f"- {name}: {outcome.strip().splitlines()[-1][:300]}")
 
@@ -297,6 +300,7 @@ def work_on_rows(device: str, sizes: Sizes, cells: list[Cell], skip: int) -> int
         try:
             row = measure(cell, device, sizes.sessions, profiled=True)
         except Exception as error:
+            traceback.print_exc()
             _tell(error=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
             return RESTART
         _tell(row=asdict(row))

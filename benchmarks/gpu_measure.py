@@ -199,10 +199,8 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def can_measure(cell: Cell) -> bool:
-    """Whether a cell exists: shapes that depend on values are eager and of one seed, stacks not compiled."""
-    if not MODELS[cell.model].build.stackable:
-        return cell.how == "eager" and cell.seeds == 1
-    return cell.how != "compiled" or cell.seeds == 1
+    """Whether a cell exists: shapes that depend on values are eager and of one seed."""
+    return bool(MODELS[cell.model].build.stackable) or (cell.how == "eager" and cell.seeds == 1)
 
 
 class Training:
@@ -252,18 +250,18 @@ def measure(cell: Cell, device: str, sessions: int, *, profiled: bool) -> Row:
     if device != "cpu":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        before = torch.cuda.memory_reserved()  # what one stream has freed, another cannot use
     training = Training(cell, data, EPOCH)
     training.epoch()  # warms up, and records or compiles
     step = seconds_of(training.epoch, device, 3) / EPOCH
     kernels, gib = math.nan, math.nan
     if device != "cpu":
-        gib = (torch.cuda.max_memory_allocated() - before) / 2**30
+        gib = (torch.cuda.max_memory_reserved() - before) / 2**30
         kernels = kernels_of(training.epoch) / EPOCH / step if profiled else math.nan
     samples = cell.seeds * cell.dates * float(data.listed_TN.sum(dim=1).float().mean())
     each = date_bytes(training.engine.modules[0], FitConfig(), data.shape, most_firms(data, training.train))
     at_once = min(cell.dates, training.engine.dates_at_once)
-    estimate = math.nan if each is None else PEAK * cell.seeds * at_once * each / 2**30
+    estimate = math.nan if each is None else PEAK * training.engine.seeds_at_once * at_once * each / 2**30
     return Row(1e3 * step, kernels, samples / step, products / step, moved / step, gib, estimate)
 
 

@@ -26,8 +26,8 @@ def drop(x: Tensor, probability: float) -> Tensor:
 
     On a CPU, PyTorch draws 53 random bits per number. Here, four numbers share a draw of 64 bits, so the
     probability is rounded to a multiple of 2^-16. The divisor is rounded with it, so the expected value is
-    exactly ``x``. A forward and backward pass takes about a sixth of the time. On other devices, under
-    ``vmap`` and while compiling, this is PyTorch's own dropout.
+    exactly ``x``. A forward and backward pass takes about a sixth of the time. On other devices and while
+    compiling, this is PyTorch's own dropout.
 
     Parameters
     ----------
@@ -42,8 +42,7 @@ def drop(x: Tensor, probability: float) -> Tensor:
     """
     if probability == 0.0:
         return x
-    is_plain = not torch.compiler.is_compiling() and not torch._C._functorch.is_batchedtensor(x)
-    if x.device.type != "cpu" or not is_plain:
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, probability)
     dropped = min(round(probability * _LEVELS), _LEVELS - 1)
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)

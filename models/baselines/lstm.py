@@ -39,9 +39,8 @@ class LSTMLayer(nn.Module):
     training the state is kept.
 
     With the same weights the result equals that of ``nn.LSTM`` to rounding. The recurrence is written out
-    because `vmap`, which trains stacked seeds, cannot go through ``nn.LSTM``, and because ``nn.LSTM`` cannot
-    skip an ablated day. Hochreiter and Schmidhuber (1997), "Long short-term memory"; Gers, Schmidhuber and
-    Cummins (2000) for the forget gate.
+    because ``nn.LSTM`` cannot skip an ablated day. Hochreiter and Schmidhuber (1997), "Long short-term
+    memory"; Gers, Schmidhuber and Cummins (2000) for the forget gate.
     """
 
     def __init__(self, inputs: int, width: int) -> None:

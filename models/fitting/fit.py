@@ -59,6 +59,9 @@ __all__ = [
     "untrained",
 ]
 
+FORECAST_CELLS = 2**16
+"""Firms and dates that go through a model at once on a GPU. Date by date, a small market leaves it idle."""
+
 
 def fit(
     name: str,
@@ -133,7 +136,7 @@ def fit(
         fitted = _ready(name, options, model, data, fit_config)
         _warm_up(fitted, data, span, fit_config, seed, snapshots, start)
         (fitted.history,) = train_seeds(
-            _engine(fitted, data, fit_config, seed, train, note),
+            _engine([fitted], data, fit_config, [seed], train, note),
             train,
             valid,
             fit_config,
@@ -188,7 +191,7 @@ def refit(
         fitted = _ready(name, options, model, data, fit_config)
         _warm_up(fitted, data, span, fit_config, seed, snapshots, start)
         train_seeds(
-            _engine(fitted, data, fit_config, seed, dates, note),
+            _engine([fitted], data, fit_config, [seed], dates, note),
             dates,
             None,
             fit_config,
@@ -243,10 +246,7 @@ def fit_stacked(
             assert isinstance(module, Forecaster), "baselines do not stack"
             fitted.append(_ready(name, options, module, data, fit_config))
     with _seeded(data, seeds[0]):  # the dropout of all seeds
-        for one in fitted:
-            one.module.target_scale.copy_(target_scale_of(data, train))
-        engine = StackedSeeds([one.module for one in fitted], data, fit_config, seeds, train)
-        _say_parts(engine, fit_config, note)
+        engine = _engine(fitted, data, fit_config, seeds, train, note)
         histories = train_seeds(engine, train, valid, fit_config, on_epoch=on_epoch, note=note)
     for one, history in zip(fitted, histories, strict=True):
         one.module.eval()
@@ -286,30 +286,27 @@ def _ready(
 
 
 def _engine(  # noqa: PLR0917  (a fit, and whom to tell)
-    fitted: NeuralFitted,
+    fitted: Sequence[NeuralFitted],
     data: PanelTensors,
     fit_config: FitConfig,
-    seed: int,
+    seeds: Sequence[int],
     train: IntArray,
     note: Note,
 ) -> Engine:
-    module = fitted.module
-    module.target_scale.copy_(target_scale_of(data, train))
+    scale, first = target_scale_of(data, train), fitted[0]
+    for one in fitted:
+        one.module.target_scale.copy_(scale)
     per_epoch = min(fit_config.dates_per_epoch or len(train), len(train))
     steps = fit_config.epochs * -(-per_epoch // fit_config.batch_dates)
-    sizes = data.window, most_firms(data, train), steps
-    plan = plan_of(fitted.name, fitted.options, fit_config, data.device, *sizes)
+    sizes = data.window, most_firms(data, train), steps, len(seeds)
+    plan = plan_of(first.name, first.options, fit_config, data.device, *sizes)
     if not plan.fixed_shapes:
-        return SingleSeed(module, data, fit_config, seed, train)
-    engine = StackedSeeds([module], data, fit_config, (seed,), train, compiled=plan.compiled)
-    _say_parts(engine, fit_config, note)
-    return engine
-
-
-def _say_parts(engine: StackedSeeds, fit_config: FitConfig, note: Note) -> None:
-    """Say that the estimate lets a step's dates through the model in parts."""
+        return SingleSeed(first.module, data, fit_config, seeds[0], train)
+    modules = [one.module for one in fitted]
+    engine = StackedSeeds(modules, data, fit_config, seeds, train, compiled=plan.compiled)
     if engine.dates_at_once < fit_config.batch_dates:
         note(in_parts(engine.dates_at_once))
+    return engine
 
 
 def _warm_up(  # noqa: PLR0917  (what is prepared, on what, how)
@@ -403,6 +400,13 @@ class NeuralFitted(Fitted):
         self.module.to(device)
         return self
 
+    def forecast(self, data: PanelTensors, dates: IntArray) -> Float32Array:
+        """As :meth:`models.fitted.Fitted.forecast`; on a GPU, many dates go through the model at once.
+
+        A forecast then depends on the other dates up to rounding, as every result of a GPU does.
+        """
+        return self._by_date(data, dates, 1, lambda batch: self.module(batch)[..., None])[..., 0]
+
     def forecast_date(self, batch: Batch) -> Float32Array:
         """One forward pass."""
         with torch.inference_mode():
@@ -454,14 +458,21 @@ class NeuralFitted(Fitted):
     def _by_date(
         self, data: PanelTensors, dates: IntArray, width: int, compute: Callable[[Batch], Tensor]
     ) -> Float32Array:
-        """Compute [1, N, width] date by date; return [D, N, width], NaN outside the universe."""
+        """Compute [B, N, width] for B dates, 1 on a CPU; return [D, N, width], NaN outside the universe."""
         require_same_shape(self.shape, data.shape, self.name)
-        out_DNQ = np.full((len(dates), data.mask_TN.shape[1], width), np.nan, dtype=np.float32)
-        for row, date in enumerate(dates):
-            if bool(data.mask_TN[int(date)].any()):
-                batch = data.batch(torch.tensor([int(date)]))
-                with torch.inference_mode():
-                    out_DNQ[row, batch.firms_N.cpu().numpy()] = compute(batch)[0].cpu().numpy()
+        dates = np.ascontiguousarray(dates, dtype=np.int64)
+        listed_DN = data.listed_TN[torch.as_tensor(dates)]
+        out_DNQ = np.full((*listed_DN.shape, width), np.nan, dtype=np.float32)
+        row_D = listed_DN.any(dim=1).nonzero()[:, 0]
+        at_once = 1 if data.device.type == "cpu" else max(1, FORECAST_CELLS // listed_DN.shape[1])
+        for row_B in row_D.split(at_once):
+            batch = data.batch(torch.as_tensor(dates)[row_B])
+            with torch.inference_mode():
+                y_BNQ = compute(batch).cpu().numpy()
+            there_BN = batch.m_BN.cpu().numpy()
+            firms_BN = np.atleast_2d(batch.firms_N.cpu().numpy())
+            rows_M = row_B.numpy()[there_BN.nonzero()[0]]
+            out_DNQ[rows_M, firms_BN[there_BN]] = y_BNQ[there_BN]
         return out_DNQ
 
 

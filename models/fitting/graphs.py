@@ -37,7 +37,7 @@ class Replayed:
     def __init__(self, device: torch.device) -> None:
         self.device, self.calls = device, 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._stream = _stream_of(device) if device.type == "cuda" else None
+        self._stream = stream_of(device) if device.type == "cuda" else None
 
     def __call__(self, work: Callable[[], None]) -> None:
         """Do the work once; on a CUDA device without waiting for it."""
@@ -66,8 +66,11 @@ class Replayed:
 
 
 @cache
-def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """The stream of all recordings on a device: memory and workspaces that one has left serve the next."""
+def stream_of(device: torch.device, number: int = 0) -> torch.cuda.Stream:
+    """A stream of a device: memory and workspaces that one user has left serve the next.
+
+    Recordings are made on number 0; work that a recording does at the same time is on the others.
+    """
     return torch.cuda.Stream(device)
 
 

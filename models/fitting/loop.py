@@ -53,6 +53,8 @@ class Engine(Protocol):
     dates_at_once
         Number of dates that go through a model at once. It is halved while memory runs out
         (`models.fitting.memory`).
+    seeds_at_once
+        Number of seeds that are computed at once; 1 after memory has run out.
     seeds
         K seeds.
     modules
@@ -63,6 +65,7 @@ class Engine(Protocol):
 
     data: PanelTensors
     dates_at_once: int
+    seeds_at_once: int
     seeds: tuple[int, ...]
     modules: list[Forecaster]
     generators: list[torch.Generator]
@@ -260,7 +263,7 @@ class SingleSeed:
         self.seeds: tuple[int, ...] = (seed,)
         self.modules = [module]
         self.generators = [torch.Generator().manual_seed(seed)]
-        self.dates_at_once = dates_at_once(data, config, train)
+        self.dates_at_once, self.seeds_at_once = dates_at_once(data, config, train), 1
 
     def groups(self) -> list[ParameterGroup]:
         """Parameters of the module, in the groups of the optimizer."""

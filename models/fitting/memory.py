@@ -47,6 +47,8 @@ class SplitEpoch(Protocol):
 
     dates_at_once: int
     """Number of dates that go through the model at once."""
+    seeds_at_once: int
+    """Number of seeds that are computed at once."""
     generators: list[torch.Generator]
 
     def epoch(self, dates_KD: Tensor, optimizer: AdamW) -> Tensor:
@@ -143,7 +145,7 @@ class _FusedShapes(torch.autograd.Function):
         raise AssertionError("only the shapes of a forward pass are computed")
 
 
-def dates_that_fit(  # noqa: PLR0917  (a step, and where it is computed)
+def what_fits(  # noqa: PLR0917  (a step, and where it is computed)
     module: Forecaster,
     config: FitConfig,
     shape: Shape,
@@ -151,11 +153,12 @@ def dates_that_fit(  # noqa: PLR0917  (a step, and where it is computed)
     seeds: int,
     device: torch.device,
     free: float | None = None,
-) -> int:
-    """Number of dates of a step that go through K seeds of a model at once, at most ``batch_dates``.
+) -> tuple[int, int]:
+    """Number of seeds that are computed at once, and of dates that go through a model at once.
 
-    As many as the estimate of `date_bytes` allows, in parts of equal size. At least 1: whether that fits, the
-    first step finds out.
+    All K seeds and all dates, if the estimate of `date_bytes` allows it. If not, one seed after the other,
+    with as many dates as fit, in parts of equal size. At least 1: whether that fits, the first step
+    finds out.
 
     Parameters
     ----------
@@ -166,21 +169,23 @@ def dates_that_fit(  # noqa: PLR0917  (a step, and where it is computed)
     if free is None and of_device is not None:
         free = ROOM * of_device
     if free is None or (each := date_bytes(module, config, shape, places)) is None:
-        return config.batch_dates
+        return seeds, config.batch_dates
     parameters = sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
     left = free - seeds * HELD * parameters
-    most = max(1, int(left // (seeds * PEAK * each)))
+    if seeds * config.batch_dates * PEAK * each <= left:
+        return seeds, config.batch_dates
+    most = max(1, int(left // (PEAK * each)))
     parts = -(-config.batch_dates // min(most, config.batch_dates))
-    return -(-config.batch_dates // parts)
+    return 1, -(-config.batch_dates // parts)
 
 
 def epoch_that_fits(engine: SplitEpoch, dates_KD: Tensor, optimizer: AdamW, note: Note = no_note) -> Tensor:
-    """Make an epoch; if a GPU's memory runs out, make it again with half as many dates at once.
+    """Make an epoch; if a GPU's memory runs out, make it again with less at once.
 
     Parameters
     ----------
     engine
-        Makes the steps; it goes on with the number of dates that fitted.
+        Makes the steps; it goes on with what fitted: first one seed at a time, then half as many dates.
     dates_KD
         Dates of the epoch.
     optimizer
@@ -211,7 +216,7 @@ def epoch_that_fits(engine: SplitEpoch, dates_KD: Tensor, optimizer: AdamW, note
         try:
             return engine.epoch(dates_KD, optimizer)
         except RuntimeError as error:
-            if engine.dates_at_once == 1 or not is_out_of_memory(error):
+            if engine.dates_at_once == engine.seeds_at_once == 1 or not is_out_of_memory(error):
                 raise
         # past the handler, whose traceback holds the tensors of the step
         optimizer.zero_grad(set_to_none=True)
@@ -223,8 +228,11 @@ def epoch_that_fits(engine: SplitEpoch, dates_KD: Tensor, optimizer: AdamW, note
         for generator, state in zip(engine.generators, drawn, strict=True):
             generator.set_state(state)
         _restore_random_state(device, random)
-        engine.dates_at_once = -(-engine.dates_at_once // 2)
-        note(in_parts(engine.dates_at_once))
+        if engine.seeds_at_once > 1:
+            engine.seeds_at_once = 1
+        else:
+            engine.dates_at_once = -(-engine.dates_at_once // 2)
+            note(in_parts(engine.dates_at_once))
 
 
 def _random_state(device: torch.device) -> Tensor:

@@ -19,15 +19,19 @@ from models.fitting.config import FitConfig
 from models.registry import model_entry
 from models.spec import IncompatibleConfig
 
-COMPILE_SECONDS = 60.0
-"""Time to compile a training step; a guess that waits for a measurement on a GPU."""
+COMPILE_SECONDS = 40.0
+"""Time to compile a training step.
 
-SAVED_SECONDS: Mapping[str, float] = MappingProxyType({"temporal_peer": 7e-8, "temporal_transformer": 3.5e-7})
-"""What compilation saves per firm and date of a step, for the models where it was measured.
+On 16 cores it took 34 to 38 s for temporal_peer, 31 s for kernel_regression and 25 s for mlp, and 5 to 7 s if
+the same shapes were compiled before.
+"""
 
-On an H200 with 3,000 firms and 8 dates, a step of temporal_peer takes 5.9 ms as a graph and 4.2 compiled, and
-one of temporal_transformer 12.6 and 4.1 ms. Measured before the steps were what they are now: to be measured
-again.
+SAVED_SECONDS: Mapping[str, float] = MappingProxyType({"temporal_peer": 1e-7, "temporal_transformer": 1.9e-7})
+"""What compilation saves per firm, date and seed of a step, for the models where it was measured.
+
+On an H200 with 3,000 firms and 8 dates, a step of temporal_peer takes 6.1 ms as a graph and 2.4 compiled, of
+three seeds 12.3 and 4.7, and one of temporal_transformer 9.3 and 4.4 ms. For tcn (6.2 and 5.1 ms) and mlp (0.45
+and 0.3 ms) it saves too little to count.
 """
 
 
@@ -44,8 +48,8 @@ class Plan:
     """Whether attention over days is computed by explicit products, which keep the weights of all pairs of
     days. A layer of which only the last day is pooled keeps one weight per day in any case."""
     sequences: int
-    """Windows that go through the day encoder at once; 0 for models without. A fused kernel computes them in
-    calls of at most `models.attention.core.MOST_SEQUENCES`."""
+    """Windows of a seed that go through the day encoder at once; 0 for models without. A fused kernel
+    computes them in calls of at most `models.attention.core.MOST_SEQUENCES`."""
 
 
 def plan_of(  # noqa: PLR0917  (a fit and its sizes)
@@ -84,20 +88,19 @@ def plan_of(  # noqa: PLR0917  (a fit and its sizes)
     on_gpu, stackable = device.type != "cpu", bool(entry.build.stackable)
     cells = config.batch_dates * places
     compiled = False
-    if device.type == "cuda" and seeds == 1:
-        pays = steps * cells * SAVED_SECONDS.get(name, 0.0) > COMPILE_SECONDS
+    if device.type == "cuda":
+        pays = seeds * steps * cells * SAVED_SECONDS.get(name, 0.0) > COMPILE_SECONDS
         compiled = (pays and can_compile()) if config.compile == "auto" else config.compile
     if compiled and not stackable:
         raise IncompatibleConfig(f"a step of {name} cannot be compiled; remove fit.compile.")
     encoder = getattr(options, "encoder", None)
     days = 0 if encoder is None else window + (encoder.pooling == "cls")
     explicit = days > 0 and is_explicit(days, device)
-    sequences = seeds * cells if days else 0
     return Plan(
         fixed_shapes=(on_gpu or seeds > 1) and stackable,
         compiled=compiled,
         explicit_days=explicit,
-        sequences=sequences,
+        sequences=cells if days else 0,
     )
 
 

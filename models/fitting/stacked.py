@@ -5,14 +5,11 @@ as many places for firms as the largest date needs; empty places are outside the
 is filled up with a date that does not count. On a GPU, the dates of an epoch and the firms of every date are
 in tables on it, so that a whole step is recorded once and replayed (`models.fitting.graphs`).
 
-In a stack, one tensor holds a parameter of all seeds. This is for GPUs, which one small model leaves mostly
-idle; on CPUs, one process per core is faster. Each seed has the initial weights, order of dates and draw of
-firms that it has alone, so it ends with the same weights as alone, up to rounding. (Float32 training
-amplifies rounding: AdamW divides gradients near 0 by their own size.) Dropout masks are drawn for all seeds
-together: they differ from those of a seed alone, but are the same whenever the same seeds are trained
-together.
-
-The fused attention kernels see the seeds as part of the batch (`models.attention.core`).
+Several seeds share a step: on a GPU, each is computed on a stream of its own, because one small model leaves
+the GPU mostly idle; on CPUs, one process per core is faster. Each seed has the initial weights, order of
+dates and draw of firms that it has alone, so without dropout it ends with the same weights as alone. Dropout
+masks are drawn for one seed after the other: they differ from those of a seed alone, but are the same
+whenever the same seeds are trained together.
 
 Legend: K seeds, B dates in a batch, D dates of an epoch, R rows of a table, one for each date, S steps of an
 epoch, P places for firms, N firms, V validation dates, W window length, C channels, F characteristics,
@@ -29,15 +26,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
 
 from features.arrays import IntArray
 from models.batch import Batch, PanelTensors, firms_in_places
 from models.fitting.config import FitConfig, matrix_precision
-from models.fitting.graphs import Replayed, send
+from models.fitting.graphs import Replayed, send, stream_of
 from models.fitting.loop import Validation, dates_at_once, draw_firms, most_firms
 from models.fitting.losses import dates_that_count, horizons_loss, label_loss
-from models.fitting.memory import dates_that_fit
+from models.fitting.memory import what_fits
 from models.fitting.optimizer import AdamW, ParameterGroup, parameter_groups
 from models.fitting.scores import coefficients
 from models.forecaster import Forecaster
@@ -57,8 +53,7 @@ _SHAPES = 256  # that one process compiles a step for; PyTorch would stop after 
 def can_stack(name: str, config: FitConfig) -> bool:
     """Whether the seeds of a model can be trained at once with these options."""
     defaults = FitConfig().model_copy(update={name: getattr(config, name) for name in STACKED_OPTIONS})
-    compiled = config.compile is True
-    return config == defaults and not compiled and bool(MODELS[name].build.stackable)
+    return config == defaults and bool(MODELS[name].build.stackable)
 
 
 class Cells(NamedTuple):
@@ -281,8 +276,6 @@ class _Pass:
 class StackedSeeds:
     """The :class:`models.fitting.loop.Engine` of K >= 1 seeds with steps of one shape.
 
-    With several seeds, the parameters of a module become views of stacks.
-
     Parameters
     ----------
     modules
@@ -296,8 +289,8 @@ class StackedSeeds:
     train
         Training sessions. The largest number of firms on them fixes the number of places.
     compiled
-        Whether the training steps of a single seed are compiled; dropout masks are then drawn by the compiled
-        kernels and differ. Validation is not compiled.
+        Whether training steps are compiled; dropout masks are then drawn by the compiled kernels and differ.
+        Validation is not compiled.
     """
 
     def __init__(
@@ -313,39 +306,31 @@ class StackedSeeds:
         self.data, self.config, self.seeds, self.modules = data, config, tuple(seeds), list(modules)
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         self.losses = [DateLoss(module, config) for module in modules]
-        self.stacked: tuple[dict[str, Any], dict[str, Any]] | None = None
-        if len(modules) > 1:
-            self.stacked = stack_module_state(self.losses)
-            for k, one in enumerate(self.losses):
-                for name, parameter in one.named_parameters():
-                    parameter.data = self.stacked[0][name].detach()[k]
-        assert not compiled or self.stacked is None, "stacks are not compiled"
-        one = self.losses[0]
-        self._loss: Callable[..., Any] = _compiled(one) if compiled else one
+        self._compiled = [_compiled(loss) for loss in self.losses] if compiled else self.losses
         self.uses_peers, self.has_path = modules[0].uses_peers, modules[0].n_horizons > 1
         drawn = None if self.uses_peers else config.firms_per_date
         self.draws, self.draw_at_once = drawn is not None, dates_at_once(data, config, train)
         most = most_firms(data, train)
         self.places = most if drawn is None else min(most, drawn)
         sizes = data.shape, self.places, len(modules), data.device
-        self.dates_at_once = dates_that_fit(modules[0], config, *sizes)
-        """Dates that go through the model at once; fewer need less memory and give the same gradient."""
+        self.seeds_at_once, self.dates_at_once = what_fits(modules[0], config, *sizes)
+        """Seeds, and dates of each, that are computed at once. Fewer need less memory and give the same
+        gradient."""
         self.train_R = torch.as_tensor(train, dtype=torch.int64)
         self._epochs: _Pass | None = None
         self._validations: _Pass | None = None
 
     def groups(self) -> list[ParameterGroup]:
-        """Stacked parameters, in the groups that one module's parameters have."""
-        groups = parameter_groups(self.modules[0], self.config)
-        if self.stacked is None:
-            return groups
-        names = {id(parameter): name for name, parameter in self.losses[0].named_parameters()}
-        stack = self.stacked[0]
-        return [{**group, "params": [stack[names[id(one)]] for one in group["params"]]} for group in groups]
+        """Parameters of all seeds, in the groups that one module's parameters have."""
+        groups, *others = (parameter_groups(module, self.config) for module in self.modules)
+        for more in others:
+            for group, same in zip(groups, more, strict=True):
+                group["params"] += same["params"]
+        return groups
 
     def epoch(self, dates_KD: Tensor, optimizer: AdamW) -> Tensor:
         """Make the steps of an epoch; return losses and gradient norms before clipping, [2, K, S]."""
-        of = (dates_KD.shape, optimizer, self.dates_at_once)
+        of = (dates_KD.shape, optimizer, self.seeds_at_once, self.dates_at_once)
         if self._epochs is None or self._epochs.of != of:
             data = self.data
             walk = Walk(
@@ -367,7 +352,7 @@ class StackedSeeds:
     def validate(self, valid: IntArray) -> Validation:
         """Score the forecasts of the same dates by every seed."""
         data, K = self.data, len(self.modules)
-        of = (tuple(valid.tolist()), self.dates_at_once)
+        of = (tuple(valid.tolist()), self.seeds_at_once, self.dates_at_once)
         if self._validations is None or self._validations.of != of:
             at = torch.as_tensor(valid, dtype=torch.int64, device=data.device)
             table = DateTable.of(at, data.mask_TN[at], most_firms(data, valid))
@@ -388,50 +373,54 @@ class StackedSeeds:
     def _learn(self, walk: Walk, optimizer: torch.optim.Optimizer, measured_2KS: Tensor) -> None:
         """Make one step of every seed."""
         optimizer.zero_grad(set_to_none=True)
-        cells, loss_K = walk.take(), torch.zeros(len(self.modules), device=self.data.device)
-        dates, horizons = cells.m_BP.shape[-2], 1 + cells.path_BPH.shape[-1]
+        cells = walk.take()
+        found = self._each(lambda k: self._differentiate(k, Cells(*(one[k] for one in cells))))
+        optimizer.step()
+        measured_2KS.index_copy_(2, walk.step[None], torch.stack(found, dim=1)[..., None])
+
+    def _differentiate(self, k: int, cells: Cells) -> Tensor:
+        """Compute the clipped gradient of a seed; its loss and the norm before clipping, [2]."""
+        dates, horizons = cells.m_BP.shape[0], 1 + cells.path_BPH.shape[-1]
+        loss = torch.zeros((), device=self.data.device)
         for first in range(0, dates, self.dates_at_once):
             part = cells.dates(first, min(first + self.dates_at_once, dates))
-            share_KH = loss_K.new_ones((len(self.modules), horizons))
+            share_H = loss.new_ones(horizons)
             if self.dates_at_once < dates:
-                share_KH = self._dates_that_count(part) / self._dates_that_count(cells).clamp(min=1)
-            _, part_K = self._call(part, share_KH)
-            part_K.sum().backward()
-            loss_K = loss_K + part_K.detach()
-        norm_K = self._clip()
-        optimizer.step()
-        measured_2KS.index_copy_(2, walk.step[None], torch.stack((loss_K, norm_K))[..., None])
+                share_H = self._dates_that_count(part) / self._dates_that_count(cells).clamp(min=1)
+            _, of_part = self._compiled[k](part, share_H)
+            of_part.backward()
+            loss = loss + of_part.detach()
+        norm = torch.nn.utils.clip_grad_norm_(self.modules[k].parameters(), self.config.clip)
+        return torch.stack((loss, norm))
 
     def _look(self, walk: Walk, ic_2KV: Tensor, total_K: Tensor) -> None:
         """Score one batch of validation dates by every seed."""
         cells = walk.take()
         with torch.no_grad():
-            y_KBP, loss_K = self._call(cells, None)
+            found = self._each(lambda k: self.losses[k](cells, None))
+            y_KBP = torch.stack([y_BP for y_BP, _ in found])
             ic_2KV.index_copy_(2, walk.place_B, coefficients(y_KBP.float(), cells.y_BP, cells.known_BP))
-            total_K += loss_K * cells.known_BP.any(dim=1).sum()
+            total_K += torch.stack([loss for _, loss in found]) * cells.known_BP.any(dim=1).sum()
 
-    def _call(self, cells: Cells, share_KH: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Forecasts [K, B, P] and losses [K]: of own dates in training, of the same dates in validation."""
-        if self.stacked is None:
-            if share_KH is None:
-                y_BP, loss = self.losses[0](cells, None)
-            else:
-                y_BP, loss = self._loss(Cells(*(one[0] for one in cells)), share_KH[0])
-            return y_BP[None], loss[None]
-
-        def one(parameters: Any, buffers: Any, own: Cells, share_H: Tensor | None) -> Any:  # noqa: ANN401 (vmap's own types)
-            return functional_call(self.losses[0], (parameters, buffers), (own, share_H))
-
-        own = None if share_KH is None else 0
-        y_KBP, loss_K = vmap(one, in_dims=(0, 0, own, own), randomness="different")(
-            *self.stacked, cells, share_KH
-        )
-        return y_KBP, loss_K
+    def _each(self, compute: Callable[[int], Any]) -> list[Any]:
+        """Compute something for every seed: on a GPU on streams of their own, if all fit at once."""
+        device, seeds = self.data.device, range(len(self.modules))
+        if device.type != "cuda" or self.seeds_at_once == 1:
+            return [compute(k) for k in seeds]
+        begun, found = torch.cuda.current_stream(device), []
+        for k in seeds:
+            stream = stream_of(device, 1 + k)
+            stream.wait_stream(begun)
+            with torch.cuda.stream(stream):
+                found.append(compute(k))
+        for k in seeds:
+            begun.wait_stream(stream_of(device, 1 + k))
+        return found
 
     def _dates_that_count(self, cells: Cells) -> Tensor:
-        """Number of dates that count in the loss of each seed and horizon, float [K, H]."""
-        target_KBPH = torch.cat((cells.path_BPH, cells.y_BP[..., None]), dim=-1)
-        return dates_that_count(self.config.loss, target_KBPH, cells.known_BP).sum(dim=-2).float()
+        """Number of dates that count in the loss of each horizon, float [H]."""
+        target_BPH = torch.cat((cells.path_BPH, cells.y_BP[..., None]), dim=-1)
+        return dates_that_count(self.config.loss, target_BPH, cells.known_BP).sum(dim=0).float()
 
     def _table(self, dates_KD: Tensor) -> DateTable:
         """Firms of all training dates; if firms are drawn, those of the dates of each seed."""
@@ -456,15 +445,3 @@ class StackedSeeds:
                     drawn_BN = draw_firms(known_BN[:, present_N], self.config.firms_per_date, generator)
                     chosen_KDN[k, part_B] = known_BN.masked_scatter(present_N, drawn_BN)
         return chosen_KDN
-
-    def _clip(self) -> Tensor:
-        """Clip the gradient of each seed by its own norm, as `clip_grad_norm_` does; return the norms."""
-        if self.stacked is None:
-            return torch.nn.utils.clip_grad_norm_(self.modules[0].parameters(), self.config.clip)[None]
-        grads = [p.grad for p in self.stacked[0].values() if p.grad is not None]
-        norms = [torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in grads]
-        norm_K: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-        shrink_K = (self.config.clip / (norm_K + 1e-6)).clamp(max=1.0)
-        for g in grads:
-            g.mul_(shrink_K.view(-1, *[1] * (g.ndim - 1)))
-        return norm_K

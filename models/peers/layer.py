@@ -463,8 +463,8 @@ def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale
 
     If the null key's logit is so far below the largest ones of both halves that its weights vanish, they say
     nothing about the halves. Such dates are computed with a matrix over pairs. Where tensors cannot be looked
-    at (on a GPU, which would have to be waited for, in a compiled graph, and under ``vmap``), both halves
-    count the same there.
+    at (on a GPU, which would have to be waited for, and in a compiled graph), both halves count the same
+    there.
     """
     N, e = q_BHNd.shape[2], v_BHKe.shape[-1]
     if N <= FEW_FIRMS and q_BHNd.device.type == "cpu":
@@ -504,8 +504,7 @@ def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale
 
 def _can_look(x: Tensor) -> bool:
     """Whether the values of a tensor can decide what is computed next, without a wait for a device."""
-    batched = torch._C._functorch.is_batchedtensor(x)
-    return x.device.type == "cpu" and not batched and not torch.compiler.is_compiling()
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _with_pairs(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor) -> Tensor:

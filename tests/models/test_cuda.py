@@ -226,11 +226,24 @@ def test_a_panel_in_host_memory_trains_the_same_without_waiting(name: str) -> No
     torch.testing.assert_close(here.loss_S, there.loss_S, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer"])
+def test_seeds_at_the_same_time_are_seeds_that_take_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = FitConfig(batch_dates=4, precision="float32")
+    together = trained(name, config, seeds=3)
+    monkeypatch.setattr("models.fitting.stacked.what_fits", lambda *_: (1, 4))
+    torch.testing.assert_close(together.loss_S, trained(name, config, seeds=3).loss_S, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer"])
-def test_a_compiled_step_equals_one_that_is_not(name: str, precision: Literal["float32", "bf16"]) -> None:
+def test_a_compiled_step_equals_one_that_is_not(
+    name: str, precision: Literal["float32", "bf16"], seeds: int
+) -> None:
     """The last test, because it takes longest where the time is short."""
     config = FitConfig(batch_dates=4, precision=precision)
-    found, expected = (trained(name, config, compiled=each, dropout=False) for each in (True, False))
+    found, expected = (
+        trained(name, config, seeds=seeds, compiled=each, dropout=False) for each in (True, False)
+    )
     allowed = 1e-3 if precision == "float32" else 2e-2
     torch.testing.assert_close(found.loss_S, expected.loss_S, rtol=allowed, atol=1e-5)

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from torch.func import vmap
 
 from models.attention.layers import Dropout, drop
 
@@ -58,10 +57,3 @@ def test_nothing_is_dropped_in_evaluation_or_with_probability_0() -> None:
     assert Dropout(0.5).eval()(x) is x
     assert drop(x, 0.0) is x
     assert bool((drop(torch.ones(10_000), 0.999999) == 0).sum() > 9_900)
-
-
-def test_stacked_seeds_draw_their_own_masks() -> None:
-    torch.manual_seed(0)
-    out_KM = vmap(lambda x_M: drop(x_M, 0.5), randomness="different")(torch.ones(2, 1000))
-    assert set(out_KM.unique().tolist()) == {0.0, 2.0}
-    assert not torch.equal(out_KM[0], out_KM[1])

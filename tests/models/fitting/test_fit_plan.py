@@ -41,7 +41,7 @@ def test_attention_over_days_is_explicit_up_to_a_length() -> None:
     with_token = plan("temporal_transformer", window=EXPLICIT_KEYS, encoder={"pooling": "cls"})
     assert not with_token.explicit_days, "the token is a key as well"
     assert not plan("temporal_transformer", "cpu").explicit_days
-    assert plan("temporal_transformer", seeds=3).sequences == 3 * 8 * 3000
+    assert plan("temporal_transformer", seeds=3).sequences == 8 * 3000, "one seed after the other"
     assert plan("mlp").sequences == 0
 
 
@@ -51,7 +51,7 @@ def test_steps_are_compiled_where_that_saves_more_than_it_costs(monkeypatch: pyt
         enough = round(COMPILE_SECONDS / (saved * 8 * 3000))
         assert plan(name, steps=enough + 1).compiled
         assert not plan(name, steps=enough - 1).compiled
-        assert not plan(name, steps=10 * enough, seeds=3).compiled
+        assert plan(name, steps=enough // 3 + 1, seeds=3).compiled
         assert not plan(name, "cpu", steps=10 * enough).compiled
         assert not plan(name, steps=10 * enough, compile=False).compiled
         assert plan(name, steps=1, compile=True).compiled

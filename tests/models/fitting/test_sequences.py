@@ -90,13 +90,13 @@ def test_no_call_has_more_sequences(name: str, window: int, sequences: list[int]
     seeds, days = SEEDS if MODELS[name].build.stackable else 1, {"temporal_transformer", "seq2seq"}
     plan = plan_of(name, options_of(name), FitConfig(batch_dates=DATES), ON_DEVICE, window, N, 1, seeds)
     has_days = MODELS[name].has_day_encoder
-    assert plan.sequences == (seeds * DATES * N if has_days else 0)
+    assert plan.sequences == (DATES * N if has_days else 0)
     assert plan.explicit_days is (has_days and window == 20)
     # the only layer of temporal_peer has a single query, as have the last layer of the others and decoders
-    of_days = [each for each in sequences if each > 2 * seeds * DATES]
+    of_days = [each for each in sequences if each > 2 * DATES]
     assert bool(of_days) == (name in days and window == 60)
     assert sum(of_days) % max(1, plan.sequences) == 0
-    of_firms = [each for each in sequences if each <= 2 * seeds * DATES]
+    of_firms = [each for each in sequences if each <= 2 * DATES]
     # the reference universe of cross_peer has a made-up size here, of three firms
     assert bool(of_firms) == (name in {"kernel_regression", "self_peer", "temporal_peer"})
 

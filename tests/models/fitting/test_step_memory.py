@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from models.fitting.config import FitConfig
-from models.fitting.memory import HELD, PEAK, date_bytes, dates_that_fit, in_parts, kept_bytes
+from models.fitting.memory import HELD, PEAK, date_bytes, in_parts, kept_bytes, what_fits
 from models.forecaster import Forecaster
 from models.panel_memory import in_parts as variants_in_parts
 from models.panel_memory import is_out_of_memory, variants_at_once
@@ -62,20 +62,20 @@ def test_a_step_needs_memory_in_proportion_to_its_firms(name: str) -> None:
     assert next(module.parameters()).device == CPU
 
 
-def test_dates_are_divided_into_equal_parts_that_fit() -> None:
+def test_seeds_take_turns_and_dates_are_divided_into_equal_parts_until_they_fit() -> None:
     module, config = built("temporal_peer"), FitConfig(batch_dates=8)
     each = date_bytes(module, config, SHAPE, 50)
     assert each is not None
     held = HELD * sum(4 * one.numel() for one in module.parameters())
 
-    def dates(fitting: float, seeds: int = 1) -> int:
-        free = seeds * (held + fitting * PEAK * each)
-        return dates_that_fit(module, config, SHAPE, 50, seeds, CPU, free)
+    def fits(dates: float, seeds: int = 1) -> tuple[int, int]:
+        free = seeds * held + dates * PEAK * each
+        return what_fits(module, config, SHAPE, 50, seeds, CPU, free)
 
-    assert [dates(n + 0.5) for n in (0, 1, 2, 3, 4, 7, 8, 100)] == [1, 1, 2, 3, 4, 4, 8, 8]
-    assert [dates(n + 0.5, seeds=3) for n in (1, 4, 8)] == [1, 4, 8]
-    assert dates_that_fit(module, config, SHAPE, 50, 1, CPU) == 8, "on a CPU nothing is estimated"
-    assert dates_that_fit(built("cross_peer"), config, SHAPE, 50, 1, CPU, free=1.0) == 8
+    assert [fits(n + 0.5)[1] for n in (0, 1, 2, 3, 4, 7, 8, 100)] == [1, 1, 2, 3, 4, 4, 8, 8]
+    assert [fits(n + 0.5, seeds=3) for n in (1, 4, 8, 23, 24)] == [(1, 1), (1, 4), (1, 8), (1, 8), (3, 8)]
+    assert what_fits(module, config, SHAPE, 50, 2, CPU) == (2, 8), "on a CPU nothing is estimated"
+    assert what_fits(built("cross_peer"), config, SHAPE, 50, 1, CPU, free=1.0) == (1, 8)
 
 
 def test_sentences_about_parts() -> None:

@@ -227,7 +227,7 @@ def test_work_is_done_once_a_call_whether_computed_recorded_or_replayed(
         done.append("recorded:")
         return nullcontext()
 
-    monkeypatch.setattr("models.fitting.graphs._stream_of", lambda _: Stream())
+    monkeypatch.setattr("models.fitting.graphs.stream_of", lambda _: Stream())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())

@@ -128,7 +128,7 @@ def test_a_stack_out_of_memory_names_its_seeds_and_the_cure(
     def exhausted(*_: object, **__: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("models.fitting.stacked.functional_call", exhausted)
+    monkeypatch.setattr("models.fitting.stacked.DateLoss.forward", exhausted)
     words = (
         r"temporal_peer, fold 0, seeds 0, 4, 2: .* Lower .*batch_dates, or set stack_seeds: false; finished"
     )
