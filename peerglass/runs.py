@@ -19,8 +19,7 @@ from pipelines.results.recount import RECOUNTED, recount
 from pipelines.results.signal_file import MeasuredSignals, find_signals
 from pipelines.run.evaluations import StoredEvaluation, find_evaluation, list_evaluations
 from pipelines.run.open import load_run_data
-from pipelines.run.record import Run as RecordedRun
-from pipelines.run.record import list_records
+from pipelines.run.record import RecordedRun, list_records
 from pipelines.run.record import open_run as open_recorded_run
 from pipelines.train.trials import ledger_state
 

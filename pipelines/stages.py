@@ -25,7 +25,7 @@ from pipelines.run.completeness import require_test
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
 from pipelines.run.open import load_run_data, load_run_market, prepare_run, reopen_run
-from pipelines.run.record import Run, open_run
+from pipelines.run.record import RecordedRun, open_run
 from pipelines.run.stored import StoredRun
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ __all__ = [
 @contextmanager
 def opened(
     name: str, output: Path, *, wait: bool, tested: bool = True, progress: Progress | None = None
-) -> Iterator[tuple[Run, Progress]]:
+) -> Iterator[tuple[RecordedRun, Progress]]:
     """Open and lock a run, fetch its copy before the block and store it afterwards.
 
     With ``tested``, a run of live folds, which has no test, is refused.
@@ -187,7 +187,7 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
 
 
 def write_report(
-    run: Run, evaluation: StoredEvaluation, dataset: Market, lake: Lake, progress: Progress
+    run: RecordedRun, evaluation: StoredEvaluation, dataset: Market, lake: Lake, progress: Progress
 ) -> Path:
     """Render the report of a run with one of its evaluations and return the path.
 
@@ -206,7 +206,7 @@ def write_report(
         return run.write_text("report.html", render_report(report))
 
 
-def track_run(run: Run, progress: Progress) -> None:
+def track_run(run: RecordedRun, progress: Progress) -> None:
     """Log the contents of a run's folder in the tracking store."""
     from pipelines.tracking.runs import log_run
 

@@ -25,7 +25,7 @@ from pipelines.nightly.training import train_live
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
-from pipelines.run.record import Run, open_run
+from pipelines.run.record import RecordedRun, open_run
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def train_versions(folder: Path, settings: Mapping[str, Any]) -> Versions:
     return Versions(file, config, lake, days, at, *trained)
 
 
-def write_audit(run: Run, verdict: str) -> None:
+def write_audit(run: RecordedRun, verdict: str) -> None:
     """Write the table of an audit with one check; a real one takes longer than the training."""
     row = {"check": "future", "verdict": verdict, "sentence": "as told", "seconds": 0.0}
     run.write_table("audit", pl.DataFrame([row]))

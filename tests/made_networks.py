@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 TICKERS = ("AAA", "BBB", "CCC", "DDD", HOSTILE, "FFF")
@@ -174,7 +174,7 @@ def made_tables(
     return found | ({"verdict": pl.DataFrame(criteria)} if criteria else {})
 
 
-def write_tables(run: Run, tables: Mapping[str, pl.DataFrame]) -> None:
+def write_tables(run: RecordedRun, tables: Mapping[str, pl.DataFrame]) -> None:
     """Store the tables in the folder of a run."""
     for name, frame in tables.items():
         run.write_table(f"explain_{name}", frame)

@@ -10,15 +10,15 @@ import numpy as np
 import polars as pl
 
 from pipelines.lake.pipeline_tables import BookLimits, Books, Nights, Promotions, Signals
-from pipelines.nightly.result import Finding, ModelVersion, NightResult, warnings_json
+from pipelines.nightly.result import ModelVersion, NightFinding, NightResult, warnings_json
 
 SESSION = dt.date(2026, 11, 20)
 CHAMPION = ModelVersion("desk-0123456789ab", "temporal_peer")
 CHALLENGER = ModelVersion("desk-ba9876543210", "temporal_peer")
 NOW = dt.datetime(2026, 11, 20, 22, 41, tzinfo=dt.UTC)
-DRIFT = Finding("drift", "warn", "beta_252 has drifted: PSI 0.31, limit 0.25.", "beta_252", 0.31, 0.25)
-COVERAGE = Finding("coverage", "ok", "1,020 of 1,026 firms have a price.", None, 0.994, 0.9)
-LOST = Finding(
+DRIFT = NightFinding("drift", "warn", "beta_252 has drifted: PSI 0.31, limit 0.25.", "beta_252", 0.31, 0.25)
+COVERAGE = NightFinding("coverage", "ok", "1,020 of 1,026 firms have a price.", None, 0.994, 0.9)
+LOST = NightFinding(
     "coverage", "fail", "Only 12 of 1,026 firms have a price; ask the source again.", None, 0.01, 0.9
 )
 
@@ -86,7 +86,7 @@ def limits() -> pl.DataFrame:
     )
 
 
-def nights(states: list[str], findings: list[tuple[Finding, ...]] | None = None) -> pl.DataFrame:
+def nights(states: list[str], findings: list[tuple[NightFinding, ...]] | None = None) -> pl.DataFrame:
     """One row per state, newest first, for the sessions before `SESSION`."""
     found = findings or [(DRIFT,) if state == "warned" else () for state in states]
     n = len(states)

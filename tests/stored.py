@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from pipelines.run.evaluations import newest_evaluation
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 
 
-def measured(run: Run, name: str) -> pl.DataFrame:
+def measured(run: RecordedRun, name: str) -> pl.DataFrame:
     """Return a table of the run's newest evaluation."""
     evaluation = newest_evaluation(run)
     assert evaluation is not None, "the run has no evaluation"

@@ -8,15 +8,6 @@ from collections import defaultdict
 from places import ROOT
 
 PACKAGES = ("features", "models", "backtest", "pipelines", "peerglass")
-SHARED = frozenset(
-    {
-        "Books",  # numba's caches in users' folders name it, and Plan
-        "Finding",
-        "Plan",
-        "Run",
-    }
-)
-"""Names that still occur twice. The list may only become shorter: rename a class, and take its name out."""
 
 
 def test_the_name_of_a_public_class_is_defined_in_one_module() -> None:
@@ -28,4 +19,4 @@ def test_the_name_of_a_public_class_is_defined_in_one_module() -> None:
                     places[node.name].add(str(path.relative_to(ROOT)))
     assert len(places) > 300
     twice = {name: sorted(files) for name, files in places.items() if len(files) > 1}
-    assert {name: files for name, files in twice.items() if name not in SHARED} == {}
+    assert twice == {}

@@ -1,8 +1,9 @@
 """Compiled accounts from positions: units held and cash, for several books with the same targets at once.
 
 This file is long because numba's cache notices changes only in the file of the outermost loop: what the loops
-call is defined beside them. `backtest.accounts.compounding` takes the same tuples; save it as well
-after their fields have changed.
+call is defined beside them. `backtest.accounts.compounding` takes the same tuples; save it as well after
+their fields have changed. A cache names the tuples and the lines of the loops, so a tuple is renamed only
+together with a line more or less above the loops.
 
 Four habits shorten compilation. Arrays are copied by `copy`, because numba takes seconds to compile an
 assignment between arrays. Arrays come from the caller or from `np.empty`. Sums are loops. A counter that is
@@ -86,7 +87,7 @@ class Rates(NamedTuple):
     minimum_V: FloatArray
 
 
-class Books(NamedTuple):
+class LaneAccounts(NamedTuple):
     """Accounts that the kernel fills, in units of the starting capital; zero on entry.
 
     ``base`` is the NAV that orders are sized on, ``before`` the NAV at the close before its trades.
@@ -244,7 +245,14 @@ def _fund(  # noqa: PLR0917  # a compiled loop takes its arrays by position
 
 @compiled
 def trade(  # noqa: PLR0912, PLR0917  # a compiled loop takes its arrays by position
-    t: int, firms: Firms, decided: bool, carry: bool, tape: Tape, rates: Rates, lanes: Lanes, books: Books
+    t: int,
+    firms: Firms,
+    decided: bool,
+    carry: bool,
+    tape: Tape,
+    rates: Rates,
+    lanes: Lanes,
+    books: LaneAccounts,
 ) -> None:
     """Execute the orders of session t: sized at its close, or at the previous one if filled earlier."""
     at_close, opens = len(tape.fill_RN) == 0, len(lanes.left_NV) > 0
@@ -309,7 +317,7 @@ def _commission(rates: Rates, v: int, size: float) -> float:
 
 
 @compiled
-def _pay(t: int, flat: bool, rates: Rates, lanes: Lanes, books: Books) -> None:
+def _pay(t: int, flat: bool, rates: Rates, lanes: Lanes, books: LaneAccounts) -> None:
     """Pay for the trades of session t and their costs from cash."""
     for v in range(len(lanes.cash_V)):
         traded = books.traded_TV[t, v]
@@ -324,7 +332,7 @@ def _pay(t: int, flat: bool, rates: Rates, lanes: Lanes, books: Books) -> None:
 
 @compiled
 def run_lanes(  # noqa: PLR0917  # a compiled loop takes its arrays by position
-    plan: Plan, tape: Tape, rates: Rates, lanes: Lanes, books: Books, keep: bool
+    plan: Plan, tape: Tape, rates: Rates, lanes: Lanes, books: LaneAccounts, keep: bool
 ) -> FloatArray:
     """Process all sessions. Fills ``books``; returns the ledger, without rows unless it is kept.
 
@@ -367,7 +375,7 @@ def run_lanes(  # noqa: PLR0917  # a compiled loop takes its arrays by position
 
 
 @compiled
-def _charge(t: int, rates: Rates, lanes: Lanes, books: Books) -> None:
+def _charge(t: int, rates: Rates, lanes: Lanes, books: LaneAccounts) -> None:
     """Pay the borrow fee and the interest on the values after the previous session's trades."""
     for v in range(len(lanes.cash_V)):
         books.borrow_TV[t, v] = rates.borrow_V[v] * lanes.short_V[v]
@@ -424,7 +432,7 @@ def _value(t: int, firms: Firms, tape: Tape, lanes: Lanes) -> None:
 
 
 @compiled
-def _close_ruined(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: Books) -> None:
+def _close_ruined(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: LaneAccounts) -> None:
     """Close the accounts whose NAV is zero or less: all positions are paid out, and cash is zero."""
     for v in range(len(lanes.nav_V)):
         if lanes.nav_V[v] > 0.0:
@@ -440,7 +448,7 @@ def _close_ruined(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: Books) 
 
 
 @compiled
-def _measure(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: Books) -> None:
+def _measure(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: LaneAccounts) -> None:
     """Compute NAV and exposures after trades, and drop the firms that no lane holds or orders any more."""
     lanes.long_V[:] = 0.0
     lanes.short_V[:] = 0.0

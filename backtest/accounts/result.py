@@ -17,7 +17,7 @@ from features.arrays import FloatArray
 from features.panel.periods import SESSIONS_PER_YEAR
 
 if TYPE_CHECKING:
-    from backtest.accounts.positions import Books
+    from backtest.accounts.positions import LaneAccounts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +140,7 @@ def over(amount: FloatArray, base: FloatArray) -> FloatArray:
 
 
 def lane_result(  # noqa: PLR0917  # the accounts, then what they lack
-    books: Books,
+    books: LaneAccounts,
     v: int,
     return_net_T: FloatArray,
     return_gross_T: FloatArray,

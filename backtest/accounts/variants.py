@@ -23,7 +23,7 @@ from backtest.costs import CostModel, Rate
 from features.arrays import BoolArray, FloatArray, frozen, require_shape
 
 if TYPE_CHECKING:
-    from backtest.accounts.positions import Books, Lanes, Plan, Rates, Tape
+    from backtest.accounts.positions import LaneAccounts, Lanes, Plan, Rates, Tape
 
 _BPS = 1e-4
 
@@ -180,12 +180,12 @@ def lanes_with_cash(plan: Plan, tape: Tape, rates: Rates) -> Lanes:
     return Lanes(**zeros | ones | {"left_NV": left_NV, "listed_N": listed_N})
 
 
-def empty_books(n_sessions: int, n_lanes: int) -> Books:
+def empty_books(n_sessions: int, n_lanes: int) -> LaneAccounts:
     """Allocate the accounts that the kernel fills."""
-    from backtest.accounts.positions import Books
+    from backtest.accounts.positions import LaneAccounts
 
-    series = {name: np.zeros((n_sessions, n_lanes)) for name in Books._fields if name.endswith("_TV")}
-    return Books(**series, ruined_V=np.zeros(n_lanes, dtype=np.int64), shortfall_V=np.zeros(n_lanes))
+    series = {name: np.zeros((n_sessions, n_lanes)) for name in LaneAccounts._fields if name.endswith("_TV")}
+    return LaneAccounts(**series, ruined_V=np.zeros(n_lanes, dtype=np.int64), shortfall_V=np.zeros(n_lanes))
 
 
 def _lanes(values: Iterable[float]) -> FloatArray:

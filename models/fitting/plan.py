@@ -36,7 +36,7 @@ and 0.3 ms) it saves too little to count.
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FitPlan:
     """How the steps of a fit are computed."""
 
     fixed_shapes: bool
@@ -61,7 +61,7 @@ def plan_of(  # noqa: PLR0917  (a fit and its sizes)
     places: int,
     steps: int,
     seeds: int = 1,
-) -> Plan:
+) -> FitPlan:
     """Decide how a fit is computed.
 
     Parameters
@@ -96,7 +96,7 @@ def plan_of(  # noqa: PLR0917  (a fit and its sizes)
     encoder = getattr(options, "encoder", None)
     days = 0 if encoder is None else window + (encoder.pooling == "cls")
     explicit = days > 0 and is_explicit(days, device)
-    return Plan(
+    return FitPlan(
         fixed_shapes=(on_gpu or seeds > 1) and stackable,
         compiled=compiled,
         explicit_days=explicit,

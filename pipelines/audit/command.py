@@ -32,7 +32,7 @@ from pipelines.run.fetch import ingest_config, make_source
 from pipelines.run.locks import Locks
 from pipelines.run.open import prepare_run, reopen_run
 from pipelines.run.provenance import AuditMade, environment, record
-from pipelines.run.record import Run, record_run
+from pipelines.run.record import RecordedRun, record_run
 from pipelines.sources.base import LiveSource
 from pipelines.sources.settings import FilesSourceConfig
 
@@ -87,7 +87,7 @@ def describe(audit: Audit) -> str:
     return "\n".join([*lines, f"audit: {summary_line(audit.table)}"])
 
 
-def make_subject(run: Run, dataset: Dataset, lake: Lake, depth: Depth, *, fitted: bool) -> Subject:
+def make_subject(run: RecordedRun, dataset: Dataset, lake: Lake, depth: Depth, *, fitted: bool) -> Subject:
     """Collect the inputs of the checks of a config, or of a run's checkpoints and forecasts (``fitted``)."""
     tables = read_tables(lake, run.versions, run.config.through)
     return Subject(
@@ -119,7 +119,7 @@ def run_checks(subject: Subject, progress: Progress) -> Audit:
     return Audit(tuple(results), "quick" if subject.budget.quick else "full")
 
 
-def save_audit(audit: Audit, run: Run) -> Path:
+def save_audit(audit: Audit, run: RecordedRun) -> Path:
     """Write an audit to its run's folder: ``audit.json``, and one table per check with evidence."""
     for stale in (run.folder / "tables").glob("audit*.parquet"):
         stale.unlink()
@@ -134,12 +134,12 @@ def save_audit(audit: Audit, run: Run) -> Path:
     return run.write_text(_FILE, audit.to_json(settings=_settings(run)))
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: RecordedRun) -> dict[str, Any]:
     """Settings that an audit depends on in addition to the run's identity."""
     return run.config.audit.model_dump(mode="json", include={"sessions", "seed", "skip"})
 
 
-def has_passed(run: Run) -> bool:
+def has_passed(run: RecordedRun) -> bool:
     """Whether a run's last audit has no failure, and used the current checks and settings."""
     path = run.folder / _FILE
     if not path.is_file():
@@ -150,7 +150,7 @@ def has_passed(run: Run) -> bool:
     return not failed and known == set(CHECKS) and record.get("settings") == _settings(run)
 
 
-def raise_on_failure(audit: Audit, run: Run) -> None:
+def raise_on_failure(audit: Audit, run: RecordedRun) -> None:
     """Raise an AuditError with the names of the failed checks, if there are any."""
     failures = audit.failures
     if failures:
@@ -203,7 +203,7 @@ def audit_target(
 
 
 def audit_before_training(
-    run: Run, dataset: Dataset, lake: Lake, progress: Progress, echo: Callable[[str], None]
+    run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress, echo: Callable[[str], None]
 ) -> None:
     """Run the quick audit before a run is trained, unless the run has already passed one.
 
@@ -226,13 +226,13 @@ def audit_before_training(
         raise_on_failure(audit, run)
 
 
-def warn_after_training(run: Run, echo: Callable[[str], None]) -> None:
+def warn_after_training(run: RecordedRun, echo: Callable[[str], None]) -> None:
     """Print what is too good in the results of a run: ICs, net Sharpe ratios, a test far above validation."""
     for finding in (*high_scores(run), *tests_above_validation(run)):
         echo(f"  warn: performance: {finding}")
 
 
-def _track(run: Run, *, failed: bool) -> None:
+def _track(run: RecordedRun, *, failed: bool) -> None:
     """Log the audit. If it failed, an unreachable tracking store is reported and does not hide it."""
     from pipelines.tracking.runs import log_audit
 

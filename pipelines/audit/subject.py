@@ -28,7 +28,7 @@ from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.device import resolve_device
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 
 AFTER = 40  # sessions of noise after t: enough for a presumed delisting, or for a label to change
 EARLY = 20  # number of decision sessions at the start that count as early
@@ -71,7 +71,7 @@ class Subject:
     dataset: Dataset
     budget: Budget
     quarantine: pl.DataFrame | None = None  # rejected rows that were neither resolved nor released
-    run: Run | None = None  # whose checkpoints are audited; None for a config
+    run: RecordedRun | None = None  # whose checkpoints are audited; None for a config
     forecasts: pl.DataFrame | None = None  # stored ones of the run, of all horizons
     seed: int = 0  # of the noise and of all draws
     older: Mapping[str, pl.DataFrame] | None = None  # an earlier delivery of the same data
@@ -189,10 +189,10 @@ class Subject:
 
 
 @contextmanager
-def temporary_run(config: Config) -> Iterator[Run]:
+def temporary_run(config: Config) -> Iterator[RecordedRun]:
     """A run in a temporary folder, to fit models through the pipeline's own tasks."""
     with TemporaryDirectory(prefix="peerglass-audit-") as folder:
-        yield Run("audit", config, None, Path(folder))
+        yield RecordedRun("audit", config, None, Path(folder))
 
 
 def small_fit_config(config: Config, models: tuple[str, ...], epochs: int = 1) -> Config:

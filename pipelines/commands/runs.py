@@ -22,7 +22,7 @@ from pipelines.run.identity import Identity
 from pipelines.run.locks import holder_of
 from pipelines.run.provenance import FILE as PROVENANCE
 from pipelines.run.provenance import AuditMade, TrainingStarted, read_provenance
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 from pipelines.train.trials import Scope, count_trials
 
 State = Literal["running", "complete", "incomplete", "not trained", "unreadable", "signals"]
@@ -168,11 +168,13 @@ Details = Mapping[str, Any]
 _SEGMENTS = ("train", "valid", "test")
 
 
-def collect_details(owner: Run | MeasuredSignals) -> Details:
+def collect_details(owner: RecordedRun | MeasuredSignals) -> Details:
     """Collect what is recorded of a run (last audit, commit of the last training) or of a signal file."""
     counted = count_trials(owner.folder.parent, Scope.of(owner.config))
-    own = _of_run(owner) if isinstance(owner, Run) else {"record": owner.record.model_dump(mode="json")}
-    what = "run" if isinstance(owner, Run) else "file"
+    own = (
+        _of_run(owner) if isinstance(owner, RecordedRun) else {"record": owner.record.model_dump(mode="json")}
+    )
+    what = "run" if isinstance(owner, RecordedRun) else "file"
     evaluations = [
         {
             "evaluation": one.evaluation,
@@ -193,7 +195,7 @@ def collect_details(owner: Run | MeasuredSignals) -> Details:
     }
 
 
-def _of_run(run: Run) -> dict[str, Any]:
+def _of_run(run: RecordedRun) -> dict[str, Any]:
     identity, folds = run.identity, run.read_table("folds")
     assert identity is not None, "an opened run has recorded its identity"
     events = read_provenance(run)

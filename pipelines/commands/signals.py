@@ -25,7 +25,7 @@ from pipelines.nightly.result import ModelVersion, read_nights, read_revision, w
 from pipelines.nightly.scoring import attribute, ends, score
 from pipelines.nightly.versions import champion, open_version
 from pipelines.progress import Progress
-from pipelines.run.record import Run, list_records, open_run
+from pipelines.run.record import RecordedRun, list_records, open_run
 from pipelines.run.warm_start import read_seen_sessions
 
 _SHARE = Kind(3)
@@ -122,7 +122,7 @@ def _version_of_config(config: Config, lake: Lake, options: SignalsOptions) -> M
     )
 
 
-def _version_of_run(run: Run, options: SignalsOptions) -> ModelVersion:
+def _version_of_run(run: RecordedRun, options: SignalsOptions) -> ModelVersion:
     if options.version is not None:
         raise ConfigError("--version needs a CONFIG: a RUN is a version already; --model names its model.")
     models = list(run.config.models)
@@ -134,7 +134,7 @@ def _version_of_run(run: Run, options: SignalsOptions) -> ModelVersion:
     return ModelVersion(run.run_id, model)
 
 
-def _newest_fold(run: Run) -> tuple[int, dt.date]:
+def _newest_fold(run: RecordedRun) -> tuple[int, dt.date]:
     """Return the fold of a run that was trained last, and the last session whose data it has seen."""
     if run.config.folds.scheme == "combinatorial":
         raise ConfigError(
@@ -145,7 +145,7 @@ def _newest_fold(run: Run) -> tuple[int, dt.date]:
     return newest.fold, run.config.through or newest.seen_to
 
 
-def describe_signals(rows: pl.DataFrame, data: NightData, run: Run, trained: dt.date) -> str:
+def describe_signals(rows: pl.DataFrame, data: NightData, run: RecordedRun, trained: dt.date) -> str:
     """Summarise the signals of a session: the ends of the ranking, coverage, and the age of the training."""
     version = rows["version"][0]
     inside = rows.filter(pl.col("in_universe"))

@@ -19,10 +19,10 @@ from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
 from pipelines.run.identity import folders_digest
 from pipelines.run.provenance import ExplanationMade, TaskDone, environment, read_provenance, record
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 
 
-def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
+def explain(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     """Explain the models of a run, store the tables in its folder, and return one line per model.
 
     ConfigError if the run has no test; DataError if a checkpoint is missing or corrupted.
@@ -61,7 +61,11 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
 
 
 def _tables_of(
-    explanation: ModelExplanation, run: Run, dataset: Dataset, truth: pl.DataFrame | None, tests: IntArray
+    explanation: ModelExplanation,
+    run: RecordedRun,
+    dataset: Dataset,
+    truth: pl.DataFrame | None,
+    tests: IntArray,
 ) -> dict[str, pl.DataFrame]:
     """All tables of a model, which begin with its name; its network is written as GraphML too."""
     seed, planted_NN = run.config.explain.seed, None
@@ -77,7 +81,7 @@ def _tables_of(
     return tables | explanation_tables(explanation, dataset, planted_NN, seed)
 
 
-def explain_if_new(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
+def explain_if_new(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     """Explain the models of a run, or return the stored lines if `explain` would compute the same again."""
     kept = _current(run)
     if kept is None:
@@ -89,14 +93,14 @@ def explain_if_new(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -
     return "\n".join(kept.summary)
 
 
-def explanation_tasks(run: Run, dataset: Dataset) -> int:
+def explanation_tasks(run: RecordedRun, dataset: Dataset) -> int:
     """Number of tasks that :func:`explain_if_new` would compute."""
     if _current(run) is not None:
         return 0
     return len(explained_models(run.config)) * len(plan_folds(dataset, run.config))
 
 
-def _current(run: Run) -> ExplanationMade | None:
+def _current(run: RecordedRun) -> ExplanationMade | None:
     """The run's explanation if no task has finished since, and all that it depends on is the same."""
     last = next(
         (one for one in reversed(read_provenance(run)) if isinstance(one, ExplanationMade | TaskDone)), None

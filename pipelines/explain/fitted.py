@@ -20,7 +20,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.errors import DataError
 from pipelines.run.checkpoints import Checkpoint, checkpoint_config, checkpoint_exists
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 from pipelines.train.task import Arrays, to_tensors
 
 
@@ -142,7 +142,7 @@ def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Un
     return Unit("bps", _BASIS_POINTS, "return", over + demeaned)
 
 
-def unit_of_run(run: Run, model: str) -> Unit:
+def unit_of_run(run: RecordedRun, model: str) -> Unit:
     """Unit of the forecasts of a run's model, after a look at its stored fits."""
     folders = (run.folder / "checkpoints" / model).glob("fold-*-seed-*")
     stored = [checkpoint_config(folder) for folder in folders if checkpoint_exists(folder)]

@@ -46,7 +46,7 @@ from pipelines.execution.protocol import Failed, Tell, run_jobs
 from pipelines.explain.fitted import families_of, restore_fits
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import Checkpoint, read_checkpoint
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 from pipelines.train.task import Arrays, collect_arrays
 from pipelines.train.work import work_on_arrays
 
@@ -121,7 +121,7 @@ def effort_of(settings: ExplainConfig) -> Effort:
 
 
 def explain_models(
-    run: Run, dataset: Dataset, folds: Sequence[Fold], names: Sequence[str], progress: Progress
+    run: RecordedRun, dataset: Dataset, folds: Sequence[Fold], names: Sequence[str], progress: Progress
 ) -> Iterator[ModelExplanation]:
     """Play the games of some models on the config's engine; yield each model when all its folds are done.
 

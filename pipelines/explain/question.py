@@ -20,7 +20,7 @@ from backtest.splits.folds import Fold
 from features.arrays import IntArray
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError, DataError
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 
 if TYPE_CHECKING:
     from models.explain.removal import Removal
@@ -106,7 +106,7 @@ class Place:
     ticker: str | None  # firm to explain; None for all
 
 
-def choose_model(run: Run, asked: str | None) -> str:
+def choose_model(run: RecordedRun, asked: str | None) -> str:
     """The model to explain; ConfigError if the run has no such model, or several and none was named."""
     models = list(run.config.models)
     if asked is None and len(models) > 1:

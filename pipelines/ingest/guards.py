@@ -16,7 +16,7 @@ from typing import Any, Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake.commit import Plan
+from pipelines.lake.commit import UpsertPlan
 from pipelines.lake.contracts import Checked
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import SUPPLEMENTS
@@ -37,7 +37,7 @@ _SAME_MARKET: Final = 0.25
 independent returns with a daily standard deviation of 1% or 2%, only 5% to 10% are equal by chance."""
 
 
-def refuse_other_tickers(lake: Lake, prices: Plan) -> None:
+def refuse_other_tickers(lake: Lake, prices: UpsertPlan) -> None:
     """Raise ConfigError if the lake holds prices and none of their tickers is delivered."""
     withdrawn = prices.changes.withdrawn["ticker"]
     if withdrawn.is_empty() or prices.rows.is_empty() or prices.changes.new.height < prices.rows.height:
@@ -50,7 +50,7 @@ def refuse_other_tickers(lake: Lake, prices: Plan) -> None:
         )
 
 
-def refuse_other_returns(lake: Lake, prices: Plan) -> None:
+def refuse_other_returns(lake: Lake, prices: UpsertPlan) -> None:
     """Raise ConfigError if most closes differ from the stored ones, and so do most of their returns."""
     changed = prices.changes.changed
     if changed.height < max(_MIN_ROWS, _MAX_SHARE * (changed.height + prices.unchanged)):
@@ -88,7 +88,7 @@ def refuse_mostly_broken(origin: str, table: str, checked: Checked) -> None:
     )
 
 
-def refuse_partial_delivery(lake: Lake, source: str, plans: Iterable[Plan]) -> None:
+def refuse_partial_delivery(lake: Lake, source: str, plans: Iterable[UpsertPlan]) -> None:
     """Raise DataError if a delivery would withdraw more than half of a table of 100 rows or more."""
     for plan in plans:
         n_stored, withdrawn = plan.changes.in_scope, plan.changes.withdrawn.height

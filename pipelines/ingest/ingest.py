@@ -21,7 +21,7 @@ from pipelines.ingest import guards
 from pipelines.ingest.inspector import InspectedDelivery, Inspector
 from pipelines.ingest.quarantine import quarantine_changes, released_hashes
 from pipelines.ingest.settings import QualityConfig
-from pipelines.lake.commit import Plan, UpsertCounts
+from pipelines.lake.commit import UpsertCounts, UpsertPlan
 from pipelines.lake.contracts import Checked, check
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import INPUT_TABLES, SOURCE_TABLES, SUPPLEMENTS, empty
@@ -106,7 +106,7 @@ class _Prepared:
     tables: Mapping[str, pl.DataFrame]
     checked: Mapping[str, Checked]
     inspected: InspectedDelivery | None
-    plans: Mapping[str, Plan]
+    plans: Mapping[str, UpsertPlan]
     now: datetime
 
 

@@ -42,7 +42,7 @@ class UpsertCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class UpsertPlan:
     """An upsert before it is written: a batch in storage order, and its differences to ``target``.
 
     Stored rows in ``scope`` are withdrawn unless the batch contains them; ``target`` is None if there is no
@@ -61,17 +61,17 @@ class Plan:
         return self.rows.height - self.changes.new.height - self.changes.changed.height
 
 
-def compare_with_table(storage: Storage, table: str, rows: pl.DataFrame, scope: pl.Expr | None) -> Plan:
+def compare_with_table(storage: Storage, table: str, rows: pl.DataFrame, scope: pl.Expr | None) -> UpsertPlan:
     """Compare a batch in storage order (`in_order`) with the newest version of its table."""
     target = storage.take(table)
     if target is None or target.version() == 0 or (rows.is_empty() and scope is None):
         changes = RowChanges(rows, rows.clear(), rows.select(keys(table)).clear(), 0)
     else:
         changes = compare(table, rows, storage.scan(table, target), scope)
-    return Plan(table, rows, scope, changes, target)
+    return UpsertPlan(table, rows, scope, changes, target)
 
 
-def commit(storage: Storage, plan: Plan) -> UpsertCounts:
+def commit(storage: Storage, plan: UpsertPlan) -> UpsertCounts:
     """Write a plan's changes in one commit, which also adds columns that the contract has gained since.
 
     Nothing is written if nothing changes. CommitFailedError if another writer has committed since the

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines.errors import DataError
-from pipelines.lake.commit import Plan, UpsertCounts, commit, compare_with_table, in_order
+from pipelines.lake.commit import UpsertCounts, UpsertPlan, commit, compare_with_table, in_order
 from pipelines.lake.contracts import Checked, require
 from pipelines.lake.schemas import SCHEMAS, empty, keys, schema
 from pipelines.lake.storage import Storage
@@ -271,7 +271,7 @@ class Lake:
         frame: pl.DataFrame | Checked,
         released: Collection[str] = (),
         scope: pl.Expr | None = None,
-    ) -> Plan:
+    ) -> UpsertPlan:
         """Compare a batch with the table without writing; parameters and errors as in `upsert`.
 
         The valid rows of a `Checked` batch are not checked a second time.
@@ -279,7 +279,7 @@ class Lake:
         rows = frame.valid if isinstance(frame, Checked) else require(table, frame, released)
         return compare_with_table(self.storage, table, in_order(table, rows), scope)
 
-    def apply(self, plan: Plan) -> UpsertCounts:
+    def apply(self, plan: UpsertPlan) -> UpsertCounts:
         """Commit a plan; if another writer committed first, compare again and commit on top (`upsert`)."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:

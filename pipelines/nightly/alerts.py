@@ -27,7 +27,7 @@ import polars as pl
 from pipelines.config.nightly import AlertsConfig
 from pipelines.config.schema import Config
 from pipelines.files import write_text
-from pipelines.nightly.result import Finding, NightResult, peak_memory_bytes, read_warnings
+from pipelines.nightly.result import NightFinding, NightResult, peak_memory_bytes, read_warnings
 from pipelines.secrets import redact
 
 Kind = Literal["failure", "warning", "recovery"]
@@ -40,7 +40,7 @@ class Alert:
     kind: Kind
     title: str
     text: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[NightFinding, ...] = ()
 
     @property
     def key(self) -> str:
@@ -161,7 +161,7 @@ def run_command(command: Sequence[str], document: Mapping[str, Any], timeout: fl
 _RECORD = "alerts.json"
 
 
-def send_alerts(config: Config, result: NightResult) -> list[Finding]:
+def send_alerts(config: Config, result: NightResult) -> list[NightFinding]:
     """Send the alert of a night to every channel that has not had it yet.
 
     A later attempt that succeeds, after a failure of this session was told, is a recovery.
@@ -197,7 +197,7 @@ def send_alerts(config: Config, result: NightResult) -> list[Finding]:
         write_text(path, json.dumps(sent, indent=1))
         said = f"was sent to {channel}" if problem is None else f"could not be sent to {channel}: {problem}"
         level: Literal["ok", "warn"] = "ok" if problem is None else "warn"
-        findings.append(Finding("alerts", level, f"The {alert.kind} {said}.", channel))
+        findings.append(NightFinding("alerts", level, f"The {alert.kind} {said}.", channel))
     return findings
 
 
@@ -219,7 +219,7 @@ Metric = tuple[str, str, Sequence[tuple[object, Mapping[str, str]]]]
 """A gauge: its name, its help text, and its values with their labels."""
 
 
-def write_metrics(config: Config, result: NightResult) -> list[Finding]:
+def write_metrics(config: Config, result: NightResult) -> list[NightFinding]:
     """Write the metrics of a night to ``nightly.alerts.metrics``; nothing if the config names no file."""
     if config.nightly.alerts.metrics is None:
         return []
@@ -231,7 +231,7 @@ def write_metrics(config: Config, result: NightResult) -> list[Finding]:
         sentence = (
             f"The metrics could not be written to {path} ({error.strerror}); check nightly.alerts.metrics."
         )
-        return [Finding("metrics", "warn", sentence)]
+        return [NightFinding("metrics", "warn", sentence)]
     return []
 
 

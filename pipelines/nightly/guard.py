@@ -23,7 +23,7 @@ from pipelines.lake.lake import Lake
 from pipelines.nightly.result import ModelVersion, follow, known_renames, read_signals
 from pipelines.nightly.versions import champion, failed_checks, missing_seeds, open_version, trained_through
 from pipelines.results.evaluate import label_overlap
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 from pipelines.tracking.model_versions import audit_verdict
 
 
@@ -60,7 +60,7 @@ def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVe
     return Judgement(passed=not reasons, reasons=tuple(reasons), evidence=evidence)
 
 
-def _faults(run: Run, version: ModelVersion) -> list[str]:
+def _faults(run: RecordedRun, version: ModelVersion) -> list[str]:
     """Reasons against a version that its own run gives."""
     faults = []
     missing = missing_seeds(run, version.model)
@@ -76,7 +76,7 @@ def _faults(run: Run, version: ModelVersion) -> list[str]:
 
 
 def _shadow(  # noqa: PLR0917  # the nights, then the two versions
-    config: Config, lake: Lake, market: Market, version: ModelVersion, run: Run, current: ModelVersion
+    config: Config, lake: Lake, market: Market, version: ModelVersion, run: RecordedRun, current: ModelVersion
 ) -> tuple[dict[str, Any], list[str]]:
     """Compare a version with the champion on the shadow sessions: evidence, and reasons against it."""
     settings = config.nightly.promotion

@@ -21,7 +21,7 @@ from pipelines.nightly.play.decisions import CheckFailedError, Decisions, Desk
 from pipelines.nightly.play.journal import lost_since, read_journal
 from pipelines.nightly.play.telling import tell, tell_no_delivery
 from pipelines.nightly.records import done_sentence, require_agreement
-from pipelines.nightly.result import Finding, finished_before, night_folder, read_nights
+from pipelines.nightly.result import NightFinding, finished_before, night_folder, read_nights
 from pipelines.nightly.schedule import (
     SYSTEM,
     Clock,
@@ -85,7 +85,7 @@ def play_nights(
         raise TrackingError(f"The signals and the book are done, but {said[:1].lower()}{said[1:]}")
 
 
-def _require_records(desk: Desk, day: dt.date | None, *, accept_changes: bool) -> list[Finding]:
+def _require_records(desk: Desk, day: dt.date | None, *, accept_changes: bool) -> list[NightFinding]:
     """Require that the tables of the nights agree, and return the finding of changes that were accepted."""
     try:
         require_agreement(desk.config, desk.lake)
@@ -97,13 +97,13 @@ def _require_records(desk: Desk, day: dt.date | None, *, accept_changes: bool) -
     if not changes.phrases:
         return []
     keep_acceptance(desk.config, changes)
-    finding = Finding("config", "warn", f"{changes} The change was accepted.")
+    finding = NightFinding("config", "warn", f"{changes} The change was accepted.")
     desk.progress.note(finding.sentence)
     return [finding]
 
 
 def _deliver(
-    desk: Desk, day: dt.date | None, accepted: Sequence[Finding], *, wait: bool
+    desk: Desk, day: dt.date | None, accepted: Sequence[NightFinding], *, wait: bool
 ) -> tuple[IngestSummary | None, NightPlan]:
     """Ingest what is new and plan the nights; tell it if the source fails."""
     try:
@@ -120,7 +120,7 @@ def _deliver(
 
 
 def _play_all(
-    desk: Desk, plan: NightPlan, ingest: float, accepted: Sequence[Finding]
+    desk: Desk, plan: NightPlan, ingest: float, accepted: Sequence[NightFinding]
 ) -> TrackingError | None:
     """Play the nights in order; return why the record of the last one that was not tracked waits."""
     untracked = None

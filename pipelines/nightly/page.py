@@ -13,7 +13,7 @@ import polars as pl
 
 from backtest.analysis.rolling import Z, rolling_mean_ic
 from pipelines.nightly.book.next_book import amount
-from pipelines.nightly.result import Finding, NightResult, read_warnings
+from pipelines.nightly.result import NightFinding, NightResult, read_warnings
 from pipelines.pages.figure import (
     BLUE,
     INK,
@@ -126,7 +126,7 @@ def _what_to_do(result: NightResult) -> tuple[str, ...]:
     )
 
 
-def _check(finding: Finding) -> dict[str, str]:
+def _check(finding: NightFinding) -> dict[str, str]:
     subject = f" ({finding.subject})" if finding.subject else ""
     return {"verdict": finding.level, "check": f"{finding.check}{subject}", "sentence": finding.sentence}
 

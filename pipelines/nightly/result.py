@@ -23,7 +23,7 @@ from pipelines.run.locks import Locks
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class NightFinding:
     """The result of one check; a warning is new if the last night had none of this check and subject.
 
     A failure ends the night. ``subject`` is a feature or table; None means the whole night. ``value`` and
@@ -52,10 +52,10 @@ def verdict(
     value: float | None = None,
     limit: float | None = None,
     subject: str | None = None,
-) -> Finding:
+) -> NightFinding:
     """Say what was seen, and if it is not fine, ``otherwise``: the limit and the cure, as a warning."""
     sentence = f"{base}." if fine else f"{base}{otherwise}"
-    return Finding(check, "ok" if fine else "warn", sentence, subject, value, limit)
+    return NightFinding(check, "ok" if fine else "warn", sentence, subject, value, limit)
 
 
 def some_of(names: Sequence[str], most: int = 5) -> str:
@@ -109,7 +109,7 @@ class NightResult:
     challenger: ModelVersion | None
     signals: pl.DataFrame
     book: pl.DataFrame
-    findings: tuple[Finding, ...]
+    findings: tuple[NightFinding, ...]
     tables: Mapping[str, pl.DataFrame]
     nights: pl.DataFrame
     promotions: pl.DataFrame
@@ -208,16 +208,18 @@ def write_night(lake: Lake, result: NightResult, source: NightSource, created_at
     lake.upsert("nights", pl.DataFrame([row], schema=schema("nights").create_empty().schema))
 
 
-def warnings_json(findings: Iterable[Finding]) -> str:
+def warnings_json(findings: Iterable[NightFinding]) -> str:
     """Write the warnings as JSON: check, subject and sentence of each."""
     fields = ("check", "subject", "sentence")
     warnings = [one for one in findings if one.level == "warn"]
     return json.dumps([{name: getattr(one, name) for name in fields} for one in warnings])
 
 
-def read_warnings(text: str) -> tuple[Finding, ...]:
+def read_warnings(text: str) -> tuple[NightFinding, ...]:
     """Read the warnings of a night that `warnings_json` has written."""
-    return tuple(Finding(one["check"], "warn", one["sentence"], one["subject"]) for one in json.loads(text))
+    return tuple(
+        NightFinding(one["check"], "warn", one["sentence"], one["subject"]) for one in json.loads(text)
+    )
 
 
 def peak_memory_bytes() -> int:

@@ -26,7 +26,7 @@ from pipelines.ingest.calendars import (
     next_session,
 )
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import FINISHED, Finding, read_nights, sessions_of
+from pipelines.nightly.result import FINISHED, NightFinding, read_nights, sessions_of
 from pipelines.nightly.versions import alias_history
 
 _FINAL_AFTER: Final = dt.timedelta(minutes=30)
@@ -124,14 +124,16 @@ def _usual_next(sessions: Sequence[dt.date]) -> dt.date:
     return next(day for day in after if day.weekday() in week)
 
 
-def calendar_end(config: Config, lake: Lake, day: dt.date, sessions: Sequence[dt.date]) -> Finding | None:
+def calendar_end(
+    config: Config, lake: Lake, day: dt.date, sessions: Sequence[dt.date]
+) -> NightFinding | None:
     """Warn that the exchange calendar ends soon, and fail after its end; None if it reaches far enough."""
     calendar, overrides = calendar_of(config, lake, sessions), config.quality.calendar_overrides
     last = None if calendar is None else last_session(calendar, day, overrides)
     if last is None or day < last - _WARN_BEFORE:
         return None
     said = f"The calendar {calendar} {'ended' if day > last else 'ends'} on {last}"
-    return Finding(
+    return NightFinding(
         "calendar_end",
         "fail" if day > last else "warn",
         f"{said}, so it is not known which sessions follow: upgrade exchange_calendars, or list the sessions "

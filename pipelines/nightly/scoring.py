@@ -28,7 +28,7 @@ from pipelines.nightly.result import ModelVersion
 from pipelines.nightly.versions import folder_of
 from pipelines.results.evaluate import ensemble, seed_dispersion
 from pipelines.run.checkpoints import load_checkpoint
-from pipelines.run.record import Run, open_run
+from pipelines.run.record import RecordedRun, open_run
 from pipelines.train.task import Arrays, to_tensors
 
 
@@ -70,7 +70,9 @@ def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0)
     ).sort("ticker")
 
 
-def session_forecasts(run: Run, model: str, fold: int, features: SessionFeatures) -> dict[int, FloatArray]:
+def session_forecasts(
+    run: RecordedRun, model: str, fold: int, features: SessionFeatures
+) -> dict[int, FloatArray]:
     """Forecast one session with every seed: seed -> array of shape (1, N), NaN outside the universe."""
     arrays = session_arrays(features, run.config.features.window)
     last = np.array([len(features.universe_WN) - 1], dtype=np.int64)
@@ -105,7 +107,7 @@ def session_arrays(features: SessionFeatures, window: int) -> Arrays:
     )
 
 
-def scoring_market(run: Run, data: NightData) -> Market:
+def scoring_market(run: RecordedRun, data: NightData) -> Market:
     """Return the market of a night with the universe of a run, which is rebuilt if the night has another."""
 
     def settings(config: Config) -> tuple[object, ...]:
@@ -115,7 +117,7 @@ def scoring_market(run: Run, data: NightData) -> Market:
     return data.market if same else build_market(data.tables, run.config)
 
 
-def scoring_features(run: Run, data: NightData) -> SessionFeatures:
+def scoring_features(run: RecordedRun, data: NightData) -> SessionFeatures:
     """Compute the inputs of a run's models at the session of a night, once per run."""
 
     def compute() -> SessionFeatures:

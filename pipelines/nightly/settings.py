@@ -15,7 +15,7 @@ from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_text
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import FINISHED, Finding, ModelVersion, nights_folder, read_nights, some_of
+from pipelines.nightly.result import FINISHED, ModelVersion, NightFinding, nights_folder, read_nights, some_of
 from pipelines.nightly.versions import champion, open_version
 from pipelines.run.identity import setting_changes
 from pipelines.settings import Settings, masked_settings
@@ -124,13 +124,13 @@ def _acceptance(config: Config, changes: SettingChanges) -> str:
     return json.dumps({"since": changes.since, "settings": traded_settings(config)}, indent=1, sort_keys=True)
 
 
-def champion_findings(version: ModelVersion, config: Config) -> list[Finding]:
+def champion_findings(version: ModelVersion, config: Config) -> list[NightFinding]:
     """Warn if the champion was trained with other settings than those of the config."""
     changes = _since_training(version, config)
     if not changes.phrases:
         return []
     said = f"{changes} The champion keeps the settings of its training until another version is promoted."
-    return [Finding("champion settings", "warn", said)]
+    return [NightFinding("champion settings", "warn", said)]
 
 
 def nightly_book(config: Config) -> tuple[str, Book]:

@@ -20,7 +20,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import ModelVersion
 from pipelines.run.locks import Locks
-from pipelines.run.record import Run, open_run
+from pipelines.run.record import RecordedRun, open_run
 
 Alias = Literal["champion", "challenger"]
 _TABLE: Final = "promotions"
@@ -139,7 +139,7 @@ def this_user() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-def find_version(name: str, config: Config | None, output: Path) -> tuple[ModelVersion, Run]:
+def find_version(name: str, config: Config | None, output: Path) -> tuple[ModelVersion, RecordedRun]:
     """Find the model version that a command names: an alias or a number of a config, or ``RUN/MODEL``."""
     if name in get_args(Alias) or name.isdigit():
         if config is None:
@@ -174,7 +174,7 @@ def find_version(name: str, config: Config | None, output: Path) -> tuple[ModelV
     return version, run
 
 
-def open_version(version: ModelVersion, output: Path) -> Run:
+def open_version(version: ModelVersion, output: Path) -> RecordedRun:
     """Open the run of a version."""
     run = open_run(str(folder_of(version, output)))
     _require_usable(version, run)
@@ -193,7 +193,7 @@ def folder_of(version: ModelVersion, output: Path) -> Path:
     return folder
 
 
-def _require_usable(version: ModelVersion, run: Run) -> None:
+def _require_usable(version: ModelVersion, run: RecordedRun) -> None:
     if version.model not in run.config.models:
         known = ", ".join(run.config.models)
         raise ConfigError(f"Run {run.run_id} has no model {version.model!r}; it has {known}.")
@@ -204,7 +204,7 @@ def _require_usable(version: ModelVersion, run: Run) -> None:
         )
 
 
-def missing_seeds(run: Run, model: str) -> str | None:
+def missing_seeds(run: RecordedRun, model: str) -> str | None:
     """Say of which seeds the run's folder has no fitted model; None if it has them all."""
     from pipelines.run.checkpoints import checkpoint_exists  # torch: a night that is done needs none
 
@@ -212,7 +212,7 @@ def missing_seeds(run: Run, model: str) -> str | None:
     return f"no fitted model of seed {', '.join(seeds)}" if seeds else None
 
 
-def require_complete(version: ModelVersion, run: Run) -> None:
+def require_complete(version: ModelVersion, run: RecordedRun) -> None:
     """Require a fitted model of every seed; DataError otherwise, because such a version cannot be scored."""
     missing = missing_seeds(run, version.model)
     if missing is not None:
@@ -222,13 +222,13 @@ def require_complete(version: ModelVersion, run: Run) -> None:
         )
 
 
-def failed_checks(run: Run) -> tuple[str, ...]:
+def failed_checks(run: RecordedRun) -> tuple[str, ...]:
     """Return the names of the checks that failed in a run's last audit."""
     table = run.read_table("audit")
     return () if table is None else tuple(table.filter(pl.col("verdict") == "fail")["check"])
 
 
-def trained_through(run: Run) -> dt.date:
+def trained_through(run: RecordedRun) -> dt.date:
     """Return the session at whose close a version was trained: it has seen no label that ends later."""
     folds = run.config.folds
     assert folds.scheme == "live", "an opened version was trained for use"

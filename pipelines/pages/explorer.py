@@ -26,13 +26,13 @@ from pipelines.files import write_text
 from pipelines.pages.page import Page, asset, in_script
 from pipelines.pages.tables import verdict_rows
 from pipelines.run.provenance import ExplanationMade, read_provenance
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 
 _SCRIPTS = ("data.js", "elements.js", "firm.js", "network.js", "controls.js")
 """In the order in which they are read; together they are one function."""
 
 
-def render_explorer(run: Run, networks: Sequence[ModelNetwork]) -> str:
+def render_explorer(run: RecordedRun, networks: Sequence[ModelNetwork]) -> str:
     """Render the explorer of some models of a run.
 
     1,026 firms on 32 dates take 5 MB with 200 measured followers, and 27 MB if all firms are.
@@ -88,7 +88,7 @@ class ModelNetwork:
     verdict: pl.DataFrame
 
 
-def read_networks(run: Run, model: str | None = None) -> tuple[ModelNetwork, ...]:
+def read_networks(run: RecordedRun, model: str | None = None) -> tuple[ModelNetwork, ...]:
     """Read the peer networks of a run in the order of its config, or that of one model; at least one."""
     if model is not None and model not in run.config.models:
         raise ConfigError(
@@ -118,18 +118,18 @@ def read_networks(run: Run, model: str | None = None) -> tuple[ModelNetwork, ...
     )
 
 
-def has_networks(run: Run) -> bool:
+def has_networks(run: RecordedRun) -> bool:
     """Whether the run has a peer network with all tables that the explorer needs."""
     tables = _read_tables(run)
     firms = tables["firms"]
     return firms is not None and not firms.is_empty() and all(tables[name] is not None for name in _REQUIRED)
 
 
-def _read_tables(run: Run) -> dict[str, pl.DataFrame | None]:
+def _read_tables(run: RecordedRun) -> dict[str, pl.DataFrame | None]:
     return {name: run.read_table(f"explain_{name}") for name in (*_REQUIRED, "evidence", "verdict")}
 
 
-def orders_per_date(run: Run) -> int:
+def orders_per_date(run: RecordedRun) -> int:
     """Independent pairs of orders behind every Shapley value of the newest explanation of a run."""
     made = [event for event in read_provenance(run) if isinstance(event, ExplanationMade)]
     settings = made[-1].settings if made else {}
@@ -144,7 +144,7 @@ FILE = "explorer.html"
 """Name of the page in the folder of its run; the report links to it."""
 
 
-def write_explorer(run: Run, model: str | None = None, out: Path | None = None) -> Path:
+def write_explorer(run: RecordedRun, model: str | None = None, out: Path | None = None) -> Path:
     """Write the explorer of a run's peer networks, by default into the run's folder, and return its path."""
     text = render_explorer(run, read_networks(run, model))
     if out is None:

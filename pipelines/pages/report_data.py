@@ -28,7 +28,7 @@ from pipelines.results.signal_file import MeasuredSignals
 from pipelines.run import provenance
 from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations
 from pipelines.run.provenance import sessions
-from pipelines.run.record import Run, read_curves
+from pipelines.run.record import RecordedRun, read_curves
 
 _OF_BOOK = ("sharpe_gross", "sharpe_net", "turnover", "annual_return_net", "max_drawdown_net")
 _TESTED = ("ic_lower", "ic_upper", "sharpe_lower", "sharpe_upper", "deflated_sharpe")
@@ -166,7 +166,7 @@ class RunReport:
         return max(known, key=lambda one: score.get(one.model, float("-inf")), default=None)
 
 
-def run_report(run: Run, evaluation: StoredEvaluation, dataset: Market, lake: Lake) -> RunReport:
+def run_report(run: RecordedRun, evaluation: StoredEvaluation, dataset: Market, lake: Lake) -> RunReport:
     """Collect a run's results and one of its evaluations, from records made when each stage ran."""
     from models.registry import MODELS
 
@@ -316,7 +316,7 @@ def report_ladder(
     return frame.join(own, on=list(keys), how="left", maintain_order="left")
 
 
-def _explained(run: Run) -> Iterator[ExplainedModel]:
+def _explained(run: RecordedRun) -> Iterator[ExplainedModel]:
     """Read the tables of every explained model."""
     facts = run.read_table("explain_facts")
     found = {name: run.read_table(f"explain_{name}") for name in _EXPLAINED}

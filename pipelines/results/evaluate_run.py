@@ -61,12 +61,12 @@ from pipelines.run.evaluations import (
 )
 from pipelines.run.provenance import EvaluationMade, environment
 from pipelines.run.provenance import record as record_event
-from pipelines.run.record import Run, read_scores
+from pipelines.run.record import RecordedRun, read_scores
 from pipelines.secrets import redact
 from pipelines.train.trials import Scope, Trial, count_trials, record
 
 
-def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> StoredEvaluation:
+def evaluate_run(run: RecordedRun, dataset: Market, lake: Lake, progress: Progress) -> StoredEvaluation:
     """Evaluate a run's forecasts with the backtest settings of its config, and store the evaluation.
 
     Every book of every model is recorded as a trial first. Models are compared on the dates that all of them
@@ -120,13 +120,13 @@ def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> S
     return recount(run, stored)
 
 
-def missing_tasks_of_run(run: Run, dataset: Market, lake: Lake) -> tuple[tuple[str, int, int], ...]:
+def missing_tasks_of_run(run: RecordedRun, dataset: Market, lake: Lake) -> tuple[tuple[str, int, int], ...]:
     """List the tasks (model, fold, seed) of a run that currently have no forecasts."""
     folds = [fold.index for fold in plan_folds(dataset, run.config)]
     return missing_tasks(run.config.models, folds, run.config.seeds, committed_tasks(run.run_id, lake))
 
 
-def load_truth(run: Run, dataset: Market, lake: Lake) -> FloatArray | None:
+def load_truth(run: RecordedRun, dataset: Market, lake: Lake) -> FloatArray | None:
     """True conditional mean return of a simulated market, shape (T, N); None on real data."""
     if "truth_mu" not in run.versions:
         return None
@@ -134,7 +134,7 @@ def load_truth(run: Run, dataset: Market, lake: Lake) -> FloatArray | None:
     return to_panel(frame, "mu", dataset.panel)
 
 
-def _forecasts(run: Run, lake: Lake) -> pl.DataFrame:
+def _forecasts(run: RecordedRun, lake: Lake) -> pl.DataFrame:
     columns = ["model", "fold", "seed", "date", "ticker", "forecast"]
     frame = lake.rows("forecasts", columns, pl.col("run_id") == run.run_id)
     if frame.is_empty():

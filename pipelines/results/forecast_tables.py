@@ -42,7 +42,7 @@ from pipelines.lake.pipeline_tables import EnsembleForecasts
 from pipelines.lake.schemas import schema
 from pipelines.results.evaluate import ensemble, label_overlap, seed_dispersion, standardised
 from pipelines.run.completeness import forecast_by_all
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 from pipelines.train.quantiles import FOLDER
 
 HORIZONS: Final = (1, 2, 3, 5, 10, 21, 63)
@@ -208,7 +208,7 @@ def _sector_rows(measured: list[_Measured], panel: Panel) -> Iterator[dict[str, 
 
 
 def horizon_table(
-    run: Run, lake: Lake, dataset: Market, dates_T: npt.NDArray[np.bool_]
+    run: RecordedRun, lake: Lake, dataset: Market, dates_T: npt.NDArray[np.bool_]
 ) -> pl.DataFrame | None:
     """Measure seed ensembles at every horizon; None if no model forecasts shorter ones than the label's."""
     label = run.config.label
@@ -236,7 +236,7 @@ def horizon_table(
     return table("horizons").frame(rows) if rows else None
 
 
-def stored_forecasts(run: Run, lake: Lake) -> pl.DataFrame:
+def stored_forecasts(run: RecordedRun, lake: Lake) -> pl.DataFrame:
     """Read the stored forecasts of a run, with their ``horizon``: the label's, and shorter ones."""
     forecasts = _rows_of(run, lake, "forecasts").with_columns(
         pl.lit(run.config.label.horizon, dtype=pl.Int64).alias("horizon")
@@ -246,13 +246,13 @@ def stored_forecasts(run: Run, lake: Lake) -> pl.DataFrame:
     return pl.concat([_rows_of(run, lake, "forecast_paths").select(forecasts.columns), forecasts])
 
 
-def _rows_of(run: Run, lake: Lake, table: str) -> pl.DataFrame:
+def _rows_of(run: RecordedRun, lake: Lake, table: str) -> pl.DataFrame:
     if run.config.folds.scheme == "live":  # it has no test, and its lake may have no forecasts at all
         return schema(table).create_empty()
     return lake.read(table, filters=pl.col("run_id") == run.run_id)
 
 
-def quantile_score_table(run: Run, folds: Collection[int]) -> pl.DataFrame | None:
+def quantile_score_table(run: RecordedRun, folds: Collection[int]) -> pl.DataFrame | None:
     """Average quantile scores over seeds and common folds, weighted by dates; None without quantiles."""
     rows: list[dict[str, Any]] = []
     for path in sorted((run.folder / FOLDER).glob("*.json")):

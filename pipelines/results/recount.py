@@ -30,7 +30,7 @@ from pipelines.config.schema import Config
 from pipelines.results.comparisons import tradable_delay
 from pipelines.results.signal_file import MeasuredSignals
 from pipelines.run.evaluations import StoredEvaluation, assumptions_id
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 from pipelines.train.trials import (
     Scope,
     Trial,
@@ -55,7 +55,7 @@ _MANY: Final = 64
 """Candidates from which the splits of CSCV are coarser, because time grows with both."""
 
 
-def trials_of(owner: Run | MeasuredSignals) -> dict[str, Trial]:
+def trials_of(owner: RecordedRun | MeasuredSignals) -> dict[str, Trial]:
     """Return the trials of a run's models, or of the signals of a file, without a book, by name."""
     if isinstance(owner, MeasuredSignals):
         return signal_trials(owner.record.signals, owner.config)
@@ -113,7 +113,7 @@ def read_tried(output: Path, scope: Scope, assumptions: str) -> Tried:
     return Tried(counted, keys_V, dates_T, return_TV, chosen["same"].to_list())
 
 
-def recount(owner: Run | MeasuredSignals, evaluation: StoredEvaluation) -> StoredEvaluation:
+def recount(owner: RecordedRun | MeasuredSignals, evaluation: StoredEvaluation) -> StoredEvaluation:
     """Return an evaluation whose tables ``significance``, ``overfitting`` and ``trials`` are of this moment.
 
     ``significance`` gains the number and the effective number of trials, and what both leave of the Sharpe

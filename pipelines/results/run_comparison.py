@@ -25,7 +25,7 @@ from pipelines.results.recount import Tried, read_tried
 from pipelines.results.signal_file import MeasuredSignals, find_signals
 from pipelines.run.evaluations import EvaluationRecord, assumptions_id, newest_evaluation
 from pipelines.run.identity import setting_changes
-from pipelines.run.record import Run, open_run
+from pipelines.run.record import RecordedRun, open_run
 from pipelines.train.trials import Scope
 
 
@@ -34,7 +34,7 @@ class ComparedModel:
     """One model of a run, signal of a file, or model version; ``daily`` has date, ic and excess_net."""
 
     name: str
-    run: Run | MeasuredSignals
+    run: RecordedRun | MeasuredSignals
     record: EvaluationRecord
     model: str
     book: str
@@ -199,7 +199,7 @@ def _differences(one: ComparedModel, first: ComparedModel) -> tuple[str, ...]:
     """Say what differs from the first candidate, except the model that was named."""
     phrases: list[str] = []
     if one.run.run_id != first.run.run_id:
-        if isinstance(one.run, Run) and isinstance(first.run, Run):
+        if isinstance(one.run, RecordedRun) and isinstance(first.run, RecordedRun):
             assert one.run.identity is not None, "an opened run has an identity"
             assert first.run.identity is not None, "an opened run has an identity"
             phrases += one.run.identity.differences(first.run.identity)
@@ -217,7 +217,7 @@ def _differences(one: ComparedModel, first: ComparedModel) -> tuple[str, ...]:
     return tuple(phrases)
 
 
-def _measured_on(run: Run | MeasuredSignals) -> dict[str, Any]:
+def _measured_on(run: RecordedRun | MeasuredSignals) -> dict[str, Any]:
     settings = run.config.model_dump(mode="json", include={"universe", "label"})
     if isinstance(run, MeasuredSignals):
         return settings | {"prices version": run.record.tables["prices"][0], "lake": run.record.lake}

@@ -26,7 +26,7 @@ from pipelines.machine import this_machine
 from pipelines.progress import Progress
 from pipelines.run.identity import build_identity, feature_store
 from pipelines.run.locks import Locks
-from pipelines.run.record import Run, describe_changes, name_run, open_run, record_run
+from pipelines.run.record import RecordedRun, describe_changes, name_run, open_run, record_run
 from pipelines.run.stored import StoredRun
 from pipelines.run.warm_start import warm_start_runs
 from pipelines.secrets import masked
@@ -39,7 +39,7 @@ def prepare_run(
     locks: Locks | None = None,
     *,
     record: bool = True,
-) -> tuple[Run, Dataset, Lake]:
+) -> tuple[RecordedRun, Dataset, Lake]:
     """Create the run of a config on the data in its lake, record it, and build its dataset.
 
     A config on the same data is the same run, so repeating a command continues it.
@@ -68,7 +68,7 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
     dataset: Dataset,
     progress: Progress,
     locks: Locks | None,
-) -> Run:
+) -> RecordedRun:
     """Create the run of a config on a dataset that was built from these versions of the lake's tables.
 
     The lake records which versions the run reads. `record_run` writes the run's settings into its folder.
@@ -88,7 +88,7 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
 
 def reopen_run(
     name: str, output: Path, progress: Progress, locks: Locks | None = None
-) -> tuple[Run, Dataset, Lake]:
+) -> tuple[RecordedRun, Dataset, Lake]:
     """Open an earlier run and build its dataset from exactly the data versions that it recorded."""
     run = open_run(name, output)
     if locks is not None:
@@ -96,7 +96,7 @@ def reopen_run(
     return run, *load_run_data(run, progress)
 
 
-def load_run_data(run: Run, progress: Progress) -> tuple[Dataset, Lake]:
+def load_run_data(run: RecordedRun, progress: Progress) -> tuple[Dataset, Lake]:
     """Build a run's dataset from exactly the data versions that it recorded."""
     lake = _lake_of(run, progress)
     with progress.stage("dataset"):
@@ -113,7 +113,7 @@ def _build(config: Config, lake: Lake, versions: Mapping[str, int], progress: Pr
     return dataset
 
 
-def load_run_market(run: Run, progress: Progress) -> tuple[Market, Lake]:
+def load_run_market(run: RecordedRun, progress: Progress) -> tuple[Market, Lake]:
     """Build prices, universe and labels from the data versions that a run recorded, without features."""
     lake = _lake_of(run, progress)
     with progress.stage("prices"):
@@ -121,7 +121,7 @@ def load_run_market(run: Run, progress: Progress) -> tuple[Market, Lake]:
         return build_market(tables, run.config), lake
 
 
-def _lake_of(run: Run, progress: Progress) -> Lake:
+def _lake_of(run: RecordedRun, progress: Progress) -> Lake:
     """The lake of a run, at the place where the run recorded it, if it holds the run's tables."""
     assert run.identity is not None, "an opened run has recorded its identity"
     location = run.config.lake if is_url(run.identity.lake) else run.identity.lake
@@ -130,7 +130,7 @@ def _lake_of(run: Run, progress: Progress) -> Lake:
     return lake
 
 
-def _require_same_tables(run: Run, lake: Lake) -> None:
+def _require_same_tables(run: RecordedRun, lake: Lake) -> None:
     for table, recorded in run.tables.items():
         if not lake.exists(table):
             raise DataError(

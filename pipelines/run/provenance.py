@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from pipelines.errors import DataError
 from pipelines.run.identity import LIBRARIES, code_digest, installed
-from pipelines.run.record import Run, git_commit
+from pipelines.run.record import RecordedRun, git_commit
 
 FILE: Final = "provenance.jsonl"
 TRACKED_LIBRARIES: Final = (*LIBRARIES, "deltalake", "mlflow", "polars", "scikit-learn", "shap")
@@ -175,7 +175,7 @@ def environment() -> Environment:
     )
 
 
-def record(run: Run, event: Event) -> None:
+def record(run: RecordedRun, event: Event) -> None:
     """Append an event to a run's provenance and flush it to disk.
 
     Each line is a single write, so a killed process leaves at most one incomplete last line, which readers
@@ -189,7 +189,7 @@ def record(run: Run, event: Event) -> None:
         os.fsync(file.fileno())
 
 
-def read_provenance(run: Run) -> tuple[Event, ...]:
+def read_provenance(run: RecordedRun) -> tuple[Event, ...]:
     """Read a run's events, oldest first; empty if nothing has been recorded.
 
     Raises

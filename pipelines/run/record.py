@@ -29,7 +29,7 @@ _RUN_ID = re.compile(r"^[a-z][a-z0-9_-]{0,60}$")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordedRun:
     """One configuration on one version of the data."""
 
     run_id: str
@@ -76,13 +76,13 @@ class Run:
         return write_text(self.folder / name, text)
 
 
-def name_run(config: Config, identity: Identity) -> Run:
+def name_run(config: Config, identity: Identity) -> RecordedRun:
     """Create a run whose id is the config's name and the digest of the identity. Writes nothing."""
     run_id = f"{config.name}-{identity.digest}"
-    return Run(run_id, config, identity, Path(config.output) / run_id)
+    return RecordedRun(run_id, config, identity, Path(config.output) / run_id)
 
 
-def record_run(run: Run, *, started: bool = True) -> None:
+def record_run(run: RecordedRun, *, started: bool = True) -> None:
     """Write a run's settings and identity into its folder.
 
     ``started`` is False for an audit: it changes no record that exists, and never becomes ``latest``.
@@ -102,7 +102,7 @@ def record_run(run: Run, *, started: bool = True) -> None:
     run.write_text(_RECORD, json.dumps(record, indent=1))
 
 
-def describe_changes(run: Run) -> str | None:
+def describe_changes(run: RecordedRun) -> str | None:
     """Describe how a new run differs from the latest run with the same config name.
 
     None if the run exists already, or if it is the first of this name.
@@ -135,12 +135,12 @@ def list_records(output: Path) -> list[tuple[Path, dict[str, Any]]]:
     return [(folder, record) for *_, folder, record in found]
 
 
-def open_run(name: str, output: Path = Path("data/runs")) -> Run:
+def open_run(name: str, output: Path = Path("data/runs")) -> RecordedRun:
     """Open a run."""
     return _open(Path(name) if (Path(name) / _RECORD).is_file() else find_folder(name, output))
 
 
-def open_named_run(name: str, config: Config) -> Run:
+def open_named_run(name: str, config: Config) -> RecordedRun:
     """Open the run that a setting of a config names, such as ``init_from``: an id or prefix, or a folder.
 
     Unlike `open_run`, a name without ``/`` is never a folder, and ``latest`` is not allowed, because either
@@ -153,12 +153,12 @@ def open_named_run(name: str, config: Config) -> Run:
     return _open(Path(name) if "/" in name else find_folder(name, Path(config.output)))
 
 
-def _open(folder: Path) -> Run:
+def _open(folder: Path) -> RecordedRun:
     try:
         record: dict[str, Any] = read_json(folder / _RECORD)
         config = load_config(folder / "config.yaml")
         _require_same_environment(folder, config, record.get("environment", {}))
-        return Run(record["run_id"], config, Identity.from_record(record["identity"]), folder)
+        return RecordedRun(record["run_id"], config, Identity.from_record(record["identity"]), folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"The run folder {folder} is damaged ({error}); run its config again.") from None
 
@@ -210,7 +210,7 @@ def score_file(model: str, fold: int, seed: int) -> str:
     return f"scores/{model}-fold-{fold}-seed-{seed}.json"
 
 
-def read_scores(run: Run) -> pl.DataFrame:
+def read_scores(run: RecordedRun) -> pl.DataFrame:
     """Read the scores of all finished tasks.
 
     Columns: model, fold, seed, valid_rank_ic, valid_ic, pretrain_loss (null without pretraining), and
@@ -224,7 +224,7 @@ def read_scores(run: Run) -> pl.DataFrame:
     )
 
 
-def read_curves(run: Run) -> pl.DataFrame:
+def read_curves(run: RecordedRun) -> pl.DataFrame:
     """Read the learning curves of all tasks: model, fold, seed, epoch, train_loss, valid_rank_ic and more."""
     paths = sorted((run.folder / "curves").glob("*.jsonl"))
     return pl.DataFrame(

@@ -25,7 +25,7 @@ from pipelines.errors import DataError
 from pipelines.files import read_json, write_bytes, write_text
 from pipelines.lake.options import storage_options
 from pipelines.lake.storage import one_line
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 
 _KNOWN = ".stored.json"
 _LEFT_OUT = ("snapshots",)
@@ -37,7 +37,7 @@ State = tuple[int, int, int, int]
 class StoredRun:
     """A run's folder and its copy; without ``output_store.url``, nothing is copied."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RecordedRun) -> None:
         self._folder, store = run.folder, run.config.output_store
         self._url = None if store.url is None else f"{store.url.rstrip('/')}/{run.folder.name}"
         self._files: FileSystem | None = None

@@ -21,7 +21,7 @@ from pipelines.config.models import model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError, DataError
-from pipelines.run.record import Run, open_named_run
+from pipelines.run.record import RecordedRun, open_named_run
 
 if TYPE_CHECKING:
     from models.fitting.fit import FittedState
@@ -44,7 +44,7 @@ class SeenSessions:
 _SEEN = TypeAdapter(list[SeenSessions])
 
 
-def write_folds(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> None:
+def write_folds(run: RecordedRun, dataset: Dataset, folds: Sequence[Fold]) -> None:
     """Record which sessions the folds of a run see, for later runs that start from it."""
     seen = [_seen(run.config, dataset, fold) for fold in folds]
     run.write_text(_FILE, _SEEN.dump_json(seen, indent=1).decode())
@@ -85,7 +85,7 @@ def load_warm_start(checkpoint: Path | None) -> FittedState | None:
     return load_checkpoint(checkpoint)[0].state()
 
 
-def _same_model(run: Run, config: Config, model: str) -> str:
+def _same_model(run: RecordedRun, config: Config, model: str) -> str:
     """Find the model of the earlier run that has the same architecture."""
     registered = registry_name(config, model)
     same = [name for name in run.config.models if registry_name(run.config, name) == registered]
@@ -118,7 +118,7 @@ def _seen(config: Config, dataset: Dataset, fold: Fold) -> SeenSessions:
     return SeenSessions(fold.index, _date(dataset, trained_to), seen)
 
 
-def _latest_usable_fold(run: Run, dataset: Dataset, fold: Fold) -> SeenSessions:
+def _latest_usable_fold(run: RecordedRun, dataset: Dataset, fold: Fold) -> SeenSessions:
     """Find the fold of an earlier run to start from; ConfigError with the reason if there is none."""
     train_to = _date(dataset, int(fold.train[-1]))
     if len(fold.test):
@@ -140,7 +140,7 @@ def _latest_usable_fold(run: Run, dataset: Dataset, fold: Fold) -> SeenSessions:
     return max(clean, key=lambda seen: (seen.train_to, seen.fold))
 
 
-def read_seen_sessions(run: Run) -> list[SeenSessions]:
+def read_seen_sessions(run: RecordedRun) -> list[SeenSessions]:
     """Read which sessions the folds of a run have seen."""
     try:
         seen: list[SeenSessions] = _SEEN.validate_json((run.folder / _FILE).read_bytes())

@@ -26,7 +26,7 @@ from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
 from pipelines.files import write_bytes
 from pipelines.run.provenance import TrainingStarted, read_provenance
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 from pipelines.tracking.store import VERSIONS_TAG, store
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _MODEL: Final = "peerglass.model"
 
 
 def log_model_versions(
-    client: MlflowClient, parent: MlflowRun, run: Run, descriptions: Mapping[str, str]
+    client: MlflowClient, parent: MlflowRun, run: RecordedRun, descriptions: Mapping[str, str]
 ) -> None:
     """Register the models of a run that have a description (all tasks are done), or update their texts."""
     if not descriptions:
@@ -93,7 +93,7 @@ def find_number(config: Config, number: int) -> tuple[str, str]:
     return tags[_RUN], tags[_MODEL]
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _facts(run: RecordedRun) -> dict[str, str]:
     """Tags that say what a version was made of: features, data versions, audit, and the last session seen."""
     facts = {VERSIONS_TAG: json.dumps(dict(sorted(run.versions.items()))), "audit": audit_verdict(run)}
     if run.identity is not None:
@@ -133,7 +133,7 @@ _PACKAGES: Final = ("features", "models", "backtest", "pipelines")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip file: the same code gives the same bytes
 
 
-def make_loadable(run: Run, model: str) -> None:
+def make_loadable(run: RecordedRun, model: str) -> None:
     """Write what MLflow needs to load a model of a run into the folder of its checkpoints, once.
 
     The newest fold is loaded: a live run has one, and a walk-forward run is loaded as of its end. The code is
@@ -193,7 +193,7 @@ def _zipped_code() -> bytes:
     return content.getvalue()
 
 
-def audit_verdict(run: Run) -> str | None:
+def audit_verdict(run: RecordedRun) -> str | None:
     """Return the worst verdict of a run's last audit; None if none was made."""
     table = run.read_table("audit")
     if table is None:

@@ -38,7 +38,7 @@ from pipelines.run.provenance import (
     TrainingStarted,
     read_provenance,
 )
-from pipelines.run.record import Run, read_scores
+from pipelines.run.record import RecordedRun, read_scores
 from pipelines.secrets import redact
 from pipelines.tracking.model_versions import audit_verdict, log_model_versions, make_loadable
 from pipelines.tracking.store import (
@@ -67,7 +67,7 @@ _SCORES = ("valid_ic", "valid_rank_ic", "pretrain_loss", "calibration_slope")
 
 
 @contextmanager
-def tracked(run: Run, progress: Progress) -> Iterator[None]:
+def tracked(run: RecordedRun, progress: Progress) -> Iterator[None]:
     """Track a run while the ``with`` block works on it; an error marks its MLflow runs as failed.
 
     If the store cannot be reached at the beginning, the run is trained anyway; after an error, that error is
@@ -91,7 +91,7 @@ def tracked(run: Run, progress: Progress) -> Iterator[None]:
         log_run(run)
 
 
-def log_run(run: Run, failed: str | None = None) -> None:
+def log_run(run: RecordedRun, failed: str | None = None) -> None:
     """Log what is in a run's folder once; ``FINISHED`` if all tasks are done and there was no error."""
     missing = {model: _missing_of(run, model) for model in run.config.models}
     for model, tasks in missing.items():
@@ -112,7 +112,7 @@ def log_run(run: Run, failed: str | None = None) -> None:
         end_run(client, logged.get(), error, None if failed else began_and_ended(logged.events)[1])
 
 
-def log_audit(run: Run) -> None:
+def log_audit(run: RecordedRun) -> None:
     """Log the audit in a run's folder to the run's parent, which is created if it does not exist."""
     with store(run.config) as client:
         logged = _Logged(client, run)
@@ -126,7 +126,7 @@ def log_audit(run: Run) -> None:
             client.set_terminated(parent.info.run_id)
 
 
-def _begin(run: Run) -> None:
+def _begin(run: RecordedRun) -> None:
     """Create the parent and one child per model, and mark them as running."""
     with store(run.config) as client:
         logged = _Logged(client, run)
@@ -136,7 +136,7 @@ def _begin(run: Run) -> None:
             client.update_run(logged.get(model).info.run_id, status="RUNNING")
 
 
-def _missing_of(run: Run, model: str) -> str | None:
+def _missing_of(run: RecordedRun, model: str) -> str | None:
     """Describe the tasks of a model that are not done; None if all are done."""
     folds = run.read_table("folds")
     if folds is None:
@@ -150,7 +150,7 @@ def _missing_of(run: Run, model: str) -> str | None:
 class _Logged:
     """A Peerglass run in the store: the parent and one child per model, which are found by one search."""
 
-    def __init__(self, client: MlflowClient, run: Run) -> None:
+    def __init__(self, client: MlflowClient, run: RecordedRun) -> None:
         self._client, self._run = client, run
         self.events, self._evaluations = read_provenance(run), list_evaluations(run)
         name = run.config.tracking.experiment or run.config.name
@@ -332,7 +332,7 @@ _SOURCE_TYPE = "delta_table"  # as MLflow's own class for Delta tables names it
 _MAX_DIGEST = 36
 
 
-def log_datasets(client: MlflowClient, mlflow_run: MlflowRun, run: Run) -> None:
+def log_datasets(client: MlflowClient, mlflow_run: MlflowRun, run: RecordedRun) -> None:
     """Log the tables that a run reads as datasets, with a digest of Delta id and version."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 

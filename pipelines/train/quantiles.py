@@ -11,7 +11,7 @@ import torch
 
 from features.arrays import IntArray
 from models.quantiles import pinball
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 
 Scores = list[dict[str, float]]
 FOLDER = "quantile_scores"
@@ -47,7 +47,7 @@ def score_quantiles(
     return rows
 
 
-def write_quantile_scores(run: Run, key: tuple[str, int, int], scores: Scores) -> None:
+def write_quantile_scores(run: RecordedRun, key: tuple[str, int, int], scores: Scores) -> None:
     """Write the scores of a task (model, fold, seed) to the run's folder."""
     model, fold, seed = key
     run.write_text(f"{FOLDER}/{model}-fold-{fold}-seed-{seed}.json", json.dumps(scores))

@@ -35,7 +35,7 @@ from pipelines.progress import Progress
 from pipelines.run.identity import forecasting_settings
 from pipelines.run.locks import Locks
 from pipelines.run.open import prepare_run
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 from pipelines.run.warm_start import warm_start_runs
 from pipelines.tracking.store import track_trial
 from pipelines.train.task import Arrays, Task, collect_arrays, task_device, to_tensors
@@ -98,7 +98,7 @@ def _track(study: Study, config: Config, name: str) -> None:
         study.tracked = number + 1
 
 
-def study_name(run: Run, model: str, space: Space) -> str:
+def study_name(run: RecordedRun, model: str, space: Space) -> str:
     """Name a search by everything its scores depend on: the run's settings, with this model and one seed."""
     assert run.identity is not None, "a search has an identity"
     record = run.identity.record()

@@ -36,7 +36,7 @@ from pipelines.progress import Progress
 from pipelines.run.checkpoints import FileSnapshotStore, checkpoint_exists, save_checkpoint
 from pipelines.run.completeness import committed_tasks, describe_missing
 from pipelines.run.provenance import TaskDone, TrainingEnded, TrainingStarted, environment, record
-from pipelines.run.record import Run, score_file
+from pipelines.run.record import RecordedRun, score_file
 from pipelines.run.stored import StoredRun
 from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, write_folds
 from pipelines.train.quantiles import write_quantile_scores
@@ -45,7 +45,7 @@ from pipelines.train.trials import Scope, count_trials, record_trials, share_tri
 from pipelines.train.work import Group, News, group_item, groups_of, run_groups
 
 
-def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
+def train(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     """Run all tasks of a run that are not done, and commit each as soon as it finishes."""
     folds = plan_folds(dataset, run.config)
     remove_partial(run.folder / "checkpoints")
@@ -94,7 +94,7 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
 
 
 def compute(
-    run: Run, dataset: Dataset, groups: Sequence[Group], progress: Progress
+    run: RecordedRun, dataset: Dataset, groups: Sequence[Group], progress: Progress
 ) -> Iterator[tuple[Task, Outcome]]:
     """Train groups of tasks on the engine of the config, and yield each task once, as its group ends.
 
@@ -134,7 +134,7 @@ def _name(group: Group) -> str:
     return f"{first.model} fold {first.fold.index} seed {', '.join(str(task.seed) for task in group)}"
 
 
-def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
+def plan_tasks(run: RecordedRun, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
     """Yield all tasks of a run, ordered by fold, seed and model. Inputs are fitted once per fold.
 
     Networks are trained on the device of the config, and baselines on the processor.
@@ -173,7 +173,7 @@ def constant_channels(tasks: Sequence[Task], dataset: Dataset) -> list[str]:
     ]
 
 
-def tasks_left(run: Run, dataset: Dataset, lake: Lake) -> Counter[str]:
+def tasks_left(run: RecordedRun, dataset: Dataset, lake: Lake) -> Counter[str]:
     """Number of tasks that :func:`train` would compute, by device."""
     device, each = resolve_device(run.config.device), len(plan_folds(dataset, run.config))
     of_model = {name: task_device(registry_name(run.config, name), device) for name in run.config.models}
@@ -184,7 +184,7 @@ def tasks_left(run: Run, dataset: Dataset, lake: Lake) -> Counter[str]:
     return left
 
 
-def done_tasks(run: Run, lake: Lake) -> set[Key]:
+def done_tasks(run: RecordedRun, lake: Lake) -> set[Key]:
     """Return the tasks whose forecasts are committed and whose checkpoint and scores exist.
 
     A task of live folds has no test and commits no forecasts.
@@ -195,12 +195,12 @@ def done_tasks(run: Run, lake: Lake) -> set[Key]:
     return {key for key in committed_tasks(run.run_id, lake).iter_rows() if _is_stored(run, key)}
 
 
-def _is_stored(run: Run, key: Key) -> bool:
+def _is_stored(run: RecordedRun, key: Key) -> bool:
     """Whether the checkpoint and the scores of a task exist."""
     return checkpoint_exists(run.checkpoint(*key)) and (run.folder / score_file(*key)).is_file()
 
 
-def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
+def commit(run: RecordedRun, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
     """Store the outcome of a task. The score file is written last and marks the task as done."""
     save_checkpoint(run.checkpoint(task.model, task.fold.index, task.seed), outcome.state, task.inputs)
     if len(task.fold.test):
@@ -241,7 +241,7 @@ def _size(outcome: Outcome) -> str:
     )
 
 
-def _commit_forecasts(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
+def _commit_forecasts(run: RecordedRun, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
     """Store the test forecasts of a task in the lake, those of shorter horizons first."""
     if outcome.path_BNK is not None:
         steps = zip(dataset.shorter_labels.items(), np.moveaxis(outcome.path_BNK, 2, 0), strict=True)
@@ -257,7 +257,7 @@ def _commit_forecasts(run: Run, lake: Lake, dataset: Dataset, task: Task, outcom
 
 
 def _rows(
-    run: Run,
+    run: RecordedRun,
     dataset: Dataset,
     task: Task,
     forecast_BN: npt.NDArray[np.float32],
@@ -284,7 +284,7 @@ def _rows(
     )
 
 
-def _started(run: Run, dataset: Dataset, lake: Lake, *, done: int, planned: int) -> TrainingStarted:
+def _started(run: RecordedRun, dataset: Dataset, lake: Lake, *, done: int, planned: int) -> TrainingStarted:
     """Describe the training session that is about to start."""
     hazards, notes = collect_hazards(run, dataset, lake)
     return TrainingStarted(
@@ -299,7 +299,7 @@ def _started(run: Run, dataset: Dataset, lake: Lake, *, done: int, planned: int)
     )
 
 
-def collect_hazards(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], list[str]]:
+def collect_hazards(run: RecordedRun, dataset: Dataset, lake: Lake) -> tuple[list[str], list[str]]:
     """Collect the current hazards and notes of the source, the quality rules, the panel and the label.
 
     They are recorded when a run is trained (`pipelines.run.provenance`), and a report reads that record.

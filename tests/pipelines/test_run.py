@@ -29,7 +29,7 @@ from pipelines.explain.attribution import explain_if_new
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.provenance import TaskDone, record
-from pipelines.run.record import Run, open_run
+from pipelines.run.record import RecordedRun, open_run
 from pipelines.train.trials import read_trials, trial_count
 
 
@@ -274,7 +274,7 @@ def test_run_keeps_an_explanation_until_something_changes_that_it_depends_on(
     monkeypatch.setattr("pipelines.explain.attribution.explain", lambda *_: "explained again")
     dataset = build_dataset(read_tables(Lake("lake"), run.versions), run.config)
 
-    def is_kept(run: Run) -> bool:
+    def is_kept(run: RecordedRun) -> bool:
         return explain_if_new(run, dataset, Lake("lake"), Progress()) != "explained again"
 
     assert is_kept(run)

@@ -36,7 +36,7 @@ from pipelines.dataset.build import Dataset
 from pipelines.device import resolve_device
 from pipelines.errors import DataError
 from pipelines.run.provenance import TaskDone, read_provenance
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 from pipelines.train import task as tasks
 from pipelines.train import walkforward
 from pipelines.train.task import Arrays, Outcome, Task, collect_arrays, stacks_of
@@ -197,7 +197,7 @@ def retrained(subject: Subject) -> Result:
     )
 
 
-def _within_budget(run: Run, fold: Fold) -> list[str]:
+def _within_budget(run: RecordedRun, fold: Fold) -> list[str]:
     """Models whose recorded training times fit into the budget, shortest first."""
     seconds: dict[str, float] = dict.fromkeys(run.config.models, 0.0)
     for event in read_provenance(run):
@@ -209,7 +209,7 @@ def _within_budget(run: Run, fold: Fold) -> list[str]:
     return [model for model in seconds if model in chosen]
 
 
-def _differs_from_stored(run: Run, task: Task, outcome: Outcome) -> str | None:
+def _differs_from_stored(run: RecordedRun, task: Task, outcome: Outcome) -> str | None:
     """Name the first part of the stored model that differs; None if all are equal."""
     from pipelines.run.checkpoints import load_checkpoint
 
@@ -348,7 +348,7 @@ def _forecasts_differ(
     return [] if one is None else [one]
 
 
-def _check_checkpoints(subject: Subject, run: Run, stored: pl.DataFrame) -> Result:
+def _check_checkpoints(subject: Subject, run: RecordedRun, stored: pl.DataFrame) -> Result:
     rng = np.random.default_rng((subject.seed, 3))
     folds = subject.folds[-subject.budget.refits :]
     rows: list[dict[str, Any]] = []
@@ -369,7 +369,7 @@ def _check_checkpoints(subject: Subject, run: Run, stored: pl.DataFrame) -> Resu
 
 
 def _fold_differs(  # noqa: PLR0917 (a fold of a run)
-    subject: Subject, run: Run, stored: pl.DataFrame, fold: Fold, t: int, dates: IntArray
+    subject: Subject, run: RecordedRun, stored: pl.DataFrame, fold: Fold, t: int, dates: IntArray
 ) -> Iterator[dict[str, Any]]:
     """Yield what changes of a fold's forecasts with noise after t, and what differs from those stored."""
     from pipelines.run.checkpoints import load_checkpoint

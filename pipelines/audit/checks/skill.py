@@ -28,7 +28,7 @@ from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.dataset.folds import path_of_tests
 from pipelines.results.evaluate import forecasts_to_arrays
 from pipelines.run.evaluations import newest_evaluation
-from pipelines.run.record import Run, read_scores
+from pipelines.run.record import RecordedRun, read_scores
 from pipelines.train import task as tasks
 from pipelines.train import walkforward
 
@@ -269,7 +269,7 @@ def performance(subject: Subject) -> Result:
     return answer("pass", sentence)
 
 
-def high_scores(run: Run) -> list[str]:
+def high_scores(run: RecordedRun) -> list[str]:
     """Describe the validation ICs and net Sharpe ratios of a run that are too good to be believed."""
     found = []
     scores = read_scores(run).group_by("model", maintain_order=True)
@@ -294,7 +294,7 @@ def high_scores(run: Run) -> list[str]:
     return found
 
 
-def tests_above_validation(run: Run) -> list[str]:
+def tests_above_validation(run: RecordedRun) -> list[str]:
     """Describe the models of a run's newest evaluation whose test is far above validation."""
     stored = newest_evaluation(run)
     found = []

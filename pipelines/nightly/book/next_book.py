@@ -33,7 +33,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.pipeline_tables import Accounts, BookLimits, Books, Holdings
 from pipelines.nightly.book.holdings import NOT_IN_THE_DATA, Held, Recorded, hold, place
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import Finding, follow, some_of
+from pipelines.nightly.result import NightFinding, follow, some_of
 from pipelines.nightly.schedule import decision_due, following_session, schedule_text
 from pipelines.nightly.settings import nightly_book, trading_delay
 from pipelines.results.books import book_costs, book_execution, book_market
@@ -50,7 +50,7 @@ class NextBook:
     holdings: pl.DataFrame
     account: pl.DataFrame
     limits: pl.DataFrame
-    findings: tuple[Finding, ...]
+    findings: tuple[NightFinding, ...]
 
 
 def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: Recorded) -> NextBook:
@@ -243,11 +243,11 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
     due: dt.date | None,
     decided: _Decided,
     cut: float,
-) -> Iterator[Finding]:
+) -> Iterator[NightFinding]:
     """Describe the book of a night; ``cut`` is what blocked sales did not pay for, over NAV."""
     trades, schedule = rows.filter(pl.col("trade") != 0).height, schedule_text(config.backtest.books[name])
     turnover, cost = 0.5 * float(rows["trade"].abs().sum()), 1e4 * float(rows["expected_cost"].sum())
-    yield Finding(
+    yield NightFinding(
         "book",
         "ok",
         f"{name} holds {rows.filter(pl.col('weight') != 0).height} firms, {rows['weight'].abs().sum():.1%} "
@@ -255,16 +255,16 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
         f"{turnover:.1%}, expected cost {cost:.1f} bps of NAV.",
     )
     if before.nav <= 0:
-        yield Finding(
+        yield NightFinding(
             "ruin",
             "warn",
             f"The account of {name} lost its whole capital; start it again under another name.",
         )
     if before.events:
-        yield Finding("holdings", "ok", " ".join(before.events))
+        yield NightFinding("holdings", "ok", " ".join(before.events))
     yield from _missed(before)
     if due is not None and due < session:
-        yield Finding(
+        yield NightFinding(
             "missed decision",
             "warn",
             f"{name} decides tonight for {due}, a session of its schedule "
@@ -273,18 +273,18 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
             subject=name,
         )
     for note in decided.notes:
-        yield Finding("book limits", "warn", f"{name} made no decision: {note}.", subject=name)
+        yield NightFinding("book limits", "warn", f"{name} made no decision: {note}.", subject=name)
     if decided.refusal is not None:
-        yield Finding("rebalance", "warn", f"{name} made no decision. {decided.refusal}", subject=name)
+        yield NightFinding("rebalance", "warn", f"{name} made no decision. {decided.refusal}", subject=name)
     elif decided.state != "made" and not decided.notes:
         left = f"{trades} open orders of earlier nights are still to be filled"
         orders = left if trades else "nothing is traded"
-        yield Finding("rebalance", "ok", f"{name} does not rebalance tonight ({schedule}); {orders}.")
+        yield NightFinding("rebalance", "ok", f"{name} does not rebalance tonight ({schedule}); {orders}.")
     held = rows.filter((pl.col("previous") != 0) & pl.col("bound").is_in([NOT_IN_THE_DATA, NO_PRICE]))
     if held.height:
         names = [f"{firm} ({weight:+.2%})" for firm, weight in held.select("ticker", "previous").iter_rows()]
         firms = "1 held firm has" if held.height == 1 else f"{held.height} held firms have"
-        yield Finding(
+        yield NightFinding(
             "no prices",
             "warn",
             f"{firms} no price tonight: {some_of(names)}. What is held stays at its last value. If this is "
@@ -296,7 +296,7 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
     if not slow.is_empty():
         ticker, sessions = slow.select("ticker", "fill_sessions").row(0)
         cap = config.backtest.execution.participation_cap or 0.0
-        yield Finding(
+        yield NightFinding(
             "participation",
             "ok",
             f"{slow.height} of {trades} orders take more than one session at {cap:.0%} of the daily "
@@ -313,20 +313,20 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
             for use in found["free"]
         )
         said = f"Limits that bind: {binding or 'none'}.{f' Free: {free}.' if free else ''}"
-        yield Finding("limits", "ok", said)
+        yield NightFinding("limits", "ok", said)
     for use in found["exceeded"]:
         value, limit = (amount(number, use.unit) for number in (use.value, use.limit))
         sentence = f"The book exceeds {use.name}: {value} instead of {limit}."
-        yield Finding("limits", "warn", sentence, use.name, use.value, use.limit)
+        yield NightFinding("limits", "warn", sentence, use.name, use.value, use.limit)
 
 
-def _missed(before: Held) -> Iterator[Finding]:
+def _missed(before: Held) -> Iterator[NightFinding]:
     """Name the orders since the last night that the account did not fill; a broker may have filled them."""
     names = [f"{ticker} ({trade:+.2%})" for ticker, trade in before.missed.items()]
     if not names:
         return
     orders = "1 order" if len(names) == 1 else f"{len(names)} orders"
-    yield Finding(
+    yield NightFinding(
         "unfilled",
         "warn",
         f"{orders} of earlier nights had no price in the session of the trade, so the book counts them as "
@@ -336,7 +336,7 @@ def _missed(before: Held) -> Iterator[Finding]:
     )
 
 
-def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[Finding]:
+def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[NightFinding]:
     stuck = rows.filter(~pl.col("tradable")).sort(pl.col("trade").abs(), descending=True)
     if stuck.is_empty():
         return
@@ -348,7 +348,7 @@ def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[Finding]:
         if cut >= _SHORT
         else ""
     )
-    yield Finding(
+    yield NightFinding(
         "untradable",
         "warn" if share > MAX_STUCK or credit else "ok",
         f"{stuck.height} firms of the book cannot be traded as of this close: {some_of(names)}; they are "

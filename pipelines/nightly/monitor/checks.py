@@ -23,14 +23,14 @@ from pipelines.ingest.rules import ticker_calendars
 from pipelines.lake.commit import compare
 from pipelines.lake.lake import Lake
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import Finding, prices_of_night, read_nights, some_of, verdict
+from pipelines.nightly.result import NightFinding, prices_of_night, read_nights, some_of, verdict
 from pipelines.nightly.schedule import calendar_end
 
 _MIN_DATES: Final = 20
 """Sessions of an exchange that the data must hold before a gap in them counts."""
 
 
-def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list[Finding]:
+def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list[NightFinding]:
     """Check the data of a night against the calendar, the session before, and the last night, if any.
 
     Whether the newest session has arrived in time is decided before, when the source is read. A failure of
@@ -58,7 +58,7 @@ class _Checks:
         self.last: dict[str, Any] | None = rows[0] if rows else None
         self.prices = prices_of_night(data.lake, nights, earlier)
 
-    def calendar(self) -> Iterator[Finding]:
+    def calendar(self) -> Iterator[NightFinding]:
         """Look for sessions of the exchange since the last night that the data do not have."""
         from pipelines.ingest.calendars import sessions_between
 
@@ -80,16 +80,18 @@ class _Checks:
         if missing:
             said = f"The data lack {len(missing)} of the {count}: {some_of(missing)}; ask the source for "
             said += "them. Labels across them are unknown."
-        yield Finding("calendar", "warn" if missing else "ok", said, value=float(len(missing)), limit=0.0)
+        yield NightFinding(
+            "calendar", "warn" if missing else "ok", said, value=float(len(missing)), limit=0.0
+        )
 
-    def coverage(self) -> Iterator[Finding]:
+    def coverage(self) -> Iterator[NightFinding]:
         """Compare the firms with a price tonight with those of the last night, as its data had them."""
         limit, session = self.limits.min_coverage, self.data.session
         tonight = set(self.firms_N[self.panel.traded_TN[-1]].tolist())
         before, of = self._firms_before()
         if not before:
             said = "There is no earlier session to compare coverage with."
-            yield Finding("coverage", "ok", said, limit=limit)
+            yield NightFinding("coverage", "ok", said, limit=limit)
             return
         gone, here = sorted(before - tonight), len(before & tonight)
         share = here / len(before)
@@ -101,7 +103,7 @@ class _Checks:
                 "delivery is probably incomplete: run the night again when the source has the rest, or lower "
                 "nightly.checks.min_coverage"
             )
-        yield Finding("coverage", "ok" if fine else "fail", f"{said}.", value=share, limit=limit)
+        yield NightFinding("coverage", "ok" if fine else "fail", f"{said}.", value=share, limit=limit)
 
     def _firms_before(self) -> tuple[set[str], str]:
         """Firms with a price on the last night's session in that night's data, and words for that session.
@@ -121,7 +123,7 @@ class _Checks:
             return set(), ""
         return set(self.firms_N[self.panel.traded_TN[-2]].tolist()), "the session before"
 
-    def stale(self) -> Iterator[Finding]:
+    def stale(self) -> Iterator[NightFinding]:
         """Look for firms whose close and volume repeat the session before."""
         limit, volume_TN = self.limits.max_stale, self.panel.volume_TN
         if volume_TN is None or self.panel.n_sessions < 2:
@@ -143,14 +145,14 @@ class _Checks:
             limit=limit,
         )
 
-    def corrections(self) -> Iterator[Finding]:
+    def corrections(self) -> Iterator[NightFinding]:
         """Count the price rows of past sessions that changed since the last night."""
         data, last = self.data, self.earlier
         if self.prices is None or last is None:
             return
         found = price_corrections(data.lake, self.prices, data.versions["prices"], last)
         if found is None:
-            yield Finding(
+            yield NightFinding(
                 "corrections",
                 "warn",
                 f"Corrections cannot be counted: version {self.prices} of the prices, from the night of "
@@ -168,7 +170,7 @@ class _Checks:
                 f"{some_of(found.tickers)}. The delivery is probably truncated: deliver the rest and run the "
                 "night again, or raise nightly.checks.max_withdrawn."
             )
-            yield Finding("withdrawn", "fail", sentence, value=withdrawn, limit=most)
+            yield NightFinding("withdrawn", "fail", sentence, value=withdrawn, limit=most)
             return
         count = found.rows.height
         year = int(self.panel.traded_TN[-round(self.panel.periods_per_year) :].sum())
@@ -191,7 +193,7 @@ class _Checks:
             limit=limit,
         )
 
-    def vintages(self) -> Iterator[Finding]:
+    def vintages(self) -> Iterator[NightFinding]:
         """Compare the tables of a night with those of the last one, as ``peerglass audit --vintage`` does.
 
         Nothing is found if no table has another version, or a vacuum removed the earlier ones.
@@ -218,9 +220,9 @@ class _Checks:
                 newer[table] = data.lake.read(table, version=now, filters=within)
         if older:
             compared = compare_vintages(older, newer, last)
-            yield Finding("vintages", "warn" if compared.verdict == "fail" else "ok", compared.sentence)
+            yield NightFinding("vintages", "warn" if compared.verdict == "fail" else "ok", compared.sentence)
 
-    def flags(self) -> Iterator[Finding]:
+    def flags(self) -> Iterator[NightFinding]:
         """Count the rows that quality rules flag on sessions since the last night."""
         data = self.data
         if not data.lake.exists("flags"):
@@ -241,14 +243,14 @@ class _Checks:
             limit=0.0,
         )
 
-    def quarantine(self) -> Iterator[Finding]:
+    def quarantine(self) -> Iterator[NightFinding]:
         """Count the rows that were rejected since the last night."""
         if not self.data.lake.exists("quarantine"):
             return
         rows = self.data.lake.read("quarantine", filters=pl.col("resolved_at").is_null())
         if self.last is None:
             sentence = f"The quarantine holds {rows.height:,} rows; the next night reports the new ones."
-            yield Finding("quarantine", "ok", sentence, value=float(rows.height))
+            yield NightFinding("quarantine", "ok", sentence, value=float(rows.height))
             return
         rows = rows.filter(pl.col("first_seen") > self.last["created_at"])
         counts = rows.group_by("table", "rule").len().sort(pl.col("len") * -1, "table", "rule")

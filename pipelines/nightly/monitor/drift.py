@@ -23,8 +23,8 @@ from pipelines.config.schema import Config
 from pipelines.dataset.characteristics import INPUT_PREFIX, own_values
 from pipelines.files import write_table
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import Finding, ModelVersion, some_of, verdict
-from pipelines.run.record import Run, open_run
+from pipelines.nightly.result import ModelVersion, NightFinding, some_of, verdict
+from pipelines.run.record import RecordedRun, open_run
 
 _NUMBERS: Final = ("psi", "psi_limit", "ks", "ks_limit", "missing", "missing_in_training", "missing_limit")
 _SCHEMA: Final = {
@@ -37,7 +37,7 @@ _SCHEMA: Final = {
 
 def drift(
     config: Config, data: NightData, champion: ModelVersion
-) -> tuple[list[Finding], dict[str, pl.DataFrame]]:
+) -> tuple[list[NightFinding], dict[str, pl.DataFrame]]:
     """Compare every raw feature of the newest sessions with the champion's training sessions.
 
     A limit is the larger of the setting and of what one in twenty stretches of the training exceeds. A
@@ -69,13 +69,13 @@ def _compare(config: Config, trained: dict[str, Any], values_M: np.ndarray) -> t
     return (trained["feature"], trained["kind"], *numbers, psi > psi_limit and ks > ks_limit)
 
 
-def _findings(table: pl.DataFrame) -> Iterator[Finding]:
+def _findings(table: pl.DataFrame) -> Iterator[NightFinding]:
     """Name the features that have drifted, and those that are missing more often than in training."""
 
-    def warning(check: str, row: dict[str, Any], sentence: str, value: str, limit: str) -> Finding:
+    def warning(check: str, row: dict[str, Any], sentence: str, value: str, limit: str) -> NightFinding:
         kind = "channel " if row["kind"] == "channel" else ""  # it may have the name of a characteristic
         said = f"The {row['kind']} {row['feature']} {sentence}"
-        return Finding(check, "warn", said, f"{kind}{row['feature']}", row[value], row[limit])
+        return NightFinding(check, "warn", said, f"{kind}{row['feature']}", row[value], row[limit])
 
     for row in table.filter("drifted").iter_rows(named=True):
         sentence = (
@@ -99,10 +99,10 @@ def _findings(table: pl.DataFrame) -> Iterator[Finding]:
             f"No feature is missing more often than allowed; {worst['feature']} comes closest with "
             f"{worst['missing']:.1%} (limit {worst['missing_limit']:.1%})."
         )
-        yield Finding("missing", "ok", sentence, None, worst["missing"], worst["missing_limit"])
+        yield NightFinding("missing", "ok", sentence, None, worst["missing"], worst["missing_limit"])
 
 
-def _summary(config: Config, table: pl.DataFrame, training: pl.DataFrame) -> Finding:
+def _summary(config: Config, table: pl.DataFrame, training: pl.DataFrame) -> NightFinding:
     """Say how many features have drifted; a warning if these are more than allowed."""
     limit = config.nightly.monitoring.drifted
     drifted = table.filter("drifted").sort("psi", descending=True)["feature"].to_list()
@@ -134,7 +134,7 @@ class RawFeature:
     kind: str
 
 
-def raw_features(run: Run) -> list[RawFeature]:
+def raw_features(run: RecordedRun) -> list[RawFeature]:
     """Return the raw features that a run was trained on; indicators of missing values are left out."""
     assert run.identity is not None, "an opened run has recorded its identity"
     names: Mapping[str, Any] = run.identity.settings["features"]
@@ -244,7 +244,7 @@ def training_distributions(config: Config, data: NightData, version: ModelVersio
     return computed_once(run, version.model, f"training-{block}", measure)
 
 
-def last_fold(run: Run) -> dict[str, Any]:
+def last_fold(run: RecordedRun) -> dict[str, Any]:
     """Return the first and last days of the segments of a run's newest fold."""
     folds = run.read_table("folds")
     assert folds is not None, "a trained run has stored its folds"
@@ -256,7 +256,9 @@ def between(dates_T: DateArray, first: dt.date, last: dt.date) -> BoolArray:
     return (dates_T >= np.datetime64(first)) & (dates_T <= np.datetime64(last))
 
 
-def computed_once(run: Run, model: str, name: str, compute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+def computed_once(
+    run: RecordedRun, model: str, name: str, compute: Callable[[], pl.DataFrame]
+) -> pl.DataFrame:
     """Return a stored table of a version, or compute and store it."""
     path = run.folder / "monitoring" / model / f"{name}.parquet"
     if path.is_file():

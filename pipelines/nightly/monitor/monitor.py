@@ -26,12 +26,12 @@ from pipelines.dataset.build import add_features
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.nightly.data import NightData, signal_history
 from pipelines.nightly.monitor.drift import between, computed_once, drift, last_fold, raw_features
-from pipelines.nightly.result import CHALLENGER, CHAMPION, Finding, ModelVersion, verdict
+from pipelines.nightly.result import CHALLENGER, CHAMPION, ModelVersion, NightFinding, verdict
 from pipelines.nightly.scoring import scoring_market
 from pipelines.results.evaluate import ensemble, label_overlap
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.evaluations import list_evaluations
-from pipelines.run.record import Run, list_records, open_run
+from pipelines.run.record import RecordedRun, list_records, open_run
 from pipelines.settings import Settings
 from pipelines.train.task import collect_arrays, to_tensors
 
@@ -55,7 +55,7 @@ _CUSUM: Final = {
 class Monitoring:
     """What the monitoring of a night found; tables by name, as the page and the metrics read them."""
 
-    findings: list[Finding]
+    findings: list[NightFinding]
     tables: Mapping[str, pl.DataFrame]
 
 
@@ -103,7 +103,9 @@ def monitor(
     return Monitoring(findings, tables)
 
 
-def _ratio_finding(series: pl.DataFrame, check: str, limit: float, what: str, cure: str) -> list[Finding]:
+def _ratio_finding(
+    series: pl.DataFrame, check: str, limit: float, what: str, cure: str
+) -> list[NightFinding]:
     """Compare the newest value of the champion with the median of those before; nothing without values."""
     own = series.filter(pl.col("role") == CHAMPION).sort("session")["value"]
     if own.is_empty():
@@ -112,7 +114,7 @@ def _ratio_finding(series: pl.DataFrame, check: str, limit: float, what: str, cu
     base = f"The {what} is {newest:.3f}"
     if len(before) < _MIN_SESSIONS:
         sentence = f"{base}; {_MIN_SESSIONS} earlier sessions are needed to compare it with."
-        return [Finding(check, "ok", sentence, value=newest)]
+        return [NightFinding(check, "ok", sentence, value=newest)]
     usual = float(before.median())  # type: ignore[arg-type]  # a median of floats
     ratio = newest / usual if usual > 0 else (math.inf if newest > 0 else 1.0)
     base += f", {ratio:.1f} times its median of {usual:.3f} over {len(before)} sessions"
@@ -122,7 +124,7 @@ def _ratio_finding(series: pl.DataFrame, check: str, limit: float, what: str, cu
 
 def _skill(
     config: Config, data: NightData, champion: ModelVersion, signals: pl.DataFrame, *, with_challenger: bool
-) -> tuple[list[Finding], dict[str, pl.DataFrame]]:
+) -> tuple[list[NightFinding], dict[str, pl.DataFrame]]:
     """Measure past signals against the labels that are known at the night, and watch the champion's."""
     realised = realised_ic(config, data, signals)
     reference = backtest_reference(config, data, champion)
@@ -172,14 +174,14 @@ def watch_skill(
 
 def _watch(
     config: Config, realised: pl.DataFrame, found: BacktestReference | None
-) -> tuple[Finding, pl.DataFrame]:
+) -> tuple[NightFinding, pl.DataFrame]:
     """Run the CUSUM of the champion, and say where it stands."""
     if found is None:
         sentence = (
             "There is nothing to compare realised rank ICs with: the champion's rank IC does not vary on its "
             "validation sessions. Train a model that makes forecasts."
         )
-        return Finding("reference", "warn", sentence), pl.DataFrame(schema=_CUSUM)
+        return NightFinding("reference", "warn", sentence), pl.DataFrame(schema=_CUSUM)
     versions = realised["version"]
     replaced_T = (versions != versions.shift(1)).fill_null(value=False).to_numpy()
     cusum, slack, limit = watch_skill(config, realised["rank_ic"].to_numpy(), replaced_T, found)
@@ -192,7 +194,7 @@ def _watch(
     expected = f"the rank IC of {base.mean:+.4f} (daily deviation {base.std:.4f}) in {found.origin}"
     if not table.height:
         sentence = f"No label of a night is known yet; expected is {expected}."
-        return Finding("cusum", "ok", sentence, limit=limit), table
+        return NightFinding("cusum", "ok", sentence, limit=limit), table
     value = float(cusum.sum_T[-1])
     if not cusum.alarm_T[-1]:
         delay = mean_delay(slack, limit, shift=base.mean / base.std)
@@ -200,7 +202,7 @@ def _watch(
             f"The CUSUM of realised rank IC is {value:.1f}, below its limit of {limit:.1f}; it compares with "
             f"{expected}, and finds a complete loss of skill after {delay:.0f} sessions on average."
         )
-        return Finding("cusum", "ok", sentence, value=value, limit=limit), table
+        return NightFinding("cusum", "ok", sentence, value=value, limit=limit), table
     quiet = np.flatnonzero(~cusum.alarm_T)
     started = int(quiet[-1]) + 1 if len(quiet) else 0
     zero = np.flatnonzero(cusum.sum_T[:started] == 0.0)
@@ -212,12 +214,12 @@ def _watch(
         f"{table['session'][started]}. Look for changes in the data first; then train a new version and "
         "promote it."
     )
-    return Finding("cusum", "warn", sentence, value=value, limit=limit), table
+    return NightFinding("cusum", "warn", sentence, value=value, limit=limit), table
 
 
 def _mean_finding(
     config: Config, realised: pl.DataFrame, role: str, found: BacktestReference | None
-) -> Finding:
+) -> NightFinding:
     """Compare the mean realised rank IC of the last sessions with the backtest's."""
     recent = realised.tail(config.nightly.monitoring.sessions)
     rank_ic_T = recent["rank_ic"].to_numpy()
@@ -226,7 +228,7 @@ def _mean_finding(
             f"The labels of {len(rank_ic_T)} sessions of the {role} are known; {_MIN_SESSIONS} are needed "
             "for a mean."
         )
-        return Finding("realised_ic", "ok", sentence, subject=role)
+        return NightFinding("realised_ic", "ok", sentence, subject=role)
     overlap = config.label.horizon
     if config.label.forecast_frequency != "daily":
         days: IntArray = recent["session"].to_physical().to_numpy().astype(np.int64)
@@ -295,7 +297,7 @@ def _compared(settings: Mapping[str, Any], model: str) -> Settings:
     return {**same, "label": label, "model": settings["models"].get(model)}
 
 
-def _rank_ics(run: Run, model: str, delay: int, data: NightData) -> FloatArray | None:
+def _rank_ics(run: RecordedRun, model: str, delay: int, data: NightData) -> FloatArray | None:
     """Return the daily rank ICs of a run's newest complete evaluation; None if it has none."""
     own = (pl.col("model") == model) & (pl.col("delay") == delay) & (pl.col("date") < data.session)
     for evaluation in list_evaluations(run):
@@ -306,7 +308,7 @@ def _rank_ics(run: Run, model: str, delay: int, data: NightData) -> FloatArray |
     return None
 
 
-def validation_ics(run: Run, model: str, data: NightData) -> pl.DataFrame:
+def validation_ics(run: RecordedRun, model: str, data: NightData) -> pl.DataFrame:
     """Return the daily rank IC of a version's seed ensemble on the validation sessions of its last fold.
 
     The model was selected on these sessions, so the mean is too high. Computed once per version.
@@ -331,7 +333,7 @@ def validation_ics(run: Run, model: str, data: NightData) -> pl.DataFrame:
     return computed_once(run, model, "validation", measure)
 
 
-def _with_names(run: Run) -> Config:
+def _with_names(run: RecordedRun) -> Config:
     """Return a run's config with the features that it was trained on; newer data may give more."""
     names = {
         f"{kind}s": tuple(

@@ -38,8 +38,8 @@ from pipelines.nightly.play.journal import (
     write_journal,
 )
 from pipelines.nightly.result import (
-    Finding,
     ModelVersion,
+    NightFinding,
     NightSource,
     finished_before,
     night_folder,
@@ -118,7 +118,7 @@ class Decisions:
     """
 
     def __init__(
-        self, desk: Desk, session: dt.date, ingest: float = 0.0, findings: Sequence[Finding] = ()
+        self, desk: Desk, session: dt.date, ingest: float = 0.0, findings: Sequence[NightFinding] = ()
     ) -> None:
         self._desk, self.session, self._ingest = desk, session, ingest
         self.folder: Path = night_folder(desk.config, session)
@@ -192,7 +192,7 @@ class Decisions:
         self.journal = read_journal(self.folder)
         if self.journal is not None and (lost := lost_since(self.journal, lake, self._desk.config.name)):
             self.findings.append(
-                Finding(
+                NightFinding(
                     "journal",
                     "warn",
                     f"The journal of the night of {self.session} is newer than the lake ({lost}), as after a "
@@ -324,9 +324,9 @@ class Decisions:
         assert decided is not None, "it was just written"
         if not decided.passed:
             said = f"The challenger is not promoted. {' '.join(decided.reasons)}"
-            self.findings.append(Finding("promotion", "ok", said))
+            self.findings.append(NightFinding("promotion", "ok", said))
             return
         reason = Reason("the guard passed", "nightly", self.session, evidence=decided.evidence)
         set_alias(desk.lake, desk.config.name, "champion", rival, reason)
         said = f"The guard passed, so the challenger {rival} is the champion from the next night on."
-        self.findings.append(Finding("promotion", "ok", said))
+        self.findings.append(NightFinding("promotion", "ok", said))

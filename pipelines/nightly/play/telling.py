@@ -21,7 +21,7 @@ from pipelines.nightly.alerts import send_alerts, write_metrics
 from pipelines.nightly.page import render_page
 from pipelines.nightly.play.decisions import Decisions, Desk
 from pipelines.nightly.play.describe import describe_night, night_document
-from pipelines.nightly.result import Finding, NightResult, nights_folder, read_nights, write_night
+from pipelines.nightly.result import NightFinding, NightResult, nights_folder, read_nights, write_night
 from pipelines.nightly.spool import spool, sync
 from pipelines.nightly.versions import alias_history
 from pipelines.secrets import redact
@@ -81,7 +81,7 @@ def tell_no_delivery(
     day: dt.date | None,
     expected: dt.date | None,
     error: PeerglassError,
-    findings: Sequence[Finding] = (),
+    findings: Sequence[NightFinding] = (),
 ) -> None:
     """Tell that there was nothing to decide on.
 
@@ -169,8 +169,8 @@ def _track(desk: Desk, result: NightResult) -> TrackingError | None:
     return None
 
 
-def _untracked_finding(error: TrackingError) -> Finding:
-    return Finding(
+def _untracked_finding(error: TrackingError) -> NightFinding:
+    return NightFinding(
         check="tracking",
         level="warn",
         sentence=f"The record of the night waits to be sent: {error} The next night sends it, and so does "
@@ -178,7 +178,7 @@ def _untracked_finding(error: TrackingError) -> Finding:
     )
 
 
-def _with_findings(result: NightResult, findings: list[Finding]) -> NightResult:
+def _with_findings(result: NightResult, findings: list[NightFinding]) -> NightResult:
     """Add findings; a night that was done becomes one with warnings."""
     warned = result.state == "done" and any(finding.level == "warn" for finding in findings)
     return replace(result, findings=(*result.findings, *findings), state="warned" if warned else result.state)

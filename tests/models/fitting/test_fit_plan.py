@@ -9,7 +9,7 @@ from small_panels import options_of
 
 from models.attention.core import EXPLICIT_KEYS
 from models.fitting.config import FitConfig
-from models.fitting.plan import COMPILE_SECONDS, SAVED_SECONDS, Plan, plan_of, why_eager
+from models.fitting.plan import COMPILE_SECONDS, SAVED_SECONDS, FitPlan, plan_of, why_eager
 from models.registry import MODELS
 from models.spec import IncompatibleConfig
 
@@ -22,7 +22,7 @@ def plan(  # noqa: PLR0917  (a fit and its sizes)
     seeds: int = 1,
     compile: Literal["auto"] | bool = "auto",  # noqa: A002  (the setting's own name)
     **options: Any,  # noqa: ANN401
-) -> Plan:
+) -> FitPlan:
     config = FitConfig(batch_dates=8, compile=compile)
     return plan_of(name, options_of(name, options), config, device, window, 3000, steps, seeds)
 

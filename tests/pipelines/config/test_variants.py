@@ -31,7 +31,7 @@ from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.evaluations import evaluation_id
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
-from pipelines.run.record import Run, open_run, read_curves, read_scores
+from pipelines.run.record import RecordedRun, open_run, read_curves, read_scores
 from pipelines.run.warm_start import warm_start_checkpoint
 from pipelines.stages import train_config
 from pipelines.train.task import stacks_of
@@ -187,7 +187,7 @@ def peerglass(
 
 
 @pytest.fixture
-def done(peerglass: Call) -> Run:
+def done(peerglass: Call) -> RecordedRun:
     """The finished run; the first test that needs it runs it."""
     if not list(Path("runs").glob("*/report.html")):
         answer = peerglass("run", "tiny.yaml")
@@ -198,7 +198,7 @@ def done(peerglass: Call) -> Run:
 
 @pytest.mark.slow(7)
 def test_a_variant_forecasts_the_same_as_its_model_alone(
-    done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = Lake("lake").read("forecasts")
     assert together["run_id"].unique().to_list() == [done.run_id]
@@ -219,12 +219,12 @@ def test_a_variant_forecasts_the_same_as_its_model_alone(
     assert (first - second).std() > 0.05 * first.std()  # type: ignore[operator]  # a number
 
 
-def plain(run: Run, models: Mapping[str, Any]) -> dict[str, Any]:
+def plain(run: RecordedRun, models: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run with other models, in the current folder."""
     return run.config.model_dump(mode="json") | HERE | {"models": dict(models)}
 
 
-def test_all_tables_and_records_use_the_entries_names(done: Run) -> None:
+def test_all_tables_and_records_use_the_entries_names(done: RecordedRun) -> None:
     ensembles = done.read_table("ensembles")
     assert ensembles is not None
     assert set(ensembles["model"]) == set(VARIANTS)
@@ -252,7 +252,9 @@ def test_all_tables_and_records_use_the_entries_names(done: Run) -> None:
     )
 
 
-def test_a_variant_without_checkpoint_is_retrained_to_the_same_forecasts(done: Run, peerglass: Call) -> None:
+def test_a_variant_without_checkpoint_is_retrained_to_the_same_forecasts(
+    done: RecordedRun, peerglass: Call
+) -> None:
     before = Lake("lake").read("forecasts").sort(KEY)
     (done.checkpoint("tt_linear", 0, 1) / "model.json").unlink()
     answer = peerglass("train", "tiny.yaml")
@@ -263,7 +265,7 @@ def test_a_variant_without_checkpoint_is_retrained_to_the_same_forecasts(done: R
 
 
 def test_trials_are_counted_by_settings_not_by_name(
-    done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = read_trials(Path("runs"))
     assert ledger.n_unique("forecast") == len(VARIANTS)
@@ -283,7 +285,7 @@ def test_trials_are_counted_by_settings_not_by_name(
     assert set(Lake("lake").read("forecasts")["model"]) == {"one", "other", "third", "ridge"}
 
 
-def test_a_variant_is_explained_under_its_name(done: Run, peerglass: Call) -> None:
+def test_a_variant_is_explained_under_its_name(done: RecordedRun, peerglass: Call) -> None:
     answer = peerglass("explain", done.run_id, "--output", "runs")
     assert answer.code == 0, answer.err
     assert answer.out.startswith("tt_linear: ")
@@ -294,7 +296,7 @@ def test_a_variant_is_explained_under_its_name(done: Run, peerglass: Call) -> No
 
 
 @pytest.mark.slow(3)
-def test_init_from_finds_the_entry_of_the_same_model(done: Run, tiny: dict[str, Any]) -> None:
+def test_init_from_finds_the_entry_of_the_same_model(done: RecordedRun, tiny: dict[str, Any]) -> None:
     earlier = done.run_id
 
     def start(run: str, name: str, registered: str = MODEL) -> Path | None:
@@ -322,7 +324,7 @@ def test_init_from_finds_the_entry_of_the_same_model(done: Run, tiny: dict[str, 
 
 
 def test_a_variant_is_tuned_in_its_models_space_and_the_best_is_printed_as_an_entry(
-    done: Run, peerglass: Call, monkeypatch: pytest.MonkeyPatch
+    done: RecordedRun, peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODELS[MODEL].build, "space", {"fit.lr": Range(1e-3, 1e-2, log=True)})
     answer = peerglass("tune", "tiny.yaml", "--model", "tt_linear", "--trials", "2")
@@ -359,7 +361,7 @@ def test_a_wrong_entry_ends_the_command_with_code_2_and_one_sentence(peerglass: 
 
 
 def test_seeds_of_a_variant_are_stacked_and_the_audit_reduces_it(
-    done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     models = {"peers": {"model": "self_peer", **ENCODER}, "trees": {"model": "lightgbm"}}
@@ -388,7 +390,7 @@ def models_to_fit_of(config: Config) -> tuple[str, ...]:
     return models_to_fit(Subject())  # type: ignore[arg-type]  # what is read of a subject
 
 
-def test_a_long_name_does_not_break_the_ladders_columns(done: Run) -> None:
+def test_a_long_name_does_not_break_the_ladders_columns(done: RecordedRun) -> None:
     ladder = measured(done, "ladder")
     name = "a-variant-whose-name-is-as-long-as-allowed"[:41]
     longer = ladder.with_columns(pl.col("model").replace({"tt_linear": name}))

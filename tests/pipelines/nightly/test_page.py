@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from pipelines.nightly.page import render_page
-from pipelines.nightly.result import Finding, ModelVersion
+from pipelines.nightly.result import ModelVersion, NightFinding
 
 EVIL = "<img src=x onerror=alert(1)>"
 VOID = {"meta", "link", "img", "br", "line", "circle", "polyline", "polygon"}
@@ -94,7 +94,7 @@ def test_a_failed_night_says_what_failed_and_what_to_do(tmp_path: Path) -> None:
 
 def test_names_from_data_are_text(tmp_path: Path) -> None:
     evil = [EVIL, *(f"F{n}" for n in range(9))]
-    finding = Finding("coverage", "warn", f"{EVIL} has no price.", EVIL)
+    finding = NightFinding("coverage", "warn", f"{EVIL} has no price.", EVIL)
     result = night_results.night(tmp_path, evil)
     promotions = night_results.promotions().with_columns(why=pl.lit(EVIL))
     result = replace(

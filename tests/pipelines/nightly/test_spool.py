@@ -21,7 +21,7 @@ from mlflow_server import mlflow_server
 from pipelines.config.schema import Config
 from pipelines.errors import TrackingError
 from pipelines.files import write_text
-from pipelines.nightly.result import Finding, NightResult, night_folder
+from pipelines.nightly.result import NightFinding, NightResult, night_folder
 from pipelines.nightly.spool import describe_synced, spool, spooled, sync
 from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
@@ -75,7 +75,7 @@ def night(config: Config, versions: Versions, session: dt.date) -> NightResult:
         challenger=None,
         signals=night_results.signals(tickers, versions.old),
         book=night_results.book(tickers),
-        findings=(night_results.DRIFT, Finding("coverage", "ok", "All firms have a price.")),
+        findings=(night_results.DRIFT, NightFinding("coverage", "ok", "All firms have a price.")),
         tables={"realised_ic": realised},
         nights=pl.DataFrame(),
         promotions=pl.DataFrame(),

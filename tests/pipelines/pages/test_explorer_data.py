@@ -31,7 +31,7 @@ from pipelines.pages.explorer import (
     whole_numbers,
     write_explorer,
 )
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 
 
 def decoded(column: dict[str, Any]) -> np.ndarray[Any, Any]:
@@ -42,10 +42,10 @@ def decoded(column: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 
 @pytest.fixture
-def run(tmp_path: Path, tiny: dict[str, Any]) -> Run:
+def run(tmp_path: Path, tiny: dict[str, Any]) -> RecordedRun:
     """A run without any table."""
     config = check_config({**tiny, "models": {"ridge": {}, MODEL: {}}}, origin="tiny")
-    return Run("tiny-0123456789", config, None, tmp_path)
+    return RecordedRun("tiny-0123456789", config, None, tmp_path)
 
 
 @example(np.array([5e-324]))
@@ -65,7 +65,7 @@ def test_whole_numbers_are_exact_and_refuse_others() -> None:
             whole_numbers(wrong)
 
 
-def test_every_stored_value_is_in_the_page_with_its_date_leader_and_follower(run: Run) -> None:
+def test_every_stored_value_is_in_the_page_with_its_date_leader_and_follower(run: RecordedRun) -> None:
     tables = made_tables()
     write_tables(run, tables)
     (network,) = read_networks(run)
@@ -87,7 +87,7 @@ def test_every_stored_value_is_in_the_page_with_its_date_leader_and_follower(run
     assert payload["interval"] == pytest.approx(3.182, abs=1e-3)  # Student's t with 3 degrees of freedom
 
 
-def test_values_are_basis_points_unless_ranks_are_forecast(run: Run, tiny: dict[str, Any]) -> None:
+def test_values_are_basis_points_unless_ranks_are_forecast(run: RecordedRun, tiny: dict[str, Any]) -> None:
     ranks = check_config({**tiny, "label": {**tiny.get("label", {}), "transform": "rank"}}, origin="tiny")
     returns = check_config({**tiny, "label": {**tiny.get("label", {}), "transform": "demean"}}, origin="tiny")
     model = next(iter(returns.models))
@@ -97,8 +97,8 @@ def test_values_are_basis_points_unless_ranks_are_forecast(run: Run, tiny: dict[
     assert "not returns" in in_scores["sentence"]
 
 
-def without(name: str) -> Callable[[Run], None]:
-    def change(run: Run) -> None:
+def without(name: str) -> Callable[[RecordedRun], None]:
+    def change(run: RecordedRun) -> None:
         (run.folder / "tables" / f"explain_{name}.parquet").unlink()
 
     return change
@@ -119,7 +119,11 @@ def without(name: str) -> Callable[[Run], None]:
     ],
 )
 def test_a_missing_network_is_one_sentence_and_nothing_is_written(
-    run: Run, change: Callable[[Run], None], model: str | None, kind: type[PeerglassError], words: str
+    run: RecordedRun,
+    change: Callable[[RecordedRun], None],
+    model: str | None,
+    kind: type[PeerglassError],
+    words: str,
 ) -> None:
     write_tables(run, made_tables())
     change(run)
@@ -130,7 +134,7 @@ def test_a_missing_network_is_one_sentence_and_nothing_is_written(
     assert has_networks(run) == (kind is ConfigError)
 
 
-def test_the_page_is_written_to_the_asked_file_or_to_the_run(run: Run, tmp_path: Path) -> None:
+def test_the_page_is_written_to_the_asked_file_or_to_the_run(run: RecordedRun, tmp_path: Path) -> None:
     write_tables(run, made_tables())
     text = write_explorer(run).read_text(encoding="utf-8")
     assert write_explorer(run) == run.folder / "explorer.html"

@@ -27,7 +27,7 @@ from pipelines.progress import Progress
 from pipelines.run.checkpoints import FileSnapshotStore, load_checkpoint
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
-from pipelines.run.record import Run, open_run, read_scores
+from pipelines.run.record import RecordedRun, open_run, read_scores
 from pipelines.stages import train_config
 from pipelines.train.task import collect_arrays, run_task
 from pipelines.train.walkforward import plan_tasks
@@ -62,24 +62,24 @@ def config_of(home: Path, tiny: Mapping[str, Any], **changes: Any) -> Config:  #
 
 
 @pytest.fixture(scope="module")
-def earlier(home: Path, tiny_settings: Mapping[str, Any]) -> Run:
+def earlier(home: Path, tiny_settings: Mapping[str, Any]) -> RecordedRun:
     """A pretrained run with two folds."""
     config = config_of(home, tiny_settings, folds={"max_folds": 2}, fit={"epochs": 1, "pretrain": PRETRAIN})
     return open_run(train_config(config), home / "runs")
 
 
-def seen_of(run: Run) -> list[dict[str, Any]]:
+def seen_of(run: RecordedRun) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads((run.folder / "folds.json").read_text())
     return rows
 
 
-def encoder_of(run: Run, fold: int) -> dict[str, torch.Tensor]:
+def encoder_of(run: RecordedRun, fold: int) -> dict[str, torch.Tensor]:
     fitted, _ = load_checkpoint(run.checkpoint(MODEL, fold, 0))
     assert isinstance(fitted, NeuralFitted)
     return {name: value for name, value in fitted.module.state_dict().items() if name.startswith("encoder.")}
 
 
-def test_a_pretraining_is_scored_and_kept_with_the_checkpoint(earlier: Run) -> None:
+def test_a_pretraining_is_scored_and_kept_with_the_checkpoint(earlier: RecordedRun) -> None:
     losses = read_scores(earlier)["pretrain_loss"].to_list()
     assert len(losses) == 2
     for fold, loss in enumerate(losses):
@@ -90,7 +90,7 @@ def test_a_pretraining_is_scored_and_kept_with_the_checkpoint(earlier: Run) -> N
 
 
 def test_folds_start_from_the_latest_usable_encoder_and_record_the_sessions_it_saw(
-    earlier: Run, home: Path, tiny_settings: Mapping[str, Any]
+    earlier: RecordedRun, home: Path, tiny_settings: Mapping[str, Any]
 ) -> None:
     changes = {"folds": {"max_folds": 2}, "fit": FROZEN, "init_from": earlier.run_id}
     run = open_run(train_config(config_of(home, tiny_settings, **changes)), home / "runs")
@@ -115,7 +115,7 @@ def test_folds_start_from_the_latest_usable_encoder_and_record_the_sessions_it_s
 
 @pytest.mark.slow(2)
 def test_a_run_that_would_leak_or_does_not_fit_is_refused(
-    earlier: Run, home: Path, tiny_settings: Mapping[str, Any]
+    earlier: RecordedRun, home: Path, tiny_settings: Mapping[str, Any]
 ) -> None:
     def refused(kind: type[Exception], message: str, **changes: Any) -> None:  # noqa: ANN401 (settings)
         with pytest.raises(kind, match=message):

@@ -11,13 +11,13 @@ from recorded import recorded
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError
-from pipelines.run.record import Run, list_records, open_run
+from pipelines.run.record import RecordedRun, list_records, open_run
 
 OUTPUT = Path("runs")
 
 
 @pytest.fixture
-def runs(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+def runs(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RecordedRun]:
     """Three runs, of which the second was started last."""
     monkeypatch.chdir(tmp_path)
     found = []
@@ -30,7 +30,7 @@ def runs(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return found
 
 
-def test_latest_is_the_run_that_was_started_last(runs: list[Run]) -> None:
+def test_latest_is_the_run_that_was_started_last(runs: list[RecordedRun]) -> None:
     assert open_run("latest", OUTPUT).run_id == runs[1].run_id
     assert [record["run_id"] for _, record in list_records(OUTPUT)] == [
         runs[1].run_id,
@@ -39,17 +39,19 @@ def test_latest_is_the_run_that_was_started_last(runs: list[Run]) -> None:
     ]
 
 
-def test_a_damaged_record_is_not_the_latest(runs: list[Run]) -> None:
+def test_a_damaged_record_is_not_the_latest(runs: list[RecordedRun]) -> None:
     (runs[1].folder / "run.json").write_text("{")
     assert open_run("latest", OUTPUT).run_id == runs[2].run_id
 
 
-def test_a_run_is_found_by_its_id_a_prefix_and_its_folder(runs: list[Run]) -> None:
+def test_a_run_is_found_by_its_id_a_prefix_and_its_folder(runs: list[RecordedRun]) -> None:
     for name in (runs[0].run_id, "run1", str(runs[0].folder), str(runs[0].folder.absolute())):
         assert open_run(name, OUTPUT).run_id == runs[0].run_id
 
 
-def test_a_name_that_is_not_found_says_where_it_was_looked_for(runs: list[Run], tmp_path: Path) -> None:
+def test_a_name_that_is_not_found_says_where_it_was_looked_for(
+    runs: list[RecordedRun], tmp_path: Path
+) -> None:
     place = str(tmp_path / "runs")
     with pytest.raises(ConfigError, match=r"More than one run begins with 'run' under .*choose among: run1-"):
         open_run("run", OUTPUT)

@@ -13,7 +13,7 @@ import pytest
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
-from pipelines.run.record import Run
+from pipelines.run.record import RecordedRun
 from pipelines.run.stored import StoredRun
 from pipelines.train.trials import (
     read_returns,
@@ -29,11 +29,11 @@ def config_of(tiny: dict[str, Any], output: Path, **store: object) -> Config:
     return check_config({**tiny, "output": str(output), "output_store": store}, origin="tiny")
 
 
-def run_in(config: Config) -> Run:
-    return Run("tiny-1", config, None, Path(config.output) / "tiny-1")
+def run_in(config: Config) -> RecordedRun:
+    return RecordedRun("tiny-1", config, None, Path(config.output) / "tiny-1")
 
 
-def write(run: Run, *names: str, content: str = "content") -> None:
+def write(run: RecordedRun, *names: str, content: str = "content") -> None:
     """Write files, each a second after the one before."""
     for second, name in enumerate(names):
         path = run.write_text(name, f"{content} of {name}")
@@ -45,7 +45,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def runs(tiny: dict[str, Any], tmp_path: Path) -> tuple[Run, Run]:
+def runs(tiny: dict[str, Any], tmp_path: Path) -> tuple[RecordedRun, RecordedRun]:
     """The same run on two machines."""
     url = f"file://{tmp_path}/copy"
     return run_in(config_of(tiny, tmp_path / "one", url=url)), run_in(
@@ -53,7 +53,9 @@ def runs(tiny: dict[str, Any], tmp_path: Path) -> tuple[Run, Run]:
     )
 
 
-def test_two_machines_exchange_the_files_of_a_run(runs: tuple[Run, Run], tmp_path: Path) -> None:
+def test_two_machines_exchange_the_files_of_a_run(
+    runs: tuple[RecordedRun, RecordedRun], tmp_path: Path
+) -> None:
     one, two = runs
     write(one, "run.json", "tables/a.parquet", "scores/x.json")
     write(one, ".lock", "snapshots/x.safetensors", "tables/.b.7.partial", "tables/c.7.partial")
@@ -74,7 +76,7 @@ def test_two_machines_exchange_the_files_of_a_run(runs: tuple[Run, Run], tmp_pat
 
 
 def test_an_interrupted_copy_is_an_earlier_state_of_the_folder(
-    runs: tuple[Run, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: tuple[RecordedRun, RecordedRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = runs[0]
     write(run, "z", "y", "x")

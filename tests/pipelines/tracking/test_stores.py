@@ -26,7 +26,7 @@ from pipelines.config.load import check_config, load_config
 from pipelines.errors import ConfigError, TrackingError
 from pipelines.lake.lake import Lake
 from pipelines.run.provenance import TaskDone, read_provenance
-from pipelines.run.record import Run, open_run
+from pipelines.run.record import RecordedRun, open_run
 from pipelines.stages import ingest_config, report_run, train_config
 from pipelines.tracking.store import store
 
@@ -38,7 +38,7 @@ class Stored:
     """A trained and measured run, and what its store says about it."""
 
     client: MlflowClient
-    run: Run
+    run: RecordedRun
     parent: MlflowRun
     children: Mapping[str, MlflowRun]
 

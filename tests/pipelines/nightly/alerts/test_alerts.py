@@ -18,7 +18,7 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
 from pipelines.nightly.alerts import alert_of, send_alerts
-from pipelines.nightly.result import Finding, NightResult
+from pipelines.nightly.result import NightFinding, NightResult
 
 KEEP = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
 
@@ -51,7 +51,7 @@ def test_a_night_tells_failures_new_warnings_and_recoveries(
 
 
 def test_only_the_new_warning_is_told(tmp_path: Path) -> None:
-    new = Finding("drift", "warn", "size has drifted.", "size")
+    new = NightFinding("drift", "warn", "size has drifted.", "size")
     result = replace(
         night_results.night(tmp_path),
         findings=(night_results.DRIFT, new),

@@ -15,7 +15,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import input_versions, open_lake
 from pipelines.lake.lake import Lake
 from pipelines.nightly.monitor.checks import check_data, price_corrections
-from pipelines.nightly.result import Finding, ModelVersion
+from pipelines.nightly.result import ModelVersion, NightFinding
 
 VERSION = ModelVersion("run", "zero")
 STAMP = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -60,7 +60,7 @@ def market(tmp_path: Any, tiny_settings: Mapping[str, Any]) -> tuple[Config, Lak
     return config, lake
 
 
-def checked(config: Config) -> dict[str, Finding]:
+def checked(config: Config) -> dict[str, NightFinding]:
     """Findings of the last session by check."""
     return {f.check: f for f in check_data(config, night_of(config, sessions()[-1]), sessions()[-2])}
 

@@ -22,7 +22,7 @@ from pipelines.nightly.scoring import score
 from pipelines.nightly.spool import sync
 from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
-from pipelines.run.record import Run, open_run
+from pipelines.run.record import RecordedRun, open_run
 from pipelines.tracking.model_versions import CHANNEL, CHARACTERISTIC
 
 WITHOUT_PEERGLASS = """
@@ -81,7 +81,7 @@ def data(versions: Versions) -> NightData:
 
 
 @pytest.fixture
-def run(versions: Versions) -> Run:
+def run(versions: Versions) -> RecordedRun:
     """The run of the champion, which is in the tracking store."""
     set_alias(versions.lake, "tiny", "champion", versions.new, Reason("first", "ann@desk"))
     sync(versions.config, versions.lake, Progress())
@@ -90,7 +90,7 @@ def run(versions: Versions) -> Run:
 
 @pytest.mark.slow(7)
 def test_mlflow_loads_a_version_in_a_process_without_peerglass(
-    versions: Versions, run: Run, data: NightData, tmp_path: Path
+    versions: Versions, run: RecordedRun, data: NightData, tmp_path: Path
 ) -> None:
     frame = input_frame(data.dataset, run.config.features.window)
     frame.sample(frac=1.0, random_state=0).to_parquet(tmp_path / "frame.parquet")
@@ -113,7 +113,7 @@ def test_mlflow_loads_a_version_in_a_process_without_peerglass(
 
 
 def test_a_loaded_version_forecasts_what_the_night_stores_to_the_bit(
-    versions: Versions, run: Run, data: NightData
+    versions: Versions, run: RecordedRun, data: NightData
 ) -> None:
     loaded = _load_pyfunc(str(run.folder / "checkpoints" / "ridge"))
     frame = input_frame(data.dataset, loaded.window, sessions=3)
@@ -128,7 +128,9 @@ def test_a_loaded_version_forecasts_what_the_night_stores_to_the_bit(
     assert answer["date"].nunique() == 3
 
 
-def test_the_artifacts_of_a_version_hold_no_pickle(versions: Versions, run: Run, tmp_path: Path) -> None:
+def test_the_artifacts_of_a_version_hold_no_pickle(
+    versions: Versions, run: RecordedRun, tmp_path: Path
+) -> None:
     client = MlflowClient(tracking_uri=versions.config.tracking.uri)
     (version,) = client.search_model_versions(f"name='tiny' and tags.`peerglass.run_id`='{run.run_id}'")
     assert version.run_id is not None
@@ -145,7 +147,7 @@ def test_the_artifacts_of_a_version_hold_no_pickle(versions: Versions, run: Run,
     assert "torch==" in (fetched / "requirements.txt").read_text()
 
 
-def test_a_version_says_what_it_was_made_of(versions: Versions, run: Run) -> None:
+def test_a_version_says_what_it_was_made_of(versions: Versions, run: RecordedRun) -> None:
     client = MlflowClient(tracking_uri=versions.config.tracking.uri)
     (version,) = client.search_model_versions(f"name='tiny' and tags.`peerglass.run_id`='{run.run_id}'")
     assert version.tags["audit"] == "pass"
@@ -155,7 +157,7 @@ def test_a_version_says_what_it_was_made_of(versions: Versions, run: Run) -> Non
     assert client.get_model_version_by_alias("tiny", "champion").version == version.version
 
 
-def test_wrong_inputs_are_named(run: Run, data: NightData) -> None:
+def test_wrong_inputs_are_named(run: RecordedRun, data: NightData) -> None:
     loaded: LoadedVersion = _load_pyfunc(str(run.folder / "checkpoints" / "ridge"))
     frame = input_frame(data.dataset, loaded.window)
     with pytest.raises(ValueError, match="has no column 'ticker'"):
