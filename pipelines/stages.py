@@ -249,8 +249,7 @@ def run_config(
                 make_ready(run.config, tasks_left(run, dataset, lake), IMPORT_TRAINING)
                 audit_before_training(run, dataset, lake, progress, echo)
                 train(run, dataset, lake, progress)
-                explained = {resolve_device(config.device): explanation_tasks(run, dataset)}
-                make_ready(run.config, explained, IMPORT_EXPLAINING)
+                make_ready(run.config, explanation_tasks(run, dataset), IMPORT_EXPLAINING)
                 evaluation = evaluate_run(run, dataset, lake, progress)
                 echo(f"\n{describe_evaluation(evaluation, config)}\n")
                 warn_after_training(run, echo)

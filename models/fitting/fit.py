@@ -35,7 +35,7 @@ from models.fitted import (
 from models.fitting.config import FitConfig
 from models.fitting.loop import Engine, SingleSeed, most_firms, train_seeds
 from models.fitting.losses import QUANTILE, SCALE_FREE
-from models.fitting.memory import Note, in_parts, no_note
+from models.fitting.memory import FORECAST_CELLS, Note, in_parts, no_note
 from models.fitting.plan import plan_of
 from models.fitting.pretraining import pretrain
 from models.fitting.snapshot import SnapshotStore
@@ -58,9 +58,6 @@ __all__ = [
     "restore",
     "untrained",
 ]
-
-FORECAST_CELLS = 2**16
-"""Firms and dates that go through a model at once on a GPU. Date by date, a small market leaves it idle."""
 
 
 def fit(
@@ -438,12 +435,8 @@ class NeuralFitted(Fitted):
         head = self.module.quantile_head
         if head is None:
             raise ValueError(f"{self.name} was not fitted to quantiles: set fit.loss to quantile.")
-        return self._by_date(
-            data,
-            dates,
-            len(head.levels),
-            lambda batch: self.module.quantiles_around(self.module(batch), batch),
-        )
+        levels, around = len(head.levels), self.module.quantiles_around
+        return self._by_date(data, dates, levels, lambda batch: around(self.module(batch), batch))
 
     def horizons(self, data: PanelTensors, dates: IntArray) -> Float32Array:
         """Forecasts [D, N, K] of the model's horizons, the label's last; NaN outside the universe.
@@ -460,13 +453,13 @@ class NeuralFitted(Fitted):
     ) -> Float32Array:
         """Compute [B, N, width] for B dates, 1 on a CPU; return [D, N, width], NaN outside the universe."""
         require_same_shape(self.shape, data.shape, self.name)
-        dates = np.ascontiguousarray(dates, dtype=np.int64)
-        listed_DN = data.listed_TN[torch.as_tensor(dates)]
+        date_D = torch.tensor(np.ascontiguousarray(dates, dtype=np.int64))
+        listed_DN = data.listed_TN[date_D]
         out_DNQ = np.full((*listed_DN.shape, width), np.nan, dtype=np.float32)
         row_D = listed_DN.any(dim=1).nonzero()[:, 0]
         at_once = 1 if data.device.type == "cpu" else max(1, FORECAST_CELLS // listed_DN.shape[1])
         for row_B in row_D.split(at_once):
-            batch = data.batch(torch.as_tensor(dates)[row_B])
+            batch = data.batch(date_D[row_B])
             with torch.inference_mode():
                 y_BNQ = compute(batch).cpu().numpy()
             there_BN = batch.m_BN.cpu().numpy()

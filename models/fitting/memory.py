@@ -30,6 +30,9 @@ PEAK = 1.3
 ROOM = 0.9
 """Share of a GPU's free memory that a step may take. The rest is for fragments and workspaces."""
 
+FORECAST_CELLS = 2**16
+"""Firms and dates that go through a model at once on a GPU. Date by date, a small market leaves it idle."""
+
 HELD = 4
 """Numbers held per parameter: its value, its gradient and two moments."""
 

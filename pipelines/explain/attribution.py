@@ -10,8 +10,7 @@ import polars as pl
 from features.arrays import IntArray
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
-from pipelines.device import resolve_device
-from pipelines.explain.games import ModelExplanation, explain_models, explained_models
+from pipelines.explain.games import ModelExplanation, explain_models, explained_models, explained_on
 from pipelines.explain.network_tables import NetworkStudy
 from pipelines.explain.tables import explanation_tables, planted_edges, recovery_table, summary_line
 from pipelines.lake.lake import Lake
@@ -47,7 +46,7 @@ def explain(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) 
     if tables:
         event = ExplanationMade(
             environment=environment(),
-            device=resolve_device(run.config.device),
+            device=explained_on(run.config, dataset),
             settings=run.config.explain.model_dump(mode="json"),
             seconds=round(time.monotonic() - started, 1),
             explainer=_code(),
@@ -83,7 +82,7 @@ def _tables_of(
 
 def explain_if_new(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     """Explain the models of a run, or return the stored lines if `explain` would compute the same again."""
-    kept = _current(run)
+    kept = _current(run, explained_on(run.config, dataset))
     if kept is None:
         return explain(run, dataset, lake, progress)
     progress.note(
@@ -93,14 +92,15 @@ def explain_if_new(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Pro
     return "\n".join(kept.summary)
 
 
-def explanation_tasks(run: RecordedRun, dataset: Dataset) -> int:
-    """Number of tasks that :func:`explain_if_new` would compute."""
-    if _current(run) is not None:
-        return 0
-    return len(explained_models(run.config)) * len(plan_folds(dataset, run.config))
+def explanation_tasks(run: RecordedRun, dataset: Dataset) -> dict[str, int]:
+    """Number of tasks that :func:`explain_if_new` would compute, by device."""
+    device = explained_on(run.config, dataset)
+    if _current(run, device) is not None:
+        return {device: 0}
+    return {device: len(explained_models(run.config)) * len(plan_folds(dataset, run.config))}
 
 
-def _current(run: RecordedRun) -> ExplanationMade | None:
+def _current(run: RecordedRun, device: str) -> ExplanationMade | None:
     """The run's explanation if no task has finished since, and all that it depends on is the same."""
     last = next(
         (one for one in reversed(read_provenance(run)) if isinstance(one, ExplanationMade | TaskDone)), None
@@ -110,7 +110,7 @@ def _current(run: RecordedRun) -> ExplanationMade | None:
     now = environment()
     is_same = (
         last.settings == run.config.explain.model_dump(mode="json")
-        and last.device == resolve_device(run.config.device)
+        and last.device == device
         and last.explainer == _code()
         and last.environment.model_copy(update={"commit": now.commit}) == now
         and all((run.folder / "tables" / f"{table}.parquet").is_file() for table in last.tables)
