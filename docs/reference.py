@@ -118,7 +118,7 @@ def features_page() -> str:
     from features.library.registry import NAN_RULE
     from features.panel.asof import STALE_DAYS
     from features.panel.derived import MAX_HALT
-    from pipelines.cli.features import needed
+    from pipelines.cli.data import needed
 
     parts = [
         "# Features",

@@ -8,26 +8,13 @@ import gc
 import sys
 import traceback
 from collections.abc import Callable
-from importlib import import_module
 from typing import Annotated, Final
 
 import typer
 
+from pipelines.cli import data, operations, stages, start
 from pipelines.errors import PeerglassError, full_disk
 from pipelines.secrets import redact
-
-VERBS: Final = {
-    "Getting started": ("doctor", "demo", "init", "notebook", "validate"),
-    "Pipeline": (
-        *("run", "ingest", "audit", "train", "tune", "backtest", "compare", "explain", "explore", "report"),
-        *("nightly", "signals", "runs", "promote", "demote", "trials", "track"),
-    ),
-    "Features and data": ("features", "lake", "quarantine"),
-}
-"""Panel of the help page -> its verbs in order. Each is a module beside this one, with a function of its name
-or a group of commands called ``app``."""
-_BESIDE: Final = {"demote": "promote"}
-"""Verb -> the module of another one that it stands in."""
 
 app = typer.Typer(
     name="peerglass",
@@ -75,13 +62,19 @@ def _common(
     _State.debug = debug
 
 
-for _panel, _verbs in VERBS.items():
-    for _verb in _verbs:
-        _module = import_module(f"pipelines.cli.{_BESIDE.get(_verb, _verb)}")
-        if hasattr(_module, "app"):
-            app.add_typer(_module.app, rich_help_panel=_panel)
+_PANELS: Final = (
+    ("Getting started", start),
+    ("Pipeline", stages),
+    ("Pipeline", operations),
+    ("Features and data", data),
+)
+"""Panel of the help page, and a module with its verbs in order: functions, and groups of commands."""
+for _panel, _module in _PANELS:
+    for _verb in _module.VERBS:
+        if isinstance(_verb, typer.Typer):
+            app.add_typer(_verb, rich_help_panel=_panel)
         else:
-            app.command(rich_help_panel=_panel)(getattr(_module, _verb))
+            app.command(rich_help_panel=_panel)(_verb)
 
 
 def main() -> None:

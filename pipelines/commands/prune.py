@@ -13,12 +13,11 @@ run has read, until ``peerglass lake vacuum --forget RUN`` gives them up.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -173,11 +172,6 @@ def describe_pruning(pruning: Pruning, *, done: bool) -> str:
             f"--keep-days DAYS {forget}"
         )
     return "\n".join(lines)
-
-
-def pruning_json(pruning: Pruning, *, done: bool) -> str:
-    """Write a prune as JSON."""
-    return json.dumps({"done": done, **asdict(pruning)}, indent=1, default=str)
 
 
 def _leftovers(run: RunSummary) -> Iterable[Removal]:

@@ -126,11 +126,6 @@ def describe_runs(runs: Sequence[RunSummary]) -> str:
     return "\n".join(text_table(rows, _HEADS, left=len(_HEADS), indent="")) if rows else "no runs"
 
 
-def to_json(content: object) -> str:
-    """Write summaries or details as JSON."""
-    return json.dumps(content, indent=1, default=str)
-
-
 def _tasks(folder: Path) -> tuple[int, int]:
     """Tasks that are finished and planned, by the newest training of the run's provenance."""
     done = planned = 0

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
-from pipelines.cli import features as catalogue
+from pipelines.cli import data as catalogue
 from pipelines.cli.main import app
 from pipelines.errors import ConfigError
 

@@ -17,7 +17,7 @@ import pytest
 
 from features.library.channels import CHANNELS
 from features.panel.panel import Panel
-from pipelines.cli.doctor import examine
+from pipelines.cli.start import examine
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset import characteristics

@@ -1,0 +1,343 @@
+"""Verbs of the nights and of what is there: nightly, signals, runs, promote, demote, trials and track."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from typer import Argument, Option
+
+from pipelines.cli import (
+    RUNS_FOLDER,
+    ConfigArgument,
+    JsonOption,
+    OutputOption,
+    RunArgument,
+    SetOption,
+    WaitOption,
+    answer,
+    day_option,
+    lake_of,
+    load,
+)
+
+
+def nightly(
+    config: ConfigArgument,
+    *,
+    date: Annotated[
+        dt.datetime | None,
+        day_option(
+            "Session to decide at. The source delivers nothing after it. Default: the newest session, "
+            "or the next one of a simulated market that grows."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print what would be done, and write nothing.")
+    ] = False,
+    accept_changes: Annotated[
+        bool,
+        Option(
+            "--accept-changes",
+            help="Go on although settings that decide the orders (universe, features, label, model, seeds, "
+            "book, costs) have changed since the last night. The change is recorded with the night.",
+        ),
+    ] = False,
+    overrides: SetOption = None,
+    wait: WaitOption = False,
+) -> None:
+    """Make the signals and the book for the next session, from stored models. Safe to run from cron.
+
+    In this order: ingest what is new, check the data, train a version if one is due, score champion and
+    challenger, decide the book and its trades, update the figures that are watched, then write the page, the
+    tracking record and the alerts. The results are in the lake's tables `signals`, `books` and `nights`, and
+    in the folder `nights` of the config's output.
+
+    A night that is done is not repeated: the same command then ends at once. Sessions that were missed are
+    played first, in order, each on the data that were known at its close. After an interruption at any
+    moment, the same command completes the night. The first night of a config plays the newest session alone.
+
+    Exit code 2: the config has changed since the last night, and `--accept-changes` was not given.
+    Exit code 3: the source is gone or late, a check of the data failed, the tables of the nights disagree, or
+    another process plays the night.
+    Exit code 6: the night is done, but the tracking store could not be reached.
+    """
+    from pipelines.nightly.records import already_done
+
+    day = None if date is None else date.date()
+    if not (dry_run or accept_changes):
+        done = already_done(load(config, overrides, models=False), day)
+        if done is not None:
+            print(done)
+            return
+    from pipelines.nightly.night import play_nights
+
+    play_nights(
+        load(config, overrides),
+        day,
+        echo=typer.echo,
+        dry_run=dry_run,
+        accept_changes=accept_changes,
+        wait=wait,
+    )
+
+
+def signals(
+    target: Annotated[
+        str,
+        Argument(
+            metavar="CONFIG|RUN", help="A YAML config file, or a run: id, unique prefix, `latest` or folder."
+        ),
+    ],
+    *,
+    date: Annotated[
+        dt.datetime | None, day_option("Session to score. Default: the newest one in the lake.")
+    ] = None,
+    model: Annotated[
+        str | None, Option(help="Model of the run. Default: the champion's, or the only one.")
+    ] = None,
+    version: Annotated[
+        str | None, Option(metavar="RUN/MODEL", help="Model version, for a CONFIG. Default: the champion.")
+    ] = None,
+    explain: Annotated[
+        int | None,
+        Option(
+            metavar="N", help="Explain the N highest and the N lowest signals by days, families and peers."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, Option(metavar="FILE", help="Also write the signals to a .csv, .parquet or .json file.")
+    ] = None,
+    overrides: SetOption = None,
+    output: OutputOption = RUNS_FOLDER,
+) -> None:
+    """Score the firms of a session with a stored model, and print the ends of the ranking.
+
+    A CONFIG uses its champion or, without one, its newest live training. A RUN uses its own models; of a
+    walk-forward run, those of the newest fold. Data are cut at the session: nothing that became known later
+    is used.
+
+    The signals are kept in the lake's table `signals`. A second scoring of a session on the same data writes
+    nothing; on other data it is a new revision, and the corrections that explain the differences are
+    printed.
+
+    Example: `peerglass signals configs/mine.yaml --out signals.csv`
+    """
+    from pipelines.commands.signals import SignalsOptions, make_signals
+
+    session = None if date is None else date.date()
+    options = SignalsOptions(session, model, version, out, output, explain)
+    make_signals(target, overrides or [], options, typer.echo)
+
+
+runs = typer.Typer(
+    name="runs",
+    help="List the runs of a folder, show one of them, and remove what is no longer needed.",
+    no_args_is_help=True,
+)
+
+
+@runs.command(name="list")
+def list_runs(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
+    """List the runs of a folder and its measured signal files, the one that was started last first.
+
+    IC and net Sharpe ratio are those of the newest evaluation, for the model that leads on validation, at the
+    first delay that can be traded. The state of a signal file is `signals`, and its figures are those of its
+    first signal. `MB` is the size of the folder; forecasts of runs are in the lake.
+    """
+    from dataclasses import asdict
+
+    from pipelines.commands.runs import describe_runs, summarise_runs
+
+    found = summarise_runs(output)
+    answer([asdict(run) for run in found], lambda _: describe_runs(found), as_json=as_json)
+
+
+@runs.command(name="show")
+def show_run(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
+    """Show the identity, data versions, folds, evaluations, trials and files of a run or a signal file."""
+    from pipelines.commands.runs import collect_details, describe_details
+    from pipelines.results.signal_file import find_signals
+    from pipelines.run.record import open_run
+
+    details = collect_details(find_signals(run, output) or open_run(run, output))
+    answer(details, describe_details, as_json=as_json)
+
+
+@runs.command()
+def prune(
+    runs: Annotated[
+        list[str] | None,
+        Argument(metavar="[RUN]...", help="Runs to remove as a whole: ids or unique prefixes."),
+    ] = None,
+    *,
+    older_than: Annotated[
+        int | None,
+        Option(
+            min=1, metavar="DAYS", help="Remove runs as a whole that were last started DAYS days ago or more."
+        ),
+    ] = None,
+    keep: Annotated[
+        int | None,
+        Option(
+            min=1,
+            metavar="N",
+            help="Remove runs as a whole that are not among the N newest of their config. With --older-than, "
+            "both must apply.",
+        ),
+    ] = None,
+    yes: Annotated[bool, Option("--yes", help="Remove. Without it, only say what would go.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only say what would go, also with --yes.")] = False,
+    output: OutputOption = RUNS_FOLDER,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove what is no longer needed. Without `--yes`, print what would be removed and remove nothing.
+
+    Always: files that interrupted writes have left, snapshots of trainings that have ended, and evaluations
+    that a newer one with the same settings has replaced. Whole runs and measured signal files only by name,
+    or with `--older-than` and `--keep`. Features that were not used for `--older-than` days go as well, and
+    are computed again if they are needed.
+
+    A run that another process writes to is left alone, and so is a run that another one starts from
+    (`init_from`), that has been a champion or challenger, or that has scored a night. The trial ledger keeps
+    counting the trials of removed runs. Forecasts stay in the lake.
+
+    Example: `peerglass runs prune --older-than 90`, then the same with `--yes`
+    """
+    from dataclasses import asdict
+
+    from pipelines.commands.prune import apply_prune, describe_pruning, plan_prune
+
+    pruning = plan_prune(output, runs or [], older_than, dt.datetime.now(dt.UTC), keep=keep)
+    remove = yes and not dry_run
+    if remove:
+        pruning = apply_prune(pruning, notify=typer.echo)
+    found = {"done": remove, **asdict(pruning)}
+    answer(found, lambda _: describe_pruning(pruning, done=remove), as_json=as_json)
+
+
+def promote(
+    version: Annotated[
+        str,
+        Argument(
+            metavar="RUN|VERSION",
+            help="A run that was trained for use, RUN/MODEL, `challenger`, or the number of a version in "
+            "MLflow's registry. The last two need --config.",
+        ),
+    ],
+    *,
+    config: Annotated[
+        Path | None,
+        Option(metavar="CONFIG", help="Config whose champion it becomes. Default: that of the run."),
+    ] = None,
+    force: Annotated[
+        bool, Option("--force", help="Promote although the guard refuses; needs --why.")
+    ] = False,
+    why: Annotated[str | None, Option(metavar="TEXT", help="Reason, which is recorded.")] = None,
+    overrides: SetOption = None,
+    output: OutputOption = RUNS_FOLDER,
+) -> None:
+    """Make a model version the champion, whose signals are traded from the next night on.
+
+    The guard refuses, with exit code 4, a version that failed its audit or has none, that is incomplete, that
+    has too few shadow sessions with a known label, or that is worse than the champion by more than the margin
+    (`nightly.promotion`). Shadow sessions are those that both versions forecast at night, before the label
+    was known. The lake's table `promotions` records who promoted what, when, why and on which numbers.
+
+    Examples
+    --------
+    - `peerglass promote challenger --config configs/nightly_demo.yaml`
+    - `peerglass promote demo-1a2b3c --force --why "the old champion uses a feature that is gone"`
+    """
+    from pipelines.commands import promote as promotions
+
+    settings = promotions.config_of_option(config, overrides or [])
+    folder = output if settings is None else Path(settings.output)
+    promotions.promote(version, settings, folder, typer.echo, force=force, why=why)
+
+
+def demote(
+    config: ConfigArgument,
+    *,
+    why: Annotated[str, Option(metavar="TEXT", help="Reason, which is recorded.")],
+    overrides: SetOption = None,
+) -> None:
+    """Make the champion before the current one champion again. No guard: going back is always possible.
+
+    The version that was demoted keeps no alias. Demoting again goes back one champion further.
+
+    Example: `peerglass demote configs/nightly_demo.yaml --why "its turnover doubled"`
+    """
+    from pipelines.commands import promote as promotions
+
+    promotions.demote(load(config, overrides), why, typer.echo)
+
+
+trials = typer.Typer(
+    name="trials", help="List what was tried in a folder, and show one trial.", no_args_is_help=True
+)
+
+
+@trials.command(name="list")
+def list_trials(
+    run: Annotated[
+        str | None, Option(metavar="RUN", help="Run or measured file: say which trials count against it.")
+    ] = None,
+    *,
+    output: OutputOption = RUNS_FOLDER,
+    as_json: JsonOption = False,
+) -> None:
+    """List the trials of a folder, oldest first, and say of each whether it counts, and why.
+
+    A trial is a forecast (a model's settings or a signal's values) with one book. Costs and delays are
+    assumptions and make no trial. Trials on other markets do not count, and if the config names a
+    `hypothesis`, only the trials of that hypothesis count.
+
+    Examples
+    --------
+    - `peerglass trials list`
+    - `peerglass trials list --run my-run-1a2b`
+    """
+    from pipelines.commands.trials import describe_trials, trial_rows
+
+    answer(trial_rows(output, run), describe_trials, as_json=as_json)
+
+
+@trials.command(name="show")
+def show_trial(
+    trial: Annotated[str, Argument(metavar="TRIAL", help="Id of the trial, or a unique prefix of it.")],
+    output: OutputOption = RUNS_FOLDER,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one trial: forecast, book, market, hypotheses, runs, results by assumptions, and all settings."""
+    from pipelines.commands.trials import describe_trial, trial_details
+
+    answer(trial_details(output, trial), describe_trial, as_json=as_json)
+
+
+track = typer.Typer(name="track", help="Send records to the tracking store.", no_args_is_help=True)
+
+
+@track.callback()
+def _group() -> None:
+    """Keep `sync` a command of its own; a group with one command would lose its name."""
+
+
+@track.command()
+def sync(config: ConfigArgument, overrides: SetOption = None) -> None:
+    """Send what the tracking store does not have: nights that wait, model versions and their aliases.
+
+    A night whose tracking server is gone ends with exit code 6 and leaves its record under
+    `<output>/nights/<config>/spool`. The next night sends it, and so does this command. Nothing is sent
+    twice. Exit code 6 if the server is still gone.
+    """
+    from pipelines.nightly import spool
+
+    settings = load(config, overrides)
+    with lake_of(settings, wait=False, lock=False) as (lake, progress):
+        print(spool.describe_synced(spool.sync(settings, lake, progress), settings))
+
+
+VERBS: Final = (nightly, signals, runs, promote, demote, trials, track)

@@ -1,0 +1,520 @@
+"""Verbs of the stages of a run, from the data to the report, and of its evaluation."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+
+import typer
+from typer import Argument, Option
+
+from pipelines.cli import (
+    RUNS_FOLDER,
+    AsOfOption,
+    ConfigArgument,
+    JsonOption,
+    OutputOption,
+    RunArgument,
+    SetOption,
+    TargetArgument,
+    WaitOption,
+    day_option,
+    load,
+)
+from pipelines.errors import ConfigError
+from pipelines.evaluate_file import MeasureOptions, file_of, is_signal_file, measure_file
+
+if TYPE_CHECKING:
+    from models.explain.removal import Removal
+
+
+def run(
+    config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption = None, wait: WaitOption = False
+) -> None:
+    """Run every stage: ingest, audit, train, backtest, explain, report. Print the path of the report.
+
+    After an interruption, the same command continues the run. Finished tasks and an explanation with the same
+    settings and code are kept. With `--as-of` the ingest is skipped and an earlier state of the lake is used.
+
+    Example: `peerglass run configs/sample.yaml --set fit.epochs=5`
+    """
+    from pipelines.stages import run_config
+
+    print(run_config(load(config, overrides), echo=typer.echo, as_of=as_of, wait=wait))
+
+
+def ingest(
+    config: ConfigArgument,
+    *,
+    replace: Annotated[
+        bool,
+        Option("--replace", help="Accept a delivery that withdraws or changes most of the rows in the lake."),
+    ] = False,
+    overrides: SetOption = None,
+    wait: WaitOption = False,
+) -> None:
+    """Load the data of a config's source into its lake, and print how many rows were added or changed.
+
+    The summary counts rows that were added, updated, withdrawn, quarantined and flagged.
+
+    Files, the sample and the simulated market deliver their whole history every time. Rows that are missing
+    from a new delivery are withdrawn from the lake, and earlier versions of the lake keep them. A delivery
+    that would withdraw more than half of a table is refused with exit code 3. A different source or market is
+    refused with exit code 2. A live source (yfinance, sec) never withdraws rows.
+    """
+    from pipelines.stages import ingest_config
+
+    ingest_config(load(config, overrides), typer.echo, replace=replace, wait=wait)
+
+
+def audit(
+    target: TargetArgument,
+    *,
+    overrides: SetOption = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON with the evidence.")] = False,
+    as_of: AsOfOption = None,
+    vintage: Annotated[
+        str | None,
+        Option(
+            metavar="OLDER",
+            help=(
+                "Compare with an earlier delivery: a folder with earlier copies of the source's files, a "
+                "config that reads them, or an earlier state of the lake (as for --as-of)."
+            ),
+        ),
+    ] = None,
+    output: OutputOption = RUNS_FOLDER,
+    wait: WaitOption = False,
+) -> None:
+    """Check for look-ahead and for results that are too good to be true. Exit code 4 if a check fails.
+
+    A config is checked on the data in its lake. A run is checked on its recorded data versions, and its
+    checkpoints and stored forecasts are checked as well.
+    """
+    from pipelines.stages import audit_target
+
+    audit_target(target, overrides or [], output, as_of, vintage=vintage, as_json=as_json, wait=wait)
+
+
+def train(
+    target: TargetArgument,
+    overrides: SetOption = None,
+    as_of: AsOfOption = None,
+    output: OutputOption = RUNS_FOLDER,
+    wait: WaitOption = False,
+) -> None:
+    """Train the models of a config walk-forward, store their test forecasts, and print the run id.
+
+    Each combination of model, fold and seed is trained once, and its forecasts go to the lake. After an
+    interruption, the same command trains only the missing ones. For a RUN, such as a model version of the
+    nights, the missing ones are trained on exactly the data that the run recorded.
+
+    Some settings change how models are trained:
+
+    - `fit.pretrain`: pretrain the day encoder to reconstruct masked days or to predict the next day.
+    - `init_from`: start from the day encoder of an earlier run.
+    - `fit.layer_decay`: in fine-tuning, lower the learning rate layer by layer.
+    - `fit.label_share`: use only a share of the labels.
+    - `fit.refit`: refit the selected model to training and validation sessions before it forecasts the test.
+    """
+    from pipelines.stages import train_config, train_run
+
+    if Path(target).is_file() or Path(target).suffix.lower() in (".yaml", ".yml"):
+        print(train_config(load(Path(target), overrides), as_of, wait=wait))
+        return
+    if overrides or as_of is not None:
+        raise ConfigError("--set and --as-of need a CONFIG: a RUN has fixed settings and data versions.")
+    print(train_run(target, output, wait=wait))
+
+
+def tune(
+    config: ConfigArgument,
+    model: Annotated[str, Option(help="Model of the config whose settings are searched.")],
+    trials: Annotated[
+        int, Option(min=1, help="Total number of trials, including trials of earlier searches.")
+    ] = 20,
+    *,
+    overrides: SetOption = None,
+    as_of: AsOfOption = None,
+    wait: WaitOption = False,
+) -> None:
+    """Search a model's settings on the validation sessions. No test session is forecast.
+
+    Every trial is logged in the tracking store and counted in the trial ledger. After an interruption, the
+    same command continues the search. To use the result, copy the printed settings into the config and run
+    `peerglass train`, which forecasts the test once.
+    """
+    from pipelines.train.tune import tune as search
+
+    print(search(load(config, overrides), model, trials, as_of, wait=wait))
+
+
+def backtest(
+    target: Annotated[
+        str,
+        Argument(
+            metavar="RUN|FILE",
+            help="A run, a file (CSV, Excel or Parquet) with a date, a ticker and columns of signals, or "
+            "the name of measured signals, as in `peerglass runs list`.",
+        ),
+    ],
+    config: Annotated[
+        Path | None,
+        Option(
+            metavar="CONFIG",
+            help="Required for a FILE: the config whose lake, universe, label, books, costs and output "
+            "folder are used. Its models and features are not.",
+        ),
+    ] = None,
+    *,
+    signal: Annotated[
+        list[str] | None,
+        Option(
+            metavar="COLUMN", help="Column of the FILE to measure. Can be repeated. Default: all numbers."
+        ),
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        Option(
+            metavar="GRID",
+            help="Measure every combination of settings of a book, its costs and its delay, such as "
+            "'quantiles=5,10; delay=1,2; half_spread_bps=0,5'. Each is a trial.",
+        ),
+    ] = None,
+    book: Annotated[str | None, Option(help="Book of --sweep. Default: the first one.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False,
+    force: Annotated[
+        bool, Option("--force", help="Exit with 0 although a signal fails the look-ahead guard.")
+    ] = False,
+    overrides: SetOption = None,
+    output: OutputOption = RUNS_FOLDER,
+    as_of: AsOfOption = None,
+    wait: WaitOption = False,
+) -> None:
+    """Measure a run's forecasts, or your own signals, before and after costs.
+
+    A run is evaluated on its recorded data. With `--set`, only settings of the section backtest can change
+    (costs, books, execution delay). The result is stored as an additional evaluation of the run, and
+    `peerglass report` shows the newest one.
+
+    A file of signals is measured on the lake of `--config`, all columns side by side, at a delay of at least
+    one session. A signal dated t must have been known at the close of t; higher means better. Factor frames
+    of alphalens work as they are. Every signal counts as a trial, and measuring it again does not. The
+    tear sheet, the tables and the settings are kept in a folder of their own. `peerglass report ID` shows
+    them again, and `peerglass backtest ID` measures the same file again, for example with `--set`.
+
+    The look-ahead guard checks whether a signal knows prices after its date. If it does, the signal is not
+    believable and the exit code is 4.
+
+    Examples
+    --------
+    - `peerglass backtest my-run-1a2b --set backtest.costs.half_spread_bps=10`
+    - `peerglass backtest signals.parquet --config my.yaml`
+    - `peerglass backtest signals.csv --config my.yaml --signal momentum --json`
+    - `peerglass backtest my-run-1a2b --sweep 'quantiles=5,10; delay=1,2,5'`
+    """
+    if book is not None and sweep is None:
+        raise ConfigError("--book names the book of a sweep; add --sweep GRID.")
+    if config is None and not is_signal_file(target):
+        target, config = file_of(target, output) or (target, None)
+    of_file = config is not None or is_signal_file(target)
+    options = MeasureOptions(
+        overrides=tuple(overrides or ()),
+        signals=tuple(signal or ()),
+        as_of=as_of,
+        wait=wait,
+        as_json=as_json,
+        force=force,
+        sweep=sweep or "",
+        book=book,
+    )
+    if of_file and sweep is None:
+        measure_file(target, config, options, typer.echo)
+    elif of_file:
+        from pipelines.sweeps import sweep_file
+
+        sweep_file(target, config, options, typer.echo)
+    elif as_of is not None or signal or force:
+        given = "--as-of" if as_of is not None else "--signal" if signal else "--force"
+        raise ConfigError(
+            f"{given} applies only to a FILE with --config; a run is read at its recorded data versions."
+        )
+    elif sweep is not None:
+        from pipelines.sweeps import sweep_run
+
+        sweep_run(target, options, output, typer.echo)
+    else:
+        from pipelines.stages import backtest_run
+
+        backtest_run(target, overrides or [], output, echo=typer.echo, as_json=as_json, wait=wait)
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        Argument(
+            metavar="A B...",
+            help="Two or more runs or measured signals, by the names that `peerglass runs list` shows. "
+            "RUN:MODEL names a model or a signal; RUN alone means the leader on validation. Or "
+            "two or more model versions: RUN/MODEL, `champion` or `challenger`; aliases need --config.",
+        ),
+    ],
+    *,
+    delay: Annotated[
+        int | None, Option(min=0, help="Delay in sessions. Default: the first that can be traded.")
+    ] = None,
+    book: Annotated[str | None, Option(help="Name of a book. Default: the first one.")] = None,
+    config: Annotated[
+        Path | None,
+        Option(metavar="CONFIG", help="Aliases, books and costs of versions. Default: the run's."),
+    ] = None,
+    as_json: JsonOption = False,
+    output: OutputOption = RUNS_FOLDER,
+) -> None:
+    """Put models of different runs side by side, with paired tests of the difference to the first one.
+
+    Every figure is measured on the dates that all of them have, from each run's newest evaluation. The answer
+    to "beats" is yes, no or unclear, by the tests that a report uses. What differs is listed: data versions,
+    settings, code, costs and books. ICs are compared only if the labels are the same.
+
+    Model versions are compared on the sessions that all of them forecast at night without having seen their
+    labels, by the first revision of their signals.
+
+    Examples
+    --------
+    - `peerglass compare champion challenger --config configs/nightly_demo.yaml`
+    - `peerglass compare my-run-1a2b my-run-3c4d`
+    - `peerglass compare my-run-1a2b:ridge my-run-1a2b:self_peer --delay 1`
+    """
+    from pipelines.commands.compare import is_version, open_versions
+    from pipelines.commands.promote import config_of_option
+    from pipelines.results.run_comparison import compare as compare_candidates
+    from pipelines.results.run_comparison import comparison_json, describe_candidates, open_candidate
+
+    of_nights = [name for name in runs if is_version(name)]
+    if of_nights and len(of_nights) < len(runs):
+        raise ConfigError(
+            f"{of_nights[0]} is a model version, which is measured on its nights, and the others are runs, "
+            "which are measured on their tests; compare versions with versions."
+        )
+    if of_nights:
+        settings = config_of_option(config, [])
+        folder = output if settings is None else Path(settings.output)
+        candidates = open_versions(runs, settings, folder, delay, book)
+    else:
+        candidates = [open_candidate(name, output, delay, book) for name in runs]
+    comparison = compare_candidates(candidates)
+    typer.echo(comparison_json(comparison) if as_json else describe_candidates(comparison))
+
+
+def explain(
+    run: RunArgument,
+    *,
+    date: Annotated[
+        str | None,
+        Option(
+            metavar="DATE",
+            help="Explain the forecasts of this test date only; `latest` is the newest test date.",
+        ),
+    ] = None,
+    ticker: Annotated[
+        str | None, Option(help="Firm to explain. Default: the cross-section of the date.")
+    ] = None,
+    top: Annotated[
+        int | None,
+        Option(metavar="N", help="Explain the N highest and the N lowest forecasts of the date."),
+    ] = None,
+    to: Annotated[
+        dt.datetime | None,
+        day_option(
+            "Explain the firm's forecasts of all test dates from --date to this date. Without "
+            "--ticker: a sample of dates and firms, in proportion from every group."
+        ),
+    ] = None,
+    versus: Annotated[
+        dt.datetime | None,
+        day_option("Explain the difference between the firm's forecasts of --date and of this date."),
+    ] = None,
+    skill: Annotated[
+        bool, Option("--skill", help="Divide the model's rank IC on test dates among the players.")
+    ] = False,
+    dates: Annotated[
+        int | None,
+        Option(metavar="N", help="Number of sampled dates: by default 20 with --to, and 60 with --skill."),
+    ] = None,
+    model: Annotated[str | None, Option(help="Model of the run. Default: the only one.")] = None,
+    engine: Annotated[
+        str | None,
+        Option(
+            help="`permutation`; `linear` for ridge and `tree` for lightgbm; `integrated_gradients` for "
+            "neural models and ridge. Default: `permutation`."
+        ),
+    ] = None,
+    removal: Annotated[
+        str | None,
+        Option(
+            help="What absent characteristics get: values of another firm of the same `date` (default), of "
+            "the training fold (`train`), or draws from the training fold given what is kept "
+            "(`conditional`). Absent peers are masked; absent days are masked or set to 0 (the output says)."
+        ),
+    ] = None,
+    precision: Annotated[
+        float | None,
+        Option(
+            metavar="SHARE",
+            help="Draw until the standard error of every value is at most this share of the standard "
+            "deviation of the date's forecasts, for example 0.05.",
+        ),
+    ] = None,
+    draws: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            help="Number of draws per seed, by default 16. With --precision, the largest number, by default "
+            "1,000.",
+        ),
+    ] = None,
+    peers: Annotated[
+        Literal["all", "sectors", "firms"] | None,
+        Option(
+            metavar="KIND",
+            help="Peers as one player (`all`), by `sectors`, or as single `firms` on dates with at most 100 "
+            "firms and by sectors otherwise. Default: `firms` for a single forecast or a difference, else "
+            "`sectors`.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Also write the values to a .csv, .parquet or .json file."),
+    ] = None,
+    output: OutputOption = RUNS_FOLDER,
+    wait: WaitOption = False,
+) -> None:
+    """Attribute test forecasts of a run to days, feature families and peers (Shapley values).
+
+    Without `--date`, a sample of test forecasts of the neural models is explained. The section explain of the
+    config sets the models, the number of dates and firms, and the number of permutations. The results are
+    stored with the run, and `peerglass report` shows them.
+
+    With `--date`, the forecasts of one date are explained, and the values are printed with their errors: for
+    one firm with `--ticker`, for both ends of the ranking with `--top`, and otherwise for all firms of the
+    date. Forecasts are those of the fold that tests the date, as the mean over seeds. Draws are kept with the
+    run, so asking again for a higher precision continues them.
+
+    With `--skill`, the rank IC on test dates is divided among the players instead of a forecast.
+
+    Example: `peerglass explain latest --date 2024-03-01 --ticker AAPL --versus 2024-02-01 --precision 0.05`
+    """
+    options = {
+        **{"ticker": ticker, "top": top, "to": to, "versus": versus, "model": model, "engine": engine},
+        **{"removal": removal, "precision": precision, "draws": draws, "peers": peers, "dates": dates},
+        "out": out,
+    }
+    given = [f"--{name}" for name, value in options.items() if value is not None]
+    of_forecasts = sorted({*given} - {"--model", "--removal", "--dates", "--out"})
+    if skill and (date is not None or of_forecasts):
+        name = "--date" if date is not None else of_forecasts[0]
+        raise ConfigError(f"--skill explains no single forecast; leave {name} out.")
+    if dates is not None and not skill and (to is None or ticker is not None):
+        raise ConfigError(
+            "--dates samples a span or the skill; give it with --to, without --ticker, or --skill."
+        )
+    if date is None and not skill:
+        if given:
+            raise ConfigError(f"{given[0]} explains the forecasts of one date; give it with --date.")
+        from pipelines.stages import explain_run
+
+        print(explain_run(run, output, wait=wait))
+        return
+    from pipelines.explain.question import Question
+
+    try:
+        day = None if date in (None, "latest") else dt.date.fromisoformat(str(date))
+    except ValueError:
+        raise ConfigError(f"--date is {date!r}; it must be a date such as 2024-03-01, or latest.") from None
+    question = Question(
+        date=day,  # None for the newest test date
+        ticker=ticker,
+        top=top,
+        to=None if to is None else to.date(),
+        dates=(60 if skill else 20) if dates is None else dates,
+        versus=None if versus is None else versus.date(),
+        model=model,
+        engine=engine or "permutation",
+        removal=cast("Removal", removal or "date"),  # checked with the question
+        precision=precision,
+        draws=draws,
+        peers=peers,
+        out=out,
+    )
+    from pipelines.explain.forecasts import explain_forecasts, explain_skill_of_run
+
+    print((explain_skill_of_run if skill else explain_forecasts)(run, output, question))
+
+
+def explore(
+    run: RunArgument,
+    *,
+    model: Annotated[
+        str | None, Option(help="Model of the run. Default: every model that has a peer network.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="File to write. Default: explorer.html in the run's folder."),
+    ] = None,
+    show: Annotated[bool, Option("--open", help="Open the page in the default browser.")] = False,
+    output: OutputOption = RUNS_FOLDER,
+    wait: WaitOption = False,
+) -> None:
+    """Write the peer network of a run as one self-contained HTML page and print its path.
+
+    The page is made from the tables of `peerglass explain`, which `peerglass run` includes. Choose a date and
+    a firm to see which peers moved its forecast and which forecasts it moved, with error bars, t-statistics
+    and the edges that survive the control of false discoveries; what changed since an earlier date; and
+    Shapley values beside attention. Sectors and t-statistics filter it. The verdict on attention is at the
+    top.
+
+    The page needs no server and requests nothing, so it can be mailed. Add `#TICKER/DATE` to its address to
+    open a firm on a date.
+
+    A run without a peer network ends with exit code 3, and a model without one with exit code 2.
+
+    Examples
+    --------
+    - `peerglass explore latest --open`
+    - `peerglass explore my-run-1a2b --model temporal_peer --out network.html`
+    """
+    from pipelines.stages import explore_run
+
+    path = explore_run(run, output, model, out, wait=wait)
+    print(path)
+    if show:
+        import webbrowser
+
+        if not webbrowser.open(path.as_uri()):
+            typer.echo("There is no browser here; open the file above in one.", err=True)
+
+
+def report(
+    run: RunArgument,
+    evaluation: Annotated[
+        str | None,
+        Option(
+            metavar="ID", help="Id of the evaluation to show, or a unique prefix of it. Default: the newest."
+        ),
+    ] = None,
+    output: OutputOption = RUNS_FOLDER,
+    wait: WaitOption = False,
+) -> None:
+    """Write the report of a run as one self-contained HTML file and print its path.
+
+    The run is evaluated first if it has no evaluation yet. Attributions and the audit are included if they
+    were made.
+    """
+    from pipelines.stages import report_run
+
+    print(report_run(run, output, evaluation, wait=wait))
+
+
+VERBS: Final = (run, ingest, audit, train, tune, backtest, compare, explain, explore, report)
