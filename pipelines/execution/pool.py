@@ -42,6 +42,9 @@ _START = (
     "sys.path[:] = [root, *path]; from pipelines.execution.worker import main; "
     "sys.path[:] = path; main(pipe, parent, prepare)"
 )
+_LISTEN_SECONDS = (
+    1.0  # a wait without an end does not hear an interrupt, if another thread receives the signal
+)
 _SMALL = 2**30  # bytes of a task; a worker keeps the memory that it has used, so after larger tasks it ends
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
@@ -225,7 +228,10 @@ class PoolEngine(Generic[Shared, Item, Result]):
     def wait(self, hear: Hear) -> Sequence[Report[Result]]:
         """Wait until a task ends or its worker is lost."""
         while any(worker.ticket is not None for worker in self._workers):
-            worker, message = self._inbox.get()
+            try:
+                worker, message = self._inbox.get(timeout=_LISTEN_SECONDS)
+            except queue.Empty:
+                continue
             if worker not in self._workers:  # its end was noticed twice
                 continue
             if message is None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -56,7 +54,7 @@ def data() -> PanelTensors:
 
 
 def options(name: str, every_model: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Quick settings; without dropout, whose masks are drawn for all seeds together."""
+    """Quick settings; without dropout, whose masks depend on the other seeds."""
     given = every_model[name]
     if "encoder" not in given:
         return given | ({} if name in WITHOUT_DROPOUT else {"dropout": 0.0})
@@ -89,31 +87,6 @@ def test_a_seed_ends_where_it_ends_alone(
     name: str, data: PanelTensors, every_model: dict[str, dict[str, Any]]
 ) -> None:
     compare(name, options(name, every_model), data, FitConfig(epochs=3, batch_dates=8, lr=5e-3))
-
-
-@pytest.fixture
-def _in_float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.slow(3)
-@pytest.mark.usefixtures("_in_float64")
-@pytest.mark.parametrize("name", STACKABLE)
-def test_what_differs_is_rounding(
-    name: str, data: PanelTensors, every_model: dict[str, dict[str, Any]]
-) -> None:
-    # float32 rounding grows while training, fastest where AdamW divides gradients near 0 by their own size
-    names = ("history_NSC", "characteristics_TNF", "target_TN")
-    exact = dataclasses.replace(data, **{name: getattr(data, name).double() for name in names})
-    given, config = options(name, every_model), FitConfig(epochs=3, batch_dates=8, lr=5e-3)
-    together = fit_stacked(name, options_of(name, given), exact, TRAIN, VALID, fit_config=config, seeds=SEEDS)
-    for seed, ours in zip(SEEDS, together, strict=True):
-        alone = fit(name, options_of(name, given), exact, TRAIN, VALID, fit_config=config, seed=seed)
-        for mine, theirs in zip(ours.history, alone.history, strict=True):
-            assert mine.train_loss == pytest.approx(theirs.train_loss, abs=1e-7)  # forecasts are float32
-            assert mine.valid_ic == pytest.approx(theirs.valid_ic, abs=1e-6)
 
 
 @pytest.mark.slow(5)

@@ -347,7 +347,7 @@ def test_no_worker_survives_its_parent(how: signal.Signals) -> None:
         workers = [int(parent.stdout.readline()) for _ in range(2)]
         assert all(_is_alive(worker) for worker in workers)
         parent.send_signal(how)
-        parent.wait()
+        parent.wait(timeout=40)  # the tasks take longer
         deadline = time.monotonic() + 10
         while any(_is_alive(worker) for worker in workers):
             assert time.monotonic() < deadline, "a worker is left after ten seconds"
