@@ -239,6 +239,7 @@ _DEFINED: Final = (
     # tests and trials
     _text("baseline", "baseline", "ridge or lightgbm; in multiple_tests the best one"),
     _text("rival", "compared with", "the entry that is this baseline, or a variant of it"),
+    _text("year", "year", "calendar year, or all"),
     _count("lags", "lags", "Newey-West lags of the IC test"),
     Column("ic_difference", "IC difference", "of the daily ICs", IC.with_sign),
     Column("ic_lower", "from", "lower end of the 95% interval of the IC or its difference", IC),
@@ -371,6 +372,8 @@ signal_exposures = model kind key mean t
 comparisons = model baseline rival delay level dates lags ic_difference ic_lower ic_upper ic_t ic_p dm_t dm_p
     book sessions sharpe_difference sharpe_lower sharpe_upper sharpe_p beats
     -- Every model less every baseline and its variants, at the first delay that can be traded.
+yearly = model rival year delay dates ic ic_difference ic_t book sessions sharpe_net
+    -- The same comparisons by calendar year, and over all years; none for tests within one year.
 significance = model book delay level ic ic_lower ic_upper ic_p ic_bootstrap_lower ic_bootstrap_upper sessions
     {_INTERVALS} probabilistic_sharpe trials deflated_sharpe effective_trials deflated_effective
     rademacher_lower

@@ -27,6 +27,7 @@ _KEYS: Final = {
     "books": "figures",
     "tests": "significance",
     "comparisons": "comparisons",
+    "yearly": "yearly",
     "multiple_tests": "multiple_tests",
     "overfitting": "overfitting",
     "factor_alpha": "factor_alpha",
@@ -53,6 +54,7 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
         describe_ladder(evaluation.table("ladder"), config),
         _if_any(describe_decisions, table("figures")),
         describe_tests(evaluation.table("significance"), table("comparisons"), table("trials")),
+        _if_any(describe_years, table("yearly")),
         describe_together(table("multiple_tests"), table("overfitting")),
         _if_any(describe_paths, table("paths")),
         _if_any(lambda frame: describe_factors(frame, main["book"], main["delay"]), table("factor_alpha")),
@@ -189,6 +191,23 @@ def describe_tests(
             "interval of the IC or of the Sharpe difference is below 0."
         )
     return "\n".join(lines)
+
+
+def describe_years(yearly: pl.DataFrame) -> str:
+    """Format the comparisons by year with the last baseline: IC, t of the difference, net Sharpe ratio."""
+    first, rival = yearly.row(0, named=True), yearly["rival"][-1]
+    own = yearly.filter(pl.col("model") == rival).unique("year", keep="first", maintain_order=True)
+    against = yearly.filter(pl.col("rival") == rival)
+    rows = []
+    for (model,), part in pl.concat([own, against]).group_by("model", maintain_order=True):
+        cells = []
+        for row in part.iter_rows(named=True):
+            t = "-" if model == rival else number(row["ic_t"], 1)
+            cells.append(f"{number(row['ic'], 4)} ({t}, {number(row['sharpe_net'], 2)})")
+        rows.append((str(model), *cells))
+    shown = f"IC (t of the difference to {rival}, net Sharpe of {first['book']})"
+    head = f"by year at delay {first['delay']}: {shown}"
+    return "\n".join((head, *text_table(rows, ("", *against["year"].unique(maintain_order=True)))))
 
 
 def _estimate(row: Mapping[str, Any], what: str) -> str:

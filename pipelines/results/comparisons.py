@@ -6,6 +6,7 @@ same sessions, so their daily differences are tested.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from backtest.accounts.performance import sharpe
 from backtest.inference.bootstrap import (
     BootstrapInterval,
     bootstrap_block,
@@ -28,7 +30,7 @@ from backtest.inference.means import LEVEL, MeanTest, diebold_mariano, mean_test
 from backtest.inference.multiple import confidence_set, superior_books
 from backtest.inference.overfitting import deflated_sharpe, probabilistic_sharpe
 from backtest.splits.folds import Fold
-from features.arrays import FloatArray
+from features.arrays import FloatArray, IntArray
 from pipelines.columns import of_book, table
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
@@ -129,16 +131,54 @@ def comparison_table(
     """Compare every model with every variant of each baseline; None without a baseline and another model."""
     series = TradableSeries(result, config, dates_T)
     book, year = next(iter(config.backtest.books)), result.periods_per_year
-    kinds = {model: registry_name(config, model) for model in series.models}
     daily = {model: (series.ic(model), series.returns(model, book)) for model in series.models}
     rows = [
-        {"model": model, "baseline": kinds[rival], "rival": rival, "delay": series.delay, "book": book}
+        {"model": model, "baseline": registry_name(config, rival), "rival": rival, "delay": series.delay}
+        | {"book": book}
         | differences(daily[model], daily[rival], overlap=series.overlap, year=year)
-        for model in series.models
-        for rival in series.models
-        if kinds[rival] in baseline_titles() and kinds[model] != kinds[rival]
+        for model, rival in _pairs(series, config)
     ]
     return table("comparisons").frame(rows) if rows else None
+
+
+def _pairs(series: TradableSeries, config: Config) -> Iterator[tuple[str, str]]:
+    """Yield every model with every baseline, and variant of one, that is another kind of model."""
+    kinds = {model: registry_name(config, model) for model in series.models}
+    for model in series.models:
+        for rival in series.models:
+            if kinds[rival] in baseline_titles() and kinds[model] != kinds[rival]:
+                yield model, rival
+
+
+def yearly_table(
+    result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]
+) -> pl.DataFrame | None:
+    """Compare every model with every variant of each baseline by calendar year; None within one year.
+
+    A model that is better on the whole may owe it to one year. ``ic_t`` is the Newey-West t-statistic of the
+    difference of the daily ICs in that year.
+    """
+    series = TradableSeries(result, config, dates_T)
+    book, year = next(iter(config.backtest.books)), result.periods_per_year
+    years = series.years()
+    if len(years) < 2:
+        return None
+    spans = {"all": np.ones(len(series.year_T), dtype=bool)}
+    spans |= {str(one): series.year_T == one for one in years}
+    rows: list[dict[str, object]] = []
+    for model, rival in _pairs(series, config):
+        ic_T, rival_ic_T, return_T = series.ic(model), series.ic(rival), series.returns(model, book)
+        return_years_T = series.return_years(book)
+        for name, own_T in spans.items():
+            test = paired_test(ic_T[own_T], rival_ic_T[own_T], overlap=series.overlap)
+            held_T = return_T if name == "all" else return_T[return_years_T == int(name)]
+            held_T = held_T[~np.isnan(held_T)]
+            found = {"model": model, "rival": rival, "year": name, "delay": series.delay}
+            figures = {"dates": test.n, "ic": _mean(ic_T[own_T]), "ic_difference": test.mean, "ic_t": test.t}
+            sharpe_net = sharpe(held_T, year) if len(held_T) > 1 else math.nan
+            of_book = {"book": book, "sessions": len(held_T), "sharpe_net": sharpe_net}
+            rows.append({**found, **figures, **of_book})
+    return table("yearly").frame(rows) if rows else None
 
 
 def significance_table(
@@ -195,7 +235,18 @@ class TradableSeries:
             for (book,), part in result.equity.filter(own).partition_by(["book"], as_dict=True).items()
         }
         rows_T = np.searchsorted(dates_T.astype("datetime64[D]"), self._ics["date"].to_numpy())
+        self.year_T: IntArray = self._ics["date"].dt.year().to_numpy()
+        """Calendar year of every date of `ic`."""
         self.overlap = max(label_overlap(rows_T, config.label.horizon), 1)
+
+    def years(self) -> list[int]:
+        """Calendar years with forecasts, in order."""
+        return sorted(set(self.year_T.tolist()))
+
+    def return_years(self, book: str) -> IntArray:
+        """Calendar year of every session of `returns`."""
+        years: IntArray = self._returns[book]["date"].dt.year().to_numpy()
+        return years
 
     def ic(self, model: str) -> FloatArray:
         """Daily IC; NaN where it is undefined."""
@@ -214,6 +265,10 @@ def samples(n: int, block: float | None = None) -> FloatArray | None:
 
 def _known(x_T: FloatArray) -> int:
     return int((~np.isnan(x_T)).sum())
+
+
+def _mean(x_T: FloatArray) -> float:
+    return float(np.nanmean(x_T)) if _known(x_T) else math.nan
 
 
 def _floats(series: pl.Series) -> FloatArray:

@@ -32,6 +32,7 @@ from pipelines.results.comparisons import (
     multiple_test_table,
     path_table,
     significance_table,
+    yearly_table,
 )
 from pipelines.results.evaluate import NO_SCORES, ensemble, evaluate, forecasts_to_arrays
 from pipelines.results.forecast_tables import (
@@ -180,6 +181,7 @@ def evaluate_trials(
         **result.tables,
         **behaviour.result(),
         "comparisons": comparison_table(result, config, dates_T) if trained else None,
+        "yearly": yearly_table(result, config, dates_T) if trained else None,
         "significance": significance_table(result, config, dates_T, trials),
         "multiple_tests": multiple_test_table(result, config, dates_T),
         "endings": endings,

@@ -58,6 +58,8 @@ CHECKED_ONLY: Mapping[str, str] = {
     "mlflow": "starts a server; the options must exist",
     "python benchmarks/": "takes minutes, or needs a GPU; the script must have the options",
     "peerglass ingest configs/yahoo.yaml": "asks Yahoo Finance; the config must be valid",
+    "peerglass run configs/benchmarks/": "needs market data, and takes minutes; the same",
+    "peerglass tune configs/benchmarks/": "the same",
     "peerglass nightly": "plays nights for minutes; the config must be valid and the options must exist",
     "peerglass promote": "needs shadow sessions of many nights; the same",
     "peerglass demote": "needs a second champion; the same",

@@ -13,12 +13,14 @@ from daily_results import DATES_T, N, config, simulated
 from backtest.accounts.performance import sharpe
 from backtest.inference.bootstrap import sharpe_difference
 from backtest.inference.means import diebold_mariano, mean_test, paired_test
-from pipelines.pages.describe import describe_comparison, describe_tests
+from pipelines.format import number
+from pipelines.pages.describe import describe_comparison, describe_tests, describe_years
 from pipelines.results.comparisons import (
     comparison_table,
     deciding_rows,
     significance_table,
     tradable_delay,
+    yearly_table,
 )
 from pipelines.results.evaluate import Evaluation
 
@@ -194,3 +196,45 @@ def test_tests_are_printed_with_one_line_per_model() -> None:
     single = describe_tests(significance.with_columns(delay=pl.lit(0)), None)
     assert single.splitlines()[0].startswith("tests at delay 0 (cannot be traded; set label.extra_delays")
     assert "beats" not in single
+
+
+def test_the_comparisons_by_year_are_the_tests_of_the_dates_of_each_year() -> None:
+    skill = {"ridge": 0.02, "lightgbm": 0.03, "tcn": 0.05}
+    result = simulated(1, skill)
+    assert yearly_table(result, config(), DATES_T) is None, "all dates are of one year"
+    dates_T = DATES_T + np.timedelta64(100, "D")
+    later = [
+        frame.with_columns(pl.col("date").dt.offset_by("100d")) for frame in (result.ic_series, result.equity)
+    ]
+    moved = cast("Any", SimpleNamespace(ic_series=later[0], equity=later[1], periods_per_year=252))
+    table = yearly_table(moved, config(horizon=3), dates_T)
+    assert table is not None
+    assert table["year"].unique(maintain_order=True).to_list() == ["all", "2020", "2021"]
+
+    own = [pl.col("model") == "tcn", pl.col("rival") == "lightgbm", pl.col("year") == "2021"]
+    row = table.row(by_predicate=pl.all_horizontal(own), named=True)
+    in_2021 = pl.col("date").dt.year() == 2021
+    ics = [
+        later[0].filter(in_2021, pl.col("model") == model, pl.col("delay") == 1)["ic"].to_numpy()
+        for model in ("tcn", "lightgbm")
+    ]
+    book = [pl.col("model") == "tcn", pl.col("delay") == 1, pl.col("book") == "long_short"]
+    test = paired_test(*ics, overlap=3)
+    assert (row["dates"], row["ic_difference"], row["ic_t"]) == (len(ics[0]), test.mean, test.t)
+    assert row["ic"] == pytest.approx(ics[0].mean())
+    assert row["sharpe_net"] == pytest.approx(
+        sharpe(later[1].filter(in_2021, *book)["excess_net"].to_numpy())
+    )
+    pooled = comparison_table(moved, config(horizon=3), dates_T)
+    assert pooled is not None
+    both = table.filter(pl.col("year") == "all").select("model", "rival", "ic_difference", "ic_t", "dates")
+    assert both.equals(pooled.select(both.columns)), "the years together are the comparison itself"
+
+    text = describe_years(table)
+    assert (
+        text.splitlines()[0]
+        == "by year at delay 1: IC (t of the difference to lightgbm, net Sharpe of long_short)"
+    )
+    assert [line.split()[0] for line in text.splitlines()[1:]] == ["all", "lightgbm", "ridge", "tcn"]
+    cells = f"{number(row['ic'], 4)} ({number(row['ic_t'], 1)}, {number(row['sharpe_net'], 2)})"
+    assert text.splitlines()[-1].endswith(cells)
