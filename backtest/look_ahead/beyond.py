@@ -11,7 +11,8 @@ Shape suffixes: T sessions, N firms, D sampled dates of the signal, K functions 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -172,38 +173,65 @@ def _residuals(
     needed = np.union1d(np.union1d(rows_D, before_D), since_D)
     level, past_DNK = standardise(signal_TN[needed]), past.at(needed, firms_N)
     now, before, since = (np.searchsorted(needed, one) for one in (rows_D, before_D, since_D))
-    x = level.at(now)
-    yield _unexplained(x, past_DNK[now]), rows_D
     last_DN1 = level.at(before).value_DN[:, :, None]
-    yield _unexplained(x, np.concatenate([past_DNK[now], last_DN1], axis=2)), rows_D
+
+    def with_last(d: int) -> Float32Array:
+        return np.concatenate([past_DNK[now[d]], last_DN1[d]], axis=1)
+
+    for residual in _unexplained(level.at(now), with_last, (past.count, past.count + 1)):
+        yield residual, rows_D
     if later.any():
-        x, then = level.at(now[later]), level.at(since)
+        x, then, latest = level.at(now[later]), level.at(since), now[later]
         known_DN = x.known_DN * then.known_DN
         change = Standardised((x.value_DN - then.value_DN) * known_DN, known_DN)
-        now_DNK = past_DNK[now[later]]
-        yield (
-            _unexplained(change, np.concatenate([now_DNK, now_DNK - past_DNK[since]], axis=2)),
-            rows_D[later],
-        )
+
+        def with_change(d: int) -> Float32Array:
+            now_NK = past_DNK[latest[d]]
+            return np.concatenate([now_NK, now_NK - past_DNK[since[d]]], axis=1)
+
+        for residual in _unexplained(change, with_change, (2 * past.count,)):
+            yield residual, rows_D[later]
 
 
-def _unexplained(x: Standardised, past_DNK: Float32Array) -> Standardised:
-    """Residual of x on functions of the past and on a step function of their fit, standardised by date."""
+def _unexplained(
+    x: Standardised, past: Callable[[int], Float32Array], counts: Sequence[int]
+) -> Iterator[Standardised]:
+    """Residuals of x on functions of the past and on a step function of their fit, standardised by date.
+
+    ``past`` gives the functions [N, K] of a date. For each of ``counts``, so many of them are used.
+    Dates are read one by one, because all functions of all cells may take gigabytes.
+    """
     known_DN: BoolArray = x.known_DN > 0
-    # over the firms with a value, x has a mean of about 0 on every date
-    mean_DK = np.einsum("dnk,dn->dk", past_DNK, x.known_DN) / np.maximum(x.known_DN.sum(axis=1), 1.0)[:, None]
     x_M = x.value_DN[known_DN].astype(np.float64)
-    past_MK = (past_DNK - mean_DK[:, None, :])[known_DN].astype(np.float64)
-    square_KK = past_MK.T @ past_MK
-    square_KK[np.diag_indices_from(square_KK)] += _RIDGE * max(float(np.trace(square_KK)), 1.0)
-    fit_M = past_MK @ np.linalg.solve(square_KK, past_MK.T @ x_M)
-    left_M = x_M - fit_M
-    step_M = np.searchsorted(np.quantile(fit_M, np.arange(1, _STEPS) / _STEPS), fit_M)
-    size = np.maximum(np.bincount(step_M, minlength=_STEPS), 1)
-    left_M -= (np.bincount(step_M, left_M, _STEPS) / size)[step_M]
-    left_DN = np.full(known_DN.shape, np.nan)
-    left_DN[known_DN] = left_M
-    return standardise(left_DN)
+    end_D = np.cumsum(known_DN.sum(axis=1))
+    K = counts[-1]
+
+    def blocks() -> Iterator[tuple[slice, FloatArray]]:
+        """Cells of a date, and their functions; over the firms with a value, all have a mean of 0."""
+        for d, (first, end) in enumerate(itertools.pairwise([0, *end_D])):
+            if end > first:
+                past_MK = past(d)[known_DN[d]].astype(np.float64)
+                yield slice(first, end), past_MK - past_MK.mean(axis=0)
+
+    square_KK, product_K = np.zeros((K, K)), np.zeros(K)
+    for cells, past_MK in blocks():
+        square_KK += past_MK.T @ past_MK
+        product_K += past_MK.T @ x_M[cells]
+    slope_KC = np.zeros((K, len(counts)))
+    for c, k in enumerate(counts):
+        ridge = _RIDGE * max(float(np.trace(square_KK[:k, :k])), 1.0)
+        slope_KC[:k, c] = np.linalg.solve(square_KK[:k, :k] + ridge * np.eye(k), product_K[:k])
+    fit_MC = np.empty((len(x_M), len(counts)))
+    for cells, past_MK in blocks():
+        fit_MC[cells] = past_MK @ slope_KC
+    for fit_M in fit_MC.T:
+        left_M = x_M - fit_M
+        step_M = np.searchsorted(np.quantile(fit_M, np.arange(1, _STEPS) / _STEPS), fit_M)
+        size = np.maximum(np.bincount(step_M, minlength=_STEPS), 1)
+        left_M -= (np.bincount(step_M, left_M, _STEPS) / size)[step_M]
+        left_DN = np.full(known_DN.shape, np.nan)
+        left_DN[known_DN] = left_M
+        yield standardise(left_DN)
 
 
 def _later_ics(
