@@ -17,7 +17,7 @@ from mock_device import NAME, MockDevice
 
 from pipelines.config.load import load_config
 from pipelines.dataset.tables import open_lake
-from pipelines.explain import attribution, games
+from pipelines.explain import games
 from pipelines.explain import forecasts as values
 from pipelines.run.record import open_run
 from pipelines.stages import explain_run, ingest_config, train_config
@@ -33,7 +33,7 @@ MODELS = {
 def on_the_device() -> Iterator[None]:
     """Training and explanation take the mock for the machine's GPU."""
     with pytest.MonkeyPatch.context() as patched, MockDevice():
-        for module in (walkforward, attribution, games, values):
+        for module in (walkforward, games, values):
             patched.setattr(module, "resolve_device", lambda _: NAME)
         yield
 
