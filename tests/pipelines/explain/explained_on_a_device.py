@@ -17,8 +17,8 @@ from mock_device import NAME, MockDevice
 
 from pipelines.config.load import load_config
 from pipelines.dataset.tables import open_lake
-from pipelines.explain import games
 from pipelines.explain import forecasts as values
+from pipelines.explain import games
 from pipelines.run.record import open_run
 from pipelines.stages import explain_run, ingest_config, train_config
 from pipelines.train import walkforward
