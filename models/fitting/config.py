@@ -80,10 +80,10 @@ class FitConfig(Options):
     slower. Weights, losses, the optimizer and all forecasts, also those of validation, are float32 in any
     case."""
     compile: Literal["auto"] | bool = "auto"
-    """Compile the training step (``torch.compile``) on CUDA devices. ``auto``: where the steps to come save more
-    time than the compilation takes, by what was measured per model (`models.fitting.plan`), if the machine has
-    a C compiler and Python's headers. ``true``: always; only for models whose seeds can be trained together.
-    CPUs ignore it."""
+    """Compile the training step (``torch.compile``) on CUDA devices. ``auto``: where the steps to come save
+    more time than the compilation takes, by what was measured per model (`models.fitting.plan`), if the
+    machine has a C compiler and Python's headers. ``true``: always; only for models whose seeds can be
+    trained together. CPUs ignore it."""
     label_share: float = Field(default=1.0, gt=0, le=1)
     """Share of the training dates whose labels are used. Whole dates are drawn with the seed, and the dates
     of a smaller share are among those of a larger one. Baselines use it as well."""
