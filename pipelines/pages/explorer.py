@@ -6,38 +6,30 @@ every name from the data as text, so a name that looks like markup or a script i
 
 from __future__ import annotations
 
-import base64
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
-from features.arrays import IntArray
 from pipelines.errors import ConfigError, DataError
 from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.explain.network_tables import STRONGEST, UNKNOWN_GROUP
 from pipelines.files import write_text
-from pipelines.pages.page import Page, asset, in_script
+from pipelines.pages.page import Page, script
 from pipelines.pages.tables import verdict_rows
 from pipelines.run.provenance import ExplanationMade, read_provenance
 from pipelines.run.record import RecordedRun
-
-_SCRIPTS = ("data.js", "elements.js", "firm.js", "network.js", "controls.js")
-"""In the order in which they are read; together they are one function."""
 
 
 def render_explorer(run: RecordedRun, networks: Sequence[ModelNetwork]) -> str:
     """Render the explorer of some models of a run.
 
-    1,026 firms on 32 dates take 5 MB with 200 measured followers, and 27 MB if all firms are.
+    1,026 firms on 32 dates take 5 MB with 200 measured followers, and 22 MB if all firms are.
     """
-    script = f"(function () {{\n{''.join(asset(name) for name in _SCRIPTS)}}})();\n"
     data = {
         "unit": unit_payload([unit_of_run(run, network.model) for network in networks]),
         "models": [model_payload(network, orders_per_date(run)) for network in networks],
@@ -45,13 +37,13 @@ def render_explorer(run: RecordedRun, networks: Sequence[ModelNetwork]) -> str:
     return Page().render(
         "explorer.jinja",
         css=("explorer.css",),
-        scripts=(script,),
+        scripts=(script("rows.js", "elements.js", "firm.js", "network.js", "controls.js"),),
+        data=data,
         title=f"{run.config.name}: peer network",
         run=run.run_id,
         networks=networks,
         verdicts=[_verdict(network.verdict) for network in networks],
         tones={"yes": "good", "no": "bad"},
-        payload=in_script(data),
     )
 
 
@@ -156,7 +148,7 @@ def write_explorer(run: RecordedRun, model: str | None = None, out: Path | None 
 
 
 Payload = dict[str, Any]
-_CELLS = {"base", "forecast", "weight", "attention"}
+_CELLS = ("base", "forecast", "weight", "attention")
 _EVIDENCE = ("kind", "leader", "follower", "slope", "error", "t", "q", "sessions")
 
 
@@ -171,105 +163,58 @@ def unit_payload(units: Sequence[Unit]) -> Payload:
 
 
 def model_payload(network: ModelNetwork, orders: int) -> Payload:
-    """Encode one model's network.
+    """One model's network as data of the page.
 
     Firms, dates and groups are numbers, which count the lists of the same names. ``orders`` are the
     independent pairs of orders behind a value, at least 2; they give its 95% interval by Student's t
     distribution. Entry d of ``dated.starts`` is the first row of date d.
     """
-    firms, dated, edges = network.firms.sort("ticker"), network.dated_edges, network.edges
-    dated, edges = dated.sort("date", "follower", "rank"), edges.sort("follower", "rank")
-    tickers = firms["ticker"].to_list()
-    groups = sorted({*firms["group"].drop_nulls(), *network.groups["leaders"], *network.groups["followers"]})
-    if firms["group"].null_count() and UNKNOWN_GROUP not in groups:
-        groups.append(UNKNOWN_GROUP)
+    firms = network.firms.sort("ticker").with_columns(pl.col("group").fill_null(UNKNOWN_GROUP))
+    dated = network.dated_edges.sort("date", "follower", "rank")
+    edges = network.edges.sort("follower", "rank")
+    of_groups = (firms["group"], *network.groups.select("leaders", "followers"))
+    groups = sorted(
+        {name for column in of_groups for name in column}, key=lambda name: (name == UNKNOWN_GROUP, name)
+    )
     days = network.dated_firms.select("date", "fold", "seed").unique().sort("date")
     starts = np.searchsorted(dated["date"].cast(pl.Date).to_numpy(), days["date"].to_numpy())
+    columns = ("out_strength", "in_strength", "pagerank", "leads", "follows")
     return {
         "model": network.model,
         "interval": float(stats.t.ppf(0.975, orders - 1)),
         "strongest": STRONGEST,
-        "firms": tickers,
+        "firms": firms["ticker"],
         "groups": groups,
-        "group": whole_numbers(_numbers(firms["group"].fill_null(UNKNOWN_GROUP), groups)),
-        **{name: values(firms[name]) for name in ("out_strength", "in_strength", "pagerank")},
-        **{name: whole_numbers(firms[name]) for name in ("leads", "follows")},
-        "community": whole_numbers(firms["community"].to_numpy() + 1),  # 0 without an edge
-        "dates": [str(date) for date in days["date"]],
-        "folds": days["fold"].to_list(),
-        "seeds": days["seed"].to_list(),
-        # by date and firm, and by groups of follower and leader; NaN where there is none
-        "forecasts": _grid(network.dated_firms, {"date": days["date"].to_list(), "ticker": tickers}),
-        "blocks": _grid(network.groups, {"followers": groups, "leaders": groups}),
+        "group": _places(firms["group"], groups),
+        **firms.select(*columns, pl.col("community") + 1).to_dict(),  # 0 without an edge
+        "dates": days["date"],
+        "folds": days["fold"],
+        "seeds": days["seed"],
+        # by date and firm, and by groups of follower and leader; null where there is none
+        "forecasts": _grid(network.dated_firms, date=days["date"], ticker=firms["ticker"]),
+        "blocks": _grid(network.groups, followers=pl.Series(groups), leaders=pl.Series(groups)),
         "dated": {
             "starts": [*starts.tolist(), dated.height],
-            **_pairs(dated, tickers, "value"),
+            **_pairs(dated, firms["ticker"], "value"),
         },
-        "edges": {
-            "found": whole_numbers(edges["found"].cast(pl.UInt8)),
-            **_pairs(edges, tickers, "weight", "signed", "t", "q"),
-        },
-        "evidence": []
-        if network.evidence.is_empty()
-        else network.evidence.select(_EVIDENCE).fill_nan(None).to_dicts(),
+        "edges": _pairs(edges, firms["ticker"], "found", "weight", "signed", "t", "q"),
+        "evidence": [] if network.evidence.is_empty() else network.evidence.select(_EVIDENCE).to_dicts(),
     }
 
 
-def _numbers(names: pl.Series, known: Sequence[object]) -> IntArray:
-    place = {name: number for number, name in enumerate(known)}
-    return np.array([place[name] for name in names], dtype=np.int64)
+def _places(names: pl.Series, known: Sequence[str] | pl.Series) -> pl.Series:
+    return names.replace_strict(list(known), range(len(known)), return_dtype=pl.Int64)
 
 
-def _grid(frame: pl.DataFrame, sides: Mapping[str, Sequence[object]]) -> Payload:
-    """Columns of numbers as matrices over the values of two other columns, by row; NaN without a cell."""
-    at = tuple(_numbers(frame[name], known) for name, known in sides.items())
-    cells: Payload = {}
-    for name in filter(_CELLS.__contains__, frame.columns):
-        cell_XY = np.full([len(known) for known in sides.values()], np.nan)
-        cell_XY[at] = frame[name].to_numpy()
-        cells[name] = values(cell_XY.ravel())
-    return cells
+def _grid(frame: pl.DataFrame, **sides: pl.Series) -> Payload:
+    """Columns of numbers for every pair of values of two other columns; null for a pair without a row."""
+    one, other = (pl.DataFrame({name: values.cast(frame.schema[name])}) for name, values in sides.items())
+    every = one.join(other, how="cross").join(frame, on=list(sides), how="left", maintain_order="left")
+    return {name: every[name] for name in _CELLS if name in every.columns}
 
 
-def _pairs(rows: pl.DataFrame, tickers: Sequence[str], *exact: str) -> Payload:
-    """Leaders and followers by number, some columns as they are, and errors and attention roughly."""
-    return {
-        **{side: whole_numbers(_numbers(rows[side], tickers)) for side in ("leader", "follower")},
-        **{name: values(rows[name]) for name in exact},
-        **{name: rough_values(rows[name]) for name in ("error", "attention")},
-    }
-
-
-_Column = dict[str, str | float]
-_LARGEST = 2.0**15  # of a scaled column; float16 ends at 65,504
-
-
-def whole_numbers(value_E: npt.ArrayLike) -> _Column:
-    """Encode whole numbers from 0 to 65,535 with one or two bytes each; others raise ValueError."""
-    whole_E = np.asarray(value_E)
-    if whole_E.size and not 0 <= whole_E.min() <= whole_E.max() <= np.iinfo(np.uint16).max:
-        raise ValueError(
-            f"A column has values from {whole_E.min()} to {whole_E.max()}; only 0 to 65,535 can be encoded."
-        )
-    small = not whole_E.size or whole_E.max() <= np.iinfo(np.uint8).max
-    return {"u1" if small else "u2": _base64(whole_E.astype("u1" if small else "<u2"))}
-
-
-def values(value_E: npt.ArrayLike) -> _Column:
-    """Encode numbers that a reader compares with a table: four bytes each, IEEE single precision."""
-    return {"f4": _base64(np.asarray(value_E, dtype=np.float64).astype("<f4"))}
-
-
-def rough_values(value_E: npt.ArrayLike) -> _Column:
-    """Encode errors and shares with two bytes each, in half precision after division by a power of two."""
-    real_E = np.asarray(value_E, dtype=np.float64)
-    finite_E = np.isfinite(real_E)
-    largest = float(np.abs(real_E[finite_E]).max(initial=0.0))
-    # The quotient largest / _LARGEST would be zero where largest is subnormal.
-    scale = 2.0 ** max(math.ceil(math.log2(largest) - math.log2(_LARGEST)), -1074) if largest > 0.0 else 1.0
-    scaled_E = np.where(finite_E, real_E, np.nan) / scale
-    return {"f2": _base64(scaled_E.astype("<f2")), "scale": scale}
-
-
-def _base64(array: npt.NDArray[np.generic]) -> str:
-    return base64.b64encode(array.tobytes()).decode("ascii")
+def _pairs(rows: pl.DataFrame, tickers: pl.Series, *columns: str) -> Payload:
+    """Leaders and followers by number, other columns, and errors and attention with three digits."""
+    sides = {side: _places(rows[side], tickers) for side in ("leader", "follower")}
+    roughly = pl.col("error", "attention").cast(pl.Float64).round_sig_figs(3)
+    return sides | rows.select(*columns, roughly).to_dict()

@@ -6,9 +6,7 @@ which takes longer than everything else in a report together.
 
 from __future__ import annotations
 
-import base64
 import html
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,8 +26,7 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 MAX_POINTS = 1000  # per line: about the pixels of a screen
 MIN_POINTS = 250
 MAX_POINTS_PER_CHART = 20_000  # keeps the file small if there are many models
-_SHORT = 24  # arrays up to this length are written as numbers, which is as compact and can be read
-_DIGITS = 5  # significant digits of a number in a chart
+_DIGITS = 6  # significant digits of a number in the data of a page
 
 Trace = dict[str, Any]
 
@@ -255,40 +252,19 @@ def _numbers(values: object) -> object:
     return floats(values) if isinstance(values, pl.Series) else values
 
 
-class DatePool:
-    """The date axes of a page, each stored once: the first day since 1970, then the steps in days."""
-
-    def __init__(self) -> None:
-        self._places: dict[bytes, int] = {}
-        self.axes: list[list[int]] = []
-
-    def place(self, dates: np.ndarray[Any, np.dtype[np.datetime64]]) -> int:
-        """Index of an axis in the pool; it is added if it is new."""
-        days = dates.astype("datetime64[D]").astype(np.int64)
-        key = days.tobytes()
-        if key not in self._places:
-            self._places[key] = len(self.axes)
-            self.axes.append(np.diff(days, prepend=0).tolist())
-        return self._places[key]
-
-
-def figure_json(figure: Figure, pool: DatePool) -> str:
-    """Encode a figure for the page: 5 significant digits, long arrays as base64, dates by place."""
-    content = {"data": figure.traces, "layout": figure.layout}
-    return json.dumps(_encode(content, pool), separators=(",", ":"), allow_nan=False)
-
-
-def _encode(value: Any, pool: DatePool) -> Any:  # noqa: ANN401 - any JSON value
+def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Data of a page as plain JSON: 6 significant digits, dates as texts, None for what is not known."""
     if isinstance(value, np.ndarray):
-        if value.dtype.kind == "M":
-            return {"dates": pool.place(value)}
-        if value.size > _SHORT:
-            return {"dtype": "f4", "bdata": base64.b64encode(value.astype("<f4").tobytes()).decode()}
-        value = value.tolist()
+        value = pl.Series(value)
+    if isinstance(value, pl.Series):
+        if value.dtype.is_float():
+            known, digits = pl.col("x").is_finite(), pl.col("x").cast(pl.Float64).round_sig_figs(_DIGITS)
+            value = value.alias("x").to_frame().select(pl.when(known).then(digits)).to_series()
+        return (value.dt.to_string("%F") if value.dtype.is_temporal() else value).to_list()
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _encode(item, pool) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_encode(item, pool) for item in value]
+        return [plain(item) for item in value]
     return value

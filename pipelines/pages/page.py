@@ -7,6 +7,7 @@ All values are escaped by the templates, so a name from the data that looks like
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import math
@@ -21,7 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from features.arrays import FloatArray
-from pipelines.pages.figure import GRID, ZERO, DatePool, Figure, LineStyle, figure_json
+from pipelines.pages.figure import GRID, ZERO, Figure, LineStyle, plain
 from pipelines.pages.tables import Spec, make_table, write
 
 
@@ -49,13 +50,15 @@ def asset(name: str) -> str:
     return files("pipelines.pages").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
-def in_script(content: object) -> Markup:
-    """Encode data as JSON that cannot end the script element in which it stands."""
-    return _quoted(json.dumps(content, separators=(",", ":"), allow_nan=False))
+def script(*names: str) -> str:
+    """Join scripts to one function, in which ``unpack`` gives the data of the page."""
+    return f'"use strict";\n(async () => {{\n{"".join(map(asset, ("data.js", *names)))}}})();\n'
 
 
-def _quoted(text: str) -> Markup:
-    return Markup(text.replace("<", "\\u003c"))  # noqa: S704  # only "<" can end the element or open a comment
+def packed(content: object) -> Markup:
+    """Data of a page as JSON, compressed by gzip and written as base64."""
+    text = json.dumps(plain(content), separators=(",", ":"), allow_nan=False)
+    return Markup(base64.b64encode(gzip.compress(text.encode(), compresslevel=5, mtime=0)).decode())  # noqa: S704  # base64
 
 
 class Page:
@@ -63,15 +66,14 @@ class Page:
 
     def __init__(self, styles: Mapping[str, LineStyle] | None = None) -> None:
         self.styles = styles or {}
-        self.dates = DatePool()
-        self._charts = 0
+        self.figures: dict[str, Any] = {}
         self._macros = _templates().get_template("macros.jinja").module
 
     def chart(self, figure: Figure, caption: str) -> Markup:
         """Show a chart of plotly.js with its views, its legend and a caption."""
-        self._charts += 1
-        data = _quoted(figure_json(figure, self.dates))
-        return self._show("chart", figure, f"figure-{self._charts}", data, caption)
+        name = f"figure-{len(self.figures) + 1}"
+        self.figures[name] = {"data": figure.traces, "layout": figure.layout}
+        return self._show("chart", figure, name, caption)
 
     def table(
         self, frame: pl.DataFrame, columns: Sequence[Spec], label: str, best: str | None = None
@@ -95,9 +97,15 @@ class Page:
         return [(anchor, title, body) for anchor, title, body in bodies if body.strip()]
 
     def render(
-        self, template: str, *, css: Sequence[str] = (), scripts: Sequence[str] = (), **context: object
+        self,
+        template: str,
+        *,
+        css: Sequence[str] = (),
+        scripts: Sequence[str] = (),
+        data: object = None,
+        **context: object,
     ) -> str:
-        """Render a template that extends the base, with the style of all pages and some scripts."""
+        """Render a template that extends the base, with the style of all pages, scripts and their data."""
         hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
         allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
         policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
@@ -106,6 +114,7 @@ class Page:
             "policy": Markup(policy),  # noqa: S704  # written above
             "style": Markup("".join(asset(name) for name in ("page.css", *css))),  # noqa: S704  # our own files
             "scripts": [Markup(script) for script in scripts],  # noqa: S704  # our own files
+            "data": None if data is None else packed(data),
         }
         return _templates().get_template(template).render(self._context(context | own))
 

@@ -27,7 +27,7 @@ from pipelines.format import IC, describe_difference, is_unknown
 from pipelines.pages.charts import books, explained, models
 from pipelines.pages.describe import describe_notes
 from pipelines.pages.figure import model_styles
-from pipelines.pages.page import Page, asset, in_script
+from pipelines.pages.page import Page, script
 from pipelines.pages.report_data import ExplainedModel, RunReport
 from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval
 from pipelines.pages.verdict import baseline_of, deciding_comparisons, judge_report
@@ -54,10 +54,13 @@ def render_report(report: RunReport) -> str:
     evaluations = header.evaluations
     return page.render(
         "report.jinja",
-        scripts=(get_plotlyjs(), asset("report.js")),
+        scripts=(get_plotlyjs(), script("report.js")),
+        data={
+            "figures": page.figures,
+            "holdings": None if context["held"] is None else holdings_data(context["held"]),
+        },
         title=f"{header.name}: Peerglass report",
         parts=parts,
-        dates=in_script(page.dates.axes),
         verdict=verdict,
         level=LEVEL,
         strong=MIN_DEFLATED_SHARPE,
@@ -107,7 +110,6 @@ def _shared(report: RunReport, chosen: str) -> dict[str, Any]:
         "months_of": _months(report, chosen),
         "contributed": _contributed(report, chosen),
         "held": held,
-        "held_json": None if held is None else holdings_json(held),
         "other_delays": sorted(set(report.tables["ladder"]["delay"]) - {report.header.label_delay}),
         "rows_of_file": counts,
         "file_columns": [("signal", "signal"), *((name, name, "0") for name in counts.columns[1:])],
@@ -247,16 +249,14 @@ def _planted(model: ExplainedModel | None) -> dict[str, Any]:
 MAX_ROWS = 24_000  # rows of all sessions together: about 0.5 MB
 MIN_NAMES = 6  # per session
 MAX_NAMES = 60
-_SCALE = 1e5  # weights, trades, profits and costs are whole numbers of a tenth of a basis point
 
 
 @dataclass(frozen=True, slots=True)
 class ShownHoldings:
     """What the report keeps of the positions of one book.
 
-    ``rows`` are the firms kept, by date and falling weight; ``totals`` are sums over all firms, and ``kept``
-    the number of rows. At most ``names_per_date`` are kept for their weight, and half as many for their
-    trade.
+    ``rows`` are the firms kept, by date and falling weight, and ``totals`` sums over all firms. At most
+    ``names_per_date`` are kept for their weight, and half as many for their trade.
     """
 
     rows: pl.DataFrame
@@ -266,7 +266,7 @@ class ShownHoldings:
     @property
     def complete(self) -> bool:
         """Whether every position is kept."""
-        return bool((self.totals["kept"] == self.totals["names"]).all())
+        return self.rows.height == self.totals["names"].sum()
 
 
 def select_holdings(positions: pl.DataFrame, max_rows: int = MAX_ROWS) -> ShownHoldings:
@@ -289,36 +289,23 @@ def select_holdings(positions: pl.DataFrame, max_rows: int = MAX_ROWS) -> ShownH
         pl.col("pnl").sum(),
         pl.col("cost").sum(),
     )
-    kept = rows.group_by("date").agg(pl.len().alias("kept"))
-    return ShownHoldings(rows, totals.join(kept, on="date", how="left", maintain_order="left"), count)
+    return ShownHoldings(rows, totals, count)
 
 
 _FIELDS = ("weight", "trade", "pnl", "cost")
 
 
-def holdings_json(holdings: ShownHoldings) -> Markup:
-    """Encode the holdings: numbers in tenths of a basis point, tickers by their place in a list.
+def holdings_data(holdings: ShownHoldings) -> list[dict[str, Any]]:
+    """The data of the picker: each session with its totals, and ``rows`` of a ticker and its numbers.
 
-    The page's script reads ``days`` (the first day since 1970, then steps), ``totals`` (one list per session:
-    names, gross, net, traded, pnl, cost), ``kept`` (rows per session), ``tickers``, ``firm`` (place of each
-    row's ticker) and one list per field. Names from the data stay data: the script writes them as text.
+    Names from the data stay data: the script writes them as text.
     """
-    rows, totals = holdings.rows, holdings.totals
-    tickers = rows["ticker"].unique().sort().to_list()
-    places = {ticker: place for place, ticker in enumerate(tickers)}
-    day = totals["date"].cast(pl.Date).to_physical().cast(pl.Int64)
-    content = {
-        "days": day.diff().fill_null(day.first()).to_list(),
-        "totals": [
-            [names, *(round(value * _SCALE) for value in values)]
-            for names, *values in totals.select("names", "gross", "net", "traded", "pnl", "cost").iter_rows()
-        ],
-        "kept": totals["kept"].to_list(),
-        "tickers": tickers,
-        "firm": rows["ticker"].replace_strict(places, return_dtype=pl.Int32).to_list(),
-        **{name: (rows[name] * _SCALE).round().cast(pl.Int64).to_list() for name in _FIELDS},
-    }
-    return in_script(content)
+    rows = holdings.rows.with_columns(pl.col(_FIELDS).round(5)).partition_by("date", maintain_order=True)
+    of_sessions = (part.select("ticker", *_FIELDS).rows() for part in rows)
+    return [
+        {**total, "rows": own}
+        for total, own in zip(holdings.totals.cast({"date": pl.String}).to_dicts(), of_sessions, strict=True)
+    ]
 
 
 def render_sweep(sweep: Sweep, axes: Sequence[Axis], record: SweepRecord) -> str:

@@ -19,6 +19,7 @@ import polars as pl
 import pytest
 import yaml
 from command import Call, command
+from page_data import unpack
 from stored import measured
 
 from models.registry import MODELS
@@ -221,7 +222,7 @@ def test_the_tables_of_the_report_exist(done: str) -> None:
     np.testing.assert_allclose(joined["value"], joined["forecast"] - joined["base"], atol=1e-5)
     assert set(dated["attention_rank"]) == set(dated["rank"])
     page = Path("runs", done, "explorer.html").read_text(encoding="utf-8")
-    assert with_peers <= set(re.findall(r'"model":"(\w+)"', page))
+    assert with_peers <= {one["model"] for one in unpack(page)["models"]}
     assert 'href="explorer.html"' in Path("runs", done, "report.html").read_text(encoding="utf-8")
     players = run.read_table("explain_players")
     assert players is not None

@@ -1,128 +1,105 @@
-"use strict";
-// Draws every figure from the JSON next to it. The page's content security policy forbids all requests.
-(function () {
-  const [touch, narrow] = ["(pointer: coarse)", "(max-width: 640px)"].map(query => window.matchMedia(query).matches);
-  // By default, plotly.js offers to upload charts to its vendor's server.
-  const settings = { responsive: true, displaylogo: false, displayModeBar: false, showSendToCloud: false, plotlyServerURL: "" };
-  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
-  // Dates as the first day since 1970 and the steps in days; figures share their axes.
-  const datesOf = steps => {
-    let day = 0;
-    return steps.map(step => {
-      day += step;
-      return new Date(day * 864e5).toISOString().slice(0, 10);
-    });
-  };
-  const axes = JSON.parse(document.getElementById("dates").textContent).map(datesOf);
-  const shrink = layout => {
-    if (touch) { layout.dragmode = false; }
-    if (!narrow) { return; }
-    layout.margin.l = Math.min(layout.margin.l, 44);
-    Object.assign(layout.xaxis, { nticks: 5, tickangle: 0 });
-    (layout.annotations || []).forEach(note => { if (note.font) { note.font.size = 9; } });
-    Object.keys(layout).filter(name => /^[xy]axis/.test(name)).forEach(name => {
-      layout[name].tickfont = { ...layout[name].tickfont, size: 10 };
-      if (layout[name].title) { layout[name].title.font.size = 11; layout[name].title.standoff = 6; }
-    });
-  };
-  const press = (button, on) => button.setAttribute("aria-pressed", String(on));
-  const pressed = button => button.getAttribute("aria-pressed") === "true";
-  const indices = button => button.dataset.traces.split(" ").map(Number);
-  const plots = all("script[data-figure]").map(source => {
-    const place = document.getElementById(source.dataset.figure);
-    const chart = JSON.parse(source.textContent);
-    chart.data.forEach(trace => {
-      if (trace.x && trace.x.dates !== undefined) { trace.x = axes[trace.x.dates]; }
-    });
-    shrink(chart.layout);
-    Plotly.newPlot(place, chart.data, chart.layout, settings);
-    // A trace is drawn if its view and its entry in the legend are switched on.
-    const [views, legend] = [".views button", ".legend button"].map(selector => all(selector, place.parentElement));
-    const redraw = () => {
-      const inViews = new Set(views.flatMap(indices));
-      const inView = new Set(views.filter(pressed).flatMap(indices));
-      const off = new Set(legend.filter(button => !pressed(button)).flatMap(indices));
-      Plotly.restyle(place, { visible: chart.data.map((_, index) => (inView.has(index) || !inViews.has(index)) && !off.has(index)) });
-    };
-    views.forEach(button => button.addEventListener("click", () => {
-      views.forEach(one => press(one, one === button));
-      redraw();
-    }));
-    legend.forEach(button => button.addEventListener("click", () => {
-      press(button, !pressed(button));
-      redraw();
-    }));
-    return place;
+// Draws every figure of the page. Its content security policy forbids all requests.
+const [touch, narrow] = ["(pointer: coarse)", "(max-width: 640px)"].map(query => window.matchMedia(query).matches);
+// By default, plotly.js offers to upload charts to its vendor's server.
+const settings = { responsive: true, displaylogo: false, displayModeBar: false, showSendToCloud: false, plotlyServerURL: "" };
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+const data = await unpack();
+const shrink = layout => {
+  if (touch) { layout.dragmode = false; }
+  if (!narrow) { return; }
+  layout.margin.l = Math.min(layout.margin.l, 44);
+  Object.assign(layout.xaxis, { nticks: 5, tickangle: 0 });
+  (layout.annotations || []).forEach(note => { if (note.font) { note.font.size = 9; } });
+  Object.keys(layout).filter(name => /^[xy]axis/.test(name)).forEach(name => {
+    layout[name].tickfont = { ...layout[name].tickfont, size: 10 };
+    if (layout[name].title) { layout[name].title.font.size = 11; layout[name].title.standoff = 6; }
   });
-  // Charts are as wide as the screen: fit them to the paper before printing, and restore them afterwards.
-  const resize = (place, width, height) => {
-    place.style.height = `${height}px`;
-    const few = narrow || (width !== null && width < 400);
-    const ticks = { "xaxis.nticks": few ? 4 : 0, "xaxis.tickangle": few ? 0 : "auto" };
-    Plotly.relayout(place, { width, height, autosize: width === null, ...ticks });
+};
+const press = (button, on) => button.setAttribute("aria-pressed", String(on));
+const pressed = button => button.getAttribute("aria-pressed") === "true";
+const indices = button => button.dataset.traces.split(" ").map(Number);
+const plots = all(".plot").map(place => {
+  const chart = data.figures[place.id];
+  shrink(chart.layout);
+  Plotly.newPlot(place, chart.data, chart.layout, settings);
+  // A trace is drawn if its view and its entry in the legend are switched on.
+  const [views, legend] = [".views button", ".legend button"].map(selector => all(selector, place.parentElement));
+  const redraw = () => {
+    const inViews = new Set(views.flatMap(indices));
+    const inView = new Set(views.filter(pressed).flatMap(indices));
+    const off = new Set(legend.filter(button => !pressed(button)).flatMap(indices));
+    Plotly.restyle(place, { visible: chart.data.map((_, index) => (inView.has(index) || !inViews.has(index)) && !off.has(index)) });
   };
-  window.addEventListener("beforeprint", () => {
-    all("details.notes").forEach(notes => { notes.open = true; });
-    plots.forEach(place => {
-      const half = place.closest(".beside") && !place.closest("figure").matches(":last-child:nth-child(odd)");
-      resize(place, half ? 330 : 680, Math.round(0.74 * place.dataset.height));
-    });
+  views.forEach(button => button.addEventListener("click", () => {
+    views.forEach(one => press(one, one === button));
+    redraw();
+  }));
+  legend.forEach(button => button.addEventListener("click", () => {
+    press(button, !pressed(button));
+    redraw();
+  }));
+  return place;
+});
+// Charts are as wide as the screen: fit them to the paper before printing, and restore them afterwards.
+const resize = (place, width, height) => {
+  place.style.height = `${height}px`;
+  const few = narrow || (width !== null && width < 400);
+  const ticks = { "xaxis.nticks": few ? 4 : 0, "xaxis.tickangle": few ? 0 : "auto" };
+  Plotly.relayout(place, { width, height, autosize: width === null, ...ticks });
+};
+window.addEventListener("beforeprint", () => {
+  all("details.notes").forEach(notes => { notes.open = true; });
+  plots.forEach(place => {
+    const half = place.closest(".beside") && !place.closest("figure").matches(":last-child:nth-child(odd)");
+    resize(place, half ? 330 : 680, Math.round(0.74 * place.dataset.height));
   });
-  window.addEventListener("afterprint", () => plots.forEach(place => resize(place, null, Number(place.dataset.height))));
-  // The positions of any session: whole numbers are tenths of a basis point.
-  const data = document.getElementById("holdings-data");
-  if (data) { showHoldings(JSON.parse(data.textContent)); }
-  function showHoldings(held) {
-    const picker = document.querySelector(".picker");
-    const input = picker.querySelector("input[type=date]");
-    const tradedOnly = picker.querySelector("input[type=checkbox]");
-    const body = document.querySelector("#holdings-table tbody");
-    const dates = datesOf(held.days);
-    const starts = [0];
-    held.kept.forEach((count, at) => starts.push(starts[at] + count));
-    let current = dates.length - 1;
-    const write = (value, scale, digits, sign) =>
-      (sign && value > 0 ? "+" : "") + (value / scale).toFixed(digits).replace("-", "\u2212");
-    const show = () => {
-      const [names, gross, net, traded, pnl, cost] = held.totals[current];
-      input.value = dates[current];
-      document.getElementById("holdings-total").textContent = `${dates[current]}: ${names} names, gross ${write(gross, 1e3, 1)}%, net `
-        + `${write(net, 1e3, 1)}%, traded ${write(traded, 1e3, 1)}%, profit ${write(pnl, 10, 1, true)} bps, costs ${write(cost, 10, 1)} bps`;
-      body.textContent = "";
-      for (let row = starts[current]; row < starts[current + 1]; row += 1) {
-        if (tradedOnly.checked && held.trade[row] === 0) { continue; }
-        const line = body.insertRow();
-        [
-          held.tickers[held.firm[row]], write(held.weight[row], 1e3, 2), write(held.trade[row], 1e3, 2),
-          write(held.pnl[row], 10, 1, true), write(held.cost[row], 10, 2),
-        ].forEach((text, column) => {
-          const cell = line.insertCell();
-          cell.textContent = text;
-          if (column) { cell.className = "num"; }
-        });
-      }
-    };
-    const move = place => {
-      current = Math.min(Math.max(place, 0), dates.length - 1);
-      show();
-    };
-    picker.hidden = false;
-    // the last session on or before a date; the first session for an earlier date
-    input.addEventListener("change", () => { if (input.value) { move(dates.filter(one => one <= input.value).length - 1); } });
-    tradedOnly.addEventListener("change", show);
-    all("button", picker).forEach(button => button.addEventListener("click", () => move(current + Number(button.dataset.step))));
-  }
-  // Tables that are wider than the screen say so.
-  const hint = () => all(".scroll").forEach(box => box.classList.toggle("more", box.scrollWidth > box.clientWidth + 2));
-  window.addEventListener("resize", hint);
-  document.addEventListener("toggle", hint, true);
-  hint();
-  // Highlight the current section in the table of contents.
-  const mark = () => {
-    const above = all("main section").filter(section => section.getBoundingClientRect().top < 140);
-    const current = above.length ? above[above.length - 1].id : "top";
-    all("nav a").forEach(link => link.classList.toggle("here", link.hash.slice(1) === current));
+});
+window.addEventListener("afterprint", () => plots.forEach(place => resize(place, null, Number(place.dataset.height))));
+// The positions of any session.
+if (data.holdings) { showHoldings(data.holdings); }
+function showHoldings(held) {
+  const picker = document.querySelector(".picker");
+  const input = picker.querySelector("input[type=date]");
+  const tradedOnly = picker.querySelector("input[type=checkbox]");
+  const body = document.querySelector("#holdings-table tbody");
+  let current = held.length - 1;
+  const write = (value, scale, digits, sign) =>
+    (sign && value > 0 ? "+" : "") + (value * scale).toFixed(digits).replace("-", "\u2212");
+  const show = () => {
+    const { date, names, gross, net, traded, pnl, cost, rows } = held[current];
+    input.value = date;
+    document.getElementById("holdings-total").textContent = `${date}: ${names} names, gross ${write(gross, 1e2, 1)}%, net `
+      + `${write(net, 1e2, 1)}%, traded ${write(traded, 1e2, 1)}%, profit ${write(pnl, 1e4, 1, true)} bps, costs ${write(cost, 1e4, 1)} bps`;
+    body.textContent = "";
+    rows.filter(([, , trade]) => trade !== 0 || !tradedOnly.checked).forEach(([ticker, weight, trade, gain, paid]) => {
+      const line = body.insertRow();
+      [ticker, write(weight, 1e2, 2), write(trade, 1e2, 2), write(gain, 1e4, 1, true), write(paid, 1e4, 2)].forEach((text, column) => {
+        const cell = line.insertCell();
+        cell.textContent = text;
+        if (column) { cell.className = "num"; }
+      });
+    });
   };
-  document.addEventListener("scroll", mark, { passive: true });
-  mark();
-})();
+  const move = place => {
+    current = Math.min(Math.max(place, 0), held.length - 1);
+    show();
+  };
+  picker.hidden = false;
+  // the last session on or before a date; the first session for an earlier date
+  input.addEventListener("change", () => { if (input.value) { move(held.filter(({ date }) => date <= input.value).length - 1); } });
+  tradedOnly.addEventListener("change", show);
+  all("button", picker).forEach(button => button.addEventListener("click", () => move(current + Number(button.dataset.step))));
+}
+// Tables that are wider than the screen say so.
+const hint = () => all(".scroll").forEach(box => box.classList.toggle("more", box.scrollWidth > box.clientWidth + 2));
+window.addEventListener("resize", hint);
+document.addEventListener("toggle", hint, true);
+hint();
+// Highlight the current section in the table of contents.
+const mark = () => {
+  const above = all("main section").filter(section => section.getBoundingClientRect().top < 140);
+  const current = above.length ? above[above.length - 1].id : "top";
+  all("nav a").forEach(link => link.classList.toggle("here", link.hash.slice(1) === current));
+};
+document.addEventListener("scroll", mark, { passive: true });
+mark();

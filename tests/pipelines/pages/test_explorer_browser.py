@@ -56,6 +56,7 @@ def show(browser: Browser, tmp_path: Path, tiny_settings: Mapping[str, object]) 
         page.on("dialog", lambda dialog: troubles.append(f"dialog {dialog.message}"))
         page.route("**/*", lambda route: only(route, address))
         page.goto(address)
+        page.wait_for_selector("#ticker")
         return page
 
     yield opened

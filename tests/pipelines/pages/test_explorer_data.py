@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import webbrowser
 from collections.abc import Callable
@@ -13,10 +12,8 @@ import numpy as np
 import polars as pl
 import pytest
 from command import command
-from hypothesis import example, given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from made_networks import DATES, HOSTILE, MODEL, TICKERS, made_tables, value_of, write_tables
+from page_data import unpack
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError, PeerglassError
@@ -25,20 +22,11 @@ from pipelines.pages.explorer import (
     has_networks,
     model_payload,
     read_networks,
-    rough_values,
     unit_payload,
-    values,
-    whole_numbers,
     write_explorer,
 )
+from pipelines.pages.figure import plain
 from pipelines.run.record import RecordedRun
-
-
-def decoded(column: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """Read a column as the page does, by numpy's half precision."""
-    (kind,) = column.keys() & {"u1", "u2", "f2", "f4"}
-    found = np.frombuffer(base64.b64decode(column[kind]), dtype="<" + kind)
-    return found if kind != "f2" else found.astype(np.float64) * column["scale"]
 
 
 @pytest.fixture
@@ -48,31 +36,14 @@ def run(tmp_path: Path, tiny: dict[str, Any]) -> RecordedRun:
     return RecordedRun("tiny-0123456789", config, None, tmp_path)
 
 
-@example(np.array([5e-324]))
-@given(arrays(np.float64, st.integers(0, 30), elements=st.floats(-1e6, 1e6) | st.just(np.nan)))
-def test_values_keep_seven_digits_and_rough_values_three(value_E: np.ndarray[Any, Any]) -> None:
-    np.testing.assert_allclose(decoded(values(value_E)), value_E, rtol=1e-7, atol=1e-40)
-    found_E = decoded(rough_values(value_E))
-    smallest = np.nanmax(np.abs(value_E), initial=0.0) * 2.0**-28
-    np.testing.assert_allclose(found_E, value_E, rtol=2.0**-11, atol=smallest)
-
-
-def test_whole_numbers_are_exact_and_refuse_others() -> None:
-    for numbers in ([], [0, 255], [0, 256, 65_535]):
-        assert decoded(whole_numbers(numbers)).tolist() == numbers
-    for wrong in ([-1], [65_536]):
-        with pytest.raises(ValueError, match="0 to 65,535"):
-            whole_numbers(wrong)
-
-
 def test_every_stored_value_is_in_the_page_with_its_date_leader_and_follower(run: RecordedRun) -> None:
     tables = made_tables()
     write_tables(run, tables)
     (network,) = read_networks(run)
-    payload = model_payload(network, orders=4)
+    payload = plain(model_payload(network, orders=4))
     assert payload["dates"] == [str(date) for date in DATES]
     assert payload["firms"] == sorted(TICKERS)
-    dated = {name: decoded(column) for name, column in payload["dated"].items() if name != "starts"}
+    dated = payload["dated"]
     assert len(dated["value"]) == tables["dated_edges"].height > 50
     place = {ticker: number for number, ticker in enumerate(TICKERS)}
     for date, (start, end) in enumerate(
@@ -80,10 +51,10 @@ def test_every_stored_value_is_in_the_page_with_its_date_leader_and_follower(run
     ):
         for row in range(start, end):
             leader, follower = (place[payload["firms"][dated[name][row]]] for name in ("leader", "follower"))
-            assert dated["value"][row] == pytest.approx(value_of(leader, follower, date), rel=1e-6)
-    forecasts = decoded(payload["forecasts"]["forecast"]).reshape(len(DATES), len(TICKERS))
+            assert dated["value"][row] == pytest.approx(value_of(leader, follower, date), rel=1e-5)
+    forecasts = np.array(payload["forecasts"]["forecast"], dtype=np.float64).reshape(len(DATES), len(TICKERS))
     stored = tables["dated_firms"].filter(pl.col("ticker") == HOSTILE).sort("date")["forecast"]
-    np.testing.assert_allclose(forecasts[:, payload["firms"].index(HOSTILE)], stored.to_numpy(), rtol=1e-6)
+    np.testing.assert_allclose(forecasts[:, payload["firms"].index(HOSTILE)], stored.to_numpy(), rtol=1e-5)
     assert payload["interval"] == pytest.approx(3.182, abs=1e-3)  # Student's t with 3 degrees of freedom
 
 
@@ -140,7 +111,8 @@ def test_the_page_is_written_to_the_asked_file_or_to_the_run(run: RecordedRun, t
     assert write_explorer(run) == run.folder / "explorer.html"
     other = write_explorer(run, MODEL, tmp_path / "other.html")
     assert other.read_text(encoding="utf-8") == text
-    assert HOSTILE not in text, "names are escaped in the data of the page"
+    assert HOSTILE not in text, "names are only in the compressed data of the page"
+    assert HOSTILE in unpack(text)["models"][0]["firms"]
     with pytest.raises(ConfigError, match="cannot be written"):
         write_explorer(run, None, tmp_path / "other.html" / "another.html")
     renamed = dataclasses.replace(run, run_id="<i>x</i>")

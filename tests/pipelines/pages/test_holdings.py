@@ -1,34 +1,29 @@
 """The positions that a report keeps, and their encoding for the picker."""
 
-import json
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from page_data import unpack
 from report_data import make_header, make_positions, make_report
 
-from pipelines.pages.report import MAX_NAMES, MIN_NAMES, holdings_json, select_holdings
+from pipelines.pages.report import MAX_NAMES, MIN_NAMES, holdings_data, select_holdings
 from pipelines.pages.report import render_report as render
 
 
-def decode(text: str) -> pl.DataFrame:
+def decode(sessions: list[dict[str, Any]]) -> pl.DataFrame:
     """Do what the page's script does."""
-    content = json.loads(text)
-    days = np.cumsum(content["days"]).astype("datetime64[D]")
-    return pl.DataFrame(
-        {
-            "date": np.repeat(days, content["kept"]),
-            "ticker": [content["tickers"][place] for place in content["firm"]],
-            **{name: np.array(content[name]) / 1e5 for name in ("weight", "trade", "pnl", "cost")},
-        }
-    )
+    rows = [(one["date"], *row) for one in sessions for row in one["rows"]]
+    names = ["date", "ticker", "weight", "trade", "pnl", "cost"]
+    return pl.DataFrame(rows, schema=names, orient="row").with_columns(pl.col("date").str.to_date())
 
 
 def test_few_positions_are_all_kept_and_survive_the_encoding() -> None:
     positions = make_positions(firms=20, sessions=30)
     kept = select_holdings(positions)
     assert kept.complete
-    got = decode(holdings_json(kept)).sort("date", "ticker")
+    got = decode(holdings_data(kept)).sort("date", "ticker")
     expected = positions.drop("model", "book").sort("date", "ticker")
     assert got.select("date", "ticker").equals(expected.select("date", "ticker"))
     for name in ("weight", "trade", "pnl", "cost"):
@@ -62,11 +57,10 @@ def test_the_totals_are_those_of_all_positions() -> None:
     )
     for name in ("gross", "net", "pnl"):
         assert kept.totals[name].to_list() == pytest.approx(expected[name].to_list(), abs=1e-12)
-    content = json.loads(holdings_json(kept))
-    first = content["totals"][0]
-    assert first[0] == 60
-    assert first[1] / 1e5 == pytest.approx(expected["gross"][0], abs=1e-5)
-    assert sum(content["kept"]) == len(content["firm"]) == kept.rows.height
+    content = holdings_data(kept)
+    assert content[0]["names"] == 60
+    assert content[0]["gross"] == pytest.approx(expected["gross"][0])
+    assert sum(len(one["rows"]) for one in content) == kept.rows.height
 
 
 def test_the_page_shows_the_newest_session_and_says_what_is_left_out() -> None:
@@ -81,7 +75,7 @@ def test_the_page_shows_the_newest_session_and_says_what_is_left_out() -> None:
 
 
 def test_hostile_names_stay_data() -> None:
-    positions = make_positions(5, 5).with_columns(ticker=pl.lit("</script><b>") + pl.col("ticker"))
-    text = holdings_json(select_holdings(positions))
-    assert "<" not in text
-    assert decode(text)["ticker"][0].startswith("</script><b>S000")
+    positions = make_positions().with_columns(ticker=pl.lit("</script><b>") + pl.col("ticker"))
+    page = render(make_report(positions=positions))
+    assert "</script><b>" not in page
+    assert unpack(page)["holdings"][0]["rows"][0][0].startswith("</script><b>S")
