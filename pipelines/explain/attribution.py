@@ -28,7 +28,7 @@ def explain(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) 
     """
     require_test(run.config, run.run_id)
     names = explained_models(run.config)
-    folds, seed = plan_folds(dataset, run.config), run.config.explain.seed
+    folds = plan_folds(dataset, run.config)
     truth = None  # of a simulated market: its planted edges
     if "truth_edges" in run.versions:
         truth = lake.read("truth_edges", version=run.versions["truth_edges"])
@@ -38,9 +38,10 @@ def explain(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) 
     summary: list[str] = []
     with progress.stage("explain", total=len(names) * len(folds) * len(run.config.seeds)):
         for explanation in explain_models(run, dataset, folds, names, progress):
-            for table, frame in _tables_of(explanation, run, dataset, truth, tests).items():
+            own = _tables_of(explanation, run, dataset, truth, tests)
+            for table, frame in own.items():
                 tables.setdefault(table, []).append(frame)
-            summary.append(summary_line(explanation, dataset, seed))
+            summary.append(summary_line(explanation.model, own))
     for table, frames in tables.items():
         run.write_table(f"explain_{table}", pl.concat(frames, how="diagonal"))
     if tables:

@@ -14,7 +14,7 @@ from features.arrays import BoolArray, IntArray
 from features.panel.derived import market_return
 from models.explain.design import mean_over_sample
 from models.explain.faithful.statistics import columns_of
-from models.explain.faithful.study import OVERS, Faithfulness
+from models.explain.faithful.study import Faithfulness
 from models.explain.groups import GroupAttribution, SkillAttribution
 from models.explain.network import weights
 from pipelines.dataset.build import Dataset
@@ -57,19 +57,20 @@ def explanation_tables(
     if planted_NN is not None:
         recovered, tables["roc"] = _recovery(explanation, planted_NN, seed)
         facts |= recovered
-    tables |= _about_attention(explanation, dataset, seed)
+    folds, n_firms = [fold for fold, _ in explanation.fits], dataset.panel.n_firms
+    found = Faithfulness(explanation.faithfulness, explanation.peers, folds, n_firms, seed)
+    tables |= _about_attention(found, dataset)
+    facts["verdicts"] = [one.sentence for one in found.judged.values()]
     tables["facts"] = pl.DataFrame({"facts": json.dumps(facts)})
     model = pl.lit(explanation.model).alias("model")
     return {name: frame.select(model, pl.all()) for name, frame in tables.items()}
 
 
-def summary_line(explanation: ModelExplanation, dataset: Dataset, seed: int = 0) -> str:
+def summary_line(model: str, tables: Mapping[str, pl.DataFrame]) -> str:
     """Summarise the attribution of one model in one line."""
-    facts, found = _facts(explanation.groups), _faithfulness(explanation, dataset, seed)
-    verdicts = [found.verdict(over) for over in OVERS]
-    head = f"{explanation.model}: {facts['n_forecasts']} forecasts explained"
-    error = f"additivity error {facts['additivity_max_abs']:.1e}"
-    return "; ".join([head, error, *(one.sentence for one in verdicts if one is not None)])
+    facts = json.loads(tables["facts"]["facts"][0])
+    head = f"{model}: {facts['n_forecasts']} forecasts explained"
+    return "; ".join([head, f"additivity error {facts['additivity_max_abs']:.1e}", *facts["verdicts"]])
 
 
 def period_table(values: pl.DataFrame) -> pl.DataFrame:
@@ -230,15 +231,9 @@ def _recovery(
     return facts, pl.concat(curves)
 
 
-def _faithfulness(explanation: ModelExplanation, dataset: Dataset, seed: int) -> Faithfulness:
-    folds = [fold for fold, _ in explanation.fits]
-    n_firms = dataset.panel.n_firms
-    return Faithfulness(explanation.faithfulness, explanation.peers, folds, n_firms, seed)
-
-
-def _about_attention(explanation: ModelExplanation, dataset: Dataset, seed: int) -> dict[str, pl.DataFrame]:
+def _about_attention(found: Faithfulness, dataset: Dataset) -> dict[str, pl.DataFrame]:
     """Tables of the measures of faithfulness, of the verdict, and of what attention looks at."""
-    found, panel = _faithfulness(explanation, dataset, seed), dataset.panel
+    panel = dataset.panel
     market = pl.Series(market_return(panel)[:, 0]).fill_nan(None)
     volatility_T = market.rolling_std(_VOLATILITY_DAYS).fill_null(np.nan).to_numpy()
     tables = found.rows() | found.attention_rows(volatility_T)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations, pairwise, product
 from typing import Any
 
@@ -179,7 +180,7 @@ def _own(part: FittedPart, count: int) -> IntArray:
     return evenly_spaced(np.roll(part.test, -offset), count)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Faithfulness:
     """What was measured about the attention of one model."""
 
@@ -190,25 +191,22 @@ class Faithfulness:
     n_firms: int  # number of firms of the panel
     seed: int  # seed of the bootstraps and the nulls
 
-    def verdict(self, over: Over) -> verdicts.Verdict | None:
-        """Judge attention over days or over peers; None if the model has no such attention."""
-        inference = verdicts.at_inference(self._interventions(over), self.seed)
-        if not inference:
-            return None
-        return verdicts.judge(over, self._measured(over), inference, self._agreement(over), self.seed)
+    @cached_property
+    def judged(self) -> dict[Over, verdicts.Verdict]:
+        """The verdict on attention over days and over peers, for those that the model has."""
+        return {
+            over: verdicts.judge(over, self._measured(over), inference, self._agreement[over], self.seed)
+            for over, inference in self._inference.items()
+        }
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
         """Rows of the tables ``verdict``, ``inference``, ``faithfulness``, ``curves`` and ``agreement``."""
         tables: dict[str, list[dict[str, Any]]] = {
             name: [] for name in ("verdict", "faithfulness", "curves", "agreement", "inference")
         }
-        for over in OVERS:
-            inference = verdicts.at_inference(self._interventions(over), self.seed)
-            if not inference:
-                continue
-            measured = self._measured(over)
-            verdict = verdicts.judge(over, measured, inference, self._agreement(over), self.seed)
-            found: dict[str, Iterable[dict[str, Any]]] = {"inference": map(columns_of, inference.values())}
+        for over, verdict in self.judged.items():
+            measured, inference = self._measured(over), self._inference[over].values()
+            found: dict[str, Iterable[dict[str, Any]]] = {"inference": map(columns_of, inference)}
             if measured:
                 known = (one for one in self._correlations(over, measured) if one.value.dates)
                 found["faithfulness"] = map(columns_of, verdicts.measure_methods(measured, self.seed))
@@ -237,20 +235,24 @@ class Faithfulness:
     def _measured(self, over: Over) -> list[ForecastMeasures]:
         return [one for part in self.parts for one in part.measured[over]]
 
-    def _interventions(self, over: Over) -> list[Intervened]:
-        return [part.inference[over] for part in self.parts if over in part.inference]
+    @cached_property
+    def _inference(self) -> dict[Over, dict[str, verdicts.Inference]]:
+        of_parts = {
+            over: [part.inference[over] for part in self.parts if over in part.inference] for over in OVERS
+        }
+        return {over: verdicts.at_inference(parts, self.seed) for over, parts in of_parts.items() if parts}
 
-    def _agreement(self, over: Over) -> verdicts.Agreement:
-        if over == "days":
-            return verdicts.day_agreement(self._measured(over), self.seed)
-        return verdicts.peer_agreement(self.network, self.seed)
+    @cached_property
+    def _agreement(self) -> dict[Over, verdicts.Agreement]:
+        days = verdicts.day_agreement(self._measured("days"), self.seed)
+        return {"days": days, "peers": verdicts.peer_agreement(self.network, self.seed)}
 
     def _correlations(
         self, over: Over, measured: Sequence[ForecastMeasures]
     ) -> Iterator[verdicts.Correlation]:
         """Agreement with SHAP, stability, and randomisation, as rank correlations."""
         methods = [name for name in measured[0].importance if name != "shap_once"]
-        of_attention = self._agreement(over)
+        of_attention = self._agreement[over]
         for method in methods[1:]:
             agreed = verdicts.agreement(measured, method, "shap", self.seed)
             null = of_attention.null if method == "attention" or over == "days" else None
@@ -269,16 +271,16 @@ class Faithfulness:
 
     def _day_stability(self, methods: Sequence[str]) -> Iterator[verdicts.Correlation]:
         by_fold = [[part.measured["days"] for part in same] for same in self._by_fold()]
-        seeds = [pair for same in by_fold for pair in verdicts.pairs_of_models(same)]
-        neighbours = [
-            pair for part in self.parts for pair in verdicts.pairs_of_neighbours(part.measured["days"])
-        ]
+        pairs = {
+            "model seeds": [pair for same in by_fold for pair in verdicts.pairs_of_models(same)],
+            "neighbouring days": [
+                pair for part in self.parts for pair in verdicts.pairs_of_neighbours(part.measured["days"])
+            ],
+        }
         of_folds = [[one for days in same for one in days] for same in by_fold]
         for method in methods:
-            yield verdicts.Correlation("model seeds", method, verdicts.stability(seeds, method, self.seed))
-            yield verdicts.Correlation(
-                "neighbouring days", method, verdicts.stability(neighbours, method, self.seed)
-            )
+            for kind, own in pairs.items():
+                yield verdicts.Correlation(kind, method, verdicts.stability(own, method, self.seed))
             profiles = (
                 np.mean([one.importance[method] for one in fold], axis=0) for fold in of_folds if fold
             )
@@ -293,17 +295,14 @@ class Faithfulness:
             if one.session == two.session
         ]
         neighbours = [pair for part in self.parts for pair in pairwise(part.shared)]
+        pairs = {"model seeds": seeds, "neighbouring days": neighbours}
         of_folds = [
             [date for date, of_date in zip(self.network, self.folds, strict=True) if of_date == fold]
             for fold in dict.fromkeys(self.folds)
         ]
         for method in verdicts.PEER_METHODS:
-            yield verdicts.Correlation(
-                "model seeds", method, verdicts.peer_stability(seeds, method, self.seed)
-            )
-            yield verdicts.Correlation(
-                "neighbouring days", method, verdicts.peer_stability(neighbours, method, self.seed)
-            )
+            for kind, own in pairs.items():
+                yield verdicts.Correlation(kind, method, verdicts.peer_stability(own, method, self.seed))
             networks = [
                 sum_dates(dates, self.n_firms).network()
                 if method == "shap"

@@ -10,20 +10,19 @@ import polars as pl
 import pytest
 
 from models.explain.faithful.statistics import FigureOverDates, columns_of
+from models.explain.faithful.study import Faithfulness
 from models.explain.faithful.verdict import Correlation
 from pipelines.dataset.build import Dataset
 from pipelines.explain import tables
-from pipelines.explain.games import ModelExplanation
 
 
 def agreement(monkeypatch: pytest.MonkeyPatch, found: Correlation) -> pl.DataFrame:
     made = SimpleNamespace(
         rows=lambda: {"agreement": [columns_of(found)]}, attention_rows=lambda volatility_T: {}, parts=()
     )
-    monkeypatch.setattr(tables, "_faithfulness", lambda *given: made)
     monkeypatch.setattr(tables, "market_return", lambda panel: np.zeros((30, 1)))
     dataset = cast("Dataset", SimpleNamespace(panel=None))
-    return tables._about_attention(cast("ModelExplanation", None), dataset, 0)["agreement"]
+    return tables._about_attention(cast("Faithfulness", made), dataset)["agreement"]
 
 
 def test_a_model_without_a_null_has_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
