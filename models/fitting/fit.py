@@ -458,7 +458,8 @@ class NeuralFitted(Fitted):
         out_DNQ = np.full((*listed_DN.shape, width), np.nan, dtype=np.float32)
         row_D = listed_DN.any(dim=1).nonzero()[:, 0]
         at_once = 1 if data.device.type == "cpu" else max(1, FORECAST_CELLS // listed_DN.shape[1])
-        for row_B in row_D.split(at_once):
+        for first in range(0, len(row_D), at_once):
+            row_B = row_D[first : first + at_once]
             batch = data.batch(date_D[row_B])
             with torch.inference_mode():
                 y_BNQ = compute(batch).cpu().numpy()

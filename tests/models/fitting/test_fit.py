@@ -79,6 +79,7 @@ def test_a_forecast_depends_on_nothing_after_its_date_nor_on_the_other_dates_ask
     given["mask_TN"][81:] = True
     np.testing.assert_array_equal(model.forecast(panel(given), TEST[:5]), want[:5])
     np.testing.assert_array_equal(model.forecast(panel(), TEST[::-3]), want[::-3])
+    assert model.forecast(panel(), TEST[:0]).shape == (0, want.shape[1])
     assert np.nanstd(want) > 0 or name == "zero"
 
 
