@@ -22,6 +22,7 @@ from pipelines.lake.options import is_url, unusable_part
 from pipelines.lake.options import validation_error as lake_validation_error
 from pipelines.secrets import REFERENCE, register_all_secrets, register_secrets
 from pipelines.settings import PathKind, Settings, describe
+from pipelines.sources.base import YAML_LOADER
 
 
 def load_config(
@@ -127,8 +128,6 @@ def _check_settings(config: Config, origin: str) -> None:
 
 
 _TICKERS: Final = "tickers"
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The C loader reads a config ten times faster, and every command and night reads several."""
 
 
 def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -161,7 +160,7 @@ def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] =
 
 def _load(text: str, key: str = "") -> Any:  # noqa: ANN401 (YAML holds anything)
     """Parse YAML in which tickers are text without quotes as well."""
-    loader = _LOADER(text)
+    loader = YAML_LOADER(text)
     try:
         node = loader.get_single_node()
         if node is None:

@@ -21,6 +21,7 @@ import polars as pl
 
 from pipelines.errors import ConfigError
 from pipelines.ingest.settings import AS_PUBLISHED, CalendarOverrides
+from pipelines.sources.base import vendor_names
 
 if TYPE_CHECKING:
     from exchange_calendars import ExchangeCalendar
@@ -32,19 +33,9 @@ _DAILY_STEP: Final = 4  # calendar days, the most between usual dates of daily d
 _FEWEST_STEPS: Final = 10  # that tell weekly and monthly data from daily data
 _LONGEST_CLOSURE: Final = 60  # sessions that overrides may close in a row
 _VENDOR_CODES: Final = {
-    **dict.fromkeys(
-        ("NMS", "NGM", "NCM", "NASDAQGS", "NASDAQGM", "NASDAQCM", "NYQ", "ASE", "AMEX", "NYSE AMERICAN"),
-        _NEW_YORK,
-    ),
-    **dict.fromkeys(("PCX", "NYSEARCA", "NYSE ARCA", "BTS", "PNK", "OQB", "OQX", "OTC"), _NEW_YORK),
-    **{"IOB": "XLON", "GER": "XETR", "XETRA": "XETR", "FRA": "XFRA", "PAR": "XPAR", "AMS": "XAMS"},
-    **{"BRU": "XBRU", "LIS": "XLIS", "MIL": "XMIL", "MCE": "XMAD", "EBS": "XSWX", "STO": "XSTO"},
-    **{"CPH": "XCSE", "HEL": "XHEL", "OSL": "XOSL", "VIE": "XWBO", "WSE": "XWAR", "TOR": "XTSE"},
-    **{"VAN": "XTSX", "TYO": "XTKS", "HKG": "XHKG", "SHH": "XSHG", "SHZ": "XSHG", "KSC": "XKRX"},
-    **{"KOE": "XKRX", "TAI": "XTAI", "NZE": "XNZE", "NSI": "XBOM", "SAO": "BVMF", "MEX": "XMEX"},
-    **{"JNB": "XJSE", "TLV": "XTAE", "SES": "XSES", "IST": "XIST"},
+    code: calendar for calendar, codes in vendor_names("exchanges").items() for code in codes
 }
-"""Exchange codes used by vendors (mainly Yahoo) -> calendar; exchange_calendars knows its own aliases."""
+"""Exchange codes used by vendors -> calendar; exchange_calendars knows its own aliases."""
 
 
 def calendar_name(exchange: str | None, currency: str | None) -> str | None:

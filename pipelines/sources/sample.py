@@ -7,33 +7,10 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.sources.base import SourceTables
+from pipelines.sources.base import SourceTables, vendor_names
 
 STATIC_SINCE: Final = date(1900, 1, 1)
 """``valid_from`` of a classification without dates, which is assumed to hold at all times."""
-
-_SECURITIES: Final = (
-    ("AAPL", "Apple", "Information Technology", "Technology Hardware"),
-    ("AMD", "Advanced Micro Devices", "Information Technology", "Semiconductors"),
-    ("BAC", "Bank of America", "Financials", "Banks"),
-    ("BBY", "Best Buy", "Consumer Discretionary", "Specialty Retail"),
-    ("CVX", "Chevron", "Energy", "Oil and Gas"),
-    ("GE", "General Electric", "Industrials", "Industrial Conglomerates"),
-    ("HD", "Home Depot", "Consumer Discretionary", "Specialty Retail"),
-    ("JNJ", "Johnson & Johnson", "Health Care", "Pharmaceuticals"),
-    ("JPM", "JPMorgan Chase", "Financials", "Banks"),
-    ("KO", "Coca-Cola", "Consumer Staples", "Beverages"),
-    ("LLY", "Eli Lilly", "Health Care", "Pharmaceuticals"),
-    ("MRK", "Merck", "Health Care", "Pharmaceuticals"),
-    ("MSFT", "Microsoft", "Information Technology", "Software"),
-    ("PEP", "PepsiCo", "Consumer Staples", "Beverages"),
-    ("PFE", "Pfizer", "Health Care", "Pharmaceuticals"),
-    ("PG", "Procter & Gamble", "Consumer Staples", "Household Products"),
-    ("RRC", "Range Resources", "Energy", "Oil and Gas"),
-    ("UNH", "UnitedHealth", "Health Care", "Managed Care"),
-    ("WMT", "Walmart", "Consumer Staples", "Staples Retail"),
-    ("XOM", "Exxon Mobil", "Energy", "Oil and Gas"),
-)
 
 _NOTES: Final = (
     "The sample contains closes only: no open, high, low or volume.",
@@ -71,7 +48,8 @@ class SampleSource:
             .filter(pl.col("close").is_not_null() & pl.col("close").is_not_nan())
             .sort("date", "ticker")
         )
+        firms = [(ticker, *of) for ticker, of in vendor_names("sample").items()]
         securities = pl.DataFrame(
-            _SECURITIES, schema=["ticker", "name", "sector", "industry"], orient="row"
+            firms, schema=["ticker", "name", "sector", "industry"], orient="row"
         ).with_columns(pl.lit(STATIC_SINCE).alias("valid_from"), pl.lit("USD").alias("currency"))
         return SourceTables({"prices": prices, "securities": securities}, notes=_NOTES, hazards=_HAZARDS)

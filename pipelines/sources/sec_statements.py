@@ -31,49 +31,9 @@ from typing import Final, Protocol
 import polars as pl
 
 from pipelines.lake.schemas import empty
-from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS, name_lists
+from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS, vendor_names
 
-TAGS: Final = name_lists("""\
-revenue: Revenues RevenueFromContractWithCustomerExcludingAssessedTax SalesRevenueNet
-    RevenueFromContractWithCustomerIncludingAssessedTax RevenuesNetOfInterestExpense SalesRevenueGoodsNet
-cost_of_revenue: CostOfRevenue CostOfGoodsAndServicesSold CostOfGoodsSold CostOfServices
-gross_profit: GrossProfit
-research_and_development: ResearchAndDevelopmentExpense
-    ResearchAndDevelopmentExpenseExcludingAcquiredInProcessCost
-    ResearchAndDevelopmentExpenseSoftwareExcludingAcquiredInProcessCost
-selling_general_admin: SellingGeneralAndAdministrativeExpense
-operating_income: OperatingIncomeLoss
-interest_expense: InterestExpense InterestExpenseNonoperating InterestAndDebtExpense InterestExpenseDebt
-income_tax: IncomeTaxExpenseBenefit
-net_income: NetIncomeLoss NetIncomeLossAvailableToCommonStockholdersBasic ProfitLoss
-depreciation: DepreciationDepletionAndAmortization DepreciationAmortizationAndAccretionNet
-    DepreciationAndAmortization Depreciation
-operating_cash_flow: NetCashProvidedByUsedInOperatingActivities
-    NetCashProvidedByUsedInOperatingActivitiesContinuingOperations
-capital_expenditure: PaymentsToAcquirePropertyPlantAndEquipment PaymentsToAcquireProductiveAssets
-dividends_paid: PaymentsOfDividends PaymentsOfDividendsCommonStock
-eps: EarningsPerShareDiluted EarningsPerShareBasicAndDiluted EarningsPerShareBasic
-total_assets: Assets
-current_assets: AssetsCurrent
-cash: CashAndCashEquivalentsAtCarryingValue CashCashEquivalentsRestrictedCashAndRestrictedCashEquivalents
-    CashAndDueFromBanks Cash
-short_term_investments: ShortTermInvestments MarketableSecuritiesCurrent
-    AvailableForSaleSecuritiesDebtSecuritiesCurrent AvailableForSaleSecuritiesCurrent
-receivables: ReceivablesNetCurrent AccountsReceivableNetCurrent AccountsNotesAndLoansReceivableNetCurrent
-inventory: InventoryNet
-fixed_assets: PropertyPlantAndEquipmentNet
-    PropertyPlantAndEquipmentAndFinanceLeaseRightOfUseAssetAfterAccumulatedDepreciationAndAmortization
-total_liabilities: Liabilities
-current_liabilities: LiabilitiesCurrent
-accounts_payable: AccountsPayableCurrent AccountsPayableTradeCurrent
-    AccountsPayableAndAccruedLiabilitiesCurrent
-short_term_debt: DebtCurrent LongTermDebtAndCapitalLeaseObligationsCurrent LongTermDebtCurrent
-    ShortTermBorrowings CommercialPaper
-long_term_debt: LongTermDebtNoncurrent LongTermDebtAndCapitalLeaseObligations LongTermDebt
-book_equity: StockholdersEquity StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest
-retained_earnings: RetainedEarningsAccumulatedDeficit
-shares_outstanding: dei:EntityCommonStockSharesOutstanding CommonStockSharesOutstanding
-    WeightedAverageNumberOfSharesOutstandingBasic""")
+TAGS: Final = vendor_names("sec")
 """Item -> its tags, the best one first; those without a prefix are of US-GAAP."""
 assert set(TAGS) == set(ITEMS), "every canonical item needs tags"
 

@@ -29,7 +29,7 @@ import polars as pl
 from yfinance.exceptions import YFException, YFTickerMissingError
 
 from pipelines.lake.schemas import empty
-from pipelines.sources.base import FLOWS, SHARE_COUNT, SPLIT_ITEMS, name_lists
+from pipelines.sources.base import FLOWS, SHARE_COUNT, SPLIT_ITEMS, vendor_names
 from pipelines.sources.sample import STATIC_SINCE
 from pipelines.sources.yahoo_session import NoAnswerError, NoDataError, YahooError, YahooSession
 
@@ -43,23 +43,7 @@ _VALUE: Final = ["period_end", "item", "value"]
 _ONE_PER_STATEMENT: Final = ("net_income", "total_assets", "operating_cash_flow")
 """One item of each statement: Yahoo often has the income statement days before the others."""
 
-_YAHOO_NAMES: Final = name_lists("""\
-revenue: TotalRevenue OperatingRevenue; cost_of_revenue: CostOfRevenue; gross_profit: GrossProfit
-research_and_development: ResearchAndDevelopment; selling_general_admin: SellingGeneralAndAdministration
-operating_income: OperatingIncome; interest_expense: InterestExpense; income_tax: TaxProvision
-net_income: NetIncome; eps: DilutedEPS BasicEPS
-depreciation: DepreciationAndAmortization DepreciationAmortizationDepletion
-operating_cash_flow: OperatingCashFlow; capital_expenditure: CapitalExpenditure
-dividends_paid: CashDividendsPaid CommonStockDividendPaid; total_assets: TotalAssets
-current_assets: CurrentAssets; cash: CashAndCashEquivalents
-short_term_investments: OtherShortTermInvestments; receivables: Receivables AccountsReceivable
-inventory: Inventory; fixed_assets: NetPPE; total_liabilities: TotalLiabilitiesNetMinorityInterest
-current_liabilities: CurrentLiabilities; accounts_payable: AccountsPayable
-short_term_debt: CurrentDebt CurrentDebtAndCapitalLeaseObligation
-long_term_debt: LongTermDebt LongTermDebtAndCapitalLeaseObligation
-book_equity: StockholdersEquity CommonStockEquity; retained_earnings: RetainedEarnings
-shares_outstanding: OrdinarySharesNumber ShareIssued
-""")
+_YAHOO_NAMES: Final = vendor_names("yahoo")
 """Canonical item -> Yahoo's names for it; the first name that a period has is used."""
 
 _CASH_PAID: Final = frozenset({"capital_expenditure", "dividends_paid"})

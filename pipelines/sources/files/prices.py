@@ -47,7 +47,7 @@ def read_prices(
     outside the day's range if the close is inside it (vendors leave opens unadjusted for later splits). All
     are counted in the notes. The second frame has ticker, date and `DELISTINGS`; None if the files have none.
     """
-    layout = LAYOUTS[vendor] if vendor is not None else Layout("", ())
+    layout = LAYOUTS[vendor] if vendor is not None else Layout()
     filled = [file for file in given.files if file.stat().st_size] or given.files
     given.note(f"# of {len(given.files):,} files are empty.", len(given.files) - len(filled))
     given = replace(given, files=filled)

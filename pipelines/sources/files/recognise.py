@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ import polars as pl
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.files import layouts, opening, reading
 from pipelines.sources.files.prices import Arrangement, ticker_of
+from pipelines.sources.settings import FilesSourceConfig
 
 _FORMATS: Final = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y",
                    "%d %b %Y", "%b %d, %Y", "%Y.%m.%d", "%d%b%Y", "%B %d, %Y", "%d-%b-%y", "%Y年%m月%d日",
@@ -27,24 +28,8 @@ _MOST: Final = 0.5
 _NUMBER: Final = r"^\d+(\.\d*)?$"
 
 
-@dataclass(frozen=True, slots=True)
-class PriceFile:
-    """How a price file is written; ``text`` is None for Parquet, ``date_format`` is None for ISO dates.
-
-    ``columns`` are the names that differ and that the vendor does not tell; prices do not use the ``unused``
-    ones.
-    """
-
-    text: opening.TextFormat | None
-    layout: Arrangement
-    vendor: str | None
-    columns: Mapping[str, str]
-    unused: tuple[str, ...]
-    date_format: str | None
-
-
-def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
-    """Recognise a price file from the names of its columns and from its values.
+def recognise_prices(path: Path, date_format: str | None = None) -> tuple[FilesSourceConfig, tuple[str, ...]]:
+    """Return the settings of a source that reads a price file, and the columns that are not used as prices.
 
     Names are compared without case, accents, spaces and punctuation, with vendors' and with usual names
     (`pipelines.sources.files.layouts`). Of files without tickers, one whose columns are prices is that of one
@@ -54,8 +39,8 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
     """
     files = opening.resolve(path)
     file = next((one for one in files if opening.has_rows(one)), files[0])
-    text = opening.recognise_text(file) if opening.is_text(file) else None
-    rows = opening.scan(file, text or opening.COMMAS)
+    text = opening.recognise_text(file) if opening.is_text(file) else opening.COMMAS
+    rows = opening.scan(file, text)
     available = opening.columns_of(rows, file)
     listed = opening.abbreviate(available)
     by_ticker = layouts.fields_of(available)
@@ -109,8 +94,17 @@ def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
         for ours, theirs in found.items()
         if ours != theirs and (not opening.is_unnamed(theirs) or ours in recorded)
     }
-    unused = tuple(name for name in available if name not in found.values()) if layout != "wide" else ()
-    return PriceFile(text, layout, vendor, {} if vendor else columns, unused, date_format)
+    source = FilesSourceConfig(
+        kind="files",
+        prices=str(path),
+        layout=layout,
+        vendor=vendor,
+        columns={} if vendor else columns,
+        date_format=date_format,
+        **asdict(text),
+    )
+    unused = (name for name in available if name not in found.values())
+    return source, () if layout == "wide" else tuple(unused)
 
 
 def _arrangement(found: Mapping[str, str], available: Sequence[str], file: Path) -> Arrangement:

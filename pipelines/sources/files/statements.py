@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS, name_lists
+from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS, vendor_names
 from pipelines.sources.files import reading
 from pipelines.sources.files.opening import abbreviate, collect, columns_of, scan
 from pipelines.sources.files.prices import unpivot
@@ -24,17 +24,8 @@ _STATED_AS_OF: Final[Mapping[ShareCountsAsOf, str]] = {
     "today": "today, so that all later splits are undone",
 }
 _KEY: Final = ["ticker", "period_end", "item"]
-_COMPUSTAT: Final = name_lists("""\
-revenue: revtq saleq revt sale; cost_of_revenue: cogsq cogs; gross_profit: gpq gp
-research_and_development: xrdq xrd; selling_general_admin: xsgaq xsga; operating_income: oiadpq oiadp
-interest_expense: xintq xint; income_tax: txtq txt; net_income: niq ibq ni ib; depreciation: dpq dp
-operating_cash_flow: oancfy oancf; capital_expenditure: capxy capx; dividends_paid: dvy dv
-eps: epspxq epspx; total_assets: atq at; current_assets: actq act; cash: chq ch; receivables: rectq rect
-inventory: invtq invt; fixed_assets: ppentq ppent; total_liabilities: ltq lt; current_liabilities: lctq lct
-accounts_payable: apq ap; short_term_debt: dlcq dlc; long_term_debt: dlttq dltt; book_equity: ceqq ceq
-retained_earnings: req re; shares_outstanding: cshoq csho
-""")
-"""Item -> its names in Compustat's quarterly and annual files. A name that ends in y is the year to date."""
+_COMPUSTAT: Final = vendor_names("compustat")
+"""Item -> its names in Compustat's files. A name that ends in y is the year to date."""
 _FILTERS: Final = {"indfmt": "INDL", "datafmt": "STD", "consol": "C"}
 """Compustat's standard format; other rows repeat a statement in another one."""
 _MILLIONS: Final = 1e6

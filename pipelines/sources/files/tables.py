@@ -13,7 +13,7 @@ import polars as pl
 from pipelines.errors import DataError
 from pipelines.files import plain_name
 from pipelines.lake.source_tables import INPUT_PATTERN
-from pipelines.sources.base import name_lists
+from pipelines.sources.base import vendor_names
 from pipelines.sources.files import reading
 from pipelines.sources.files.layouts import PRICE_NAMES, Names, match_names, plain
 from pipelines.sources.files.opening import abbreviate, collect, columns_of, is_unnamed, scan
@@ -23,14 +23,8 @@ from pipelines.sources.sample import STATIC_SINCE
 
 _SECURITY_TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
 _SECURITY_DATES: Final = ("valid_from", "valid_to", "listed_on", "delisted_on")
-SECURITY_NAMES: Final[Names] = {"ticker": PRICE_NAMES["ticker"]} | name_lists("""\
-name: name comnam conm companyname company longname security; sector: sector; industry: industry
-currency: currency curcdd curcd; exchange: exchange exch mic; valid_from: validfrom namedt
-valid_to: validto; listed_on: listedon ipodate listingdate
-delisted_on: delistedon dlstdt dldte delistingdate; delisting_return: delistingreturn dlret
-delisting_reason: delistingreason dlstcd
-""")
-"""Usual names of columns of files about firms, CRSP's and Compustat's among them."""
+SECURITY_NAMES: Final[Names] = {"ticker": PRICE_NAMES["ticker"], **vendor_names("securities")}
+"""Usual names of columns of files about firms."""
 _LISTED: Final = r"^100(?:\.0+)?$"
 """CRSP's code of a firm that is still listed."""
 _NO_RETURN: Final = ("A", "S", "T", "P", "B", "C", "-55.0", "-66.0", "-77.0", "-88.0", "-99.0")
@@ -123,20 +117,19 @@ MEMBERSHIP: Final = ("universe", "from_date", "to_date")
 _LAST_DAYS: Final = ("thru", "ending", "mbrenddt", "through", "lastday", "until")
 """Names of ends that are the last day as a member. Other ends are the first day as none."""
 _DAY_NAMES: Final = PRICE_NAMES["date"]
-_UNIVERSE: Final = name_lists("universe: universe index indexname gvkeyx conm")
-_TICKER: Final = {"ticker": PRICE_NAMES["ticker"], **_UNIVERSE}
-_SPELLS: Final = name_lists("""\
-from_date: fromdate from start startdate dateadded validfrom begin entry mbrstartdt
-to_date: todate to end enddate dateremoved validto exit
-""")
-MEMBERSHIP_NAMES: Final[Names] = {**_TICKER, **_SPELLS, "to_date": (*_SPELLS["to_date"], *_LAST_DAYS)}
-_ON: Final[Names] = {"date": _DAY_NAMES, **_TICKER}
-_LISTS: Final[Names] = {"date": _DAY_NAMES, **name_lists("tickers: tickers members constituents symbols")}
-_ACTIONS: Final[Names] = {**_ON, **name_lists("action: action change event type status")}
-_CHANGES: Final[Names] = {"date": _DAY_NAMES} | name_lists("""\
-added: added addedticker tickeradded addition additions
-removed: removed removedticker tickerremoved deletion deletions
-""")
+
+
+def _named(*columns: str) -> Names:
+    """Names of columns in files of index membership."""
+    known = {**vendor_names("membership"), "ticker": PRICE_NAMES["ticker"], "date": _DAY_NAMES}
+    return {column: known[column] for column in columns}
+
+
+MEMBERSHIP_NAMES: Final = _named("ticker", "universe", "from_date", "to_date")
+_ON: Final = _named("date", "ticker", "universe")
+_LISTS: Final = _named("date", "tickers")
+_ACTIONS: Final = _named("date", "ticker", "universe", "action")
+_CHANGES: Final = _named("date", "added", "removed")
 _ADDS: Final = ("add", "added", "addition", "in", "join", "joined", "1", "include", "included", "entry")
 _REMOVES: Final = ("remove", "removed", "deletion", "delete", "deleted", "drop", "out", "-1", "0")
 _OTHERS: Final = 6  # columns beside date and ticker in a file with the members of each date; flags have more

@@ -19,7 +19,8 @@ from workbooks import write_workbook
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.base import SourceTables, plain_tickers
 from pipelines.sources.files.reading import read_number
-from pipelines.sources.files.recognise import PriceFile, recognise_prices
+from pipelines.sources.files.recognise import recognise_prices
+from pipelines.sources.files.source import FilesSource
 from pipelines.sources.settings import FilesSourceConfig
 
 SPLIT, PAID = 2.0, 0.5
@@ -93,17 +94,9 @@ def adjusted(market: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(adjusted=pl.col("growth") * last).drop("growth")
 
 
-def read(path: Path) -> tuple[PriceFile, SourceTables]:
-    found = recognise_prices(path)
-    source = files_source(
-        path,
-        layout=found.layout,
-        vendor=found.vendor,
-        columns=found.columns,
-        date_format=found.date_format,
-        text=found.text,
-    )
-    return found, source.fetch()
+def read(path: Path) -> tuple[FilesSourceConfig, SourceTables]:
+    found, _ = recognise_prices(path)
+    return found, FilesSource(found).fetch()
 
 
 def text_file(path: Path, frame: pl.DataFrame, encoding: str = "utf-8") -> Path:
@@ -637,7 +630,7 @@ def test_days_kept_as_numbers_and_months_are_read(tmp_path: Path, dates: list[st
     file = tmp_path / "prices.csv"
     rows = [f"{day},{ticker},{10 + n}" for n, day in enumerate(dates) for ticker in ("AA", "BB")]
     file.write_text("\n".join(["date,ticker,close", *rows]))
-    assert recognise_prices(file).date_format == form
+    assert recognise_prices(file)[0].date_format == form
     prices = files_source(file, date_format=form).fetch().tables["prices"]
     last = dt.date(2020, 2, 29) if form else dt.date(2020, 2, 28)
     assert prices["date"].unique().sort().to_list() == [dt.date(2020, 1, 31), last, dt.date(2020, 3, 31)]
@@ -646,7 +639,7 @@ def test_days_kept_as_numbers_and_months_are_read(tmp_path: Path, dates: list[st
 def test_lines_may_end_in_carriage_returns_alone(tmp_path: Path) -> None:
     file = tmp_path / "prices.csv"
     file.write_bytes(b"date,ticker,close\r2020-01-02,AA,1.5\r2020-01-02,BB,2.5\r2020-01-03,AA,1.6\r")
-    assert recognise_prices(file).layout == "long"
+    assert recognise_prices(file)[0].layout == "long"
     assert files_source(file).fetch().tables["prices"]["close"].to_list() == [1.5, 2.5, 1.6]
 
 
@@ -654,7 +647,7 @@ def test_an_empty_file_beside_others_does_not_stop_the_reading(tmp_path: Path) -
     (tmp_path / "AA.csv").touch()
     for ticker in ("BB", "CC"):
         (tmp_path / f"{ticker}.csv").write_text("Date,Open,Close\n2020-01-02,1,1.5\n2020-01-03,1,1.6\n")
-    file = recognise_prices(tmp_path)
+    file, _ = recognise_prices(tmp_path)
     assert file.layout == "file_per_ticker"
     read = files_source(tmp_path, layout="file_per_ticker", columns=dict(file.columns)).fetch()
     assert read.tables["prices"]["ticker"].unique().sort().to_list() == ["BB", "CC"]
@@ -665,7 +658,7 @@ def test_an_empty_file_beside_others_does_not_stop_the_reading(tmp_path: Path) -
 def test_a_wide_file_may_have_tickers_that_are_names_of_columns(tmp_path: Path, day: str) -> None:
     file = tmp_path / "prices.csv"
     file.write_text(f"{day},AAPL,ID,SID,DT\n2020-01-02,1.5,2.5,3.5,4.5\n2020-01-03,1.6,2.6,3.6,4.6\n")
-    read = recognise_prices(file)
+    read, _ = recognise_prices(file)
     assert read.layout == "wide"
     prices = files_source(file, layout="wide", columns=dict(read.columns)).fetch().tables["prices"]
     assert prices.filter(pl.col("date") == dt.date(2020, 1, 2))["ticker"].to_list() == [
