@@ -30,8 +30,7 @@ import torch
 from backtest.forecasts.metrics import forecast_metrics
 from features.panel.panel import to_panel
 from models.fitting.fit import fit, refit
-from pipelines.config.load import digest, load_config
-from pipelines.config.models import model_settings
+from pipelines.config.load import digest, load_config, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import fit_inputs, plan_folds

@@ -42,8 +42,7 @@ from models.explain.network.weights import edge_recovery
 from models.explain.peers import PeerGameConfig, attention_matrices, explain_peers
 from models.explain.players import PlayerConfig
 from models.fitting.fit import NeuralFitted, fit, untrained
-from pipelines.config.load import digest, load_config
-from pipelines.config.models import model_settings
+from pipelines.config.load import digest, load_config, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fit_inputs, plan_folds

@@ -31,8 +31,7 @@ from ladder import World, build_world
 from backtest.forecasts.metrics import forecast_metrics
 from models.fitting.config import PretrainConfig
 from models.fitting.fit import FitConfig, fit
-from pipelines.config.load import digest, load_config
-from pipelines.config.models import model_settings
+from pipelines.config.load import digest, load_config, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.train.task import collect_arrays, to_tensors

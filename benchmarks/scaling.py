@@ -46,8 +46,7 @@ from features.arrays import FloatArray, IntArray
 from features.options import Options
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, NeuralFitted, fit
-from pipelines.config.load import digest, load_config
-from pipelines.config.models import model_settings
+from pipelines.config.load import digest, load_config, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fit_inputs, plan_folds

@@ -28,7 +28,7 @@ from features.arrays import FloatArray, IntArray
 from features.panel.holding import forward_returns
 from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from features.panel.periods import periods_per_year
-from pipelines.config.backtest import BacktestConfig
+from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.books import book_costs, book_execution, book_market

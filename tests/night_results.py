@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.lake.pipeline_tables import BookLimits, Books, Nights, Promotions, Signals
+from pipelines.lake.schemas import BookLimits, Books, Nights, Promotions, Signals
 from pipelines.nightly.result import ModelVersion, NightFinding, NightResult, warnings_json
 
 SESSION = dt.date(2026, 11, 20)

@@ -17,7 +17,7 @@ from backtest.splits.folds import Fold
 from features.arrays import BoolArray, IntArray
 from models.registry import MODELS
 from pipelines.audit.subject import Subject, small_fit_config, temporary_run
-from pipelines.config.models import registry_name
+from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import FoldInputs

@@ -22,7 +22,7 @@ from backtest.splits.folds import Fold
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from models.registry import MODELS
-from pipelines.config.models import registry_name
+from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import Dataset

@@ -208,7 +208,7 @@ def prune(
     """
     from dataclasses import asdict
 
-    from pipelines.commands.prune import apply_prune, describe_pruning, plan_prune
+    from pipelines.commands.runs import apply_prune, describe_pruning, plan_prune
 
     pruning = plan_prune(output, runs or [], older_than, dt.datetime.now(dt.UTC), keep=keep)
     remove = yes and not dry_run
@@ -251,7 +251,7 @@ def promote(
     - `peerglass promote challenger --config configs/nightly_demo.yaml`
     - `peerglass promote demo-1a2b3c --force --why "the old champion uses a feature that is gone"`
     """
-    from pipelines.commands import promote as promotions
+    from pipelines.commands import versions as promotions
 
     settings = promotions.config_of_option(config, overrides or [])
     folder = output if settings is None else Path(settings.output)
@@ -270,7 +270,7 @@ def demote(
 
     Example: `peerglass demote configs/nightly_demo.yaml --why "its turnover doubled"`
     """
-    from pipelines.commands import promote as promotions
+    from pipelines.commands import versions as promotions
 
     promotions.demote(load(config, overrides), why, typer.echo)
 

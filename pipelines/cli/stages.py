@@ -287,8 +287,7 @@ def compare(
     - `peerglass compare my-run-1a2b my-run-3c4d`
     - `peerglass compare my-run-1a2b:ridge my-run-1a2b:self_peer --delay 1`
     """
-    from pipelines.commands.compare import is_version, open_versions
-    from pipelines.commands.promote import config_of_option
+    from pipelines.commands.versions import config_of_option, is_version, open_versions
     from pipelines.results.run_comparison import compare as compare_candidates
     from pipelines.results.run_comparison import comparison_json, describe_candidates, open_candidate
 

@@ -12,16 +12,16 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from pipelines.config.backtest import BacktestConfig
-from pipelines.config.nightly import NightlyConfig
 from pipelines.config.sections import (
     AuditConfig,
+    BacktestConfig,
     EngineConfig,
     ExplainConfig,
     FeaturesConfig,
     FeatureStoreConfig,
     FoldsConfig,
     LabelConfig,
+    NightlyConfig,
     OutputStoreConfig,
     TrackingConfig,
     UniverseConfig,

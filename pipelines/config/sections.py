@@ -1,17 +1,25 @@
-"""Sections of a configuration, except ``backtest`` and ``nightly``, which are in modules of their own."""
+"""Sections of a configuration."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Annotated, Literal
+import operator
+import re
+from functools import reduce
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
+from backtest.books.book import Book
+from backtest.books.registry import BOOKS
+from backtest.books.rules.quantile_long_short import QuantileLongShort
+from backtest.books.rules.top_k_long_only import TopKLongOnly
 from backtest.splits.calendar import CalendarPlan
 from backtest.splits.combinatorial import CombinatorialPlan
 from backtest.splits.folds import DatedPlan, FoldPlan, LivePlan
 from features.library.standardise import TransformRule
 from features.panel.universe import UniverseRule
+from pipelines.secrets import register_secret
 from pipelines.settings import PathSetting, Section, StoreSetting
 
 
@@ -224,3 +232,295 @@ FoldsConfig = Annotated[
     FoldPlan | DatedPlan | CalendarPlan | CombinatorialPlan | LivePlan, Field(discriminator="scheme")
 ]
 """The folds of a config: sessions for training, validation and test, purged and embargoed."""
+
+
+SpreadEstimator = Literal["corwin_schultz", "roll"]
+
+
+if TYPE_CHECKING:
+    BookConfig: TypeAlias = Book
+else:
+    BookConfig = Annotated[reduce(operator.or_, BOOKS.values()), Field(discriminator="kind")]
+    """The settings of a book; ``kind`` selects the class."""
+
+DEFAULT_BOOKS: dict[str, BookConfig] = {
+    "long_short": QuantileLongShort(kind="quantile_long_short"),
+    "long_only": TopKLongOnly(kind="top_k_long_only"),
+}
+"""The books of a config that names none."""
+
+
+class CostsConfig(Section):
+    """Costs of trades and of positions. Rates are in basis points."""
+
+    half_spread_bps: Annotated[float, Field(ge=0)] | SpreadEstimator = 5.0
+    """Half-spread, per traded amount: a number, or an estimate for each firm and session from daily prices.
+    ``corwin_schultz`` needs high and low prices; ``roll`` needs closes only (`backtest.costs`)."""
+    spread_window: int | None = Field(default=None, ge=2)
+    """Sessions that a half-spread is estimated from. Null: 21 for ``corwin_schultz``, 63 for ``roll``."""
+    commission_bps: float = Field(default=0.5, ge=0)
+    """Commission, per traded amount."""
+    commission_min: float = Field(default=0.0, ge=0)
+    """Least commission of a trade of one firm in one session, in the currency of the prices. Needs
+    ``backtest.capital``."""
+    impact_coefficient: float = Field(default=1.0, ge=0)
+    """Market impact of a trade, per traded amount: this times daily volatility times the square root of the
+    trade's share of daily dollar volume. Applies if ``backtest.capital`` is set; 0: no impact."""
+    borrow_bps_per_year: float = Field(default=50.0, ge=0)
+    """Fee on the market value of short positions, per year."""
+    borrow_file: PathSetting | None = None
+    """CSV or Parquet file with columns ticker and bps_per_year: fees of single firms. The others pay
+    ``borrow_bps_per_year``."""
+    financing_bps_per_year: float = Field(default=0.0, ge=0)
+    """Interest on borrowed money, per year. What is borrowed is the value of long positions above the NAV."""
+
+
+class ExecutionConfig(Section):
+    """Price of execution, and the share of a firm's volume that a book may trade."""
+
+    price: Literal["close", "open", "typical", "ohlc"] = "close"
+    """Price at which orders are filled. ``typical`` is (high + low + close) / 3 and ``ohlc`` the mean of the
+    four prices: proxies of the volume-weighted average price. All but ``close`` need a delay of 1 or more."""
+    participation_cap: float | None = Field(default=0.1, gt=0)
+    """Largest share of a firm's daily dollar volume that is traded in a session. The rest of an order
+    continues in later sessions. Applies if ``backtest.capital`` is set. Null: no cap."""
+    unfilled: Literal["carry", "drop"] | None = None
+    """What happens to an order, or the rest of it, that cannot be filled: ``carry`` keeps it open until it is
+    filled or a new decision replaces it, ``drop`` drops it. Null: ``carry`` under a participation cap, and
+    else ``drop``."""
+    price_limit: float | None = Field(default=None, gt=0)
+    """Largest change of a price in a session, 0.1 for 10%. At the upper limit nothing is bought, and at the
+    lower one nothing is sold. Null: no limit."""
+    price_limit_file: PathSetting | None = None
+    """CSV or Parquet file with columns ticker and limit, and from_date if limits change: limits of single
+    firms, such as 0.05 for A-shares under special treatment and 0.2 for other boards. The others have
+    ``price_limit``."""
+    lot: int | None = Field(default=None, ge=1)
+    """Shares of a lot. Orders are rounded towards zero to whole lots; a position can be closed whole. Needs
+    ``backtest.capital``. Null: any number of shares."""
+    window: int = Field(default=21, ge=2)
+    """Sessions over which the daily dollar volume (mean) and the daily volatility of market impact are
+    measured. They end before the session of the trade."""
+
+
+class BacktestConfig(Section):
+    """Books and costs of the backtest."""
+
+    books: dict[str, BookConfig] = Field(default=DEFAULT_BOOKS)
+    """Name -> book."""
+    costs: CostsConfig = CostsConfig()
+    """Costs of trades and of positions."""
+    execution: ExecutionConfig = ExecutionConfig()
+    """Price of execution and participation cap."""
+    capital: float | None = Field(default=None, gt=0)
+    """Capital of each book at its start, in the currency of the prices. Null: trades are small, without
+    market impact and without a participation cap."""
+    delay: int | None = Field(default=None, ge=0)
+    """Sessions from the decision to the trade. Null: ``label.delay``."""
+    risk_free: float | PathSetting = 0.0
+    """Risk-free rate that Sharpe ratios are measured over: an annual rate as a fraction (0.03 is 3% a year),
+    or a CSV or Parquet file with columns date and rate (`pipelines.dataset.risk_free`)."""
+
+    @property
+    def trading(self) -> str:
+        """Costs, capital, delay and price of execution in one line."""
+        costs, execution = self.costs, self.execution
+        spread = costs.half_spread_bps
+        parts = [
+            f"half-spread {spread:g} bps"
+            if isinstance(spread, float)
+            else f"half-spread estimated ({spread})",
+            f"commission {costs.commission_bps:g} bps"
+            + (f", at least {costs.commission_min:g}" if costs.commission_min else ""),
+        ]
+        if self.capital is not None:
+            parts.append(f"impact {costs.impact_coefficient:g} x volatility x root of participation")
+        by_firm = "" if costs.borrow_file is None else " or by firm"
+        parts.append(f"borrow {costs.borrow_bps_per_year:g} bps per year{by_firm}")
+        if costs.financing_bps_per_year:
+            parts.append(f"financing {costs.financing_bps_per_year:g} bps per year")
+        if self.capital is not None:
+            cap = execution.participation_cap
+            limit = "no cap" if cap is None else f"at most {cap:.0%} of daily volume"
+            parts.append(f"capital {self.capital:,.0f} ({limit})")
+        if execution.price_limit is not None:
+            parts.append(f"no trade at a price limit of {execution.price_limit:.0%}")
+        elif execution.price_limit_file is not None:
+            parts.append("no trade at the price limits of single firms")
+        if execution.lot is not None:
+            parts.append(f"lots of {execution.lot:,} shares")
+        if execution.unfilled is not None:
+            parts.append(f"unfilled orders {'stay open' if execution.unfilled == 'carry' else 'are dropped'}")
+        delay = "the label's delay" if self.delay is None else f"delay {self.delay}"
+        price = "" if execution.price == "close" else f" and the {execution.price} price"
+        return ", ".join([*parts, f"executed at {delay}{price}"])
+
+    @model_validator(mode="after")
+    def _check_capital(self) -> BacktestConfig:
+        amounts = {"costs.commission_min": self.costs.commission_min, "execution.lot": self.execution.lot}
+        for name, value in amounts.items():
+            if value and self.capital is None:
+                raise ValueError(f"{name} is {value:g}, an amount that needs a capital; set backtest.capital")
+        return self
+
+    @model_validator(mode="after")
+    def _check_risk_free(self) -> BacktestConfig:
+        if not isinstance(self.risk_free, str) and not abs(self.risk_free) < 1:
+            raise ValueError(f"risk_free is {self.risk_free:g}; it must be an annual fraction, 0.05 for 5%")
+        return self
+
+
+_HOST: Final = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+)(?::\d+)?/?")
+
+
+def _check_url(url: SecretStr) -> SecretStr:
+    """Require the form of an Apprise URL, and remember it as a secret: most of them hold a token."""
+    text = url.get_secret_value()
+    scheme, _, rest = text.partition("://")
+    register_secret(text)
+    if not (scheme and rest):
+        raise ValueError("an Apprise URL begins with its service, such as mailto:// or slack://")
+    if not _HOST.fullmatch(rest):  # the name of a host is not secret, and is part of other messages
+        register_secret(rest)
+    return url
+
+
+class AlertsConfig(Section):
+    """Channels of alerts. A night alerts on failure, on a warning that is new, and on recovery."""
+
+    urls: tuple[Annotated[SecretStr, AfterValidator(_check_url)], ...] = ()
+    """Apprise URLs, such as mailto://... or slack://...; needs the extra ``alerts``. They are never printed
+    or stored. Take them from the environment: ``${SLACK_URL}``."""
+    command: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Command and its arguments, which gets the alert as JSON on its standard input; no shell. Null: none."""
+    timeout_seconds: float = Field(default=30.0, gt=0)
+    """How long a channel may take."""
+    metrics: PathSetting | None = None
+    """File for metrics in Prometheus' text format, as node_exporter's textfile collector reads it; its name
+    must end with .prom. Null: none."""
+
+    @field_validator("metrics")
+    @classmethod
+    def _check_name(cls, path: str | None) -> str | None:
+        if path is not None and not path.endswith(".prom"):
+            raise ValueError("the collector reads only files whose name ends with .prom")
+        return path
+
+
+class ChecksConfig(Section):
+    """Limits of the data checks. A check that fails is a warning of the night unless it says otherwise."""
+
+    min_coverage: float = Field(default=0.9, ge=0, le=1)
+    """Minimum share of the firms priced on the last night's session, in its data, that have a price tonight;
+    with fewer, the night fails. A tenth of a market is never halted or delisted at once; a vendor's batch
+    that is missing is. A single firm is never too many."""
+    max_stale: float = Field(default=0.05, ge=0, le=1)
+    """Maximum share of firms whose close and volume equal those of the session before. Small firms that do
+    not trade repeat their close without volume, which does not count."""
+    max_missing: float = Field(default=0.2, ge=0, le=1)
+    """Maximum share of the universe for which a characteristic is missing, if it was known for more firms in
+    training. The transform replaces missing values, so that a model does not notice them."""
+    max_corrections: float = Field(default=0.01, ge=0, le=1)
+    """Maximum share of the price rows of the last year that may have been corrected since the last night. A
+    vendor corrects single rows every day; a hundredth of a year is another history."""
+    max_withdrawn: float = Field(default=0.1, ge=0, le=1)
+    """Maximum share of the last night's price rows that may have been withdrawn since; with more, the night
+    fails. A vendor takes back single firms; a tenth of all rows is a truncated delivery."""
+    retry_minutes: float = Field(default=60.0, ge=0)
+    """How long a source that is gone, throttled or late is asked again before the night fails."""
+
+
+class HousekeepingConfig(Section):
+    """Schedule of the lake's upkeep, in nights."""
+
+    compact_every: int = Field(default=5, ge=0)
+    """Nights between two compactions of the lake's tables; 0 for never."""
+    vacuum_every: int = Field(default=20, ge=0)
+    """Nights between two vacuums, which delete files that no run and no night needs; 0 for never."""
+    keep_days: int = Field(default=30, ge=1)
+    """A vacuum keeps every version that was the newest one at some time in this number of days."""
+
+
+class MonitoringConfig(Section):
+    """Limits of realised skill, drift, dispersion, turnover and agreement. A breach is a warning."""
+
+    sessions: int = Field(default=63, ge=5)
+    """Number of newest sessions that are compared with the training. A quarter: shorter stretches differ from
+    years of training by their market regime alone."""
+    cusum_false_alarms: float = Field(default=0.05, gt=0, lt=0.5)
+    """Probability of an alarm within 250 sessions although nothing has changed. One false alarm in twenty
+    years costs less than the sessions by which a smaller probability delays every true alarm."""
+    psi: float = Field(default=0.25, gt=0)
+    """Population stability index from which a feature has drifted, if at most one stretch of the training in
+    twenty differed as much. 0.25 is the usual limit of a large shift (Siddiqi 2006)."""
+    ks: float = Field(default=0.15, gt=0, lt=1)
+    """Kolmogorov-Smirnov distance from which a feature has drifted, if at most one stretch of the training in
+    twenty differed as much. A normal distribution that moves by 0.38 standard deviations has this distance to
+    itself."""
+    drifted: float = Field(default=0.2, ge=0, lt=1)
+    """Maximum share of the features that may drift at the same time. Single features drift with the regime;
+    an alarm needs more of them."""
+    dispersion: float = Field(default=1.5, gt=1)
+    """Maximum ratio of the mean seed dispersion to its median over the last ``sessions``: seeds that disagree
+    see inputs that they were not trained on."""
+    turnover: float = Field(default=2.0, gt=1)
+    """Maximum ratio of the turnover of the signal to its median over the last ``sessions``. Costs rise in
+    proportion to it."""
+    agreement: float = Field(default=0.5, ge=-1, le=1)
+    """Minimum rank correlation of the signals of champion and challenger. With less, one of them has learned
+    something else, and a promotion changes most of the book."""
+
+
+class PromotionConfig(Section):
+    """Guard of a promotion."""
+
+    automatic: bool = False
+    """Whether a night promotes its challenger as soon as the guard passes."""
+    min_sessions: int = Field(default=20, ge=1)
+    """Minimum number of shadow sessions with a known label: sessions that both versions forecast at night,
+    before the label was known."""
+    margin: float = Field(default=0.0, ge=0)
+    """Mean rank IC by which the challenger may be worse than the champion on the shadow sessions."""
+    level: float = Field(default=0.05, gt=0, lt=0.5)
+    """Level of the one-sided test that the challenger is worse than the margin allows."""
+
+
+class RetrainConfig(Section):
+    """Schedule of retraining. The first night trains in any case, because there is no model yet."""
+
+    when: Literal["never", "sessions", "monthly"] = "monthly"
+    """``sessions`` retrains every ``every`` sessions; ``monthly`` on the first session of a month."""
+    every: int = Field(default=21, ge=1)
+    """Sessions between two trainings with ``when: sessions``."""
+    on_drift: bool = False
+    """Whether an alarm of the monitoring also retrains."""
+
+
+class NightlyConfig(Section):
+    """The nightly pipeline. None of these settings changes a backtest."""
+
+    model: str | None = None
+    """Entry of ``models`` that is trained for use and scored every night. Null: the first one."""
+    book: str | None = None
+    """Entry of ``backtest.books`` that is traded. Null: the first one."""
+    train: int | None = Field(default=None, ge=1)
+    """Sessions of the training segment of a live fold. Null: as in ``folds`` if these are rolling, otherwise
+    all sessions."""
+    valid: int | None = Field(default=None, ge=1)
+    """Sessions of the validation segment of a live fold. Null: as in ``folds``, which must then give lengths
+    in sessions."""
+    attributed: int = Field(default=3, ge=0)
+    """Number of the highest and of the lowest signals whose causes the page shows (Shapley values); 0 for
+    none. The time that it takes does not depend on the number."""
+    retrain: RetrainConfig = RetrainConfig()
+    """When a new model version is trained."""
+    promotion: PromotionConfig = PromotionConfig()
+    """When a challenger may become the champion."""
+    checks: ChecksConfig = ChecksConfig()
+    """Checks of the data that arrived."""
+    monitoring: MonitoringConfig = MonitoringConfig()
+    """Limits of the figures that are watched."""
+    alerts: AlertsConfig = AlertsConfig()
+    """Who is told, and when."""
+    housekeeping: HousekeepingConfig = HousekeepingConfig()
+    """Upkeep of the lake."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pipelines.config.models import registry_name
+from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.machine import CURE, GIB, PROCESS, Machine

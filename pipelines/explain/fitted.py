@@ -15,7 +15,7 @@ from models.explain.groups import GroupAttribution
 from models.fitted import Fitted
 from models.fitting.losses import SCALE_FREE
 from models.registry import MODELS
-from pipelines.config.models import model_settings, registry_name
+from pipelines.config.load import model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.errors import DataError

@@ -35,7 +35,7 @@ from models.explain.peers import (
 from models.explain.shapley import MAX_DRAWS
 from models.fitting.fit import Fitted, NeuralFitted, untrained
 from models.registry import MODELS
-from pipelines.config.models import registry_name
+from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
 from pipelines.config.sections import ExplainConfig
 from pipelines.dataset.build import Dataset

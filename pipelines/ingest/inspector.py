@@ -25,9 +25,7 @@ from pipelines.ingest.calendars import sessions_between
 from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.contracts import Checked, quarantined
 from pipelines.lake.lake import Lake
-from pipelines.lake.pipeline_tables import Flags
-from pipelines.lake.schemas import STAMPS, empty
-from pipelines.lake.source_tables import Gaps
+from pipelines.lake.schemas import STAMPS, Flags, Gaps, empty
 
 _KEY: Final = ["date", "ticker"]
 _GAP, _INFLUENCE = timedelta(days=rules.MAX_GAP_DAYS), timedelta(days=rules.INFLUENCE_DAYS)

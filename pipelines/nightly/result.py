@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import renamed
 from pipelines.lake.lake import Lake
-from pipelines.lake.pipeline_tables import Signals
-from pipelines.lake.schemas import rows_known, schema
+from pipelines.lake.schemas import Signals, rows_known, schema
 from pipelines.run.locks import Locks
 
 

@@ -18,8 +18,8 @@ from features.panel.derived import cached
 from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups, mean_over_seeds
 from models.explain.players import PlayerConfig
 from pipelines.config.schema import Config
+from pipelines.dataset.build import FeatureNames, SessionFeatures, session_features
 from pipelines.dataset.market import Market, build_market
-from pipelines.dataset.session import FeatureNames, SessionFeatures, session_features
 from pipelines.device import one_thread
 from pipelines.errors import DataError
 from pipelines.explain.fitted import families_of, value_table

@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from backtest.books.book import Book
-from pipelines.config.models import model_settings
+from pipelines.config.load import model_settings
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_text

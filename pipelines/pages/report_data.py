@@ -11,11 +11,9 @@ import numpy as np
 import polars as pl
 
 from pipelines.columns import TABLES
-from pipelines.config.backtest import BacktestConfig
-from pipelines.config.load import to_yaml
-from pipelines.config.models import registry_name
+from pipelines.config.load import registry_name, to_yaml
 from pipelines.config.schema import Config
-from pipelines.config.sections import ExplainConfig
+from pipelines.config.sections import BacktestConfig, ExplainConfig
 from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import describe_rate

@@ -35,8 +35,8 @@ from backtest.analysis.regression import describe_regression, factor_regression
 from backtest.analysis.styles import FactorData, FactorReturns, factor_data
 from features.panel.panel import Panel
 from pipelines.columns import table
-from pipelines.config.backtest import BacktestConfig
 from pipelines.config.schema import Config
+from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.market import Market
 from pipelines.results.books import MeasuredBook, book_costs, book_execution, book_market, dollar_volumes
 from pipelines.results.comparisons import tradable_delay

@@ -29,8 +29,8 @@ from features.arrays import FloatArray
 from features.panel.derived import cached
 from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
-from pipelines.config.backtest import BacktestConfig, CostsConfig, ExecutionConfig, SpreadEstimator
 from pipelines.config.schema import Config
+from pipelines.config.sections import BacktestConfig, CostsConfig, ExecutionConfig, SpreadEstimator
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 

@@ -32,7 +32,7 @@ from backtest.inference.overfitting import deflated_sharpe, probabilistic_sharpe
 from backtest.splits.folds import Fold
 from features.arrays import FloatArray, IntArray
 from pipelines.columns import of_book, table
-from pipelines.config.models import registry_name
+from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import n_paths, path_of_tests
 from pipelines.dataset.market import Market

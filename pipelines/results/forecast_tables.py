@@ -38,8 +38,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.folds import path_of_tests, plan_folds
 from pipelines.dataset.market import Market
 from pipelines.lake.lake import Lake
-from pipelines.lake.pipeline_tables import EnsembleForecasts
-from pipelines.lake.schemas import schema
+from pipelines.lake.schemas import EnsembleForecasts, schema
 from pipelines.results.evaluate import ensemble, label_overlap, seed_dispersion, standardised
 from pipelines.run.completeness import forecast_by_all
 from pipelines.run.record import RecordedRun

@@ -36,8 +36,8 @@ from backtest.inference.means import LEVEL
 from backtest.inference.overfitting import deflated_sharpe, probabilistic_sharpe, probability_of_overfitting
 from features.arrays import FloatArray
 from pipelines.columns import TABLES
-from pipelines.config.backtest import BacktestConfig
 from pipelines.config.schema import Config
+from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.errors import ConfigError

@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict
 
 from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.columns import TABLES
-from pipelines.config.backtest import BacktestConfig
 from pipelines.config.load import digest
 from pipelines.config.schema import Config
+from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.errors import ConfigError
 from pipelines.files import damaged, remove_partial, replacing

@@ -22,7 +22,7 @@ def make_source(config: Config, *, through: dt.date | None = None) -> Source | L
         end = min(filter(None, (through, settings.end)), default=None)
         return YFinanceSource(settings.model_copy(update={"end": end}))
     if settings.kind == "sec":
-        from pipelines.sources.sec_filings import SecSource
+        from pipelines.sources.sec import SecSource
 
         return SecSource(settings.tickers, settings.identity, settings.start)
     source = _whole_source(config)

@@ -29,8 +29,7 @@ from typing import Any, Self
 import numpy as np
 from pydantic import BaseModel
 
-from pipelines.config.load import digest
-from pipelines.config.models import KEY, model_settings
+from pipelines.config.load import KEY, digest, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.feature_store import FeatureStore

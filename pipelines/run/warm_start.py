@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter, ValidationError
 
 from backtest.splits.folds import Fold
-from pipelines.config.models import model_settings, registry_name
+from pipelines.config.load import model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError, DataError

@@ -20,8 +20,7 @@ import polars as pl
 import yaml
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake.schemas import cut, empty
-from pipelines.lake.source_tables import TICKER_PATTERN
+from pipelines.lake.schemas import TICKER_PATTERN, cut, empty
 from pipelines.settings import RELATIVE_PATHS
 
 Setting = str | int | float

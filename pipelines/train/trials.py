@@ -27,8 +27,7 @@ from typing import Any, Final, Self
 import polars as pl
 
 from backtest.books.book import Book
-from pipelines.config.load import digest
-from pipelines.config.models import KEY
+from pipelines.config.load import KEY, digest
 from pipelines.config.schema import Config
 from pipelines.config.sections import OutputStoreConfig
 from pipelines.lake.lake import Lake

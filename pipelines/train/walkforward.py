@@ -23,7 +23,7 @@ import polars as pl
 from backtest.splits.folds import Fold
 from models.calibration import Line, calibration_from
 from models.fitting.plan import why_eager
-from pipelines.config.models import model_settings, registry_name
+from pipelines.config.load import model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fit_inputs, fold_table, plan_folds

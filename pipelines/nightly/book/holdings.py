@@ -23,7 +23,7 @@ from backtest.books.decisions import funded
 from features.arrays import BoolArray, DateArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.panel import Panel
-from pipelines.config.backtest import BacktestConfig
+from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.tables import newest_ticker
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake

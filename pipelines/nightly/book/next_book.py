@@ -25,12 +25,12 @@ from backtest.books.schedules import Schedule
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.delistings import DelistingRule
 from features.panel.panel import Panel, to_panel
-from pipelines.config.backtest import BacktestConfig
 from pipelines.config.schema import Config
+from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.market import Market
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.pipeline_tables import Accounts, BookLimits, Books, Holdings
+from pipelines.lake.schemas import Accounts, BookLimits, Books, Holdings
 from pipelines.nightly.book.holdings import NOT_IN_THE_DATA, Held, Recorded, hold, place
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import NightFinding, follow, some_of

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake.source_tables import within_range
+from pipelines.lake.schemas import within_range
 from pipelines.sources.base import plain_tickers
 from pipelines.sources.files.layouts import BAR, LAYOUTS, VENDOR, Layout, fields_of
 from pipelines.sources.files.opening import abbreviate, collect, columns_of, is_unnamed, scan

@@ -19,7 +19,7 @@ from pipelines.sources.files.layouts import LAYOUTS, PRICE_NAMES, Names
 from pipelines.sources.files.opening import TextFormat, resolve
 from pipelines.sources.files.prices import DELISTINGS, OPTIONAL, REQUIRED, read_prices
 from pipelines.sources.files.reading import GivenFiles, day
-from pipelines.sources.files.statements import STATEMENTS, read_statements
+from pipelines.sources.files.tables import STATEMENTS, read_statements
 from pipelines.sources.settings import FilesSourceConfig
 
 _COLUMNS_BY_TABLE: Final[Mapping[str, tuple[str, ...]]] = {

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from backtest.books.book import Book
 from backtest.books.registry import BOOKS
 from backtest.books.rules.quantile_long_short import QuantileLongShort
-from pipelines.config.backtest import BookConfig
+from pipelines.config.sections import BookConfig
 
 
 def read(**given: object) -> Book:

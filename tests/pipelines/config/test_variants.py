@@ -18,8 +18,7 @@ from models.registry import MODELS
 from models.spec import Range
 from pipelines.audit.refit import models_to_fit
 from pipelines.audit.subject import small_fit_config
-from pipelines.config.load import check_config, load_config
-from pipelines.config.models import model_settings, registry_name
+from pipelines.config.load import check_config, load_config, model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError

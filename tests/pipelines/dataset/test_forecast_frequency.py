@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from features.panel.universe import Schedule, decision_sessions
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
-from pipelines.dataset.build import build_dataset
+from pipelines.dataset.build import FeatureNames, build_dataset, session_features
 from pipelines.dataset.characteristics import own_values
 from pipelines.dataset.folds import plan_folds
-from pipelines.dataset.session import FeatureNames, session_features
 from pipelines.errors import DataError
 from pipelines.explain.fitted import families_of
 from pipelines.results.evaluate import evaluate

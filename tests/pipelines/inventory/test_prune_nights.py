@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from recorded import recorded
 
-from pipelines.commands.prune import plan_prune
+from pipelines.commands.runs import plan_prune
 from pipelines.config.load import check_config
 from pipelines.dataset.tables import open_lake
 from pipelines.lake.lake import Lake

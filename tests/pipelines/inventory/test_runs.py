@@ -15,8 +15,7 @@ import pytest
 import yaml
 from command import Call, command
 
-from pipelines.commands.prune import apply_prune, plan_prune
-from pipelines.commands.runs import RunSummary, summarise_runs
+from pipelines.commands.runs import RunSummary, apply_prune, plan_prune, summarise_runs
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
 from pipelines.run.evaluations import list_evaluations

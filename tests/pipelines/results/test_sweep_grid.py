@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.config.backtest import BacktestConfig
+from pipelines.config.sections import BacktestConfig
 from pipelines.errors import ConfigError
 from pipelines.results.sweeps import parse_axes, variants
 

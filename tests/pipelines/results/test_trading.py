@@ -12,7 +12,7 @@ from random_markets import panel_of, random_tables
 
 from backtest.costs import corwin_schultz
 from features.panel.panel import Panel
-from pipelines.config.backtest import BacktestConfig
+from pipelines.config.sections import BacktestConfig
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.books import book_costs, book_execution
 

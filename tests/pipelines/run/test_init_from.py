@@ -18,8 +18,7 @@ from models.fitting import pretraining
 from models.fitting.fit import NeuralFitted
 from models.fitting.snapshot import Snapshot
 from pipelines.audit.registry import CHECKS
-from pipelines.config.load import check_config
-from pipelines.config.models import model_settings
+from pipelines.config.load import check_config, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DataError

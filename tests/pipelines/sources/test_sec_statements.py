@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from features.panel.asof import statements_as_of
 from pipelines.lake.contracts import check
 from pipelines.sources.base import FLOWS, ITEMS
-from pipelines.sources.sec_statements import RANKED, TAGS, FiledStatements, known_on, statement_rows
+from pipelines.sources.sec import RANKED, TAGS, FiledStatements, known_on, statement_rows
 
 START = dt.date(2010, 1, 1)
 

@@ -19,7 +19,7 @@ from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest
 from pipelines.lake.lake import Lake
 from pipelines.run.fetch import make_source
 from pipelines.sources.base import LiveSource
-from pipelines.sources.sec_filings import SecSource
+from pipelines.sources.sec import SecSource
 
 IDENTITY = "Jane Doe jane@example.com"
 APPLE, COKE, MICROSOFT = 320193, 21344, 789019

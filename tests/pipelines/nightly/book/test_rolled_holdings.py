@@ -13,7 +13,7 @@ import pytest
 
 from features.panel.delistings import DelistingRule
 from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
-from pipelines.config.backtest import BacktestConfig
+from pipelines.config.sections import BacktestConfig
 from pipelines.errors import DataError
 from pipelines.lake.schemas import schema
 from pipelines.nightly.book.holdings import Held, Recorded, hold

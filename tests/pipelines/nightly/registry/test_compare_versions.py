@@ -13,7 +13,7 @@ from live_versions import Versions
 
 from features.information_coefficient import ic_by_date
 from features.panel.panel import to_panel
-from pipelines.commands.compare import is_version
+from pipelines.commands.versions import is_version
 from pipelines.nightly.data import night_data
 from pipelines.nightly.result import read_signals
 from pipelines.nightly.versions import Reason, set_alias
