@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from typer import Argument, Option
@@ -24,9 +24,6 @@ from pipelines.cli import (
 )
 from pipelines.errors import ConfigError
 from pipelines.evaluate_file import MeasureOptions, file_of, is_signal_file, measure_file
-
-if TYPE_CHECKING:
-    from models.explain.removal import Removal
 
 
 def run(
@@ -405,8 +402,9 @@ def explain(
 
     Example: `peerglass explain latest --date 2024-03-01 --ticker AAPL --versus 2024-02-01 --precision 0.05`
     """
-    options = {
-        **{"ticker": ticker, "top": top, "to": to, "versus": versus, "model": model, "engine": engine},
+    options: dict[str, Any] = {
+        **{"ticker": ticker, "top": top, "to": to and to.date(), "versus": versus and versus.date()},
+        **{"model": model, "engine": engine},
         **{"removal": removal, "precision": precision, "draws": draws, "peers": peers, "dates": dates},
         "out": out,
     }
@@ -432,21 +430,8 @@ def explain(
         day = None if date in (None, "latest") else dt.date.fromisoformat(str(date))
     except ValueError:
         raise ConfigError(f"--date is {date!r}; it must be a date such as 2024-03-01, or latest.") from None
-    question = Question(
-        date=day,  # None for the newest test date
-        ticker=ticker,
-        top=top,
-        to=None if to is None else to.date(),
-        dates=(60 if skill else 20) if dates is None else dates,
-        versus=None if versus is None else versus.date(),
-        model=model,
-        engine=engine or "permutation",
-        removal=cast("Removal", removal or "date"),  # checked with the question
-        precision=precision,
-        draws=draws,
-        peers=peers,
-        out=out,
-    )
+    given_options = {name: value for name, value in options.items() if value is not None}
+    question = Question(date=day, **{"dates": 60 if skill else 20, **given_options})  # checked with the run
     from pipelines.explain.forecasts import explain_forecasts, explain_skill_of_run
 
     print((explain_skill_of_run if skill else explain_forecasts)(run, output, question))

@@ -24,17 +24,18 @@ from typing import Any, Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest.inspector import InspectedDelivery, Inspector
+from pipelines.ingest.inspector import Inspection, Inspector
 from pipelines.ingest.quarantine import quarantine_changes, released_hashes
 from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.commit import UpsertCounts, UpsertPlan
-from pipelines.lake.contracts import Checked, check
+from pipelines.lake.contracts import NONE_REJECTED, Checked, check
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import INPUT_TABLES, SOURCE_TABLES, SUPPLEMENTS, empty
 from pipelines.progress import Progress
 from pipelines.sources.base import LiveSource, Setting, Source, SourceTables, StoredData, TickerStatus
 
 _DEFAULT_QUALITY: Final = QualityConfig()
+_NOTHING: Final = Checked(pl.DataFrame(), NONE_REJECTED, 0)
 
 
 def ingest(
@@ -111,7 +112,7 @@ class _Prepared:
 
     tables: Mapping[str, pl.DataFrame]
     checked: Mapping[str, Checked]
-    inspected: InspectedDelivery | None
+    inspected: Inspection
     plans: Mapping[str, UpsertPlan]
     now: datetime
 
@@ -154,14 +155,12 @@ class _Committer:
         checked = check_tables(self._source, tables, now, self._released, complete=self._complete)
         if self._complete:
             refuse_other_market(self._lake, self._source, delivered.market)
-        inspected = None
+        inspected = Inspection()
         if "prices" in checked:
             listings = checked["securities"].valid if "securities" in checked else None
-            inspected = self._inspector.inspect(checked["prices"], listings, now)
-            collapsed = checked["prices"].collapsed
-            checked["prices"] = Checked(inspected.kept, inspected.rejected, collapsed)
+            checked["prices"], inspected = self._inspector.inspect(checked["prices"], listings, now)
         batches: dict[str, Checked | pl.DataFrame] = dict(checked)
-        if inspected is not None and inspected.gaps.height:
+        if inspected.gaps.height:
             batches = {"gaps": inspected.gaps, **batches}
         if self._complete:  # what is no longer delivered is withdrawn
             batches |= {t: empty(t) for t in INPUT_TABLES if t not in batches and self._lake.exists(t)}
@@ -186,20 +185,19 @@ class _Committer:
         self._notes.update(dict.fromkeys(delivered.notes))
         self._hazards.update(dict.fromkeys(delivered.hazards))
         record_source(self._lake, self._source, delivered.market, self._notes, delivered.hazards)
-        if inspected is not None:
-            self._lake.upsert("flags", inspected.flags)
+        self._lake.upsert("flags", inspected.flags)
         self._lake.upsert("quarantine", quarantine_changes(self._lake, checked, now, complete=self._complete))
         for table, plan in ready.plans.items():
             counts = self._lake.apply(plan)
             if table == "gaps" or (table not in checked and not counts.withdrawn):
                 continue
-            result = checked.get(table)
+            result = checked.get(table, _NOTHING)
             summary = TableSummary(
                 **dataclasses.asdict(counts),
                 received=ready.tables[table].height if table in ready.tables else 0,
-                collapsed=result.collapsed if result is not None else 0,
-                quarantined=result.by_rule() if result is not None else {},
-                flagged=inspected.flagged if inspected is not None and table == "prices" else {},
+                collapsed=result.collapsed,
+                quarantined=result.by_rule(),
+                flagged=inspected.flagged if table == "prices" else {},
             )
             self._tables[table] = self._tables[table] + summary if table in self._tables else summary
         self.batches += 1
@@ -213,7 +211,7 @@ class _Committer:
         if coverage.flagged:
             flagged = {**self._tables["prices"].flagged, **coverage.flagged}
             self._tables["prices"] = dataclasses.replace(self._tables["prices"], flagged=flagged)
-        return dataclasses.replace(self.summary(), incomplete=tuple(coverage.incomplete))
+        return dataclasses.replace(self.summary(), incomplete=coverage.incomplete)
 
     def summary(self) -> IngestSummary:
         """Return the counts so far."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import Final
 
@@ -36,29 +36,18 @@ search."""
 
 
 @dataclass(frozen=True, slots=True)
-class InspectedDelivery:
-    """A delivery after inspection, in rows of ``prices``, the quarantine, ``gaps`` and ``flags``.
+class Inspection:
+    """What the quality rules find in a delivery, or in the stored dates.
 
-    ``gaps`` are the prices that rejected rows leave unknown and, if the delivery is complete, those of
-    sessions that it lacks. ``flags`` are new flags, and open ones that no longer apply. ``flagged`` counts
-    flags on rows of this delivery, and new flags on stored rows, by rule.
+    ``flags`` are new flags, and open ones that no longer apply. ``flagged`` counts flags on delivered rows,
+    and new flags on stored rows, by rule. ``gaps`` are the prices that rejected rows leave unknown, and those
+    of sessions that are missing. ``incomplete`` are sentences on incomplete sessions.
     """
 
-    kept: pl.DataFrame
-    rejected: pl.DataFrame
-    gaps: pl.DataFrame
-    flags: pl.DataFrame
-    flagged: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """What the stored dates lack: flags of whole dates, new gaps, and sentences on incomplete sessions."""
-
-    flags: pl.DataFrame
-    flagged: Mapping[str, int]
-    gaps: pl.DataFrame
-    incomplete: list[str]
+    flags: pl.DataFrame = field(default_factory=lambda: empty("flags"))
+    flagged: Mapping[str, int] = field(default_factory=dict)
+    gaps: pl.DataFrame = field(default_factory=lambda: empty("gaps"))
+    incomplete: tuple[str, ...] = ()
 
 
 class Inspector:
@@ -85,26 +74,28 @@ class Inspector:
         self._rejecting = [rule for rule in self._rules if getattr(config, rule) == "reject"]
         self._since: date | None = None
 
-    def inspect(self, checked: Checked, securities: pl.DataFrame | None, now: datetime) -> InspectedDelivery:
+    def inspect(
+        self, checked: Checked, securities: pl.DataFrame | None, now: datetime
+    ) -> tuple[Checked, Inspection]:
         """Check valid price rows, and the listings that were delivered with them, before they are stored."""
-        delivered, rejected = checked.valid, checked.rejected
-        flags, flagged = empty("flags"), dict[str, int]()
-        if delivered.is_empty():
-            return InspectedDelivery(delivered, rejected, empty("gaps"), flags, flagged)
-        first, last = _span(delivered)
+        kept, rejected = checked.valid, checked.rejected
+        if kept.is_empty():
+            return checked, Inspection()
+        first, last = _span(kept)
         self._since = first if self._since is None else min(first, self._since)
         listings = self._listings(securities)
+        flags, flagged = empty("flags"), dict[str, int]()
         if self._rules:
-            context = delivered.clear() if self._complete else self._read_context(delivered, first, last)
-            rows = pl.concat([context, delivered])
+            context = kept.clear() if self._complete else self._read_context(kept, first, last)
+            rows = pl.concat([context, kept])
             violations = self._find_violations(rows, listings, first, last)
             to_reject = violations.filter(pl.col("rule").is_in(self._rejecting))
-            to_reject = to_reject.join(delivered, on=_KEY, how="semi") if to_reject.height else to_reject
-            to_reject = self._not_stored(to_reject.unique(_KEY, keep="first", maintain_order=True), delivered)
+            to_reject = to_reject.join(kept, on=_KEY, how="semi") if to_reject.height else to_reject
+            to_reject = self._not_stored(to_reject.unique(_KEY, keep="first", maintain_order=True), kept)
             if to_reject.height:
-                out = delivered.join(to_reject.select(*_KEY, "rule"), on=_KEY, how="inner")
+                out = kept.join(to_reject.select(*_KEY, "rule"), on=_KEY, how="inner")
                 rejected = pl.concat([rejected, quarantined("prices", out, pl.col("rule"))])
-                delivered = delivered.join(to_reject, on=_KEY, how="anti")
+                kept = kept.join(to_reject, on=_KEY, how="anti")
                 left = rows.join(to_reject, on=_KEY, how="anti")
                 violations = self._find_violations(left, listings, first, last)
             tickers = rows["ticker"].unique()
@@ -116,26 +107,28 @@ class Inspector:
                 open_flags = open_flags.filter(pl.col("ticker").is_in(tickers.implode()))
             if self._stored is not None:
                 self._stored.update(tickers)
-            flags, flagged = _update_flags(violations, open_flags, delivered, now)
-        gaps = rejected_gaps(delivered, rejected, listings, self._config)
+            flags, flagged = _update_flags(violations, open_flags, kept, now)
+        gaps = rejected_gaps(kept, rejected, listings, self._config)
         if self._complete:
-            gaps = pl.concat([gaps, missing_sessions(delivered, listings, self._config)])
+            gaps = pl.concat([gaps, missing_sessions(kept, listings, self._config)])
         gaps = gaps.unique(_KEY, keep="first", maintain_order=True)
-        return InspectedDelivery(delivered, rejected, gaps, flags, flagged)
+        return Checked(kept, rejected, checked.collapsed), Inspection(flags, flagged, gaps)
 
-    def coverage(self, now: datetime) -> Coverage:
+    def coverage(self, now: datetime) -> Inspection:
         """Check which firms have a price on each date, after all rows are stored."""
         if self._since is None:
-            return Coverage(empty("flags"), {}, empty("gaps"), [])
+            return Inspection()
         start = self._since - _RECENT
         recent = pl.col("date") >= start - _USUAL
         rows = self._lake.rows("prices", columns=["date", "ticker", "source"], filters=recent)
         listings = self._listings(None)
         gaps = empty("gaps") if self._complete else missing_sessions(rows, listings, self._config)
         known = self._lake.rows("gaps", filters=recent)
-        incomplete = describe_gaps(pl.concat([known, gaps]).unique(_KEY), rows)
+        found = Inspection(
+            gaps=gaps, incomplete=tuple(describe_gaps(pl.concat([known, gaps]).unique(_KEY), rows))
+        )
         if self._config.coverage_collapse == "off":
-            return Coverage(empty("flags"), {}, gaps, incomplete)
+            return found
         firms = rules.ticker_calendars(rows, listings, self._config.calendar)
         counts = rows.join(firms, on="ticker", how="left").group_by("calendar", "date").agg(firms=pl.len())
         violations = rules.find_coverage_collapses(counts).filter(pl.col("date") >= start)
@@ -149,7 +142,7 @@ class Inspector:
         delivered_dates = rows.filter(pl.col("date") >= self._since).select("date").unique()
         delivered_keys = violations.select(*_KEY).join(delivered_dates, on="date", how="semi")
         flags, flagged = _update_flags(violations, self._open_flags(within), delivered_keys, now)
-        return Coverage(flags, flagged, gaps, incomplete)
+        return replace(found, flags=flags, flagged=flagged)
 
     def _find_violations(
         self, rows: pl.DataFrame, listings: pl.DataFrame | None, first: date, last: date

@@ -39,7 +39,7 @@ _ALLOWED: Final[Mapping[str, str]] = {
 _DECIDING: Final[Mapping[str, tuple[str, ...]]] = {"prices": ("close", "split_ratio", "dividend")}
 """What a holder earns depends on these columns alone. Rows of one key that agree in them are one row: vendors
 deliver the last row of a day twice, with another volume."""
-_NONE_REJECTED: Final = pl.DataFrame(schema=dict.fromkeys(("table", "row_hash", "row", "rule"), pl.String))
+NONE_REJECTED: Final = pl.DataFrame(schema=dict.fromkeys(("table", "row_hash", "row", "rule"), pl.String))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
     contract = schema(table)
     conformed = _conform(table, contract, frame)
     if conformed.is_empty():
-        return Checked(empty(table), _NONE_REJECTED, 0)
+        return Checked(empty(table), NONE_REJECTED, 0)
     unique, collapsed = _collapse(conformed, keys(table), _DECIDING.get(table, ()))
     dated, undated = _read_text_dates(table, contract, unique)
     result = contract.filter(dated, cast=True)
@@ -162,7 +162,7 @@ def _read_text_dates(
     names = [c for c, column in contract.columns().items() if isinstance(column, dy.Date)]
     texts = [c for c in names if frame.schema[c] == pl.String]
     if not texts:
-        return frame, _NONE_REJECTED
+        return frame, NONE_REJECTED
     parsed = {c: pl.col(c).str.to_date("%Y-%m-%d", strict=False) for c in texts}
     rule = pl.coalesce(
         pl.lit(None, dtype=pl.String),
