@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 from typer import Argument, Option
 
@@ -18,58 +20,35 @@ if TYPE_CHECKING:
 RUNS_FOLDER: Final = Path("data/runs")
 """Default of ``--output``: the folder that runs are written to unless a config names another."""
 
-ConfigArgument = Annotated[
-    Path, Argument(metavar="CONFIG", help="YAML config file; configs/ holds examples.")
-]
-RunArgument = Annotated[
-    str,
-    Argument(
-        metavar="RUN",
-        help="Run id, a unique prefix of it, `latest` for the run started last, or the path of its folder.",
-    ),
-]
-TargetArgument = Annotated[
-    str, Argument(metavar="CONFIG|RUN", help="A YAML config file, or a run id or folder.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override one setting of the config, for example label.horizon=5. Can be repeated. Unlike a "
-        "path in the config, a path given here is relative to the current folder.",
-    ),
-]
-OutputOption = Annotated[
-    Path, Option(metavar="FOLDER", help="Folder that holds the runs (the config's 'output').")
-]
-AsOfOption = Annotated[
-    str | None,
-    Option(
-        "--as-of",
-        metavar="VERSION|TIME",
-        help=(
-            "Read an earlier state of the lake. A whole number is a version of the prices table: every table "
-            "is read as it was while that version was the newest. Anything else is an ISO date or time, such "
-            "as 2024-01-31 or 2024-01-31T18:00:00+01:00: every table is read at the newest version committed "
-            "at or before it. A time without a zone is UTC, and a date alone is the end of that day, UTC."
-        ),
-    ),
-]
-JsonOption = Annotated[bool, Option("--json", help="Print JSON.")]
-WaitOption = Annotated[
-    bool,
-    Option(
-        "--wait",
-        help="If another process is writing to the same run or lake, wait for it instead of ending with exit "
-        "code 3.",
-    ),
-]
+
+@functools.cache
+def _options() -> Mapping[str, Mapping[str, Any]]:
+    """Command -> parameter -> what the help says of it (``options.yaml``)."""
+    import yaml
+
+    text = Path(__file__).with_name("options.yaml").read_text("utf-8")
+    options: Mapping[str, Mapping[str, Any]] = yaml.load(
+        text,
+        Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # noqa: S506 (a safe one)
+    )
+    return options
 
 
-def day_option(help_text: str) -> Any:  # noqa: ANN401 (typer's own)
-    """Option of a date, such as ``--date 2024-03-01``."""
-    return Option(formats=["%Y-%m-%d"], metavar="DATE", help=help_text)
+def with_options(words: str, verb: Callable[..., None]) -> None:
+    """Turn the parameters of a command into the arguments and options of the command line."""
+    own, parameters = _options().get(words, {}), signature(verb).parameters
+    assert own.keys() <= parameters.keys(), f"{words} has no {', '.join(own.keys() - parameters.keys())}"
+    hints = get_type_hints(verb)
+    for name in parameters:
+        about = own[name] if name in own else _options()["shared"][name]
+        about = {"help": about} if isinstance(about, str) else dict(about)
+        kind = Argument if about.pop("argument", False) else Option
+        if about.pop("day", False):
+            about["formats"] = ["%Y-%m-%d"]
+        flag = [f"--{name.replace('_', '-')}"] if hints[name] is bool else []
+        names = [about.pop("name")] if "name" in about else flag
+        hints[name] = Annotated[hints[name], kind(*names, **about)]
+    verb.__annotations__ = hints
 
 
 def load(config: Path, overrides: list[str] | None, **how: Any) -> Config:  # noqa: ANN401 (of `load_config`)

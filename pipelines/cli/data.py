@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
-from typer import Option
 
-from pipelines.cli import ConfigArgument, JsonOption, SetOption, WaitOption, lake_of, load
+from pipelines.cli import lake_of, load
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,18 +21,7 @@ FIELDS = ("close", "open", "high", "low", "volume", "group", "statements")
 _WIDTH_WITHOUT_TERMINAL = 250  # columns of the table when the output is a pipe or a file
 
 
-def features(
-    family: Annotated[
-        str | None, Option(metavar="FAMILY", help="Only this family, for example momentum.")
-    ] = None,
-    needs: Annotated[
-        str | None,
-        Option(
-            metavar="DATA", help="Only features that use this kind of data, for example volume or statements."
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+def features(family: str | None = None, needs: str | None = None, as_json: bool = False) -> None:
     """List the feature library: formula, window, warm-up, unit, required data and source of each feature."""
     chosen = select(family, needs)
     if not as_json:
@@ -103,7 +91,7 @@ lake = typer.Typer(
 
 
 @lake.command()
-def status(config: ConfigArgument, overrides: SetOption = None) -> None:
+def status(config: Path, overrides: list[str] | None = None) -> None:
     """Print the version, rows, files and size of each table, and how much only old versions use."""
     from pipelines.lake import upkeep
 
@@ -114,7 +102,7 @@ def status(config: ConfigArgument, overrides: SetOption = None) -> None:
 
 
 @lake.command()
-def compact(config: ConfigArgument, overrides: SetOption = None, wait: WaitOption = False) -> None:
+def compact(config: Path, overrides: list[str] | None = None, wait: bool = False) -> None:
     """Join small files of many ingests into larger ones. All versions stay readable, and so do all runs."""
     from pipelines.lake import upkeep
 
@@ -126,40 +114,15 @@ def compact(config: ConfigArgument, overrides: SetOption = None, wait: WaitOptio
 
 @lake.command()
 def vacuum(
-    config: ConfigArgument,
+    config: Path,
     *,
-    keep_days: Annotated[
-        int,
-        Option(
-            min=1,
-            metavar="DAYS",
-            help="Keep every version that was the newest one at some time in the last DAYS days.",
-        ),
-    ],
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Print what would be removed, and remove nothing.")
-    ] = False,
-    runs: Annotated[
-        list[Path] | None,
-        Option(metavar="FOLDER", help="Additional folder of runs whose versions are kept. Can be repeated."),
-    ] = None,
-    forget: Annotated[
-        list[str] | None,
-        Option(
-            metavar="RUN",
-            help="Do not keep the versions of this run, or of this night (CONFIG@SESSION). It cannot be "
-            "reproduced afterwards. Can be repeated.",
-        ),
-    ] = None,
-    forget_runs: Annotated[
-        bool,
-        Option(
-            "--forget-runs",
-            help="Do not keep the versions of any run. Runs cannot be reproduced or reported afterwards.",
-        ),
-    ] = False,
-    overrides: SetOption = None,
-    wait: WaitOption = False,
+    keep_days: int,
+    dry_run: bool = False,
+    runs: list[Path] | None = None,
+    forget: list[str] | None = None,
+    forget_runs: bool = False,
+    overrides: list[str] | None = None,
+    wait: bool = False,
 ) -> None:
     """Remove files that only old versions use, and files left by interrupted writes.
 
@@ -217,22 +180,16 @@ quarantine = typer.Typer(
     no_args_is_help=True,
 )
 
-RuleOption = Annotated[str | None, Option("--rule", metavar="RULE", help="Only rows that broke this rule.")]
-TickerOption = Annotated[str | None, Option("--ticker", metavar="TICKER", help="Only rows of this ticker.")]
-TableOption = Annotated[
-    str | None, Option("--table", metavar="TABLE", help="Only rows of this lake table, such as prices.")
-]
-
 
 @quarantine.command(name="list")
 def list_rows(
-    config: ConfigArgument,
+    config: Path,
     *,
-    rule: RuleOption = None,
-    ticker: TickerOption = None,
-    table: TableOption = None,
-    limit: Annotated[int, Option(min=0, help="Number of rows to show below the counts.")] = 20,
-    overrides: SetOption = None,
+    rule: str | None = None,
+    ticker: str | None = None,
+    table: str | None = None,
+    limit: int = 20,
+    overrides: list[str] | None = None,
 ) -> None:
     """Count rejected, resolved, flagged and released rows by rule, and show the first rows.
 
@@ -247,17 +204,14 @@ def list_rows(
 
 @quarantine.command()
 def release(
-    config: ConfigArgument,
+    config: Path,
     *,
-    rule: RuleOption = None,
-    ticker: TickerOption = None,
-    row: Annotated[
-        str | None,
-        Option("--row", metavar="HASH", help="Only the row with this hash, or with this prefix of it."),
-    ] = None,
-    table: TableOption = None,
-    overrides: SetOption = None,
-    wait: WaitOption = False,
+    rule: str | None = None,
+    ticker: str | None = None,
+    row: str | None = None,
+    table: str | None = None,
+    overrides: list[str] | None = None,
+    wait: bool = False,
 ) -> None:
     """Accept rows as they are: rejected rows go into their table, and flags on stored rows are cleared.
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pipelines.cli import data, operations, stages, start
+from pipelines.cli import data, operations, stages, start, with_options
 from pipelines.errors import PeerglassError, full_disk
 from pipelines.secrets import redact
 
@@ -73,8 +73,12 @@ for _panel, _module in _PANELS:
     for _verb in _module.VERBS:
         if isinstance(_verb, typer.Typer):
             app.add_typer(_verb, rich_help_panel=_panel)
+            for _one in _verb.registered_commands:
+                assert _one.callback is not None, "a command has a function"
+                with_options(f"{_verb.info.name} {_one.name or _one.callback.__name__}", _one.callback)
         else:
             app.command(rich_help_panel=_panel)(_verb)
+            with_options(_verb.__name__, _verb)
 
 
 def main() -> None:

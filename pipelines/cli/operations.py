@@ -4,49 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import typer
-from typer import Argument, Option
 
-from pipelines.cli import (
-    RUNS_FOLDER,
-    ConfigArgument,
-    JsonOption,
-    OutputOption,
-    RunArgument,
-    SetOption,
-    WaitOption,
-    answer,
-    day_option,
-    lake_of,
-    load,
-)
+from pipelines.cli import RUNS_FOLDER, answer, lake_of, load
 
 
 def nightly(
-    config: ConfigArgument,
+    config: Path,
     *,
-    date: Annotated[
-        dt.datetime | None,
-        day_option(
-            "Session to decide at. The source delivers nothing after it. Default: the newest session, "
-            "or the next one of a simulated market that grows."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Print what would be done, and write nothing.")
-    ] = False,
-    accept_changes: Annotated[
-        bool,
-        Option(
-            "--accept-changes",
-            help="Go on although settings that decide the orders (universe, features, label, model, seeds, "
-            "book, costs) have changed since the last night. The change is recorded with the night.",
-        ),
-    ] = False,
-    overrides: SetOption = None,
-    wait: WaitOption = False,
+    date: dt.datetime | None = None,
+    dry_run: bool = False,
+    accept_changes: bool = False,
+    overrides: list[str] | None = None,
+    wait: bool = False,
 ) -> None:
     """Make the signals and the book for the next session, from stored models. Safe to run from cron.
 
@@ -85,33 +57,15 @@ def nightly(
 
 
 def signals(
-    target: Annotated[
-        str,
-        Argument(
-            metavar="CONFIG|RUN", help="A YAML config file, or a run: id, unique prefix, `latest` or folder."
-        ),
-    ],
+    target: str,
     *,
-    date: Annotated[
-        dt.datetime | None, day_option("Session to score. Default: the newest one in the lake.")
-    ] = None,
-    model: Annotated[
-        str | None, Option(help="Model of the run. Default: the champion's, or the only one.")
-    ] = None,
-    version: Annotated[
-        str | None, Option(metavar="RUN/MODEL", help="Model version, for a CONFIG. Default: the champion.")
-    ] = None,
-    explain: Annotated[
-        int | None,
-        Option(
-            metavar="N", help="Explain the N highest and the N lowest signals by days, families and peers."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, Option(metavar="FILE", help="Also write the signals to a .csv, .parquet or .json file.")
-    ] = None,
-    overrides: SetOption = None,
-    output: OutputOption = RUNS_FOLDER,
+    date: dt.datetime | None = None,
+    model: str | None = None,
+    version: str | None = None,
+    explain: int | None = None,
+    out: Path | None = None,
+    overrides: list[str] | None = None,
+    output: Path = RUNS_FOLDER,
 ) -> None:
     """Score the firms of a session with a stored model, and print the ends of the ranking.
 
@@ -140,7 +94,7 @@ runs = typer.Typer(
 
 
 @runs.command(name="list")
-def list_runs(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
+def list_runs(output: Path = RUNS_FOLDER, as_json: bool = False) -> None:
     """List the runs of a folder and its measured signal files, the one that was started last first.
 
     IC and net Sharpe ratio are those of the newest evaluation, for the model that leads on validation, at the
@@ -156,7 +110,7 @@ def list_runs(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -
 
 
 @runs.command(name="show")
-def show_run(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
+def show_run(run: str, output: Path = RUNS_FOLDER, as_json: bool = False) -> None:
     """Show the identity, data versions, folds, evaluations, trials and files of a run or a signal file."""
     from pipelines.commands.runs import collect_details, describe_details
     from pipelines.results.signal_file import find_signals
@@ -168,30 +122,14 @@ def show_run(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: Json
 
 @runs.command()
 def prune(
-    runs: Annotated[
-        list[str] | None,
-        Argument(metavar="[RUN]...", help="Runs to remove as a whole: ids or unique prefixes."),
-    ] = None,
+    runs: list[str] | None = None,
     *,
-    older_than: Annotated[
-        int | None,
-        Option(
-            min=1, metavar="DAYS", help="Remove runs as a whole that were last started DAYS days ago or more."
-        ),
-    ] = None,
-    keep: Annotated[
-        int | None,
-        Option(
-            min=1,
-            metavar="N",
-            help="Remove runs as a whole that are not among the N newest of their config. With --older-than, "
-            "both must apply.",
-        ),
-    ] = None,
-    yes: Annotated[bool, Option("--yes", help="Remove. Without it, only say what would go.")] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Only say what would go, also with --yes.")] = False,
-    output: OutputOption = RUNS_FOLDER,
-    as_json: JsonOption = False,
+    older_than: int | None = None,
+    keep: int | None = None,
+    yes: bool = False,
+    dry_run: bool = False,
+    output: Path = RUNS_FOLDER,
+    as_json: bool = False,
 ) -> None:
     """Remove what is no longer needed. Without `--yes`, print what would be removed and remove nothing.
 
@@ -219,25 +157,13 @@ def prune(
 
 
 def promote(
-    version: Annotated[
-        str,
-        Argument(
-            metavar="RUN|VERSION",
-            help="A run that was trained for use, RUN/MODEL, `challenger`, or the number of a version in "
-            "MLflow's registry. The last two need --config.",
-        ),
-    ],
+    version: str,
     *,
-    config: Annotated[
-        Path | None,
-        Option(metavar="CONFIG", help="Config whose champion it becomes. Default: that of the run."),
-    ] = None,
-    force: Annotated[
-        bool, Option("--force", help="Promote although the guard refuses; needs --why.")
-    ] = False,
-    why: Annotated[str | None, Option(metavar="TEXT", help="Reason, which is recorded.")] = None,
-    overrides: SetOption = None,
-    output: OutputOption = RUNS_FOLDER,
+    config: Path | None = None,
+    force: bool = False,
+    why: str | None = None,
+    overrides: list[str] | None = None,
+    output: Path = RUNS_FOLDER,
 ) -> None:
     """Make a model version the champion, whose signals are traded from the next night on.
 
@@ -258,12 +184,7 @@ def promote(
     promotions.promote(version, settings, folder, typer.echo, force=force, why=why)
 
 
-def demote(
-    config: ConfigArgument,
-    *,
-    why: Annotated[str, Option(metavar="TEXT", help="Reason, which is recorded.")],
-    overrides: SetOption = None,
-) -> None:
+def demote(config: Path, *, why: str, overrides: list[str] | None = None) -> None:
     """Make the champion before the current one champion again. No guard: going back is always possible.
 
     The version that was demoted keeps no alias. Demoting again goes back one champion further.
@@ -281,14 +202,7 @@ trials = typer.Typer(
 
 
 @trials.command(name="list")
-def list_trials(
-    run: Annotated[
-        str | None, Option(metavar="RUN", help="Run or measured file: say which trials count against it.")
-    ] = None,
-    *,
-    output: OutputOption = RUNS_FOLDER,
-    as_json: JsonOption = False,
-) -> None:
+def list_trials(run: str | None = None, *, output: Path = RUNS_FOLDER, as_json: bool = False) -> None:
     """List the trials of a folder, oldest first, and say of each whether it counts, and why.
 
     A trial is a forecast (a model's settings or a signal's values) with one book. Costs and delays are
@@ -306,11 +220,7 @@ def list_trials(
 
 
 @trials.command(name="show")
-def show_trial(
-    trial: Annotated[str, Argument(metavar="TRIAL", help="Id of the trial, or a unique prefix of it.")],
-    output: OutputOption = RUNS_FOLDER,
-    as_json: JsonOption = False,
-) -> None:
+def show_trial(trial: str, output: Path = RUNS_FOLDER, as_json: bool = False) -> None:
     """Show one trial: forecast, book, market, hypotheses, runs, results by assumptions, and all settings."""
     from pipelines.commands.trials import describe_trial, trial_details
 
@@ -326,7 +236,7 @@ def _group() -> None:
 
 
 @track.command()
-def sync(config: ConfigArgument, overrides: SetOption = None) -> None:
+def sync(config: Path, overrides: list[str] | None = None) -> None:
     """Send what the tracking store does not have: nights that wait, model versions and their aliases.
 
     A night whose tracking server is gone ends with exit code 6 and leaves its record under

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import typer
-from typer import Argument, Option
 
-from pipelines.cli import (
-    RUNS_FOLDER,
-    AsOfOption,
-    ConfigArgument,
-    JsonOption,
-    OutputOption,
-    RunArgument,
-    SetOption,
-    TargetArgument,
-    WaitOption,
-    day_option,
-    load,
-)
+from pipelines.cli import RUNS_FOLDER, load
 from pipelines.errors import ConfigError
 from pipelines.evaluate_file import MeasureOptions, file_of, is_signal_file, measure_file
 
 
 def run(
-    config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption = None, wait: WaitOption = False
+    config: Path, overrides: list[str] | None = None, as_of: str | None = None, wait: bool = False
 ) -> None:
     """Run every stage: ingest, audit, train, backtest, explain, report. Print the path of the report.
 
@@ -42,14 +29,7 @@ def run(
 
 
 def ingest(
-    config: ConfigArgument,
-    *,
-    replace: Annotated[
-        bool,
-        Option("--replace", help="Accept a delivery that withdraws or changes most of the rows in the lake."),
-    ] = False,
-    overrides: SetOption = None,
-    wait: WaitOption = False,
+    config: Path, *, replace: bool = False, overrides: list[str] | None = None, wait: bool = False
 ) -> None:
     """Load the data of a config's source into its lake, and print how many rows were added or changed.
 
@@ -66,23 +46,14 @@ def ingest(
 
 
 def audit(
-    target: TargetArgument,
+    target: str,
     *,
-    overrides: SetOption = None,
-    as_json: Annotated[bool, Option("--json", help="Print JSON with the evidence.")] = False,
-    as_of: AsOfOption = None,
-    vintage: Annotated[
-        str | None,
-        Option(
-            metavar="OLDER",
-            help=(
-                "Compare with an earlier delivery: a folder with earlier copies of the source's files, a "
-                "config that reads them, or an earlier state of the lake (as for --as-of)."
-            ),
-        ),
-    ] = None,
-    output: OutputOption = RUNS_FOLDER,
-    wait: WaitOption = False,
+    overrides: list[str] | None = None,
+    as_json: bool = False,
+    as_of: str | None = None,
+    vintage: str | None = None,
+    output: Path = RUNS_FOLDER,
+    wait: bool = False,
 ) -> None:
     """Check for look-ahead and for results that are too good to be true. Exit code 4 if a check fails.
 
@@ -95,11 +66,11 @@ def audit(
 
 
 def train(
-    target: TargetArgument,
-    overrides: SetOption = None,
-    as_of: AsOfOption = None,
-    output: OutputOption = RUNS_FOLDER,
-    wait: WaitOption = False,
+    target: str,
+    overrides: list[str] | None = None,
+    as_of: str | None = None,
+    output: Path = RUNS_FOLDER,
+    wait: bool = False,
 ) -> None:
     """Train the models of a config walk-forward, store their test forecasts, and print the run id.
 
@@ -126,15 +97,13 @@ def train(
 
 
 def tune(
-    config: ConfigArgument,
-    model: Annotated[str, Option(help="Model of the config whose settings are searched.")],
-    trials: Annotated[
-        int, Option(min=1, help="Total number of trials, including trials of earlier searches.")
-    ] = 20,
+    config: Path,
+    model: str,
+    trials: int = 20,
     *,
-    overrides: SetOption = None,
-    as_of: AsOfOption = None,
-    wait: WaitOption = False,
+    overrides: list[str] | None = None,
+    as_of: str | None = None,
+    wait: bool = False,
 ) -> None:
     """Search a model's settings on the validation sessions. No test session is forecast.
 
@@ -148,46 +117,18 @@ def tune(
 
 
 def backtest(
-    target: Annotated[
-        str,
-        Argument(
-            metavar="RUN|FILE",
-            help="A run, a file (CSV, Excel or Parquet) with a date, a ticker and columns of signals, or "
-            "the name of measured signals, as in `peerglass runs list`.",
-        ),
-    ],
-    config: Annotated[
-        Path | None,
-        Option(
-            metavar="CONFIG",
-            help="Required for a FILE: the config whose lake, universe, label, books, costs and output "
-            "folder are used. Its models and features are not.",
-        ),
-    ] = None,
+    target: str,
+    config: Path | None = None,
     *,
-    signal: Annotated[
-        list[str] | None,
-        Option(
-            metavar="COLUMN", help="Column of the FILE to measure. Can be repeated. Default: all numbers."
-        ),
-    ] = None,
-    sweep: Annotated[
-        str | None,
-        Option(
-            metavar="GRID",
-            help="Measure every combination of settings of a book, its costs and its delay, such as "
-            "'quantiles=5,10; delay=1,2; half_spread_bps=0,5'. Each is a trial.",
-        ),
-    ] = None,
-    book: Annotated[str | None, Option(help="Book of --sweep. Default: the first one.")] = None,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False,
-    force: Annotated[
-        bool, Option("--force", help="Exit with 0 although a signal fails the look-ahead guard.")
-    ] = False,
-    overrides: SetOption = None,
-    output: OutputOption = RUNS_FOLDER,
-    as_of: AsOfOption = None,
-    wait: WaitOption = False,
+    signal: list[str] | None = None,
+    sweep: str | None = None,
+    book: str | None = None,
+    as_json: bool = False,
+    force: bool = False,
+    overrides: list[str] | None = None,
+    output: Path = RUNS_FOLDER,
+    as_of: str | None = None,
+    wait: bool = False,
 ) -> None:
     """Measure a run's forecasts, or your own signals, before and after costs.
 
@@ -248,26 +189,13 @@ def backtest(
 
 
 def compare(
-    runs: Annotated[
-        list[str],
-        Argument(
-            metavar="A B...",
-            help="Two or more runs or measured signals, by the names that `peerglass runs list` shows. "
-            "RUN:MODEL names a model or a signal; RUN alone means the leader on validation. Or "
-            "two or more model versions: RUN/MODEL, `champion` or `challenger`; aliases need --config.",
-        ),
-    ],
+    runs: list[str],
     *,
-    delay: Annotated[
-        int | None, Option(min=0, help="Delay in sessions. Default: the first that can be traded.")
-    ] = None,
-    book: Annotated[str | None, Option(help="Name of a book. Default: the first one.")] = None,
-    config: Annotated[
-        Path | None,
-        Option(metavar="CONFIG", help="Aliases, books and costs of versions. Default: the run's."),
-    ] = None,
-    as_json: JsonOption = False,
-    output: OutputOption = RUNS_FOLDER,
+    delay: int | None = None,
+    book: str | None = None,
+    config: Path | None = None,
+    as_json: bool = False,
+    output: Path = RUNS_FOLDER,
 ) -> None:
     """Put models of different runs side by side, with paired tests of the difference to the first one.
 
@@ -305,87 +233,24 @@ def compare(
 
 
 def explain(
-    run: RunArgument,
+    run: str,
     *,
-    date: Annotated[
-        str | None,
-        Option(
-            metavar="DATE",
-            help="Explain the forecasts of this test date only; `latest` is the newest test date.",
-        ),
-    ] = None,
-    ticker: Annotated[
-        str | None, Option(help="Firm to explain. Default: the cross-section of the date.")
-    ] = None,
-    top: Annotated[
-        int | None,
-        Option(metavar="N", help="Explain the N highest and the N lowest forecasts of the date."),
-    ] = None,
-    to: Annotated[
-        dt.datetime | None,
-        day_option(
-            "Explain the firm's forecasts of all test dates from --date to this date. Without "
-            "--ticker: a sample of dates and firms, in proportion from every group."
-        ),
-    ] = None,
-    versus: Annotated[
-        dt.datetime | None,
-        day_option("Explain the difference between the firm's forecasts of --date and of this date."),
-    ] = None,
-    skill: Annotated[
-        bool, Option("--skill", help="Divide the model's rank IC on test dates among the players.")
-    ] = False,
-    dates: Annotated[
-        int | None,
-        Option(metavar="N", help="Number of sampled dates: by default 20 with --to, and 60 with --skill."),
-    ] = None,
-    model: Annotated[str | None, Option(help="Model of the run. Default: the only one.")] = None,
-    engine: Annotated[
-        str | None,
-        Option(
-            help="`permutation`; `linear` for ridge and `tree` for lightgbm; `integrated_gradients` for "
-            "neural models and ridge. Default: `permutation`."
-        ),
-    ] = None,
-    removal: Annotated[
-        str | None,
-        Option(
-            help="What absent characteristics get: values of another firm of the same `date` (default), of "
-            "the training fold (`train`), or draws from the training fold given what is kept "
-            "(`conditional`). Absent peers are masked; absent days are masked or set to 0 (the output says)."
-        ),
-    ] = None,
-    precision: Annotated[
-        float | None,
-        Option(
-            metavar="SHARE",
-            help="Draw until the standard error of every value is at most this share of the standard "
-            "deviation of the date's forecasts, for example 0.05.",
-        ),
-    ] = None,
-    draws: Annotated[
-        int | None,
-        Option(
-            metavar="N",
-            help="Number of draws per seed, by default 16. With --precision, the largest number, by default "
-            "1,000.",
-        ),
-    ] = None,
-    peers: Annotated[
-        Literal["all", "sectors", "firms"] | None,
-        Option(
-            metavar="KIND",
-            help="Peers as one player (`all`), by `sectors`, or as single `firms` on dates with at most 100 "
-            "firms and by sectors otherwise. Default: `firms` for a single forecast or a difference, else "
-            "`sectors`.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Also write the values to a .csv, .parquet or .json file."),
-    ] = None,
-    output: OutputOption = RUNS_FOLDER,
-    wait: WaitOption = False,
+    date: str | None = None,
+    ticker: str | None = None,
+    top: int | None = None,
+    to: dt.datetime | None = None,
+    versus: dt.datetime | None = None,
+    skill: bool = False,
+    dates: int | None = None,
+    model: str | None = None,
+    engine: str | None = None,
+    removal: str | None = None,
+    precision: float | None = None,
+    draws: int | None = None,
+    peers: Literal["all", "sectors", "firms"] | None = None,
+    out: Path | None = None,
+    output: Path = RUNS_FOLDER,
+    wait: bool = False,
 ) -> None:
     """Attribute test forecasts of a run to days, feature families and peers (Shapley values).
 
@@ -438,18 +303,13 @@ def explain(
 
 
 def explore(
-    run: RunArgument,
+    run: str,
     *,
-    model: Annotated[
-        str | None, Option(help="Model of the run. Default: every model that has a peer network.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="File to write. Default: explorer.html in the run's folder."),
-    ] = None,
-    show: Annotated[bool, Option("--open", help="Open the page in the default browser.")] = False,
-    output: OutputOption = RUNS_FOLDER,
-    wait: WaitOption = False,
+    model: str | None = None,
+    out: Path | None = None,
+    show: bool = False,
+    output: Path = RUNS_FOLDER,
+    wait: bool = False,
 ) -> None:
     """Write the peer network of a run as one self-contained HTML page and print its path.
 
@@ -480,17 +340,7 @@ def explore(
             typer.echo("There is no browser here; open the file above in one.", err=True)
 
 
-def report(
-    run: RunArgument,
-    evaluation: Annotated[
-        str | None,
-        Option(
-            metavar="ID", help="Id of the evaluation to show, or a unique prefix of it. Default: the newest."
-        ),
-    ] = None,
-    output: OutputOption = RUNS_FOLDER,
-    wait: WaitOption = False,
-) -> None:
+def report(run: str, evaluation: str | None = None, output: Path = RUNS_FOLDER, wait: bool = False) -> None:
     """Write the report of a run as one self-contained HTML file and print its path.
 
     The run is evaluated first if it has no evaluation yet. Attributions and the audit are included if they

@@ -12,22 +12,13 @@ import tempfile
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 from packaging.requirements import Requirement
-from typer import Argument, Option
 
 from features.arithmetic.parallel import n_cores
-from pipelines.cli import (
-    RUNS_FOLDER,
-    ConfigArgument,
-    OutputOption,
-    SetOption,
-    WaitOption,
-    day_option,
-    load,
-)
+from pipelines.cli import RUNS_FOLDER, load
 from pipelines.errors import ConfigError
 
 # configs/ is next to the packages, both in a checkout and in an installed wheel.
@@ -153,7 +144,7 @@ def _network_sources() -> Examined:
     return Examined("sources", "ok", f"{offline}; {sec}")
 
 
-def demo(overrides: SetOption = None, wait: WaitOption = False) -> None:
+def demo(overrides: list[str] | None = None, wait: bool = False) -> None:
     """Run the whole pipeline on a simulated market and print the path of the report.
 
     Needs no data and no network. Everything is written under `data/` in the current folder. The market has
@@ -166,25 +157,7 @@ def demo(overrides: SetOption = None, wait: WaitOption = False) -> None:
 
 
 def init(
-    file: Annotated[
-        Path,
-        Argument(metavar="FILE", help="CSV, Excel or Parquet file of prices, a quoted pattern, or a folder."),
-    ],
-    config: Annotated[
-        Path | None,
-        Option(
-            "--config", metavar="CONFIG", help="Config to write. Default: the file's name with .yaml, here."
-        ),
-    ] = None,
-    *,
-    date_format: Annotated[
-        str | None,
-        Option(
-            metavar="FORMAT",
-            help="strptime format of the dates, such as %d.%m.%Y, if it is ambiguous; or excel, or epoch.",
-        ),
-    ] = None,
-    force: Annotated[bool, Option("--force", help="Overwrite an existing config.")] = False,
+    file: Path, config: Path | None = None, *, date_format: str | None = None, force: bool = False
 ) -> None:
     """Look at a price file and write a config that runs on it.
 
@@ -214,30 +187,14 @@ def init(
 
 
 def notebook(
-    name: Annotated[
-        str | None,
-        Argument(
-            metavar="NAME", help="Notebook, or the beginning of its name, such as 02. Default: all of them."
-        ),
-    ] = None,
+    name: str | None = None,
     *,
-    run: Annotated[
-        str | None,
-        Option(metavar="RUN", help="Run that 02 and 03 review. Default: a small simulated market."),
-    ] = None,
-    date: Annotated[
-        dt.datetime | None,
-        day_option("Date that 02 reviews: the last explained one up to it. Default: the newest."),
-    ] = None,
-    ticker: Annotated[
-        str | None, Option(help="Firm that 02 reviews. Default: the firm whose peers changed most.")
-    ] = None,
-    html: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Run the notebook without JupyterLab and write it as one HTML file."),
-    ] = None,
-    copy: Annotated[bool, Option("--copy", help="Copy the notebooks and print their paths.")] = False,
-    output: OutputOption = RUNS_FOLDER,
+    run: str | None = None,
+    date: dt.datetime | None = None,
+    ticker: str | None = None,
+    html: Path | None = None,
+    copy: bool = False,
+    output: Path = RUNS_FOLDER,
 ) -> None:
     """Open notebooks in JupyterLab, with the Python of this installation.
 
@@ -280,7 +237,7 @@ def notebook(
         open_lab(copies[0] if chosen else copies[0].parent, variables)
 
 
-def validate(config: ConfigArgument, overrides: SetOption = None) -> None:
+def validate(config: Path, overrides: list[str] | None = None) -> None:
     """Check a config and the files that its source names, and print it with every default filled in.
 
     Files are read as an ingest would read them: missing ones, missing columns and files that were mostly

@@ -17,7 +17,7 @@ import yaml
 from places import ROOT
 
 PRODUCT = ("features", "models", "backtest", "pipelines", "peerglass", "data")
-LARGEST = {"A model": 2, "A characteristic": 1, "A book": 1, "An audit check": 2, "A verb": 1}
+LARGEST = {"A model": 2, "A characteristic": 1, "A book": 1, "An audit check": 2, "A verb": 2}
 """Heading -> the largest number of the product's files that such an extension may touch."""
 SECTIONS = {
     section.partition("\n")[0]: section
