@@ -8,6 +8,7 @@ files.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -129,19 +130,22 @@ class Config(Section):
 
         A secret is masked, or is the reference to the environment variable that it was read from.
         """
-        secret = {
-            path: (text, value)
-            for path, (text, value) in self._written.items()
-            if any(is_secret_name(name) for name, _ in REFERENCE.findall(text))
-        }
-        return dict(masked_settings(_as_written(self.model_dump(mode="json"), secret)))
+        return self._shown({path: kept for path, kept in self._written.items() if _holds_secret(kept[0])})
 
     def as_written(self) -> Settings:
         """Return all settings as they are printed and stored.
 
         References to environment variables are kept, and secrets are masked.
         """
-        return dict(masked_settings(_as_written(self.model_dump(mode="json"), self._written)))
+        return self._shown(self._written)
+
+    def _shown(self, written: Mapping[Path, tuple[str, Any]]) -> Settings:
+        """Mask the secrets of all settings, with references where they still have the values of these."""
+        settings = self.model_dump(mode="json")
+        for path, (text, value) in written.items():
+            if _at(settings, path) == value and value is not None:
+                _at(settings, path[:-1])[path[-1]] = text
+        return dict(masked_settings(settings))
 
     @property
     def written(self) -> dict[Path, str]:
@@ -159,8 +163,7 @@ class Config(Section):
         return {
             ".".join(map(str, path)): masked_settings(value)
             for path, (text, value) in self._written.items()
-            if path[0] not in not_numbers
-            and not any(is_secret_name(name) for name, _ in REFERENCE.findall(text))
+            if path[0] not in not_numbers and not _holds_secret(text)
         }
 
     def remember(self, written: dict[Path, str]) -> None:
@@ -183,9 +186,6 @@ def _at(settings: Any, path: Path) -> Any:  # noqa: ANN401
     return settings
 
 
-def _as_written(settings: Settings, written: dict[Path, tuple[str, Any]]) -> Settings:
-    """Put references back where the settings still have the values that the references resolved to."""
-    for path, (text, value) in written.items():
-        if _at(settings, path) == value and value is not None:
-            _at(settings, path[:-1])[path[-1]] = text
-    return settings
+def _holds_secret(text: str) -> bool:
+    """Whether a text refers to an environment variable that holds a secret."""
+    return any(is_secret_name(name) for name, _ in REFERENCE.findall(text))

@@ -98,7 +98,9 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
     if not len(failure):
         return Checked(valid, undated, collapsed)
     details = failure.details()
-    broken = _rejected(table, contract, details)
+    rules = sorted((c for c in details.columns if c not in contract.column_names()), key=_precedence)
+    rule = pl.coalesce(pl.when(pl.col(r) == "invalid").then(pl.lit(_plain_rule(r))) for r in rules)
+    broken = quarantined(table, details, rule)
     accepted = _accepted(table, contract, details, broken["row_hash"].is_in(list(released)))
     if accepted.any():
         valid = pl.concat([valid, _cast(contract, details.filter(accepted))])
@@ -173,12 +175,6 @@ def _read_text_dates(
     )
     good = frame.filter(rule.is_null()).with_columns(**parsed)
     return good, quarantined(table, frame.filter(rule.is_not_null()), rule)
-
-
-def _rejected(table: str, contract: type[dy.Schema], details: pl.DataFrame) -> pl.DataFrame:
-    rules = sorted((c for c in details.columns if c not in contract.column_names()), key=_precedence)
-    rule = pl.coalesce(pl.when(pl.col(r) == "invalid").then(pl.lit(_plain_rule(r))) for r in rules)
-    return quarantined(table, details, rule)
 
 
 def _accepted(table: str, contract: type[dy.Schema], details: pl.DataFrame, released: pl.Series) -> pl.Series:

@@ -72,16 +72,20 @@ class SourceTables:
     market: Mapping[str, Setting] = field(default_factory=dict)
 
 
-class Source(Protocol):
-    """An adapter that always delivers its whole scope, prices included.
-
-    Rows that it no longer delivers are withdrawn.
-    """
+class Named(Protocol):
+    """Something that delivers data."""
 
     @property
     def name(self) -> str:
         """Name of the origin, recorded with every price."""
         ...
+
+
+class Source(Named, Protocol):
+    """An adapter that always delivers its whole scope, prices included.
+
+    Rows that it no longer delivers are withdrawn.
+    """
 
     def fetch(self) -> SourceTables:
         """Deliver the tables; ConfigError if a setting is invalid, DataError if data is missing."""
@@ -89,16 +93,11 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class LiveSource(Protocol):
+class LiveSource(Named, Protocol):
     """A source that is queried over a network, one batch of tickers at a time.
 
     Each batch is committed before the next one is requested, and withdraws nothing.
     """
-
-    @property
-    def name(self) -> str:
-        """Name of the origin, recorded with every price."""
-        ...
 
     def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         """Deliver the batches one after another; a batch may lack ``prices``.

@@ -29,10 +29,7 @@ _HAZARDS: Final = (
 class SampleSource:
     """skfolio's bundled S&P 500 sample: real prices on every machine, without a network."""
 
-    @property
-    def name(self) -> str:
-        """Name of the origin, recorded with every price."""
-        return "sample"
+    name = "sample"
 
     def fetch(self) -> SourceTables:
         """Deliver the closes in long format and the firms' static classification."""

@@ -102,28 +102,25 @@ def draw_firms(config: MarketConfig, rng: np.random.Generator) -> SimulatedFirms
 
 def securities_frame(firms: SimulatedFirms, dates_T: npt.NDArray[np.datetime64]) -> pl.DataFrame:
     """Return the firms as the ``securities`` table: one open-ended row per firm (``valid_to`` null)."""
-    industries = list(INDUSTRIES)
+    industries, days_T = list(INDUSTRIES), dates_T.astype("datetime64[D]")
     industry = [industries[code] for code in firms.industry_N]
-    listed_on = pl.Series(dates_T[firms.first_N].astype("datetime64[D]"))
-    delisted_on = pl.Series(dates_T[firms.last_N].astype("datetime64[D]"))
     delisted = pl.Series(firms.delisted_N)
     return pl.DataFrame(
         {
             "ticker": firms.ticker_N,
-            "valid_from": listed_on,
+            "valid_from": days_T[firms.first_N],
             "name": [f"{kind} {ticker} Inc" for kind, ticker in zip(industry, firms.ticker_N, strict=True)],
             "sector": [INDUSTRIES[kind] for kind in industry],
             "industry": industry,
-            "listed_on": listed_on,
-            "delisted_on": delisted_on,
+            "listed_on": days_T[firms.first_N],
+            "delisted_on": days_T[firms.last_N],
             "delisting_return": pl.Series(firms.delisting_return_N, nan_to_null=True),
             "delisting_reason": np.where(firms.merger_N, "merger", "performance"),
             "currency": "USD",
             "exchange": np.where(firms.nasdaq_N, "NASDAQ", "NYSE"),
         }
     ).with_columns(
-        delisted_on=pl.when(delisted).then(pl.col("delisted_on")),
-        delisting_reason=pl.when(delisted).then(pl.col("delisting_reason")),
+        *(pl.when(delisted).then(c).alias(c) for c in ("delisted_on", "delisting_reason")),
         valid_to=pl.lit(None, dtype=pl.Date),
     )
 

@@ -252,21 +252,22 @@ def _dividend_yields(n_sessions: int, n_firms: int, rng: np.random.Generator) ->
     return yield_TN
 
 
-RULES: tuple[str, ...] = ("industry", "supplier", "supplier_of_supplier", "hidden")
-"""Who leads whom, at lags `WEIGHTS_BY_LAG`. Firms of an industry are ranked by size, by book-to-market or by
-a random table (``leaders``). ``industry``: its first firms lead its others; where size leads, those that are
-smaller by a factor of at least `SIZE_GAP`. ``supplier``: the first firm of the supplier industry leads
-every firm of the customer industry. ``supplier_of_supplier``: so does the first firm of the supplier's
-supplier, two hops away through the supplier's first firm. ``hidden``: a randomly drawn firm leads its
-follower."""
 WEIGHTS_BY_LAG: dict[str, dict[int, float]] = {
     "industry": {1: 1.0, 2: 0.6},
     "supplier": {1: 0.8, 3: 0.5},
     "supplier_of_supplier": {2: 0.6},
     "hidden": {1: 0.8},
 }
-"""Rule -> lag in sessions -> relative weight; lag 1 is the first session after the decision."""
+"""Rule -> lag in sessions -> relative weight; lag 1 is the first session after the decision.
 
+A rule says who leads whom. Firms of an industry are ranked by size, by book-to-market or by
+a random table (``leaders``). ``industry``: its first firms lead its others; where size leads, those that are
+smaller by a factor of at least `SIZE_GAP`. ``supplier``: the first firm of the supplier industry leads
+every firm of the customer industry. ``supplier_of_supplier``: so does the first firm of the supplier's
+supplier, two hops away through the supplier's first firm. ``hidden``: a randomly drawn firm leads its
+follower.
+"""
+RULES: tuple[str, ...] = tuple(WEIGHTS_BY_LAG)
 MAX_LAG = 3
 
 
@@ -332,7 +333,7 @@ def edges_frame(market: SimulatedMarket, leaders: str) -> pl.DataFrame:
     ``weight`` is the return per unit of the leader's shock. A row acts on decision dates in [valid_from,
     valid_to); ``valid_to`` is null if it holds to the end. ``led_by`` is ``random`` for hidden edges.
     """
-    starts, key = list(market.reviews), ["leader", "follower", "rule", "via"]
+    key = ["leader", "follower", "rule", "via"]
     frame = pl.concat(
         pl.DataFrame(dict(zip(key, (e.leader_E, e.follower_E, e.rule_E, e.via_E), strict=True))).with_columns(
             review=pl.lit(k, dtype=pl.Int64)
@@ -345,33 +346,27 @@ def edges_frame(market: SimulatedMarket, leaders: str) -> pl.DataFrame:
         .group_by(*key, "spell", maintain_order=True)
         .agg(first=pl.col("review").min(), last=pl.col("review").max())
     )
-    lags = pl.DataFrame(
-        [
-            (code, lag, market.peer_scale * weight)
-            for code, rule in enumerate(RULES)
-            for lag, weight in WEIGHTS_BY_LAG[rule].items()
-        ],
-        schema={"rule": pl.Int64, "lag": pl.Int64, "weight": pl.Float64},
-        orient="row",
-    )
-    ticker, review_date = (
-        pl.Series(market.firms.ticker_N),
-        pl.Series(market.dates_T[starts].astype("datetime64[D]")),
-    )
-    review_date = review_date.append(pl.Series([None], dtype=pl.Date))
-    rows = spells.join(lags, on="rule", maintain_order="left_right")
-    hidden = RULES.index("hidden")
-    led_by = pl.Series(["random" if code == hidden else leaders for code in rows["rule"]], dtype=pl.String)
+    lags = [
+        (code, lag, market.peer_scale * weight)
+        for code, rule in enumerate(RULES)
+        for lag, weight in WEIGHTS_BY_LAG[rule].items()
+    ]
+    kinds = {"rule": pl.Int64, "lag": pl.Int64, "weight": pl.Float64}
+    by_lag = pl.DataFrame(lags, schema=kinds, orient="row")
+    rows = spells.join(by_lag, on="rule", maintain_order="left_right")
+    rule = pl.Series([RULES[code] for code in rows["rule"]], dtype=pl.String)
+    by_rule, ticker = rule != "hidden", pl.Series(market.firms.ticker_N)
+    review_date = pl.Series([*market.dates_T[list(market.reviews)].astype("datetime64[D]").tolist(), None])
     return rows.select(
         ticker[rows["leader"]].alias("leader"),
         ticker[rows["follower"]].alias("follower"),
         "lag",
         "weight",
-        pl.when(pl.col("rule") == RULES.index("supplier_of_supplier")).then(2).otherwise(1).alias("hop"),
-        (led_by != "random").alias("explained"),
-        pl.Series([RULES[code] for code in rows["rule"]], dtype=pl.String).alias("rule"),
-        led_by.alias("led_by"),
-        pl.Series([None if v < 0 else ticker[v] for v in rows["via"]], dtype=pl.String).alias("via"),
-        review_date[rows["first"]].alias("valid_from"),
-        review_date[rows["last"] + 1].alias("valid_to"),
+        hop=pl.when(rule == "supplier_of_supplier").then(2).otherwise(1),
+        explained=by_rule & (leaders != "random"),
+        rule=rule,
+        led_by=pl.when(by_rule).then(pl.lit(leaders)).otherwise(pl.lit("random")),
+        via=pl.Series([None if v < 0 else ticker[v] for v in rows["via"]], dtype=pl.String),
+        valid_from=review_date[rows["first"]],
+        valid_to=review_date[rows["last"] + 1],
     )
