@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
@@ -33,7 +32,6 @@ from models.baselines.ridge import Ridge
 from models.batch import Batch, PanelTensors
 from models.explain import shapley
 from models.explain.design import stratified_sample
-from models.explain.gradients import Differentiable, gradient_values
 from models.explain.players import (
     Explainable,
     Player,
@@ -56,14 +54,13 @@ from models.explain.removal import (
     replacement,
     training_cells,
 )
-from models.forecaster import Forecaster
 from models.spec import require_choice
 
 if TYPE_CHECKING:
     import shap
 
-ENGINES = ("permutation", "linear", "tree", "integrated_gradients")
-"""Ways to compute the values of a date: `models.explain.shapley`, `closed_form` twice, and `gradients`."""
+ENGINES = ("permutation", "linear", "tree")
+"""Ways to compute the values of a date: `models.explain.shapley`, and `closed_form` twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class GroupGameConfig:
     Attributes
     ----------
     permutations
-        Number of antithetic permutations per date, or of paths of gradients. Each draws its own donors, so
+        Number of antithetic permutations per date. Each draws its own donors, so
         the background of a forecast are as many firms of the same date. With few donors, ``|value|`` of a
         family is biased upwards, because it contains the variation of the donors' values.
     firms_per_date
@@ -273,15 +270,9 @@ def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it
         )
     else:
         drawn, background = None, donors(config.removal, batch, cells, config.seed)
-        if config.engine == "integrated_gradients":
-            way = differentiable(model)
-            values = gradient_values(way, batch, players, sample_E, background, draws=precision.draws)
-        else:
-            of_date = cells is None or config.removal == "date"
-            z_NF = batch.z_BNF[0].double().cpu().numpy()
-            background_SF = None if of_date else background.z_SF.astype(np.float64)
-            baseline = getattr(model, "baseline", None)
-            values = closed_form(baseline, config.engine, z_NF, background_SF, players, sample_E)
+        background_SF = None if config.removal == "date" else background.z_SF.astype(np.float64)
+        z_NF, baseline = batch.z_BNF[0].double().cpu().numpy(), getattr(model, "baseline", None)
+        values = closed_form(baseline, config.engine, z_NF, background_SF, players, sample_E)
     return GroupAttribution(
         players=players,
         sessions_E=np.full(len(sample_E), session, dtype=np.int64),
@@ -322,24 +313,6 @@ def mean_over_seeds(
         reached=all(part.reached for part in parts),
         drawn=None,
     )
-
-
-def differentiable(model: Explainable) -> Differentiable:
-    """Return the forecasts of a neural model or of ridge as a function with gradients.
-
-    Raises ValueError if the model has no gradients.
-    """
-    inner, baseline = unwrap(model), getattr(model, "baseline", None)
-    if isinstance(inner, Forecaster):
-        return inner
-    if not isinstance(baseline, Ridge):
-        raise ValueError("The model has no gradients; use the permutation engine.")
-    coefficient_F, intercept = torch.as_tensor(baseline.coefficient_F), baseline.intercept
-
-    def linear(batch: Batch) -> Tensor:
-        return batch.z_BNF.double() @ coefficient_F.to(batch.z_BNF.device) + intercept
-
-    return linear
 
 
 def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)

@@ -147,9 +147,8 @@ class ExplainConfig(Section):
     permutations: int = Field(default=8, ge=1)
     """Number of antithetic permutations, and of background firms, per attributed forecast: the draws of the
     engine."""
-    engine: Literal["permutation", "linear", "tree", "integrated_gradients"] = "permutation"
-    """How the values are computed. ``linear`` is for ridge, ``tree`` for lightgbm; gradients are for neural
-    models and ridge."""
+    engine: Literal["permutation", "linear", "tree"] = "permutation"
+    """How the values are computed. ``linear`` is for ridge, ``tree`` for lightgbm."""
     removal: Literal["date", "train", "conditional"] = "date"
     """What absent characteristics are replaced with: the values of another firm of the same ``date``, those
     of a random firm and session of the training fold (``train``), or draws from the training fold given the

@@ -283,11 +283,6 @@ def _require_precision(
     if question.precision is None or values.reached:
         return
     share = float(values.error_EP.max()) / spread
-    if not counts:
-        raise ConfigError(
-            f"--engine {question.engine} does not draw until a --precision is reached, and its error is "
-            f"{share:.2g}; use the permutation engine."
-        )
     needed = math.ceil(max(counts) * (share / question.precision) ** 2) if math.isfinite(share) else None
     raise ConfigError(
         f"--precision {question.precision:g} is not reached: after {max(counts)} draws the error is "
@@ -315,9 +310,6 @@ def _head(models: _RunModel, found: list[_Explained]) -> list[str]:
         f"engine {question.engine}{drawn}; error: Monte Carlo standard error",
         _absent(question, first.absent_days),
     ]
-    gap = max(one.values.additivity_error for one in found)
-    if gap > 1e-3 * first.spread:
-        lines.append(f"With this engine, base value and values differ from the forecast by up to {gap:.2g}.")
     if question.versus is not None and len({one.place.fold.index for one in found}) > 1:
         lines.append(
             "The dates are tested by different folds, so the difference is also one between two models."

@@ -121,6 +121,14 @@ def draw(
     return Figure(title, tuple(traces), {**common, **layout}, height, views or {})
 
 
+def draw_rows(
+    title: str, names: Sequence[str], traces: Sequence[Trace], x: Trace, step: int = 26, **changes: object
+) -> Figure:
+    """Build a figure with one row per name, the last name at the top; ``step`` is the height of a row."""
+    layout = {"xaxis": x, "yaxis": names_axis(), **changes}
+    return draw(title, 80 + step * max(len(names), 2), traces, layout)
+
+
 def axis(title: str, **changes: object) -> dict[str, Any]:
     """Describe an axis with a title, which includes the unit; labels that speak for themselves need none."""
     named = {"title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 10}} if title else {}

@@ -40,7 +40,6 @@ from models.attention.probe import Probe, Site, permuted, probing, uniform
 from models.batch import Ablation, Batch, PanelTensors
 from models.explain.attention import day_importance, peer_importance
 from models.explain.faithful.statistics import settled
-from models.explain.gradients import path_contributions
 from models.explain.players import each_tensor, repeat_batch
 from models.explain.removal import Donors, TrainingCells, donors, training_cells
 from models.explain.shapley import Precision, fixed, sample
@@ -194,20 +193,41 @@ def integrated_gradients(
         h_BND = torch.where(moves_N1, module.embed(moved), module.embed(batch))
         return module.mix(h_BND, repeat_batch(batch, len(moved.x_BNWC)))
 
-    values = []
+    values = list[FloatArray]()
     for x_NWC, z_NF in zip(background.x_BNWC, background.z_BNF, strict=True):
         start = replace(
             batch,
             x_BNWC=torch.where(moving_N1[..., None], x_NWC, batch.x_BNWC),
             z_BNF=batch.z_BNF if over == "days" else torch.where(moving_N1, z_NF, batch.z_BNF),
         )
-        of_x_1NWC, of_z_1NF = path_contributions(forecast, start, batch, np.array([target]), STEPS)
-        values.append(
-            of_x_1NWC[0, target].sum(axis=-1)
-            if over == "days"
-            else of_x_1NWC[0].sum(axis=(1, 2)) + of_z_1NF[0].sum(axis=1)
-        )
+        of_x, of_z = path_contributions(forecast, start, batch, target, STEPS)
+        own = of_x[target].sum(dim=-1) if over == "days" else of_x.sum(dim=(1, 2)) + of_z.sum(dim=1)
+        values.append(own.cpu().numpy())
     return np.asarray(np.mean(values, axis=0))
+
+
+def path_contributions(
+    forecast: Callable[[Batch], Tensor], start: Batch, end: Batch, target: int, points: int
+) -> tuple[Tensor, Tensor]:
+    """Integrated gradients of a forecast for all cells of windows, [N, W, C], and characteristics, [N, F].
+
+    The contribution of a cell is its change on the straight path between two dates times the mean gradient
+    along the path, by Gauss-Legendre quadrature. Sundararajan, Taly and Yan (2017), "Axiomatic attribution
+    for deep networks".
+    """
+    node_K, weight_K = np.polynomial.legendre.leggauss(points)
+    place_B = torch.as_tensor((node_K + 1.0) / 2.0, dtype=end.z_BNF.dtype, device=end.z_BNF.device)
+    changes = (end.x_BNWC - start.x_BNWC, end.z_BNF - start.z_BNF)
+    x_BNWC = (start.x_BNWC + place_B[:, None, None, None] * changes[0]).requires_grad_()
+    z_BNF = (start.z_BNF + place_B[:, None, None] * changes[1]).requires_grad_()
+    y_BN = forecast(replace(repeat_batch(end, points), x_BNWC=x_BNWC, z_BNF=z_BNF))
+    weight_B = torch.as_tensor(weight_K / 2.0, dtype=y_BN.dtype, device=y_BN.device)
+    slopes = torch.autograd.grad(y_BN[:, target] @ weight_B, (x_BNWC, z_BNF), allow_unused=True)
+    of_windows, of_characteristics = (
+        (torch.zeros_like(change[0]) if slope is None else slope.sum(dim=0) * change[0]).double()
+        for slope, change in zip(slopes, changes, strict=True)
+    )
+    return of_windows, of_characteristics
 
 
 CHANGED = ("uniform", "permuted")  # weights at inference in place of those as trained

@@ -89,8 +89,9 @@ def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, fig.LineStyle], boo
         )
         for kind, title in cost_kinds(costs).items()
     ]
-    layout = {"barmode": "stack", "xaxis": fig.axis("bps of NAV per year"), "yaxis": fig.names_axis()}
-    return fig.draw(f"Cost per year: {book}", 80 + 26 * max(frame.height, 2), traces, layout)
+    return fig.draw_rows(
+        f"Cost per year: {book}", names, traces, fig.axis("bps of NAV per year"), barmode="stack"
+    )
 
 
 def trading(book: pl.DataFrame, model: str, style: fig.LineStyle, window: int) -> fig.Figure:
@@ -179,25 +180,17 @@ def exposure_ranges(frame: pl.DataFrame, title: str, label: str) -> fig.Figure:
     ]
     ends = [0.0, *(value for name in ("mean", "low", "high") for value in rows[name].drop_nulls())]
     room = 0.05 * (max(ends) - min(ends) or 1.0)
-    layout = {
-        "xaxis": fig.zero_axis(label, range=[min(ends) - room, max(ends) + room]),
-        "yaxis": fig.names_axis(),
-    }
-    return fig.draw(title, 80 + 19 * max(rows.height, 2), traces, layout)
+    x = fig.zero_axis(label, range=[min(ends) - room, max(ends) + room])
+    return fig.draw_rows(title, names, traces, x, step=20)
 
 
 def contributions(frame: pl.DataFrame, title: str) -> fig.Figure:
     """Draw net contributions as bars, the largest at the top; the sign also shows in the colour."""
-    rows = frame.reverse()
-    net = rows["net"].to_list()
-    trace = fig.bar_trace(
-        [fig.short(key) for key in rows["key"]],
-        [100 * value for value in net],
-        [fig.BLUE if value >= 0 else fig.VERMILION for value in net],
-        hovertemplate="%{y}: %{x:.2f}%<extra></extra>",
-    )
-    layout = {"xaxis": fig.zero_axis("% of starting capital"), "yaxis": fig.names_axis()}
-    return fig.draw(title, 80 + 18 * max(rows.height, 2), [trace], layout)
+    rows, hover = frame.reverse(), {"hovertemplate": "%{y}: %{x:.2f}%<extra></extra>"}
+    names, net = [fig.short(key) for key in rows["key"]], (100 * rows["net"]).to_list()
+    colours = [fig.BLUE if value >= 0 else fig.VERMILION for value in net]
+    trace = fig.bar_trace(names, net, colours, **hover)
+    return fig.draw_rows(title, names, [trace], fig.zero_axis("% of starting capital"), step=20)
 
 
 def largest_names(frame: pl.DataFrame) -> pl.DataFrame:
@@ -211,10 +204,8 @@ def largest_names(frame: pl.DataFrame) -> pl.DataFrame:
 
 def largest_sectors(frame: pl.DataFrame) -> pl.DataFrame:
     """Keep the sectors with the largest absolute net contributions; add the others up in the last row."""
-    rows = frame.select("key", "gross", "cost", "net").sort(pl.col("net").abs(), descending=True)
-    kept, rest = _split(rows)
-    added = [_added_up(rest, "sectors")] if rest.height else []
-    return pl.concat([kept.sort("net", descending=True), *added])
+    kept, rest = _largest(frame.select("key", "gross", "cost", "net"), "net")
+    return pl.concat([kept.sort("net", descending=True), _added_up(rest, "sectors")])
 
 
 def largest_exposures(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -222,22 +213,21 @@ def largest_exposures(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
     The range of a sum does not follow from the ranges of its parts, so the last row has none (null).
     """
-    rows = frame.select("key", "mean", "low", "high").sort(pl.col("mean").abs(), descending=True)
-    kept, rest = _split(rows)
-    if rest.is_empty():
-        return kept, rest
+    kept, rest = _largest(frame.select("key", "mean", "low", "high"), "mean")
     return pl.concat([kept, _added_up(rest.select("key", "mean"), "sectors")], how="diagonal"), rest
 
 
-def _split(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The first rows, and the others; a single other row is kept as well."""
+def _largest(rows: pl.DataFrame, name: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows with the largest absolute values, and the others; a single other row is kept as well."""
+    rows = rows.sort(pl.col(name).abs(), descending=True)
     count = MAX_SECTORS if rows.height > MAX_SECTORS + 1 else rows.height
     return rows.head(count), rows.slice(count)
 
 
 def _added_up(rest: pl.DataFrame, noun: str) -> pl.DataFrame:
-    """One row with the sum of several, named by their number."""
-    return rest.select(pl.lit(f"{rest.height:,} other {noun}").alias("key"), pl.exclude("key").sum())
+    """One row with the sum of several, named by their number; no row for none."""
+    name = pl.lit(f"{rest.height:,} other {noun}").alias("key")
+    return rest.select(name, pl.exclude("key").sum()).head(rest.height)
 
 
 def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> fig.Figure:

@@ -22,7 +22,6 @@ METHODS = {
     "integrated_gradients": ("integrated gradients", "#009E73", "solid"),
     "attention": ("attention", fig.VERMILION, "solid"),
     "rollout": ("rollout", "#E69F00", "dash"),
-    "flow": ("flow", "#882255", "dash"),
     "gradient": ("attention x gradient", "#CC79A7", "dash"),
     "random": ("random order", fig.UNKNOWN, "dot"),
 }
@@ -87,13 +86,9 @@ def player_importance(players: pl.DataFrame, model: str, unit: str) -> fig.Figur
         look = {"name": fig.short(kind), "error_x": fig.whiskers(rows["error"])}
         traces.append(fig.bar_trace(names, fig.floats(rows["mean_abs_shap"]), colour, **look))
     order = [fig.short(player) for player in frame["player"]]
-    layout = {
-        "barmode": "stack",
-        "xaxis": fig.axis(f"mean |SHAP| ({unit})"),
-        "yaxis": fig.names_axis(categoryorder="array", categoryarray=order),
-    }
+    x, y = fig.axis(f"mean |SHAP| ({unit})"), fig.names_axis(categoryorder="array", categoryarray=order)
     title = f"Mean absolute effect on the forecasts of {model}"
-    return fig.draw(title, 90 + 22 * max(frame.height, 3), traces, layout)
+    return fig.draw_rows(title, order, traces, x, yaxis=y, barmode="stack")
 
 
 def skill_by_player(skill: pl.DataFrame, model: str) -> fig.Figure:
@@ -101,16 +96,13 @@ def skill_by_player(skill: pl.DataFrame, model: str) -> fig.Figure:
     players = skill.filter(~pl.col("kind").is_in(["base", "total"]))
     frame = players.sort("value", descending=True).head(MAX_PLAYERS).reverse()
     total = skill.filter(pl.col("kind") == "total").row(0, named=True)
-    trace = fig.bar_trace(
-        [fig.short(player) for player in frame["player"]],
-        fig.floats(frame["value"]),
-        [_KINDS.get(kind, _OTHERS[0]) for kind in frame["kind"]],
-        error_x=fig.whiskers(frame["error"]),
-        hovertemplate="%{y}: %{x:.4f}<extra></extra>",
-    )
     title = f"Rank IC of {model} by player: {total['value']:+.3f} in total, on {total['dates']} dates"
+    names = [fig.short(player) for player in frame["player"]]
+    colours = [_KINDS.get(kind, _OTHERS[0]) for kind in frame["kind"]]
+    look = {"error_x": fig.whiskers(frame["error"]), "hovertemplate": "%{y}: %{x:.4f}<extra></extra>"}
+    trace = fig.bar_trace(names, fig.floats(frame["value"]), colours, **look)
     x = fig.axis("rank IC (Shapley value, mean over dates)", zeroline=True)
-    return fig.draw(title, 90 + 22 * max(frame.height, 3), [trace], {"xaxis": x, "yaxis": fig.names_axis()})
+    return fig.draw_rows(title, names, [trace], x)
 
 
 def one_forecast(example: pl.DataFrame, model: str, unit: str, factor: float = 1.0) -> fig.Figure:
@@ -152,13 +144,10 @@ def one_forecast(example: pl.DataFrame, model: str, unit: str, factor: float = 1
     }
     error = {"error_x": fig.whiskers(pl.Series(errors, dtype=pl.Float64)), "hoverinfo": "skip"}
     ranges = fig.scatter(levels[1:], written[1:-1], "markers", marker={"size": 1, "color": fig.INK}, **error)
-    layout = {
-        "margin": {"l": 56, "r": 20, "t": 14, "b": 44},
-        "xaxis": fig.axis(f"forecast ({unit})", zeroline=True, range=[min(ends) - room, max(ends) + room]),
-        "yaxis": fig.names_axis(autorange="reversed"),
-    }
+    margin, y = {"l": 56, "r": 20, "t": 14, "b": 44}, fig.names_axis(autorange="reversed")
+    x = fig.axis(f"forecast ({unit})", zeroline=True, range=[min(ends) - room, max(ends) + room])
     title = f"{head['ticker']} on {head['date']}: one forecast of {model}"
-    return fig.draw(title, 90 + 25 * (len(names) + 2), [waterfall, ranges], layout)
+    return fig.draw_rows(title, written, [waterfall, ranges], x, yaxis=y, margin=margin)
 
 
 def removal_curves(curves: pl.DataFrame, over: str) -> fig.Figure:
@@ -202,8 +191,8 @@ def agreement_with_shap(agreement: pl.DataFrame, title: str = "Rank correlation 
     shown = {"name": "null", "marker": ring, "hovertemplate": "%{y}, null: %{x:.2f}<extra></extra>"}
     null = fig.scatter(fig.floats(agreement["null"]), names, "markers", **shown)
     x = fig.axis("mean Spearman correlation over forecasts", zeroline=True, range=[-1.02, 1.02])
-    layout = {"xaxis": x, "yaxis": fig.names_axis(autorange="reversed")}
-    return fig.draw(title, 110 + 30 * len(names), [measured, null], layout)
+    y = fig.names_axis(autorange="reversed")
+    return fig.draw_rows(title, names, [measured, null], x, yaxis=y, step=30)
 
 
 def weight_of_past_days(days: pl.DataFrame) -> fig.Figure:

@@ -22,29 +22,27 @@ def skill(ladder: pl.DataFrame, styles: Mapping[str, fig.LineStyle], delay: int)
     pairs = rows.select("ensemble_ic", "ic_t").iter_rows()
     error = fig.whiskers([None if ic is None or not t else 1.96 * abs(ic / t) for ic, t in pairs])
     truth = ladder["truth_ic"].drop_nulls().to_list() if "truth_ic" in ladder.columns else []
-    layout = {
-        "xaxis": fig.zero_axis("mean daily correlation of forecast and return"),
-        **(_true_mean(float(truth[0])) if truth else {}),
-    }
     title = f"Mean daily IC on the test, delay {delay}, with 95% intervals"
-    return _bars(title, rows, "ensemble_ic", styles, layout, error_x=error)
+    x = fig.zero_axis("mean daily correlation of forecast and return")
+    layout = _true_mean(float(truth[0])) if truth else {}
+    return _bars(title, rows, "ensemble_ic", styles, x, layout, error_x=error)
 
 
-def _bars(
+def _bars(  # noqa: PLR0917  (what is drawn, and how)
     title: str,
     rows: pl.DataFrame,
     column: str,
     styles: Mapping[str, fig.LineStyle],
+    x: fig.Trace,
     layout: Mapping[str, Any],
     **look: object,
 ) -> fig.Figure:
     """One bar per model, the last row at the top."""
-    names, colours = (
-        [of(model) for model in rows["model"]] for of in (fig.short, lambda m: styles[m].colour)
+    names, colours = [fig.short(one) for one in rows["model"]], [styles[one].colour for one in rows["model"]]
+    trace = fig.bar_trace(
+        names, rows[column].to_list(), colours, hovertemplate="%{y}: %{x:.4f}<extra></extra>", **look
     )
-    hover = "%{y}: %{x:.4f}<extra></extra>"
-    trace = fig.bar_trace(names, rows[column].to_list(), colours, hovertemplate=hover, **look)
-    return fig.draw(title, 44 + 34 * max(rows.height, 2), [trace], {"yaxis": fig.names_axis(), **layout})
+    return fig.draw_rows(title, names, [trace], x, step=34, **layout)
 
 
 def share_of_ceiling(
@@ -54,10 +52,9 @@ def share_of_ceiling(
     frame = ladder.reverse()
     share = frame["share_of_truth"].cast(pl.Float64).fill_nan(None).to_list()
     text = {"text": ["" if value is None else f"{value:.0%}" for value in share], "textposition": "outside"}
-    margin = {"margin": {"l": 56, "r": 34, "t": 28, "b": 44}}
-    layout = {**margin, "xaxis": fig.axis(_CORRELATION, zeroline=True), **_true_mean(ceiling_ic)}
-    title = "Test rank IC against that of the true mean"
-    return _bars(title, frame, "rank_ic", styles, layout, cliponaxis=False, **text)
+    layout = {"margin": {"l": 56, "r": 34, "t": 28, "b": 44}, **_true_mean(ceiling_ic)}
+    title, x = "Test rank IC against that of the true mean", fig.axis(_CORRELATION, zeroline=True)
+    return _bars(title, frame, "rank_ic", styles, x, layout, cliponaxis=False, **text)
 
 
 def _true_mean(value: float) -> dict[str, Any]:
@@ -79,9 +76,8 @@ def validation_against_test(ladder: pl.DataFrame, styles: Mapping[str, fig.LineS
         shown = {"text": ["validation", "test"], "hovertemplate": hover}
         ends = [row["valid_rank_ic"], row["rank_ic"]]
         traces.append(fig.scatter(ends, [name, name], "lines+markers", line=edge, marker=marker, **shown))
-    layout = {"xaxis": fig.zero_axis(_CORRELATION), "yaxis": fig.names_axis()}
     title = "Rank IC on validation (hollow) and on test (filled)"
-    return fig.draw(title, 80 + 28 * ladder.height, traces, layout)
+    return fig.draw_rows(title, ladder["model"].to_list(), traces, fig.zero_axis(_CORRELATION))
 
 
 def cumulative_rank_ic(
@@ -174,13 +170,9 @@ def sharpe(rows: pl.DataFrame, styles: Mapping[str, fig.LineStyle], title: str) 
         at | {"y": name, "text": f"  P(>0) {write(single, '2')}, deflated {write(deflated, '2')}"}
         for name, (single, deflated) in zip(names, shares, strict=True)
     ]
-    layout = {
-        "margin": {"l": 56, "r": 190, "t": 14, "b": 44},
-        "annotations": notes,
-        "xaxis": fig.zero_axis("annualised net Sharpe ratio, 95% bootstrap interval", zerolinecolor=fig.INK),
-        "yaxis": fig.names_axis(),
-    }
-    return fig.draw(title, 44 + 34 * max(rows.height, 2), [trace], layout)
+    layout = {"margin": {"l": 56, "r": 190, "t": 14, "b": 44}, "annotations": notes}
+    axis = fig.zero_axis("annualised net Sharpe ratio, 95% bootstrap interval", zerolinecolor=fig.INK)
+    return fig.draw_rows(title, names, [trace], axis, step=34, **layout)
 
 
 def fold_timeline(folds: pl.DataFrame) -> fig.Figure:
@@ -197,11 +189,8 @@ def fold_timeline(folds: pl.DataFrame) -> fig.Figure:
         y = [place for name, _ in spans for place in (name, name, None)]
         look = {"name": title, "line": {"color": colour, "width": 12}, "connectgaps": False}
         traces.append(fig.scatter(x, y, **look, hovertemplate=f"%{{y}}, {title}: %{{x}}<extra></extra>"))
-    layout = {
-        "xaxis": fig.axis("session", type="date"),
-        "yaxis": fig.names_axis(range=[frame.height - 0.4, -0.6]),
-    }
-    return fig.draw("Walk-forward folds", 80 + 24 * max(frame.height, 2), traces, layout)
+    rows, sessions = fig.names_axis(range=[frame.height - 0.4, -0.6]), fig.axis("session", type="date")
+    return fig.draw_rows("Walk-forward folds", frame["fold"].to_list(), traces, sessions, yaxis=rows)
 
 
 def learning_curves(learning: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> Iterator[fig.Figure]:

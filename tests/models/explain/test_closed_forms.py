@@ -12,10 +12,9 @@ from attribution_data import enumerated, small_market, small_modules
 from small_panels import options_of
 
 from models.batch import Batch, PanelTensors
-from models.explain.gradients import gradient_values
+from models.explain.faithful.forecasts import path_contributions
 from models.explain.groups import GroupGameConfig, explain_groups
-from models.explain.players import Player
-from models.explain.removal import Removal, donors, training_cells
+from models.explain.removal import Removal, training_cells
 from models.fitted import Fitted
 from models.fitting.fit import BaselineFitted, FitConfig, fit
 from models.forecaster import Forecaster
@@ -69,7 +68,7 @@ def coefficients(ridge: Fitted) -> np.ndarray:
 
 
 @pytest.mark.parametrize("removal", ["date", "train"])
-@pytest.mark.parametrize("engine", ["permutation", "linear", "integrated_gradients"])
+@pytest.mark.parametrize("engine", ["permutation", "linear"])
 def test_every_engine_gives_the_analytic_values_of_ridge(
     data: PanelTensors, ridge: Fitted, engine: str, removal: Removal
 ) -> None:
@@ -128,10 +127,6 @@ def test_engines_refuse_models_and_players_that_they_cannot_explain(
         explain(modules["temporal_peer"], market, GroupGameConfig(engine="linear"))
     with pytest.raises(ValueError, match="does not draw given what is kept"):
         explain(ridge, data, GroupGameConfig(engine="linear", removal="conditional"))
-    with pytest.raises(ValueError, match="has no gradients"):
-        explain(fitted(data, "lightgbm"), data, GroupGameConfig(engine="integrated_gradients"))
-    with pytest.raises(ValueError, match="market token has no inputs"):
-        explain(modules["self_peer"], market, GroupGameConfig(engine="integrated_gradients"))
     with pytest.raises(ValueError, match="give its sessions"):
         explain_groups(ridge, data, SESSIONS, FAMILIES, GroupGameConfig(engine="linear", removal="train"))
 
@@ -146,33 +141,18 @@ def quadratic(batch: Batch) -> torch.Tensor:
 
 
 def test_integrated_gradients_of_a_quadratic_are_known(market: PanelTensors) -> None:
-    batch, sample = market.batch(torch.tensor([15])), np.array([0, 3])
-    background = donors("date", batch, None, 1)
-    players = (
-        *(Player("family", str(f), (f,)) for f in range(4)),
-        Player("days", "day 1", (1,)),
-        Player("days", "days 2-8", tuple(range(2, 9))),
-    )
-    end, start = batch.z_BNF[0].numpy(), background.characteristics(np.zeros(4, dtype=bool), 0)
-    change, middle = end - start, (end + start) / 2
-    last, first = batch.x_BNWC[0, :, -1, 0].numpy(), background.windows(0)[:, -1, 0].numpy()
-    expected = {
-        "0": (change[:, 0] * middle[:, 1])[sample],
-        "1": (change[:, 1] * middle[:, 0])[sample],
-        "2": np.full(2, (end[:, 2] ** 2 - start[:, 2] ** 2).sum()),
-        "3": np.zeros(2),
-        "day 1": (last**2 - first**2)[sample],
-        "days 2-8": np.zeros(2),
-    }
-    found = gradient_values(quadratic, batch, players, sample, background, draws=1, points=4)
-    for player, value_E in zip(players, found.values_PO, strict=True):
-        np.testing.assert_allclose(value_E, expected[player.name], atol=1e-5)
-    forecast_E = quadratic(batch)[0].numpy()[sample]
-    np.testing.assert_allclose(found.base_O + found.values_PO.sum(axis=0), forecast_E, atol=1e-5)
-    peers = (*players, Player("sector", "sector 0", (1,)), Player("sector", "others", (2,)))
-    split = gradient_values(quadratic, batch, peers, sample, background, draws=1, points=4)
-    own_2 = (end[:, 2] ** 2 - start[:, 2] ** 2)[sample]
-    np.testing.assert_allclose(split.values_PO[2], own_2, atol=1e-5)
-    member_N = batch.s_BN[0].numpy() == 1
-    others_E = (end[:, 2] ** 2 - start[:, 2] ** 2)[member_N].sum() - own_2 * member_N[sample]
-    np.testing.assert_allclose(split.values_PO[6], others_E, atol=1e-5)
+    end = market.batch(torch.tensor([15]))
+    start = replace(end, x_BNWC=end.x_BNWC.flip(1), z_BNF=end.z_BNF.flip(1))
+    z, z0 = end.z_BNF[0].double(), start.z_BNF[0].double()
+    change, middle, firm = z - z0, (z + z0) / 2, 0
+    x_NWC, z_NF = path_contributions(quadratic, start, end, firm, 4)
+    expected_NF = torch.zeros_like(z_NF)
+    expected_NF[:, 2] = z[:, 2] ** 2 - z0[:, 2] ** 2
+    expected_NF[firm, 0] = change[firm, 0] * middle[firm, 1]
+    expected_NF[firm, 1] = change[firm, 1] * middle[firm, 0]
+    np.testing.assert_allclose(z_NF, expected_NF, atol=1e-5)
+    last, first = (float(one.x_BNWC[0, firm, -1, 0]) for one in (end, start))
+    assert float(x_NWC[firm, -1, 0]) == pytest.approx(last**2 - first**2, abs=1e-5)
+    assert int((x_NWC.abs() > 1e-6).sum()) == 1
+    total = quadratic(end)[0, firm] - quadratic(start)[0, firm]
+    assert float(x_NWC.sum() + z_NF.sum()) == pytest.approx(float(total), abs=1e-4)
