@@ -219,3 +219,20 @@ def test_a_network_without_edges_one_date_one_firm_and_no_verdict(show: Show) ->
     assert "not measured" in page.inner_text("#verdict")
     assert "The peers of this firm were not measured" in page.inner_text("#peersIn")
     assert "No edge passes the filters" in page.inner_text("#edges")
+
+
+def test_an_old_browser_says_what_it_needs(
+    browser: Browser, tmp_path: Path, tiny_settings: Mapping[str, object]
+) -> None:
+    run = RecordedRun(
+        "tiny-0123456789",
+        check_config({**tiny_settings, "models": {MODEL: {}}}, origin="tiny"),
+        None,
+        tmp_path,
+    )
+    write_tables(run, made_tables())
+    page = browser.new_page()
+    page.add_init_script("delete window.DecompressionStream")
+    page.goto(write_explorer(run).as_uri())
+    assert "open it in one of May 2023 or later" in page.inner_text("header")
+    page.close()
