@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipelines.config.load import check_config
 from pipelines.dataset.market import Market, build_market
-from pipelines.results.book_analysis import BookAnalysis
 from pipelines.results.books import MeasuredBook
 from pipelines.results.evaluate import evaluate
+from pipelines.results.evaluate_run import BookAnalysis
 
 TARGET = 2.0  # seconds
 SETTINGS = {

@@ -25,6 +25,7 @@ from playwright.sync_api import Page, sync_playwright
 from features.arrays import IntArray
 from pipelines.config.load import load_config
 from pipelines.pages.explorer import write_explorer
+from pipelines.run.identity import Identity
 from pipelines.run.record import RecordedRun
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -136,7 +137,7 @@ def measure(followers: int, repeats: int, browser: str) -> bool:
     """Write, open and click; print the figures and return whether both targets are met."""
     with tempfile.TemporaryDirectory() as folder:
         config = load_config(ROOT / "configs" / "demo.yaml", ["label.transform=demean"])
-        run = RecordedRun("made-0123456789", config, None, Path(folder))
+        run = RecordedRun("made-0123456789", config, Identity.nothing(), Path(folder))
         for name, frame in made_tables(followers).items():
             run.write_table(f"explain_{name}", frame)
         started = time.perf_counter()

@@ -211,9 +211,7 @@ class Run:
         return load_run_data(self.trained, Silent())
 
     def _lake(self) -> Lake:
-        identity = self.trained.identity
-        assert identity is not None, "an opened run has recorded its identity"
-        place = identity.lake
+        place = self.trained.identity.lake
         return Lake(self.config.lake if is_url(place) else place, self.config.lake_options)
 
     @property

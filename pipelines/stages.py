@@ -17,8 +17,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.device import gpus_of, resolve_device
 from pipelines.errors import ConfigError
-from pipelines.execution.open import places_of
-from pipelines.execution.pool import early_workers, in_own_process
+from pipelines.execution.pool import early_workers, in_own_process, places_of
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
@@ -99,7 +98,7 @@ def train_run(name: str, output: Path, *, wait: bool = False) -> str:
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
         run, dataset, lake = reopen_run(name, output, progress, locks)
-        if run.identity is not None and run.identity.code != code_digest():
+        if run.identity.code != code_digest():
             progress.note(
                 f"The code has changed since {run.run_id} was made; what is trained now may differ."
             )

@@ -22,7 +22,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import FoldInputs
 from pipelines.device import resolve_device
-from pipelines.execution.open import open_engine
+from pipelines.execution.pool import open_engine
 from pipelines.execution.protocol import Failed, Tell, Work, run_jobs
 from pipelines.train import walkforward
 from pipelines.train.task import Arrays, Key, Outcome, Task, collect_arrays

@@ -28,6 +28,7 @@ from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.device import resolve_device
+from pipelines.run.identity import Identity
 from pipelines.run.record import RecordedRun
 
 AFTER = 40  # sessions of noise after t: enough for a presumed delisting, or for a label to change
@@ -192,7 +193,7 @@ class Subject:
 def temporary_run(config: Config) -> Iterator[RecordedRun]:
     """A run in a temporary folder, to fit models through the pipeline's own tasks."""
     with TemporaryDirectory(prefix="peerglass-audit-") as folder:
-        yield RecordedRun("audit", config, None, Path(folder))
+        yield RecordedRun("audit", config, Identity.nothing(), Path(folder))
 
 
 def small_fit_config(config: Config, models: tuple[str, ...], epochs: int = 1) -> Config:

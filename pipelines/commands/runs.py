@@ -213,7 +213,6 @@ def collect_details(owner: RecordedRun | MeasuredSignals) -> Details:
 
 def _of_run(run: RecordedRun) -> dict[str, Any]:
     identity, folds = run.identity, run.read_table("folds")
-    assert identity is not None, "an opened run has recorded its identity"
     events = read_provenance(run)
     audits = [event.verdict for event in events if isinstance(event, AuditMade)]
     commits = [event.environment.commit for event in events if isinstance(event, TrainingStarted)]

@@ -41,7 +41,7 @@ from pipelines.config.sections import ExplainConfig
 from pipelines.dataset.build import Dataset
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError, DataError
-from pipelines.execution.open import open_engine
+from pipelines.execution.pool import open_engine
 from pipelines.execution.protocol import Failed, Tell, run_jobs
 from pipelines.explain.fitted import families_of, restore_fits
 from pipelines.progress import Progress

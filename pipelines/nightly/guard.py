@@ -24,7 +24,7 @@ from pipelines.nightly.result import ModelVersion, follow, known_renames, read_s
 from pipelines.nightly.versions import champion, failed_checks, missing_seeds, open_version, trained_through
 from pipelines.results.evaluate import label_overlap
 from pipelines.run.record import RecordedRun
-from pipelines.tracking.model_versions import audit_verdict
+from pipelines.tracking.store import audit_verdict
 
 
 @dataclass(frozen=True, slots=True, eq=False)

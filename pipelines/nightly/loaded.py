@@ -38,7 +38,7 @@ from models.fitted import Fitted
 from pipelines.dataset.folds import FoldInputs
 from pipelines.results.evaluate import ensemble
 from pipelines.run.checkpoints import load_checkpoint
-from pipelines.tracking.model_versions import CHARACTERISTIC, INPUTS, KEYS
+from pipelines.tracking.store import CHARACTERISTIC, INPUTS, KEYS
 from pipelines.train.task import Arrays, to_tensors
 
 if TYPE_CHECKING:

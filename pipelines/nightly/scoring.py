@@ -121,7 +121,6 @@ def scoring_features(run: RecordedRun, data: NightData) -> SessionFeatures:
     """Compute the inputs of a run's models at the session of a night, once per run."""
 
     def compute() -> SessionFeatures:
-        assert run.identity is not None, "an opened run has recorded its identity"
         recorded: dict[str, Any] = run.identity.settings["features"]
         names = FeatureNames(tuple(recorded["channels"]), tuple(recorded["characteristics"]))
         return session_features(scoring_market(run, data), data.tables, run.config, names)

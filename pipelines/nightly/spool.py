@@ -21,8 +21,8 @@ from pipelines.lake.lake import Lake
 from pipelines.nightly.result import ModelVersion, NightResult, nights_folder, peak_memory_bytes
 from pipelines.nightly.versions import aliases, open_version
 from pipelines.progress import Progress
-from pipelines.tracking.model_versions import set_aliases
 from pipelines.tracking.runs import TrackedNight, log_night, log_run
+from pipelines.tracking.store import set_aliases
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def find_version(name: str, config: Config | None, output: Path) -> tuple[ModelV
         if config is None:
             raise ConfigError(f"{name!r} is a name within a config; add --config CONFIG.")
         if name.isdigit():
-            from pipelines.tracking.model_versions import find_number
+            from pipelines.tracking.store import find_number
 
             version = ModelVersion(*find_number(config, int(name)))
         else:

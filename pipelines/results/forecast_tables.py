@@ -42,7 +42,7 @@ from pipelines.lake.schemas import EnsembleForecasts, schema
 from pipelines.results.evaluate import ensemble, label_overlap, seed_dispersion, standardised
 from pipelines.run.completeness import forecast_by_all
 from pipelines.run.record import RecordedRun
-from pipelines.train.quantiles import FOLDER
+from pipelines.train.task import FOLDER
 
 HORIZONS: Final = (1, 2, 3, 5, 10, 21, 63)
 """Sessions held, at the first delay that can be traded; the label's horizon is measured as well."""

@@ -59,7 +59,6 @@ def trials_of(owner: RecordedRun | MeasuredSignals) -> dict[str, Trial]:
     """Return the trials of a run's models, or of the signals of a file, without a book, by name."""
     if isinstance(owner, MeasuredSignals):
         return signal_trials(owner.record.signals, owner.config)
-    assert owner.identity is not None, "an opened run has an identity"
     return model_trials(owner.config, owner.identity.settings)
 
 

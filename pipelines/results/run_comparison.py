@@ -200,8 +200,6 @@ def _differences(one: ComparedModel, first: ComparedModel) -> tuple[str, ...]:
     phrases: list[str] = []
     if one.run.run_id != first.run.run_id:
         if isinstance(one.run, RecordedRun) and isinstance(first.run, RecordedRun):
-            assert one.run.identity is not None, "an opened run has an identity"
-            assert first.run.identity is not None, "an opened run has an identity"
             phrases += one.run.identity.differences(first.run.identity)
         else:  # of measured signals, the data, the universe and the label
             phrases += setting_changes(_measured_on(first.run), _measured_on(one.run))
@@ -221,7 +219,6 @@ def _measured_on(run: RecordedRun | MeasuredSignals) -> dict[str, Any]:
     settings = run.config.model_dump(mode="json", include={"universe", "label"})
     if isinstance(run, MeasuredSignals):
         return settings | {"prices version": run.record.tables["prices"][0], "lake": run.record.lake}
-    assert run.identity is not None, "an opened run has an identity"
     return settings | {"prices version": run.versions["prices"], "lake": run.identity.lake}
 
 

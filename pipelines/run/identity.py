@@ -83,6 +83,11 @@ class Identity:
         tables = {name: TableVersion(**table) for name, table in record["tables"].items()}
         return cls(**{**record, "tables": tables})
 
+    @classmethod
+    def nothing(cls) -> Self:
+        """The identity of a temporary run, which is never recorded."""
+        return cls({}, "", {}, "", "", {})
+
     def differences(self, earlier: Identity) -> list[str]:
         """List the changes since an earlier run, one phrase per change: ``label.horizon (1 -> 5)``."""
         changes = list(setting_changes(earlier.settings, self.settings))

@@ -123,7 +123,6 @@ def load_run_market(run: RecordedRun, progress: Progress) -> tuple[Market, Lake]
 
 def _lake_of(run: RecordedRun, progress: Progress) -> Lake:
     """The lake of a run, at the place where the run recorded it, if it holds the run's tables."""
-    assert run.identity is not None, "an opened run has recorded its identity"
     location = run.config.lake if is_url(run.identity.lake) else run.identity.lake
     lake = Lake(location, run.config.lake_options, progress.note)
     _require_same_tables(run, lake)

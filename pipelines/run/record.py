@@ -36,14 +36,14 @@ class RecordedRun:
     """Name of the config and digest of the identity. The same command gives the same run."""
     config: Config
     """The settings. Settings that change no forecast are those of the last command."""
-    identity: Identity | None
-    """Everything that the forecasts depend on; None for a temporary run, which is never recorded."""
+    identity: Identity
+    """Everything that the forecasts depend on."""
     folder: Path
 
     @property
     def tables(self) -> Mapping[str, TableVersion]:
         """Lake table -> id of the Delta table and the version that the run reads."""
-        return {} if self.identity is None else self.identity.tables
+        return self.identity.tables
 
     @property
     def versions(self) -> Mapping[str, int]:
@@ -87,7 +87,6 @@ def record_run(run: RecordedRun, *, started: bool = True) -> None:
 
     ``started`` is False for an audit: it changes no record that exists, and never becomes ``latest``.
     """
-    assert run.identity is not None, "a run without an identity is not recorded"
     if not started and (run.folder / _RECORD).is_file():
         return
     record = {
@@ -107,7 +106,6 @@ def describe_changes(run: RecordedRun) -> str | None:
 
     None if the run exists already, or if it is the first of this name.
     """
-    assert run.identity is not None, "a run without an identity is not compared"
     if (run.folder / _RECORD).is_file():
         return None
     for _, record in list_records(run.folder.parent):

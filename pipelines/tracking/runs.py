@@ -40,16 +40,19 @@ from pipelines.run.provenance import (
 )
 from pipelines.run.record import RecordedRun, read_scores
 from pipelines.secrets import redact
-from pipelines.tracking.model_versions import audit_verdict, log_model_versions, make_loadable
 from pipelines.tracking.store import (
     LAKE_TAG,
+    MODEL_TAG,
     RUN_TAG,
     VERSIONS_TAG,
+    audit_verdict,
     end_run,
     experiment_of,
     flatten,
     log,
     log_artifacts,
+    log_model_versions,
+    make_loadable,
     milliseconds,
     store,
 )
@@ -58,7 +61,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
-_MODEL_TAG = "peerglass.model"
 _PARENT = "-"  # the model tag of the parent
 _NOTE_TAG = "mlflow.note.content"  # the description on MLflow's page
 _FILES = ("config.yaml", "report.html", "explorer.html", "audit.json", PROVENANCE)
@@ -156,12 +158,12 @@ class _Logged:
         name = run.config.tracking.experiment or run.config.name
         self._experiment = experiment_of(client, run.config, name)
         found = client.search_runs([self._experiment], f"tags.`{RUN_TAG}` = '{run.run_id}'")
-        self.known = {one.data.tags[_MODEL_TAG]: one for one in reversed(found)}  # the newest comes first
+        self.known = {one.data.tags[MODEL_TAG]: one for one in reversed(found)}  # the newest comes first
 
     def get(self, model: str = _PARENT) -> MlflowRun:
         """Return the MLflow run of a model, by default the parent, as it was found; create it if needed."""
         if model not in self.known:
-            tags = {RUN_TAG: self._run.run_id, _MODEL_TAG: model}
+            tags = {RUN_TAG: self._run.run_id, MODEL_TAG: model}
             if model != _PARENT:
                 tags["mlflow.parentRunId"] = self.get().info.run_id
             # a run that is tracked only at its end began earlier; MLflow cannot change the time of a start
@@ -177,9 +179,8 @@ class _Logged:
     @property
     def settings(self) -> dict[str, object]:
         """Settings that forecasts depend on, with every default filled in, the source as in the config."""
-        settings = {} if self._run.identity is None else self._run.identity.settings
         source = self._run.config.as_written()["source"]
-        return {**flatten({**settings, "source": source}), "run_id": self._run.run_id}
+        return {**flatten({**self._run.identity.settings, "source": source}), "run_id": self._run.run_id}
 
     @property
     def tags(self) -> dict[str, str]:

@@ -28,7 +28,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
 from pipelines.errors import ConfigError, DataError, DivergedError
-from pipelines.execution.open import open_engine
+from pipelines.execution.pool import open_engine
 from pipelines.execution.protocol import Failed, TaskEngine, Tell, run_jobs
 from pipelines.progress import Progress
 from pipelines.run.identity import forecasting_settings
@@ -99,7 +99,6 @@ def _track(study: Study, config: Config, name: str) -> None:
 
 def study_name(run: RecordedRun, model: str, space: Space) -> str:
     """Name a search by everything its scores depend on: the run's settings, with this model and one seed."""
-    assert run.identity is not None, "a search has an identity"
     record = run.identity.record()
     models = {model: record["settings"]["models"][model]}
     record["settings"] = {**record["settings"], "models": models, "seeds": run.config.seeds[:1]}

@@ -39,8 +39,7 @@ from pipelines.run.provenance import TaskDone, TrainingEnded, TrainingStarted, e
 from pipelines.run.record import RecordedRun, score_file
 from pipelines.run.stored import StoredRun
 from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, write_folds
-from pipelines.train.quantiles import write_quantile_scores
-from pipelines.train.task import Key, Outcome, Task, collect_arrays, task_device
+from pipelines.train.task import Key, Outcome, Task, collect_arrays, task_device, write_quantile_scores
 from pipelines.train.trials import Scope, count_trials, record_trials, share_trials
 from pipelines.train.work import Group, News, group_item, groups_of, run_groups
 
@@ -50,7 +49,6 @@ def train(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) ->
     folds = plan_folds(dataset, run.config)
     remove_partial(run.folder / "checkpoints")
     done = done_tasks(run, lake)
-    assert run.identity is not None, "only recorded runs are trained"
     record_trials(run.folder.parent, run.run_id, run.config, dict(run.identity.settings))
     share_trials(run.folder.parent, run.config.output_store)
     copy = StoredRun(run)

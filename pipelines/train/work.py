@@ -18,7 +18,7 @@ from models.fitted import EpochRecord
 from models.registry import model_entry
 from pipelines.config.sections import EngineConfig
 from pipelines.dataset.memory import task_need
-from pipelines.execution.open import open_engine
+from pipelines.execution.pool import open_engine
 from pipelines.execution.protocol import Completed, Failed, Tell, Work, run_jobs
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import FileSnapshotStore, RelayedSnapshotStore, SavedSnapshot

@@ -27,7 +27,7 @@ from pipelines.audit.subject import Subject
 from pipelines.config.schema import Config
 from pipelines.config.sections import EngineConfig
 from pipelines.dataset import market as markets
-from pipelines.execution.open import SerialEngine
+from pipelines.execution.pool import SerialEngine
 from pipelines.execution.protocol import Work
 from pipelines.results import books, evaluate
 from pipelines.train.task import run_stack
@@ -92,7 +92,7 @@ def workers(count: int) -> EngineConfig:
 
 
 def test_a_pool_that_trains_on_the_test_is_caught(honest: Market, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.execution.open.PoolEngine", GreedyPool)
+    monkeypatch.setattr("pipelines.execution.pool.PoolEngine", GreedyPool)
     alone = CHECKS["fit_scope"](make_subject(*changed(honest, execution=workers(1))))
     assert alone.verdict == "pass", alone.sentence
     result = CHECKS["fit_scope"](make_subject(*changed(honest, execution=workers(2))))

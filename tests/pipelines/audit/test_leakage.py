@@ -34,6 +34,7 @@ from pipelines.dataset import market as market_module
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.lake.contracts import check
+from pipelines.run.identity import Identity
 from pipelines.run.record import RecordedRun
 from pipelines.train import walkforward
 from pipelines.train.task import Outcome, collect_arrays, run_task, to_tensors
@@ -68,7 +69,7 @@ def forecasts_until(  # noqa: PLR0917 (what, on what, when, where)
 ) -> tuple[Array, Outcome]:
     """Forecasts of every session up to ``t``, by a model fitted as ``peerglass train`` does."""
     only = config.model_copy(update={"models": {model: config.models[model]}})
-    run = RecordedRun("tiny", only, None, folder)
+    run = RecordedRun("tiny", only, Identity.nothing(), folder)
     (task,) = list(walkforward.plan_tasks(run, dataset, [fold]))
     arrays = collect_arrays(dataset, config.features.window)
     outcome = run_task(task, arrays)

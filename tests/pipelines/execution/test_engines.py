@@ -18,10 +18,9 @@ from engine_tasks import always_die, die_once, fail, made_ready, seen_gpus, tota
 from pipelines.config.sections import EngineConfig
 from pipelines.device import Gpu, gpus_of
 from pipelines.errors import DivergedError
-from pipelines.execution import open as opening
 from pipelines.execution import pool
-from pipelines.execution.open import SerialEngine, open_engine
-from pipelines.execution.pool import PoolEngine, early_workers, in_own_process
+from pipelines.execution import pool as opening
+from pipelines.execution.pool import PoolEngine, SerialEngine, early_workers, in_own_process, open_engine
 from pipelines.execution.protocol import Completed, Failed, Work, run_jobs
 from pipelines.execution.worker import read_shared, write_shared
 from pipelines.machine import Machine
@@ -324,7 +323,7 @@ import sys, time
 from engine_tasks import busy, work_on
 from pipelines.config.sections import EngineConfig
 from pipelines.execution.protocol import run_jobs
-from pipelines.execution.open import open_engine
+from pipelines.execution.pool import open_engine
 import numpy as np
 with open_engine(EngineConfig(workers=2), work_on(busy, np.zeros(1000)), 4) as engine:
     for _ in run_jobs(engine, 4, lambda job: job, lambda job, pid: print(pid, flush=True)):

@@ -24,7 +24,7 @@ from pipelines.config.load import load_config
 from pipelines.config.sections import EngineConfig
 from pipelines.dataset.feature_store import create_mapped, open_mapped
 from pipelines.errors import ConfigError
-from pipelines.execution.open import open_engine
+from pipelines.execution.pool import open_engine
 from pipelines.execution.protocol import Completed, Failed, Raised, Ticket, Work, run_jobs
 from pipelines.execution.ray import _attempt
 from pipelines.lake.lake import Lake

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, Route, sync_playwright
 
 from pipelines.config.load import check_config
 from pipelines.pages.explorer import write_explorer
+from pipelines.run.identity import Identity
 from pipelines.run.record import RecordedRun
 
 BROWSER = Path("/usr/bin/chromium")
@@ -44,7 +45,7 @@ def show(browser: Browser, tmp_path: Path, tiny_settings: Mapping[str, object]) 
         tables: Mapping[str, pl.DataFrame] | None = None, width: int = 1280, scheme: str = "light"
     ) -> Page:
         config = check_config({**tiny_settings, "models": {MODEL: {}}}, origin="tiny")
-        run = RecordedRun("tiny-0123456789", config, None, tmp_path)
+        run = RecordedRun("tiny-0123456789", config, Identity.nothing(), tmp_path)
         write_tables(run, made_tables() if tables is None else tables)
         address = write_explorer(run).as_uri()
         page = context.new_page()

@@ -26,6 +26,7 @@ from pipelines.pages.explorer import (
     write_explorer,
 )
 from pipelines.pages.figure import plain
+from pipelines.run.identity import Identity
 from pipelines.run.record import RecordedRun
 
 
@@ -33,7 +34,7 @@ from pipelines.run.record import RecordedRun
 def run(tmp_path: Path, tiny: dict[str, Any]) -> RecordedRun:
     """A run without any table."""
     config = check_config({**tiny, "models": {"ridge": {}, MODEL: {}}}, origin="tiny")
-    return RecordedRun("tiny-0123456789", config, None, tmp_path)
+    return RecordedRun("tiny-0123456789", config, Identity.nothing(), tmp_path)
 
 
 def test_every_stored_value_is_in_the_page_with_its_date_leader_and_follower(run: RecordedRun) -> None:

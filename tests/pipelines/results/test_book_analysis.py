@@ -18,9 +18,9 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.pages.describe import describe_decisions, describe_factors
-from pipelines.results.book_analysis import BookAnalysis
 from pipelines.results.books import MeasuredBook
 from pipelines.results.evaluate import Evaluation, evaluate
+from pipelines.results.evaluate_run import BookAnalysis
 
 NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
 FIRST = 300  # the first session with a forecast

@@ -28,6 +28,7 @@ from pipelines.run.evaluations import (
     newest_evaluation,
     store_evaluation,
 )
+from pipelines.run.identity import Identity
 from pipelines.run.record import RecordedRun, open_run
 
 pytestmark = pytest.mark.usefixtures("untracked")
@@ -206,7 +207,7 @@ def test_changed_rates_in_the_same_file_give_a_new_evaluation(done: str, peergla
 
 def run_of(folder: Path, tiny: dict[str, Any], **changes: Any) -> RecordedRun:  # noqa: ANN401 (settings)
     config = check_config({**tiny, **changes}, origin="tiny")
-    return RecordedRun("tiny-0123456789", config, None, folder)
+    return RecordedRun("tiny-0123456789", config, Identity.nothing(), folder)
 
 
 def test_the_id_covers_costs_books_their_order_and_delays(tmp_path: Path, tiny: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from pipelines.audit.registry import CHECKS
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.run import record as runs
+from pipelines.run.identity import Identity
 from pipelines.run.record import RecordedRun, open_run
 
 pytestmark = pytest.mark.usefixtures("untracked")
@@ -158,7 +159,7 @@ def test_an_incomplete_line_of_a_killed_process_is_ignored(tmp_path: Path, tiny:
     from pipelines.config.load import check_config
     from pipelines.run.provenance import FILE, TaskDone, read_provenance, record
 
-    run = RecordedRun("tiny-0123456789", check_config(tiny, origin="tiny"), None, tmp_path)
+    run = RecordedRun("tiny-0123456789", check_config(tiny, origin="tiny"), Identity.nothing(), tmp_path)
     assert read_provenance(run) == ()
     for seed in (0, 1):
         record(run, TaskDone(model="ridge", fold=0, seed=seed))

@@ -13,6 +13,7 @@ import pytest
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
+from pipelines.run.identity import Identity
 from pipelines.run.record import RecordedRun
 from pipelines.run.stored import StoredRun
 from pipelines.train.trials import (
@@ -30,7 +31,7 @@ def config_of(tiny: dict[str, Any], output: Path, **store: object) -> Config:
 
 
 def run_in(config: Config) -> RecordedRun:
-    return RecordedRun("tiny-1", config, None, Path(config.output) / "tiny-1")
+    return RecordedRun("tiny-1", config, Identity.nothing(), Path(config.output) / "tiny-1")
 
 
 def write(run: RecordedRun, *names: str, content: str = "content") -> None:

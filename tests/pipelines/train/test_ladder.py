@@ -19,6 +19,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DivergedError
+from pipelines.run.identity import Identity
 from pipelines.run.record import RecordedRun
 from pipelines.train import task as tasks
 from pipelines.train.task import collect_arrays, run_task, to_tensors
@@ -35,7 +36,7 @@ def task_of(
     name: str, options: dict[str, Any], dataset: Dataset, config: Config, folder: Path
 ) -> tuple[tasks.Task, tasks.Arrays]:
     only = config.model_copy(update={"models": {name: options}, "fit": {"epochs": 1}})
-    run = RecordedRun("tiny", only, None, folder)
+    run = RecordedRun("tiny", only, Identity.nothing(), folder)
     task = next(plan_tasks(run, dataset, plan_folds(dataset, only)[:1]))
     return task, collect_arrays(dataset, only.features.window)
 

@@ -15,7 +15,7 @@ from pipelines.results.evaluate_run import evaluate_run
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
 from pipelines.stages import write_report
-from pipelines.train.quantiles import score_quantiles
+from pipelines.train.task import score_quantiles
 from pipelines.train.walkforward import train
 
 NAN = np.float32(np.nan)

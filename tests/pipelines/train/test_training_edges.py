@@ -261,7 +261,7 @@ def test_a_machine_with_little_free_memory_trains_one_task_at_a_time_and_says_so
     market: Callable[..., None], peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     market(execution={"engine": "pool", "workers": 2})
-    monkeypatch.setattr("pipelines.execution.open.this_machine", lambda: Machine(2.0**40, 2.0**20))
+    monkeypatch.setattr("pipelines.execution.pool.this_machine", lambda: Machine(2.0**40, 2.0**20))
     answer = peerglass("train", "mine.yaml")
     trained(answer)
     assert "2 workers would need about" in answer.err
@@ -273,7 +273,7 @@ def test_a_machine_that_is_too_small_ends_before_and_after_the_dataset_with_the_
 ) -> None:
     market(execution={"engine": "pool", "workers": 2})
     for place, words in (
-        ("pipelines.execution.open", "One task beside the dataset needs about"),
+        ("pipelines.execution.pool", "One task beside the dataset needs about"),
         ("pipelines.run.open", "Training on "),
     ):
         with monkeypatch.context() as patch:

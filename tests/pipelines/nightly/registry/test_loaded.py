@@ -23,7 +23,7 @@ from pipelines.nightly.spool import sync
 from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
 from pipelines.run.record import RecordedRun, open_run
-from pipelines.tracking.model_versions import CHANNEL, CHARACTERISTIC
+from pipelines.tracking.store import CHANNEL, CHARACTERISTIC
 
 WITHOUT_PEERGLASS = """
 import importlib.util
