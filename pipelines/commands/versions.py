@@ -14,7 +14,8 @@ from pipelines.dataset.tables import input_versions, open_lake, read_market_tabl
 from pipelines.errors import ConfigError, DataError, PromotionRefused, TrackingError
 from pipelines.lake.lake import Lake
 from pipelines.nightly import versions
-from pipelines.nightly.guard import Judgement, judge_promotion, night_signals
+from pipelines.nightly.guard import judge_promotion, night_signals
+from pipelines.nightly.play.journal import Promotion
 from pipelines.nightly.spool import mirror_aliases
 from pipelines.nightly.versions import find_version, trained_through
 from pipelines.progress import Progress
@@ -158,7 +159,7 @@ def config_of_option(path: Path | None, overrides: list[str]) -> Config | None:
     return None if path is None else load_config(path, overrides)
 
 
-def _said(judgement: Judgement) -> str:
+def _said(judgement: Promotion) -> str:
     """What the guard found, in a sentence."""
     if not judgement.passed:
         return f"The guard was overridden: {' '.join(judgement.reasons)}"

@@ -26,7 +26,8 @@ from contextlib import contextmanager
 from multiprocessing import reduction
 from multiprocessing.connection import Pipe
 from pathlib import Path
-from typing import BinaryIO, Generic, Protocol, Self, TypeVar
+from types import SimpleNamespace
+from typing import BinaryIO, Generic, Self, TypeVar
 
 from pipelines.config.sections import EngineConfig
 from pipelines.device import Gpu, gpus_of
@@ -101,27 +102,12 @@ def _read(worker: _Worker) -> None:
         worker.inbox.put((worker, message))
 
 
-class StartEarly(Protocol):
-    """Makes sure that a number of workers wait, and one for each of some GPUs."""
-
-    def __call__(self, workers: int, prepare: str, gpus: Sequence[Gpu] = ()) -> None:
-        """Start those that are missing; they call ``prepare`` first."""
-        ...
-
-
-class _Early:
-    """Workers that wait for a pool; only within `early_workers`."""
-
-    def __init__(self) -> None:
-        self.is_open = False
-        self.workers: list[_Worker] = []
-
-
-_early = _Early()
+_early = SimpleNamespace(is_open=False, workers=list[_Worker]())
+"""Workers that wait for a pool; only within `early_workers`."""
 
 
 @contextmanager
-def early_workers() -> Iterator[StartEarly]:
+def early_workers() -> Iterator[Callable[..., None]]:
     """Start workers before a pool needs them, while this process is busy with something else.
 
     Yields a function that makes sure that a number of workers wait, and one for each of some GPUs. Its second

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from pipelines.config.sections import EngineConfig
@@ -34,13 +33,8 @@ _ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Needs:
-    """Resources that Ray reserves for each task: cores, GPUs and bytes of memory."""
-
-    num_cpus: float
-    num_gpus: float
-    memory: int
+Needs = dict[str, float]
+"""Resources that Ray reserves for each task: ``num_cpus``, ``num_gpus`` and bytes of ``memory``."""
 
 
 class RayEngine(Generic[Shared, Item, Result]):
@@ -73,15 +67,9 @@ class RayEngine(Generic[Shared, Item, Result]):
         if work.portable is not None and self._config.address is not None:  # other machines have other disks
             value = work.portable(value)
         self._shared = ray.put((work.call, value, work.code()))
-        mailbox: Any = ray.remote(num_cpus=0, max_restarts=-1)(_Mailbox)  # Ray adds methods of its own
-        self._mailbox = mailbox.remote()
-        needs = self._needs
-        self._attempt = ray.remote(
-            num_cpus=needs.num_cpus,
-            num_gpus=needs.num_gpus,
-            memory=needs.memory,
-            max_retries=0,  # `run_jobs` repeats what is lost
-        )(_attempt)
+        remote: Any = ray.remote  # Ray adds methods of its own
+        self._mailbox = remote(num_cpus=0, max_restarts=-1)(_Mailbox).remote()
+        self._attempt = remote(**self._needs, max_retries=0)(_attempt)  # `run_jobs` repeats what is lost
 
     def __exit__(self, *_: object) -> None:
         import ray
@@ -95,7 +83,7 @@ class RayEngine(Generic[Shared, Item, Result]):
 
     def submit(self, ticket: Ticket, item: Item) -> None:
         """Hand the attempt to Ray, which places it where there is room, on a GPU if the task needs one."""
-        without_gpu = self._needs.num_gpus and ticket.device == "cpu"
+        without_gpu = self._needs["num_gpus"] and ticket.device == "cpu"
         remote = self._attempt.options(num_gpus=0) if without_gpu else self._attempt
         reference = remote.remote(self._shared, item, ticket, self._mailbox, self._work.code)
         self._under_way[reference] = ticket
@@ -164,7 +152,7 @@ def _attempt(shared: Any, item: Any, ticket: Ticket, mailbox: Any, code: Any) ->
     return attempt(call, value, item, ticket, lambda news: mailbox.put.remote(ticket, news))
 
 
-def _needs(config: EngineConfig, work: Work[Any, Any, Any]) -> _Needs:
+def _needs(config: EngineConfig, work: Work[Any, Any, Any]) -> Needs:
     on_gpu = work.device != "cpu"
     if on_gpu != (config.gpus_per_task > 0):
         cure = "set execution.gpus_per_task" if on_gpu else "set device: cuda, or gpus_per_task: 0"
@@ -172,7 +160,7 @@ def _needs(config: EngineConfig, work: Work[Any, Any, Any]) -> _Needs:
             f"The models are trained on the device {work.device}, and execution.gpus_per_task is "
             f"{config.gpus_per_task:g}; {cure}."
         )
-    return _Needs(1.0, config.gpus_per_task, work.memory)
+    return {"num_cpus": 1.0, "num_gpus": config.gpus_per_task, "memory": work.memory}
 
 
 def _require_ray() -> None:
@@ -210,20 +198,20 @@ def _connect(config: EngineConfig, workers: int) -> None:
         ) from None
 
 
-def _require_room(needs: _Needs) -> None:
+def _require_room(needs: Needs) -> None:
     """Refuse a task that no machine could ever hold, for which Ray would wait for ever."""
     import ray
 
-    wanted = {"CPU": needs.num_cpus, "GPU": needs.num_gpus, "memory": float(needs.memory)}
+    wanted = dict(zip(("CPU", "GPU", "memory"), needs.values(), strict=True))
     nodes = ray.nodes()  # type: ignore[no-untyped-call]  # as Ray ships it
     machines = [node["Resources"] for node in nodes if node["Alive"]]
     if any(all(node.get(name, 0.0) >= amount for name, amount in wanted.items()) for node in machines):
         return
     largest: dict[str, float] = max(machines, key=lambda node: node.get("memory", 0.0), default={})
     raise ConfigError(
-        f"A task needs {needs.num_cpus:g} core, {needs.num_gpus:g} GPU(s) and about "
-        f"{needs.memory / 2**30:.1f} GiB of memory, and no machine of the cluster offers that; the one with "
-        f"the most memory has {largest.get('CPU', 0):g} cores, {largest.get('GPU', 0):g} GPU(s) and "
+        f"A task needs {needs['num_cpus']:g} core, {needs['num_gpus']:g} GPU(s) and about "
+        f"{needs['memory'] / 2**30:.1f} GiB of memory, and no machine of the cluster offers that; the one "
+        f"with the most memory has {largest.get('CPU', 0):g} cores, {largest.get('GPU', 0):g} GPU(s) and "
         f"{largest.get('memory', 0) / 2**30:.1f} GiB. Add a machine, or use fewer firms or features."
     )
 

@@ -16,7 +16,6 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -111,30 +110,18 @@ def notify(url: str, alert: Alert, timeout: float) -> None:
         "warning": apprise.NotifyType.WARNING,
         "recovery": apprise.NotifyType.SUCCESS,
     }
-    with _silenced("apprise"):
-        channel = apprise.Apprise()
-        if not channel.add(url):
-            raise ChannelError("Apprise does not know this kind of URL, or it is incomplete")
-        taken = channel.notify(
-            title=alert.title,
-            body=alert.text,
-            notify_type=kinds[alert.kind],
-            body_format=apprise.NotifyFormat.TEXT,  # services that show HTML escape it
-            timeout=timeout,
-        )
-    if not taken:
+    logging.getLogger("apprise").disabled = True
+    channel = apprise.Apprise()
+    if not channel.add(url):
+        raise ChannelError("Apprise does not know this kind of URL, or it is incomplete")
+    if not channel.notify(
+        title=alert.title,
+        body=alert.text,
+        notify_type=kinds[alert.kind],
+        body_format=apprise.NotifyFormat.TEXT,  # services that show HTML escape it
+        timeout=timeout,
+    ):
         raise ChannelError("the service did not take the message; try the URL with the command 'apprise'")
-
-
-@contextmanager
-def _silenced(name: str) -> Iterator[None]:
-    """Drop what a library logs."""
-    logger = logging.getLogger(name)
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def run_command(command: Sequence[str], document: Mapping[str, Any], timeout: float) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
+from pipelines.nightly.play.journal import Promotion
 from pipelines.nightly.result import ModelVersion, follow, known_renames, read_signals
 from pipelines.nightly.versions import champion, failed_checks, missing_seeds, open_version, trained_through
 from pipelines.results.evaluate import label_overlap
@@ -27,16 +27,7 @@ from pipelines.run.record import RecordedRun
 from pipelines.tracking.store import audit_verdict
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Judgement:
-    """Whether a version may become the champion, each reason why not, and the numbers behind it."""
-
-    passed: bool
-    reasons: tuple[str, ...]
-    evidence: Mapping[str, Any]
-
-
-def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVersion) -> Judgement:
+def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVersion) -> Promotion:
     """Judge whether a version may become the champion of a config.
 
     The guard refuses a version whose run is incomplete, was not audited or failed its audit; that has fewer
@@ -50,14 +41,14 @@ def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVe
     try:
         run = open_version(version, Path(config.output))
     except (ConfigError, DataError) as error:
-        return Judgement(passed=False, reasons=(str(error),), evidence=evidence)
+        return Promotion(passed=False, reasons=(str(error),), evidence=evidence)
     evidence["audit"] = audit_verdict(run)
     reasons, current = _faults(run, version), champion(lake, config.name)
     if current is not None and current != version:
         shadow, faults = _shadow(config, lake, market, version, run, current)
         evidence |= shadow
         reasons += faults
-    return Judgement(passed=not reasons, reasons=tuple(reasons), evidence=evidence)
+    return Promotion(passed=not reasons, reasons=tuple(reasons), evidence=evidence)
 
 
 def _faults(run: RecordedRun, version: ModelVersion) -> list[str]:

@@ -286,14 +286,12 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-@dataclasses.dataclass(eq=False)
 class _Walk:
     """State of one :func:`fingerprint`."""
 
-    home: str | None = None
-    """Package of the first function that is described. It is followed even if it is an installed library."""
-    seen: dict[int, object] = dataclasses.field(default_factory=dict)
-    """Objects described so far, by their id. They are kept alive, so that no id is used twice."""
+    def __init__(self) -> None:
+        self.home: str | None = None  # package of the first function, followed even if it is installed
+        self.seen: dict[int, object] = {}  # by id, and kept alive, so that no id is used twice
 
     def describe(self, value: Any) -> Any:  # noqa: ANN401, PLR0911
         """Describe a value by nested tuples of plain values."""
@@ -304,60 +302,54 @@ class _Walk:
         if isinstance(value, set | frozenset):
             return ("set", *sorted(repr(self.describe(item)) for item in value))
         if isinstance(value, Mapping):
-            pairs = [(self.describe(key), self.describe(value[key])) for key in sorted(value, key=repr)]
-            return ("mapping", *pairs)
+            return ("mapping", *(self.describe((key, value[key])) for key in sorted(value, key=repr)))
         if isinstance(value, np.ndarray):
             return ("array", str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest())
         if id(value) in self.seen:
             return "seen"
         self.seen[id(value)] = value
-        if isinstance(value, FunctionType):
-            return self._function(value)
-        if isinstance(value, type):
-            return self._class(value)
-        if isinstance(value, ModuleType):
-            return self._module(value)
+        return tuple(map(self.describe, self._parts(value)))
+
+    def _parts(self, value: Any) -> Iterable[Any]:  # noqa: ANN401
+        """Kind and parts of an object; of code that other digests or versions cover, its names."""
+        if isinstance(value, FunctionType | type | ModuleType):
+            return self._code(value)
         if isinstance(value, BaseModel):
-            return (type(value).__qualname__, *((name, self.describe(one)) for name, one in value))
+            return (type(value).__qualname__, *value)
+        names: tuple[str, ...] = _PARTS
         if dataclasses.is_dataclass(value):
-            return (
-                type(value).__qualname__,
-                *((f.name, self.describe(getattr(value, f.name))) for f in dataclasses.fields(value)),
-            )
-        parts = [self.describe(getattr(value, name)) for name in _PARTS if hasattr(value, name)]
+            names = tuple(field.name for field in dataclasses.fields(value))
+        parts = ((name, getattr(value, name)) for name in names if hasattr(value, name))
         return (type(value).__qualname__, *parts)
 
-    def _function(self, function: FunctionType) -> Any:  # noqa: ANN401
-        """Closure and defaults are always included: they can come from another file than the function."""
-        code, name = function.__code__, (function.__module__, function.__qualname__)
-        cells = [_content(cell) for cell in function.__closure__ or ()]
-        bound = self.describe((function.__defaults__, function.__kwdefaults__, cells))
-        if _is_ours(code.co_filename):
-            return ("function", *name, bound)
-        self.home = self.home or _package(function.__module__)
-        if self._is_library(function.__module__, code.co_filename):
-            return ("function", *name)
-        used = {key: function.__globals__[key] for key in _names(code) if key in function.__globals__}
-        return ("function", _text(function), bound, self.describe(used))
+    def _code(self, value: Any) -> Iterable[Any]:  # noqa: ANN401
+        """Parts of a function, a class or a module.
 
-    def _class(self, cls: type) -> Any:  # noqa: ANN401
-        file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-        if cls.__module__ == "builtins" or _is_ours(file) or self._is_library(cls.__module__, file):
-            return ("class", cls.__module__, cls.__qualname__)
-        own = {
-            key: item
-            for key, item in vars(cls).items()
-            if isinstance(item, FunctionType) or not key.startswith("__")
-        }
-        if issubclass(cls, BaseModel):  # pydantic takes the defaults out of the class
-            own |= {key: (one.default, one.default_factory) for key, one in cls.model_fields.items()}
-        return ("class", cls.__qualname__, self.describe(cls.__bases__), self.describe(own))
-
-    def _module(self, module: ModuleType) -> Any:  # noqa: ANN401
-        file = getattr(module, "__file__", None) or ""
-        if not file.endswith(".py") or _is_ours(file) or self._is_library(module.__name__, file):
-            return ("module", module.__name__)
-        return ("module", module.__name__, normalise_source(Path(file).read_text("utf-8")))
+        Closure and defaults of a function are always included, as they can come from another file than it.
+        """
+        is_module, is_function = isinstance(value, ModuleType), isinstance(value, FunctionType)
+        module = value.__name__ if is_module else value.__module__
+        file = value.__code__.co_filename if is_function else getattr(sys.modules.get(module), "__file__", "")
+        names, file = (module, "" if is_module else value.__qualname__), file or ""
+        bound: tuple[object, ...] = ()
+        if is_function:
+            cells = [_content(cell) for cell in value.__closure__ or ()]
+            bound = (value.__defaults__, value.__kwdefaults__, cells)
+        if _is_ours(file):
+            return (*names, bound)
+        if is_function:
+            self.home = self.home or _package(module)
+        if module == "builtins" or self._is_library(module, file):
+            return names
+        if is_module:
+            return (*names, normalise_source(Path(file).read_text("utf-8")) if file.endswith(".py") else "")
+        if is_function:
+            used = {key: value.__globals__[key] for key in _names(value.__code__) if key in value.__globals__}
+            return (_text(value), bound, used)
+        own = {k: one for k, one in vars(value).items() if isinstance(one, FunctionType) or k[:2] != "__"}
+        if issubclass(value, BaseModel):  # pydantic takes the defaults out of the class
+            own |= {key: (one.default, one.default_factory) for key, one in value.model_fields.items()}
+        return (value.__qualname__, value.__bases__, own)
 
     def _is_library(self, module: str, file: str) -> bool:
         """Whether code belongs to an installed library other than the package that is described."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -300,23 +300,14 @@ def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
     return trials, markets[-1]
 
 
-def _number_markets(pairs: Iterable[tuple[str, str | None]]) -> list[int]:
+def _number_markets(pairs: Sequence[tuple[str, str | None]]) -> list[int]:
     """Number the markets of pairs of prices and a lake: pairs that share either are on one market."""
-    above: dict[str, str] = {}
+    import networkx as nx  # takes a moment
 
-    def top(node: str) -> str:
-        while above.setdefault(node, node) != node:
-            node = above[node]
-        return node
-
-    sources = []
-    for source, lake in pairs:
-        sources.append(f"source {source}")
-        if lake is not None:
-            above[top(sources[-1])] = top(f"lake {lake}")
-    tops = [top(source) for source in sources]
-    number = {one: n for n, one in enumerate(dict.fromkeys(tops), start=1)}
-    return [number[one] for one in tops]
+    shared = nx.Graph((source, source if lake is None else ("lake", lake)) for source, lake in pairs)
+    parts = enumerate(nx.connected_components(shared), start=1)
+    number = {node: n for n, part in parts for node in part}
+    return [number[source] for source, _ in pairs]
 
 
 def _prices_of(market: Settings) -> str:

@@ -9,8 +9,7 @@ of the tracking store and a row of the trials ledger: the best one is reported w
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from models.fitting.fit import Diverged, fit
 from models.panel_memory import is_out_of_memory
 from models.registry import MODELS
 from models.spec import Choice, Range, Space, Value
-from pipelines.config.load import ModelSettings, check_config, digest, model_settings, registry_name
+from pipelines.config.load import ModelSettings, check_config, digest, merge_settings, model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
@@ -107,13 +106,8 @@ def study_name(run: RecordedRun, model: str, space: Space) -> str:
 
 def with_settings(config: Config, model: str, values: dict[str, Value]) -> Config:
     """Make the config of a trial: this model only, at these settings."""
-    own = dict(config.models[model])
-    changed = nest(values)
-    merged = {**own, **changed}
-    for section in ("encoder", "fit"):
-        if section in changed:
-            merged[section] = {**own.get(section, {}), **changed[section]}
-    raw = config.model_dump(mode="json") | {"models": {model: merged}}
+    raw = config.model_dump(mode="json")
+    raw["models"] = {model: merge_settings(config.models[model], nest(values))}
     checked = check_config(raw, origin=f"tune {model}")
     checked.remember(config.written)
     return checked
@@ -242,19 +236,19 @@ class Study:
         self._distributions = {name: _distribution(where) for name, where in space.items()}
         folder.mkdir(parents=True, exist_ok=True)
         url = f"sqlite:///{folder / _FILE}"
-        with _quiet():
-            try:
-                storage = optuna.storages.RDBStorage(url)
-            except RuntimeError as error:
-                raise DataError(
-                    f"{folder / _FILE} was written by another version of Optuna ({error}) Upgrade it with "
-                    f"'optuna storage upgrade --storage {url}', or delete it to start the search again."
-                ) from None
-            self._study = optuna.create_study(
-                storage=storage, study_name=folder.name, direction="maximize", load_if_exists=True
-            )
-            for trial in self._study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
-                self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # interrupted: not counted
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        try:
+            storage = optuna.storages.RDBStorage(url)
+        except RuntimeError as error:
+            raise DataError(
+                f"{folder / _FILE} was written by another version of Optuna ({error}) Upgrade it with "
+                f"'optuna storage upgrade --storage {url}', or delete it to start the search again."
+            ) from None
+        self._study = optuna.create_study(
+            storage=storage, study_name=folder.name, direction="maximize", load_if_exists=True
+        )
+        for trial in self._study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
+            self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # interrupted: not counted
 
     @property
     def finished(self) -> list[SearchTrial]:
@@ -278,7 +272,8 @@ class Study:
         """Propose the next trial and its settings."""
         import optuna
 
-        with _quiet():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate
             self._study.sampler = optuna.samplers.TPESampler(
                 seed=len(self.finished), n_startup_trials=8, multivariate=True
             )
@@ -312,18 +307,3 @@ def _distribution(where: Range | Choice) -> optuna.distributions.BaseDistributio
     if where.integer:
         return optuna.distributions.IntDistribution(int(where.low), int(where.high), log=where.log)
     return optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence Optuna's own log and its warning about multivariate sampling."""
-    import optuna
-
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(level)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,7 +47,7 @@ class GroupItem:
     """What is sent to a worker for one group."""
 
     group: Group
-    snapshots: Mapping[Path, bytes]
+    snapshots: Mapping[Path, bytes] = field(default_factory=dict)
     """File -> content of the snapshots of an unfinished training; empty at a fresh start."""
     threads: int = 1
     """Number of threads that a baseline may use; it changes no result."""
@@ -55,18 +55,11 @@ class GroupItem:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """News: a sentence about a task."""
+    """News: a sentence about a task; of an epoch that has ended, with its seconds."""
 
     key: Key
     sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """News: an epoch of a task has ended."""
-
-    key: Key
-    record: EpochRecord
+    seconds: float | None = None
 
 
 def work_on_arrays(
@@ -102,16 +95,11 @@ def groups_of(planned: Sequence[Task], done: Collection[Key], stack_seeds: bool 
     return [*alone, *(tuple(stack) for stack in stacks)]
 
 
-def without_snapshots(group: Group) -> GroupItem:
-    """Prepare a group for sending, whose training starts anew."""
-    return GroupItem(group, {})
-
-
 def run_groups(
     groups: Sequence[Group],
     arrays: Arrays,
     execution: EngineConfig,
-    prepare: Callable[[Group], GroupItem] = without_snapshots,
+    prepare: Callable[[Group], GroupItem] = GroupItem,
     hear: Callable[[int, Any], None] = lambda *_: None,
     *,
     device: str,
@@ -147,7 +135,8 @@ def train_group(arrays: Arrays, item: GroupItem, tell: Tell) -> tuple[Outcome, .
     seeds = ", ".join(str(task.seed) for task in item.group)
 
     def report(task: Task, record: EpochRecord) -> None:
-        tell(Epoch(task.key, record))
+        said = f"epoch {record.epoch}, validation rank IC {record.valid_rank_ic:+.4f} of the target"
+        tell(Note(task.key, said, record.seconds))
 
     def note(sentence: str) -> None:
         tell(Note(first.key, sentence))
@@ -166,7 +155,7 @@ def train_group(arrays: Arrays, item: GroupItem, tell: Tell) -> tuple[Outcome, .
 def group_item(group: Group) -> GroupItem:
     """Prepare a group for sending, with the newest snapshots in the run's folder."""
     if len(group) > 1:  # a stack saves no snapshots
-        return GroupItem(group, {})
+        return GroupItem(group)
     newest = FileSnapshotStore(group[0].snapshot)
     contents = {store.path: store.read() for store in (newest, newest.sibling("refit"))}
     return GroupItem(group, {path: content for path, content in contents.items() if content is not None})
@@ -179,23 +168,18 @@ class News:
         self._groups, self._progress = groups, progress
         self._told: dict[Key, float] = {}  # when a training was noted, or when it began
 
-    def __call__(self, job: int, content: Epoch | Note | SavedSnapshot) -> None:
+    def __call__(self, job: int, content: Note | SavedSnapshot) -> None:
         """Handle the news of a group."""
-        if isinstance(content, Note):
-            model, fold, seed = content.key
-            self._progress.note(f"{model} fold {fold} seed {seed}: {content.sentence}")
-            return
         if isinstance(content, SavedSnapshot):
             (task,) = self._groups[job]
             store = FileSnapshotStore(task.snapshot)
             assert content.path in (store.path, store.sibling("refit").path), "a task sends its own snapshots"
             store.at(content.path).write(content.content)
             return
-        now = time.monotonic()
-        if now - self._told.setdefault(content.key, now - content.record.seconds) >= _EVERY_SECONDS:
+        if content.seconds is not None:
+            now = time.monotonic()
+            if now - self._told.setdefault(content.key, now - content.seconds) < _EVERY_SECONDS:
+                return
             self._told[content.key] = now
-            model, fold, seed = content.key
-            self._progress.note(
-                f"{model} fold {fold} seed {seed}: epoch {content.record.epoch}, "
-                f"validation rank IC {content.record.valid_rank_ic:+.4f} of the target"
-            )
+        model, fold, seed = content.key
+        self._progress.note(f"{model} fold {fold} seed {seed}: {content.sentence}")

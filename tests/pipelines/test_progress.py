@@ -6,15 +6,13 @@ import io
 import json
 import re
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from models.fitted import EpochRecord
 from pipelines.progress import Progress, Silent
-from pipelines.train.work import Epoch, News, Note
+from pipelines.train.work import News, Note
 
 
 class Terminal(io.StringIO):
@@ -71,11 +69,10 @@ def test_only_long_trainings_are_noted() -> None:
         def note(self, message: str) -> None:
             notes.append(message)
 
-    record = EpochRecord(0, 0.5, 0.01, 0.1, seconds=0.2)
     news = News(cast("Any", [SimpleNamespace()]), Notes())
     for seconds, model in ((0.2, "zero"), (11.0, "temporal_peer")):
-        news(0, Epoch((model, 0, 0), replace(record, seconds=seconds)))
-    assert notes == ["temporal_peer fold 0 seed 0: epoch 0, validation rank IC +0.0100 of the target"]
+        news(0, Note((model, 0, 0), "epoch 0 has ended", seconds))
+    assert notes == ["temporal_peer fold 0 seed 0: epoch 0 has ended"]
     news(0, Note(("temporal_peer", 1, 2), "A step is computed in parts."))
     assert notes[1:] == ["temporal_peer fold 1 seed 2: A step is computed in parts."]
 

@@ -31,7 +31,6 @@ from pipelines.nightly.monitor.checks import check_data
 from pipelines.nightly.monitor.monitor import monitor
 from pipelines.nightly.play.journal import (
     Journal,
-    Promotion,
     discard_journal,
     lost_since,
     read_journal,
@@ -315,11 +314,7 @@ class Decisions:
         if not desk.config.nightly.promotion.automatic or rival is None:
             return
         if self._begun.promotion is None:
-            judged = judge_promotion(desk.config, desk.lake, data.market, rival)
-            kept = Promotion(
-                passed=judged.passed, reasons=tuple(judged.reasons), evidence=dict(judged.evidence)
-            )
-            self.decide(promotion=kept)
+            self.decide(promotion=judge_promotion(desk.config, desk.lake, data.market, rival))
         decided = self._begun.promotion
         assert decided is not None, "it was just written"
         if not decided.passed:

@@ -16,7 +16,8 @@ from scipy.stats import spearmanr
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.nightly.data import night_data
-from pipelines.nightly.guard import Judgement, judge_promotion, shadow_ics
+from pipelines.nightly.guard import judge_promotion, shadow_ics
+from pipelines.nightly.play.journal import Promotion
 from pipelines.nightly.result import read_signals, write_signals
 from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
@@ -33,7 +34,7 @@ def with_settings(config: Config, **settings: object) -> Config:
     return config.model_copy(update={"nightly": config.nightly.model_copy(update={"promotion": promotion})})
 
 
-def judged(versions: Versions, market: Market, **settings: object) -> Judgement:
+def judged(versions: Versions, market: Market, **settings: object) -> Promotion:
     """Judge the new version against the old one."""
     set_alias(versions.lake, "tiny", "champion", versions.old, Reason("first", "ann@desk"))
     return judge_promotion(with_settings(versions.config, **settings), versions.lake, market, versions.new)
