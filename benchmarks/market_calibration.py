@@ -128,7 +128,9 @@ def rejected_noise(world: World, signals: int, seed: int = 1) -> dict[str, float
     for start in range(0, signals, BATCH):
         names = range(start, min(start + BATCH, signals))
         noise = {f"noise {k}": world.noise(rng, PERSISTENCE if k % 2 else 0.0) for k in names}
-        tables.append(significance_table(world.measure(noise), world.config, world.sessions, 1))
+        tables.append(
+            significance_table(TradableSeries(world.measure(noise), world.config, world.sessions), 1)
+        )
     table = pl.concat(tables)
 
     def outside(name: str) -> float:
@@ -149,7 +151,7 @@ def equal_pairs(world: World, pairs: int, seed: int = 2) -> Iterator[str]:
     for _ in range(pairs):
         shared_TN = world.truth_TN + world.noise(rng, 0.5)
         signals = {name: shared_TN + world.noise(rng, 0.5) for name in ("ridge", "tcn")}
-        table = comparison_table(world.measure(signals), world.config, world.sessions)
+        table = comparison_table(TradableSeries(world.measure(signals), world.config, world.sessions))
         if table is None:
             sys.exit("Both models are compared with ridge; the config of this benchmark must name it.")
         yield table.filter(pl.col("model") == "tcn")["beats"].item()
@@ -171,7 +173,7 @@ def truth_among_noise(world: World, rivals: int = 20, seed: int = 4) -> dict[str
     rng = np.random.default_rng(seed)
     signals = {"truth": world.truth_TN} | {f"noise {k}": world.noise(rng, 0.0) for k in range(rivals)}
     result = world.measure(signals)
-    table = significance_table(result, world.config, world.sessions, TRIALS)
+    table = significance_table(TradableSeries(result, world.config, world.sessions), TRIALS)
     row = table.row(0, named=True)
     series = TradableSeries(result, world.config, world.sessions)
     returns_TV = np.column_stack([series.returns(name, "long_short") for name in signals])

@@ -23,7 +23,7 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import FoldInputs
 from pipelines.device import resolve_device
 from pipelines.execution.pool import open_engine
-from pipelines.execution.protocol import Failed, Tell, Work, run_jobs
+from pipelines.execution.protocol import Tell, Work, run_jobs
 from pipelines.train import walkforward
 from pipelines.train.task import Arrays, Key, Outcome, Task, collect_arrays
 from pipelines.train.work import GroupItem, groups_of, run_groups, train_group, work_on_arrays
@@ -170,8 +170,6 @@ def fits(config: Config, datasets: Sequence[Dataset], fold: Fold) -> list[list[t
     outcomes: dict[tuple[int, Key], Outcome] = {}
     with open_engine(config.execution, work, len(jobs)) as engine:
         for ended in run_jobs(engine, len(jobs), jobs.__getitem__):
-            if isinstance(ended, Failed):
-                raise ended.error
             job = jobs[ended.job]
             for task, outcome in zip(job.group, ended.result, strict=True):
                 outcomes[job.variant, task.key] = outcome
@@ -187,8 +185,6 @@ def train_again(planned: Sequence[Task], arrays: Arrays, config: Config) -> list
     trained: list[tuple[Task, Outcome]] = []
     groups = groups_of(planned, (), config.stack_seeds)
     for group, ended in run_groups(groups, arrays, config.execution, device=resolve_device(config.device)):
-        if isinstance(ended, Failed):
-            raise ended.error
         trained.extend(zip(group, ended.result, strict=True))
     return trained
 

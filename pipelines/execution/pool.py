@@ -31,7 +31,7 @@ from typing import BinaryIO, Generic, Self, TypeVar
 
 from pipelines.config.sections import EngineConfig
 from pipelines.device import Gpu, gpus_of
-from pipelines.execution.protocol import Finished, Hear, Lost, Raised, Report, TaskEngine, Ticket, Work
+from pipelines.execution.protocol import Hear, Report, TaskEngine, Ticket, Work, lost
 from pipelines.execution.worker import write_shared
 from pipelines.machine import Machine, cores, fit_workers, memory_of, this_machine
 
@@ -225,12 +225,12 @@ class PoolEngine(Generic[Shared, Item, Result]):
             if message is None:
                 ticket = self._remove(worker)
                 if ticket is not None:
-                    return [Lost(ticket, _ending(worker.process.returncode))]
+                    return [lost(ticket, _ending(worker.process.returncode))]
                 continue
             is_report, content = pickle.loads(message)  # noqa: S301 (sent by our own process)
             if is_report:
                 worker.ticket = None
-                if worker.gpu is not None and isinstance(content, Raised):
+                if worker.gpu is not None and content.error is not None:
                     self._remove(worker)  # what an error has left on the GPU ends with the process
                 return [content]
             if worker.ticket is not None:
@@ -350,5 +350,6 @@ class SerialEngine(Generic[Shared, Item, Result]):
         try:
             result = self._work.call(self._work.shared, item, lambda news: hear(ticket, news))
         except Exception as error:
-            return [Raised(ticket, error, f"attempt {ticket.attempt}: {type(error).__name__}: {error}\n")]
-        return [Finished(ticket, result, f"attempt {ticket.attempt}, {time.monotonic() - started:.1f} s\n")]
+            log = f"attempt {ticket.attempt}: {type(error).__name__}: {error}\n"
+            return [Report(ticket, log, error=error)]
+        return [Report(ticket, f"attempt {ticket.attempt}, {time.monotonic() - started:.1f} s\n", result)]

@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pipelines.errors import DivergedError, full_disk
 
@@ -67,33 +67,24 @@ class Ticket:
     """Device that computes the task: ``cpu`` or ``cuda``; empty for that of the work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished(Generic[Result_co]):
-    """A task was computed; ``log`` is what is kept of the attempt for the user."""
-
-    ticket: Ticket
-    result: Result_co
-    log: str
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """A task raised an error."""
-
-    ticket: Ticket
-    error: Exception
-    log: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
+class LostError(Exception):
     """An attempt ended without an answer, because its process or its machine is gone."""
 
+
+@dataclass(frozen=True, slots=True)
+class Report(Generic[Result_co]):
+    """How an attempt ended: with a result, or with an error; ``log`` is what is kept of it for the user."""
+
     ticket: Ticket
-    reason: str
+    log: str
+    result: Result_co | None = None
+    error: Exception | None = None
 
 
-Report = Finished[Result_co] | Raised | Lost
+def lost(ticket: Ticket, reason: str) -> Report[Any]:
+    """Return the report of an attempt that ended without an answer."""
+    return Report(ticket, f"attempt {ticket.attempt} was lost: {reason}\n", error=LostError(reason))
+
 
 Hear = Callable[[Ticket, Any], None]
 """Called in the parent with the news of an attempt."""
@@ -122,7 +113,7 @@ class TaskEngine(Protocol[Item_contra, Result_co]):
 
 def attempt(
     call: Callable[[Shared, Item, Tell], Result], shared: Shared, item: Item, ticket: Ticket, tell: Tell
-) -> Finished[Result] | Raised:
+) -> Report[Result]:
     """Compute one attempt in a worker. Its prints and warnings become part of its log."""
     started, printed = time.monotonic(), io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
@@ -130,8 +121,8 @@ def attempt(
             result = call(shared, item, tell)
         except Exception as error:
             log = _log(ticket, started, printed.getvalue() + traceback.format_exc())
-            return Raised(ticket, _portable(error), log)
-    return Finished(ticket, result, _log(ticket, started, printed.getvalue()))
+            return Report(ticket, log, error=_portable(error))
+    return Report(ticket, _log(ticket, started, printed.getvalue()), result)
 
 
 def _log(ticket: Ticket, started: float, printed: str) -> str:
@@ -156,21 +147,20 @@ ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Completed(Generic[Result]):
-    """A task and its result; ``log`` describes all of its attempts."""
+class Ended(Generic[Result]):
+    """A task after its last attempt; ``log`` describes all of its attempts, ``error`` is that of the last."""
 
     job: int
-    result: Result
     log: str
+    outcome: Result | None = None
+    error: Exception | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A task that has no result after its last attempt; ``log`` describes all of its attempts."""
-
-    job: int
-    error: Exception
-    log: str
+    @property
+    def result(self) -> Result:
+        """The result; raises the error of a task that has none."""
+        if self.error is not None:
+            raise self.error
+        return cast("Result", self.outcome)
 
 
 def run_jobs(
@@ -179,7 +169,7 @@ def run_jobs(
     item: Callable[[int], Item],
     hear: Callable[[int, Any], None] = lambda *_: None,
     devices: Sequence[str] | None = None,
-) -> Iterator[Completed[Result] | Failed]:
+) -> Iterator[Ended[Result]]:
     """Compute tasks on an engine and yield each of them exactly once, as soon as it has ended.
 
     An attempt is repeated if its worker was lost, or if it raised OSError or MemoryError, whose cause may
@@ -212,58 +202,50 @@ def run_jobs(
             under_way[job] = Ticket(job, attempts[job], device)
             engine.submit(under_way[job], item(job))
 
-    results: list[Completed[Result] | Failed] = []
+    results: list[Ended[Result]] = []
     while waiting or under_way or results:
         try:
             start_waiting()
         except BaseException:  # Ctrl-C, or an item that cannot be made
-            yield from (one for one in results if isinstance(one, Completed))  # they may have taken hours
+            yield from (one for one in results if one.error is None)  # they may have taken hours
             raise
         yield from results
         results.clear()
         if not under_way:
             continue
         reports = engine.wait(news) or [
-            Lost(ticket, "the engine has no trace of it") for ticket in under_way.values()
+            lost(ticket, "the engine has no trace of it") for ticket in under_way.values()
         ]
         for report in reports:
             job = report.ticket.job
             if job in ended:  # delivered twice, or an earlier attempt that was thought lost
                 continue
-            if isinstance(report, Finished):
+            if report.error is None:
                 logs[job].append(report.log)
                 ended.add(job)
                 under_way.pop(job, None)
                 if job in waiting:
                     waiting.remove(job)
-                results.append(Completed(job, report.result, "\n".join(logs[job])))
+                results.append(Ended(job, "\n".join(logs[job]), report.result))
             elif under_way.get(job) == report.ticket:
                 del under_way[job]
-                logs[job].append(_describe(report))
-                if attempts[job] < ATTEMPTS and _may_pass(report):
+                logs[job].append(report.log)
+                if attempts[job] < ATTEMPTS and _may_pass(report.error):
                     waiting.appendleft(job)
                 else:
                     ended.add(job)
-                    results.append(Failed(job, _error(report, attempts[job]), "\n".join(logs[job])))
+                    results.append(Ended(job, "\n".join(logs[job]), error=_last_error(report, attempts[job])))
 
 
-def _may_pass(report: Raised | Lost) -> bool:
+def _may_pass(error: Exception) -> bool:
     """Whether a repetition may succeed."""
-    if isinstance(report, Lost):
-        return True
-    return isinstance(report.error, OSError | MemoryError) and full_disk(report.error) is None
+    return isinstance(error, LostError | OSError | MemoryError) and full_disk(error) is None
 
 
-def _describe(report: Raised | Lost) -> str:
-    if isinstance(report, Raised):
-        return report.log
-    return f"attempt {report.ticket.attempt} was lost: {report.reason}\n"
-
-
-def _error(report: Raised | Lost, attempts: int) -> Exception:
-    if isinstance(report, Raised):
+def _last_error(report: Report[Any], attempts: int) -> Exception | None:
+    if not isinstance(report.error, LostError):
         return report.error
     return DivergedError(
-        f"The worker was lost in each of {attempts} attempts (the last time: {report.reason}). If memory ran "
+        f"The worker was lost in each of {attempts} attempts (the last time: {report.error}). If memory ran "
         "out, lower execution.workers; finished tasks are kept."
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from pipelines.config.sections import EngineConfig
 from pipelines.errors import ConfigError
-from pipelines.execution.protocol import Finished, Hear, Lost, Raised, Report, Ticket, Work, attempt
+from pipelines.execution.protocol import Hear, Report, Ticket, Work, attempt, lost
 
 if TYPE_CHECKING:
     import ray
@@ -89,7 +89,7 @@ class RayEngine(Generic[Shared, Item, Result]):
         self._under_way[reference] = ticket
 
     def wait(self, hear: Hear) -> Sequence[Report[Result]]:
-        """Wait for reports; a worker or a machine that is gone gives a `Lost`."""
+        """Wait for reports; a worker or a machine that is gone is lost."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -100,13 +100,11 @@ class RayEngine(Generic[Shared, Item, Result]):
             for reference in ready:
                 ticket = self._under_way.pop(reference)
                 try:
-                    report: Finished[Result] | Raised = ray.get(reference)
+                    reports.append(ray.get(reference))
                 except RayTaskError as error:  # errors of a task are reports: this one did not start
                     reports.append(_not_started(ticket, error))
                 except RayError as error:
-                    reports.append(Lost(ticket, _reason(error)))
-                else:
-                    reports.append(report)
+                    reports.append(lost(ticket, f"{type(error).__name__}: {_one_line(str(error))}"))
             if reports:
                 return reports
         return []
@@ -140,7 +138,7 @@ class _Mailbox:
         return news
 
 
-def _attempt(shared: Any, item: Any, ticket: Ticket, mailbox: Any, code: Any) -> Finished[Any] | Raised:  # noqa: ANN401
+def _attempt(shared: Any, item: Any, ticket: Ticket, mailbox: Any, code: Any) -> Report[Any]:  # noqa: ANN401
     """Compute an attempt in a worker of Ray, if the worker runs the same code as the parent."""
     call, value, digest = shared
     if code() != digest:
@@ -148,7 +146,7 @@ def _attempt(shared: Any, item: Any, ticket: Ticket, mailbox: Any, code: Any) ->
             f"The machine {os.uname().nodename} of the cluster has other code of Peerglass than this one, or "
             "other versions of its libraries; install the same on all machines."
         )
-        return Raised(ticket, error, f"attempt {ticket.attempt}: {error}\n")
+        return Report(ticket, f"attempt {ticket.attempt}: {error}\n", error=error)
     return attempt(call, value, item, ticket, lambda news: mailbox.put.remote(ticket, news))
 
 
@@ -189,7 +187,7 @@ def _connect(config: EngineConfig, workers: int) -> None:
             configure_logging=True,
             **local,
         )
-        # Ray prints notices of lost workers on stdout, which is for results; `Lost` tells the parent
+        # Ray prints notices of lost workers on stdout, which is for results; `lost` tells the parent
         vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise ConfigError(
@@ -216,17 +214,14 @@ def _require_room(needs: Needs) -> None:
     )
 
 
-def _not_started(ticket: Ticket, error: Exception) -> Raised:
+def _not_started(ticket: Ticket, error: Exception) -> Report[Any]:
     cause = next((line for line in reversed(str(error).splitlines()) if "Error" in line), str(error))
     sentence = (
         f"A worker of the Ray cluster cannot load the task ({_one_line(cause)}); install the same version of "
         "Peerglass and of its libraries on all machines."
     )
-    return Raised(ticket, ConfigError(sentence), f"attempt {ticket.attempt} did not start:\n{error}\n")
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {_one_line(str(error))}"
+    log = f"attempt {ticket.attempt} did not start:\n{error}\n"
+    return Report(ticket, log, error=ConfigError(sentence))
 
 
 def _one_line(text: str) -> str:

@@ -18,7 +18,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO, cast
 
-from pipelines.execution.protocol import Finished, Raised, Ticket, attempt
+from pipelines.execution.protocol import Ticket, attempt
 
 _PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent dies
 
@@ -42,9 +42,7 @@ def main(pipe: int, parent: int, prepare: str) -> None:
             os.close(message)
             continue
         ticket, item = message
-        report: Finished[Any] | Raised = attempt(
-            call, shared, item, ticket, lambda news: _send(connection, news)
-        )
+        report = attempt(call, shared, item, ticket, lambda news: _send(connection, news))
         _send(connection, report, is_report=True)
         del message, ticket, item, report
 

@@ -42,7 +42,7 @@ from pipelines.dataset.build import Dataset
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError, DataError
 from pipelines.execution.pool import open_engine
-from pipelines.execution.protocol import Failed, Tell, run_jobs
+from pipelines.execution.protocol import Tell, run_jobs
 from pipelines.explain.fitted import families_of, restore_fits
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import Checkpoint, read_checkpoint
@@ -174,8 +174,6 @@ def explain_models(
         for ended in run_jobs(engine, len(planned), item):
             name, fold = planned[ended.job]
             run.write_text(f"logs/explain-{name}-fold-{fold.index}.log", ended.log)
-            if isinstance(ended, Failed):
-                raise ended.error
             explained[ended.job] = ended.result
             for seed in seeds:
                 progress.step(f"{name} fold {fold.index} seed {seed}")

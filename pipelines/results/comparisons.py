@@ -125,48 +125,40 @@ def differences(
     }
 
 
-def comparison_table(
-    result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]
-) -> pl.DataFrame | None:
+def comparison_table(series: TradableSeries) -> pl.DataFrame | None:
     """Compare every model with every variant of each baseline; None without a baseline and another model."""
-    series = TradableSeries(result, config, dates_T)
-    book, year = next(iter(config.backtest.books)), result.periods_per_year
+    book = series.books[0]
     daily = {model: (series.ic(model), series.returns(model, book)) for model in series.models}
     rows = [
-        {"model": model, "baseline": registry_name(config, rival), "rival": rival, "delay": series.delay}
-        | {"book": book}
-        | differences(daily[model], daily[rival], overlap=series.overlap, year=year)
-        for model, rival in _pairs(series, config)
+        {"model": model, "baseline": kind, "rival": rival, "delay": series.delay, "book": book}
+        | differences(daily[model], daily[rival], overlap=series.overlap, year=series.per_year)
+        for model, rival, kind in _pairs(series)
     ]
     return table("comparisons").frame(rows) if rows else None
 
 
-def _pairs(series: TradableSeries, config: Config) -> Iterator[tuple[str, str]]:
-    """Yield every model with every baseline, and variant of one, that is another kind of model."""
-    kinds = {model: registry_name(config, model) for model in series.models}
+def _pairs(series: TradableSeries) -> Iterator[tuple[str, str, str]]:
+    """Yield every model with every baseline, and variant of one, that is another kind of model; and its kind."""
+    kinds = {model: registry_name(series.config, model) for model in series.models}
     for model in series.models:
         for rival in series.models:
             if kinds[rival] in baseline_titles() and kinds[model] != kinds[rival]:
-                yield model, rival
+                yield model, rival, kinds[rival]
 
 
-def yearly_table(
-    result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]
-) -> pl.DataFrame | None:
+def yearly_table(series: TradableSeries) -> pl.DataFrame | None:
     """Compare every model with every variant of each baseline by calendar year; None within one year.
 
     A model that is better on the whole may owe it to one year. ``ic_t`` is the Newey-West t-statistic of the
     difference of the daily ICs in that year.
     """
-    series = TradableSeries(result, config, dates_T)
-    book, year = next(iter(config.backtest.books)), result.periods_per_year
-    years = series.years()
+    book, years = series.books[0], series.years()
     if len(years) < 2:
         return None
     spans = {"all": np.ones(len(series.year_T), dtype=bool)}
     spans |= {str(one): series.year_T == one for one in years}
     rows: list[dict[str, object]] = []
-    for model, rival in _pairs(series, config):
+    for model, rival, _ in _pairs(series):
         ic_T, rival_ic_T, return_T = series.ic(model), series.ic(rival), series.returns(model, book)
         return_years_T = series.return_years(book)
         for name, own_T in spans.items():
@@ -175,25 +167,22 @@ def yearly_table(
             held_T = held_T[~np.isnan(held_T)]
             found = {"model": model, "rival": rival, "year": name, "delay": series.delay}
             figures = {"dates": test.n, "ic": _mean(ic_T[own_T]), "ic_difference": test.mean, "ic_t": test.t}
-            sharpe_net = sharpe(held_T, year) if len(held_T) > 1 else math.nan
+            sharpe_net = sharpe(held_T, series.per_year) if len(held_T) > 1 else math.nan
             of_book = {"book": book, "sessions": len(held_T), "sharpe_net": sharpe_net}
             rows.append({**found, **figures, **of_book})
     return table("yearly").frame(rows) if rows else None
 
 
-def significance_table(
-    result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64], trials: int
-) -> pl.DataFrame:
+def significance_table(series: TradableSeries, trials: int) -> pl.DataFrame:
     """Compute intervals of IC and net Sharpe ratio of every model and book, and what trials leave of them."""
-    series = TradableSeries(result, config, dates_T)
     rows = []
     for model in series.models:
         ic_T = series.ic(model)
         counts_RT = samples(_known(ic_T), mean_block(_known(ic_T), series.overlap))
         resampled = mean_interval(ic_T, overlap=series.overlap, counts_RT=counts_RT, level=LEVEL)
-        for book in config.backtest.books:
+        for book in series.books:
             return_T = series.returns(model, book)
-            found = estimates(ic_T, return_T, overlap=series.overlap, year=result.periods_per_year)
+            found = estimates(ic_T, return_T, overlap=series.overlap, year=series.per_year)
             rows.append(
                 {
                     **{"model": model, "book": book, "delay": series.delay, **found},
@@ -225,6 +214,7 @@ class TradableSeries:
     """Daily ICs and returns of all models at the first delay that can be traded, on common dates."""
 
     def __init__(self, result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]) -> None:
+        self.config, self.per_year, self.books = config, result.periods_per_year, list(config.backtest.books)
         self.delay = tradable_delay(config.label.delays)
         own = pl.col("delay") == self.delay
         ics = result.ic_series.filter(own)
@@ -280,19 +270,17 @@ MIN_SESSIONS: Final = 60
 """Fewer common sessions than about a quarter give no table."""
 
 
-def multiple_test_table(
-    result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]
-) -> pl.DataFrame | None:
+def multiple_test_table(series: TradableSeries) -> pl.DataFrame | None:
     """Test the net returns of all models or signals together; None for a single one, or too few sessions.
 
     All are tested against the risk-free rate, and those that are no baseline against the best baseline.
     """
-    series = TradableSeries(result, config, dates_T)
-    kinds = [registry_name(config, one) if one in config.models else "" for one in series.models]
+    trained = series.config.models
+    kinds = [registry_name(series.config, one) if one in trained else "" for one in series.models]
     baselines = [v for v, kind in enumerate(kinds) if kind in baseline_titles()]
     ours = [v for v in range(len(kinds)) if v not in baselines]
     rows: list[dict[str, Any]] = []
-    for book in config.backtest.books:
+    for book in series.books:
         return_TV = np.column_stack([series.returns(model, book) for model in series.models])
         return_TV = return_TV[~np.isnan(return_TV).any(axis=1)]
         if len(series.models) < 2 or len(return_TV) < MIN_SESSIONS:

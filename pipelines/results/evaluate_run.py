@@ -58,6 +58,7 @@ from pipelines.results.books import (
     dollar_volumes,
 )
 from pipelines.results.comparisons import (
+    TradableSeries,
     comparison_table,
     multiple_test_table,
     path_table,
@@ -199,10 +200,11 @@ def evaluate_trials(
     """
     record(output, run_id, (one for name in forecasts for one in tried[name].traded(config.backtest.books)))
     trials = count_trials(output, Scope.of(config)).trials
-    analysis, dates_T = BookAnalysis(market, config), market.panel.dates_T
+    analysis = BookAnalysis(market, config)
     result = evaluate(
         forecasts, market, config, scores, truth_TN=truth_TN, sessions=sessions, on_book=analysis.add
     )
+    series = TradableSeries(result, config, market.panel.dates_T)
     keep_returns(output, result.equity, tried, config)
     signals = ((model, ensemble(seeds)) for model, seeds in forecasts.items())
     behaviour = in_background(lambda: forecast_tables(signals, market, config))
@@ -211,10 +213,10 @@ def evaluate_trials(
     tables: dict[str, pl.DataFrame | None] = {
         **result.tables,
         **behaviour.result(),
-        "comparisons": comparison_table(result, config, dates_T) if trained else None,
-        "yearly": yearly_table(result, config, dates_T) if trained else None,
-        "significance": significance_table(result, config, dates_T, trials),
-        "multiple_tests": multiple_test_table(result, config, dates_T),
+        "comparisons": comparison_table(series) if trained else None,
+        "yearly": yearly_table(series) if trained else None,
+        "significance": significance_table(series, trials),
+        "multiple_tests": multiple_test_table(series),
         "endings": endings,
         "flagged_rows": flagged_rows(market, result.equity),
         **analysis.tables(),

@@ -29,7 +29,6 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fit_inputs, fold_table, plan_folds
 from pipelines.device import resolve_device
 from pipelines.errors import ConfigError
-from pipelines.execution.protocol import Completed, Failed
 from pipelines.files import remove_partial
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
@@ -102,22 +101,22 @@ def compute(
     if not groups:
         return
     arrays = collect_arrays(dataset, run.config.features.window)
-    failures: list[Failed] = []
+    failures: list[Exception] = []
     news = News(groups, progress)
     device = resolve_device(run.config.device)
     for group, ended in run_groups(
         groups, arrays, run.config.execution, group_item, news, device=device, note=progress.note
     ):
         run.write_text(log_file(group), ended.log)
-        if isinstance(ended, Completed):
+        if ended.error is None:
             yield from zip(group, ended.result, strict=True)
             continue
         if isinstance(ended.error, ConfigError):
             raise ended.error
-        failures.append(ended)
+        failures.append(ended.error)
         progress.note(f"{_name(group)} failed; its log is {run.folder / log_file(group)}.")
     if failures:
-        raise failures[0].error
+        raise failures[0]
 
 
 def log_file(group: Group) -> str:

@@ -19,7 +19,7 @@ from models.registry import model_entry
 from pipelines.config.sections import EngineConfig
 from pipelines.dataset.memory import task_need
 from pipelines.execution.pool import open_engine
-from pipelines.execution.protocol import Completed, Failed, Tell, Work, run_jobs
+from pipelines.execution.protocol import Ended, Tell, Work, run_jobs
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import FileSnapshotStore, RelayedSnapshotStore, SavedSnapshot
 from pipelines.run.identity import code_digest
@@ -104,7 +104,7 @@ def run_groups(
     *,
     device: str,
     note: Callable[[str], None] = lambda _: None,
-) -> Iterator[tuple[Group, Completed[tuple[Outcome, ...]] | Failed]]:
+) -> Iterator[tuple[Group, Ended[tuple[Outcome, ...]]]]:
     """Train groups on the engine of a config, and yield each of them once, as it ends.
 
     ``device`` is the resolved one of the config; each task names its own (`Task.device`).

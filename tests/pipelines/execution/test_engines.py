@@ -21,15 +21,17 @@ from pipelines.errors import DivergedError
 from pipelines.execution import pool
 from pipelines.execution import pool as opening
 from pipelines.execution.pool import PoolEngine, SerialEngine, early_workers, in_own_process, open_engine
-from pipelines.execution.protocol import Completed, Failed, Work, run_jobs
+from pipelines.execution.protocol import Ended, Work, run_jobs
 from pipelines.execution.worker import read_shared, write_shared
 from pipelines.machine import Machine
 
 POOL, SERIAL = EngineConfig(workers=2), EngineConfig(engine="serial")
-Ended = dict[int, Completed[Any] | Failed]
+Results = dict[int, Ended[Any]]
 
 
-def ended(config: EngineConfig, work: Work[Any, Any, Any], jobs: int, news: list[Any] | None = None) -> Ended:
+def ended(
+    config: EngineConfig, work: Work[Any, Any, Any], jobs: int, news: list[Any] | None = None
+) -> Results:
     heard = [] if news is None else news
     with open_engine(config, work, jobs) as engine:
         return {
@@ -49,8 +51,8 @@ def test_a_pool_gives_the_results_of_one_process_and_shares_the_arrays(
     assert len(pooled) == len(alone) == 5
     for job in range(5):
         left, right = alone[job], pooled[job]
-        assert isinstance(left, Completed)
-        assert isinstance(right, Completed)
+        assert left.error is None
+        assert right.error is None
         assert left.result == (499500.0 * job, True, os.getpid())
         assert right.result[:2] == (499500.0 * job, False), "a read-only view"
         assert right.result[2] != os.getpid()
@@ -67,7 +69,7 @@ def test_a_pool_gives_the_results_of_one_process_and_shares_the_arrays(
 
 def test_a_worker_that_dies_is_replaced_and_its_task_repeated(tmp_path: Path) -> None:
     results = ended(POOL, work_on(die_once, str(tmp_path)), 4)
-    assert {job: one.result for job, one in results.items() if isinstance(one, Completed)} == {
+    assert {job: one.result for job, one in results.items() if one.error is None} == {
         job: job * 10 for job in range(4)
     }
     assert "attempt 1 was lost: its process was ended by SIGKILL, as the system does" in results[1].log
@@ -77,20 +79,20 @@ def test_a_worker_that_dies_is_replaced_and_its_task_repeated(tmp_path: Path) ->
 def test_a_task_that_always_kills_its_worker_is_reported_and_the_others_are_kept() -> None:
     results = ended(POOL, work_on(always_die), 3)
     failed = results[1]
-    assert isinstance(failed, Failed)
+    assert failed.error is not None
     assert isinstance(failed.error, DivergedError)
     assert "lost in each of 3 attempts" in str(failed.error)
-    assert all(isinstance(results[job], Completed) for job in (0, 2))
+    assert all(results[job].error is None for job in (0, 2))
 
 
 @pytest.mark.parametrize("config", [SERIAL, POOL], ids=["serial", "pool"])
 def test_errors_keep_their_type_and_their_traceback(config: EngineConfig, tmp_path: Path) -> None:
     results = ended(config, work_on(fail, str(tmp_path)), 4)
     failed = results[2]
-    assert isinstance(failed, Failed)
+    assert failed.error is not None
     assert isinstance(failed.error, ValueError)
     assert "two is not allowed" in failed.log
-    assert [one.result for one in results.values() if isinstance(one, Completed)].count(10) == 1
+    assert [one.result for one in results.values() if one.error is None].count(10) == 1
     attempts = {job: len((tmp_path / f"attempts-{job}").read_text()) for job in range(4)}
     assert attempts == {0: 1, 1: 2, 2: 1, 3: 1}, "only what may pass is repeated"
 
@@ -170,8 +172,8 @@ def test_tasks_are_spread_over_the_gpus_and_the_processor(monkeypatch: pytest.Mo
         assert isinstance(engine, PoolEngine)
         assert (engine.workers, len(engine.gpus), engine.threads) == (2, 2, 2)
         ended = {one.job: one for one in run_jobs(engine, 36, lambda job: job, devices=devices)}
-    assert isinstance(ended[3], Failed)
-    seen = {job: one.result for job, one in ended.items() if isinstance(one, Completed)}
+    assert ended[3].error is not None
+    seen = {job: one.result for job, one in ended.items() if one.error is None}
     on_gpus, here = ([seen[job] for job in range(*span) if job != 3] for span in ((0, 30), (30, 36)))
     assert {gpu for _, gpu in on_gpus} == {"0", "1"}
     assert len({pid for pid, _ in on_gpus}) == 3, "a GPU's process ends with an error"
@@ -209,7 +211,7 @@ def test_workers_of_gpus_are_made_ready_and_end_with_their_pool(monkeypatch: pyt
         devices = ["cuda", "cuda", "cpu"]
         with open_engine(EngineConfig(workers=3), work, 3, devices=devices) as engine:
             ended = {one.job: one for one in run_jobs(engine, 3, lambda job: job, devices=devices)}
-        results = [one.result for _, one in sorted(ended.items()) if isinstance(one, Completed)]
+        results = [one.result for _, one in sorted(ended.items()) if one.error is None]
         assert {pid for pid, _ in results} == set(processes)
         assert [ready for _, ready in results] == [True, True, False]
         assert [worker.gpu for worker in pool._early.workers] == [None], "a GPU's memory is given back"
@@ -222,9 +224,7 @@ def test_a_pool_takes_the_workers_that_were_made_ready_and_replaces_one_that_die
         first, second = (worker.process for worker in pool._early.workers)
         second.kill()
         second.wait()
-        results = [
-            one.result for one in ended(POOL, work_on(made_ready), 6).values() if isinstance(one, Completed)
-        ]
+        results = [one.result for one in ended(POOL, work_on(made_ready), 6).values() if one.error is None]
     assert len(results) == 6
     assert (first.pid, True) in results
     assert {ready for pid, ready in results if pid != first.pid} <= {False}
@@ -238,9 +238,7 @@ def test_a_worker_that_could_not_be_made_ready_computes_tasks_and_prints_nothing
     with early_workers() as start:
         start(1, "engine_tasks:fail_loudly")
         (process,) = (worker.process for worker in pool._early.workers)
-        results = [
-            one.result for one in ended(POOL, work_on(made_ready), 4).values() if isinstance(one, Completed)
-        ]
+        results = [one.result for one in ended(POOL, work_on(made_ready), 4).values() if one.error is None]
     assert (process.pid, False) in results
     assert capfd.readouterr() == ("", "")
 
@@ -249,9 +247,7 @@ def test_a_pool_leaves_its_workers_for_the_next_one_only_where_workers_wait() ->
     def processes(shared: float) -> set[int]:
         work = work_on(total, np.full(3, shared))
         with PoolEngine(work, 2) as engine:
-            results = [
-                one.result for one in run_jobs(engine, 4, lambda job: job) if isinstance(one, Completed)
-            ]
+            results = [one.result for one in run_jobs(engine, 4, lambda job: job) if one.error is None]
         assert sorted(value for value, _, _ in results) == [3.0 * shared * job for job in range(4)]
         return {pid for _, _, pid in results}
 

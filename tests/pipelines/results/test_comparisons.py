@@ -16,6 +16,7 @@ from backtest.inference.means import diebold_mariano, mean_test, paired_test
 from pipelines.format import number
 from pipelines.pages.describe import describe_comparison, describe_tests, describe_years
 from pipelines.results.comparisons import (
+    TradableSeries,
     comparison_table,
     deciding_rows,
     significance_table,
@@ -35,7 +36,7 @@ def test_the_first_delay_that_can_be_traded(delays: tuple[int, ...], expected: i
 def test_the_tables_are_the_tests_at_the_first_delay_that_can_be_traded() -> None:
     skill = {"ridge": 0.02, "lightgbm": 0.03, "tcn": 0.05}
     result = simulated(1, skill)
-    table = comparison_table(result, config(horizon=5), DATES_T)
+    table = comparison_table(TradableSeries(result, config(horizon=5), DATES_T))
     assert table is not None
     pairs = table.select("model", "baseline", "rival").rows()
     assert pairs == [
@@ -63,7 +64,7 @@ def test_the_tables_are_the_tests_at_the_first_delay_that_can_be_traded() -> Non
     assert row["sharpe_difference"] == pytest.approx(sharpe(books[0]) - sharpe(books[1]))
     assert (row["sharpe_lower"], row["sharpe_p"]) == (difference.lower, difference.p_value)
 
-    alone = significance_table(result, config(horizon=5), DATES_T, trials=40)
+    alone = significance_table(TradableSeries(result, config(horizon=5), DATES_T), trials=40)
     assert alone.select("model", "book").rows() == [
         (model, book) for model in skill for book in ("long_short", "long_only")
     ]
@@ -77,7 +78,7 @@ def test_the_tables_are_the_tests_at_the_first_delay_that_can_be_traded() -> Non
 
 
 def answers(result: Evaluation, **kwargs: Any) -> dict[tuple[str, str], str]:  # noqa: ANN401 (settings)
-    table = comparison_table(result, config(**kwargs), DATES_T)
+    table = comparison_table(TradableSeries(result, config(**kwargs), DATES_T))
     assert table is not None
     return {(row["model"], row["baseline"]): row["beats"] for row in deciding_rows(table)}
 
@@ -110,7 +111,7 @@ def test_a_higher_ic_that_costs_eat_up_is_not_a_yes() -> None:
         "Evaluation", SimpleNamespace(ic_series=result.ic_series, equity=dear, periods_per_year=252)
     )
     assert answers(slightly, **two) == {("tcn", "ridge"): "unclear"}
-    table = comparison_table(slightly, config(**two), DATES_T)
+    table = comparison_table(TradableSeries(slightly, config(**two), DATES_T))
     assert table is not None
     assert "net Sharpe not higher" in describe_comparison(table.row(0, named=True))
     very = dear.with_columns(
@@ -120,7 +121,7 @@ def test_a_higher_ic_that_costs_eat_up_is_not_a_yes() -> None:
         "Evaluation", SimpleNamespace(ic_series=result.ic_series, equity=very, periods_per_year=252)
     )
     assert answers(ruined, **two) == {("tcn", "ridge"): "no"}
-    table = comparison_table(ruined, config(**two), DATES_T)
+    table = comparison_table(TradableSeries(ruined, config(**two), DATES_T))
     assert table is not None
     assert "net Sharpe difference -" in describe_comparison(table.row(0, named=True))
 
@@ -135,7 +136,9 @@ def test_a_baseline_with_variants_is_beaten_by_what_beats_all_of_them() -> None:
     skill = {"ridge": 0.0, "ridge-strong": 0.05, "tcn": 0.05, "tcn-wide": 0.11}
     found = answers(simulated(2, skill, delays=(1,)), delays=(1,), models=models)
     assert found == {("tcn", "ridge"): "unclear", ("tcn-wide", "ridge"): "yes"}
-    table = comparison_table(simulated(2, skill, delays=(1,)), config(delays=(1,), models=models), DATES_T)
+    table = comparison_table(
+        TradableSeries(simulated(2, skill, delays=(1,)), config(delays=(1,), models=models), DATES_T)
+    )
     assert table is not None
     assert table.filter(pl.col("model") == "tcn").select("rival", "beats").rows()[0] == ("ridge", "yes")
     assert [row["rival"] for row in deciding_rows(table)] == ["ridge-strong", "ridge-strong"]
@@ -156,7 +159,7 @@ def test_identical_and_untraded_models_are_unclear() -> None:
         ),
     )
     two: dict[str, Any] = {"models": {"ridge": {}, "tcn": {}}, "delays": (1,)}
-    table = comparison_table(copied, config(**two), DATES_T)
+    table = comparison_table(TradableSeries(copied, config(**two), DATES_T))
     assert table is not None
     row = table.row(0, named=True)
     assert (row["beats"], row["ic_difference"], row["ic_p"], row["sharpe_difference"]) == (
@@ -165,7 +168,9 @@ def test_identical_and_untraded_models_are_unclear() -> None:
         None,
         None,
     )
-    alone = significance_table(copied, config(**two), DATES_T, trials=0).filter(pl.col("model") == "tcn")
+    alone = significance_table(TradableSeries(copied, config(**two), DATES_T), trials=0).filter(
+        pl.col("model") == "tcn"
+    )
     assert alone["sharpe_net"].to_list() == [None, None]
     assert alone["deflated_sharpe"].to_list() == [None, None]
 
@@ -173,15 +178,15 @@ def test_identical_and_untraded_models_are_unclear() -> None:
 def test_without_a_baseline_nothing_is_compared() -> None:
     only: dict[str, Any] = {"models": {"tcn": {}, "zero": {}}, "delays": (1,)}
     result = simulated(5, {"tcn": 0.02, "zero": 0.0}, delays=(1,))
-    assert comparison_table(result, config(**only), DATES_T) is None
+    assert comparison_table(TradableSeries(result, config(**only), DATES_T)) is None
     lone = simulated(5, {"ridge": 0.02}, delays=(1,))
-    assert comparison_table(lone, config(models={"ridge": {}}, delays=(1,)), DATES_T) is None
+    assert comparison_table(TradableSeries(lone, config(models={"ridge": {}}, delays=(1,)), DATES_T)) is None
 
 
 def test_tests_are_printed_with_one_line_per_model() -> None:
     result, settings = simulated(6, {"ridge": 0.02, "lightgbm": 0.02, "tcn": 0.021}), config()
-    comparisons = comparison_table(result, settings, DATES_T)
-    significance = significance_table(result, settings, DATES_T, trials=12)
+    comparisons = comparison_table(TradableSeries(result, settings, DATES_T))
+    significance = significance_table(TradableSeries(result, settings, DATES_T), trials=12)
     text = describe_tests(significance, comparisons)
     lines = text.splitlines()
     assert lines[0] == "tests at delay 1, long_short net of costs, intervals at 95%"
@@ -201,13 +206,13 @@ def test_tests_are_printed_with_one_line_per_model() -> None:
 def test_the_comparisons_by_year_are_the_tests_of_the_dates_of_each_year() -> None:
     skill = {"ridge": 0.02, "lightgbm": 0.03, "tcn": 0.05}
     result = simulated(1, skill)
-    assert yearly_table(result, config(), DATES_T) is None, "all dates are of one year"
+    assert yearly_table(TradableSeries(result, config(), DATES_T)) is None, "all dates are of one year"
     dates_T = DATES_T + np.timedelta64(100, "D")
     later = [
         frame.with_columns(pl.col("date").dt.offset_by("100d")) for frame in (result.ic_series, result.equity)
     ]
     moved = cast("Any", SimpleNamespace(ic_series=later[0], equity=later[1], periods_per_year=252))
-    table = yearly_table(moved, config(horizon=3), dates_T)
+    table = yearly_table(TradableSeries(moved, config(horizon=3), dates_T))
     assert table is not None
     assert table["year"].unique(maintain_order=True).to_list() == ["all", "2020", "2021"]
 

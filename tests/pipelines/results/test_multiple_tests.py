@@ -10,7 +10,7 @@ from daily_results import DATES_T, N, config, evaluation, simulated
 
 from backtest.inference.multiple import confidence_set, superior_books
 from pipelines.pages.describe import describe_together
-from pipelines.results.comparisons import multiple_test_table
+from pipelines.results.comparisons import TradableSeries, multiple_test_table
 
 SKILL = {"ridge": 0.0, "lightgbm": 0.01, "tcn": 0.05, "lstm": 0.0}
 
@@ -18,7 +18,7 @@ SKILL = {"ridge": 0.0, "lightgbm": 0.01, "tcn": 0.05, "lstm": 0.0}
 def test_the_table_has_the_tests_of_the_returns_at_the_first_delay_that_can_be_traded() -> None:
     models: dict[str, dict[str, Any]] = {name: {} for name in SKILL}
     result = simulated(1, SKILL)
-    table = multiple_test_table(result, config(models=models), DATES_T)
+    table = multiple_test_table(TradableSeries(result, config(models=models), DATES_T))
     assert table is not None
     assert table.select("model", "book").rows() == [
         (m, b) for b in ("long_short", "long_only") for m in SKILL
@@ -56,7 +56,7 @@ def test_sessions_and_models_without_returns_are_left_out() -> None:
     returns["zero", "long_short", 0] = returns["zero", "long_only", 0] = np.zeros(N)
     ics = {(model, 0): rng.normal(size=N) for model in ("ridge", "tcn", "zero")}
     settings = config(delays=(0,), models={"ridge": {}, "tcn": {}, "zero": {}})
-    table = multiple_test_table(evaluation(ics, returns), settings, DATES_T)
+    table = multiple_test_table(TradableSeries(evaluation(ics, returns), settings, DATES_T))
     assert table is not None
     assert table["sessions"].to_list() == [200] * 3 + [300] * 3
     zero = table.filter(pl.col("model") == "zero")
@@ -64,4 +64,6 @@ def test_sessions_and_models_without_returns_are_left_out() -> None:
     assert zero["mcs_p"].to_list() == zero["in_mcs"].to_list() == [None, None]
     one = {key: value for key, value in returns.items() if key[0] == "ridge"}
     alone = evaluation({("ridge", 0): ics["ridge", 0]}, one)
-    assert multiple_test_table(alone, config(delays=(0,), models={"ridge": {}}), DATES_T) is None
+    assert (
+        multiple_test_table(TradableSeries(alone, config(delays=(0,), models={"ridge": {}}), DATES_T)) is None
+    )

@@ -22,7 +22,7 @@ from backtest.inference.overfitting import (
 )
 from pipelines.config.schema import Config
 from pipelines.pages.describe import describe_tests
-from pipelines.results.comparisons import significance_table
+from pipelines.results.comparisons import TradableSeries, significance_table
 from pipelines.results.evaluate import Evaluation
 from pipelines.results.recount import (
     OF_THE_EVALUATION,
@@ -63,7 +63,7 @@ def measured(
 def shown(
     output: Path, result: Evaluation, settings: Config, contents: Mapping[str, str] = SIGNAL
 ) -> dict[str, pl.DataFrame]:
-    stored = significance_table(result, settings, DATES_T, 1)
+    stored = significance_table(TradableSeries(result, settings, DATES_T), 1)
     return recounted_tables(result.equity, stored, signal_trials(contents, settings), settings, output)
 
 
