@@ -1,25 +1,15 @@
 """A model version as MLflow loads it, and the form of its input.
 
 The input is a pandas frame with one row per session and firm: the inputs of the model as a dataset holds
-them, before the scaling that is stored with the model.
-
-========================  ==================================================================================
-column                    content
-========================  ==================================================================================
-``date``                  session at whose close the row was known
-``ticker``                firm
-``group``                 name of its group (``features.group_by``) on the session; null if not known
-``in_universe``           whether it may be forecast on the session
-``channel.NAME``          each window channel, unscaled; NaN where not known
-``characteristic.NAME``   each characteristic, transformed within the date; NaN counts as 0, the mean
-========================  ==================================================================================
+them, before the scaling that is stored with the model. The guide lists its columns ("Load a version with
+MLflow"). A channel is NaN where it is not known, and NaN of a characteristic counts as 0, the mean.
 
 A session is forecast from its own characteristics and from the channels of the ``window`` sessions that end
 with it. So the frame holds ``window`` sessions for one forecast, and one more for every further one. The
 answer has date, ticker and signal for every firm of the universe on these sessions. The signal is the one of
 the table ``signals``: the mean over seeds of the forecasts standardised within the session.
 
-Shape suffixes: T sessions, N firms, C channels, F characteristics, D sessions that are forecast.
+Shape suffixes: T sessions, N firms, K inputs, D sessions that are forecast.
 """
 
 from __future__ import annotations
@@ -97,32 +87,30 @@ class LoadedVersion:
         """The sessions of an input, and its rows as a model reads them."""
         sessions, tickers = (rows[name].unique().sort() for name in ("date", "ticker"))
         groups = tuple(rows["group"].drop_nulls().unique().sort())
-        codes = {name: code for code, name in enumerate(groups)}
-        at = (
-            sessions.search_sorted(rows["date"]).to_numpy(),
-            tickers.search_sorted(rows["ticker"]).to_numpy(),
+        grid = (
+            sessions.to_frame()
+            .join(tickers.to_frame(), how="cross")
+            .join(rows, on=["date", "ticker"], how="left", maintain_order="left")
         )
-        shape = (len(sessions), len(tickers))
+        codes = dict(zip(groups, range(len(groups)), strict=True))
+        group = grid["group"].replace_strict(codes, default=-1, return_dtype=pl.Int64)
 
         def placed(names: Sequence[str], absent: float) -> Float32Array:
-            value_TNK = np.full((*shape, len(names)), absent, dtype=np.float32)
-            given = rows.select(pl.col(names).cast(pl.Float32).fill_nan(absent).fill_null(absent))
-            value_TNK[at] = given.to_numpy()
+            known = grid.select(pl.col(names).cast(pl.Float32).fill_nan(absent).fill_null(absent))
+            value_TNK = known.to_numpy().reshape(len(sessions), len(tickers), len(names))
             if np.isinf(value_TNK).any():
                 raise ValueError("The input has infinite values; clip them, or set them to NaN (unknown).")
-            return value_TNK
+            return np.ascontiguousarray(value_TNK)
 
-        mask_TN, group_TN = np.zeros(shape, dtype=np.bool_), np.full(shape, -1, dtype=np.int64)
-        mask_TN[at] = rows["in_universe"].to_numpy()
-        group_TN[at] = [codes.get(name, -1) for name in rows["group"]]
+        unknown_TN = np.full((len(sessions), len(tickers)), np.nan)
         return sessions, Arrays(
             channels_TNC=placed(self.channels, np.nan),
             characteristics_TNF=placed(self.characteristics, 0.0),
-            universe_TN=mask_TN,
-            group_TN=group_TN,
+            universe_TN=grid["in_universe"].fill_null(value=False).to_numpy().reshape(unknown_TN.shape),
+            group_TN=group.to_numpy().reshape(unknown_TN.shape),
             groups=groups,
-            target_TN=np.full(shape, np.nan, dtype=np.float32),
-            label_TN=np.full(shape, np.nan),
+            target_TN=unknown_TN.astype(np.float32),
+            label_TN=unknown_TN,
             path_TNK=None,
             characteristic_names=tuple(name.removeprefix(CHARACTERISTIC) for name in self.characteristics),
             tickers=tuple(tickers),

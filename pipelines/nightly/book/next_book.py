@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.accounts.market import GONE, KNOWN, TRADABLE
-from backtest.books.book import Book, LimitUse
+from backtest.books.book import TOLERANCE, Book, LimitUse
 from backtest.books.decisions import affordable, book_targets, funded, last_limit_uses
 from backtest.books.rules.optimised import Optimised
 from backtest.books.schedules import Schedule
@@ -459,10 +459,6 @@ def quarantined_tickers(lake: Lake, session: dt.date) -> frozenset[str]:
     return frozenset(str(row.get("ticker")) for row in rows if str(row.get("date"))[:10] == str(session))
 
 
-_TOLERANCE = 1e-6
-"""Distance from a limit, in weight, below which it binds; the solver's own tolerance is about 1e-8."""
-
-
 def bounds(
     book: Book, weight_N: FloatArray, estimates: OrderEstimates, group_N: IntArray
 ) -> npt.NDArray[np.object_]:
@@ -472,9 +468,9 @@ def bounds(
         most = book.limits.max_sector_net or 0.0
         for group in np.unique(group_N[(weight_N != 0) & (group_N >= 0)]) if most else ():
             net = float(weight_N[group_N == group].sum())
-            if abs(net) >= most - _TOLERANCE:
+            if abs(net) >= most - TOLERANCE:
                 bound_N[(group_N == group) & (np.sign(weight_N) == np.sign(net))] = "sector limit"
-        bound_N[np.abs(weight_N) >= book.limits.max_position - _TOLERANCE] = "position limit"
+        bound_N[np.abs(weight_N) >= book.limits.max_position - TOLERANCE] = "position limit"
     bound_N[estimates.sessions_N > 1] = "participation cap"
     stuck_N = ~estimates.tradable_N
     bound_N[stuck_N] = estimates.obstacle_N[stuck_N]
