@@ -15,7 +15,7 @@ from pipelines.errors import ConfigError, DataError, PromotionRefused, TrackingE
 from pipelines.lake.lake import Lake
 from pipelines.nightly import versions
 from pipelines.nightly.guard import judge_promotion, night_signals
-from pipelines.nightly.play.journal import Promotion
+from pipelines.nightly.result import Promotion
 from pipelines.nightly.spool import mirror_aliases
 from pipelines.nightly.versions import find_version, trained_through
 from pipelines.progress import Progress

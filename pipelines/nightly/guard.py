@@ -19,8 +19,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
-from pipelines.nightly.play.journal import Promotion
-from pipelines.nightly.result import ModelVersion, follow, known_renames, read_signals
+from pipelines.nightly.result import ModelVersion, Promotion, follow, known_renames, read_signals
 from pipelines.nightly.versions import champion, failed_checks, missing_seeds, open_version, trained_through
 from pipelines.results.evaluate import label_overlap
 from pipelines.run.record import RecordedRun

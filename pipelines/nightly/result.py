@@ -91,6 +91,16 @@ class Retraining(BaseModel):
     alias: Literal["champion", "challenger"]
 
 
+class Promotion(BaseModel):
+    """The guard's judgement of a version: whether it may be the champion, reasons why not, and numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    passed: bool
+    reasons: tuple[str, ...]
+    evidence: dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class NightResult:
     """The outcome of one night, its rows of the lake's tables, and what was found.

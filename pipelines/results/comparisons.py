@@ -138,7 +138,7 @@ def comparison_table(series: TradableSeries) -> pl.DataFrame | None:
 
 
 def _pairs(series: TradableSeries) -> Iterator[tuple[str, str, str]]:
-    """Yield every model with every baseline, and variant of one, that is another kind of model; and its kind."""
+    """Yield every model with every baseline, and variant of one, of another kind; and that kind."""
     kinds = {model: registry_name(series.config, model) for model in series.models}
     for model in series.models:
         for rival in series.models:

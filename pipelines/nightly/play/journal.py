@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,25 +17,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipelines.errors import DataError
 from pipelines.files import write_text
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import ModelVersion, Retraining, read_signals
+from pipelines.nightly.result import ModelVersion, Promotion, Retraining, read_signals
 from pipelines.nightly.versions import alias_history
 
 FILE: Final = "journal.json"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Promotion(_Frozen):
-    """The guard's judgement of the challenger, made after the night's signals and book."""
-
-    passed: bool
-    reasons: tuple[str, ...]
-    evidence: dict[str, Any]
-
-
-class Journal(_Frozen):
+class Journal(BaseModel):
     """The decisions of one night.
 
     Attributes
@@ -64,6 +52,8 @@ class Journal(_Frozen):
         Step -> wall-clock seconds, summed over interruptions as far as they were written. A step is there
         after it has ended well, so what it writes is in the lake.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     session: dt.date
     versions: dict[str, int]

@@ -230,7 +230,7 @@ def test_the_comparisons_by_year_are_the_tests_of_the_dates_of_each_year() -> No
     assert row["sharpe_net"] == pytest.approx(
         sharpe(later[1].filter(in_2021, *book)["excess_net"].to_numpy())
     )
-    pooled = comparison_table(moved, config(horizon=3), dates_T)
+    pooled = comparison_table(TradableSeries(moved, config(horizon=3), dates_T))
     assert pooled is not None
     both = table.filter(pl.col("year") == "all").select("model", "rival", "ic_difference", "ic_t", "dates")
     assert both.equals(pooled.select(both.columns)), "the years together are the comparison itself"

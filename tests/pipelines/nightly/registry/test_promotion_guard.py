@@ -17,8 +17,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.nightly.data import night_data
 from pipelines.nightly.guard import judge_promotion, shadow_ics
-from pipelines.nightly.play.journal import Promotion
-from pipelines.nightly.result import read_signals, write_signals
+from pipelines.nightly.result import Promotion, read_signals, write_signals
 from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
 from pipelines.run.record import open_run
