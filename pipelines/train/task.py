@@ -188,37 +188,16 @@ def run_task(
     _prepare(task.device)
     windows = model_entry(task.registered).build.reads_windows
     data = to_tensors(arrays, task.inputs, task.device, windows=windows, note=note)
+    on = (data, task.fold.train, task.fold.valid)
+    how: dict[str, Any] = {"fit_config": task.fit, "seed": task.seed, "start": task.start}
+    how |= {"note": note, "threads": threads}
     with _named_snapshot(snapshots):
-        chosen = fit(
-            task.registered,
-            task.options,
-            data,
-            task.fold.train,
-            task.fold.valid,
-            fit_config=task.fit,
-            seed=task.seed,
-            on_epoch=on_epoch,
-            snapshots=snapshots,
-            start=task.start,
-            note=note,
-            threads=threads,
-        )
+        chosen = fit(task.registered, task.options, *on, on_epoch=on_epoch, snapshots=snapshots, **how)
     if not task.fit.refit:
         return outcome_of(task, arrays, data, chosen)
     again = None if snapshots is None else snapshots.sibling("refit")
     with _named_snapshot(again):
-        fitted = refit(
-            chosen,
-            data,
-            task.fold.train,
-            task.fold.valid,
-            fit_config=task.fit,
-            seed=task.seed,
-            snapshots=again,
-            start=task.start,
-            note=note,
-            threads=threads,
-        )
+        fitted = refit(chosen, *on, snapshots=again, **how)
     return outcome_of(task, arrays, data, chosen, fitted)
 
 
