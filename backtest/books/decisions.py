@@ -96,13 +96,16 @@ def _inputs(  # noqa: PLR0917  # the arguments of book_targets
     last_N: FloatArray | None,
     horizon: int = 1,
 ) -> BookInputs:
+    past = None
+    if "returns" in book.needs:
+        past = PastReturns(daily_return(panel)[: held.stop], held.start, panel.periods_per_year)
     return BookInputs(
         signal_TN[held],
         schedule,
         group_TN=panel.group_TN[held] if "groups" in book.needs else None,
         beta_TN=_beta(panel)[held] if "beta" in book.needs else None,
         volatility_TN=_volatility(panel)[held] if "volatility" in book.needs else None,
-        past=_past(panel, held) if "returns" in book.needs else None,
+        past=past,
         last_N=last_N,
         horizon=horizon,
     )
@@ -134,10 +137,6 @@ def _volatility(panel: Panel) -> FloatArray:
         return rolling_std(daily_return(panel), VOLATILITY_SESSIONS, (VOLATILITY_SESSIONS + 1) // 2)
 
     return cached(panel, (book_targets, "volatility"), compute)
-
-
-def _past(panel: Panel, held: slice) -> PastReturns:
-    return PastReturns(daily_return(panel)[: held.stop], held.start, panel.periods_per_year)
 
 
 def funded(target_N: FloatArray, absent: float) -> FloatArray:

@@ -55,11 +55,6 @@ def champion(lake: Lake, config_name: str) -> ModelVersion | None:
     return named(alias_history(lake, config_name), "champion")
 
 
-def challenger(lake: Lake, config_name: str) -> ModelVersion | None:
-    """Return the version that the alias ``challenger`` names; None if there is none."""
-    return named(alias_history(lake, config_name), "challenger")
-
-
 def aliases(lake: Lake, config_name: str) -> dict[Alias, ModelVersion | None]:
     """Return the version of each alias; None where there is none."""
     history = alias_history(lake, config_name)

@@ -51,10 +51,10 @@ from pipelines.results.signal_file import (
     MeasuredSignals,
     SignalRecord,
     SignalTable,
-    library_versions,
     signals_id,
 )
 from pipelines.run.evaluations import StoredEvaluation, store_evaluation
+from pipelines.run.identity import installed
 from pipelines.run.locks import Locks
 from pipelines.run.record import git_commit
 from pipelines.secrets import masked
@@ -403,7 +403,7 @@ def _measured(
         hazards=(*hazards, *market.panel.hazards),
         firms=float(market.universe_TN.sum(axis=1)[market.universe_TN.any(axis=1)].mean()),
         commit=git_commit(),
-        libraries=library_versions(),
+        libraries={name: installed(name) for name in ("numba", "numpy", "polars", "scipy")},
         made_at=dt.datetime.now(dt.UTC),
     )
     return MeasuredSignals(run_id, config, Path(config.output) / run_id, made)

@@ -24,7 +24,6 @@ from pipelines.config.load import digest, load_config, to_yaml
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import damaged, write_text
-from pipelines.run.identity import installed
 from pipelines.run.record import LATEST, list_records
 from pipelines.sources.files.layouts import PRICE_NAMES, match_names
 from pipelines.sources.files.opening import (
@@ -265,7 +264,6 @@ def _in_order(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
 RECORD: Final = "signals.json"
 """Name of the record in the folder."""
 
-_LIBRARIES: Final = ("numba", "numpy", "polars", "scipy")
 _NAME = re.compile(r"[^a-z0-9_]+")
 
 
@@ -328,11 +326,6 @@ def signals_id(path: Path, contents: Mapping[str, str], config: Config, tables: 
     }
     name = _NAME.sub("-", path.stem.lower()).strip("-_")[:40].rstrip("-_")
     return f"{name if name[:1].isalpha() else f'signals-{name}'.rstrip('-')}-{digest(parts)}"
-
-
-def library_versions() -> dict[str, str]:
-    """Versions of the libraries that measure signals."""
-    return {name: installed(name) for name in _LIBRARIES}
 
 
 def find_signals(name: str, output: Path) -> MeasuredSignals | None:

@@ -103,9 +103,11 @@ def sweep(
         held = slice(int(rows_T[0]), min(last, market.panel.n_sessions))
         require_rates(rate, rate_T[held], dates_T[held])
         books = _account(signal_TN, market, config, variants, held)
-        excess_VT = np.stack([_excess(book, rate_T[held]) for book in books])
-        excess = {f"{len(rows) + v}": excess_T for v, excess_T in enumerate(excess_VT)}
-        daily.append(pl.DataFrame({"date": dates_T[held], **excess}))
+        never_T = np.full_like(rate_T[held], np.nan)  # of a book that never traded
+        excess = (never_T if one.first_trade is None else excess_return(one, rate_T[held]) for one in books)
+        excess_VT = np.stack(list(excess))
+        columns = {f"{len(rows) + v}": excess_T for v, excess_T in enumerate(excess_VT)}
+        daily.append(pl.DataFrame({"date": dates_T[held], **columns}))
         for book, variant, excess_T in zip(books, variants, excess_VT, strict=True):
             found = book_metrics(book, rate_T[held])
             known_T = excess_T[~np.isnan(excess_T)]
@@ -159,11 +161,6 @@ def _account(
         costs, execution = trading[how]
         books.append(Variant(decisions[book], costs, delay, execution))
     return run_books(books, book_market(panel, held))
-
-
-def _excess(book: BookResult, rate_T: FloatArray) -> FloatArray:
-    """Net excess return over the risk-free rate; NaN before the first trade and after ruin."""
-    return np.full_like(rate_T, np.nan) if book.first_trade is None else excess_return(book, rate_T)
 
 
 def _overfitting(excess_VT: FloatArray, variants: Sequence[VariantSettings]) -> Iterator[Row]:

@@ -127,7 +127,8 @@ def describe(config: Config, model: str, done: Sequence[SearchTrial], folds: int
         return f"{model}: all {len(done)} trials diverged; lower fit.lr in the config and search again."
     lines = [f"{model}: {len(done)} trials, {len(done) - len(scored)} of them diverged"]
     for place, trial in enumerate(scored[:_SHOWN], start=1):
-        cells = "  ".join(f"{name} {_plain(value)}" for name, value in trial.values.items())
+        values = {name: f"{x:.3g}" if isinstance(x, float) else x for name, x in trial.values.items()}
+        cells = "  ".join(f"{name} {value}" for name, value in values.items())
         lines.append(f"  {place}. validation {stop_on} {trial.score:+.4f}   {cells}")
     searched = with_settings(config, model, scored[0].values).model_dump(mode="json")["models"]
     best = yaml.safe_dump({"models": searched}, sort_keys=False).rstrip()
@@ -187,10 +188,6 @@ def _mean_score(engine: TaskEngine[Task, float | None], tasks: Sequence[Task]) -
 def _stop_on(one: ModelSettings | Task) -> str:
     """The validation score that early stopping uses, which is what the search maximises."""
     return str(getattr(one.options, "stop_on", one.fit.stop_on))
-
-
-def _plain(value: Value) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def nest(flat: dict[str, Value]) -> dict[str, Any]:

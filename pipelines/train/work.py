@@ -114,7 +114,7 @@ def run_groups(
     models = {task.registered for group in groups for task in group}
     work = work_on_arrays(train_group, arrays, device, models)
     needs = [memory_need(arrays, [group[0].registered]) for group in groups]
-    devices = devices_of(groups)
+    devices = [group[0].device.partition(":")[0] for group in groups]
     with open_engine(execution, work, len(groups), needs, note=note, devices=devices) as engine:
 
         def item(job: int) -> GroupItem:
@@ -122,11 +122,6 @@ def run_groups(
 
         for ended in run_jobs(engine, len(groups), item, hear, devices):
             yield groups[ended.job], ended
-
-
-def devices_of(groups: Sequence[Group]) -> list[str]:
-    """Device of each group, without its number."""
-    return [group[0].device.partition(":")[0] for group in groups]
 
 
 def train_group(arrays: Arrays, item: GroupItem, tell: Tell) -> tuple[Outcome, ...]:

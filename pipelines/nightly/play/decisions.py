@@ -53,8 +53,7 @@ from pipelines.nightly.training import retraining_due, train_live
 from pipelines.nightly.versions import (
     Reason,
     alias_history,
-    challenger,
-    champion,
+    aliases,
     enter_version,
     set_alias,
 )
@@ -251,8 +250,7 @@ class Decisions:
         """Fix champion and challenger before the first is scored; a promotion counts from the next night."""
         if self._begun.chose_versions:
             return
-        lake, name = self._desk.lake, self._desk.config.name
-        versions = {"champion": champion(lake, name), "challenger": challenger(lake, name)}
+        versions = aliases(self._desk.lake, self._desk.config.name)
         texts = {alias: None if version is None else str(version) for alias, version in versions.items()}
         self.decide(chose_versions=True, **texts)
 

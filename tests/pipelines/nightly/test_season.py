@@ -36,7 +36,7 @@ from pipelines.nightly.result import (
     write_signals,
 )
 from pipelines.nightly.scoring import score
-from pipelines.nightly.versions import Reason, challenger, set_alias
+from pipelines.nightly.versions import Reason, aliases, set_alias
 from pipelines.progress import Progress
 from pipelines.results.evaluate import forecasts_to_arrays
 from pipelines.results.forecast_tables import ensemble_table
@@ -210,7 +210,7 @@ def season(config: Config, market: Market, tmp_path_factory: pytest.TempPathFact
                     made.lake,
                     config.name,
                     "champion",
-                    challenger(made.lake, config.name),
+                    aliases(made.lake, config.name)["challenger"],
                     Reason("newer", "ann@desk"),
                 )
             play(made, market.days[session])

@@ -17,7 +17,7 @@ from pipelines.nightly.result import ModelVersion
 from pipelines.nightly.versions import (
     Reason,
     alias_history,
-    challenger,
+    aliases,
     champion,
     demotion,
     enter_version,
@@ -37,7 +37,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def test_a_lake_without_promotions_names_nobody(lake: Lake) -> None:
     assert champion(lake, "demo") is None
-    assert challenger(lake, "demo") is None
+    assert aliases(lake, "demo")["challenger"] is None
     assert previous_champion(lake, "demo") is None
     assert alias_history(lake, "demo").is_empty()
 
@@ -45,7 +45,7 @@ def test_a_lake_without_promotions_names_nobody(lake: Lake) -> None:
 def test_the_first_version_is_champion_and_the_next_challenger(lake: Lake) -> None:
     assert enter_version(lake, "demo", A, "nightly", DAY, why="monthly")
     assert enter_version(lake, "demo", B, "nightly", DAY, why="monthly")
-    assert (champion(lake, "demo"), challenger(lake, "demo")) == (A, B)
+    assert (champion(lake, "demo"), aliases(lake, "demo")["challenger"]) == (A, B)
     assert alias_history(lake, "demo").select(
         "number", "alias", "version", "session", "by", "why", "forced"
     ).rows() == [
@@ -59,7 +59,7 @@ def test_a_version_that_has_lost_its_alias_does_not_enter_again(lake: Lake) -> N
     enter_version(lake, "demo", B, "nightly", DAY, why="monthly")
     enter_version(lake, "demo", C, "nightly", DAY, why="monthly")
     assert not enter_version(lake, "demo", B, "nightly", DAY, why="monthly")
-    assert challenger(lake, "demo") == C
+    assert aliases(lake, "demo")["challenger"] == C
 
 
 def test_a_promotion_removes_the_challenger_in_the_same_commit(lake: Lake) -> None:
@@ -69,7 +69,7 @@ def test_a_promotion_removes_the_challenger_in_the_same_commit(lake: Lake) -> No
     reason = Reason("the guard passed", "ann@desk", forced=True, evidence={"p_value": 0.4})
     assert set_alias(lake, "demo", "champion", B, reason)
     assert lake.version("promotions") == (before or 0) + 1
-    assert (champion(lake, "demo"), challenger(lake, "demo")) == (B, None)
+    assert (champion(lake, "demo"), aliases(lake, "demo")["challenger"]) == (B, None)
     newest, promoted = alias_history(lake, "demo").head(2).to_dicts()
     assert (newest["alias"], newest["version"], newest["why"]) == ("challenger", None, "became the champion")
     assert (promoted["forced"], json.loads(promoted["evidence"])) == (True, {"p_value": 0.4})

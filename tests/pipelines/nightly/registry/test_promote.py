@@ -13,7 +13,7 @@ from command import Call, command
 from live_versions import Versions
 from mlflow import MlflowClient
 
-from pipelines.nightly.versions import Reason, alias_history, challenger, champion, set_alias
+from pipelines.nightly.versions import Reason, alias_history, aliases, champion, set_alias
 from pipelines.run.record import open_run
 
 BY_HAND = Reason("first", "ann@desk")
@@ -49,7 +49,7 @@ def test_the_challenger_becomes_champion_and_mlflow_follows(rivals: Versions, pe
     assert answer.code == 0, answer.err
     assert f"{rivals.new} is the champion of tiny from the next night on." in answer.out
     assert "over 30 shadow sessions" in answer.out
-    assert (champion(rivals.lake, "tiny"), challenger(rivals.lake, "tiny")) == (rivals.new, None)
+    assert (champion(rivals.lake, "tiny"), aliases(rivals.lake, "tiny")["challenger"]) == (rivals.new, None)
     row = alias_history(rivals.lake, "tiny").filter(alias="champion").to_dicts()[0]
     assert row["by"] == f"{getpass.getuser()}@{socket.gethostname()}"
     assert (row["why"], row["forced"], row["session"]) == ("the guard passed", False, None)
@@ -153,7 +153,7 @@ def test_demote_goes_back_and_needs_an_earlier_champion(rivals: Versions, peergl
     answer = peerglass("demote", file, "--why", "its turnover doubled")
     assert answer.code == 0, answer.err
     assert answer.out == f"{rivals.old} is the champion of tiny again, in place of {rivals.new}.\n"
-    assert (champion(rivals.lake, "tiny"), challenger(rivals.lake, "tiny")) == (rivals.old, None)
+    assert (champion(rivals.lake, "tiny"), aliases(rivals.lake, "tiny")["challenger"]) == (rivals.old, None)
     row = alias_history(rivals.lake, "tiny").to_dicts()[0]
     assert (row["why"], row["by"]) == ("its turnover doubled", f"{getpass.getuser()}@{socket.gethostname()}")
     assert mlflow_aliases(rivals) == {"champion": rivals.old.run_id}
