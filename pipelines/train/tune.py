@@ -22,7 +22,14 @@ from models.fitting.fit import Diverged, fit
 from models.panel_memory import is_out_of_memory
 from models.registry import MODELS
 from models.spec import Choice, Range, Space, Value
-from pipelines.config.load import ModelSettings, check_config, digest, merge_settings, model_settings, registry_name
+from pipelines.config.load import (
+    ModelSettings,
+    check_config,
+    digest,
+    merge_settings,
+    model_settings,
+    registry_name,
+)
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
