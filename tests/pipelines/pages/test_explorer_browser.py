@@ -228,7 +228,7 @@ def test_an_old_browser_says_what_it_needs(
     run = RecordedRun(
         "tiny-0123456789",
         check_config({**tiny_settings, "models": {MODEL: {}}}, origin="tiny"),
-        None,
+        Identity.nothing(),
         tmp_path,
     )
     write_tables(run, made_tables())
