@@ -36,7 +36,7 @@ _PROPERTIES: Final = {
 """All versions are kept unless `peerglass lake vacuum` removes them."""
 _ENTRY: Final = re.compile(r"\d{20}\.json")
 _MOST_VIEWS: Final = 256
-"""Maximum number of tables and versions that one lake keeps open for reading."""
+"""Maximum number of tables and versions that a process keeps open for reading."""
 
 
 class _LocalTable(DeltaTable):
@@ -63,6 +63,11 @@ class _Mark(NamedTuple):
     size: int
 
 
+_VIEWS: dict[tuple[str, int | None], tuple[_Mark, DeltaTable]] = {}
+"""Local tables that are open for reading, by path and version, for all lakes of the process."""
+os.register_at_fork(after_in_child=_VIEWS.clear)  # another process cannot use them
+
+
 class Storage:
     """Opens and creates the tables under a folder or URL (``s3://bucket/lake``).
 
@@ -74,11 +79,6 @@ class Storage:
         self.root = str(root).rstrip("/") if self.is_url else str(Path(root).expanduser().absolute())
         self._options = storage_options(self.root, options)
         self._kind = DeltaTable if self.is_url else _LocalTable
-        self._views: dict[tuple[str, int | None], tuple[_Mark, DeltaTable]] = {}
-
-    def __getstate__(self) -> dict[str, object]:
-        """Leave out the opened tables, which another process cannot use."""
-        return {**self.__dict__, "_views": {}}
 
     def uri(self, table: str) -> str:
         """Return the path or URL of a table."""
@@ -106,7 +106,7 @@ class Storage:
         Reading the log gets slower with every version. Writers use `open`, because a commit moves its table
         object.
         """
-        mark, kept = self._mark(table, version), self._views.get((table, version))
+        mark, kept = self._mark(table, version), _VIEWS.get((self.uri(table), version))
         if mark is not None and kept is not None and kept[0] == mark:
             return kept[1]
         opened = self.open(table, version)
@@ -117,7 +117,7 @@ class Storage:
     def take(self, table: str) -> DeltaTable | None:
         """Open the newest version for a writer, whose commit moves the table object."""
         opened = self.view(table)
-        self._views.pop((table, None), None)
+        _VIEWS.pop((self.uri(table), None), None)
         return opened
 
     def keep(self, table: str, written: DeltaTable) -> None:
@@ -126,9 +126,9 @@ class Storage:
 
     def _remember(self, table: str, version: int | None, mark: _Mark | None, opened: DeltaTable) -> None:
         if mark is not None and opened.version() == mark.version:  # else a commit came between
-            if len(self._views) >= _MOST_VIEWS:
-                self._views.clear()
-            self._views[table, version] = mark, opened
+            if len(_VIEWS) >= _MOST_VIEWS:
+                _VIEWS.clear()
+            _VIEWS[self.uri(table), version] = mark, opened
 
     def _mark(self, table: str, version: int | None) -> _Mark | None:
         """Identify a log entry of a local table, by default the newest; None if it cannot be found."""

@@ -79,9 +79,14 @@ def _read_log(opened: DeltaTable, limit: int | None) -> list[dict[str, Any]]:
 
 def data_version(opened: DeltaTable) -> int:
     """Return the newest version that changed rows, up to the opened one; 0 if it was never filled."""
+    found: dict[int, int] = vars(opened).setdefault("_changed", {})  # reading the history takes milliseconds
+    newest = opened.version()
+    if newest in found:
+        return found[newest]
     for limit in (1, 16, None):
         changed = [commit.version for commit in commits(opened, limit) if commit.changed_rows]
         if changed:
+            found[newest] = changed[-1]
             return changed[-1]
     raise AssertionError("the creation of a table counts as a change of rows")
 
