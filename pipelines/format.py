@@ -121,6 +121,22 @@ def describe_difference(row: Mapping[str, Any], what: str, kind: Kind) -> str:
     return interval(row[f"{what}_difference"], lower, upper, kind.with_sign)
 
 
+def abbreviate(items: Sequence[object], most: int = 12, between: str = ", ") -> str:
+    """Join the first ``most`` items, and say how many more there are.
+
+    >>> abbreviate(["a", "b", "c"], 2), abbreviate(["a", "b", "c"], 2, "; ")
+    ('a, b and 1 more', 'a; b; and 1 more')
+    """
+    more = len(items) - most
+    mark = "" if between == ", " else between.rstrip()
+    return between.join(map(str, items[:most])) + (f"{mark} and {more:,} more" if more > 0 else "")
+
+
+def megabytes(size: int) -> str:
+    """Write bytes as megabytes with one decimal."""
+    return f"{size / 1e6:,.1f}"
+
+
 def json_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
     """Rows of a table for JSON; numbers that are not finite are null."""
     floats = [name for name, kind in table.schema.items() if kind.is_float()]

@@ -10,7 +10,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
-from typer import Argument, Option
+from typer import Argument, Option, Typer
 
 if TYPE_CHECKING:
     from pipelines.config.schema import Config
@@ -32,6 +32,11 @@ def _options() -> Mapping[str, Mapping[str, Any]]:
         Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # noqa: S506 (a safe one)
     )
     return options
+
+
+def group(name: str) -> Typer:
+    """Make a group of commands."""
+    return Typer(name=name, help=_options()["groups"][name], no_args_is_help=True)
 
 
 def with_options(words: str, verb: Callable[..., None]) -> None:

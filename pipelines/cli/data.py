@@ -8,9 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import typer
-
-from pipelines.cli import lake_of, load
+from pipelines.cli import group, lake_of, load
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -80,14 +78,7 @@ def print_table(chosen: Iterable[Feature]) -> None:
     console.print(f"{table.row_count} features. {NAN_RULE}", markup=False)
 
 
-lake = typer.Typer(
-    name="lake",
-    help=(
-        "Inspect and maintain a lake. Every version of every table is kept until `peerglass lake vacuum` "
-        "removes it."
-    ),
-    no_args_is_help=True,
-)
+lake = group("lake")
 
 
 @lake.command()
@@ -161,24 +152,7 @@ def vacuum(
         print(upkeep.describe_vacuum(plans, dry_run=dry_run))
 
 
-quarantine = typer.Typer(
-    name="quarantine",
-    help=(
-        "List the rows that ingest rejected or flagged, and release those that are correct.\n\n"
-        "A row that contradicts itself (a negative price, a high below the low, a key delivered twice with "
-        "different values) is rejected: it goes into the quarantine and not into its table. A row that looks "
-        "suspicious next to its neighbours (a spike that reverts, a split-like return without a recorded "
-        "split, a repeated price) is flagged: it stays in its table and is also listed here. The config's "
-        "section 'quality' sets each of these rules to reject, flag or off.\n\n"
-        "Usual steps:\n\n"
-        "1. `peerglass quarantine list my.yaml` counts the rows by rule. Add `--rule RULE` to see the rows "
-        "of one rule.\n"
-        "2. Correct them at the source and ingest again. A corrected row replaces a flagged one; a rejected "
-        "row that was corrected is listed as resolved.\n"
-        "3. Use `peerglass quarantine release` for rows that are correct as they are."
-    ),
-    no_args_is_help=True,
-)
+quarantine = group("quarantine")
 
 
 @quarantine.command(name="list")

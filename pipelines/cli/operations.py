@@ -8,7 +8,7 @@ from typing import Final
 
 import typer
 
-from pipelines.cli import RUNS_FOLDER, answer, lake_of, load
+from pipelines.cli import RUNS_FOLDER, answer, group, lake_of, load
 
 
 def nightly(
@@ -86,11 +86,7 @@ def signals(
     make_signals(target, overrides or [], options, typer.echo)
 
 
-runs = typer.Typer(
-    name="runs",
-    help="List the runs of a folder, show one of them, and remove what is no longer needed.",
-    no_args_is_help=True,
-)
+runs = group("runs")
 
 
 @runs.command(name="list")
@@ -196,9 +192,7 @@ def demote(config: Path, *, why: str, overrides: list[str] | None = None) -> Non
     promotions.demote(load(config, overrides), why, typer.echo)
 
 
-trials = typer.Typer(
-    name="trials", help="List what was tried in a folder, and show one trial.", no_args_is_help=True
-)
+trials = group("trials")
 
 
 @trials.command(name="list")
@@ -227,7 +221,7 @@ def show_trial(trial: str, output: Path = RUNS_FOLDER, as_json: bool = False) ->
     answer(trial_details(output, trial), describe_trial, as_json=as_json)
 
 
-track = typer.Typer(name="track", help="Send records to the tracking store.", no_args_is_help=True)
+track = group("track")
 
 
 @track.callback()

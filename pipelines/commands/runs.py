@@ -31,7 +31,7 @@ from pipelines.dataset.feature_store import FeatureStore, entries_of
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import read_json
-from pipelines.format import IC, RATIO, text_table
+from pipelines.format import IC, RATIO, megabytes, text_table
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
 from pipelines.lake.storage import one_line
@@ -268,11 +268,6 @@ def describe_details(details: Details) -> str:
     )
     lines += (f"  {megabytes(n):>8} MB  {name}" for name, n in details["files"].items() if n >= 50_000)
     return "\n".join(lines)
-
-
-def megabytes(size: int) -> str:
-    """Write bytes as megabytes with one decimal."""
-    return f"{size / 1e6:,.1f}"
 
 
 _SNAPSHOT = re.compile(r"(?P<model>.+)-fold-(?P<fold>\d+)-seed-(?P<seed>\d+)(?:-\w+)?\.safetensors")

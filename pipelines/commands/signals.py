@@ -16,7 +16,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_table
-from pipelines.format import Kind, text_table
+from pipelines.format import Kind, abbreviate, text_table
 from pipelines.lake.commit import compare, in_order
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import KNOWN_FROM, forget_later, rows_known, schema
@@ -246,15 +246,13 @@ class Differences:
             head += "." if count == 1 else "s."
         if self.corrections.is_empty():
             return f"{head} No row known at the session was corrected."
-        shown, by_firm = (
-            [],
-            self.corrections.group_by("table", "ticker", "change", maintain_order=True).agg("day"),
-        )
-        for table, ticker, change, days in by_firm.head(_SHOWN).iter_rows():
-            more = f" and {len(days) - 1} more days" if len(days) > 1 else ""
-            shown.append(f"{table} of {ticker} {_VERBS[change]} {days[0]}{more}")
-        rest = f"; and {by_firm.height - _SHOWN:,} more" if by_firm.height > _SHOWN else ""
-        return f"{head} Since then: {'; '.join(shown)}{rest}."
+        by_firm = self.corrections.group_by("table", "ticker", "change", maintain_order=True).agg("day")
+        changes = [
+            f"{table} of {ticker} {_VERBS[change]} {days[0]}"
+            + (f" and {len(days) - 1} more days" if len(days) > 1 else "")
+            for table, ticker, change, days in by_firm.iter_rows()
+        ]
+        return f"{head} Since then: {abbreviate(changes, _SHOWN, '; ')}."
 
 
 _VERBS: Final = {

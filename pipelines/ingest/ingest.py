@@ -24,6 +24,7 @@ from typing import Any, Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.format import abbreviate
 from pipelines.ingest.inspector import Inspection, Inspector
 from pipelines.ingest.quarantine import quarantine_changes, released_hashes
 from pipelines.ingest.settings import QualityConfig
@@ -345,10 +346,9 @@ def _describe_statuses(statuses: tuple[TickerStatus, ...]) -> list[str]:
     lines = [f"  tickers      {len(statuses):>10,} requested: {counts}"]
     for state in (state for state in _NAMED_STATES if by_state[state]):
         tickers = by_state[state]
-        names = ", ".join(f"{s.ticker} ({s.detail})" if s.detail else s.ticker for s in tickers[:_NAMED])
-        more = f" and {len(tickers) - _NAMED:,} more" if len(tickers) > _NAMED else ""
+        names = [f"{one.ticker} ({one.detail})" if one.detail else one.ticker for one in tickers]
         again = "" if state == "empty" else "; requested again next time"
-        lines.append(f"    {state}: {names}{more}{again}")
+        lines.append(f"    {state}: {abbreviate(names, _NAMED)}{again}")
     return lines
 
 

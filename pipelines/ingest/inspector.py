@@ -20,6 +20,7 @@ from typing import Final
 
 import polars as pl
 
+from pipelines.format import abbreviate
 from pipelines.ingest import rules
 from pipelines.ingest.calendars import sessions_between
 from pipelines.ingest.settings import QualityConfig
@@ -303,12 +304,11 @@ def describe_gaps(gaps: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
             "across them are unknown."
         )
     if lost.height:
-        days = ", ".join(str(day) for day in lost["date"].head(_NAMED_DAYS))
-        more = f" and {lost.height - _NAMED_DAYS:,} more" if lost.height > _NAMED_DAYS else ""
+        days = abbreviate(lost["date"].to_list(), _NAMED_DAYS)
         calendar = lost.filter(pl.col("rule").list.contains("missing_session")).height
         why = f" ({calendar:,} missing by the calendar)" if calendar else ""
         sentences.append(
-            f"{_count_of_sessions(lost.height)} without any price{why}: {days}{more}. Labels across them are "
+            f"{_count_of_sessions(lost.height)} without any price{why}: {days}. Labels across them are "
             "unknown."
         )
     return sentences

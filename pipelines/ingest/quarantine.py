@@ -20,6 +20,7 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.format import abbreviate
 from pipelines.lake.contracts import Checked, check
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import STAMPS, SUPPLEMENTS, empty, keys, schema
@@ -133,12 +134,13 @@ def release(lake: Lake, selection: Selection) -> str:
         lines.append(f"{_count(flagged.height, 'flag')} on stored rows cleared")
     if not lines:
         raise DataError(
-            f"Nothing can be released: no row that matches {selection} can be stored: {_join_some(refused)}."
+            f"Nothing can be released: no row that matches {selection} can be stored: "
+            f"{abbreviate(refused, _NAMED)}."
         )
     if refused:
         one, many = "row stays in quarantine because it", "rows stay in quarantine because they"
         stay = one if len(refused) == 1 else many
-        lines.append(f"{len(refused):,} {stay} cannot be stored: {_join_some(refused)}")
+        lines.append(f"{len(refused):,} {stay} cannot be stored: {abbreviate(refused, _NAMED)}")
     return "\n".join(lines)
 
 
@@ -230,8 +232,3 @@ def _record_releases(lake: Lake, rows: pl.DataFrame, now: datetime) -> None:
 
 def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
-
-
-def _join_some(items: list[str]) -> str:
-    more = f" and {len(items) - _NAMED:,} more" if len(items) > _NAMED else ""
-    return ", ".join(items[:_NAMED]) + more

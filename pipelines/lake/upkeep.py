@@ -24,6 +24,7 @@ from deltalake.exceptions import CommitFailedError
 
 from pipelines.errors import DataError
 from pipelines.files import read_json
+from pipelines.format import abbreviate, megabytes, text_table
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location
 from pipelines.lake.schemas import SCHEMAS
@@ -33,7 +34,6 @@ from pipelines.lake.versions import TableFiles, table_files
 RecordedVersions = Set[tuple[str, int, str]]
 """Table, version, and the run or night that recorded it. A night is named ``CONFIG@SESSION``."""
 _MANY_SMALL_FILES: Final = 20
-_MAX_LISTED: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +168,7 @@ def vacuum(
 
 def describe_status(lake: Lake, recorded: RecordedVersions) -> str:
     """Describe a lake for a terminal: one line per table, then advice."""
-    lines = [
-        f"lake {lake.root}",
-        f"  {'table':<13}{'version':>8}{'readable':>9}{'for runs':>9}{'rows':>13}{'files':>7}{'MB':>9}"
-        f"{'old MB':>9}  last change (UTC)",
-    ]
-    advice = []
+    cells, advice = [], []
     for table, opened in _tables(lake):
         files = table_files(lake.storage, table, opened)
         current, for_runs = files.current(), len({version for of, version, _ in recorded if of == table})
@@ -181,22 +176,22 @@ def describe_status(lake: Lake, recorded: RecordedVersions) -> str:
         readable = len(files.layouts()) - len(files.unreadable())
         changed = [commit for commit in files.commits if commit.changed_rows][-1]
         rows = int(pl.DataFrame(opened.get_add_actions(flatten=True))["num_records"].sum())
-        lines.append(
-            f"  {table:<13}{changed.version:>8}{readable:>9}{for_runs:>9}{rows:>13,}"
-            f"{len(current):>7}{_mb(files.bytes_of(current)):>9}{_mb(old):>9}  {changed.at:%Y-%m-%d %H:%M:%S}"
-        )
+        numbers = (changed.version, readable, for_runs, f"{rows:,}", len(current))
+        sizes = (megabytes(files.bytes_of(current)), megabytes(old))
+        cells.append((table, *map(str, numbers), *sizes, f"{changed.at:%Y-%m-%d %H:%M:%S}"))
         if (small := _small_files(files)) > _MANY_SMALL_FILES:
             advice.append(f"  {table}: {small} small files; 'peerglass lake compact CONFIG' joins them")
         if left := files.unreferenced():
             advice.append(
-                f"  {table}: {len(left)} file(s), {_mb(files.bytes_of(left))} MB, that no version "
+                f"  {table}: {len(left)} file(s), {megabytes(files.bytes_of(left))} MB, that no version "
                 "references: left by interrupted writes, or a write is in progress; 'peerglass lake vacuum' "
                 "removes them once they are old"
             )
-    if len(lines) == 2:
+    if not cells:
         return f"lake {lake.root} holds no data"
-    lines.append("'old MB': used by earlier versions only; 'for runs': number of versions recorded by runs")
-    return "\n".join([*lines, *advice])
+    heads = ("table", "version", "readable", "for runs", "rows", "files", "MB", "old MB", "last change (UTC)")
+    meaning = "'old MB': used by earlier versions only; 'for runs': number of versions recorded by runs"
+    return "\n".join([f"lake {lake.root}", *text_table(cells, heads), meaning, *advice])
 
 
 def describe_compaction(done: Sequence[Compaction]) -> str:
@@ -216,16 +211,16 @@ def describe_vacuum(plans: Sequence[Vacuum], *, dry_run: bool) -> str:
         if plan.files:
             verb = "would remove" if dry_run else "removed"
             left = f", {plan.unreferenced} of them referenced by no version" if plan.unreferenced else ""
-            lines.append(f"{plan.table}: {verb} {plan.files} files, {_mb(plan.size)} MB{left}")
+            lines.append(f"{plan.table}: {verb} {plan.files} files, {megabytes(plan.size)} MB{left}")
         if plan.lost:
-            lines.append(f"  versions that {'would be' if dry_run else 'are'} lost: {_join_some(plan.lost)}")
+            lines.append(f"  versions that {'would be' if dry_run else 'are'} lost: {abbreviate(plan.lost)}")
         if plan.broken:
             runs = sorted({run for names in plan.broken.values() for run in names})
             lines.append(
-                f"  runs that {'could' if dry_run else 'can'} no longer be repeated: {_join_some(runs)}"
+                f"  runs that {'could' if dry_run else 'can'} no longer be repeated: {abbreviate(runs)}"
             )
         if plan.kept:
-            lines.append(f"{plan.table}: kept for runs: versions {_join_some(list(plan.kept))}")
+            lines.append(f"{plan.table}: kept for runs: versions {abbreviate(list(plan.kept))}")
     return "\n".join(lines) or "nothing to remove"
 
 
@@ -250,12 +245,3 @@ def _small_files(files: TableFiles) -> int:
         path.rpartition("/")[0] for path in files.current() if files.sizes.get(path, 0) < FILE_BYTES // 4
     )
     return sum(count for count in folders.values() if count > 1)
-
-
-def _join_some(items: Sequence[object]) -> str:
-    shown = ", ".join(str(item) for item in items[:_MAX_LISTED])
-    return shown + (f" and {len(items) - _MAX_LISTED} more" if len(items) > _MAX_LISTED else "")
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.1f}"

@@ -215,6 +215,12 @@ def vendor_names(section: str) -> Mapping[str, Any]:
     return {name: tuple(words.split()) if isinstance(words, str) else words for name, words in entries}
 
 
+def remarks_of(source: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the notes and hazards that every delivery of a source has (``vendors.yaml``)."""
+    remarks = _VENDORS["remarks"][source]
+    return tuple(remarks["notes"]), tuple(remarks["hazards"])
+
+
 FLOWS: Final = (
     "revenue", "cost_of_revenue", "gross_profit", "research_and_development", "selling_general_admin",
     "operating_income", "interest_expense", "income_tax", "net_income", "depreciation",

@@ -7,23 +7,12 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.sources.base import SourceTables, vendor_names
+from pipelines.sources.base import SourceTables, remarks_of, vendor_names
 
 STATIC_SINCE: Final = date(1900, 1, 1)
 """``valid_from`` of a classification without dates, which is assumed to hold at all times."""
 
-_NOTES: Final = (
-    "The sample contains closes only: no open, high, low or volume.",
-    "Its closes are already adjusted for splits and dividends, so split ratios are 1, dividends are 0, and "
-    "rules on quoted prices (such as a minimum price) have little meaning.",
-    "It contains no statements, no index membership and no listing dates.",
-    "Sectors and industries are assumed static: each firm's latest classification is applied to all dates.",
-)
-_HAZARDS: Final = (
-    "Survivorship: the 20 firms are large survivors chosen with hindsight, and none is ever delisted.",
-    "Early prices are coarse: closes are rounded to 0.001, and those of AAPL, BBY and UNH start between 0.1 "
-    "and 0.4, so rounding alone changes a price by up to 0.5% in the 1990s. RRC rarely moves before 1993.",
-)
+_NOTES, _HAZARDS = remarks_of("sample")
 
 
 class SampleSource:

@@ -47,23 +47,13 @@ from pipelines.sources.base import (
     TickerStatus,
     raise_if_refused,
     read_tickers,
+    remarks_of,
     vendor_names,
 )
 
 _BATCH: Final = 20
 _FORBIDDEN: Final = 403
-_NOTES: Final = (
-    "A filing is known on the day of its acceptance if that was before 16:00, otherwise on the next day, and "
-    "never before its filing date. The SEC's times are read as New York time, which is never too early.",
-    "Statements come from 10-K, 10-Q, 20-F and 40-F filings under US-GAAP. Amendments are included and "
-    "marked /A. Earnings releases and restated figures in 8-K filings are not read.",
-    "Share counts and per-share amounts of a filing include the splits up to the filing date (SEC Staff "
-    "Accounting Bulletin, Topic 4.C); the cover page's count includes those up to its own date.",
-)
-_HAZARDS: Final = (
-    "Tickers are matched to SEC filers as of today: a firm that lost its ticker has no statements, and a "
-    "ticker that was reassigned has the statements of the firm that has it now.",
-)
+_NOTES, _HAZARDS = remarks_of("sec")
 
 
 _COUNTED: Final = {

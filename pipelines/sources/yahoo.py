@@ -22,8 +22,16 @@ import polars as pl
 import yfinance
 
 from pipelines.errors import ConfigError
+from pipelines.format import abbreviate
 from pipelines.sources import yahoo_firms, yahoo_session
-from pipelines.sources.base import SourceTables, StoredData, TickerStatus, raise_if_refused, read_tickers
+from pipelines.sources.base import (
+    SourceTables,
+    StoredData,
+    TickerStatus,
+    raise_if_refused,
+    read_tickers,
+    remarks_of,
+)
 from pipelines.sources.files.opening import resolve
 from pipelines.sources.files.reading import GivenFiles
 from pipelines.sources.files.tables import read_renames
@@ -42,18 +50,7 @@ _MARKS: Final = {
     "unadjusted": "splits that earlier prices are not adjusted for",
     "disagrees": "sessions on which Yahoo's adjusted closes contradict its own splits and dividends",
 }
-_NOTES: Final = (
-    "Closes are as quoted on their day, recovered from Yahoo's, which are adjusted for all later splits. A "
-    "volume that Yahoo omits is 0.",
-    "Yahoo provides no index membership, no listing dates and no delistings: a ticker that is unknown or "
-    "empty keeps its history, and no delisting is recorded.",
-)
-_HAZARDS: Final = (
-    "Survivorship: the tickers were chosen as of today, so firms that failed or were taken over earlier are "
-    "missing, and a symbol's history may be that of the firm that has it now.",
-    "Sector and industry are Yahoo's on the day of a firm's first request, applied with hindsight to all "
-    "earlier dates; later changes are valid from the day on which they were learnt.",
-)
+_NOTES, _HAZARDS = remarks_of("yfinance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +124,9 @@ class YFinanceSource:
                 tables[table] = pl.concat(frames)
         if self._renames is not None:
             tables["renames"] = self._renames
-        notes, hazards = list(_NOTES), list(_HAZARDS)
+        notes, hazards = [*_NOTES], [*_HAZARDS]
         if remarks := [f"{one.status.ticker}: {', '.join(one.remarks)}" for one in answers if one.remarks]:
-            more = f"; and {len(remarks) - _MAX_NAMED:,} more" if len(remarks) > _MAX_NAMED else ""
-            notes.append(f"Corrections of Yahoo's answers: {'; '.join(remarks[:_MAX_NAMED])}{more}.")
+            notes.append(f"Corrections of Yahoo's answers: {abbreviate(remarks, _MAX_NAMED, '; ')}.")
         if self._config.statements:
             hazards.append(
                 f"Statements have no filing dates: they are assumed to be known {self._lag.days} days after "

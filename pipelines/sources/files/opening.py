@@ -11,7 +11,7 @@ import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -318,7 +318,6 @@ def _is_hidden(file: Path) -> bool:
     return file.name.startswith((".", "~$"))
 
 
-_MAX_LISTED: Final = 12
 _UNNAMED: Final = re.compile(r"(Unnamed: ?\d+)?|_duplicated_\d+|__index_level_\d+__")
 
 
@@ -370,8 +369,13 @@ def columns_of(rows: pl.LazyFrame, file: Path) -> list[str]:
     return names
 
 
-def collect(rows: pl.LazyFrame, file: Path) -> pl.DataFrame:
-    """Read the rows of a file; DataError if it is unreadable."""
+def collect(rows: pl.LazyFrame, file: Path, names: Mapping[str, str] | None = None) -> pl.DataFrame:
+    """Read the rows of a file; DataError if it is unreadable.
+
+    ``names`` are the columns to read, by the names that they get.
+    """
+    if names is not None:
+        rows = rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items())
     try:
         return rows.collect()
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -383,9 +387,3 @@ def _unreadable(file: Path, error: Exception) -> DataError:
     if "utf-8" in reason:
         return DataError(f"{file} is not encoded as UTF-8: set its encoding, for example encoding: latin-1")
     return DataError(f"{file} cannot be read as {file.suffix.lstrip('.')} ({reason}): repair or replace it")
-
-
-def abbreviate(names: Sequence[str]) -> str:
-    """Join names for a message, at most twelve of them."""
-    more = len(names) - _MAX_LISTED
-    return ", ".join(names[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")

@@ -11,17 +11,17 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Final, Literal
 
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.format import abbreviate
 from pipelines.lake.schemas import within_range
 from pipelines.sources.base import plain_tickers
 from pipelines.sources.files.layouts import BAR, LAYOUTS, VENDOR, Layout, fields_of
-from pipelines.sources.files.opening import abbreviate, collect, columns_of, is_unnamed, scan
+from pipelines.sources.files.opening import collect, is_unnamed
 from pipelines.sources.files.reading import GivenFiles, as_text, concat_parts, read_number, within_dates
 
 Arrangement = Literal["long", "wide", "file_per_ticker"]
@@ -38,20 +38,19 @@ _DECORATION: Final = re.compile(
 """What vendors write around the ticker in the name of a file."""
 
 
-def read_prices(
-    given: GivenFiles, arrangement: Arrangement, vendor: str | None, start: date | None, end: date | None
-) -> tuple[pl.DataFrame, pl.DataFrame | None]:
-    """Read rows of (date, ticker, close, ...), one per session and firm, from ``start`` to ``end``.
+def read_prices(given: GivenFiles) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+    """Read rows of (date, ticker, close, ...), one per session and firm, within the config's dates.
 
     An open, high or low of zero means "not known", and a split ratio of zero "no split". So does an open
     outside the day's range if the close is inside it (vendors leave opens unadjusted for later splits). All
     are counted in the notes. The second frame has ticker, date and `DELISTINGS`; None if the files have none.
     """
+    vendor = given.config.vendor
     layout = LAYOUTS[vendor] if vendor is not None else Layout()
     filled = [file for file in given.files if file.stat().st_size] or given.files
     given.note(f"# of {len(given.files):,} files are empty.", len(given.files) - len(filled))
     given = replace(given, files=filled)
-    match arrangement:
+    match given.config.layout:
         case "wide":
             frame = _read_wide(given)
         case "file_per_ticker":
@@ -81,7 +80,7 @@ def read_prices(
         unadjusted = "; without split ratios or dividends, prices are used as they are"
         cured = not {"split_ratio", "dividend"} & {*absent}
         given.note(f"{given.label} has no {', '.join(absent)}{'' if cured else unadjusted}.")
-    frame = _clear_invalid_bars(within_dates(frame, given, start, end), given)
+    frame = _clear_invalid_bars(within_dates(frame, given), given)
     return frame.sort("date", "ticker", maintain_order=True), delistings
 
 
@@ -104,8 +103,7 @@ def _read_wide(given: GivenFiles) -> pl.DataFrame:
     parts: list[pl.DataFrame] = []
     empty = 0
     for file in given.files:
-        rows = scan(file, given.text)
-        available = columns_of(rows, file)
+        rows, available = given.open(file)
         day = given.column_name("date", available, file)
         by_ticker = fields_of(available)
         names = [name for name in available if name != day and not is_unnamed(name)]

@@ -21,9 +21,11 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import DataError
+from pipelines.format import abbreviate
 from pipelines.sources.base import plain_tickers
 from pipelines.sources.files import opening
 from pipelines.sources.files.layouts import Names, match_names
+from pipelines.sources.settings import FilesSourceConfig
 
 _NOT_AVAILABLE: Final = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-")
 ISO: Final = r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$"
@@ -52,24 +54,41 @@ _FIRST_EPOCH: Final = 1e8
 _FIRST_SERIAL, _LAST_SERIAL = 3_000, 109_575  # 1908 and 2200; smaller numbers are years, such as 2020
 
 
+_AS_USUAL: Final = FilesSourceConfig(kind="files", prices="")
+
+
 @dataclass(frozen=True, slots=True)
 class GivenFiles:
     """The files of one table, how the config says to read them, and what was noticed in them.
 
-    ``names`` are usual names of columns, looked for where ``columns`` maps none. The files must have the
-    columns in ``own``, which are mapped for this table alone. ``notes`` and ``hazards`` are shared by all
-    tables of a source.
+    ``names`` are usual names of columns, looked for where ``columns`` maps none. All tables of a source share
+    ``notes`` and ``hazards``.
     """
 
     files: Sequence[Path]
     names: Names = field(default_factory=dict)
-    columns: Mapping[str, str] = field(default_factory=dict)
-    own: frozenset[str] = frozenset()
-    units: Mapping[str, float] = field(default_factory=dict)
-    date_format: str | None = None
-    text: opening.TextFormat = opening.COMMAS
+    table: str = ""
+    config: FilesSourceConfig = _AS_USUAL
     notes: list[str] = field(default_factory=list)
     hazards: list[str] = field(default_factory=list)
+
+    @property
+    def own(self) -> Mapping[str, str]:
+        """Peerglass column -> the column that the config maps for this table alone, which it must have."""
+        given, prefix = self.config.columns.items(), f"{self.table}."
+        return {name.removeprefix(prefix): theirs for name, theirs in given if name.startswith(prefix)}
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Peerglass column -> the column that the config maps, for all tables or for this one."""
+        shared = {name: theirs for name, theirs in self.config.columns.items() if "." not in name}
+        return {**shared, **self.own}
+
+    def open(self, file: Path) -> tuple[pl.LazyFrame, list[str]]:
+        """Open a file, and return the names of its columns as well."""
+        config = self.config
+        rows = opening.scan(file, opening.TextFormat(config.separator, config.decimal, config.encoding))
+        return rows, opening.columns_of(rows, file)
 
     @property
     def label(self) -> str:
@@ -102,8 +121,7 @@ class GivenFiles:
         parts: list[pl.DataFrame] = []
         files = self.files if only is None else [only]
         for file in files:
-            rows = opening.scan(file, self.text)
-            available = opening.columns_of(rows, file)
+            rows, available = self.open(file)
             usual = match_names(self.names, available)
             names: dict[str, str] = {}
             for ours in (*required, *optional):
@@ -115,9 +133,7 @@ class GivenFiles:
                     free = fall_back and ours not in self.own
                     lacks = _no_column(file, ours if free else self.columns.get(ours, ours), ours, available)
                     raise DataError(lacks + (wide if ours == "ticker" else ""))
-            part = opening.collect(
-                rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file
-            )
+            part = opening.collect(rows, file, names)
             if parts:
                 _refuse_different_columns(files[0], parts[0], file, part)
             parts.append(part)
@@ -148,13 +164,13 @@ class GivenFiles:
         """Convert columns to float64 (`read_number`) and multiply them by their units."""
         for column in columns:
             frame = read_number(frame, column)
-            if column in self.units:
-                frame = scale(frame, column, pl.lit(float(self.units[column])))
+            if column in self.config.units:
+                frame = scale(frame, column, pl.lit(float(self.config.units[column])))
         return frame
 
     def dates(self, frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
         """Convert those of the columns that the frame has to dates (`read_dates`)."""
-        return read_dates(frame, [c for c in columns if c in frame.columns], self.date_format)
+        return read_dates(frame, [c for c in columns if c in frame.columns], self.config.date_format)
 
 
 def read_dates(frame: pl.DataFrame, columns: Sequence[str], date_format: str | None) -> pl.DataFrame:
@@ -208,10 +224,9 @@ def day(frame: pl.DataFrame, column: str = "date") -> pl.Expr:
     return value.str.to_date("%Y-%m-%d", strict=False) if frame.schema[column] == pl.String else value
 
 
-def within_dates(
-    frame: pl.DataFrame, given: GivenFiles, start: date | None, end: date | None
-) -> pl.DataFrame:
-    """Keep the rows within the dates, and rows with an unreadable date, which the contract rejects."""
+def within_dates(frame: pl.DataFrame, given: GivenFiles) -> pl.DataFrame:
+    """Keep the rows within the config's dates; the contract rejects those with an unreadable date."""
+    start, end = given.config.start, given.config.end
     name = str(given.files[0]) if len(given.files) == 1 else given.label
     if frame.is_empty():
         raise DataError(f"{name} has a header but no rows: use a file with values")
@@ -232,7 +247,7 @@ def _no_column(file: Path, wanted: str, ours: str, available: Sequence[str]) -> 
     meant = next((f" (did you mean {name!r}?)" for name in available if [name.lower()] == near), "")
     return (
         f"{file} has no column {wanted!r} for {ours}{meant}; its columns are "
-        f"{opening.abbreviate(available)}: map it in source.columns, as {ours}: <name in the file>"
+        f"{abbreviate(available)}: map it in source.columns, as {ours}: <name in the file>"
     )
 
 

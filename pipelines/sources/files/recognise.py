@@ -11,6 +11,7 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.format import abbreviate
 from pipelines.sources.files import layouts, opening, reading
 from pipelines.sources.files.prices import Arrangement, ticker_of
 from pipelines.sources.settings import FilesSourceConfig
@@ -42,7 +43,7 @@ def recognise_prices(path: Path, date_format: str | None = None) -> tuple[FilesS
     text = opening.recognise_text(file) if opening.is_text(file) else opening.COMMAS
     rows = opening.scan(file, text)
     available = opening.columns_of(rows, file)
-    listed = opening.abbreviate(available)
+    listed = abbreviate(available)
     by_ticker = layouts.fields_of(available)
     fields = list(next(iter(by_ticker.values()))) if by_ticker else available
     vendor = layouts.recognise_layout(fields)
@@ -113,7 +114,7 @@ def _arrangement(found: Mapping[str, str], available: Sequence[str], file: Path)
         if "close" not in found:
             raise ConfigError(
                 f"{file} has dates and tickers but no prices; its columns are "
-                f"{opening.abbreviate(available)}. If they are signals, measure them with: peerglass "
+                f"{abbreviate(available)}. If they are signals, measure them with: peerglass "
                 "backtest FILE --config CONFIG, where CONFIG names a price file. If one is a price, rename "
                 "it to close"
             )
@@ -147,7 +148,7 @@ def _without_tickers(
 def _shows_splits(rows: pl.LazyFrame, found: Mapping[str, str], file: Path) -> bool:
     """Whether the closes fall at recorded splits, so that they are not adjusted for them."""
     names = {ours: found[ours] for ours in ("ticker", "date", "close", "split_ratio") if ours in found}
-    frame = opening.collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
+    frame = opening.collect(rows, file, names)
     for column in ("close", "split_ratio"):
         frame = reading.read_number(frame, column).with_columns(pl.col(column).cast(pl.Float64, strict=False))
     change = pl.col("close") / pl.col("close").shift()
@@ -170,7 +171,7 @@ def _require_numbers(rows: pl.LazyFrame, names: Sequence[str], file: Path) -> No
     if words:
         raise DataError(
             f"{file} has no column that looks like a ticker, and the column {words[0]!r} is not a price; its "
-            f"columns are {opening.abbreviate(list(names))}: rename the column with the tickers to ticker"
+            f"columns are {abbreviate(list(names))}: rename the column with the tickers to ticker"
         )
 
 

@@ -16,7 +16,7 @@ from pipelines.secrets import masked
 from pipelines.sources.base import ITEMS, SourceTables
 from pipelines.sources.files import tables as beside
 from pipelines.sources.files.layouts import LAYOUTS, PRICE_NAMES, Names
-from pipelines.sources.files.opening import TextFormat, resolve
+from pipelines.sources.files.opening import resolve
 from pipelines.sources.files.prices import DELISTINGS, OPTIONAL, REQUIRED, read_prices
 from pipelines.sources.files.reading import GivenFiles, day
 from pipelines.sources.files.tables import STATEMENTS, read_statements
@@ -56,24 +56,11 @@ class FilesSource:
         hazards: list[str] = []
 
         def given(table: str, path: str, usual: Names | None = None) -> GivenFiles:
-            columns, prefix = config.columns.items(), f"{table}."
-            own = {name.removeprefix(prefix): theirs for name, theirs in columns if name.startswith(prefix)}
-            shared = {name: theirs for name, theirs in columns if "." not in name}
-            return GivenFiles(
-                resolve(Path(path)),
-                usual or {},
-                shared | own,
-                frozenset(own),
-                config.units,
-                config.date_format,
-                TextFormat(config.separator, config.decimal, config.encoding),
-                notes,
-                hazards,
-            )
+            return GivenFiles(resolve(Path(path)), usual or {}, table, config, notes, hazards)
 
         usual = names if config.vendor or config.layout == "wide" else None
         files = given("prices", config.prices, usual)
-        prices, ended = read_prices(files, config.layout, config.vendor, config.start, config.end)
+        prices, ended = read_prices(files)
         tables = {"prices": prices}
         if config.securities:
             firms = given(
@@ -91,7 +78,7 @@ class FilesSource:
             )
         if config.fundamentals:
             files = given("fundamentals", config.fundamentals)
-            tables["fundamentals"] = read_statements(files, config, prices)
+            tables["fundamentals"] = read_statements(files, prices)
         if config.membership:
             files = given("membership", config.membership, beside.MEMBERSHIP_NAMES)
             tables["membership"] = beside.read_membership(files)
@@ -99,7 +86,7 @@ class FilesSource:
             tables["renames"] = beside.read_renames(given("renames", config.renames))
         if config.inputs:
             files = given("inputs", config.inputs, {name: names[name] for name in ("date", "ticker")})
-            tables["inputs"] = beside.read_inputs(files, config.start, config.end)
+            tables["inputs"] = beside.read_inputs(files)
         for table, frame in tables.items():
             if table in ("fundamentals", "membership", "inputs") and (unpriced := _not_in(frame, prices)):
                 notes.append(f"{unpriced:,} of the tickers in the {table} have no prices.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -12,15 +11,16 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.files import plain_name
+from pipelines.format import abbreviate
 from pipelines.lake.schemas import INPUT_PATTERN
 from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS, vendor_names
 from pipelines.sources.files import reading
 from pipelines.sources.files.layouts import PRICE_NAMES, Names, match_names, plain
-from pipelines.sources.files.opening import abbreviate, collect, columns_of, is_unnamed, scan
+from pipelines.sources.files.opening import collect, is_unnamed
 from pipelines.sources.files.prices import unpivot
 from pipelines.sources.files.recognise import recognise_dates
 from pipelines.sources.sample import STATIC_SINCE
-from pipelines.sources.settings import FilesSourceConfig, ShareCountsAsOf
+from pipelines.sources.settings import ShareCountsAsOf
 
 _SECURITY_TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
 _SECURITY_DATES: Final = ("valid_from", "valid_to", "listed_on", "delisted_on")
@@ -146,7 +146,7 @@ def read_membership(given: reading.GivenFiles) -> pl.DataFrame:
     with the tickers added and removed, or a ticker and an action. A file without a column ``universe`` is one
     universe, named after the (first) file.
     """
-    available = columns_of(scan(given.files[0], given.text), given.files[0])
+    _, available = given.open(given.files[0])
     spells = {"ticker", "from_date"}
     if spells <= given.match(available).keys() or spells <= given.columns.keys():
         frame = given.read(("ticker", "from_date"), ("universe", "to_date"))
@@ -186,8 +186,7 @@ def _in_other_layout(given: reading.GivenFiles, available: Sequence[str]) -> tup
         found = match_names(names, available)
         if not needs <= found.keys() or (names is _ON and len(available) > len(found) + _OTHERS):
             continue
-        columns = [pl.col(theirs).alias(ours) for ours, theirs in found.items()]
-        parts = [collect(scan(file, given.text).select(columns), file) for file in given.files]
+        parts = [collect(given.open(file)[0], file, found) for file in given.files]
         frame = _dated(reading.concat_parts(parts), given)
         if names is _LISTS:
             split = reading.as_text("tickers").str.replace_all(r"[\[\]'\"]", "").str.split(",")
@@ -209,7 +208,7 @@ def _from_flags(given: reading.GivenFiles, available: Sequence[str]) -> pl.DataF
     tickers = [name for name in available if name != day_name and not is_unnamed(name)]
     parts = []
     for file in given.files:
-        frame = collect(scan(file, given.text), file)
+        frame = collect(given.open(file)[0], file)
         if day_name in frame.columns and tickers:
             frame = frame.with_columns(pl.col(tickers).cast(pl.String))
             parts.append(unpivot(frame, tickers, [day_name], "ticker", "flag").rename({day_name: "date"}))
@@ -229,7 +228,7 @@ def _from_flags(given: reading.GivenFiles, available: Sequence[str]) -> pl.DataF
 
 def _dated(frame: pl.DataFrame, given: reading.GivenFiles) -> pl.DataFrame:
     """Read the dates in the format of the config, or else in the one that fits."""
-    form = given.date_format
+    form = given.config.date_format
     if form is None:
         form = recognise_dates(frame.select(pl.col("date").unique()), given.files[0], cure="set date_format")
     frame = reading.read_dates(frame, ["date"], form)
@@ -283,7 +282,7 @@ _LATER: Final = re.compile(r"_lead\d+[dwmqy]?$")
 """Ends of names of returns that are earned later, as in the data of Jensen, Kelly and Pedersen."""
 
 
-def read_inputs(given: reading.GivenFiles, start: date | None, end: date | None) -> pl.DataFrame:
+def read_inputs(given: reading.GivenFiles) -> pl.DataFrame:
     """Read rows of (name, date, ticker, value), as delivered; the files do not say when a value became known.
 
     Returns of later periods (``ret_exc_lead1m``) are left out. Empty values and NaN are dropped and counted;
@@ -293,8 +292,7 @@ def read_inputs(given: reading.GivenFiles, start: date | None, end: date | None)
     not_numeric: dict[str, None] = {}
     later: dict[str, None] = {}
     for file in given.files:
-        rows = scan(file, given.text)
-        available = columns_of(rows, file)
+        rows, available = given.open(file)
         key = [given.column_name(ours, available, file) for ours in ("date", "ticker")]
         frame, others = collect(rows, file), [name for name in available if name not in key]
         later |= dict.fromkeys(name for name in others if _LATER.search(name.lower()))
@@ -310,7 +308,7 @@ def read_inputs(given: reading.GivenFiles, start: date | None, end: date | None)
         renamed = dict(zip(key, ("date", "ticker"), strict=True)) | _input_names(numeric, file)
         frame = frame.select(*key, *numeric).rename(renamed).with_columns(reading.ticker_text())
         parts.append(frame.unpivot(index=["date", "ticker"], variable_name="name", value_name="value"))
-    frame = reading.within_dates(given.dates(reading.concat_parts(parts), ["date"]), given, start, end)
+    frame = reading.within_dates(given.dates(reading.concat_parts(parts), ["date"]), given)
     ignored = {"returns of later periods, which are left out": later}
     ignored["columns that are not numeric and are ignored"] = not_numeric
     for what, names in ignored.items():
@@ -355,19 +353,18 @@ _FILTERS: Final = {"indfmt": "INDL", "datafmt": "STD", "consol": "C"}
 _MILLIONS: Final = 1e6
 
 
-def read_statements(
-    given: reading.GivenFiles, config: FilesSourceConfig, prices: pl.DataFrame
-) -> pl.DataFrame:
+def read_statements(given: reading.GivenFiles, prices: pl.DataFrame) -> pl.DataFrame:
     """Read statements into rows of (ticker, period_end, known_at, item, value, ...).
 
     The prices provide the splits if share counts are restated for all later splits. Empty values are dropped
     and counted. A row without a publication date gets one from the assumed lag and is marked in ``assumed``.
     """
+    config = given.config
     frame = reading.read_number(
-        reading.concat_parts([_read_one(file, given, config.items) for file in given.files]), "value"
+        reading.concat_parts([_read_one(file, given) for file in given.files]), "value"
     )
-    if given.units:
-        factor = pl.col("item").replace_strict(dict(given.units), default=1.0, return_dtype=pl.Float64)
+    if config.units:
+        factor = pl.col("item").replace_strict(config.units, default=1.0, return_dtype=pl.Float64)
         frame = reading.scale(frame, "value", factor)
     frame = given.dates(frame, ("period_end", "known_at", "stated_on"))
     zeros = pl.col("value").cast(pl.Float64, strict=False) == 0
@@ -393,10 +390,9 @@ def read_statements(
     return frame.sort(*_KEY, "known_at")
 
 
-def _read_one(file: Path, given: reading.GivenFiles, items: Mapping[str, str]) -> pl.DataFrame:
+def _read_one(file: Path, given: reading.GivenFiles) -> pl.DataFrame:
     """Read one file into ticker, period_end, item, value and the optional columns, all unparsed."""
-    rows = scan(file, given.text)
-    available = columns_of(rows, file)
+    (rows, available), items = given.open(file), given.config.items
     if {"gvkey", "datadate"} <= {name.lower() for name in available} and not items:
         return _read_compustat(collect(rows, file), file, given)
     names = {
@@ -405,8 +401,8 @@ def _read_one(file: Path, given: reading.GivenFiles, items: Mapping[str, str]) -
         if ours in ("ticker", "period_end") or ours in given.columns or ours in available
     }
     if "item" in names and "value" in names:
-        frame = collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
-        return _to_canonical_items(frame.with_columns(reading.ticker_text()), items, file, given)
+        frame = collect(rows, file, names)
+        return _to_canonical_items(frame.with_columns(reading.ticker_text()), file, given)
     index = {ours: theirs for ours, theirs in names.items() if ours not in ("item", "value")}
     item_columns = {item: items.get(item, item) for item in ITEMS if item in items or item in available}
     for item, theirs in item_columns.items():
@@ -415,8 +411,7 @@ def _read_one(file: Path, given: reading.GivenFiles, items: Mapping[str, str]) -
             raise DataError(f"{file} has no column {theirs!r} for the item {item}; its columns are {listed}")
     if not item_columns:
         raise _no_item(f"{file} has no known statement item; its columns are", available, "column")
-    named = (pl.col(theirs).alias(ours) for ours, theirs in (index | item_columns).items())
-    frame = collect(rows.select(named), file).with_columns(reading.ticker_text())
+    frame = collect(rows, file, index | item_columns).with_columns(reading.ticker_text())
     return unpivot(frame, list(item_columns), list(index), "item", "value")
 
 
@@ -469,10 +464,9 @@ def _read_compustat(frame: pl.DataFrame, file: Path, given: reading.GivenFiles) 
     return pl.concat(parts)
 
 
-def _to_canonical_items(
-    frame: pl.DataFrame, items: Mapping[str, str], file: Path, given: reading.GivenFiles
-) -> pl.DataFrame:
+def _to_canonical_items(frame: pl.DataFrame, file: Path, given: reading.GivenFiles) -> pl.DataFrame:
     """Rename a long file's items to the canonical ones; those that are not mapped are left out."""
+    items = given.config.items
     frame = frame.with_columns(reading.as_text("item"))
     available = sorted(frame["item"].drop_nulls().unique())
     for ours, theirs in items.items():

@@ -75,6 +75,12 @@ def test_runs_protect_the_versions_of_their_own_lake(
         recorded_by_runs(Lake("lake"), [Path("runs")])
 
 
+def status_of(table: str) -> list[str]:
+    """The row of a table, without its name."""
+    rows = (line.split() for line in invoke("lake", "status", "tiny.yaml").splitlines())
+    return next(row[1:] for row in rows if row[:1] == [table])
+
+
 def test_the_commands_show_the_status_and_what_would_be_lost(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +93,7 @@ def test_the_commands_show_the_status_and_what_would_be_lost(
     aged(lake, "sources", [9, 8, 7, 6, 5, 4])
     run = recorded(check_config(tiny, origin="tiny"), {"sources": 3})
 
-    assert "sources             5        5        1" in invoke("lake", "status", "tiny.yaml")
+    assert status_of("sources")[:3] == ["5", "5", "1"]
     assert invoke("lake", "compact", "tiny.yaml") == "nothing to join\n"
     said = invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2", "--dry-run")
     assert "would remove 3 files" in said
@@ -96,9 +102,9 @@ def test_the_commands_show_the_status_and_what_would_be_lost(
     said = invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2", "--dry-run", "--forget-runs")
     assert "versions that would be lost: 1, 2, 3, 4" in said
     assert f"runs that could no longer be repeated: {run.run_id}" in said
-    assert "sources             5        5        1" in invoke("lake", "status", "tiny.yaml")
+    assert status_of("sources")[:3] == ["5", "5", "1"]
     assert "removed 3 files" in invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2")
-    assert "sources             5        2        1" in invoke("lake", "status", "tiny.yaml")
+    assert status_of("sources")[:3] == ["5", "2", "1"]
     assert lake.read("sources", version=3)["notes"].to_list() == ["v3"]
     assert invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2").startswith("sources: kept for runs")
 
