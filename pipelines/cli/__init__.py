@@ -34,9 +34,14 @@ def _options() -> Mapping[str, Mapping[str, Any]]:
     return options
 
 
+def help_of(group: str) -> str:
+    """Return the help of a group of commands, or of the whole command line."""
+    return str(_options()["groups"][group])
+
+
 def group(name: str) -> Typer:
     """Make a group of commands."""
-    return Typer(name=name, help=_options()["groups"][name], no_args_is_help=True)
+    return Typer(name=name, help=help_of(name), no_args_is_help=True)
 
 
 def with_options(words: str, verb: Callable[..., None]) -> None:

@@ -12,22 +12,13 @@ from typing import Annotated, Final
 
 import typer
 
-from pipelines.cli import data, operations, stages, start, with_options
+from pipelines.cli import data, help_of, operations, stages, start, with_options
 from pipelines.errors import PeerglassError, full_disk
 from pipelines.secrets import redact
 
 app = typer.Typer(
     name="peerglass",
-    help=(
-        "Forecast stock returns with attention over days and over peer firms, backtest the forecasts "
-        "walk-forward with costs, and explain them with Shapley values.\n\n"
-        "First run: `peerglass doctor`, then `peerglass demo`. For your own prices, `peerglass init "
-        "prices.csv` writes a config; read it, then start `peerglass run prices.yaml`. "
-        "Every command has its own `--help`.\n\n"
-        "Exit codes: 0 success; 1 bug; 2 wrong config or usage; 3 data missing, stale or locked; 4 audit "
-        "failed or promotion refused; 5 training produced no model (diverged, constant labels or out of "
-        "memory); 6 tracking server unreachable."
-    ),
+    help=help_of("peerglass"),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

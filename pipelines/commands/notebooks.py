@@ -55,15 +55,7 @@ def open_lab(path: Path, variables: Mapping[str, str]) -> NoReturn:
     os.execve(sys.executable, [sys.executable, "-m", "jupyterlab", str(path)], environment)  # noqa: S606  # no shell
 
 
-# Without the scripts that nbconvert's template loads from other hosts; the rule forbids any request.
-_TEMPLATE = """{%- extends 'lab/index.html.j2' -%}
-{%- block html_head_js -%}
-<meta http-equiv="Content-Security-Policy" content="default-src 'none';
- script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:">
-{%- endblock -%}
-{%- block html_head_js_mathjax -%}{%- endblock -%}
-{%- block html_head_js_mermaidjs -%}{%- endblock -%}
-"""
+_TEMPLATE = Path(__file__).with_name("notebook.html.jinja")
 _ERRORS = {error.__name__: error for error in (ConfigError, DataError)}
 
 
@@ -91,11 +83,11 @@ def write_page(notebook: Path, target: Path, variables: Mapping[str, str]) -> Pa
         of_ours = _ERRORS.get(error.ename, PeerglassError)
         what = error.evalue if error.ename in _ERRORS else f"a cell ended with {error.ename}: {error.evalue}"
         raise of_ours(f"{notebook.name}: {what}") from None
-    templates = [
-        str(_templates())
-    ]  # as names and as paths: nbconvert's templates refer to each other both ways
+    templates = [str(_templates())]  # as names and as paths: nbconvert's refer to each other both ways
     exporter = HTMLExporter(  # type: ignore[no-untyped-call]  # partly annotated
-        raw_template=_TEMPLATE, extra_template_basedirs=templates, extra_template_paths=templates
+        raw_template=_TEMPLATE.read_text("utf-8"),
+        extra_template_basedirs=templates,
+        extra_template_paths=templates,
     )
     page, _ = exporter.from_notebook_node(content, {"metadata": {"name": notebook.stem}})
     return write_text(target, page).resolve()

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -232,13 +232,6 @@ class MappedArray(np.ndarray[Any, np.dtype[np.float32]]):
         """Send the path of a whole file, and the values of everything else."""
         return np.asarray(self).__reduce__() if self.path is None else (open_mapped, (self.path, self.shape))
 
-    @classmethod
-    def of(cls, path: Path, shape: tuple[int, ...], buffer: mmap.mmap) -> Self:
-        """Wrap a mapped file."""
-        array = np.frombuffer(buffer, dtype=np.float32).reshape(shape).view(cls)
-        array.path = path
-        return array
-
 
 def open_mapped(path: Path, shape: tuple[int, ...]) -> MappedArray:
     """Map a file and lock it as in use."""
@@ -250,7 +243,10 @@ def open_mapped(path: Path, shape: tuple[int, ...]) -> MappedArray:
         expected = 4 * int(np.prod(shape))
         if status.st_size != expected or not expected:
             raise ValueError(f"{path} has {status.st_size} bytes instead of {expected}.")
-        return MappedArray.of(path, shape, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        buffer = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    array = np.frombuffer(buffer, dtype=np.float32).reshape(shape).view(MappedArray)
+    array.path = path
+    return array
 
 
 def create_mapped(path: Path, shape: tuple[int, ...]) -> Float32Array:

@@ -24,25 +24,21 @@ def open_lake(config: Config, notify: Callable[[str], None] | None = None) -> La
 
 
 def read_tables(
-    lake: Lake, versions: Mapping[str, int], through: dt.date | None = None
+    lake: Lake,
+    versions: Mapping[str, int],
+    through: dt.date | None = None,
+    **of_prices: Any,  # noqa: ANN401 (several types)
 ) -> dict[str, pl.DataFrame]:
     """Read input tables at these versions, cut at a session (`cut_tables`) unless it is None.
 
     Tables without rows, because they were withdrawn or nothing in them was known yet, are left out. Firms
-    that were renamed by then have their newest ticker (`follow_renames`).
+    that were renamed by then have their newest ticker (`follow_renames`). ``of_prices`` are arguments of
+    `Lake.read` for the prices alone.
     """
-    return _read(lake, versions, through, {})
-
-
-def _read(
-    lake: Lake, versions: Mapping[str, int], through: dt.date | None, of_prices: Mapping[str, Any]
-) -> dict[str, pl.DataFrame]:
-    """Read tables; ``of_prices`` are arguments of `Lake.read` for the prices alone."""
     tables = {}
     for table, version in versions.items():
         known = None if through is None else rows_known(table, through)
-        how = of_prices if table == "prices" else {}
-        rows = lake.read(table, version=version, filters=known, **how)
+        rows = lake.read(table, version, filters=known, **(of_prices if table == "prices" else {}))
         tables[table] = rows if through is None else forget_later(table, rows, through)
     if through is not None and "prices" in tables and tables["prices"].is_empty():
         raise DataError(f"The lake {lake.root} has no prices up to {through}; choose a later date.")
@@ -75,7 +71,7 @@ def read_market_tables(
     reading them and the market does not depend on their order.
     """
     of_market = {table: versions[table] for table in _OF_MARKET if table in versions}
-    return _read(lake, of_market, through, {"columns": list(PRICE_COLUMNS), "ordered": False})
+    return read_tables(lake, of_market, through, columns=list(PRICE_COLUMNS), ordered=False)
 
 
 def cut_tables(tables: Mapping[str, pl.DataFrame], through: dt.date) -> dict[str, pl.DataFrame]:

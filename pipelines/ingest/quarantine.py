@@ -93,8 +93,20 @@ def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
     accepted the row.
     """
     accepted = lake.rows("releases", [*_ROW, "released_at"])
-    parts = [_rejected(lake), _flagged(lake, accepted)]
-    rows = pl.concat([part.select(p for p in _LISTED if p != "released_at") for part in parts])
+    json_of = pl.col("row").str.json_path_match
+    rejected = lake.rows("quarantine").with_columns(
+        state=pl.when(pl.col("resolved_at").is_null()).then(pl.lit("rejected")).otherwise(pl.lit("resolved")),
+        ticker=json_of("$.ticker"),
+        date=pl.coalesce(json_of(f"$.{c}") for c in _DATES),
+        what="row",
+        since="first_seen",
+    )
+    flags = lake.rows("flags")
+    uncleared = flags.join(accepted, on=_ROW, how="anti").filter(~pl.col("cleared"))
+    flagged = pl.concat([uncleared, flags.join(accepted, on=_ROW, how="semi")]).with_columns(
+        state=pl.lit("flagged"), date=pl.col("date").cast(pl.String), what="evidence", since="flagged_at"
+    )
+    rows = pl.concat(part.select(p for p in _LISTED if p != "released_at") for part in (rejected, flagged))
     rows = rows.join(accepted, on=_ROW, how="left")
     given = {name: getattr(selection, name) for name in ("rule", "ticker", "table")}
     rows = rows.filter(**{name: value for name, value in given.items() if value is not None})
@@ -165,30 +177,6 @@ def describe_listing(rows: pl.DataFrame, limit: int) -> str:
     if rows.height > limit:
         lines.append(f"... and {rows.height - limit:,} more; --limit {rows.height} shows all")
     return "\n".join(lines)
-
-
-def _rejected(lake: Lake) -> pl.DataFrame:
-    rows = lake.rows("quarantine")
-    is_open = pl.col("resolved_at").is_null()
-    return rows.with_columns(
-        state=pl.when(is_open).then(pl.lit("rejected")).otherwise(pl.lit("resolved")),
-        ticker=pl.col("row").str.json_path_match("$.ticker"),
-        date=pl.coalesce(pl.col("row").str.json_path_match(f"$.{c}") for c in _DATES),
-        what=pl.col("row"),
-        since=pl.col("first_seen"),
-    )
-
-
-def _flagged(lake: Lake, accepted: pl.DataFrame) -> pl.DataFrame:
-    rows = lake.rows("flags")
-    released = rows.join(accepted, on=_ROW, how="semi")
-    uncleared = rows.join(accepted, on=_ROW, how="anti").filter(~pl.col("cleared"))
-    return pl.concat([uncleared, released]).with_columns(
-        state=pl.lit("flagged"),
-        date=pl.col("date").cast(pl.String),
-        what=pl.col("evidence"),
-        since=pl.col("flagged_at"),
-    )
 
 
 def _store_rejected(lake: Lake, table: str, rows: pl.DataFrame, now: datetime) -> tuple[list[str], list[str]]:

@@ -326,11 +326,6 @@ def is_unnamed(column: str) -> bool:
     return _UNNAMED.fullmatch(column) is not None
 
 
-def file_label(files: Sequence[Path]) -> str:
-    """Return a name for files in messages."""
-    return files[0].name if len(files) == 1 else f"{files[0].name} to {files[-1].name} ({len(files)} files)"
-
-
 def scan(file: Path, text: TextFormat) -> pl.LazyFrame:
     """Open a file lazily: text files and workbooks as text, Parquet with its own types."""
     try:

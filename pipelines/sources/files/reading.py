@@ -93,7 +93,8 @@ class GivenFiles:
     @property
     def label(self) -> str:
         """A name for the files in messages."""
-        return opening.file_label(self.files)
+        first, count = self.files[0].name, len(self.files)
+        return first if count == 1 else f"{first} to {self.files[-1].name} ({count} files)"
 
     def note(self, sentence: str, count: int = 1) -> None:
         """Note a sentence, which may begin with ``#`` for the count; nothing if the count is 0."""

@@ -9,27 +9,19 @@ from pydantic import Field, model_validator
 
 from features.options import Options
 
-INDUSTRIES: dict[str, str] = {
-    "Chemicals": "Materials",
-    "Metals": "Materials",
-    "Machinery": "Industrials",
-    "Transport": "Industrials",
-    "Semiconductors": "Technology",
-    "Software": "Technology",
-    "Food": "Consumer",
-    "Retail": "Consumer",
+_INDUSTRIES: dict[str, tuple[str, str | None]] = {
+    "Chemicals": ("Materials", None),
+    "Metals": ("Materials", None),
+    "Machinery": ("Industrials", "Metals"),
+    "Transport": ("Industrials", "Machinery"),
+    "Semiconductors": ("Technology", "Chemicals"),
+    "Software": ("Technology", "Semiconductors"),
+    "Food": ("Consumer", "Chemicals"),
+    "Retail": ("Consumer", "Transport"),
 }
-"""Industry -> sector."""
-
-SUPPLIERS: dict[str, str] = {
-    "Semiconductors": "Chemicals",
-    "Software": "Semiconductors",
-    "Machinery": "Metals",
-    "Transport": "Machinery",
-    "Retail": "Transport",
-    "Food": "Chemicals",
-}
-"""Customer industry -> supplier industry, without cycles; Chemicals and Metals have no supplier."""
+"""Industry -> its sector, and the industry that supplies it; without cycles."""
+INDUSTRIES = {name: sector for name, (sector, _) in _INDUSTRIES.items()}
+SUPPLIERS = {name: supplier for name, (_, supplier) in _INDUSTRIES.items() if supplier is not None}
 
 REVERSAL_CALM, REVERSAL_TURBULENT = 1.0, 0.1
 """Strength of the reversal: price pressure on calm days reverses, news on turbulent days hardly does."""
