@@ -109,9 +109,8 @@ def stored_data(lake: Lake) -> StoredData:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
-    """A delivery that was checked: the frames, what is kept and rejected, and how each table changes."""
+    """A delivery that was checked: what is kept and rejected, and how each table changes."""
 
-    tables: Mapping[str, pl.DataFrame]
     checked: Mapping[str, Checked]
     inspected: Inspection
     plans: Mapping[str, UpsertPlan]
@@ -176,13 +175,12 @@ class _Committer:
                 refuse_other_returns(self._lake, plans["prices"])
             of_source = [plan for table, plan in plans.items() if table in SOURCE_TABLES]
             refuse_partial_delivery(self._lake, self._source, of_source)
-        return _Prepared(tables, checked, inspected, plans, now)
+        return _Prepared(checked, inspected, plans, now)
 
     def commit(self, delivered: SourceTables) -> None:
         """Check a delivery, then write the source's notes, the flags, the quarantine and the tables."""
         ready = self.prepare(delivered)
         checked, inspected, now = ready.checked, ready.inspected, ready.now
-
         self._notes.update(dict.fromkeys(delivered.notes))
         self._hazards.update(dict.fromkeys(delivered.hazards))
         record_source(self._lake, self._source, delivered.market, self._notes, delivered.hazards)
@@ -195,7 +193,7 @@ class _Committer:
             result = checked.get(table, _NOTHING)
             summary = TableSummary(
                 **dataclasses.asdict(counts),
-                received=ready.tables[table].height if table in ready.tables else 0,
+                received=result.valid.height + result.rejected.height + result.collapsed,
                 collapsed=result.collapsed,
                 quarantined=result.by_rule(),
                 flagged=inspected.flagged if table == "prices" else {},
