@@ -45,9 +45,8 @@ _START = (
     "sys.path[:] = [root, *path]; from pipelines.execution.worker import main; "
     "sys.path[:] = path; main(pipe, parent, prepare)"
 )
-_LISTEN_SECONDS = (
-    1.0  # a wait without an end does not hear an interrupt, if another thread receives the signal
-)
+_LISTEN_SECONDS = 1.0
+"""Longest wait for a worker's message: an endless one hears no interrupt that another thread receives."""
 _SMALL = 2**30  # bytes of a task; a worker keeps the memory that it has used, so after larger tasks it ends
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
