@@ -111,6 +111,47 @@ def commands_page() -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _language() -> list[str]:
+    """Describe the language of expressions and its words, and the sets of features."""
+    from features.library.expressions import LONGEST
+    from features.library.operators import OPERATORS, SERIES
+    from features.library.sets import WINDOWS, alpha158
+    from features.library.sets import __doc__ as sets
+
+    formulas = {re.sub(r"60$", "N", one.name): one for one in alpha158().values()}
+    shown = [
+        (f"`{name}`", f"`{re.sub(r'(?<![0-9.])60(?![0-9])', 'N', one.formula)}`", one.family)
+        for name, one in formulas.items()
+        if not re.search(r"[A-Z](?:5|10|20|30)$", name)
+    ]
+    return [
+        "## Expressions",
+        "`features.expressions` adds characteristics to a config as formulas. They are named like any other "
+        "characteristic, and a name that `features.channels` lists is a channel as well. A formula is part of "
+        "the run's identity.",
+        "```yaml\nfeatures:\n  expressions:\n"
+        '    price_volume: "corr(close / delay(close, 1), log(volume / delay(volume, 1)), 20)"\n'
+        '    quiet_winners: "rank(delta(close, 21) / close, group) * (1 - rank(std(returns, 63)))"\n```',
+        "A formula holds series, numbers, brackets, `+ - * / **`, the comparisons `< <= > >= == !=` (1 if true, "
+        "else 0), `and`, `or`, `not`, and the functions below. It is parsed, not run as code, and nothing in "
+        "it can read the future. An operation on an unknown value is unknown, and so is a value that is not "
+        f"finite. `n` is a whole number of sessions from 1 to {LONGEST}, t included; a session without a "
+        "trade takes a place and contributes nothing. A function of `n` sessions needs half of them to be "
+        "known, rounded up, and at least two for `std`, `corr` and `cov`, three for `skew`. The last group "
+        "of functions compares the firms of the universe at t; with `group` as second argument, those of "
+        "the firm's group (`features.group_by`), unknown where that is. Ranks and places compare values "
+        "rounded to float32, so that rounding orders nothing.",
+        _table(("series", "meaning"), [(f"`{name}`", one.meaning) for name, one in SERIES.items()]),
+        _table(("function", "meaning"), [(f"`{one.form}`", one.meaning) for one in OPERATORS.values()]),
+        "## Alpha158",
+        "`features.set: alpha158` uses these characteristics instead of the library's, and `all` uses both. "
+        "Each can also be named in `features.characteristics`. "
+        f"`N` is {', '.join(map(str, WINDOWS[:-1]))} or {WINDOWS[-1]}, and part of the name: `MA20`.",
+        _paragraphs((sets or "").partition("\n\n")[2]),
+        _table(("name", "formula", "family"), shown),
+    ]
+
+
 def features_page() -> str:
     """Write the page of the feature library: every registered feature, by family."""
     from features.library.channels import CHANNELS
@@ -144,6 +185,7 @@ def features_page() -> str:
         "- **Warm-up.** Number of sessions between a firm's first price and its first value.",
         f"- **NaN.** {NAN_RULE} The column NaN lists further cases of a feature.",
     ]
+    parts += _language()
     for registry in (CHARACTERISTICS, CHANNELS):
         for family in registry.families:
             entries = [entry for entry in registry.values() if entry.family == family]

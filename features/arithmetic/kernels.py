@@ -301,45 +301,78 @@ def rolling_max(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatAr
 
 
 @compiled
-def rolling_median(x_TN: AnyFloatArray, window: int, min_count: float, out_TN: AnyFloatArray) -> None:
-    """Compute the median of known values, keeping the windows of all firms sorted.
+def _slide(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    x_TN: AnyFloatArray,
+    t: int,
+    window: int,
+    sorted_WN: AnyFloatArray,
+    work_3N: AnyFloatArray,
+    count_N: FloatArray,
+) -> None:
+    """Move the sorted windows of all firms to session t, and count their known values.
 
     One pass over the ranks removes the leaving value and inserts the entering one. Without the leaving value,
     rank j holds ``s[j]`` if that is below the leaving value, else ``s[j+1]``. With the entering value, rank j
     holds the median of the entering value and two neighbours. Unknown values are stored as infinity, at the
-    end.
+    end; the last row stays infinite.
     """
+    below_N, entering_N, leaving_N, x = work_3N[0], work_3N[1], work_3N[2], x_TN[t]
+    for i in range(len(x)):
+        known = not np.isnan(x[i])
+        count_N[i] += 1.0 if known else 0.0
+        entering_N[i] = x[i] + 0.0 if known else np.inf  # -0 becomes 0; equal values are interchangeable
+        below_N[i] = -np.inf
+        leaving_N[i] = np.inf
+    if t >= window:
+        old = x_TN[t - window]
+        for i in range(len(x)):
+            known = not np.isnan(old[i])
+            count_N[i] -= 1.0 if known else 0.0
+            leaving_N[i] = old[i] if known else np.inf
+    for j in range(len(sorted_WN) - 1):
+        this, following = sorted_WN[j], sorted_WN[j + 1]
+        for i in range(len(x)):
+            other = this[i] if this[i] < leaving_N[i] else following[i]
+            smaller = entering_N[i] if entering_N[i] < other else other
+            this[i] = below_N[i] if below_N[i] > smaller else smaller
+            below_N[i] = other
+
+
+@compiled
+def rolling_median(x_TN: AnyFloatArray, window: int, min_count: float, out_TN: AnyFloatArray) -> None:
+    """Compute the median of known values, keeping the windows of all firms sorted."""
     T, N = x_TN.shape
-    sorted_WN = np.full(
-        (min(window, T) + 1, N), np.inf, dtype=x_TN.dtype
-    )  # one extra row, which stays infinite
-    below_N, entering_N, leaving_N = sorted_WN[0].copy(), sorted_WN[0].copy(), sorted_WN[0].copy()
-    count_N = np.zeros(N)
+    sorted_WN = np.full((min(window, T) + 1, N), np.inf, dtype=x_TN.dtype)
+    work_3N, count_N = np.empty((3, N), dtype=x_TN.dtype), np.zeros(N)
     for t in range(T):
-        x, out = x_TN[t], out_TN[t]
-        for i in range(N):
-            known = not np.isnan(x[i])
-            count_N[i] += 1.0 if known else 0.0
-            entering_N[i] = x[i] + 0.0 if known else np.inf  # -0 becomes 0; equal values are interchangeable
-            below_N[i] = -np.inf
-            leaving_N[i] = np.inf
-        if t >= window:
-            old = x_TN[t - window]
-            for i in range(N):
-                known = not np.isnan(old[i])
-                count_N[i] -= 1.0 if known else 0.0
-                leaving_N[i] = old[i] if known else np.inf
-        for j in range(len(sorted_WN) - 1):
-            this, following = sorted_WN[j], sorted_WN[j + 1]
-            for i in range(N):
-                other = this[i] if this[i] < leaving_N[i] else following[i]
-                smaller = entering_N[i] if entering_N[i] < other else other
-                this[i] = below_N[i] if below_N[i] > smaller else smaller
-                below_N[i] = other
+        _slide(x_TN, t, window, sorted_WN, work_3N, count_N)
+        out = out_TN[t]
         for i in range(N):
             n = int(count_N[i])
             if n >= min_count:
                 out[i] = 0.5 * (sorted_WN[(n - 1) // 2, i] + sorted_WN[n // 2, i])
+            else:
+                out[i] = np.nan
+
+
+@compiled
+def rolling_quantile(
+    x_TN: FloatArray, share: float, window: int, min_count: float, out_TN: FloatArray
+) -> None:
+    """Compute a quantile of known values, linear between order statistics; NaN below ``min_count`` >= 1."""
+    T, N = x_TN.shape
+    sorted_WN = np.full((min(window, T) + 1, N), np.inf)
+    work_3N, count_N = np.empty((3, N)), np.zeros(N)
+    for t in range(T):
+        _slide(x_TN, t, window, sorted_WN, work_3N, count_N)
+        out = out_TN[t]
+        for i in range(N):
+            n = int(count_N[i])
+            if n >= min_count:
+                at = share * (n - 1)
+                low = int(at)
+                base = sorted_WN[low, i]
+                out[i] = base + (at - low) * (sorted_WN[min(low + 1, n - 1), i] - base)
             else:
                 out[i] = np.nan
 

@@ -90,6 +90,9 @@ class Panel:
     """Sessions in a year, which annual figures use (`periods_per_year`)."""
     wrong: WrongRows = NO_ROWS
     """Rows that earn nothing (`features.panel.holding`). All other fields hold their prices as delivered."""
+    universe_TN: BoolArray | None = None
+    """The universe as of t, which operators across firms compare (`features.library.expressions`). None: all
+    firms that traded."""
 
     @property
     def n_sessions(self) -> int:

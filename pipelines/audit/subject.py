@@ -19,8 +19,7 @@ import polars as pl
 
 from backtest.look_ahead.delivery import Delivery
 from backtest.splits.folds import Fold
-from features.library.channels import CHANNELS
-from features.library.characteristics import CHARACTERISTICS
+from features.library.sets import channels_of, characteristics_of
 from models.registry import MODELS
 from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
@@ -120,8 +119,11 @@ class Subject:
     def lookback(self) -> int:
         """Sessions before t that a dataset needs to be complete at t."""
         data = self.dataset
-        windows = [CHANNELS[name].window for name in data.channel_names]
-        windows += [CHARACTERISTICS[n].window for n in data.characteristic_names if n in CHARACTERISTICS]
+        channels, characteristics = (
+            of(self.config.features.expressions) for of in (channels_of, characteristics_of)
+        )
+        windows = [channels[name].window for name in data.channel_names]
+        windows += [characteristics[n].window for n in data.characteristic_names if n in characteristics]
         windows.append(self.config.features.hold_inputs + 2)
         rule = self.config.universe
         return max(*windows, rule.min_history, rule.dollar_volume_window) + self.config.features.window + 5

@@ -448,16 +448,19 @@ def model_settings(config: Config, entry: str, origin: str = "config") -> ModelS
 
 def check_models(config: Config, origin: str) -> None:
     """Check the settings of models and of their fitting, and the names of features."""
-    from features.library.channels import CHANNELS
-    from features.library.characteristics import CHARACTERISTICS
+    from features.library.sets import channels_of, characteristics_of
     from models.fitting.config import FitConfig
 
     _parse(FitConfig, config.fit, origin, "fit")
     for entry in config.models:
         model_settings(config, entry, origin)
+    try:
+        registries = [registry(config.features.expressions) for registry in (channels_of, characteristics_of)]
+    except ValueError as error:
+        raise ConfigError(f"{origin}: features.expressions: {error}.") from None
     wanted: dict[str, tuple[Iterable[str], Iterable[str]]] = {
-        "channels": (config.features.channels or (), CHANNELS),
-        "characteristics": (config.features.characteristics or (), CHARACTERISTICS),
+        "channels": (config.features.channels or (), registries[0]),
+        "characteristics": (config.features.characteristics or (), registries[1]),
     }
     for kind, (names, known) in wanted.items():
         for name in names:

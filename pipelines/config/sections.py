@@ -6,7 +6,7 @@ import itertools
 import operator
 import re
 from functools import reduce
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
@@ -55,10 +55,16 @@ class FeaturesConfig(Section):
 
     window: int = Field(default=20, ge=2, le=2048)
     """Number of sessions in a window, the decision date included."""
+    set: Literal["peerglass", "alpha158", "all"] = "peerglass"
+    """Characteristics that are used where ``characteristics`` is null: the library's own (``peerglass``),
+    those of qlib's Alpha158, or both (``all``)."""
+    expressions: dict[str, str] = Field(default={})
+    """Name -> formula of further characteristics, such as ``mean(close, 5) / close`` (docs/features.md). A
+    name that is listed in ``channels`` is a channel as well."""
     channels: tuple[str, ...] | None = None
-    """Names of the channels (daily series) of the window. Null: all that the data allow."""
+    """Names of the channels (daily series) of the window. Null: all of the library that the data allow."""
     characteristics: tuple[str, ...] | None = None
-    """Names of the characteristics. Null: all that the data allow."""
+    """Names of the characteristics. Null: all of ``set`` and ``expressions`` that the data allow."""
     inputs: tuple[str, ...] | None = None
     """Names of your own numbers (the lake's table ``inputs``) to use as characteristics. Null: all
     of them."""
@@ -70,6 +76,15 @@ class FeaturesConfig(Section):
     """Groups for neutralisation, group medians and models of peers by group."""
     transform: TransformRule = TransformRule()
     """Transformation of the characteristics within each date."""
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the settings as JSON values; without a set or expressions where they are the default."""
+        settings = super().deciding()
+        return {
+            name: value
+            for name, value in settings.items()
+            if name not in ("set", "expressions") or value not in ("peerglass", {})
+        }
 
 
 class LabelConfig(Section):

@@ -16,9 +16,9 @@ import numpy as np
 import polars as pl
 
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
-from features.library.channels import CHANNELS, available_channels, compute_channels
-from features.library.characteristics import CHARACTERISTICS, available_characteristics
+from features.library.channels import CHANNELS
 from features.library.factors import residualise_factors, statistical_factors
+from features.library.sets import channels_of, characteristics_of, default_characteristics
 from features.panel.derived import row_mean, take_sessions
 from features.panel.holding import target
 from features.panel.panel import Panel
@@ -73,10 +73,15 @@ def add_features(
 ) -> Dataset:
     """Add the features and targets of a config to its market."""
     panel, universe_TN, labels = market.panel, market.universe_TN, market.labels
+    chosen, expressions = config.features, config.features.expressions
+    named = chosen.characteristics
     try:
-        channels, channel_notes = available_channels(panel, config.features.channels)
-        characteristics, characteristic_notes = available_characteristics(
-            panel, config.features.characteristics
+        every_channel = channels_of(expressions)
+        channels, channel_notes = every_channel.available(
+            panel, CHANNELS if chosen.channels is None else chosen.channels
+        )
+        characteristics, characteristic_notes = characteristics_of(expressions).available(
+            panel, default_characteristics(chosen.set, expressions) if named is None else named
         )
     except ValueError as error:
         raise ConfigError(f"features: {error}") from None
@@ -95,14 +100,17 @@ def add_features(
 
     def make_channels(allocate: Allocate) -> Float32Array:
         out_TNC = allocate((*universe_TN.shape, len(channels)))
-        out_TNC[:] = compute_channels(panel, channels)
+        out_TNC[:] = every_channel.compute(panel, channels)
         return out_TNC
 
     if store is None:
         characteristics_TNF = make(lambda shape: np.empty(shape, dtype=np.float32))
-        channels_TNC = compute_channels(panel, channels)
+        channels_TNC = every_channel.compute(panel, channels)
     else:
-        size, settings = universe_TN.shape, (names, repr(rule), tuple(channels), config.features.hold_inputs)
+        size, settings = (
+            universe_TN.shape,
+            (names, repr(rule), tuple(channels), chosen.hold_inputs, expressions),
+        )
         key = store.key(panel, universe_TN, inputs, settings)
         characteristics_TNF = store.get(f"{key}-characteristics", (*size, len(rule.names(names))), make)
         channels_TNC = store.get(f"{key}-channels", (*size, len(channels)), make_channels)
@@ -202,16 +210,18 @@ def session_features(
     if config.features.transform.add_indicator:
         raw_names = raw_names[: len(raw_names) // 2]
     computed = [name for name in raw_names if not name.startswith(INPUT_PREFIX)]
-    for available, needed in ((available_channels, names.channels), (available_characteristics, computed)):
+    expressions = config.features.expressions
+    channels, characteristics = channels_of(expressions), characteristics_of(expressions)
+    for registry, needed in ((channels, names.channels), (characteristics, computed)):
         try:
-            messages = available(market.panel, needed)[1]
+            messages = registry.available(market.panel, needed)[1]
         except ValueError as error:
             raise DataError(f"The model was trained on other features: {error}") from None
         if messages:
             raise DataError(f"The model cannot be used on these data. {messages[0]}")
     window, T = config.features.window, market.panel.n_sessions
-    depends_on = [window - 1 + CHANNELS[name].window for name in names.channels]
-    depends_on += [CHARACTERISTICS[name].window for name in computed]
+    depends_on = [window - 1 + channels[name].window for name in names.channels]
+    depends_on += [characteristics[name].window for name in computed]
     own = tuple(name.removeprefix(INPUT_PREFIX) for name in raw_names if name.startswith(INPUT_PREFIX))
     if own:  # a value that is held may be dated on a day before its session
         depends_on.append(config.features.hold_inputs + 2)
@@ -225,7 +235,7 @@ def session_features(
     return SessionFeatures(
         names=names,
         tickers_N=market.panel.tickers_N,
-        channels_WNC=np.ascontiguousarray(compute_channels(panel, names.channels)[-window:]),
+        channels_WNC=np.ascontiguousarray(channels.compute(panel, names.channels)[-window:]),
         raw_NF=np.ascontiguousarray(raw_1NF[0]),
         characteristics_NF=within_dates(raw_1NF, universe_1N, group_1N, config)[0],
         universe_WN=market.universe_TN[recent],

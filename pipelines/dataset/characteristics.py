@@ -20,7 +20,7 @@ import polars as pl
 
 from features.arithmetic.rolling import carry
 from features.arrays import BoolArray, Float32Array, FloatArray
-from features.library.characteristics import CHARACTERISTICS
+from features.library.sets import characteristics_of
 from features.library.standardise import transform_characteristics
 from features.panel.panel import Panel, to_panel
 from pipelines.config.schema import Config
@@ -45,7 +45,7 @@ def raw_characteristics(
     means unknown.
     """
     computed, own = _split(panel, names, tables, config)
-    raw_TNF = CHARACTERISTICS.compute(panel, computed)
+    raw_TNF = characteristics_of(config.features.expressions).compute(panel, computed)
     return np.concatenate([raw_TNF, np.stack(own, axis=2)], axis=2) if own else raw_TNF
 
 
@@ -89,7 +89,7 @@ def make_characteristics(
             for k, value_TN in enumerate(own, start=len(computed)):
                 out_FRn[k] = value_TN[block, firms]
 
-    CHARACTERISTICS.for_each_tile(panel, computed, spill)
+    characteristics_of(config.features.expressions).for_each_tile(panel, computed, spill)
     drop_pages(scratch)
     out_TNG = allocate((T, N, len(rule.names(names))))
     for block in blocks:

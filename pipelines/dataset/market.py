@@ -6,12 +6,12 @@ This is all that measuring a forecast needs. :mod:`pipelines.dataset.build` adds
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 
-from features.arrays import BoolArray, FloatArray
+from features.arrays import BoolArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule
 from features.panel.holding import forward_returns
 from features.panel.panel import Panel, build_panel
@@ -71,6 +71,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
                 "and max_sector_net from limits."
             )
     universe_TN = universe(panel, config.universe, _membership(tables, config))
+    panel = replace(panel, universe_TN=frozen(universe_TN.copy()))
     universe_TN &= decision_sessions(panel.dates_T, config.label.forecast_frequency)[:, None]
     if not universe_TN.any():
         raise DataError(

@@ -44,12 +44,14 @@ def estimate_need(config: Config, cells: int) -> Need:
     industries may be missing. `task_need` of the dataset is exact.
     """
     from features.library.channels import CHANNELS
-    from features.library.characteristics import CHARACTERISTICS
+    from features.library.sets import characteristics_of, default_characteristics
 
     features = config.features
     channels = len(CHANNELS if features.channels is None else features.channels)
     labels = 8 * (len(config.label.delays) + len(config.label.shorter_horizons))
-    from_prices = tuple(name for name in CHARACTERISTICS if CHARACTERISTICS[name].needs <= _PRICES)
+    registry = characteristics_of(features.expressions)
+    every = default_characteristics(features.set, features.expressions)
+    from_prices = tuple(name for name in every if registry[name].needs <= _PRICES)
     names = from_prices if features.characteristics is None else features.characteristics
     models = {registry_name(config, model) for model in config.models}
     return Need(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from features.library.characteristics import CHARACTERISTICS
+from features.library.sets import characteristics_of
 from features.library.standardise import MISSING
 from models.batch import PanelTensors
 from models.explain.groups import GroupAttribution
@@ -54,11 +54,16 @@ def restore_fits(
 
 
 def families_of(names: tuple[str, ...]) -> dict[str, list[int]]:
-    """Group characteristics by family: family -> columns. A user's own inputs are the family ``input``."""
+    """Group characteristics by family: family -> columns.
+
+    A user's own inputs are the family ``input``, and the expressions of his config ``expression``.
+    """
     families: dict[str, list[int]] = {}
+    registry = characteristics_of()
     for column, name in enumerate(names):
         is_input = name.startswith(INPUT_PREFIX)
-        family = "input" if is_input else CHARACTERISTICS[name.removesuffix(MISSING)].family
+        feature = registry.get(name.removesuffix(MISSING))
+        family = "input" if is_input else "expression" if feature is None else feature.family
         families.setdefault(family, []).append(column)
     return families
 

@@ -55,7 +55,7 @@ def trained_settings(config: Config, model: str) -> Settings:
     own, fit = one.options.deciding(), one.fit.deciding()
     settings = {
         "universe": config.universe.model_dump(mode="json"),
-        "features": config.features.model_dump(mode="json"),
+        "features": config.features.deciding(),
         "label": config.label.model_dump(mode="json", exclude={"extra_delays"}),
         "model": {"name": model, "kind": one.registered, **own, "fit": fit},
         "seeds": list(config.seeds),

@@ -128,7 +128,7 @@ def build_identity(
 
 def forecasting_settings(config: Config, dataset: Dataset, warm_starts: Mapping[str, str]) -> Settings:
     """Settings that forecasts depend on, with every default filled in, as plain JSON values."""
-    resolved = {"channels", "characteristics", "inputs"}
+    resolved = ("set", "channels", "characteristics", "inputs")
     stack = config.stack_seeds
     if stack is None:
         stack = resolve_device(config.device) != "cpu"
@@ -138,7 +138,7 @@ def forecasting_settings(config: Config, dataset: Dataset, warm_starts: Mapping[
     settings = {
         "universe": config.universe.model_dump(mode="json"),
         "features": {
-            **config.features.model_dump(mode="json", exclude=resolved),
+            **{name: value for name, value in config.features.deciding().items() if name not in resolved},
             "channels": list(dataset.channel_names),
             "characteristics": list(dataset.characteristic_names),
         },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any, Final, NamedTuple
@@ -13,8 +13,8 @@ import polars as pl
 from backtest.look_ahead.finding import Result, Row, compared, skipped
 from backtest.look_ahead.noise import replace_future
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
-from features.library.channels import CHANNELS, compute_channels
-from features.library.characteristics import CHARACTERISTICS, compute_characteristics
+from features.library.registry import Registry
+from features.library.sets import channels_of, characteristics_of
 from features.panel.panel import Panel, build_panel
 from pipelines.audit.refit import Difference, differences_until, flags
 from pipelines.audit.subject import AFTER, Subject
@@ -231,8 +231,7 @@ _QUICK: Final = 24
 
 class _Kind(NamedTuple):
     word: str
-    registry: Mapping[str, Any]
-    compute: Any
+    registry: Registry
     names: tuple[str, ...]
 
 
@@ -244,11 +243,9 @@ def warm_up(subject: Subject) -> Result:
     """
     firms = QUICK_FIRMS if subject.budget.quick else FIRMS
     subject = replace(subject, tables=subject.sample_firms(subject.tables, firms))
-    own = tuple(name for name in subject.dataset.characteristic_names if name in CHARACTERISTICS)
-    kinds = (
-        _Kind("channel", CHANNELS, compute_channels, subject.dataset.channel_names),
-        _Kind("characteristic", CHARACTERISTICS, compute_characteristics, own),
-    )
+    channels, every = (of(subject.config.features.expressions) for of in (channels_of, characteristics_of))
+    own = tuple(name for name in subject.dataset.characteristic_names if name in every)
+    kinds = (_Kind("channel", channels, subject.dataset.channel_names), _Kind("characteristic", every, own))
     found = [
         row
         for t, kind in product(_times(subject), kinds)
@@ -299,8 +296,8 @@ def _moved(subject: Subject, kind: _Kind, t: int, window: int) -> Iterator[dict[
     for name in names:
         if not kind.registry[name].needs <= (short.fields & long.fields):
             continue
-        left_N = kind.compute(short, [name])[-1, :, 0].astype(np.float64)
-        long_TN = kind.compute(long, [name])[:, own, 0].astype(np.float64)
+        left_N = kind.registry.compute(short, [name])[-1, :, 0].astype(np.float64)
+        long_TN = kind.registry.compute(long, [name])[:, own, 0].astype(np.float64)
         comparable_N = usable_N & (np.isfinite(left_N) | np.isfinite(long_TN[-1]))
         if comparable_N.any():
             row = {"feature": f"{kind.word} {name}", "window": window, "date": subject.day(t)}

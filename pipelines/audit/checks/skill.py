@@ -20,7 +20,7 @@ from backtest.splits.folds import Fold
 from features.arithmetic.transforms import rank_normal
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, is_constant
-from features.library.characteristics import CHARACTERISTICS
+from features.library.sets import characteristics_of
 from models.registry import MODELS, benchmarks
 from pipelines.audit.refit import few_firms, sample_columns
 from pipelines.audit.subject import Subject, temporary_run
@@ -139,8 +139,9 @@ def _features(
 ) -> Iterator[tuple[str, str, npt.NDArray[np.floating]]]:
     """Name, family and values of every feature on some sessions."""
     data, inside_DN = subject.dataset, subject.dataset.universe_TN[sessions]
+    registry = characteristics_of(subject.config.features.expressions)
     for f, name in enumerate(data.characteristic_names):
-        family = CHARACTERISTICS[name].family if name in CHARACTERISTICS else "other"
+        family = registry[name].family if name in registry else "other"
         family = "input" if name.startswith(INPUT_PREFIX) else family
         yield name, family, np.where(inside_DN, data.characteristics_TNF[sessions, :, f], np.nan)
     for c, name in enumerate(data.channel_names):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,14 +20,13 @@ from backtest.inference.means import mean_test
 from backtest.monitoring.behaviour import agreement_of, mean_dispersion, rank_turnover
 from backtest.monitoring.cusum import Cusum, SkillReference, limit_for, lower_cusum, mean_delay, reference_of
 from backtest.monitoring.drift import Distribution, bin_shares, ks_distance, stability_index, stretches
-from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
+from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray, frozen
 from features.information_coefficient import rank_ic_by_date
-from features.library.channels import CHANNELS
-from features.library.characteristics import CHARACTERISTICS
-from features.library.registry import Registry
+from features.library.sets import channels_of, characteristics_of
 from features.panel.delistings import DelistingRule
 from features.panel.panel import Panel, build_panel, to_panel
 from pipelines.config.schema import Config
+from pipelines.config.sections import FeaturesConfig
 from pipelines.dataset.build import add_features
 from pipelines.dataset.characteristics import INPUT_PREFIX, own_values
 from pipelines.files import write_table
@@ -369,7 +368,8 @@ def drift(
     """
     training = training_distributions(config, data, champion)
     trained = {RawFeature(row["feature"], row["kind"]): row for row in training.iter_rows(named=True)}
-    newest = newest_values(config, data, list(trained), config.nightly.monitoring.sessions)
+    run = open_run(champion.run_id, Path(config.output))
+    newest = newest_values(run.config, data, list(trained), config.nightly.monitoring.sessions)
     rows = [_compare(config, trained[feature], values_M) for feature, values_M in newest]
     table = pl.DataFrame(rows, schema=_SCHEMA, orient="row").with_columns(pl.col(_NUMBERS).fill_nan(None))
     findings = [*_findings(table), _summary(config, table, training)]
@@ -444,7 +444,7 @@ def _summary(config: Config, table: pl.DataFrame, training: pl.DataFrame) -> Nig
     return verdict("drift", base, cure, fine=share <= limit, value=share, limit=limit)
 
 
-_REGISTRIES: Final[Mapping[str, Registry]] = {"characteristic": CHARACTERISTICS, "channel": CHANNELS}
+_REGISTRIES: Final = {"characteristic": characteristics_of, "channel": channels_of}
 _TOGETHER: Final = 8
 """Features that are computed at once; more share intermediate results but need more memory."""
 
@@ -462,8 +462,9 @@ def raw_features(run: RecordedRun) -> list[RawFeature]:
     names: Mapping[str, Any] = run.identity.settings["features"]
     found = {kind: list[str]() for kind in ("characteristic", "channel", "input")}
     found["channel"] = names["channels"]
+    registry = characteristics_of(names.get("expressions"))
     for name in names["characteristics"]:
-        if name in CHARACTERISTICS:
+        if name in registry:
             found["characteristic"].append(name)
         elif name.startswith(INPUT_PREFIX):
             found["input"].append(name)
@@ -471,15 +472,15 @@ def raw_features(run: RecordedRun) -> list[RawFeature]:
 
 
 def raw_values(
-    panel: Panel, tables: Mapping[str, pl.DataFrame], features: Sequence[RawFeature], hold_inputs: int
+    panel: Panel, tables: Mapping[str, pl.DataFrame], features: Sequence[RawFeature], settings: FeaturesConfig
 ) -> Iterator[tuple[RawFeature, Float32Array]]:
     """Compute features of a panel one after the other, as float32 of shape (T, N); NaN means unknown.
 
-    Features whose inputs the panel lacks are unknown everywhere. ``hold_inputs`` is the config's setting
-    (`pipelines.dataset.characteristics.own_values`).
+    Features whose inputs the panel lacks are unknown everywhere. ``settings`` are those of their config.
     """
     unknown_TN = np.full((panel.n_sessions, panel.n_firms), np.nan, dtype=np.float32)
-    for kind, registry in _REGISTRIES.items():
+    for kind, registry_of in _REGISTRIES.items():
+        registry = registry_of(settings.expressions)
         wanted = [feature.name for feature in features if feature.kind == kind]
         usable = set(registry.available(panel, wanted)[0])
         for start in range(0, len(wanted), _TOGETHER):
@@ -495,7 +496,7 @@ def raw_values(
             yield feature, unknown_TN
         else:
             own = inputs.filter(pl.col("name") == feature.name.removeprefix(INPUT_PREFIX))
-            yield feature, own_values(own, panel, hold_inputs).astype(np.float32)
+            yield feature, own_values(own, panel, settings.hold_inputs).astype(np.float32)
 
 
 def newest_values(
@@ -508,8 +509,9 @@ def newest_values(
     """
     dates_T = data.market.panel.dates_T
     hold = config.features.hold_inputs
+    registries = {kind: of(config.features.expressions) for kind, of in _REGISTRIES.items()}
     windows = [
-        (hold + 2 if hold else 1) if one.kind == "input" else _REGISTRIES[one.kind][one.name].window
+        (hold + 2 if hold else 1) if one.kind == "input" else registries[one.kind][one.name].window
         for one in features
     ]
     first = dates_T[max(len(dates_T) - sessions - max(windows, default=1), 0)].astype("datetime64[D]").item()
@@ -522,8 +524,11 @@ def newest_values(
         delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
     )
     firms = np.searchsorted(np.asarray(data.market.panel.tickers_N), np.asarray(panel.tickers_N))
+    universe_TN = data.market.panel.universe_TN
+    if universe_TN is not None:
+        panel = replace(panel, universe_TN=frozen(universe_TN[-panel.n_sessions :][:, firms]))
     inside_RN: BoolArray = data.market.universe_TN[-sessions:][:, firms]
-    for feature, values_TN in raw_values(panel, data.tables, features, hold):
+    for feature, values_TN in raw_values(panel, data.tables, features, config.features):
         yield feature, values_TN[-len(inside_RN) :][inside_RN]
 
 
@@ -554,12 +559,12 @@ def training_distributions(config: Config, data: NightData, version: ModelVersio
         dates_T = panel.dates_T.astype("datetime64[D]")
         sessions: IntArray = np.flatnonzero(between(dates_T, fold["train_from"], fold["train_to"]))
         stride = max(1, int(np.ceil(universe_TN[sessions].sum() / _MAX_VALUES)))
-        length, hold = max(1, round(block / stride)), run.config.features.hold_inputs
+        length = max(1, round(block / stride))
         span = {name: fold[name] for name in ("train_from", "train_to")}
         rows = [
             {"feature": feature.name, "kind": feature.kind, **span}
             | stretches(values_TN, universe_TN, sessions[::stride], length)
-            for feature, values_TN in raw_values(panel, data.tables, raw_features(run), hold)
+            for feature, values_TN in raw_values(panel, data.tables, raw_features(run), run.config.features)
         ]
         return pl.DataFrame(rows, schema=_TRAINING_SCHEMA)
 

@@ -13,14 +13,16 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from alpha_formulas import EXPRESSIONS
 from places import ROOT
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from features.arithmetic import parallel
 from features.arithmetic.parallel import firm_blocks, for_each, map_in_order, n_threads, one_blas_thread
 from features.library.channels import CHANNELS, compute_channels
-from features.library.characteristics import CHARACTERISTICS, compute_characteristics
+from features.library.characteristics import CHARACTERISTICS
 from features.library.registry import Registry
+from features.library.sets import alpha158, characteristics_of
 from features.panel import derived
 from features.panel.derived import (
     cached,
@@ -63,12 +65,17 @@ def simulated_panel() -> Panel:
     return build_panel(tables["prices"], tables["securities"], tables["fundamentals"])
 
 
-@pytest.mark.parametrize("registry", [CHANNELS, CHARACTERISTICS], ids=["channels", "characteristics"])
+@pytest.mark.parametrize(
+    "registry",
+    [CHANNELS, CHARACTERISTICS, alpha158(), characteristics_of(EXPRESSIONS)],
+    ids=["channels", "characteristics", "alpha158", "expressions"],
+)
 @pytest.mark.parametrize("last", [819, 816, 803])
 def test_features_are_equal_on_the_sessions_that_they_depend_on(
     panel: Panel, registry: Registry, last: int
 ) -> None:
     names = [name for name, entry in registry.items() if entry.needs <= panel.fields]
+    names = [name for name in names if name in EXPRESSIONS] or names
     assert len(names) >= 8
     until, shorter = take_sessions_until(panel, last), 0
     for name in names:
@@ -93,12 +100,13 @@ def take_sessions_until(panel: Panel, last: int) -> Panel:
 def test_characteristics_are_equal_on_tiles(
     panel: Panel, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [name for name, entry in CHARACTERISTICS.items() if entry.needs <= panel.fields]
-    assert len(names) >= 40
-    at_once_TNK = np.stack([CHARACTERISTICS[name].compute(panel) for name in names], axis=2)
+    every = characteristics_of(EXPRESSIONS)
+    names = [name for name, entry in every.items() if entry.needs <= panel.fields]
+    assert len(names) >= 220
+    at_once_TNK = np.stack([every[name].compute(panel) for name in names], axis=2)
     monkeypatch.setattr(parallel, "_CELLS", 1)
     monkeypatch.setattr(parallel, "n_threads", lambda: threads)
-    tiled_TNK = compute_characteristics(replace(panel), names)
+    tiled_TNK = every.compute(replace(panel), names)
     for k, name in enumerate(names):
         single_TN = at_once_TNK[:, :, k].astype(np.float32)
         np.testing.assert_array_equal(tiled_TNK[:, :, k], single_TN, err_msg=name)

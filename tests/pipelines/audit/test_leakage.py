@@ -18,11 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pytest
+from alpha_formulas import EXPRESSIONS
 
 from backtest.look_ahead.noise import new_ticker, replace_future
 from backtest.splits.folds import Fold
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS, compute_characteristics
+from features.library.sets import characteristics_of
 from features.panel.panel import Panel
 from features.panel.universe import universe
 from models.batch import PanelTensors
@@ -94,6 +96,19 @@ def true(market: Tables, tiny_config: Config) -> Dataset:
 
 
 @pytest.fixture(scope="module")
+def every_config(tiny_config: Config) -> Config:
+    """The tiny config with the features of all sets, with expressions, and an expression as a channel."""
+    channels = (*CHANNELS, "alpha_13")
+    update = {"set": "all", "expressions": EXPRESSIONS, "channels": channels}
+    return tiny_config.model_copy(update={"features": tiny_config.features.model_copy(update=update)})
+
+
+@pytest.fixture(scope="module")
+def every(market: Tables, every_config: Config) -> Dataset:
+    return build_dataset(market, every_config)
+
+
+@pytest.fixture(scope="module")
 def noisy_after(market: Tables, true: Dataset, tiny_config: Config) -> Callable[[int, int], Dataset]:
     """The dataset with noise after session ``t``, by ``t`` and the noise's seed. All models share it."""
 
@@ -138,7 +153,16 @@ def sessions_to_try() -> list[int]:
     return sorted(int(t) for t in rng.integers(40, 310, 12))
 
 
-def test_all_registered_features_are_covered(true: Dataset) -> None:
+def test_all_registered_features_are_covered(true: Dataset, every: Dataset) -> None:
+    registry = characteristics_of(EXPRESSIONS)
+    assert every.characteristic_names == tuple(registry)
+    silent = [
+        name
+        for name, feature in registry.items()
+        if name not in CHARACTERISTICS and np.isnan(feature.compute(every.panel)).all()
+    ]
+    assert not silent
+    assert np.isfinite(every.channels_TNC[:, :, -1]).any()
     assert set(true.channel_names) == set(CHANNELS), "the tiny market must allow every channel"
     assert set(true.characteristic_names) == set(CHARACTERISTICS), "and every characteristic"
     assert true.panel.statements
@@ -153,24 +177,24 @@ def test_all_registered_features_are_covered(true: Dataset) -> None:
 
 @pytest.mark.parametrize("t", sessions_to_try())
 def test_features_and_universe_up_to_t_do_not_depend_on_later_data(
-    t: int, true: Dataset, market: Tables, tiny_config: Config
+    t: int, every: Dataset, market: Tables, every_config: Config
 ) -> None:
-    noisy = build_dataset(replace_future(market, day_of(true, t), seed=t), tiny_config)
-    assert not np.array_equal(true.channels_TNC[t + 1 :, 0], noisy.channels_TNC[t + 1 :, 0], equal_nan=True)
-    assert_same_until(t, true, noisy)
+    noisy = build_dataset(replace_future(market, day_of(every, t), seed=t), every_config)
+    assert not np.array_equal(every.channels_TNC[t + 1 :, 0], noisy.channels_TNC[t + 1 :, 0], equal_nan=True)
+    assert_same_until(t, every, noisy)
 
 
 @pytest.mark.parametrize("t", sessions_to_try()[::4])
 def test_features_and_universe_equal_those_of_a_panel_that_ends_at_t(
-    t: int, true: Dataset, market: Tables, tiny_config: Config
+    t: int, every: Dataset, market: Tables, every_config: Config
 ) -> None:
-    day = day_of(true, t)
+    day = day_of(every, t)
     until = {
         "prices": market["prices"].filter(pl.col("date") <= day),
         "fundamentals": market["fundamentals"].filter(pl.col("known_at") <= day),
         "securities": market["securities"].filter(pl.col("valid_from") <= day),
     }
-    assert_same_until(t, true, build_dataset(until, tiny_config))
+    assert_same_until(t, every, build_dataset(until, every_config))
 
 
 @pytest.mark.slow(10)

@@ -118,7 +118,7 @@ def test_mapped_features_equal_those_in_memory_to_the_bit(
     assert isinstance(mapped.channels_TNC, MappedArray)
     np.testing.assert_array_equal(mapped.channels_TNC, in_memory.channels_TNC)
     computes_nothing = mock.Mock(side_effect=AssertionError("made twice"))
-    monkeypatch.setattr("pipelines.dataset.build.compute_channels", computes_nothing)
+    monkeypatch.setattr("features.library.registry.Registry.compute", computes_nothing)
     monkeypatch.setattr("pipelines.dataset.build.make_characteristics", computes_nothing)
     again = add_features(market, tables, settings, store(tmp_path))
     np.testing.assert_array_equal(again.channels_TNC, mapped.channels_TNC)

@@ -385,6 +385,8 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "universe.dollar_volume_window": (FORECAST, 21),
     "universe.min_history": (FORECAST, 31),
     "features.window": (FORECAST, 6),
+    "features.set": (BY_DATA, "alpha158"),
+    "features.expressions": (FORECAST, {"mine": "close / open"}),
     "features.channels": (BY_DATA, ["return"]),
     "features.characteristics": (BY_DATA, ["return_1"]),
     "features.inputs": (BY_DATA, ["signal"]),

@@ -1,0 +1,151 @@
+"""Named sets of features, and the registries of a config: the library's features, Alpha158, and expressions.
+
+Alpha158 is the feature set of qlib (Yang et al. 2020, "Qlib: an AI-oriented quantitative investment
+platform"), written from its published formulas as expressions. Its values are qlib's to 1e-5, with these differences:
+
+- Prices have no vwap, so that ``VWAP0`` is absent.
+- A value needs half of its window, where qlib takes one known session.
+- A comparison with an unknown value is unknown, where qlib counts it as false, and so is a ratio to a volume
+  of 0, where qlib's is infinite.
+- The place of an extreme is that among the known values, where qlib's is that of an unknown one.
+- qlib computes with float32 prices, and its deviations of a constant volume hold the rounding of running
+  sums.
+- Volume is adjusted from the panel's first session on, where qlib's is in a vendor's unit: that changes
+  ``log(volume + 1)`` below the seventh digit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from features.library.channels import CHANNELS
+from features.library.characteristics import CHARACTERISTICS
+from features.library.expressions import register
+from features.library.registry import Registry
+
+SETS = ("peerglass", "alpha158", "all")
+"""``peerglass`` is the library of this package, ``all`` is both."""
+
+_NAME = re.compile(r"(?!input_)[A-Za-z][A-Za-z0-9_]{0,59}(?<!_missing)")
+WINDOWS = (5, 10, 20, 30, 60)
+_SOURCE = "Yang et al. 2020 (qlib, Alpha158)"
+
+_BARS = {
+    "KMID": "(close - open) / open",
+    "KLEN": "(high - low) / open",
+    "KMID2": "(close - open) / (high - low + 1e-12)",
+    "KUP": "(high - maximum(open, close)) / open",
+    "KUP2": "(high - maximum(open, close)) / (high - low + 1e-12)",
+    "KLOW": "(minimum(open, close) - low) / open",
+    "KLOW2": "(minimum(open, close) - low) / (high - low + 1e-12)",
+    "KSFT": "(2 * close - high - low) / open",
+    "KSFT2": "(2 * close - high - low) / (high - low + 1e-12)",
+    "OPEN0": "open / close",
+    "HIGH0": "high / close",
+    "LOW0": "low / close",
+}
+_RISE, _FALL = "maximum(close - delay(close, 1), 0)", "maximum(delay(close, 1) - close, 0)"
+_MOVE = "sum(abs(close - delay(close, 1)), N) + 1e-12"
+_CROWD = "abs(close / delay(close, 1) - 1) * volume"
+_UP, _DOWN = "mean(close > delay(close, 1), N)", "mean(close < delay(close, 1), N)"
+
+_ROLLING = {
+    "ROC": ("momentum", "delay(close, N) / close"),
+    "MA": ("momentum", "mean(close, N) / close"),
+    "STD": ("volatility", "std(close, N) / close"),
+    "BETA": ("momentum", "slope(close, N) / close"),
+    "RSQR": ("momentum", "rsquare(close, N)"),
+    "RESI": ("reversal", "residual(close, N) / close"),
+    "MAX": ("momentum", "max(high, N) / close"),
+    "MIN": ("momentum", "min(low, N) / close"),
+    "QTLU": ("momentum", "quantile(close, N, 0.8) / close"),
+    "QTLD": ("momentum", "quantile(close, N, 0.2) / close"),
+    "RANK": ("reversal", "ts_rank(close, N)"),
+    "RSV": ("reversal", "(close - min(low, N)) / (max(high, N) - min(low, N) + 1e-12)"),
+    "IMAX": ("momentum", "argmax(high, N) / N"),
+    "IMIN": ("momentum", "argmin(low, N) / N"),
+    "IMXD": ("momentum", "(argmax(high, N) - argmin(low, N)) / N"),
+    "CORR": ("liquidity", "corr(close, log(volume + 1), N)"),
+    "CORD": ("liquidity", "corr(close / delay(close, 1), log(volume / delay(volume, 1) + 1), N)"),
+    "CNTP": ("momentum", _UP),
+    "CNTN": ("momentum", _DOWN),
+    "CNTD": ("momentum", f"{_UP} - {_DOWN}"),
+    "SUMP": ("momentum", f"sum({_RISE}, N) / ({_MOVE})"),
+    "SUMN": ("momentum", f"sum({_FALL}, N) / ({_MOVE})"),
+    "SUMD": ("momentum", f"(sum({_RISE}, N) - sum({_FALL}, N)) / ({_MOVE})"),
+    "VMA": ("liquidity", "mean(volume, N) / (volume + 1e-12)"),
+    "VSTD": ("liquidity", "std(volume, N) / (volume + 1e-12)"),
+    "WVMA": ("liquidity", f"std({_CROWD}, N) / (mean({_CROWD}, N) + 1e-12)"),
+    **{
+        f"V{name}": ("liquidity", text.replace("close", "volume"))
+        for name, text in {
+            "SUMP": f"sum({_RISE}, N) / ({_MOVE})",
+            "SUMN": f"sum({_FALL}, N) / ({_MOVE})",
+            "SUMD": f"(sum({_RISE}, N) - sum({_FALL}, N)) / ({_MOVE})",
+        }.items()
+    },
+}
+"""Name without the window -> family and formula, ``N`` the window."""
+
+
+@lru_cache(maxsize=1)
+def alpha158() -> Registry:
+    """Return the registry of Alpha158: 157 characteristics of prices and volume.
+
+    Examples
+    --------
+    >>> alpha158()["MA20"].formula
+    'mean(close, 20) / close'
+    """
+    registry = Registry(CHARACTERISTICS.kind, CHARACTERISTICS.families)
+    for name, text in _BARS.items():
+        register(registry, name, text, family="reversal", source=_SOURCE)
+    for window in WINDOWS:  # together, because their formulas share windows
+        for name, (family, text) in _ROLLING.items():
+            formula = (
+                text.replace("N)", f"{window})").replace("N,", f"{window},").replace("/ N", f"/ {window}")
+            )
+            register(registry, f"{name}{window}", formula, family=family, source=_SOURCE)
+    return registry
+
+
+def characteristics_of(expressions: Mapping[str, str] | None = None) -> Registry:
+    """Return all characteristics that a config can name: the library, Alpha158, and the config's expressions.
+
+    Raises
+    ------
+    ValueError
+        If an expression is wrong, or has the name of another feature. The message begins with its name.
+    """
+    return _with(CHARACTERISTICS, alpha158(), expressions or {}, "expression")
+
+
+def channels_of(expressions: Mapping[str, str] | None = None) -> Registry:
+    """Return all channels that a config can name: those of the library, and the config's expressions."""
+    return _with(CHANNELS, None, expressions or {}, "channel")
+
+
+def default_characteristics(chosen: str, expressions: Mapping[str, str]) -> list[str]:
+    """Names of the characteristics of a set, then of a config's expressions."""
+    own = [] if chosen == "alpha158" else list(CHARACTERISTICS)
+    return [*own, *(alpha158() if chosen != "peerglass" else ()), *expressions]
+
+
+def _with(library: Registry, more: Registry | None, expressions: Mapping[str, str], family: str) -> Registry:
+    registry = Registry(library.kind, dict.fromkeys((*library.families, family)), library.renamed)
+    registry.update({**library, **(more or {})})
+    for name, text in expressions.items():
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is no name; use up to 60 letters, digits and _, without input_ before or _missing "
+                "after it"
+            )
+        if name in registry:
+            raise ValueError(f"{name} is the name of a {library.kind} of the library; choose another")
+        try:
+            register(registry, name, text, family=family, source="the config")
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return registry
