@@ -127,13 +127,13 @@ def _language() -> list[str]:
     return [
         "## Expressions",
         "`features.expressions` adds characteristics to a config as formulas. They are named like any other "
-        "characteristic, and a name that `features.channels` lists is a channel as well. A formula is part of "
-        "the run's identity.",
+        "characteristic, and a name that `features.channels` lists is a channel as well. A formula is part "
+        "of the run's identity.",
         "```yaml\nfeatures:\n  expressions:\n"
         '    price_volume: "corr(close / delay(close, 1), log(volume / delay(volume, 1)), 20)"\n'
         '    quiet_winners: "rank(delta(close, 21) / close, group) * (1 - rank(std(returns, 63)))"\n```',
-        "A formula holds series, numbers, brackets, `+ - * / **`, the comparisons `< <= > >= == !=` (1 if true, "
-        "else 0), `and`, `or`, `not`, and the functions below. It is parsed, not run as code, and nothing in "
+        "A formula holds series, numbers, brackets, `+ - * / **`, the comparisons `< <= > >= == !=` (1 if "
+        "true, else 0), `and`, `or`, `not`, and the functions below. It is parsed, not run as code, and nothing in "
         "it can read the future. An operation on an unknown value is unknown, and so is a value that is not "
         f"finite. `n` is a whole number of sessions from 1 to {LONGEST}, t included; a session without a "
         "trade takes a place and contributes nothing. A function of `n` sessions needs half of them to be "

@@ -1,7 +1,8 @@
 """Named sets of features, and the registries of a config: the library's features, Alpha158, and expressions.
 
 Alpha158 is the feature set of qlib (Yang et al. 2020, "Qlib: an AI-oriented quantitative investment
-platform"), written from its published formulas as expressions. Its values are qlib's to 1e-5, with these differences:
+platform"), written from its published formulas as expressions. Its values are qlib's to 1e-5, with these
+differences:
 
 - Prices have no vwap, so that ``VWAP0`` is absent.
 - A value needs half of its window, where qlib takes one known session.
