@@ -133,14 +133,14 @@ def _language() -> list[str]:
         '    price_volume: "corr(close / delay(close, 1), log(volume / delay(volume, 1)), 20)"\n'
         '    quiet_winners: "rank(delta(close, 21) / close, group) * (1 - rank(std(returns, 63)))"\n```',
         "A formula holds series, numbers, brackets, `+ - * / **`, the comparisons `< <= > >= == !=` (1 if "
-        "true, else 0), `and`, `or`, `not`, and the functions below. It is parsed, not run as code, and nothing "
-        "in it can read the future. An operation on an unknown value is unknown, and so is a value that is not "
-        f"finite. `n` is a whole number of sessions from 1 to {LONGEST}, t included; a session without a "
-        "trade takes a place and contributes nothing. A function of `n` sessions needs half of them to be "
-        "known, rounded up, and at least two for `std`, `corr` and `cov`, three for `skew`. The last group "
-        "of functions compares the firms of the universe at t; with `group` as second argument, those of "
-        "the firm's group (`features.group_by`), unknown where that is. Ranks and places compare values "
-        "rounded to float32, so that rounding orders nothing.",
+        "true, else 0), `and`, `or`, `not`, and the functions below. It is parsed, not run as code, and "
+        "nothing in it can read the future. An operation on an unknown value is unknown, and so is a value "
+        f"that is not finite. `n` is a whole number of sessions from 1 to {LONGEST}, t included; a session "
+        "without a trade takes a place and contributes nothing. A function of `n` sessions needs half of "
+        "them to be known, rounded up, and at least two for `std`, `corr` and `cov`, three for `skew`. The "
+        "last group of functions compares the firms of the universe at t; with `group` as second argument, "
+        "those of the firm's group (`features.group_by`), unknown where that is. Ranks and places compare "
+        "values rounded to float32, so that rounding orders nothing.",
         _table(("series", "meaning"), [(f"`{name}`", one.meaning) for name, one in SERIES.items()]),
         _table(("function", "meaning"), [(f"`{one.form}`", one.meaning) for one in OPERATORS.values()]),
         "## Alpha158",

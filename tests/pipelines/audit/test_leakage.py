@@ -33,7 +33,7 @@ from models.registry import MODELS
 from pipelines.audit.refit import difference, differences_until
 from pipelines.config.schema import Config
 from pipelines.dataset import market as market_module
-from pipelines.dataset.build import Dataset, build_dataset
+from pipelines.dataset.build import Dataset, FeatureNames, build_dataset, session_features
 from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.lake.contracts import check
 from pipelines.run.identity import Identity
@@ -195,6 +195,15 @@ def test_features_and_universe_equal_those_of_a_panel_that_ends_at_t(
         "securities": market["securities"].filter(pl.col("valid_from") <= day),
     }
     assert_same_until(t, every, build_dataset(until, every_config))
+
+
+def test_features_of_a_night_are_those_of_the_whole_history(
+    every: Dataset, market: Tables, every_config: Config
+) -> None:
+    names = FeatureNames(channels=every.channel_names, characteristics=every.characteristic_names)
+    night = session_features(every, market, every_config, names)
+    np.testing.assert_array_equal(night.characteristics_NF, every.characteristics_TNF[-1])
+    np.testing.assert_array_equal(night.channels_WNC[-1], every.channels_TNC[-1])
 
 
 @pytest.mark.slow(10)
