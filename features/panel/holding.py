@@ -35,7 +35,7 @@ from typing import Literal
 
 import numpy as np
 
-from features.arithmetic.transforms import rank_normal
+from features.arithmetic.transforms import rank_normal, zscore
 from features.arrays import BoolArray, Float32Array, FloatArray, frozen, require_shape
 from features.panel.derived import cached, row_mean
 from features.panel.panel import Panel
@@ -251,7 +251,7 @@ def _held(market: HolderMarket, horizon: int) -> tuple[FloatArray, BoolArray]:
         return np.where(start_TN == 0.0, 0.0, exit_TN / start_TN - 1.0), paid_TN
 
 
-TargetKind = Literal["raw", "demean", "rank"]
+TargetKind = Literal["raw", "demean", "zscore", "rank"]
 
 
 def forward_returns(panel: Panel, delay: int, horizon: int, first: int = 0) -> FloatArray:
@@ -284,9 +284,9 @@ def target(label_TN: FloatArray, universe_TN: BoolArray, kind: TargetKind) -> Fl
         Labels.
     universe_TN : ndarray of bool, shape (T, N)
         Firms in the universe at t.
-    kind : {"raw", "demean", "rank"}
-        Unchanged, minus the date's mean, or ranked to a normal
-        (`features.arithmetic.transforms.rank_normal`).
+    kind : {"raw", "demean", "zscore", "rank"}
+        Unchanged, minus the date's mean, that divided by the date's standard deviation
+        (`features.arithmetic.transforms.zscore`), or ranked to a normal (`rank_normal` there).
 
     Returns
     -------
@@ -309,7 +309,9 @@ def target(label_TN: FloatArray, universe_TN: BoolArray, kind: TargetKind) -> Fl
         return inside_TN.astype(np.float32)
     if kind == "demean":
         return (inside_TN - row_mean(inside_TN)).astype(np.float32)
+    if kind == "zscore":
+        return zscore(inside_TN, universe_TN)
     if kind == "rank":
         return rank_normal(inside_TN, universe_TN)
-    msg = f"Unknown target {kind!r}: choose raw, demean or rank."  # type: ignore[unreachable]  # from a config
+    msg = f"Unknown target {kind!r}: choose raw, demean, zscore or rank."  # type: ignore[unreachable]  # from a config
     raise ValueError(msg)

@@ -42,9 +42,10 @@ class LightGBMConfig(Options):
 
     rounds: Count = 400
     """Maximum number of trees."""
-    evaluate_every: Count = 10
-    """Number of trees between two evaluations on the validation dates."""
-    patience: Count = 5
+    evaluate_every: Count = 50
+    """Number of trees between two evaluations on the validation dates. With few, the best of many noisy
+    scores decides, which is often one of the first."""
+    patience: Count = 3
     """Number of evaluations without improvement before early stopping."""
     stop_on: Literal["rank_ic", "ic"] = "rank_ic"
     """Validation score: ``rank_ic``, or ``ic`` if the tails of the target matter more."""
@@ -52,13 +53,13 @@ class LightGBMConfig(Options):
     """Factor of each tree."""
     num_leaves: int = Field(default=31, ge=2)
     """Maximum number of leaves of a tree."""
-    min_data_in_leaf: Count = 500
+    min_data_in_leaf: Count = 1000
     """Minimum number of cells in a leaf."""
-    feature_fraction: float = Field(default=0.7, gt=0, le=1)
+    feature_fraction: float = Field(default=0.5, gt=0, le=1)
     """Share of the characteristics that a tree may use, drawn at random."""
-    bagging_fraction: float = Field(default=0.7, gt=0, le=1)
+    bagging_fraction: float = Field(default=0.5, gt=0, le=1)
     """Share of the cells that a tree is fitted to, drawn at random."""
-    lambda_l2: float = Field(default=1.0, ge=0)
+    lambda_l2: float = Field(default=10.0, ge=0)
     """L2 penalty on the values of the leaves."""
     max_bin: int = Field(default=255, ge=2)
     """Maximum number of bins of a characteristic."""

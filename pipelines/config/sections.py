@@ -94,11 +94,11 @@ class LabelConfig(Section):
     """Sessions from the trade to the end of the label."""
     delay: int = Field(default=1, ge=0)
     """Sessions from the decision to the trade; 0 trades at the close of the decision."""
-    transform: Literal["raw", "demean", "rank"] = "rank"
-    """Transformation of the label within each date: none, demeaned, or ranked to a standard normal
-    distribution."""
+    transform: Literal["raw", "demean", "zscore", "rank"] = "rank"
+    """Transformation of the label within each date: none, demeaned, demeaned and divided by the standard
+    deviation, or ranked to a standard normal distribution."""
     clip: float | None = Field(default=None, gt=0)
-    """Models are fitted to targets clipped to [-clip, clip]. Null: no clipping."""
+    """Models are fitted to targets clipped to [-clip, clip], in the unit of the target. Null: no clipping."""
     residualise_factors: int = Field(default=0, ge=0)
     """Number of statistical factors that are removed from the label before fitting. Models are trained on the
     residual and evaluated on the full label."""

@@ -114,7 +114,7 @@ class Unit:
 
     name: str  # ``bps`` (basis points of return), or empty if the forecasts are no returns
     factor: float  # what a forecast is multiplied by to be in this unit
-    short: str  # for an API: ``return`` (a fraction), ``standard deviations`` of normal scores, or ``none``
+    short: str  # for an API: ``return`` (a fraction), ``standard deviations`` of scores, or ``none``
     sentence: str  # what is forecast, in words
 
 
@@ -142,6 +142,9 @@ def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Un
         sentence = (
             f"normal scores of the rank of the {over} on its date (label.transform is rank), not returns"
         )
+        return Unit("", 1.0, "standard deviations", sentence)
+    if label.transform == "zscore":
+        sentence = f"standard deviations of the {over} on its date (label.transform is zscore), not returns"
         return Unit("", 1.0, "standard deviations", sentence)
     demeaned = " minus its mean over the firms of the date" if label.transform == "demean" else ""
     return Unit("bps", _BASIS_POINTS, "return", over + demeaned)

@@ -34,7 +34,10 @@ QUICK: Mapping[str, Any] = {
         "zero": {},
         "reversal": {},
         "ridge": {},
-        "lightgbm": {"rounds": 40, "evaluate_every": 20},
+        "lightgbm": {
+            **{"rounds": 40, "evaluate_every": 20, "patience": 5, "min_data_in_leaf": 500},
+            **{"feature_fraction": 0.7, "bagging_fraction": 0.7, "lambda_l2": 1.0},
+        },
         "temporal_transformer": {"encoder": {"layers": 1, "width": 16, "heads": 2}},
     },
     "folds": {"scheme": "expanding", "train": 1800, "valid": 200, "test": 200, "embargo": 1, "max_folds": 1},

@@ -124,8 +124,9 @@ def test_targets_use_only_the_date_and_the_universe() -> None:
     np.testing.assert_array_equal(target(label_TN, universe_TN, "raw"), inside_TN.astype(np.float32))
     expected = by_date(label_TN, universe_TN, lambda v: v - v.mean())
     np.testing.assert_allclose(target(label_TN, universe_TN, "demean"), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(target(label_TN, universe_TN, "zscore"), zscore(label_TN, universe_TN))
     np.testing.assert_array_equal(target(label_TN, universe_TN, "rank"), rank_normal(label_TN, universe_TN))
-    with pytest.raises(ValueError, match="Unknown target 'median': choose raw, demean or rank"):
+    with pytest.raises(ValueError, match="Unknown target 'median': choose raw, demean, zscore or rank"):
         target(label_TN, universe_TN, "median")  # type: ignore[arg-type]  # wrong on purpose
 
 

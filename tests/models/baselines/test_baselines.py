@@ -232,6 +232,9 @@ def test_lightgbm_stops_at_the_best_value_of_stop_on() -> None:
             "evaluate_every": 1,
             "patience": 60,
             "stop_on": stop_on,
+            "feature_fraction": 0.7,
+            "bagging_fraction": 0.7,
+            "lambda_l2": 1.0,
         }
         model = fit(
             "lightgbm", options_of("lightgbm", config), data, TRAIN, VALID, fit_config=FitConfig(), seed=0

@@ -476,6 +476,8 @@ def test_the_unit_is_named_where_there_is_one(explain: Call, trained: Path, test
     scores = read_scores(run).filter(pl.col("model") == "temporal_peer").sort("fold", "seed")
     assert scores["calibration_slope"].to_list() == [line[0]["measured"] for line in lines]
     assert unit_of_run(run, "ridge").name == "bps"
+    scored = run.config.label.model_copy(update={"transform": "zscore"})
+    assert unit_of(run.config.model_copy(update={"label": scored}), "ridge").short == "standard deviations"
     rules = run.config.model_copy(update={"models": {"momentum": {}, **run.config.models}})
     assert unit_of(rules, "momentum").short == "none", "a rule that ranks firms forecasts no return"
     pruned = unit_of_run(replace(run, folder=trained / "pruned"), "temporal_peer")
