@@ -141,6 +141,9 @@ def _language() -> list[str]:
         "last group of functions compares the firms of the universe at t; with `group` as second argument, "
         "those of the firm's group (`features.group_by`), unknown where that is. Ranks and places compare "
         "values rounded to float32, so that rounding orders nothing.",
+        "Prices and `volume` are adjusted from the first session of the data on. Only their ratios and "
+        "changes have a meaning that does not depend on that session: `rank(close)` has none, and the "
+        "audit's check `warm_up` can fail on it. Use `raw_close` and `dollar_volume` for levels.",
         _table(("series", "meaning"), [(f"`{name}`", one.meaning) for name, one in SERIES.items()]),
         _table(("function", "meaning"), [(f"`{one.form}`", one.meaning) for one in OPERATORS.values()]),
         "## Alpha158",

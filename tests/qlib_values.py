@@ -34,7 +34,7 @@ def made_prices() -> dict[str, npt.NDArray[np.float32]]:
         "high": np.maximum(opened, close) * (1.0 + 0.02 * uniform(3.0)),
         "low": np.minimum(opened, close) * (1.0 - 0.02 * uniform(4.0)),
         "close": close,
-        "volume": np.round(1e4 * np.exp(2.0 * uniform(5.0))),
+        "volume": np.round(1e7 * np.exp(2.0 * uniform(5.0))),
     }
     return {name: x.astype(np.float32) for name, x in frames.items()}
 
@@ -69,7 +69,7 @@ def alpha158_of_qlib(frames: Mapping[str, npt.NDArray[np.floating]]) -> dict[str
         if name != "VWAP0":
             tree = eval(re.sub(r"\$(\w+)", r"Given('\1')", text), words)  # noqa: S307  # qlib's formulas
             firms = range(frames["close"].shape[1])
-            out[name] = np.stack([tree.load(firm, 0, 0).to_numpy(dtype=np.float64) for firm in firms], axis=1)
+            out[name] = np.stack([np.asarray(tree.load(firm, 0, 0), np.float64) for firm in firms], axis=1)
     return out
 
 

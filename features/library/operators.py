@@ -42,6 +42,7 @@ SERIES = {
     "high": Series("adjusted highest price of the session", ("high",), lambda panel: column(panel, "high")),
     "low": Series("adjusted lowest price of the session", ("low",), lambda panel: column(panel, "low")),
     "close": Series("adjusted price at the close", ("close",), lambda panel: panel.close_TN),
+    "raw_close": Series("close as quoted", ("close",), lambda panel: panel.raw_close_TN),
     "volume": Series(
         "dollar volume / adjusted close: shares, adjusted as prices are",
         ("close", "volume"),

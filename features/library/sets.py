@@ -11,8 +11,8 @@ differences:
 - The place of an extreme is that among the known values, where qlib's is that of an unknown one.
 - qlib computes with float32 prices, and its deviations of a constant volume hold the rounding of running
   sums.
-- Volume is adjusted from the panel's first session on, where qlib's is in a vendor's unit: that changes
-  ``log(volume + 1)`` below the seventh digit.
+- ``CORR`` takes ``log(volume)`` where qlib takes ``log(volume + 1)``, whose value depends on the unit of
+  volume, which adjustment changes with the first session of the data.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _ROLLING = {
     "IMAX": ("momentum", "argmax(high, N) / N"),
     "IMIN": ("momentum", "argmin(low, N) / N"),
     "IMXD": ("momentum", "(argmax(high, N) - argmin(low, N)) / N"),
-    "CORR": ("liquidity", "corr(close, log(volume + 1), N)"),
+    "CORR": ("liquidity", "corr(close, log(volume), N)"),
     "CORD": ("liquidity", "corr(close / delay(close, 1), log(volume / delay(volume, 1) + 1), N)"),
     "CNTP": ("momentum", _UP),
     "CNTN": ("momentum", _DOWN),

@@ -32,7 +32,7 @@ EXAMPLES = (
     "decay_linear(returns, 6) - ema(returns, 4)",
     "demean(close / open, group) + demean(returns)",
     "zscore(log(volume)) - zscore(log(volume), group)",
-    "scale(returns) + scale(returns, group)",
+    "scale(returns) + scale(returns, group) + rank(raw_close)",
     "rank(close) * rank(volume, group)",
     "where(returns > 0 and not (close <= open) or high == low, delta(close, 2), -close)",
     "where(close >= open, 1, 2) + where(close != delay(close, 1), 0, returns - market)",
@@ -201,6 +201,7 @@ def names_in_pandas(panel: Panel) -> dict[str, Any]:
     return {
         **fields,
         "dollar_volume": frame(panel.raw_close_TN * shares),
+        "raw_close": frame(panel.raw_close_TN),
         "volume": frame(panel.raw_close_TN * shares / panel.close_TN),
         "returns": frame(returns),
         "market": frame(np.repeat(mean[:, None], N, axis=1)),
