@@ -20,7 +20,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "reversal": {},
     "momentum": {"characteristic": "size"},
     "ridge": {},
-    "lightgbm": {"min_data_in_leaf": 20, "rounds": 30},
+    "lightgbm": {"min_data_in_leaf": 20, "rounds": 30, "evaluate_every": 10},
     "mlp": {"width": 8},
     "lstm": {"width": 8},
     "tcn": {"width": 8},
