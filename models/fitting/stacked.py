@@ -407,14 +407,16 @@ class StackedSeeds:
         device, seeds = self.data.device, range(len(self.modules))
         if device.type != "cuda" or self.seeds_at_once == 1:
             return [compute(k) for k in seeds]
-        begun, found = torch.cuda.current_stream(device), []
-        for k in seeds:
-            stream = stream_of(device, 1 + k)
-            stream.wait_stream(begun)
-            with torch.cuda.stream(stream):
-                found.append(compute(k))
-        for k in seeds:
-            begun.wait_stream(stream_of(device, 1 + k))
+        begun, found, streams = torch.cuda.current_stream(device), [], list[torch.cuda.Stream]()
+        try:
+            for k in seeds:
+                streams.append(stream_of(device, 1 + k))
+                streams[k].wait_stream(begun)
+                with torch.cuda.stream(streams[k]):
+                    found.append(compute(k))
+        finally:  # also if memory runs out: a recording must not end before its streams are joined
+            for stream in streams:
+                begun.wait_stream(stream)
         return found
 
     def _dates_that_count(self, cells: Cells) -> Tensor:

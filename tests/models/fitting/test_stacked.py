@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -148,6 +150,34 @@ def test_dropout_differs_from_seed_to_seed_and_repeats_with_the_same_seeds(data:
     dates_KD = torch.arange(10, 18).repeat(3).expand(3, -1)
     losses_KS, _ = stack.epoch(dates_KD, optimizer)
     assert len(set(losses_KS[:, -1].tolist())) == 3  # the head starts at 0: the first loss knows of no mask
+
+
+def test_streams_are_joined_also_if_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording that ends before would end with an error of its own, and keep its memory."""
+    waits: list[tuple[str, str]] = []
+
+    class Stream:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait_stream(self, other: Stream) -> None:
+            waits.append((self.name, other.name))
+
+    def compute(k: int) -> int:
+        if k == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return k
+
+    monkeypatch.setattr("torch.cuda.current_stream", lambda _: Stream("main"))
+    monkeypatch.setattr("torch.cuda.stream", lambda _: nullcontext())
+    monkeypatch.setattr("models.fitting.stacked.stream_of", lambda _, number: Stream(f"seed {number - 1}"))
+    engine = SimpleNamespace(
+        data=SimpleNamespace(device=torch.device("cuda")), modules=[None] * 3, seeds_at_once=3
+    )
+    with pytest.raises(torch.OutOfMemoryError):
+        StackedSeeds._each(cast("Any", engine), compute)
+    names = [("seed 0", "main"), ("seed 1", "main"), ("main", "seed 0"), ("main", "seed 1")]
+    assert waits == names, "a stream that is not part of the recording may not be joined"
 
 
 def test_validation_is_in_float32_where_training_is_in_bf16(data: PanelTensors) -> None:
