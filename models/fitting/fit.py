@@ -41,6 +41,7 @@ from models.fitting.pretraining import pretrain
 from models.fitting.snapshot import SnapshotStore
 from models.fitting.stacked import StackedSeeds, can_stack
 from models.forecaster import Baseline, Forecaster
+from models.panel_memory import in_parts as compute_in_parts
 from models.quantiles import QuantileHead
 from models.registry import model_entry
 from models.spec import IncompatibleConfig, Shape
@@ -370,16 +371,12 @@ def evenly_spaced(dates: IntArray, most: int | None) -> IntArray:
 
 def target_scale_of(data: PanelTensors, train: IntArray) -> Tensor:
     """Standard deviation of the known training targets; NoTrainingSignal if they are all the same."""
-    scale = _known_targets(data, train).double().std(correction=0)
+    at = torch.as_tensor(train, device=data.device)
+    target_DN, mask_DN = data.target_TN[at], data.mask_TN[at]
+    scale = target_DN[mask_DN & target_DN.isfinite()].double().std(correction=0)
     if not float(scale) > 0:
         raise NoTrainingSignal("The training targets are all the same; there is nothing to learn from them.")
     return scale.float()
-
-
-def _known_targets(data: PanelTensors, dates: IntArray) -> Tensor:
-    at = torch.as_tensor(dates, device=data.device)
-    target_DN, mask_DN = data.target_TN[at], data.mask_TN[at]
-    return target_DN[mask_DN & target_DN.isfinite()]
 
 
 class NeuralFitted(Fitted):
@@ -458,15 +455,17 @@ class NeuralFitted(Fitted):
         out_DNQ = np.full((*listed_DN.shape, width), np.nan, dtype=np.float32)
         row_D = listed_DN.any(dim=1).nonzero()[:, 0]
         at_once = 1 if data.device.type == "cpu" else max(1, FORECAST_CELLS // listed_DN.shape[1])
-        for first in range(0, len(row_D), at_once):
-            row_B = row_D[first : first + at_once]
+
+        def fill(part: slice) -> None:
+            row_B = row_D[part]
             batch = data.batch(date_D[row_B])
             with torch.inference_mode():
                 y_BNQ = compute(batch).cpu().numpy()
-            there_BN = batch.m_BN.cpu().numpy()
-            firms_BN = np.atleast_2d(batch.firms_N.cpu().numpy())
+            there_BN, firms_BN = batch.m_BN.cpu().numpy(), np.atleast_2d(batch.firms_N.cpu().numpy())
             rows_M = row_B.numpy()[there_BN.nonzero()[0]]
             out_DNQ[rows_M, firms_BN[there_BN]] = y_BNQ[there_BN]
+
+        compute_in_parts(len(row_D), at_once, fill)
         return out_DNQ
 
 
@@ -542,8 +541,7 @@ def restore(state: FittedState) -> Fitted:
         }
     )
     fitted = NeuralFitted(name, options, shape, history, model)
-    fitted.pretraining = pretraining
-    model.calibration = calibration
+    fitted.pretraining, model.calibration = pretraining, calibration
     return fitted
 
 

@@ -19,7 +19,7 @@ from small_panels import NAMES, NEURAL, SMALL, TEST, TRAIN, VALID, S, W, arrays,
 
 from features.arrays import Float32Array
 from models.attention.core import attention
-from models.batch import PanelTensors
+from models.batch import Batch, PanelTensors
 from models.fitted import Fitted
 from models.fitting.config import FitConfig, PretrainConfig
 from models.fitting.fit import fit, fit_stacked, refit, restore
@@ -189,3 +189,20 @@ def test_a_device_that_is_full_trains_in_parts_from_the_first_step_on(
     assert at_once == [8, 8, 4, 4, 2, 2, 2, 2]
     assert [note.partition(" go ")[0].rpartition("so ")[2] for note in notes] == ["4 dates", "2 dates"]
     same(ours.forecast(there, TEST), whole.forecast(there, TEST))
+
+
+def test_forecasts_that_do_not_fit_are_made_for_fewer_dates_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, at_once, batch = panel(NAME), list[int](), PanelTensors.batch
+    ours = fitted("mlp", there)
+    whole = ours.forecast(there, TEST)
+
+    def full(data: PanelTensors, dates_B: torch.Tensor) -> Batch:
+        at_once.append(len(dates_B))
+        if len(dates_B) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return batch(data, dates_B)
+
+    monkeypatch.setattr(PanelTensors, "batch", full)
+    same(ours.forecast(there, TEST), whole)
+    assert at_once[0] == len(TEST)
+    assert min(at_once) <= 3
