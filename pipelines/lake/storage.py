@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -36,7 +37,7 @@ _PROPERTIES: Final = {
 """All versions are kept unless `peerglass lake vacuum` removes them."""
 _ENTRY: Final = re.compile(r"\d{20}\.json")
 _MOST_VIEWS: Final = 256
-"""Maximum number of tables and versions that a process keeps open for reading."""
+"""Maximum number of tables and versions that a thread keeps open for reading."""
 
 
 class _LocalTable(DeltaTable):
@@ -63,9 +64,25 @@ class _Mark(NamedTuple):
     size: int
 
 
-_VIEWS: dict[tuple[str, int | None], tuple[_Mark, DeltaTable]] = {}
-"""Local tables that are open for reading, by path and version, for all lakes of the process."""
-os.register_at_fork(after_in_child=_VIEWS.clear)  # another process cannot use them
+class _Views(threading.local):
+    """Local tables that are open for reading, by path and version, for all lakes of a thread.
+
+    Threads share none, because a writer's commit moves the table that it has taken.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, int | None], tuple[_Mark, DeltaTable]] = {}
+
+
+_VIEWS: Final = _Views()
+
+
+def _forget() -> None:
+    """Close the tables in a process that was forked, which cannot use them."""
+    _VIEWS.kept.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 class Storage:
@@ -106,7 +123,7 @@ class Storage:
         Reading the log gets slower with every version. Writers use `open`, because a commit moves its table
         object.
         """
-        mark, kept = self._mark(table, version), _VIEWS.get((self.uri(table), version))
+        mark, kept = self._mark(table, version), _VIEWS.kept.get((self.uri(table), version))
         if mark is not None and kept is not None and kept[0] == mark:
             return kept[1]
         opened = self.open(table, version)
@@ -117,7 +134,7 @@ class Storage:
     def take(self, table: str) -> DeltaTable | None:
         """Open the newest version for a writer, whose commit moves the table object."""
         opened = self.view(table)
-        _VIEWS.pop((self.uri(table), None), None)
+        _VIEWS.kept.pop((self.uri(table), None), None)
         return opened
 
     def keep(self, table: str, written: DeltaTable) -> None:
@@ -126,9 +143,9 @@ class Storage:
 
     def _remember(self, table: str, version: int | None, mark: _Mark | None, opened: DeltaTable) -> None:
         if mark is not None and opened.version() == mark.version:  # else a commit came between
-            if len(_VIEWS) >= _MOST_VIEWS:
-                _VIEWS.clear()
-            _VIEWS[self.uri(table), version] = mark, opened
+            if len(_VIEWS.kept) >= _MOST_VIEWS:
+                _VIEWS.kept.clear()
+            _VIEWS.kept[self.uri(table), version] = mark, opened
 
     def _mark(self, table: str, version: int | None) -> _Mark | None:
         """Identify a log entry of a local table, by default the newest; None if it cannot be found."""

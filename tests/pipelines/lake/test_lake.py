@@ -184,6 +184,19 @@ def test_concurrent_writers_store_each_key_once(tmp_path: Path) -> None:
     assert Lake(tmp_path).read("forecasts").height == 50
 
 
+def test_lakes_of_a_thread_share_an_open_table_and_threads_share_none(tmp_path: Path) -> None:
+    """A commit moves the table object of its writer, which no other thread may be reading."""
+    Lake(tmp_path).upsert("prices", prices())
+    opened = Lake(tmp_path).storage.view("prices")
+    assert Lake(tmp_path).storage.view("prices") is opened
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(Lake(tmp_path).storage.view, "prices").result() is not opened
+        pool.submit(Lake(tmp_path).upsert, "prices", prices(close=12.0)).result()
+    assert opened is not None
+    assert opened.version() == 1
+    assert Lake(tmp_path).version("prices") == 2
+
+
 def test_an_object_store_url_creates_no_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Lake("s3://bucket/lake/").root == "s3://bucket/lake"
