@@ -52,7 +52,7 @@ from pipelines.train.work import work_on_arrays
 
 FEW_FIRMS = 300
 SEVERAL_WORKERS = 4
-"""With fewer firms, and at least so many workers, explanations are computed by the processor."""
+"""With fewer firms, and at least so many workers of a pool, explanations are computed by the processor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,14 +107,15 @@ def explained_models(config: Config) -> tuple[str, ...]:
 
 
 def explained_on(config: Config, dataset: Dataset) -> str:
-    """Device of the explanations: the config's, or ``cpu`` for a small market and several workers.
+    """Device of the explanations: the config's, or ``cpu`` for a small market and a pool of several workers.
 
     A GPU has one process, which waits for its core most of the time if there are few firms. With 120 firms,
-    the explanations of the demo took 28 s with an H200, and 27 s with two cores and no GPU.
+    the explanations of the demo took 28 s with an H200, and 27 s with two cores and no GPU. The serial engine
+    has a single core as well, and Ray places tasks by ``gpus_per_task``: both keep the config's device.
     """
-    device = resolve_device(config.device)
+    several = config.execution.engine == "pool" and config.execution.workers >= SEVERAL_WORKERS
     few = int(dataset.universe_TN.sum(axis=1).max()) < FEW_FIRMS
-    return "cpu" if few and config.execution.workers >= SEVERAL_WORKERS else device
+    return "cpu" if few and several else resolve_device(config.device)
 
 
 def effort_of(settings: ExplainConfig) -> Effort:

@@ -12,16 +12,18 @@ from pipelines.explain.games import FEW_FIRMS, SEVERAL_WORKERS, explained_on
 
 
 @pytest.mark.parametrize(
-    ("firms", "workers", "device"),
+    ("firms", "engine", "workers", "device"),
     [
-        (FEW_FIRMS - 1, SEVERAL_WORKERS, "cpu"),
-        (FEW_FIRMS - 1, SEVERAL_WORKERS - 1, "cuda"),
-        (FEW_FIRMS, SEVERAL_WORKERS, "cuda"),
+        (FEW_FIRMS - 1, "pool", SEVERAL_WORKERS, "cpu"),
+        (FEW_FIRMS - 1, "serial", SEVERAL_WORKERS, "cuda"),
+        (FEW_FIRMS - 1, "ray", SEVERAL_WORKERS, "cuda"),  # gpus_per_task, or the device is cpu
+        (FEW_FIRMS - 1, "pool", SEVERAL_WORKERS - 1, "cuda"),
+        (FEW_FIRMS, "pool", SEVERAL_WORKERS, "cuda"),
     ],
 )
-def test_few_firms_are_explained_by_the_processor(firms: int, workers: int, device: str) -> None:
+def test_few_firms_are_explained_by_the_processor(firms: int, engine: str, workers: int, device: str) -> None:
     universe_TN = np.zeros((3, FEW_FIRMS + 5), dtype=bool)
     universe_TN[1, :firms] = True
-    config = SimpleNamespace(device="cuda", execution=SimpleNamespace(workers=workers))
+    config = SimpleNamespace(device="cuda", execution=SimpleNamespace(engine=engine, workers=workers))
     dataset = SimpleNamespace(universe_TN=universe_TN)
     assert explained_on(cast("Any", config), cast("Any", dataset)) == device
