@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
@@ -200,7 +201,8 @@ def _ticker_column(path: str) -> list[str]:
 YAML_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C loader reads a file ten times faster."""
 _VENDORS: Final[Mapping[str, Any]] = yaml.load(
-    Path(__file__).with_name("vendors.yaml").read_text("utf-8"),
+    # a stored model version imports this file from a zip file
+    files("pipelines.sources").joinpath("vendors.yaml").read_text("utf-8"),
     Loader=YAML_LOADER,  # noqa: S506 (a safe one)
 )
 

@@ -392,6 +392,7 @@ CHARACTERISTIC: Final = "characteristic."
 _LOADER: Final = "pipelines.nightly.loaded"
 _CODE: Final = "code/peerglass.zip"
 _PACKAGES: Final = ("features", "models", "backtest", "pipelines")
+_KINDS: Final = ("*.py", "*.yaml")  # some modules read a data file when they are imported
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip file: the same code gives the same bytes
 
 
@@ -449,7 +450,8 @@ def _zipped_code() -> bytes:
     root = Path(pipelines.__file__).parents[1]
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(path for name in _PACKAGES for path in (root / name).rglob("*.py")):
+        paths = (path for name in _PACKAGES for kind in _KINDS for path in (root / name).rglob(kind))
+        for path in sorted(paths):
             entry = zipfile.ZipInfo(path.relative_to(root).as_posix(), date_time=_EPOCH)
             archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
     return content.getvalue()

@@ -13,7 +13,6 @@ import polars as pl
 import pytest
 from live_versions import Versions
 from mlflow import MlflowClient
-from places import ROOT
 
 from pipelines.dataset.build import Dataset
 from pipelines.nightly.data import NightData, night_data
@@ -27,11 +26,12 @@ from pipelines.tracking.store import CHANNEL, CHARACTERISTIC
 
 WITHOUT_PEERGLASS = """
 import importlib.util
+import os
 import pickle
 import sys
 
-root, store, frame, answer = sys.argv[1:]
-sys.path = [path for path in sys.path if path not in ("", root)]
+store, frame, answer = sys.argv[1:]
+sys.path = [path for path in sys.path if path and not os.path.isdir(os.path.join(path, "pipelines"))]
 sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
 assert importlib.util.find_spec("pipelines") is None, "Peerglass must not be importable"
 import mlflow
@@ -94,7 +94,7 @@ def test_mlflow_loads_a_version_in_a_process_without_peerglass(
 ) -> None:
     frame = input_frame(data.dataset, run.config.features.window)
     frame.sample(frac=1.0, random_state=0).to_parquet(tmp_path / "frame.parquet")
-    arguments = [str(ROOT), versions.config.tracking.uri, "frame.parquet", "answer.csv"]
+    arguments = [versions.config.tracking.uri, "frame.parquet", "answer.csv"]
     done = subprocess.run(
         [sys.executable, "-I", "-c", WITHOUT_PEERGLASS, *arguments],
         cwd=tmp_path,
