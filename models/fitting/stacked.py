@@ -37,6 +37,7 @@ from models.fitting.memory import what_fits
 from models.fitting.optimizer import AdamW, ParameterGroup, parameter_groups
 from models.fitting.scores import coefficients
 from models.forecaster import Forecaster
+from models.panel_memory import is_out_of_memory
 from models.registry import MODELS
 
 STACKED_OPTIONS = (
@@ -316,6 +317,7 @@ class StackedSeeds:
         self.seeds_at_once, self.dates_at_once = what_fits(modules[0], config, *sizes)
         """Seeds, and dates of each, that are computed at once. Fewer need less memory and give the same
         gradient."""
+        self._validated_at_once = self.dates_at_once
         self.train_R = torch.as_tensor(train, dtype=torch.int64)
         self._epochs: _Pass | None = None
         self._validations: _Pass | None = None
@@ -350,13 +352,23 @@ class StackedSeeds:
         return measured_2KS.clone()
 
     def validate(self, valid: IntArray) -> Validation:
-        """Score the forecasts of the same dates by every seed."""
+        """Score the forecasts of the same dates by every seed; fewer dates at once where memory runs out."""
+        while True:
+            at_once = min(self.dates_at_once, self._validated_at_once)
+            try:
+                return self._validate(valid, at_once)
+            except RuntimeError as error:
+                if at_once == 1 or not is_out_of_memory(error):
+                    raise
+            self._validations, self._validated_at_once = None, -(-at_once // 2)
+
+    def _validate(self, valid: IntArray, at_once: int) -> Validation:
         data, K = self.data, len(self.modules)
-        of = (tuple(valid.tolist()), self.seeds_at_once, self.dates_at_once)
+        of = (tuple(valid.tolist()), self.seeds_at_once, at_once)
         if self._validations is None or self._validations.of != of:
             at = torch.as_tensor(valid, dtype=torch.int64, device=data.device)
             table = DateTable.of(at, data.mask_TN[at], most_firms(data, valid))
-            walk = Walk(data, table, (len(valid),), self.dates_at_once, horizons=False)
+            walk = Walk(data, table, (len(valid),), at_once, horizons=False)
             ic_2KV = torch.zeros((2, K, len(walk.counts_D)), dtype=torch.float64, device=data.device)
             total_K = torch.zeros(K, device=data.device)
             self._validations = _Pass(of, walk, (ic_2KV, total_K), Replayed(data.device))

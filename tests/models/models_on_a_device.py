@@ -23,7 +23,7 @@ from models.batch import Batch, PanelTensors
 from models.fitted import Fitted
 from models.fitting.config import FitConfig, PretrainConfig
 from models.fitting.fit import fit, fit_stacked, refit, restore
-from models.fitting.stacked import StackedSeeds, can_stack
+from models.fitting.stacked import StackedSeeds, Walk, can_stack
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_dates": 16, "dates_per_epoch": 16}  # the mock is slow
 
@@ -206,3 +206,25 @@ def test_forecasts_that_do_not_fit_are_made_for_fewer_dates_at_once(monkeypatch:
     same(ours.forecast(there, TEST), whole)
     assert at_once[0] == len(TEST)
     assert min(at_once) <= 3
+
+
+def test_validation_that_does_not_fit_beside_training_looks_at_fewer_dates_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, at_once, look = panel(NAME), list[int](), StackedSeeds._look
+    whole = fitted("mlp", there)
+
+    def full(engine: StackedSeeds, walk: Walk, *given: Any) -> None:  # noqa: ANN401 (passed on)
+        at_once.append(walk.batch)
+        if walk.batch > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        look(engine, walk, *given)
+
+    monkeypatch.setattr(StackedSeeds, "_look", full)
+    options = options_of("mlp", without_dropout("mlp"))
+    ours = fit("mlp", options, there, TRAIN, VALID, fit_config=FitConfig(**QUICK), seed=0)
+    assert at_once[:3] == [16, 8, 4]
+    assert set(at_once[3:]) == {4}
+    for mine, theirs in zip(ours.history, whole.history, strict=True):
+        assert mine.valid_ic == pytest.approx(theirs.valid_ic, abs=1e-6)
+        assert mine.train_loss == theirs.train_loss
