@@ -14,7 +14,8 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.config.load import load_config, to_yaml
+from features.options import Options
+from pipelines.config.load import load_config, model_settings, to_yaml
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import read_json, write_table, write_text
@@ -154,11 +155,27 @@ def open_named_run(name: str, config: Config) -> RecordedRun:
 def _open(folder: Path) -> RecordedRun:
     try:
         record: dict[str, Any] = read_json(folder / _RECORD)
-        config = load_config(folder / "config.yaml")
+        config, identity = load_config(folder / "config.yaml"), Identity.from_record(record["identity"])
         _require_same_environment(folder, config, record.get("environment", {}))
-        return RecordedRun(record["run_id"], config, Identity.from_record(record["identity"]), folder)
+        return RecordedRun(record["run_id"], _as_recorded(config, identity), identity, folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"The run folder {folder} is damaged ({error}); run its config again.") from None
+
+
+def _as_recorded(config: Config, identity: Identity) -> Config:
+    """Give models the settings that the run had, where what its config leaves out has a new default today."""
+
+    def since_changed(today: Options, recorded: Mapping[str, Any]) -> dict[str, Any]:
+        now = today.model_dump(mode="json", exclude=set(today.COMPUTED))
+        return {key: recorded[key] for key in now if key in recorded and recorded[key] != now[key]}
+
+    models = dict(config.models)
+    for name, recorded in identity.settings["models"].items():
+        today = model_settings(config, name)
+        models[name] = models[name] | since_changed(today.options, recorded)
+        if fit := since_changed(today.fit, recorded["fit"]):
+            models[name] |= {"fit": {**models[name].get("fit", {}), **fit}}
+    return config.model_copy(update={"models": models})
 
 
 def _require_same_environment(folder: Path, config: Config, recorded: Mapping[str, Any]) -> None:

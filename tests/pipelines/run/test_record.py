@@ -62,3 +62,20 @@ def test_a_name_that_is_not_found_says_where_it_was_looked_for(
     with pytest.raises(ConfigError, match=rf"There is no run under {tmp_path}/none .*--output FOLDER"):
         open_run("latest", Path("none"))
     assert len(runs) == 3
+
+
+def test_a_new_default_does_not_change_the_settings_of_a_recorded_run(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    models = {"lightgbm": {"rounds": 10, "fit": {"label_share": 0.5}}, "ridge": {}}
+    run = recorded(check_config({**tiny, "models": models}, origin="tiny"), {"prices": 1})
+    path = run.folder / "run.json"
+    record = json.loads(path.read_text())
+    record["identity"]["settings"]["models"]["lightgbm"] |= {"lambda_l2": 77.0, "num_threads": 5, "gone": 1}
+    record["identity"]["settings"]["models"]["lightgbm"]["fit"]["valid_dates"] = 9
+    path.write_text(json.dumps(record))
+    assert open_run(run.run_id, OUTPUT).config.models == {
+        "lightgbm": {"rounds": 10, "lambda_l2": 77.0, "fit": {"label_share": 0.5, "valid_dates": 9}},
+        "ridge": {},
+    }
