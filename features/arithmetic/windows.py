@@ -93,10 +93,12 @@ SLOPE, RSQUARE, RESIDUAL = 0, 1, 2
 def rolling_trend(x_TN: FloatArray, part: int, window: int, min_count: float, out_TN: FloatArray) -> None:
     """Regress the known values of the window on their places 1..window, and give a part of the result.
 
-    ``SLOPE`` per session, ``RSQUARE`` (NaN without variation), or the ``RESIDUAL`` of the value at t.
+    ``SLOPE`` per session, ``RSQUARE`` (NaN without variation), or the ``RESIDUAL`` of the value at t. Values
+    are summed as differences from the window's first, and a variation that is only rounding is none, so that
+    slope and residual are 0 without it.
     """
     N = x_TN.shape[1]
-    sums_6N = np.empty((6, N))
+    sums_6N, base_N = np.empty((6, N)), np.empty(N)
     n, k, kk, x_sum, kx, xx = sums_6N[0], sums_6N[1], sums_6N[2], sums_6N[3], sums_6N[4], sums_6N[5]
     for t in range(len(x_TN)):
         sums_6N[:] = 0.0
@@ -104,7 +106,8 @@ def rolling_trend(x_TN: FloatArray, part: int, window: int, min_count: float, ou
             x, place = x_TN[s], float(s - t + window)
             for i in range(N):
                 known = 0.0 if np.isnan(x[i]) else 1.0
-                value = x[i] if known else 0.0
+                base_N[i] = x[i] if n[i] == 0.0 else base_N[i]
+                value = x[i] - base_N[i] if known else 0.0
                 n[i] += known
                 k[i] += known * place
                 kk[i] += known * place * place
@@ -116,14 +119,18 @@ def rolling_trend(x_TN: FloatArray, part: int, window: int, min_count: float, ou
             count = max(n[i], 1.0)
             covariance = kx[i] - k[i] * x_sum[i] / count
             variance = kk[i] - k[i] * k[i] / count
-            slope = covariance / variance
+            variation, base = xx[i] - x_sum[i] * x_sum[i] / count, base_N[i]
+            square = xx[i] + base * (2.0 * x_sum[i] + count * base)
+            varies = variation > 1e-14 * square
+            slope = covariance / variance if varies or count < 2.0 else 0.0
             if part == SLOPE:
                 answer = slope
             elif part == RSQUARE:
-                varies = xx[i] - x_sum[i] * x_sum[i] / count
-                answer = min(slope * covariance / varies, 1.0) if varies > 1e-14 * xx[i] else np.nan
+                answer = min(slope * covariance / variation, 1.0) if varies else np.nan
+            elif varies or count < 2.0 or np.isnan(now[i]):
+                answer = now[i] - base - x_sum[i] / count - slope * (window - k[i] / count)
             else:
-                answer = now[i] - x_sum[i] / count - slope * (window - k[i] / count)
+                answer = 0.0
             out[i] = answer if n[i] >= min_count else np.nan
 
 
@@ -177,21 +184,24 @@ def compare_by_group(
     """Compare known values with their group's on the date; NaN where unknown and for group -1.
 
     ``DEMEAN`` subtracts the mean, ``ZSCORE`` also divides by the population deviation (0 where all are
-    equal), ``SCALE`` divides by the sum of absolute values.
+    equal), ``SCALE`` divides by the sum of absolute values. Values are summed as differences from the group's
+    first, so that equal values have no rounding.
     """
-    sums_4S = np.empty((4, n_groups))
-    count, total, size, square = sums_4S[0], sums_4S[1], sums_4S[2], sums_4S[3]
+    sums_5S = np.empty((5, n_groups))
+    count, total, size, square, base = sums_5S[0], sums_5S[1], sums_5S[2], sums_5S[3], sums_5S[4]
     for r in range(len(x_RN)):
         x, group, out = x_RN[r], group_RN[r], out_RN[r]
-        sums_4S[:] = 0.0
+        sums_5S[:] = 0.0
         for i in range(len(x)):
             if group[i] >= 0 and not np.isnan(x[i]):
+                base[group[i]] = x[i] if count[group[i]] == 0.0 else base[group[i]]
                 count[group[i]] += 1.0
-                total[group[i]] += x[i]
+                total[group[i]] += x[i] - base[group[i]]
                 size[group[i]] += abs(x[i])
         for i in range(len(x)):
             g = group[i]
-            out[i] = np.nan if g < 0 else x[i] / size[g] if what == SCALE else x[i] - total[g] / count[g]
+            mean = total[g] / count[g]
+            out[i] = np.nan if g < 0 else x[i] / size[g] if what == SCALE else x[i] - base[g] - mean
             if what == ZSCORE and g >= 0 and not np.isnan(out[i]):
                 square[g] += out[i] * out[i]
         if what == ZSCORE:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -67,6 +67,8 @@ def parse(text: str) -> Call | str:
     Call(name='mean', arguments=('close', 5.0), by_group=False)
     """
     text = " ".join(text.split())
+    if "#" in text:  # lines are joined, so that a comment would end the whole formula
+        raise ValueError(f"{text!r} at '#' (column {text.index('#') + 1}): a formula has no comments")
     try:
         tree = _Parser(text).tree(ast.parse(text, mode="eval").body)
     except SyntaxError as error:
@@ -110,7 +112,7 @@ class _Parser:
     def tree(self, node: ast.expr) -> Tree:  # noqa: PLR0911  # one for each kind of node
         """Make the tree of a node, with numbers computed."""
         if isinstance(node, ast.Constant) and type(node.value) in {int, float}:
-            return float(ast.literal_eval(node))
+            return self.finite(node, lambda: float(ast.literal_eval(node)))
         if isinstance(node, ast.Name):
             if node.id == "vwap":
                 self.refuse(node, "prices have no vwap; (high + low + close) / 3 stands in for it")
@@ -128,7 +130,7 @@ class _Parser:
         if isinstance(node, ast.BoolOp):
             first, *others = (self.tree(value) for value in node.values)
             for other in others:
-                first = Call(_name_of(SYMBOLS[type(node.op)]), (first, other))
+                first = self.joined(node, _name_of(SYMBOLS[type(node.op)]), (first, other))
             return first
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return self.call(node, node.func.id)
@@ -139,13 +141,22 @@ class _Parser:
 
     def symbol(self, node: ast.expr, symbol: ast.AST, *parts: ast.expr) -> Tree:
         arguments = tuple(self.tree(part) for part in parts)
-        name = _name_of(SYMBOLS[type(symbol)]) + "/1" * isinstance(symbol, ast.USub)
-        if any(not isinstance(one, float) for one in arguments):
+        return self.joined(
+            node, _name_of(SYMBOLS[type(symbol)]) + "/1" * isinstance(symbol, ast.USub), arguments
+        )
+
+    def joined(self, node: ast.expr, name: str, arguments: tuple[Tree, ...]) -> Tree:
+        numbers = [np.float64(one) for one in arguments if isinstance(one, float)]
+        if len(numbers) < len(arguments):
             return Call(name, arguments)
-        with np.errstate(all="ignore"):
-            value = float(
-                _NAMED[name].compute(*(np.float64(one) for one in arguments if isinstance(one, float)))
-            )
+        return self.finite(node, lambda: float(_NAMED[name].compute(*numbers)))
+
+    def finite(self, node: ast.expr, compute: Callable[[], float]) -> float:
+        try:
+            with np.errstate(all="ignore"):
+                value = compute()
+        except OverflowError:
+            value = np.inf
         if not np.isfinite(value):
             self.refuse(node, "this number is not finite; check it")
         return value
@@ -268,7 +279,8 @@ def _compare(tree: Call, panel: Panel) -> FloatArray:
 
     for firms, value_Tn in zip(parts, map_in_order(values, parts), strict=True):
         x_TN[:, firms] = value_Tn
-    x_TN[~(panel.traded_TN if panel.universe_TN is None else panel.universe_TN)] = np.nan
+    inside_TN = panel.traded_TN if panel.universe_TN is None else panel.universe_TN
+    x_TN[~(inside_TN & np.isfinite(x_TN))] = np.nan
     group_TN = panel.group_TN if tree.by_group else np.zeros(x_TN.shape, dtype=np.int16)
     n_groups = max(len(panel.groups_S), 1) if tree.by_group else 1
     out_TN = np.empty(x_TN.shape)

@@ -222,7 +222,10 @@ _ALL = (
     ),
     Operator("quantile(x, n, q)", "quantile q in [0, 1], linear between values", _quantile, _before),
     Operator(
-        "product(x, n)", "product of the known values", lambda x, n: _over("rolling_product", x, n), _before
+        "product(x, n)",
+        "product of the known values",
+        lambda x, n: _known(_over("rolling_product", x, n)),
+        _before,
     ),
     Operator(
         "count(c, n)", "number of sessions on which c is true", lambda c, n: _sum(_truth(c), n), _before
@@ -271,7 +274,7 @@ OPERATORS = {one.form.partition("(")[0]: one for one in _ALL}
 SYMBOLS: dict[type[ast.AST], Operator] = {
     ast.Add: Operator("+(x, y)", "sum", lambda x, y: x + y),
     ast.Sub: Operator("-(x, y)", "difference", lambda x, y: x - y),
-    ast.Mult: Operator("*(x, y)", "product", lambda x, y: x * y),
+    ast.Mult: Operator("*(x, y)", "product", lambda x, y: _known(x * y)),
     ast.Div: Operator("/(x, y)", "ratio", lambda x, y: _known(np.divide(x, y))),
     ast.Pow: OPERATORS["power"],
     ast.USub: Operator("-(x)", "negative", lambda x: -x),

@@ -300,6 +300,26 @@ def test_values_up_to_t_do_not_change_with_later_prices_of_any_firm(text: str, p
     assert not np.array_equal(true_TN[81:], noisy_TN[81:], equal_nan=True)
 
 
+@pytest.mark.parametrize("price", [10.1, 1 / 3, -3.3, 1e6 + 0.1])
+def test_equal_values_have_no_slope_residual_or_score_from_rounding(price: float) -> None:
+    equal_TN = np.full((70, 3000), price)
+    for name in ("slope", "residual"):
+        for n in (20, 60):
+            value_TN = OPERATORS[name].compute(equal_TN, n)
+            assert not value_TN[n:].any(), (name, n)
+    for name in ("demean", "zscore"):
+        assert not OPERATORS[name].compute(equal_TN, np.zeros(equal_TN.shape, dtype=np.int16), 1).any(), name
+
+
+def test_value_that_is_not_finite_is_unknown_and_changes_no_other_firm(panel: Panel) -> None:
+    huge = replace(panel, close_TN=np.where(np.arange(N) == 4, 1e200, panel.close_TN))
+    for text in ("demean(close * close)", "1 / (close * close)", "1 / product(close, 3)"):
+        with np.errstate(over="ignore"):
+            ours_TN = evaluate(parse(text), huge)
+        assert np.isnan(ours_TN[:, 4]).all(), text
+        assert np.isfinite(ours_TN[:, :4]).mean() > 0.8, text
+
+
 def test_feature_is_known_after_its_warm_up_where_the_firm_trades(panel: Panel) -> None:
     feature = characteristics_of({"x": "delta(mean(returns, 5), 3) / close"})["x"]
     assert (feature.warmup, feature.window, feature.family) == (8, 8 + 1 + MAX_HALT, "expression")
@@ -332,6 +352,11 @@ def test_feature_is_known_after_its_warm_up_where_the_firm_trades(panel: Panel) 
         ("0 < close < 1", ("two values at a time",)),
         ("1 / 0 * close", ("not finite",)),
         ("1 + 2", ("names no series",)),
+        ("1 and 2", ("names no series",)),
+        ("mean(1 or 2, 5)", ("needs a series here",)),
+        ("close * 1e400", ("'1e400' (column 9)", "not finite")),
+        ("close * " + "9" * 400, ("not finite",)),
+        ("close # adjusted / open", ("'#' (column 7)", "no comments")),
         ("close +", ("invalid syntax",)),
         ("__import__('os')", ("no function '__import__'",)),
         ("close.__class__", ("not part of the language",)),
