@@ -127,8 +127,8 @@ def _language() -> list[str]:
     return [
         "## Expressions",
         "`features.expressions` adds characteristics to a config as formulas. They are named like any other "
-        "characteristic, and a name that `features.channels` lists is a channel as well. A formula is part "
-        "of the run's identity.",
+        "characteristic: where `features.characteristics` lists names, those of formulas belong there too. A "
+        "name that `features.channels` lists is a channel as well. A formula is part of the run's identity.",
         "```yaml\nfeatures:\n  expressions:\n"
         '    price_volume: "corr(close / delay(close, 1), log(volume / delay(volume, 1)), 20)"\n'
         '    quiet_winners: "rank(delta(close, 21) / close, group) * (1 - rank(std(returns, 63)))"\n```',
@@ -137,10 +137,10 @@ def _language() -> list[str]:
         "nothing in it can read the future. An operation on an unknown value is unknown, and so is a value "
         f"that is not finite. `n` is a whole number of sessions from 1 to {LONGEST}, t included; a session "
         "without a trade takes a place and contributes nothing. A function of `n` sessions needs half of "
-        "them to be known, rounded up, and at least two for `std`, `corr` and `cov`, three for `skew`. The "
-        "last group of functions compares the firms of the universe at t; with `group` as second argument, "
-        "those of the firm's group (`features.group_by`), unknown where that is. Ranks and places compare "
-        "values rounded to float32, so that rounding orders nothing.",
+        "them to be known, rounded up, and at least two for `std`, `corr`, `cov` and regressions, three for "
+        "`skew`. The last group of functions compares the firms of the universe at t; with `group` as second "
+        "argument, those of the firm's group (`features.group_by`), unknown where that is. Ranks and places "
+        "compare values rounded to float32, so that rounding orders nothing.",
         "Prices and `volume` are adjusted from the first session of the data on. Only their ratios and "
         "changes have a meaning that does not depend on that session: `rank(close)` has none, and the "
         "audit's check `warm_up` can fail on it. Use `raw_close` and `dollar_volume` for levels.",

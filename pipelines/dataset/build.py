@@ -135,9 +135,21 @@ def add_features(
             *market.notes,
             *channel_notes,
             *characteristic_notes,
+            *_unused_expressions(config),
             *input_notes(inputs, panel, universe_TN, config.features.hold_inputs),
             *on_target,
         ),
+    )
+
+
+def _unused_expressions(config: Config) -> tuple[str, ...]:
+    chosen = config.features
+    unused = set(chosen.expressions).difference(chosen.characteristics or (), chosen.channels or ())
+    if chosen.characteristics is None or not unused:
+        return ()
+    return (
+        f"Formulas that no model reads: {', '.join(sorted(unused))}; name them in features.characteristics, "
+        "which lists what is used.",
     )
 
 

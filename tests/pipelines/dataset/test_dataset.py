@@ -239,6 +239,22 @@ def test_a_universe_limit_without_data_is_reported_as_not_applied(
     assert any("min_dollar_volume" in note and "not applied" in note for note in notes)
 
 
+def test_a_formula_that_a_list_of_characteristics_leaves_out_is_named(
+    tiny_config: Config, tiny_tables: dict[str, pl.DataFrame]
+) -> None:
+    update: dict[str, Any] = {
+        "expressions": {"gap": "open / delay(close, 1)", "body": "close / open", "tail": "low / open"},
+        "characteristics": ("return_1", "gap"),
+        "channels": ("return", "body"),
+    }
+    features = tiny_config.features.model_copy(update=update)
+    dataset = build_dataset(tiny_tables, tiny_config.model_copy(update={"features": features}))
+    assert [note for note in dataset.notes if "no model reads: tail;" in note]
+    every = features.model_copy(update={"characteristics": None})
+    dataset = build_dataset(tiny_tables, tiny_config.model_copy(update={"features": every}))
+    assert not [note for note in dataset.notes if "no model reads" in note]
+
+
 def test_models_are_fitted_to_the_factor_residual_and_evaluated_on_the_label(
     tiny_config: Config, tiny_tables: dict[str, pl.DataFrame]
 ) -> None:
