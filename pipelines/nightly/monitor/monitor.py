@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,11 +20,11 @@ from backtest.inference.means import mean_test
 from backtest.monitoring.behaviour import agreement_of, mean_dispersion, rank_turnover
 from backtest.monitoring.cusum import Cusum, SkillReference, limit_for, lower_cusum, mean_delay, reference_of
 from backtest.monitoring.drift import Distribution, bin_shares, ks_distance, stability_index, stretches
-from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray, frozen
+from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from features.library.sets import channels_of, characteristics_of
-from features.panel.delistings import DelistingRule
-from features.panel.panel import Panel, build_panel, to_panel
+from features.panel.derived import take_sessions
+from features.panel.panel import Panel, to_panel
 from pipelines.config.schema import Config
 from pipelines.config.sections import FeaturesConfig
 from pipelines.dataset.build import add_features
@@ -504,30 +504,17 @@ def newest_values(
 ) -> Iterator[tuple[RawFeature, Float32Array]]:
     """Compute features on the newest sessions only: of each, its values in the universe, shape (M,).
 
-    The panel is built from the sessions that these features look back on; values agree with those of the
-    whole panel to a relative 1e-9.
+    Only the sessions that these features look back on are computed; values equal those of the whole panel.
     """
-    dates_T = data.market.panel.dates_T
     hold = config.features.hold_inputs
     registries = {kind: of(config.features.expressions) for kind, of in _REGISTRIES.items()}
     windows = [
         (hold + 2 if hold else 1) if one.kind == "input" else registries[one.kind][one.name].window
         for one in features
     ]
-    first = dates_T[max(len(dates_T) - sessions - max(windows, default=1), 0)].astype("datetime64[D]").item()
-    panel = build_panel(
-        data.tables["prices"].filter(pl.col("date") >= first),
-        data.tables.get("securities"),
-        data.tables.get("fundamentals"),
-        gaps=data.tables.get("gaps"),
-        group_by=config.features.group_by,
-        delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
-    )
-    firms = np.searchsorted(np.asarray(data.market.panel.tickers_N), np.asarray(panel.tickers_N))
-    universe_TN = data.market.panel.universe_TN
-    if universe_TN is not None:
-        panel = replace(panel, universe_TN=frozen(universe_TN[-panel.n_sessions :][:, firms]))
-    inside_RN: BoolArray = data.market.universe_TN[-sessions:][:, firms]
+    whole = data.market.panel
+    panel = take_sessions(whole, max(whole.n_sessions - sessions - max(windows, default=1), 0))
+    inside_RN: BoolArray = data.market.universe_TN[-sessions:]
     for feature, values_TN in raw_values(panel, data.tables, features, config.features):
         yield feature, values_TN[-len(inside_RN) :][inside_RN]
 

@@ -17,6 +17,7 @@ from scipy.stats import ks_2samp, spearmanr
 
 from backtest.monitoring.cusum import SkillReference, alarm_probability, reference_of
 from features.library.characteristics import CHARACTERISTICS
+from features.library.sets import characteristics_of
 from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import open_lake
@@ -24,8 +25,10 @@ from pipelines.nightly.data import NightData, signal_history
 from pipelines.nightly.monitor.monitor import (
     BacktestReference,
     Monitoring,
+    RawFeature,
     backtest_reference,
     monitor,
+    newest_values,
     realised_ic,
     watch_skill,
 )
@@ -167,6 +170,21 @@ def test_drift_compares_the_newest_sessions_with_the_training(
     assert row["psi"] == pytest.approx(expected, abs=0.02)
     assert row["ks"] == pytest.approx(ks_2samp(trained, newest).statistic, abs=0.01)
     assert row["missing"] == 0.0
+
+
+def test_the_newest_values_of_a_formula_are_those_of_the_whole_panel(
+    past: tuple[Config, ModelVersion, list[dt.date]], night: NightData
+) -> None:
+    """Levels of adjusted prices depend on the first session, and ranks on the universe of a session."""
+    formulas = {"level": "rank(log(volume))", "trend": "mean(rank(close), 5)"}
+    features = past[0].features.model_copy(update={"expressions": formulas})
+    config = past[0].model_copy(update={"features": features})
+    panel, inside_TN = night.market.panel, night.market.universe_TN[-10:]
+    every = characteristics_of(formulas)
+    raw = [RawFeature(name, "characteristic") for name in formulas]
+    for feature, values_M in newest_values(config, night, raw, 10):
+        whole_TN = every.compute(panel, [feature.name])[-10:, :, 0]
+        np.testing.assert_array_equal(values_M, whole_TN[inside_TN])
 
 
 def test_a_change_of_units_drifts_and_a_lost_column_is_missing(
