@@ -201,7 +201,8 @@ def test_a_vacuum_keeps_the_newest_and_what_runs_recorded(place: Place) -> None:
             DataError, match=f"version {lost} of .*/prices can no longer be read, because a vacuum"
         ):
             lake.read("prices", version=lost)
-    assert "prices              5        2" in describe_status(lake, recorded)
+    (row,) = (line for line in describe_status(lake, recorded).splitlines() if " prices " in line)
+    assert row.split()[1:3] == ["5", "2"], "the newest version, and how many can be read"
 
     (forced,) = vacuum(lake, keep=timedelta(0), recorded=recorded, protect=False)
     assert (forced.files, forced.lost, dict(forced.broken)) == (1, (2,), {2: ["run-a", "run-b"]})
