@@ -26,6 +26,8 @@ LATEST = "latest"
 """As a run's name: the run that was started last. A config that was only audited has not been started."""
 _RECORD = "run.json"
 _LISTED = 8  # maximum number of differences in a message
+_GONE = {"\n  engine: integrated_gradients\n": "explain.engine=permutation"}
+"""Settings of earlier versions that have gone -> what a recorded run has instead. None changes a forecast."""
 _RUN_ID = re.compile(r"^[a-z][a-z0-9_-]{0,60}$")
 
 
@@ -155,7 +157,8 @@ def open_named_run(name: str, config: Config) -> RecordedRun:
 def _open(folder: Path) -> RecordedRun:
     try:
         record: dict[str, Any] = read_json(folder / _RECORD)
-        config, identity = load_config(folder / "config.yaml"), Identity.from_record(record["identity"])
+        identity, path = Identity.from_record(record["identity"]), folder / "config.yaml"
+        config = load_config(path, [to for was, to in _GONE.items() if was in path.read_text("utf-8")])
         _require_same_environment(folder, config, record.get("environment", {}))
         return RecordedRun(record["run_id"], _as_recorded(config, identity), identity, folder)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -79,3 +79,11 @@ def test_a_new_default_does_not_change_the_settings_of_a_recorded_run(
         "lightgbm": {"rounds": 10, "lambda_l2": 77.0, "fit": {"label_share": 0.5, "valid_dates": 9}},
         "ridge": {},
     }
+
+
+def test_a_run_with_an_engine_that_has_gone_is_still_read(runs: list[RecordedRun]) -> None:
+    path = runs[0].folder / "config.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("  engine: permutation\n", "  engine: integrated_gradients\n"))
+    assert path.read_text() != text
+    assert open_run(runs[0].run_id, OUTPUT).config.explain == runs[0].config.explain
