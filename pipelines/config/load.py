@@ -181,9 +181,15 @@ def _load(text: str, key: str = "") -> Any:  # noqa: ANN401 (YAML holds anything
 
 
 def _keep_text(node: yaml.Node, *, inside: bool) -> None:
-    """Make the plain scalars of lists of tickers text."""
+    """Make the plain scalars of lists of tickers text, and refuse a key that a mapping has twice."""
     if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
         for name, value in node.value:
+            if isinstance(name, yaml.ScalarNode) and name.value != "<<":
+                if name.value in seen:
+                    problem = f"the key {name.value} stands twice in its section (remove one)"
+                    raise yaml.constructor.ConstructorError(None, None, problem, name.start_mark)
+                seen.add(name.value)
             _keep_text(value, inside=name.value == _TICKERS)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:

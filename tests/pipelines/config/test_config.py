@@ -132,6 +132,8 @@ def test_a_wrong_value_is_reported_with_its_key_and_value(
 def test_invalid_config_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
     assert "no config file" in refused(tmp_path / "absent.yaml")
     assert "not valid YAML" in refused(write(tmp_path, "a.yaml", "a: [1"))
+    twice = refused(write(tmp_path, "a.yaml", "fit:\n  lr: 0.1\n  epochs: 3\n  lr: 0.2\n"))
+    assert "the key lr stands twice in its section (remove one) in line 4, column 3" in twice
     assert "mapping" in refused(write(tmp_path, "b.yaml", "- 1"))
     assert "form a.b=c" in refused(write(tmp_path, "c.yaml", MINIMAL), "fit.epochs")
 
