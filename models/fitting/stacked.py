@@ -7,9 +7,9 @@ in tables on it, so that a whole step is recorded once and replayed (`models.fit
 
 Several seeds share a step: on a GPU, each is computed on a stream of its own, because one small model leaves
 the GPU mostly idle; on CPUs, one process per core is faster. Each seed has the initial weights, order of
-dates and draw of firms that it has alone, so without dropout it ends with the same weights as alone. Dropout
-masks are drawn for one seed after the other: they differ from those of a seed alone, but are the same
-whenever the same seeds are trained together.
+dates and draw of firms that it has alone, so without dropout it ends with the same weights, up to rounding.
+Dropout masks are drawn for one seed after the other: they differ from those of a seed alone, but are the
+same whenever the same seeds are trained together.
 
 Legend: K seeds, B dates in a batch, D dates of an epoch, R rows of a table, one for each date, S steps of an
 epoch, P places for firms, N firms, V validation dates, W window length, C channels, F characteristics,
