@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.baselines.lightgbm import LightGBM, LightGBMConfig
-from models.baselines.lstm import LSTM, LSTMConfig
 from models.baselines.mlp import MLP, MLPConfig
+from models.baselines.recurrent import ALSTM, GRU, LSTM, GRUConfig, LSTMConfig
 from models.baselines.ridge import Ridge, RidgeConfig
 from models.baselines.rules import Momentum, MomentumConfig, Reversal, ReversalConfig, Zero, ZeroConfig
 from models.baselines.tcn import TCN, TCNConfig
@@ -46,6 +46,8 @@ MODELS: dict[str, ModelEntry] = {
     "lightgbm": ModelEntry("baseline", LightGBMConfig, LightGBM),
     "mlp": ModelEntry("neural", MLPConfig, MLP),
     "lstm": ModelEntry("neural", LSTMConfig, LSTM),
+    "gru": ModelEntry("neural", GRUConfig, GRU),
+    "alstm": ModelEntry("neural", GRUConfig, ALSTM),
     "tcn": ModelEntry("neural", TCNConfig, TCN),
     "temporal_transformer": ModelEntry("neural", TemporalTransformerConfig, TemporalTransformer),
     "seq2seq": ModelEntry("neural", Seq2SeqConfig, Seq2Seq),

@@ -81,6 +81,8 @@ TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "momentum": {"characteristic": "return_21"},  # the default has no value in the first year
     "mlp": {"width": 8},
     "lstm": {"width": 8},
+    "gru": {"width": 8, "layers": 1},
+    "alstm": {"width": 8, "layers": 1},
     "tcn": {"width": 8},
     "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6}},
     "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 1}},

@@ -23,6 +23,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "lightgbm": {"min_data_in_leaf": 20, "rounds": 30, "evaluate_every": 10},
     "mlp": {"width": 8},
     "lstm": {"width": 8},
+    "gru": {"width": 8, "layers": 1},
+    "alstm": {"width": 8, "layers": 1},
     "tcn": {"width": 8},
     "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
     "seq2seq": {"encoder": {"width": 8, "heads": 2, "layers": 1}},

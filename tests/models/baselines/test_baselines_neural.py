@@ -1,4 +1,4 @@
-"""mlp, lstm and tcn against torch's layers and loops over days; momentum by hand."""
+"""mlp, lstm, gru, alstm and tcn against torch's layers and loops over days; momentum by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from small_panels import options_of
 from torch import nn
 
-from models.baselines.lstm import LSTMLayer
+from models.baselines.recurrent import ALSTM, GRUConfig, GRULayer, LSTMLayer, RecurrentLayer
 from models.baselines.tcn import TCN, TCNBlock, TCNConfig
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, NeuralFitted, fit
@@ -21,31 +21,56 @@ SHAPE = Shape(3, 2, 12, 1)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_the_lstm_equals_torchs(layers: int) -> None:
+@pytest.mark.parametrize(("theirs", "layer"), [(nn.LSTM, LSTMLayer), (nn.GRU, GRULayer)])
+def test_recurrent_layers_equal_torchs(
+    theirs: type[nn.LSTM] | type[nn.GRU], layer: type[RecurrentLayer], layers: int
+) -> None:
     torch.manual_seed(0)
-    theirs = nn.LSTM(3, 5, num_layers=layers, batch_first=True).double()
-    ours = [LSTMLayer(3 if depth == 0 else 5, 5).double() for depth in range(layers)]
+    reference = theirs(3, 5, num_layers=layers, batch_first=True).double()
+    ours = [layer(3 if depth == 0 else 5, 5).double() for depth in range(layers)]
     with torch.no_grad():
-        for depth, layer in enumerate(ours):
-            layer.day.weight.copy_(getattr(theirs, f"weight_ih_l{depth}"))
-            layer.state.weight.copy_(getattr(theirs, f"weight_hh_l{depth}"))
-            layer.day.bias.copy_(getattr(theirs, f"bias_ih_l{depth}") + getattr(theirs, f"bias_hh_l{depth}"))
+        for depth, one in enumerate(ours):
+            one.day.weight.copy_(getattr(reference, f"weight_ih_l{depth}"))
+            one.state.weight.copy_(getattr(reference, f"weight_hh_l{depth}"))
+            second = getattr(reference, f"bias_hh_l{depth}")
+            if layer is GRULayer:
+                second[10:] = 0.0  # the bias that only torch has
+            one.day.bias.copy_(getattr(reference, f"bias_ih_l{depth}") + second)
     x = torch.randn(7, 9, 3, dtype=torch.float64)
     h = x
-    for layer in ours:
-        h = layer(h)
-    torch.testing.assert_close(h, theirs(x)[0], rtol=0, atol=1e-12)
+    for one in ours:
+        h = one(h)
+    torch.testing.assert_close(h, reference(x)[0], rtol=0, atol=1e-12)
 
 
-def test_an_lstm_skips_ablated_days() -> None:
+@pytest.mark.parametrize("layer", [LSTMLayer, GRULayer])
+def test_recurrent_layers_skip_ablated_days(layer: type[RecurrentLayer]) -> None:
     torch.manual_seed(0)
-    layer = LSTMLayer(3, 5)
+    one = layer(3, 5)
     x = torch.randn(4, 9, 3)
     kept = [0, 1, 4, 5, 7]
     keep = torch.zeros(4, 9, dtype=torch.bool)
     keep[:, kept] = True
-    torch.testing.assert_close(layer(x, keep)[:, -1], layer(x[:, kept])[:, -1])
-    assert (layer(x, torch.zeros(4, 9, dtype=torch.bool)) == 0).all()
+    torch.testing.assert_close(one(x, keep)[:, -1], one(x[:, kept])[:, -1])
+    assert (one(x, torch.zeros(4, 9, dtype=torch.bool)) == 0).all()
+
+
+def test_alstm_weighs_the_kept_days_as_a_loop_does() -> None:
+    torch.manual_seed(0)
+    module = ALSTM(GRUConfig(width=5, layers=1, dropout=0.0), SHAPE).double()
+    x = torch.randn(4, 9, 3, dtype=torch.float64)
+    kept = [0, 1, 4, 5, 7]
+    keep = torch.zeros(4, 9, dtype=torch.bool)
+    keep[:, kept] = True
+    first, second = (part for part in module.score if isinstance(part, nn.Linear))
+    for m, found in enumerate(module.summarise(x, keep)):
+        h = module.layers[0](torch.tanh(x[m : m + 1, kept] @ module.input.weight.T + module.input.bias))[0]
+        scores = [(second.weight[0] @ torch.tanh(first.weight @ day + first.bias)).item() for day in h]
+        weights = np.exp(scores) / np.exp(scores).sum()
+        attended = sum(weight * day for weight, day in zip(weights, h, strict=True))
+        assert isinstance(attended, torch.Tensor)
+        torch.testing.assert_close(found, torch.cat((h[-1], attended)), rtol=0, atol=1e-12)
+    assert (module.summarise(x, torch.zeros_like(keep)) == 0).all()
 
 
 def test_the_forget_bias_of_the_lstm_starts_at_1() -> None:
@@ -138,7 +163,9 @@ def order_matters() -> tuple[PanelTensors, np.ndarray]:
     return data, truth
 
 
-@pytest.mark.parametrize(("name", "least"), [("lstm", 0.75), ("tcn", 0.75), ("mlp", 0.6)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("lstm", 0.75), ("gru", 0.75), ("alstm", 0.75), ("tcn", 0.75), ("mlp", 0.6)]
+)
 def test_the_order_of_days_is_learned(name: str, least: float) -> None:
     data, truth = order_matters()
     options: dict[str, Any] = {"width": 16, "dropout": 0.0, **({"recent_days": 8} if name == "mlp" else {})}

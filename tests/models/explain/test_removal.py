@@ -146,7 +146,17 @@ def test_draws_from_the_training_fold_need_its_sessions(market: PanelTensors) ->
 
 def test_days_that_are_set_to_0_are_called_that() -> None:
     """A mask leaves the values of an absent day without any effect; a zero is a value like others."""
-    names = ("mlp", "lstm", "tcn", "temporal_transformer", "temporal_peer", "self_peer", "sector_mean")
+    names = (
+        "mlp",
+        "lstm",
+        "gru",
+        "alstm",
+        "tcn",
+        "temporal_transformer",
+        "temporal_peer",
+        "self_peer",
+        "sector_mean",
+    )
     data = panel()
     batch = data.batch(torch.tensor([20]))
     keep_BW = torch.ones((1, data.window), dtype=torch.bool)
@@ -166,7 +176,8 @@ def test_days_that_are_set_to_0_are_called_that() -> None:
             torch.testing.assert_close(absent_N, zeroed_N)
         elif module.uses_days or name == "temporal_transformer":
             assert not torch.allclose(absent_N, zeroed_N, rtol=1e-3)
-    assert said["lstm"] == said["temporal_transformer"] == "masked"
+    assert {said[name] for name in ("lstm", "gru", "alstm")} == {"masked"}
+    assert said["temporal_transformer"] == "masked"
     assert said["mlp"] == said["tcn"] == said["sector_mean"] == "set to 0, the centre of each channel"
     assert (
         said["temporal_peer"] == "masked, and in the messages to peers set to 0, the centre of each channel"
