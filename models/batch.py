@@ -94,6 +94,9 @@ class Batch:
     path_BNK: Tensor | None = None
     """float32, targets of the K - 1 horizons shorter than the label's, in ascending order; NaN means unknown.
     None if there are no shorter horizons."""
+    r_BN: Tensor | None = None
+    """float32, return that a holder earns over the label's span, as a fraction and without the target's
+    transform; NaN means unknown. None: the target is that return."""
     present: PresentCells | None = None
     """The cells of ``m_BN``, found on the host so that a GPU need not be waited for. They are used only with
     the very mask that they were found in; with another one, or None, the mask is searched."""
@@ -140,6 +143,8 @@ class PanelTensors:
     path_TNK: Tensor | None = None
     """float32, targets of the horizons shorter than the label's, in ascending order; NaN means unknown. None
     if there are none."""
+    return_TN: Tensor | None = None
+    """float32, returns over the label's span, for losses of a portfolio; None: the target is the return."""
     upload: Upload | None = None
     """Copies batches to the device if ``history_NSC`` and ``characteristics_TNF`` are in the host's memory;
     None if they are on the device."""
@@ -181,6 +186,7 @@ class PanelTensors:
         characteristic_names: tuple[str, ...] = (),
         firm_names: Sequence[str] = (),
         path_TNK: npt.ArrayLike | None = None,
+        return_TN: npt.ArrayLike | None = None,
         device: torch.device | str = "cpu",
         scaler: ChannelScaler | None = None,
         complete: bool = False,
@@ -210,6 +216,9 @@ class PanelTensors:
             Tickers of the N firms, for models whose options name firms; optional.
         path_TNK
             Targets of the horizons shorter than the label's, in ascending order; NaN means unknown.
+        return_TN
+            Returns over the label's span, for losses of a portfolio; known where the target is. None: the
+            target is the return.
         device
             Device of the tensors.
         scaler
@@ -237,6 +246,8 @@ class PanelTensors:
         }
         if path_TNK is not None:
             arrays["path_TNK"] = np.asarray(path_TNK, dtype=np.float32)
+        if return_TN is not None:
+            arrays["return_TN"] = np.asarray(return_TN, dtype=np.float32)
         codes = np.asarray(group_TN)
         checked: dict[str, npt.NDArray[Any]] = {**arrays, "group_TN": codes}
         for name, array in checked.items():
@@ -283,6 +294,7 @@ class PanelTensors:
             key_N=torch.tensor(keys, dtype=torch.int64, device=device),
             shape=shape,
             path_TNK=torch.tensor(arrays["path_TNK"], device=device) if "path_TNK" in arrays else None,
+            return_TN=shared_tensor(arrays["return_TN"]).to(device) if "return_TN" in arrays else None,
             upload=Upload(device) if in_host_memory else None,
         )
 
@@ -387,6 +399,7 @@ class PanelTensors:
             firms_N=firms_BN if len(dates_B) > 1 else firms_BN[0],
             key_BN=self.key_N[firms_BN],
             path_BNK=None if self.path_TNK is None else self.path_TNK[at],
+            r_BN=None if self.return_TN is None else self.return_TN[at],
             present=PresentCells(m_BN, cells_M),
         )
 

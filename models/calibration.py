@@ -1,7 +1,8 @@
 """From the output of a network whose loss has no scale to the unit of the target.
 
 The losses ``ic`` and ``pairwise`` compare the firms of a date with each other: a correlation is the same for
-forecasts of any size, and the differences of ``pairwise`` are log odds. So the output of such a network has
+forecasts of any size, and the differences of ``pairwise`` are log odds. The outputs of a network that is
+trained on a portfolio (``sharpe``, ``net_utility``) are weights. So the output of such a network has
 no unit of return. A straight line from the output to the target, fitted on the validation sessions, gives it
 one. The order of the firms stays as it is.
 

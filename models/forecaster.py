@@ -34,6 +34,9 @@ class Registered:
     """Settings that ``peerglass tune`` searches; empty if the model has no search space."""
     quick: ClassVar[Mapping[str, Value]] = {}
     """Options with which it is fitted in a moment, to examine the code around it."""
+    fit_defaults: ClassVar[Mapping[str, Value]] = {}
+    """Settings of its training that differ from the defaults of `FitConfig`; a config's ``fit`` goes before
+    them."""
     threaded: ClassVar[bool] = False
     """Whether a fit uses several threads if it is given them (`Baseline.threads`)."""
     benchmark: ClassVar[str] = ""
@@ -67,6 +70,8 @@ class Forecaster(Registered, nn.Module, ABC):
     """Lines from the network's outputs to the target's unit, for models trained with a loss that has no
     scale; None during training and for other losses."""
     target_scale: Tensor
+    return_scale: Tensor
+    """Standard deviation of the training returns, for losses of a portfolio; not stored."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,6 +80,7 @@ class Forecaster(Registered, nn.Module, ABC):
         self.quantile_head = None
         self.calibration = None
         self.register_buffer("target_scale", torch.ones(()))
+        self.register_buffer("return_scale", torch.ones(()), persistent=False)
 
     def read_recent(self, days: int, shape: Shape) -> int:
         """Declare the last ``days`` of a window as linear inputs; return how many numbers they are per firm.

@@ -16,6 +16,7 @@ EVERY_BOOK: dict[str, dict[str, Any]] = {
     "top": {"kind": "top_k_long_only", "k": 4, "rebalance_on": "month_start"},
     "drop": {"kind": "top_k_drop", "k": 5, "n_drop": 1, "rebalance_every": 2},
     "rank": {"kind": "rank_weighted", "neutral": ["beta"], "rebalance_on": "friday"},
+    "weights": {"kind": "forecast_weights", "gross": 1.5},
     "best": {
         "kind": "optimised",
         "limits": {"max_position": 0.3, "max_sector_net": 0.2, "max_turnover": 0.3},

@@ -11,6 +11,7 @@ The steps of a decision, in this order:
 6. With ``target_volatility``, the book is scaled to it.
 
 Only ranks of the signal enter: any increasing transform of the signal gives the same weights to the bit.
+`forecast_weights` is the exception: it holds firms in proportion to the signal.
 
 Shape suffixes: T sessions, N firms, M firms that are held, D decisions, L sessions of a window.
 """

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from features.options import Options
 from models.quantiles import require_levels
 from models.spec import Count, Positive, Share
 
-LossName = Literal["mse", "huber", "ic", "pairwise", "quantile"]
+LossName = Literal["mse", "huber", "ic", "pairwise", "quantile", "sharpe", "net_utility"]
+
+NET_UTILITY = "net_utility"
+"""The loss whose dates depend on each other: a step is a block of consecutive sessions."""
+
+PORTFOLIO = frozenset({"sharpe", NET_UTILITY})
+"""Losses of a portfolio whose weights are the network's outputs; they read returns."""
 
 BASELINES_READ = frozenset({"valid_dates", "label_share", "refit"})
 """Fields of `FitConfig` that baselines read as well."""
@@ -67,7 +73,13 @@ class FitConfig(Options):
     loss: LossName = "mse"
     """A model with several horizons is trained on the mean over horizons; with ``quantile``, the shorter
     horizons use ``mse``. ``ic`` and ``pairwise`` have no scale, so forecasts are calibrated on validation
-    (`models.calibration`)."""
+    (`models.calibration`). ``sharpe`` and ``net_utility`` train the weights of a portfolio of the raw return
+    of the label; they are calibrated in the same way, and shorter horizons use ``mse``. ``net_utility`` draws
+    blocks of ``batch_dates`` consecutive sessions."""
+    risk_aversion: Positive = 5.0
+    """Risk aversion of ``net_utility``."""
+    turnover_cost_bps: float = Field(default=10.0, ge=0)
+    """What ``net_utility`` pays for turnover, in basis points of what is bought plus what is sold."""
     quantiles: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 0.9)
     """Levels of the quantile loss; the forecast is the median."""
     valid_dates: Count | None = None
@@ -105,6 +117,26 @@ class FitConfig(Options):
     def _check_levels(cls, levels: Sequence[float]) -> Sequence[float]:
         require_levels(levels)
         return levels
+
+    @model_validator(mode="after")
+    def _check_blocks(self) -> Self:
+        if self.loss == NET_UTILITY and (self.firms_per_date is not None or self.label_share != 1.0):
+            raise ValueError(
+                "loss net_utility follows firms over consecutive sessions, so firms_per_date must be null "
+                f"(it is {self.firms_per_date}) and label_share 1 (it is {self.label_share:g})."
+            )
+        return self
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the settings as JSON values; those of ``net_utility`` only with that loss."""
+        settings = super().deciding()
+        if self.loss == NET_UTILITY:
+            return settings
+        return {
+            name: value
+            for name, value in settings.items()
+            if name not in ("risk_aversion", "turnover_cost_bps")
+        }
 
 
 def matrix_precision(config: FitConfig, device: torch.device) -> AbstractContextManager[object]:

@@ -292,8 +292,10 @@ def _engine(  # noqa: PLR0917  (a fit, and whom to tell)
     note: Note,
 ) -> Engine:
     scale, first = target_scale_of(data, train), fitted[0]
+    of_returns = scale if data.return_TN is None else target_scale_of(data, train, data.return_TN)
     for one in fitted:
         one.module.target_scale.copy_(scale)
+        one.module.return_scale.copy_(of_returns)
     per_epoch = min(fit_config.dates_per_epoch or len(train), len(train))
     steps = fit_config.epochs * -(-per_epoch // fit_config.batch_dates)
     sizes = data.window, most_firms(data, train), steps, len(seeds)
@@ -369,10 +371,10 @@ def evenly_spaced(dates: IntArray, most: int | None) -> IntArray:
     return dates[np.linspace(0, len(dates) - 1, most).round().astype(np.int64)]
 
 
-def target_scale_of(data: PanelTensors, train: IntArray) -> Tensor:
-    """Standard deviation of the known training targets; NoTrainingSignal if they are all the same."""
+def target_scale_of(data: PanelTensors, train: IntArray, given_TN: Tensor | None = None) -> Tensor:
+    """Standard deviation of known training targets, or of given values; NoTrainingSignal if they are equal."""
     at = torch.as_tensor(train, device=data.device)
-    target_DN, mask_DN = data.target_TN[at], data.mask_TN[at]
+    target_DN, mask_DN = (data.target_TN if given_TN is None else given_TN)[at], data.mask_TN[at]
     scale = target_DN[mask_DN & target_DN.isfinite()].double().std(correction=0)
     if not float(scale) > 0:
         raise NoTrainingSignal("The training targets are all the same; there is nothing to learn from them.")

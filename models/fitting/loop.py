@@ -22,12 +22,13 @@ from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fitted import Diverged, EpochRecord, OnEpoch
-from models.fitting.config import FitConfig, matrix_precision
+from models.fitting.config import NET_UTILITY, FitConfig, matrix_precision
 from models.fitting.losses import dates_that_count, horizons_loss, quantile
 from models.fitting.memory import Note, epoch_that_fits, no_note
 from models.fitting.optimizer import AdamW, ParameterGroup, parameter_groups
 from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
 from models.forecaster import Forecaster
+from models.spec import IncompatibleConfig
 
 CPU_CELLS = 2048
 """Number of (date, firm) cells that go through a model at once on a CPU."""
@@ -50,6 +51,8 @@ class Engine(Protocol):
     ----------
     data
         The panel.
+    config
+        Options of training.
     dates_at_once
         Number of dates that go through a model at once. It is halved while memory runs out
         (`models.fitting.memory`).
@@ -64,6 +67,7 @@ class Engine(Protocol):
     """
 
     data: PanelTensors
+    config: FitConfig
     dates_at_once: int
     seeds_at_once: int
     seeds: tuple[int, ...]
@@ -136,11 +140,13 @@ def train_seeds(
     ------
     Diverged
         When the loss, the gradient norm or the validation score of a seed that has not stopped is not finite.
+    IncompatibleConfig
+        When the loss needs consecutive sessions and there are none.
     UnusableSnapshot
         When the snapshot belongs to another model or fit.
     """
     train_D = torch.as_tensor(train, dtype=torch.int64)
-    per_epoch = min(config.dates_per_epoch or len(train_D), len(train_D))
+    per_epoch = len(draw_dates(train_D, config, torch.Generator()))
     in_step_S = [len(part) for part in torch.arange(per_epoch).split(config.batch_dates)]
     optimizer = AdamW(engine.groups(), config, config.epochs * len(in_step_S))
     states = [
@@ -161,9 +167,9 @@ def train_seeds(
         if not training:
             break
         started = time.perf_counter()
-        drawn = [torch.randperm(len(train_D), generator=g)[:per_epoch] for g in engine.generators]
+        drawn = [draw_dates(train_D, config, generator) for generator in engine.generators]
         _set_mode(engine, training=True)
-        measured_2KS = epoch_that_fits(engine, train_D[torch.stack(drawn)], optimizer, note)
+        measured_2KS = epoch_that_fits(engine, torch.stack(drawn), optimizer, note)
         _set_mode(engine, training=False)
         with optimizer.mean.in_place():
             score_K = _scores(None if valid is None else engine.validate(valid), len(states))
@@ -290,7 +296,7 @@ class SingleSeed:
             known_BN = batch.m_BN & batch.y_BN.isfinite()
             with matrix_precision(config, data.device):
                 y_BNK = module.horizons(batch)
-            loss = horizons_loss(module, config.loss, y_BNK, batch, known_BN, share_K)
+            loss = horizons_loss(module, config, y_BNK, batch, known_BN, share_K)
             losses.append(loss.detach())
             loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
@@ -361,11 +367,39 @@ def dates_at_once(data: PanelTensors, config: FitConfig, train: IntArray) -> int
     """Number of dates that go through a model at once.
 
     It counts the firms of the training dates only: firms that are listed later must not change the order in
-    which a gradient is summed.
+    which a gradient is summed. A block of consecutive sessions is not divided.
     """
-    if data.device.type != "cpu":
+    if data.device.type != "cpu" or config.loss == NET_UTILITY:
         return config.batch_dates
     return max(1, CPU_CELLS // most_firms(data, train))
+
+
+def draw_dates(train_D: Tensor, config: FitConfig, generator: torch.Generator) -> Tensor:
+    """Draw the sessions of an epoch on the host, in the order in which they are trained on.
+
+    Single sessions without replacement; for ``net_utility``, blocks of ``batch_dates`` consecutive sessions,
+    whose first sessions are drawn without replacement. Blocks may overlap, none spans a gap of the training
+    sessions, and there are as many as hold the dates of an epoch.
+
+    Examples
+    --------
+    >>> train, blocks = torch.tensor([3, 4, 5, 6, 9, 10]), FitConfig(loss="net_utility", batch_dates=3)
+    >>> sorted(draw_dates(train, blocks, torch.Generator()).view(-1, 3)[:, 0].tolist())
+    [3, 4]
+    """
+    per_epoch = min(config.dates_per_epoch or len(train_D), len(train_D))
+    if config.loss != NET_UTILITY:
+        return train_D[torch.randperm(len(train_D), generator=generator)[:per_epoch]]
+    size = min(config.batch_dates, per_epoch)
+    every_XB = train_D.unfold(0, size, 1)
+    block_XB = every_XB[every_XB[:, -1] - every_XB[:, 0] == size - 1]
+    if not len(block_XB):
+        raise IncompatibleConfig(
+            f"loss net_utility needs {size} training sessions in a row, and there are not as many; lower "
+            "fit.batch_dates."
+        )
+    drawn = torch.randperm(len(block_XB), generator=generator)[: -(-per_epoch // size)]
+    return block_XB[drawn].flatten()
 
 
 def most_firms(data: PanelTensors, train: IntArray) -> int:

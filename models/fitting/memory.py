@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from models.batch import Batch
-from models.fitting.config import FitConfig
+from models.fitting.config import NET_UTILITY, FitConfig
 from models.fitting.losses import label_loss
 from models.fitting.optimizer import AdamW
 from models.forecaster import Forecaster
@@ -53,6 +53,7 @@ class SplitEpoch(Protocol):
     seeds_at_once: int
     """Number of seeds that are computed at once."""
     generators: list[torch.Generator]
+    config: FitConfig
 
     def epoch(self, dates_KD: Tensor, optimizer: AdamW) -> Tensor:
         """Make the steps of an epoch."""
@@ -93,7 +94,7 @@ def date_bytes(module: Forecaster, config: FitConfig, shape: Shape, places: int)
         dense=True,
     )
     parameters = list(copied.parameters())
-    return kept_bytes(lambda: label_loss(copied, config.loss, copied(batch), batch, known), parameters)
+    return kept_bytes(lambda: label_loss(copied, config, copied(batch), batch, known), parameters)
 
 
 def kept_bytes(compute: Callable[[], Tensor], held: Iterable[Tensor] = ()) -> int:
@@ -161,7 +162,7 @@ def what_fits(  # noqa: PLR0917  (a step, and where it is computed)
 
     All K seeds and all dates, if the estimate of `date_bytes` allows it. If not, one seed after the other,
     with as many dates as fit, in parts of equal size. At least 1: whether that fits, the first step
-    finds out.
+    finds out. The consecutive sessions of ``net_utility`` are never divided.
 
     Parameters
     ----------
@@ -177,6 +178,8 @@ def what_fits(  # noqa: PLR0917  (a step, and where it is computed)
     left = free - seeds * HELD * parameters
     if seeds * config.batch_dates * PEAK * each <= left:
         return seeds, config.batch_dates
+    if config.loss == NET_UTILITY:
+        return 1, config.batch_dates
     most = max(1, int(left // (PEAK * each)))
     parts = -(-config.batch_dates // min(most, config.batch_dates))
     return 1, -(-config.batch_dates // parts)
@@ -205,7 +208,8 @@ def epoch_that_fits(engine: SplitEpoch, dates_KD: Tensor, optimizer: AdamW, note
     Raises
     ------
     RuntimeError
-        If a single date does not fit (`models.panel_memory.is_out_of_memory`).
+        If a single date, or a block of consecutive ones, does not fit
+        (`models.panel_memory.is_out_of_memory`).
     """
     device = optimizer.taken.device
     if device.type == "cpu":
@@ -219,7 +223,8 @@ def epoch_that_fits(engine: SplitEpoch, dates_KD: Tensor, optimizer: AdamW, note
         try:
             return engine.epoch(dates_KD, optimizer)
         except RuntimeError as error:
-            if engine.dates_at_once == engine.seeds_at_once == 1 or not is_out_of_memory(error):
+            fewest = engine.dates_at_once if engine.config.loss == NET_UTILITY else 1
+            if (engine.dates_at_once, engine.seeds_at_once) == (fewest, 1) or not is_out_of_memory(error):
                 raise
         # past the handler, whose traceback holds the tensors of the step
         optimizer.zero_grad(set_to_none=True)

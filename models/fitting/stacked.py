@@ -43,6 +43,7 @@ from models.registry import MODELS
 STACKED_OPTIONS = (
     *("epochs", "dates_per_epoch", "batch_dates", "firms_per_date", "lr", "weight_decay", "warmup", "clip"),
     *("patience", "stop_on", "loss", "quantiles", "valid_dates", "average", "precision", "compile"),
+    *("risk_aversion", "turnover_cost_bps"),
 )
 """Fields of `FitConfig` that a stack supports; seeds with any other in use are trained one by one."""
 
@@ -67,6 +68,8 @@ class Cells(NamedTuple):
     y_BP: Tensor
     path_BPH: Tensor
     """Targets of the shorter horizons; none for models without."""
+    r_BP: Tensor
+    """Returns over the label's span."""
     firms_BP: Tensor
     key_BP: Tensor
     known_BP: Tensor
@@ -93,16 +96,16 @@ class DateLoss(nn.Module):
         these, and matrix products have the precision of the config. Without ``share_H``, the loss is that of
         the label alone, in float32, as in a fitted model.
         """
-        x, z, m, s, y, path, firms, key, known = cells
+        x, z, m, s, y, path, r, firms, key, known = cells
         path_BPH = path if path.shape[-1] else None
-        batch = Batch(x, z, m, s, y, firms, key_BN=key, dense=True, path_BNK=path_BPH)
-        module, loss = self.module, self.config.loss
+        batch = Batch(x, z, m, s, y, firms, key_BN=key, dense=True, path_BNK=path_BPH, r_BN=r)
+        module, config = self.module, self.config
         if share_H is None:
             y_BP = module(batch)
-            return y_BP, label_loss(module, loss, y_BP, batch, known)
-        with matrix_precision(self.config, x.device):
+            return y_BP, label_loss(module, config, y_BP, batch, known)
+        with matrix_precision(config, x.device):
             y_BPH = module.horizons(batch)
-        return y_BPH[..., -1], horizons_loss(module, loss, y_BPH, batch, known, share_H)
+        return y_BPH[..., -1], horizons_loss(module, config, y_BPH, batch, known, share_H)
 
 
 def _compiled(loss: DateLoss) -> Callable[..., Any]:
@@ -249,6 +252,7 @@ def gather(
         s_BP=data.group_TN[at].long(),
         y_BP=y,
         path_BPH=data.path_TNK[at] if horizons and data.path_TNK is not None else y[..., None][..., :0],
+        r_BP=y if data.return_TN is None else data.return_TN[at],
         firms_BP=firm,
         key_BP=data.key_N[firm],
         known_BP=there & y.isfinite(),

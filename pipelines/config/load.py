@@ -414,7 +414,7 @@ def registry_name(config: Config, entry: str) -> str:
 
 def model_settings(config: Config, entry: str, origin: str = "config") -> ModelSettings:
     """Return the settings of an entry of ``models``; a ConfigError names ``origin``."""
-    from models.fitting.config import FitConfig
+    from models.fitting.config import NET_UTILITY, FitConfig
     from models.registry import MODELS
 
     given, registered, path = config.models[entry], registry_name(config, entry), f"models.{entry}"
@@ -444,10 +444,16 @@ def model_settings(config: Config, entry: str, origin: str = "config") -> ModelS
             f"are {with_days}."
         )
     init_from = given.get("init_from", config.init_from) if model.has_day_encoder else None
+    fitting = _parse(FitConfig, {**model.build.fit_defaults, **config.fit, **fit}, origin, f"{path}.fit")
+    if fitting.loss == NET_UTILITY and config.label.horizon != 1:
+        raise ConfigError(
+            f"{where}.fit.loss is {NET_UTILITY}, whose book trades every session, and label.horizon is "
+            f"{config.label.horizon}; set label.horizon to 1, or use the loss sharpe."
+        )
     return ModelSettings(
         registered,
         options,
-        _parse(FitConfig, {**config.fit, **fit}, origin, f"{path}.fit"),
+        fitting,
         None if init_from is None else str(init_from),
     )
 

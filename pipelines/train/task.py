@@ -25,6 +25,7 @@ from features.arrays import IntArray
 from features.options import Options
 from models.batch import PanelTensors
 from models.fitted import Fitted, NoTrainingSignal, OnEpoch
+from models.fitting.config import PORTFOLIO
 from models.fitting.fit import (
     Diverged,
     EpochRecord,
@@ -187,7 +188,8 @@ def run_task(
     """
     _prepare(task.device)
     windows = model_entry(task.registered).build.reads_windows
-    data = to_tensors(arrays, task.inputs, task.device, windows=windows, note=note)
+    returns = task.fit.loss in PORTFOLIO
+    data = to_tensors(arrays, task.inputs, task.device, windows=windows, returns=returns, note=note)
     on = (data, task.fold.train, task.fold.valid)
     how: dict[str, Any] = {"fit_config": task.fit, "seed": task.seed, "start": task.start}
     how |= {"note": note, "threads": threads}
@@ -255,11 +257,13 @@ def to_tensors(
     device: str,
     *,
     windows: bool = True,
+    returns: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> PanelTensors:
     """Move a fold's panel to the device, with scaled channels and the groups of its training sessions.
 
-    Without ``windows`` the channels are left out, for a model that does not read them. If channels and
+    With ``returns`` they hold the label before its transform, which a loss of a portfolio needs. Without
+    ``windows`` the channels are left out, for a model that does not read them. If channels and
     characteristics need more than half of a GPU's free memory, they stay in the host's memory and are copied
     by batches (`models.panel_memory`), and ``note`` is called with a sentence about it.
     """
@@ -283,6 +287,7 @@ def to_tensors(
         characteristic_names=arrays.characteristic_names,
         firm_names=arrays.tickers,
         path_TNK=None if arrays.path_TNK is None else np.asarray(arrays.path_TNK),
+        return_TN=arrays.label_TN.astype(np.float32) if returns else None,
         device=device,
         scaler=inputs.scaler,
         complete=True,
@@ -317,7 +322,7 @@ def run_stack(
     """Train the seeds of a stack together, and forecast the test once with each."""
     first = stack[0]
     _prepare(first.device)
-    data = to_tensors(arrays, first.inputs, first.device, note=note)
+    data = to_tensors(arrays, first.inputs, first.device, returns=first.fit.loss in PORTFOLIO, note=note)
     models = fit_stacked(
         first.registered,
         first.options,

@@ -10,7 +10,7 @@ from small_panels import options_of
 
 from models.batch import PanelTensors
 from models.fitted import NoTrainingSignal
-from models.fitting.config import LossName
+from models.fitting.config import NET_UTILITY, LossName
 from models.fitting.fit import Diverged, FitConfig, Fitted, fit
 from models.fitting.losses import LOSSES, QUANTILE
 from models.registry import MODELS
@@ -57,7 +57,7 @@ def test_a_date_with_one_firm_can_be_trained_on_and_forecast(
 
 @pytest.mark.slow(4)
 @pytest.mark.parametrize("name", NEURAL)
-@pytest.mark.parametrize("loss", [*LOSSES, QUANTILE])
+@pytest.mark.parametrize("loss", [*LOSSES, QUANTILE, NET_UTILITY])
 def test_losses_handle_dates_with_a_single_firm(
     name: str, loss: LossName, every_model: dict[str, dict[str, Any]]
 ) -> None:

@@ -143,6 +143,11 @@ def test_steps_in_parts_make_the_same_losses_gradients_and_weights(
 
 
 @pytest.mark.parametrize("make", [compiled, fixed])
+def test_a_block_of_sessions_has_the_same_loss_gradient_and_weights(make: Make, data: PanelTensors) -> None:
+    assert_same(make, "mlp", data, FitConfig(batch_dates=4, loss="net_utility"))
+
+
+@pytest.mark.parametrize("make", [compiled, fixed])
 def test_drawn_firms_are_the_same(make: Make, data: PanelTensors) -> None:
     assert_same(make, "mlp", data, FitConfig(batch_dates=4, firms_per_date=5, loss="ic"))
 

@@ -35,6 +35,8 @@ def by_hand(name: str, y: np.ndarray, target: np.ndarray) -> float:
         return float(np.mean((y - target) ** 2))
     if name == "huber":
         return float(np.mean([e * e / 2 if abs(e) <= 1 else abs(e) - 0.5 for e in y - target]))
+    if name == "sharpe":
+        return float((1.0 - (y - y.mean()) @ target / np.sqrt(len(y))) ** 2)
     return 1.0 - float(np.corrcoef(y, target)[0, 1])
 
 

@@ -14,7 +14,7 @@ from small_panels import options_of
 from features.information_coefficient import ic_by_date, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fitted import EpochRecord
-from models.fitting.config import LossName
+from models.fitting.config import NET_UTILITY, LossName
 from models.fitting.fit import Diverged, FitConfig, fit, fit_stacked
 from models.fitting.loop import SingleSeed
 from models.fitting.losses import LOSSES, QUANTILE
@@ -92,7 +92,7 @@ def test_a_seed_ends_where_it_ends_alone(
 
 
 @pytest.mark.slow(5)
-@pytest.mark.parametrize("loss", [*LOSSES, QUANTILE])
+@pytest.mark.parametrize("loss", [*LOSSES, QUANTILE, NET_UTILITY])
 @pytest.mark.parametrize("name", ["mlp", "temporal_peer"])
 def test_with_every_loss(
     name: str, loss: LossName, data: PanelTensors, every_model: dict[str, dict[str, Any]]

@@ -55,6 +55,7 @@ def on_device(*, in_host_memory: bool = False) -> PanelTensors:
         n_groups=S,
         characteristic_names=("return_21", "log_market_equity", "a", "b"),
         path_TNK=np.stack((target, target), axis=-1),
+        return_TN=target,
         in_host_memory=in_host_memory,
     )
     if in_host_memory:
@@ -96,6 +97,8 @@ MORE: list[dict[str, Any]] = [
     {"firms_per_date": 4, "average": 0.9, "layer_decay": 0.5},
     {"loss": "quantile"},
     {"loss": "pairwise"},
+    {"loss": "sharpe"},
+    {"loss": "net_utility"},
 ]
 
 
