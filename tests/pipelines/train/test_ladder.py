@@ -1,4 +1,4 @@
-"""Models of the ladder in the pipeline: reference tickers, nested options, and errors that name a setting."""
+"""Networks in the pipeline: reference tickers, losses of a portfolio, and errors that name a setting."""
 
 from __future__ import annotations
 
@@ -86,6 +86,33 @@ def test_a_constant_label_is_a_failed_training(
     flat = dataclasses.replace(arrays, target_TN=np.zeros_like(arrays.target_TN))
     with pytest.raises(DivergedError, match=f"{name}, fold 0, seed 0: The training targets are all the same"):
         attempted(task, flat)
+
+
+@pytest.mark.parametrize("loss", ["sharpe", "net_utility"])
+def test_a_portfolio_is_trained_on_the_raw_label_and_calibrated_to_the_target(
+    loss: str, dataset: Dataset, tiny_config: Config, tmp_path: Path
+) -> None:
+    ranked = dataclasses.replace(dataset, target_TN=np.sign(dataset.target_TN))
+    task, arrays = task_of("mlp", {"fit": {"loss": loss}}, ranked, tiny_config, tmp_path)
+    label_TN = arrays.label_TN.astype(np.float32)
+    data = to_tensors(arrays, task.inputs, "cpu", returns=True)
+    assert data.return_TN is not None
+    np.testing.assert_array_equal(data.return_TN.numpy(), label_TN)
+    assert not np.array_equal(data.target_TN.numpy(), label_TN, equal_nan=True)
+    outcome = run_task(task, arrays)
+    assert np.isfinite(outcome.test_BN).any()
+    assert len(outcome.state.config["calibration"]) == 1
+    other = dataclasses.replace(arrays, label_TN=-arrays.label_TN)
+    assert not np.array_equal(run_task(task, other).test_BN, outcome.test_BN, equal_nan=True)
+
+
+def test_net_utility_needs_a_label_of_one_session(tiny: dict[str, Any]) -> None:
+    given = {**tiny, "models": {"mlp": {"fit": {"loss": "net_utility"}}}}
+    check_config(given, origin="tiny")
+    with pytest.raises(
+        ConfigError, match=r"models\.mlp\.fit\.loss is net_utility, .* set label.horizon to 1"
+    ):
+        check_config({**given, "label": {**tiny["label"], "horizon": 5}}, origin="tiny")
 
 
 def test_nested_options_are_checked_when_a_config_is_read(tiny: dict[str, Any]) -> None:
