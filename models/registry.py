@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from models.baselines.double_ensemble import DoubleEnsemble, DoubleEnsembleConfig
 from models.baselines.lightgbm import LightGBM, LightGBMConfig
 from models.baselines.mlp import MLP, MLPConfig
 from models.baselines.recurrent import ALSTM, GRU, LSTM, GRUConfig, LSTMConfig
@@ -44,6 +45,7 @@ MODELS: dict[str, ModelEntry] = {
     "momentum": ModelEntry("baseline", MomentumConfig, Momentum),
     "ridge": ModelEntry("baseline", RidgeConfig, Ridge),
     "lightgbm": ModelEntry("baseline", LightGBMConfig, LightGBM),
+    "double_ensemble": ModelEntry("baseline", DoubleEnsembleConfig, DoubleEnsemble),
     "mlp": ModelEntry("neural", MLPConfig, MLP),
     "lstm": ModelEntry("neural", LSTMConfig, LSTM),
     "gru": ModelEntry("neural", GRUConfig, GRU),

@@ -78,6 +78,7 @@ So the four processes do not compile the same loops at the same time.
 
 TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "lightgbm": {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50},
+    "double_ensemble": {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50, "sub_models": 2},
     "momentum": {"characteristic": "return_21"},  # the default has no value in the first year
     "mlp": {"width": 8},
     "lstm": {"width": 8},

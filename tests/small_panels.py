@@ -21,6 +21,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "momentum": {"characteristic": "size"},
     "ridge": {},
     "lightgbm": {"min_data_in_leaf": 20, "rounds": 30, "evaluate_every": 10},
+    "double_ensemble": {"min_data_in_leaf": 20, "rounds": 30, "evaluate_every": 10, "sub_models": 2},
     "mlp": {"width": 8},
     "lstm": {"width": 8},
     "gru": {"width": 8, "layers": 1},

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from features.arrays import Float32Array, FloatArray, IntArray
+from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
 from features.options import Options
 from models.batch import Batch, PanelTensors
@@ -96,6 +96,11 @@ class LightGBM(Baseline):
         """Bins, gradients, and the rows from which the bins are chosen."""
         return cells * (_GRADIENTS + _BINNED * characteristics) + _SAMPLE * characteristics
 
+    weight_M: FloatArray | None = None
+    """Weight of each training cell; None weighs all equally."""
+    reads_F: BoolArray | None = None
+    """Which characteristics the trees may read; None for all."""
+
     def __init__(self, config: LightGBMConfig, shape: Shape) -> None:
         self.config = config
         self.text = ""
@@ -110,7 +115,7 @@ class LightGBM(Baseline):
 
         started = time.perf_counter()
         booster, train_set, scale = self._first_booster(data, train, seed)
-        y_valid = _targets(data, valid)
+        y_valid = targets_by_date(data, valid)
         valid_set = lgb.Dataset(
             _rows_by_date(data, valid),
             label=np.concatenate(y_valid) / scale,
@@ -162,11 +167,14 @@ class LightGBM(Baseline):
         self, data: PanelTensors, dates: IntArray, history: Sequence[EpochRecord], *, seed: int
     ) -> None:
         """Fit the best number of trees."""
+        self.grow(data, dates, 1 + best_record(history, self.config.stop_on), seed=seed)
+
+    def grow(self, data: PanelTensors, dates: IntArray, evaluations: int, *, seed: int) -> None:
+        """Fit as many trees as there are between the start and one of the evaluations, counted from 1."""
         import lightgbm as lgb  # slow import, needed only here
 
         booster, _, self._scale = self._first_booster(data, dates, seed)
-        measured = 1 + best_record(history, self.config.stop_on)
-        for _ in range(min(self.config.rounds, measured * self.config.evaluate_every)):
+        for _ in range(min(self.config.rounds, evaluations * self.config.evaluate_every)):
             booster.update()
         self.text = self._text_of(booster)
         self._booster = lgb.Booster(model_str=self.text)
@@ -209,9 +217,11 @@ class LightGBM(Baseline):
         """Return a booster without trees, its training set, and the standard deviation of the targets."""
         import lightgbm as lgb  # slow import, needed only here
 
-        y_M, scale = _scaled_targets(data, dates)
-        rows = _rows_by_date(data, dates)
-        train_set = lgb.Dataset(rows, label=y_M, params=self._binning(), free_raw_data=True)
+        y_M, scale = scaled_targets(data, dates)
+        rows = _rows_by_date(data, dates, self.reads_F)
+        train_set = lgb.Dataset(
+            rows, label=y_M, weight=self.weight_M, params=self._binning(), free_raw_data=True
+        )
         del y_M  # the Dataset lets go of it when it has its own copy
         return lgb.Booster(self._parameters(seed), train_set), train_set, scale
 
@@ -247,14 +257,14 @@ class LightGBM(Baseline):
         }
 
 
-def _targets(data: PanelTensors, dates: IntArray) -> list[FloatArray]:
+def targets_by_date(data: PanelTensors, dates: IntArray) -> list[FloatArray]:
     """Targets of the known cells of each date."""
     return [data.target_TN[int(date)][known_firms(data, int(date))].double().cpu().numpy() for date in dates]
 
 
-def _scaled_targets(data: PanelTensors, dates: IntArray) -> tuple[Float32Array, float]:
+def scaled_targets(data: PanelTensors, dates: IntArray) -> tuple[Float32Array, float]:
     """Labels of the known cells, which are targets over their standard deviation, and the deviation."""
-    y_M = np.concatenate(_targets(data, dates))
+    y_M = np.concatenate(targets_by_date(data, dates))
     scale = float(y_M.std())
     if not scale > 0:
         raise NoTrainingSignal("The training targets are all the same; there is nothing to learn from them.")
@@ -262,10 +272,11 @@ def _scaled_targets(data: PanelTensors, dates: IntArray) -> tuple[Float32Array, 
     return y_M.astype(np.float32), scale
 
 
-def _rows_by_date(data: PanelTensors, dates: IntArray) -> list[Any]:
+def _rows_by_date(data: PanelTensors, dates: IntArray, reads_F: BoolArray | None = None) -> list[Any]:
     """Return the known cells of each date as LightGBM reads them: in batches of float32, never all at once.
 
-    The trees are the same, to the bit, as those of one float64 array of all cells.
+    The trees are the same, to the bit, as those of one float64 array of all cells. Characteristics that are
+    not read are 0, so that no tree splits on them.
     """
     import lightgbm as lgb  # slow import, needed only here
 
@@ -287,7 +298,8 @@ def _rows_by_date(data: PanelTensors, dates: IntArray) -> list[Any]:
             if self.date not in held:  # consecutive rows are of the same date
                 held.clear()
                 z_NF, known_N = data.characteristics_TNF[self.date], known_firms(data, self.date)
-                held[self.date] = z_NF[known_N].cpu().numpy()
+                z_MF = z_NF[known_N].cpu().numpy()
+                held[self.date] = z_MF if reads_F is None else z_MF * reads_F.astype(np.float32)
             z_MF = held[self.date]
             # LightGBM samples single rows to choose the bins, and wants them in float64
             return z_MF[rows] if isinstance(rows, slice) else z_MF[rows].astype(np.float64)

@@ -79,7 +79,7 @@ class GroupGameConfig:
     players
         How the inputs are divided into players.
     engine
-        One of `ENGINES`: ``linear`` is for ridge and ``tree`` for lightgbm.
+        One of `ENGINES`: ``linear`` is for ridge, ``tree`` for lightgbm and double_ensemble.
     precision
         Standard error at which sampling stops, for each date; None draws ``permutations`` times. See
         ``GroupAttribution.reached``.
@@ -323,7 +323,7 @@ def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)
     players: tuple[Player, ...],
     sample_E: IntArray,
 ) -> shapley.ShapleyValues:
-    """Exact values of single characteristics of ridge (engine ``linear``) or LightGBM (``tree``), by shap.
+    """Exact values of single characteristics of ridge (engine ``linear``) or of trees (``tree``), by shap.
 
     Exact is what permutations estimate for one feature each and the same background. A player's values are
     the sums over its columns. For a linear model, and for players of one column, they are the values of the
@@ -364,7 +364,7 @@ def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)
             scale * np.asarray(booster.predict(x_XF), dtype=np.float64) for x_XF in (cells_SF, z_EF)
         )
     else:
-        needed = "ridge" if engine == "linear" else "lightgbm"
+        needed = "ridge" if engine == "linear" else "lightgbm and double_ensemble"
         raise ValueError(f"Engine {engine} explains {needed} only; use the permutation engine.")
     base_E, cells = np.full(len(z_EF), float(of_cells_S.mean())), len(cells_SF)
     if background_SF is None and cells > 1:

@@ -163,7 +163,7 @@ class ExplainConfig(Section):
     """Number of antithetic permutations, and of background firms, per attributed forecast: the draws of the
     engine."""
     engine: Literal["permutation", "linear", "tree"] = "permutation"
-    """How the values are computed. ``linear`` is for ridge, ``tree`` for lightgbm."""
+    """How the values are computed. ``linear`` is for ridge, ``tree`` for lightgbm and double_ensemble."""
     removal: Literal["date", "train", "conditional"] = "date"
     """What absent characteristics are replaced with: the values of another firm of the same ``date``, those
     of a random firm and session of the training fold (``train``), or draws from the training fold given the

@@ -121,7 +121,7 @@ def test_engines_refuse_models_and_players_that_they_cannot_explain(
     def explain(model: Fitted | Forecaster, panel: PanelTensors, config: GroupGameConfig) -> None:
         explain_groups(model, panel, np.array([15]), FAMILIES, config, train=np.arange(8, 12))
 
-    with pytest.raises(ValueError, match="explains lightgbm only"):
+    with pytest.raises(ValueError, match="explains lightgbm and double_ensemble only"):
         explain(ridge, data, GroupGameConfig(engine="tree"))
     with pytest.raises(ValueError, match="there is a player of kind days"):
         explain(modules["temporal_peer"], market, GroupGameConfig(engine="linear"))

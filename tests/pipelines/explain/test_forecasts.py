@@ -355,7 +355,7 @@ def test_options_that_do_not_apply(explain: Call, tested: pl.DataFrame, tmp_path
     refused(explain(*base, "lstm"), 2, "no model 'lstm'")
     refused(explain(*base, "ridge", "--peers", "all"), 2, "ridge has no peers")
     refused(explain(*base, "ridge", "--engine", "guess"), 2, "--engine", "permutation, linear, tree")
-    refused(explain(*base, "ridge", "--engine", "tree"), 2, "explains lightgbm only")
+    refused(explain(*base, "ridge", "--engine", "tree"), 2, "explains lightgbm and double_ensemble only")
     refused(explain(*base, "temporal_peer", "--engine", "linear"), 2, "explains characteristics only")
     refused(explain(*base, "ridge", "--versus", str(day)), 2, "--versus", "--ticker")
     refused(explain(*base, "ridge", "--precision", "0"), 2, "--precision is 0.0")
@@ -435,7 +435,7 @@ def test_the_step_of_a_run_uses_the_options_of_its_config(trained: Path) -> None
     assert json.loads(tables["facts"]["facts"][0])["removal"] == "train"
     with pytest.raises(ConfigError, match=r"explain.precision is 1e-09, and 1,000 draws of the engine"):
         explained(precision=1e-9, dates=1)
-    with pytest.raises(ConfigError, match="explains lightgbm only"):
+    with pytest.raises(ConfigError, match="explains lightgbm and double_ensemble only"):
         explained(engine="tree")
 
 
