@@ -96,7 +96,7 @@ def test_a_constant_label_is_refused_or_has_no_score(
 ) -> None:
     given = arrays()
     given["target_TN"][:] = 0.01
-    if MODELS[name].kind == "neural" or name in ("ridge", "lightgbm"):
+    if MODELS[name].build.learns:
         with pytest.raises(NoTrainingSignal, match="all the same; there is nothing to learn"):
             fitted(name, every_model[name], given)
     else:  # a rule has no parameters, and no score here
@@ -104,7 +104,7 @@ def test_a_constant_label_is_refused_or_has_no_score(
         assert np.isnan(model.history[0].valid_rank_ic)
 
 
-@pytest.mark.parametrize("name", [*NEURAL, "ridge", "lightgbm"])
+@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.build.learns])
 def test_a_constant_validation_label_is_refused_with_advice(
     name: str, every_model: dict[str, dict[str, Any]]
 ) -> None:
