@@ -372,7 +372,7 @@ def evenly_spaced(dates: IntArray, most: int | None) -> IntArray:
 
 
 def target_scale_of(data: PanelTensors, train: IntArray, given_TN: Tensor | None = None) -> Tensor:
-    """Standard deviation of known training targets, or of given values; NoTrainingSignal if they are equal."""
+    """Standard deviation of the known training targets, or of given values; NoTrainingSignal if all equal."""
     at = torch.as_tensor(train, device=data.device)
     target_DN, mask_DN = (data.target_TN if given_TN is None else given_TN)[at], data.mask_TN[at]
     scale = target_DN[mask_DN & target_DN.isfinite()].double().std(correction=0)
