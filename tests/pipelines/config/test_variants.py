@@ -106,7 +106,7 @@ def test_a_misspelt_model_is_reported_with_the_nearest_name_and_the_model_key(ti
         "a.yaml: models.mine.model 'temporal_transfomer' is not a known name; "
         "did you mean 'temporal_transformer'?"
     )
-    assert "known here: cross_peer, " in refused(tiny, {"mine": {"model": None}})
+    assert "known here: alstm, cross_peer, " in refused(tiny, {"mine": {"model": None}})
 
 
 @pytest.mark.parametrize("name", ["Mine", "a/b", "../a", "a.b", "a b", "1st", "_a", "-a", "a" * 42, "", "ä"])
