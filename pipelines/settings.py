@@ -59,7 +59,7 @@ def masked_settings(value: Any) -> Any:  # noqa: ANN401 (settings hold anything)
 def unknown_key(where: str, key: str, known: Iterable[str]) -> str:
     """Say that a key is unknown, and which one was probably meant."""
     names = sorted(known)
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(key, names, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(names) or 'nothing'}."
     return f"{where} is not a known name; {hint}"
 

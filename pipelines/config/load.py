@@ -137,6 +137,7 @@ def _check_settings(config: Config, origin: str) -> None:
 
 
 _TICKERS: Final = "tickers"
+_TEXT: Final = "tag:yaml.org,2002:str"
 
 
 def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -181,7 +182,7 @@ def _load(text: str, key: str = "") -> Any:  # noqa: ANN401 (YAML holds anything
 
 
 def _keep_text(node: yaml.Node, *, inside: bool) -> None:
-    """Make the plain scalars of lists of tickers text, and refuse a key that a mapping has twice."""
+    """Make keys (``on`` too) and the items of lists of tickers text, and refuse a key that a mapping has twice."""
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for name, value in node.value:
@@ -190,11 +191,12 @@ def _keep_text(node: yaml.Node, *, inside: bool) -> None:
                     problem = f"the key {name.value} stands twice in its section (remove one)"
                     raise yaml.constructor.ConstructorError(None, None, problem, name.start_mark)
                 seen.add(name.value)
+                name.tag = _TEXT
             _keep_text(value, inside=name.value == _TICKERS)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
             if inside and isinstance(item, yaml.ScalarNode):
-                item.tag = "tag:yaml.org,2002:str"
+                item.tag = _TEXT
             _keep_text(item, inside=False)
 
 

@@ -129,6 +129,13 @@ def test_a_wrong_value_is_reported_with_its_key_and_value(
         assert word in message
 
 
+def test_keys_are_text_even_if_yaml_reads_their_word_as_a_truth_value(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "a.yaml", yaml.safe_dump(MINIMAL) + "features: {expressions: {on: close, one: volume}}\n"
+    )
+    assert dict(load_config(path).features.expressions) == {"on": "close", "one": "volume"}
+
+
 def test_invalid_config_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
     assert "no config file" in refused(tmp_path / "absent.yaml")
     assert "not valid YAML" in refused(write(tmp_path, "a.yaml", "a: [1"))
