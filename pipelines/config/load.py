@@ -182,7 +182,7 @@ def _load(text: str, key: str = "") -> Any:  # noqa: ANN401 (YAML holds anything
 
 
 def _keep_text(node: yaml.Node, *, inside: bool) -> None:
-    """Make keys (``on`` too) and the items of lists of tickers text, and refuse a key that a mapping has twice."""
+    """Make keys (``on`` too) and items of lists of tickers text, and refuse a mapping with a key twice."""
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for name, value in node.value:
