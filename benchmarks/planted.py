@@ -36,7 +36,7 @@ from backtest.forecasts.metrics import forecast_metrics
 from backtest.splits.folds import Fold
 from features.arrays import BoolArray, FloatArray, IntArray
 from models.batch import PanelTensors
-from models.explain.attention import peer_importance
+from models.explain.attention import importance
 from models.explain.groups import GroupGameConfig, explain_groups
 from models.explain.network.weights import edge_recovery
 from models.explain.peers import PeerGameConfig, attention_matrices, explain_peers
@@ -142,7 +142,7 @@ def _attention_methods(
     for session in sessions:
         batch = data.batch(torch.tensor([int(session)]))
         firms_N = batch.firms_N.numpy()
-        for method, value_NN in peer_importance(module, batch, np.arange(len(firms_N))).items():
+        for method, value_NN in importance("peers", module, batch, np.arange(len(firms_N))).items():
             found.setdefault(method, []).append((firms_N, value_NN))
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -178,47 +178,31 @@ def gradient_of_peers(record: AttentionRecord, target: int) -> FloatArray:
     return (total_NN - own_NN)[target].cpu().numpy()
 
 
-def day_importance(module: Forecaster, batch: Batch, targets_E: IntArray) -> dict[str, FloatArray]:
-    """Compute the importance [E, W] of days by attention, rollout and gradient.
+def importance(
+    over: Literal["days", "peers"], module: Forecaster, batch: Batch, targets_E: IntArray
+) -> dict[str, FloatArray]:
+    """Importance [E, W] of days, or [E, N] of peers, by attention, rollout and gradient.
 
-    Empty for a model without attention over days. A model whose attention is computed outside
+    0 for the firm itself; empty for a model without such attention. A model whose attention is computed outside
     :class:`models.attention.probe.Probed` parts has ``attention`` alone.
     """
     with torch.inference_mode():
-        days_BNW = module.attention(batch).days_BNW
-    if days_BNW is None:
+        seen = module.attention(batch)
+    rollout, gradient, mean_NX = rollout_of_days, gradient_of_days, seen.days_BNW
+    if over == "peers":
+        rollout, gradient, mean_NX = rollout_of_peers, gradient_of_peers, seen.peers_BLHNN
+    if mean_NX is None:
         return {}
-    attention_NW, record = days_BNW[0].double().cpu().numpy(), record_attention(module, batch)
-    found = {"attention": attention_NW[targets_E]}
-    if record.days:
-        found["rollout"] = rollout_of_days(record)[targets_E]
-        found["gradient"] = _gradients(module, batch, targets_E, gradient_of_days)
-    return found
-
-
-def peer_importance(module: Forecaster, batch: Batch, targets_E: IntArray) -> dict[str, FloatArray]:
-    """Compute the importance [E, N] of peers by attention, rollout and gradient; 0 for the firm itself.
-
-    Empty for a model without attention over firms.
-    """
-    with torch.inference_mode():
-        peers_BLHNN = module.attention(batch).peers_BLHNN
-    if peers_BLHNN is None:
-        return {}
-    mean_NN = peers_BLHNN[0].double().mean(dim=(0, 1)).cpu().numpy()
-    found, record = {"attention": mean_NN[targets_E]}, record_attention(module, batch)
-    if record.peers:
-        found["rollout"] = rollout_of_peers(record)[targets_E]
-        found["gradient"] = _gradients(module, batch, targets_E, gradient_of_peers)
-    for importance_EN in found.values():
+    own = mean_NX[0].double()
+    found = {"attention": (own if over == "days" else own.mean(dim=(0, 1))).cpu().numpy()[targets_E]}
+    record = record_attention(module, batch)
+    if record.days if over == "days" else record.peers:
+        found["rollout"] = rollout(record)[targets_E]
+        own_E = targets_E.tolist()
+        found["gradient"] = np.stack([gradient(record_gradients(module, batch, e), e) for e in own_E])
+    for importance_EN in found.values() if over == "peers" else ():
         importance_EN[np.arange(len(targets_E)), targets_E] = 0.0
     return found
-
-
-def _gradients(
-    module: Forecaster, batch: Batch, targets_E: IntArray, of: Callable[[AttentionRecord, int], FloatArray]
-) -> FloatArray:
-    return np.stack([of(record_gradients(module, batch, e), e) for e in targets_E.tolist()])
 
 
 RECENT = 3  # number of newest days of the trait ``recent_days``

@@ -65,41 +65,23 @@ ENGINES = ("permutation", "linear", "tree")
 
 @dataclass(frozen=True, slots=True)
 class GroupGameConfig:
-    """Options of :func:`explain_groups` and :func:`models.explain.groups.explain_skill`.
+    """Options of :func:`explain_groups` and :func:`explain_skill`."""
 
-    Attributes
-    ----------
-    permutations
-        Number of antithetic permutations per date. Each draws its own donors, so
-        the background of a forecast are as many firms of the same date. With few donors, ``|value|`` of a
-        family is biased upwards, because it contains the variation of the donors' values.
-    firms_per_date
-        Number of forecasts drawn at random per date, in proportion from every group
-        (`models.explain.design`); None explains every firm.
-    players
-        How the inputs are divided into players.
-    engine
-        One of `ENGINES`: ``linear`` is for ridge, ``tree`` for lightgbm and double_ensemble.
-    precision
-        Standard error at which sampling stops, for each date; None draws ``permutations`` times. See
-        ``GroupAttribution.reached``.
-    share
-        Standard error at which sampling stops, as a share of the standard deviation of the date's forecasts
-        over firms, in place of ``precision``.
-    removal
-        What replaces absent characteristics: see `models.explain.removal`.
-    seed
-        Seed of the permutations, the donors and the drawn firms, independently for each date.
-    """
-
+    # antithetic permutations per date. Each draws its own donors, so the background of a forecast are as many
+    # firms of the same date. With few donors, ``|value|`` of a family is biased upwards, because it contains
+    # the variation of the donors' values
     permutations: int = 8
+    # forecasts drawn at random per date, in proportion from every group; None explains every firm
     firms_per_date: int | None = None
-    players: PlayerConfig = field(default_factory=PlayerConfig)
+    players: PlayerConfig = field(default_factory=PlayerConfig)  # how the inputs are divided into players
+    # one of `ENGINES`: ``linear`` is for ridge, ``tree`` for lightgbm and double_ensemble
     engine: str = "permutation"
+    # when sampling stops, for each date (``GroupAttribution.reached``); None draws ``permutations`` times
     precision: shapley.Precision | None = None
+    # its standard error as a share of the standard deviation of the date's forecasts, instead of a precision
     share: float | None = None
-    removal: Removal = "date"
-    seed: int = 0
+    removal: Removal = "date"  # what replaces absent characteristics
+    seed: int = 0  # of the permutations, the donors and the drawn firms, independently for each date
 
     def __post_init__(self) -> None:
         if self.permutations < 1:
@@ -111,9 +93,10 @@ class GroupGameConfig:
         if self.firms_per_date is not None and self.firms_per_date < 1:
             raise ValueError(f"firms_per_date is {self.firms_per_date}; set at least 1, or None for all.")
 
-    @property
-    def sampling(self) -> shapley.Precision:
-        """When sampling stops, without a share."""
+    def sampling(self, forecast_N: FloatArray) -> shapley.Precision:
+        """When sampling stops on a date with these forecasts."""
+        if self.share is not None:
+            return shapley.relative_precision(self.share, forecast_N, draws=max(2, self.permutations))
         return shapley.Precision(self.permutations) if self.precision is None else self.precision
 
 
@@ -174,36 +157,18 @@ def explain_groups(
     """Compute Shapley values of day blocks, feature families and peers for the forecasts of some sessions.
 
     The players depend on the model: day players need a day encoder, the peer player needs peers, and a plain
-    function or a baseline has only families. The values of a date depend on that date, the model and the
+    function or a baseline has only families, whose columns ``families`` lists (none for an empty mapping).
+    Each session must have a firm in the universe. The training sessions ``train`` of the model are needed by
+    the removals ``train`` and ``conditional``. The values of a date depend on that date, the model and the
     seed, not on the other dates. Lundberg and Lee (2017), "A unified approach to interpreting model
     predictions"; Jullum, Redelmeier and Aas (2021), "groupShapley", for values of disjoint groups.
 
-    Parameters
-    ----------
-    model
-        A fitted model, a neural module in eval mode, or a function of a one-date batch.
-    sessions
-        Session indices; each must have a firm in the universe.
-    families
-        Name of each family -> columns of its characteristics; every column belongs to exactly one family. An
-        empty mapping means no family players, and requires a model with days or peers.
-    train
-        Training sessions of the model; needed by the removals ``train`` and ``conditional``.
-
-    Raises
-    ------
-    ValueError
-        If families overlap or omit columns, a module is in training mode, ``sessions`` is empty, the model
-        has no player, or the engine or the removal does not suit it.
+    Raises ValueError if families overlap or omit columns, a module is in training mode, ``sessions`` is
+    empty, the model has no player, or the engine or the removal does not suit it.
     """
     config = GroupGameConfig() if config is None else config
-    if len(sessions) == 0:
-        raise ValueError("sessions is empty; give at least one session with a firm in the universe.")
-    inner = unwrap(model)
-    check_families(families, data.shape.n_characteristics)
-    players = find_players(inner, data.batch(torch.tensor([int(sessions[0])])), families, config.players)
-    cells = None if train is None else training_cells(data, train, seed=config.seed)
-    parts = []
+    players, cells = _prepared(model, data, sessions, families, config, train)
+    inner, parts = unwrap(model), []
     for session in np.asarray(sessions).tolist():
         batch = data.batch(torch.tensor([session]))
         n_firms, rng = batch.firms_N.numel(), np.random.default_rng((config.seed, session))
@@ -211,11 +176,6 @@ def explain_groups(
         if config.firms_per_date is not None and config.firms_per_date < n_firms:
             sample_E = stratified_sample(batch.s_BN[0].cpu().numpy(), config.firms_per_date, rng)
         forecast_N, own = forecast(inner, batch, None)[0], replace(config, seed=int(rng.integers(2**32)))
-        if config.share is not None:
-            least = max(2, config.permutations)
-            own = replace(
-                own, share=None, precision=shapley.relative_precision(config.share, forecast_N, draws=least)
-            )
         part = explain_date(model, batch, session, players, sample_E, own, cells=cells, forecast_N=forecast_N)
         parts.append(part)
     if len(parts) == 1:
@@ -223,6 +183,23 @@ def explain_groups(
     names = ("sessions_E", "firms_E", "values_EP", "base_E", "error_EP", "forecast_E", "data_EP")
     joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     return replace(parts[0], **joined, reached=all(part.reached for part in parts), drawn=None)
+
+
+def _prepared(  # noqa: PLR0917  (the arguments of explain_groups)
+    model: Explainable,
+    data: PanelTensors,
+    sessions: IntArray,
+    families: Mapping[str, Sequence[int]],
+    config: GroupGameConfig,
+    train: IntArray | None,
+) -> tuple[tuple[Player, ...], TrainingCells | None]:
+    """Players of a model, and cells of its training fold."""
+    if len(sessions) == 0:
+        raise ValueError("sessions is empty; give at least one session with a firm in the universe.")
+    check_families(families, data.shape.n_characteristics)
+    first = data.batch(torch.tensor([int(sessions[0])]))
+    players = find_players(unwrap(model), first, families, config.players)
+    return players, None if train is None else training_cells(data, train, seed=config.seed)
 
 
 def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it)
@@ -240,21 +217,11 @@ def explain_date(  # noqa: PLR0917  (a model, its input, and what is asked of it
 ) -> GroupAttribution:
     """Compute the values of some forecasts of a date; the seed of the config is that of the draws themselves.
 
-    Parameters
-    ----------
-    cells
-        Cells of the training fold; None for removal ``date``.
-    forecast_N
-        Forecasts of the complete model.
-    drawn
-        Draws of an earlier call with the same arguments, which are continued.
-
-    Raises
-    ------
-    ValueError
-        If the engine does not suit the model, the players or the removal.
+    ``cells`` of the training fold may be None for removal ``date``, ``forecast_N`` are the forecasts of the
+    complete model, and ``drawn`` are draws of an earlier call with the same arguments, which are continued.
+    ValueError if the engine does not suit the model, the players or the removal.
     """
-    inner, precision = unwrap(model), config.sampling
+    inner, precision = unwrap(model), config.sampling(forecast_N)
     if config.engine == "permutation":
         game = group_game(
             inner, batch, players, sample_E, replacement(config.removal, batch, cells, config.seed)
@@ -419,12 +386,8 @@ def explain_skill(
     dates contains it.
     """
     config = GroupGameConfig(permutations=1) if config is None else config
-    if len(sessions) == 0:
-        raise ValueError("sessions is empty; give at least one session with a firm in the universe.")
-    check_families(families, data.shape.n_characteristics)
-    first = data.batch(torch.tensor([int(sessions[0])]))
-    players = find_players(unwrap(model), first, families, config.players)
-    cells = None if train is None else training_cells(data, train, seed=config.seed)
+    players, cells = _prepared(model, data, sessions, families, config, train)
+    precision = config.precision or shapley.Precision(config.permutations)
     kept, values, bases, skills = [], [], [], []
     for session in sessions.tolist():
         date_seed = int(np.random.default_rng((config.seed, session)).integers(2**32))
@@ -433,7 +396,7 @@ def explain_skill(
         game = _skill_game(unwrap(model), batch, players, background, np.arange(replacements))
         if game is None:
             continue
-        found = shapley.sample(shapley.fixed(game), len(players), config.sampling, seed=date_seed).values()
+        found = shapley.sample(shapley.fixed(game), len(players), precision, seed=date_seed).values()
         kept.append(session)
         values.append(found.values_PO[:, 0])
         bases.append(float(found.base_O[0]))

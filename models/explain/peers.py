@@ -34,24 +34,15 @@ _TOKEN_BYTES = 4_096  # on a GPU, of a token in a nested set: sums over the orde
 
 @dataclass(frozen=True, slots=True)
 class PeerGameConfig:
-    """Options of :func:`explain_peers`.
+    """Options of :func:`explain_peers`."""
 
-    Attributes
-    ----------
-    permutations
-        Number R of antithetic pairs of orders per date, at least 2. The Monte Carlo error falls with its
-        square root. Squares need at least two independent pairs.
-    max_firms
-        If a date has more firms, this many are drawn at random (:func:`drawn_firms`): as followers if the
-        model evaluates nested sets of peers at once (one peer layer), and as leaders otherwise. The game is
-        the same: all firms of the date are peers, and only some pairs are measured.
-    seed
-        Seed of the drawn firms and, independently for each date, of the orders.
-    """
-
+    # antithetic pairs of orders per date, R. Squares need at least two independent pairs
     permutations: int = 16
+    # if a date has more firms, this many are drawn at random (:func:`drawn_firms`): as followers if the model
+    # evaluates nested sets of peers at once (one peer layer), and as leaders otherwise. The game is the same:
+    # all firms of the date are peers, and only some pairs are measured
     max_firms: int = 150
-    seed: int = 0
+    seed: int = 0  # of the drawn firms and, independently for each date, of the orders
 
     def __post_init__(self) -> None:
         if self.permutations < 2 or self.max_firms < 2:
@@ -135,21 +126,9 @@ def explain_peers(
     sampling"; Mitchell et al. (2022), "Sampling permutations for Shapley value estimation", for the
     antithetic pairs.
 
-    Parameters
-    ----------
-    model
-        A fitted neural model with peers, or its module in eval mode.
-    sessions
-        Session indices; each must have a firm in the universe. One on which no drawn firm is in the universe
-        is left out of the result.
-    drawn
-        Firms of the network, from :func:`drawn_firms`, if these sessions are a part of it. None draws them
-        from these sessions.
-
-    Raises
-    ------
-    ValueError
-        If the model has no peers, or its module is in training mode.
+    Each session must have a firm in the universe; one without any drawn firm is left out of the result.
+    ``drawn`` are the firms of the network, from :func:`drawn_firms`, if these sessions are a part of it; None
+    draws them from these sessions. ValueError if the model has no peers, or its module is in training mode.
     """
     config = PeerGameConfig() if config is None else config
     module = unwrap(model)

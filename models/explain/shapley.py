@@ -98,9 +98,7 @@ class Precision:
         return self.standard_error is None or bool(error_PO.max() <= self.standard_error)
 
 
-def relative_precision(
-    share: float, forecast_E: AnyFloatArray, *, draws: int = 8, max_draws: int = MAX_DRAWS
-) -> Precision:
+def relative_precision(share: float, forecast_E: AnyFloatArray, *, draws: int = 8) -> Precision:
     """Precision of ``share`` times the standard deviation of some forecasts.
 
     Raises ValueError if the forecasts are all equal, or the share is not positive.
@@ -111,7 +109,7 @@ def relative_precision(
             "The forecasts are all equal, so no precision can be relative to their standard deviation; "
             "give a standard error in their unit."
         )
-    return Precision(draws, share * spread, max_draws)
+    return Precision(draws, share * spread)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,21 +147,9 @@ def sample(
 ) -> Draws:
     """Draw until the precision is reached; :meth:`Draws.values` are the Shapley values of a game.
 
-    Parameters
-    ----------
-    game
-        The game; one without random replacements is made a random game by :func:`fixed`.
-    precision
-        When to stop; by default after 8 draws.
-    seed
-        Seed of the draws. Draw r has a random generator of its own, seeded with ``(seed, r)``.
-    drawn
-        Draws of an earlier call with the same game and seed, which are continued.
-
-    Raises
-    ------
-    ValueError
-        If there is no player, or the draws belong to other players or another seed.
+    Draw r has a random generator of its own, seeded with ``(seed, r)``, so ``drawn``, those of an earlier
+    call with the same game and seed, are continued. ValueError if there is no player, or the draws belong to
+    other players or another seed.
     """
     precision = Precision() if precision is None else precision
     if n_players < 1:

@@ -38,7 +38,7 @@ from features.arrays import BoolArray, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.attention.probe import Probe, Site, permuted, probing, uniform
 from models.batch import Ablation, Batch, PanelTensors
-from models.explain.attention import day_importance, peer_importance
+from models.explain.attention import importance
 from models.explain.faithful.statistics import settled
 from models.explain.players import each_tensor, repeat_batch
 from models.explain.removal import Donors, TrainingCells, donors, training_cells
@@ -431,12 +431,11 @@ def measure(
     """
     batch, found = model.data.batch(torch.tensor([session])), []
     targets_E = np.flatnonzero(np.isin(batch.firms_N.cpu().numpy(), firms))
-    importance_of = day_importance if over == "days" else peer_importance
-    by_attention = importance_of(model.module, batch, targets_E) if len(targets_E) else {}
+    by_attention = importance(over, model.module, batch, targets_E) if len(targets_E) else {}
     if not by_attention:
         return []
     copies = model.shuffles(session)
-    by_copy = [importance_of(copy, batch, targets_E) for copy in copies]
+    by_copy = [importance(over, copy, batch, targets_E) for copy in copies]
     for row, target in enumerate(targets_E.tolist()):
         if values is None:
             units = equal_blocks(batch.x_BNWC.shape[2], model.config.day_units)
@@ -493,22 +492,22 @@ def _measured(  # noqa: PLR0917  (a forecast of a model, its units, and what is 
     if random_P is not None:
         by_shuffled[SHAP] = np.abs(random_P)[None]
     slope_X = integrated_gradients(model.module, batch, target, over, backgrounds["date"])
-    importance = {
+    sizes = {
         SHAP: np.abs(shap_P),
         "integrated_gradients": np.abs(by_unit(slope_X)),
         **{method: by_unit(value_X) for method, value_X in attention.items()},
     }
-    orders = [order_of(settled(value_P[None])[0], rng) for value_P in importance.values()]
+    orders = [order_of(settled(value_P[None])[0], rng) for value_P in sizes.values()]
     orders += [rng.permutation(len(units)) for _ in range(config.random_orders)]
     of_orders: dict[tuple[str, UnitRemoval], Curves] = {}
     for removal in config.removals:
         every = curves(game(removal), orders, steps_of(len(units), config.steps))
-        of_orders |= {(method, removal): one for method, one in zip(importance, every, strict=False)}
-        of_orders[RANDOM, removal] = mean_of(every[len(importance) :])
+        of_orders |= {(method, removal): one for method, one in zip(sizes, every, strict=False)}
+        of_orders[RANDOM, removal] = mean_of(every[len(sizes) :])
     if once_P is not None:
-        importance["shap_once"] = np.abs(once_P)
+        sizes["shap_once"] = np.abs(once_P)
     return ForecastMeasures(
-        session, firm, importance, None if again_P is None else np.abs(again_P), by_shuffled, of_orders
+        session, firm, sizes, None if again_P is None else np.abs(again_P), by_shuffled, of_orders
     )
 
 

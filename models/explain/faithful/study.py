@@ -254,7 +254,8 @@ class Faithfulness:
         methods = [name for name in measured[0].importance if name != "shap_once"]
         of_attention = self._agreement[over]
         for method in methods[1:]:
-            agreed = verdicts.agreement(measured, method, "shap", self.seed)
+            both = ((one.session, one.importance.get(method), one.importance["shap"]) for one in measured)
+            agreed = verdicts.mean_correlation(both, self.seed)
             null = of_attention.null if method == "attention" or over == "days" else None
             agreed = of_attention.found if method == "attention" else agreed
             yield verdicts.Correlation("agreement with SHAP", method, agreed, null)
@@ -280,7 +281,8 @@ class Faithfulness:
         of_folds = [[one for days in same for one in days] for same in by_fold]
         for method in methods:
             for kind, own in pairs.items():
-                yield verdicts.Correlation(kind, method, verdicts.stability(own, method, self.seed))
+                both = ((a.session, a.importance.get(method), b.importance.get(method)) for a, b in own)
+                yield verdicts.Correlation(kind, method, verdicts.mean_correlation(both, self.seed))
             profiles = (
                 np.mean([one.importance[method] for one in fold], axis=0) for fold in of_folds if fold
             )

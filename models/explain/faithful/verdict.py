@@ -159,14 +159,6 @@ def correlation_of_parts(parts: Iterable[FloatArray]) -> FigureOverDates:
     return FigureOverDates(float(np.mean(means)), np.nan, np.nan, len(every)) if means else UNKNOWN
 
 
-def agreement(
-    measured: Sequence[ForecastMeasures], first: str, second: str, seed: int = 0
-) -> FigureOverDates:
-    """Mean rank correlation of two methods' importances over the forecasts that have both."""
-    both = ((one.session, one.importance.get(first), one.importance.get(second)) for one in measured)
-    return mean_correlation(both, seed)
-
-
 def randomisation(measured: Sequence[ForecastMeasures], method: str, seed: int = 0) -> FigureOverDates:
     """Mean rank correlation of an importance with those of the same model with shuffled parameters.
 
@@ -178,28 +170,17 @@ def randomisation(measured: Sequence[ForecastMeasures], method: str, seed: int =
     return mean_correlation(both, seed)
 
 
-def stability(
-    pairs: Iterable[tuple[ForecastMeasures, ForecastMeasures]], method: str, seed: int = 0
-) -> FigureOverDates:
-    """Mean rank correlation of an importance over pairs of forecasts, such as those of two seeds.
-
-    Pairs whose units differ are left out, and so are methods that one of them lacks.
-    """
-    both = ((a.session, a.importance.get(method), b.importance.get(method)) for a, b in pairs)
-    return mean_correlation(both, seed)
-
-
 PairsOfForecasts = list[tuple[ForecastMeasures, ForecastMeasures]]
 
 
 def pairs_of_models(parts: Sequence[Sequence[ForecastMeasures]]) -> PairsOfForecasts:
-    """Pair the same forecasts of several models, for :func:`stability` over model seeds."""
+    """Pair the same forecasts of several models, for the stability over model seeds."""
     by_key = [{(one.session, one.firm): one for one in part} for part in parts]
     return [(a[key], b[key]) for a, b in combinations(by_key, 2) for key in sorted(a.keys() & b.keys())]
 
 
 def pairs_of_neighbours(measured: Sequence[ForecastMeasures]) -> PairsOfForecasts:
-    """Pair the forecasts of a firm on two consecutive sessions, for :func:`stability` over time."""
+    """Pair the forecasts of a firm on two consecutive sessions, for the stability over time."""
     by_key = {(one.session, one.firm): one for one in measured}
     return [(one, by_key[t + 1, n]) for (t, n), one in by_key.items() if (t + 1, n) in by_key]
 

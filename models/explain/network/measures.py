@@ -253,16 +253,8 @@ def lead_lag(return_TN: FloatArray, next_TN: FloatArray, source_E: IntArray, tar
     each residual over ``1 - h_t``, its share of the fit (MacKinnon and White 1985). With White's own errors
     and the normal distribution, 8% instead of 5% of edges without a lead were significant at 60 sessions.
     The follower's own return is included, because a short-term reversal of the follower would otherwise be
-    attributed to every leader that moves with it.
-
-    Parameters
-    ----------
-    return_TN
-        Returns of session t, known at its close; adjusted for market and group.
-    next_TN
-        Returns that start at the close of session t, adjusted in the same way.
-    source_E, target_E
-        Leaders and followers: columns.
+    attributed to every leader that moves with it. Returns are adjusted for market and group; ``next_TN`` are
+    those that start at the close of session t. Leaders and followers are columns.
     """
     from scipy import stats
 

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+Matrices = Sequence[tuple[IntArray, FloatArray]]
+"""For each date, the panel columns [n] of its firms and their values [n, n] as [target, source]; NaN means
+that the pair was not measured."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerWeights:
     """Weights between the firms of a panel, averaged over D dates."""
@@ -65,13 +70,7 @@ class EdgeTests:
 
 
 class NetworkSums:
-    """Sums over dates from which a network and its tests are computed; memory O(N^2), whatever D.
-
-    Parameters
-    ----------
-    n_firms
-        N.
-    """
+    """Sums over dates from which a network of N firms and its tests are computed; memory O(N^2)."""
 
     def __init__(self, n_firms: int) -> None:
         self.value_NN, self.square_NN, self.fourth_NN, self.score_NN = np.zeros((4, n_firms, n_firms))
@@ -142,13 +141,8 @@ def attention_network(attributions: Iterable[PeerAttribution], n_firms: int) -> 
 def mean_network(matrices: Iterable[tuple[IntArray, FloatArray]], n_firms: int) -> PeerWeights:
     """Network of mean absolute values, for values without Monte Carlo error, such as attention.
 
-    Raises ValueError if no pair was measured on any date, or a matrix does not match its firms.
-
-    Parameters
-    ----------
-    matrices
-        For each date, the panel columns [n] and the values [n, n] as [target, source]. NaN means that the
-        pair was not measured on that date. The diagonal is ignored.
+    ``matrices`` are those of `Matrices`; their diagonals are ignored. ValueError if no pair was measured on
+    any date, or a matrix does not match its firms.
     """
     sums = NetworkSums(n_firms)
     for firms_n, value_nn in matrices:
@@ -242,18 +236,9 @@ class EdgeRoc:
 def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolArray) -> EdgeRoc:
     """Compute the ROC curve of weights as a classifier of planted edges, with scikit-learn.
 
-    ``AUC = P(w_edge > w_other) + P(w_edge = w_other) / 2`` (Mann and Whitney 1947).
-
-    Raises ValueError unless the valid pairs include both planted edges and other pairs.
-
-    Parameters
-    ----------
-    weight_NN
-        [target, source]; finite where valid.
-    planted_NN
-        True where source j truly leads target i.
-    valid_pairs_NN
-        Pairs to compare; the diagonal is always excluded.
+    ``AUC = P(w_edge > w_other) + P(w_edge = w_other) / 2`` (Mann and Whitney 1947). Weights are finite where
+    valid, and the diagonal is always excluded. ValueError unless the valid pairs include both planted edges
+    and other pairs.
     """
     from sklearn.metrics import roc_auc_score, roc_curve
 
@@ -276,11 +261,6 @@ def random_auc(n_edges: int, n_pairs: int, seed: int, draws: int = 200) -> float
     # in a random ranking, the ranks of the e edges are drawn without replacement
     rank_sums = np.array([rng.choice(n_pairs, e, replace=False).sum() + e for _ in range(draws)])
     return float(((rank_sums - e * (e + 1) / 2.0) / (e * (n_pairs - e))).mean())
-
-
-Matrices = Sequence[tuple[IntArray, FloatArray]]
-"""For each date, the panel columns [n] of its firms and their values [n, n] as [target, source]; NaN means
-that the pair was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,23 +294,11 @@ def edge_recovery(
     AUC. Errors show how much the result depends on the explained dates, not on the model's seed. The error of
     a lift is that of a difference on the same dates.
 
-    Raises ValueError if the methods differ in their dates or firms.
-
-    Parameters
-    ----------
-    methods
-        Method -> its matrices, larger for stronger edges: squared Shapley values or attention, without a
-        sign. All methods have the same dates and firms.
-    planted
-        Kind -> bool [N, N], the edges of this kind.
-    start
-        The method of the model before training.
-
-    Returns
-    -------
-    list of EdgeRecovery
-        For every kind, and for ``all`` kinds together. Kinds without an edge among the compared pairs are
-        left out. The list is empty if there is no edge at all, or no other pair.
+    The matrices of a method are larger for stronger edges: squared Shapley values or attention, without a
+    sign. ``planted`` are the edges [N, N] of each kind, and ``start`` is the method of the model before
+    training. There is an entry for every kind, and for ``all`` kinds together; kinds without an edge among
+    the compared pairs are left out, and there is none without any edge, or without another pair. ValueError
+    if the methods differ in their dates or firms.
     """
     shape = next(iter(planted.values())).shape
     values = {name: _by_date(matrices, shape) for name, matrices in methods.items()}

@@ -13,11 +13,10 @@ from models.attention.probe import Site, probing
 from models.explain.attention import (
     AttentionRecord,
     DateAttention,
-    day_importance,
     day_profile,
     gradient_of_days,
     head_traits,
-    peer_importance,
+    importance,
     record_attention,
     record_gradients,
     regimes_of,
@@ -78,7 +77,7 @@ def test_gradients_equal_finite_differences() -> None:
 
 def test_gradients_of_a_weighted_sum_are_its_terms() -> None:
     weights_W = np.linspace(1.0, 3.0, 8)
-    found = day_importance(WeightedDays(weights_W).eval(), BATCH, np.array([0, 5]))
+    found = importance("days", WeightedDays(weights_W).eval(), BATCH, np.array([0, 5]))
     assert set(found) == {"attention", "rollout", "gradient"}
     np.testing.assert_allclose(found["attention"][1], weights_W / weights_W.sum(), rtol=1e-5)
     terms = np.abs(weights_W / weights_W.sum() * BATCH.x_BNWC[0, 5, :, 0].numpy())
@@ -88,7 +87,7 @@ def test_gradients_of_a_weighted_sum_are_its_terms() -> None:
 def test_peers_by_attention_rollout_and_gradient() -> None:
     weights_NN = np.exp(np.random.default_rng(0).normal(size=(FIRMS, FIRMS)))
     module = WeightedPeers(weights_NN).eval()
-    found = peer_importance(module, BATCH, np.array([2]))
+    found = importance("peers", module, BATCH, np.array([2]))
     np.fill_diagonal(weights_NN, 0.0)
     shares_N = (weights_NN / weights_NN.sum(axis=1, keepdims=True))[2]
     np.testing.assert_allclose(found["attention"][0], shares_N, rtol=1e-5)

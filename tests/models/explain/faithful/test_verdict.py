@@ -32,9 +32,9 @@ from models.explain.faithful.verdict import (
     Agreement,
     Inference,
     Verdict,
-    agreement,
     at_inference,
     judge,
+    mean_correlation,
     measure_methods,
     randomisation,
 )
@@ -111,7 +111,8 @@ def test_few_dates_and_open_criteria_are_inconclusive() -> None:
     model, data = WeightedDays(DAYS_W), panel()
     subject = MeasuredModel(model.eval(), data, TRAIN, FaithfulConfig())
     measured = [one for session in TEST[:3] for one in measure(subject, "days", int(session), np.arange(4))]
-    assert agreement(measured, "attention", "shap").value > 0.5
+    both = ((one.session, one.importance["attention"], one.importance["shap"]) for one in measured)
+    assert mean_correlation(both).value > 0.5
     verdict = judge("days", measured, at_inference([intervene(model, data, TEST[:3], "days", seed=0)]))
     assert verdict.answer == "inconclusive"
     assert {one.outcome for one in verdict.criteria} == {"open"}
