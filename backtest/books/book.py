@@ -237,7 +237,7 @@ class Book(Options):
 
 def eligible(book: Book, inputs: BookInputs) -> FloatArray:
     """Return the signal as float64, NaN where the firm lacks an exposure that the book needs."""
-    signal_TN = as_signal("signal", inputs.signal_TN)
+    signal_TN = as_signal("signal", inputs.signal_TN).copy()
     if "groups" in book.needs:
         assert inputs.group_TN is not None
         signal_TN[inputs.group_TN < 0] = np.nan

@@ -86,6 +86,46 @@ class SortedPanel:
         """Return values, order and count of some dates."""
         return self.x_TN[rows], self.order_TN[rows], self.count_T[rows]
 
+    def lowest(self, size_T: IntArray) -> FloatArray:
+        """Return each firm's share in the ``size`` lowest values of its date, 0 to ``count_T`` of them.
+
+        1 inside the selection and 0 outside. Firms that are tied at its edge share the remaining places
+        equally: three firms for two places get 2/3 each. A row sums to ``size``. Unknown values are never
+        selected, and only exactly equal values are ties.
+
+        Examples
+        --------
+        >>> SortedPanel("signal", np.array([[3.0, 1.0, 1.0, 2.0]])).lowest(np.array([1]))
+        array([[0. , 0.5, 0.5, 0. ]])
+        """
+        return self._selected(size_T, np.zeros(len(size_T)), np.ones(len(size_T)))
+
+    def highest(self, size_T: IntArray) -> FloatArray:
+        """Return each firm's share in the ``size`` highest values of its date; see `lowest`."""
+        return self._selected(size_T, np.ones(len(size_T)), np.zeros(len(size_T)))
+
+    def long_short(self, size_T: IntArray) -> FloatArray:
+        """Return ``(highest - lowest) / size`` in one pass: +1 in the highest and -1 in the lowest values.
+
+        ``size_T`` is the number of firms on each side, 0 to ``count_T``. A firm on neither side, and a date
+        with a size of 0, has 0. A firm that is tied at both edges gets the difference of its shares.
+        """
+        scale_T = 1.0 / np.maximum(size_T, 1)
+        return self._selected(size_T, scale_T, -scale_T)
+
+    def _selected(self, size_T: IntArray, high_T: FloatArray, low_T: FloatArray) -> FloatArray:
+        """Return ``high`` times each firm's share in the highest values, plus ``low`` times in the lowest."""
+        from backtest.forecasts.kernels import select
+
+        size_T = np.ascontiguousarray(size_T, dtype=np.int64)
+        out_TN = np.empty(self.x_TN.shape)
+
+        def work(rows: slice) -> None:
+            select(self.rows(rows), size_T[rows], high_T[rows], low_T[rows], out_TN[rows])
+
+        for_each(work, date_blocks(*self.x_TN.shape))
+        return out_TN
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DailyMetrics:
@@ -270,7 +310,7 @@ _CELLS = 2**17  # per block: 1 MiB as float64, so that its arrays stay in a core
 
 
 def as_signal(name: str, x_TN: AnyFloatArray) -> FloatArray:
-    """Check a (date, firm) array and return it as float64; NaN means unknown.
+    """Check a (date, firm) array and return it as float64, itself if it is; NaN means unknown.
 
     Raises
     ------
@@ -280,87 +320,12 @@ def as_signal(name: str, x_TN: AnyFloatArray) -> FloatArray:
     if x_TN.ndim != 2:
         msg = f"The {name} has shape {x_TN.shape}; it must have one row per date and one column per firm."
         raise ValueError(msg)
-    out_TN = x_TN.astype(np.float64)
+    out_TN = x_TN.astype(np.float64, copy=False)
     highest, lowest = (of.reduce(out_TN, axis=None, initial=0.0) for of in (np.fmax, np.fmin))  # not NaN
     if np.isinf(highest) or np.isinf(lowest):
         t, n = (int(i) for i in np.argwhere(np.isinf(out_TN))[0])
         raise ValueError(f"The {name} is infinite at date {t}, firm {n}: use NaN for unknown values.")
     return out_TN
-
-
-class RankSelector:
-    """Selects the highest or lowest known values of each date.
-
-    Parameters
-    ----------
-    x_TN : ndarray of shape (T, N)
-        Values. NaN is unknown and never selected. Only exactly equal values are ties.
-
-    Attributes
-    ----------
-    count_T : ndarray of int, shape (T,)
-        Number of known values of each date.
-
-    Examples
-    --------
-    >>> RankSelector(np.array([[3.0, 1.0, 1.0, 2.0]])).lowest(np.array([1]))
-    array([[0. , 0.5, 0.5, 0. ]])
-    """
-
-    def __init__(self, x_TN: FloatArray) -> None:
-        from backtest.forecasts.kernels import count_ties  # imports numba
-
-        self._x_TN = frozen(np.ascontiguousarray(x_TN))
-        sorted_TN = np.empty(x_TN.shape)
-        self.count_T: IntArray = np.empty(len(x_TN), dtype=np.int64)
-        self._tied_T: IntArray = np.empty(len(x_TN), dtype=np.int64)
-
-        def sort(rows: slice) -> None:
-            sorted_TN[rows] = self._x_TN[rows]
-            sorted_TN[rows].sort(axis=1)  # NaN last
-            count_ties(frozen(sorted_TN[rows]), self.count_T[rows], self._tied_T[rows])
-
-        for_each(sort, date_blocks(*x_TN.shape))
-        self._sorted_TN = frozen(sorted_TN)
-
-    def lowest(self, size_T: IntArray) -> FloatArray:
-        """Return each firm's share in the ``size`` lowest values of its date, 0 to ``count_T`` of them.
-
-        1 inside the selection and 0 outside. Firms that are tied at its edge share the remaining places
-        equally: three firms for two places get 2/3 each. A row sums to ``size``.
-        """
-        return self._selected(size_T, np.zeros(len(size_T)), np.ones(len(size_T)))
-
-    def highest(self, size_T: IntArray) -> FloatArray:
-        """Return each firm's share in the ``size`` highest values of its date; see `lowest`."""
-        return self._selected(size_T, np.ones(len(size_T)), np.zeros(len(size_T)))
-
-    def long_short(self, size_T: IntArray) -> FloatArray:
-        """Return ``(highest - lowest) / size`` in one pass: +1 in the highest and -1 in the lowest values.
-
-        ``size_T`` is the number of firms on each side, 0 to ``count_T``. A firm on neither side, and a date
-        with a size of 0, has 0. A firm that is tied at both edges gets the difference of its shares.
-        """
-        scale_T = 1.0 / np.maximum(size_T, 1)
-        return self._selected(size_T, scale_T, -scale_T)
-
-    def tied(self) -> IntArray:
-        """Count the known values of each date that equal another value of the date. Shape (T,)."""
-        return self._tied_T
-
-    def _selected(self, size_T: IntArray, high_T: FloatArray, low_T: FloatArray) -> FloatArray:
-        """Return ``high`` times each firm's share in the highest values, plus ``low`` times in the lowest."""
-        from backtest.forecasts.kernels import select
-
-        size_T = np.ascontiguousarray(size_T, dtype=np.int64)
-        out_TN = np.empty(self._x_TN.shape)
-
-        def work(rows: slice) -> None:
-            scales = (high_T[rows], low_T[rows])
-            select(self._x_TN[rows], self._sorted_TN[rows], size_T[rows], *scales, out_TN[rows])
-
-        for_each(work, date_blocks(*self._x_TN.shape))
-        return out_TN
 
 
 def date_blocks(n_dates: int, n_firms: int) -> list[slice]:

@@ -83,68 +83,43 @@ def _sort_run(x: FloatArray, run: IntArray) -> None:
             run[k] = moved
 
 
+Sorted = tuple[FloatArray, IntArray, IntArray]  # values (R, N), order (R, N), count (R,)
+
+
 @compiled
-def _tied(sorted_N: FloatArray, at: int) -> tuple[int, int]:
-    """First and end of the sorted values that equal the one at a place."""
+def _tied(x: FloatArray, order: IntArray, at: int) -> tuple[int, int]:
+    """First and end of the places in an order whose values equal the one at a place."""
     first, end = at, at + 1
-    while first > 0 and sorted_N[first - 1] == sorted_N[at]:
+    while first > 0 and x[order[first - 1]] == x[order[at]]:
         first -= 1
-    while end < len(sorted_N) and sorted_N[end] == sorted_N[at]:
+    while end < len(order) and x[order[end]] == x[order[at]]:
         end += 1
     return first, end
 
 
 @compiled
-def select(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
-    x_RN: FloatArray,
-    sorted_RN: FloatArray,
-    size_R: IntArray,
-    high_R: FloatArray,
-    low_R: FloatArray,
-    out_RN: FloatArray,
+def select(
+    panel: Sorted, size_R: IntArray, high_R: FloatArray, low_R: FloatArray, out_RN: FloatArray
 ) -> None:
     """Compute ``high * share in the size highest values + low * share in the size lowest values``.
 
-    ``sorted_RN`` holds the values of ``x_RN`` sorted, NaN last. ``size_R`` is at most the number of known
-    values; 0 selects none.
+    ``size_R`` is at most the number of known values; 0 selects none.
     """
-    for r in range(x_RN.shape[0]):
-        x, ordered, out = x_RN[r], sorted_RN[r], out_RN[r]
-        count = len(ordered)
-        while count > 0 and np.isnan(ordered[count - 1]):
-            count -= 1
-        size = min(size_R[r], count)
+    for r in range(len(out_RN)):
+        x, count, out = panel[0][r], panel[2][r], out_RN[r]
+        order, size = panel[1][r, :count], min(size_R[r], count)
         if size <= 0:
             out[:] = 0.0
             continue
-        known = ordered[:count]
-        top, bottom, high, low = known[count - size], known[size - 1], high_R[r], low_R[r]
-        first, end = _tied(known, count - size)
+        top, bottom, high, low = x[order[count - size]], x[order[size - 1]], high_R[r], low_R[r]
+        first, end = _tied(x, order, count - size)
         at_top = (size - (count - end)) / (end - first) * high
-        first, end = _tied(known, size - 1)
+        first, end = _tied(x, order, size - 1)
         at_bottom = (size - first) / (end - first) * low
         for i in range(len(x)):
             up = high if x[i] > top else (at_top if x[i] == top else 0.0)
             down = low if x[i] < bottom else (at_bottom if x[i] == bottom else 0.0)
             out[i] = up + down
-
-
-@compiled
-def count_ties(sorted_RN: FloatArray, count_R: IntArray, tied_R: IntArray) -> None:
-    """Count each row's known values, and those that equal another one; rows are sorted, NaN last."""
-    for r in range(sorted_RN.shape[0]):
-        ordered = sorted_RN[r]
-        count = len(ordered)
-        while count > 0 and np.isnan(ordered[count - 1]):
-            count -= 1
-        tied = 0
-        for j in range(count):
-            after = j + 1 < count and ordered[j + 1] == ordered[j]
-            tied += 1 if after or (j > 0 and ordered[j - 1] == ordered[j]) else 0
-        count_R[r], tied_R[r] = count, tied
-
-
-Sorted = tuple[FloatArray, IntArray, IntArray]  # values (R, N), order (R, N), count (R,)
 
 
 @compiled

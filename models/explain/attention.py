@@ -183,8 +183,8 @@ def importance(
 ) -> dict[str, FloatArray]:
     """Importance [E, W] of days, or [E, N] of peers, by attention, rollout and gradient.
 
-    0 for the firm itself; empty for a model without such attention. A model whose attention is computed outside
-    :class:`models.attention.probe.Probed` parts has ``attention`` alone.
+    0 for the firm itself; empty for a model without such attention. A model whose attention is computed
+    outside :class:`models.attention.probe.Probed` parts has ``attention`` alone.
     """
     with torch.inference_mode():
         seen = module.attention(batch)

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from backtest.books.ranked import LongShortBook
-from backtest.forecasts.daily import RankSelector
+from backtest.forecasts.daily import SortedPanel
 from features.arrays import FloatArray
 
 
@@ -42,5 +42,5 @@ class QuantileLongShort(LongShortBook):
 
     def select(self, signal_DN: FloatArray) -> FloatArray:
         """Return ``+1/m`` for the highest, ``-1/m`` for the lowest and 0 for the other firms."""
-        selector = RankSelector(signal_DN)
-        return selector.long_short(selector.count_T // self.quantiles)
+        signals = SortedPanel("signal", signal_DN)
+        return signals.long_short(signals.count_T // self.quantiles)

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from backtest.books.ranked import RankedBook
-from backtest.forecasts.daily import RankSelector
+from backtest.forecasts.daily import SortedPanel
 from features.arrays import FloatArray
 
 
@@ -44,6 +44,6 @@ class TopKLongOnly(RankedBook):
 
     def select(self, signal_DN: FloatArray) -> FloatArray:
         """Return ``1/k`` for the highest and 0 for the other firms."""
-        weight_DN = RankSelector(signal_DN).highest(np.full(len(signal_DN), self.k))
+        weight_DN = SortedPanel("signal", signal_DN).highest(np.full(len(signal_DN), self.k))
         weight_DN /= self.k
         return weight_DN

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from backtest.accounts.accounting import run_book
 from backtest.accounts.performance import sharpe
 from backtest.costs import CostModel
-from backtest.forecasts.daily import DailyMetrics, RankSelector, SortedPanel, daily_metrics
+from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics
 from backtest.forecasts.metrics import forecast_metrics, icir, quantile_returns
 from features.arrays import FloatArray
 
@@ -221,7 +221,7 @@ def test_tied_share_counts_pairs_with_a_label() -> None:
 @settings(max_examples=60)
 @given(signal_TN=tied_signals, seed=st.integers(0, 1000))
 def test_a_long_short_selection_is_the_difference_of_its_sides(signal_TN: np.ndarray, seed: int) -> None:
-    selector = RankSelector(signal_TN)
+    selector = SortedPanel("signal", signal_TN)
     size_T = np.random.default_rng(seed).integers(0, selector.count_T + 1)
     want_TN = (selector.highest(size_T) - selector.lowest(size_T)) / np.maximum(size_T, 1)[:, None]
     np.testing.assert_allclose(selector.long_short(size_T), want_TN, rtol=0, atol=1e-15)
