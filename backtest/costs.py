@@ -179,23 +179,10 @@ def corwin_schultz(high_TN: FloatArray, low_TN: FloatArray, close_TN: FloatArray
     small relative to the volatility of a day: a firm with no spread and a volatility of 1% a day gets a
     half-spread of about 20 basis points.
 
-    Parameters
-    ----------
-    high_TN, low_TN, close_TN : ndarray of shape (T, N)
-        Prices in one unit, adjusted alike; NaN where unknown.
-    window : int
-        Sessions over which the estimates are averaged; 21 is a month, as in the paper.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        Half-spread as a fraction of the price, at least 0, known at the close of t. NaN where unknown: fewer
-        than half of the window's pairs of neighbouring sessions have prices.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ, the window is below 1 session, or a price is not above zero.
+    Prices of shape (T, N) are in one unit and adjusted alike. ``window`` counts the sessions averaged; 21 is
+    a month, as in the paper. The half-spread is a fraction of the price, at least 0, known at the close of
+    t; NaN where fewer than half of the window's pairs of neighbouring sessions have prices. ValueError if
+    the shapes differ, the window is below 1 session, or a price is not above zero.
 
     Examples
     --------
@@ -217,23 +204,9 @@ def roll(close_TN: FloatArray, window: int) -> FloatArray:
     reverse for any other reason count as spread, and a firm whose returns continue gets 0: use windows of a
     quarter or more.
 
-    Parameters
-    ----------
-    close_TN : ndarray of shape (T, N)
-        Closing prices, adjusted for splits and dividends; NaN where unknown.
-    window : int
-        Sessions of the autocovariance.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        Half-spread as a fraction of the price, at least 0, known at the close of t. NaN where unknown: fewer
-        than half of the window's pairs of neighbouring returns are known.
-
-    Raises
-    ------
-    ValueError
-        If the window is below 1 session, or a price is not above zero.
+    Closes of shape (T, N) are adjusted for splits and dividends. The half-spread is a fraction of the price,
+    at least 0, known at the close of t. NaN where fewer than half of the window's pairs of neighbouring
+    returns are known. ValueError if the window is below 1 session, or a price is not above zero.
 
     Examples
     --------

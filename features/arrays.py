@@ -29,22 +29,7 @@ def frozen(array: npt.NDArray[Element]) -> npt.NDArray[Element]:
 
 
 def require_shape(name: str, array: npt.NDArray[np.generic], shape: tuple[int, ...]) -> None:
-    """Raise if an array does not have the required shape.
-
-    Parameters
-    ----------
-    name : str
-        Name of the array in the error message.
-    array : ndarray
-        The array to check.
-    shape : tuple of int
-        The shape it must have.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ. The message quotes both.
-    """
+    """Raise ValueError if an array does not have the required shape; the message names it and both shapes."""
     if array.shape != shape:
         msg = f"The shape of {name} is {array.shape}; it must be {shape}: build both from the same panel."
         raise ValueError(msg)

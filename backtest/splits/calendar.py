@@ -61,12 +61,8 @@ def calendar_folds(
         Sessions, ascending.
     plan : CalendarPlan
         Period, window, lengths and embargo.
-    delay : int
-        Sessions between decision and trade, at least 0.
-    horizon : int
-        Sessions held, at least 1.
-    first : int
-        First usable session.
+    delay, horizon, first : int
+        As in `backtest.splits.folds.make_folds`.
 
     Returns
     -------
@@ -96,12 +92,11 @@ def calendar_folds(
     first_test = first_period + plan.train + plan.valid
     tested = range(first_test, int(period_T[newest - 1]) + 1) if newest > 0 else range(0)
     if not tested:
-        msg = (
+        raise ValueError(
             f"One fold needs {plan.train} whole {plan.period}s for training, {plan.valid} for validation and "
             f"a session with a known label after them, so a test in {_name(first_test, months)}, but the "
             f"data {_covered(days_T, first)}: shorten train or valid, or use a longer history."
         )
-        raise ValueError(msg)
     if plan.max_folds is not None:
         tested = tested[-plan.max_folds :]
     folds = []
@@ -136,11 +131,10 @@ def _first_whole_period(days_T: DateArray, period_T: IntArray, first: int, month
 def _require_sessions(fold: Fold, gap: int) -> None:
     for name in ("train", "valid", "test"):
         if not len(getattr(fold, name)):
-            msg = (
+            raise ValueError(
                 f"The fold of {fold.name} has no {name} session after {gap} sessions (delay + horizon + "
                 "embargo) are left out before the next segment: use longer segments."
             )
-            raise ValueError(msg)
 
 
 def _name(period: int, months: int) -> str:

@@ -47,11 +47,10 @@ class CombinatorialPlan(Options):
     @model_validator(mode="after")
     def _check_groups(self) -> Self:
         if self.test_groups > self.groups - 2:
-            msg = (
+            raise ValueError(
                 f"test_groups is {self.test_groups} and groups is {self.groups}; test_groups must be at most "
                 "groups - 2, because one group validates and at least one trains"
             )
-            raise ValueError(msg)
         return self
 
     @property
@@ -78,16 +77,10 @@ def combinatorial_folds(
 
     Parameters
     ----------
-    n_sessions : int
-        Sessions in the data.
     plan : CombinatorialPlan
         Groups and embargo.
-    delay : int
-        Sessions between decision and trade, at least 0.
-    horizon : int
-        Sessions held, at least 1.
-    first : int
-        First usable session.
+    n_sessions, delay, horizon, first : int
+        As in `backtest.splits.folds.make_folds`.
 
     Returns
     -------
@@ -111,12 +104,11 @@ def combinatorial_folds(
     usable = n_sessions - span - first
     length = usable // plan.groups
     if length <= 2 * gap:  # a group between two others keeps at least one session
-        msg = (
+        raise ValueError(
             f"{plan.groups} groups of {max(length, 0)} sessions are too short: each loses {gap} sessions "
             f"(delay {delay} + horizon {horizon} + embargo {plan.embargo}) on both sides, so it needs more "
             f"than {2 * gap}: use fewer groups or a longer history."
         )
-        raise ValueError(msg)
     sessions_T = np.arange(first, first + usable)
     group_T = np.minimum(np.arange(usable) // length, plan.groups - 1)
     folds = []

@@ -106,10 +106,9 @@ class FoldPlan(Options):
     @model_validator(mode="after")
     def _check_step(self) -> Self:
         if self.step is not None and self.step < self.test:
-            msg = (
+            raise ValueError(
                 f"step is {self.step} and test is {self.test}; step must be at least test, or tests overlap."
             )
-            raise ValueError(msg)
         return self
 
 
@@ -162,14 +161,13 @@ def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int, first:
     first_test = first + plan.train + gap + plan.valid + gap
     needed = first_test + plan.test + span
     if needed > n_sessions:
-        msg = (
+        raise ValueError(
             f"One fold needs {needed} sessions ({first} before the first usable one, "
             f"train {plan.train}, valid {plan.valid}, test {plan.test}, "
             f"two gaps of {gap} = delay {delay} + horizon {horizon} + embargo {plan.embargo}, "
             f"and {span} for the last label), but there are {n_sessions}: "
             "shorten train, valid or test, or use a longer history."
         )
-        raise ValueError(msg)
     fitting = (n_sessions - needed) // step + 1
     n_folds = fitting if plan.max_folds is None else min(fitting, plan.max_folds)
     if plan.anchor == "end":
@@ -219,11 +217,10 @@ class DatedPlan(Options):
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if not self.train_from < self.valid_from < self.test_from <= self.test_to:
-            msg = (
+            raise ValueError(
                 "train_from < valid_from < test_from <= test_to must hold, "
                 f"but the dates are {self.train_from}, {self.valid_from}, {self.test_from}, {self.test_to}"
             )
-            raise ValueError(msg)
         return self
 
 
@@ -241,10 +238,8 @@ def dated_fold(dates_T: DateArray, plan: DatedPlan, delay: int, horizon: int, fi
         Sessions, ascending.
     plan : DatedPlan
         Days and embargo.
-    delay, horizon : int
+    delay, horizon, first : int
         As in `make_folds`.
-    first : int
-        First usable session.
 
     Returns
     -------
@@ -277,12 +272,11 @@ def dated_fold(dates_T: DateArray, plan: DatedPlan, delay: int, horizon: int, fi
     ):
         if stop - start <= purge:
             span = f"{days_T[0]} to {days_T[-1]}" if len(days_T) else "no session"
-            msg = (
+            raise ValueError(
                 f"The {name} segment has {stop - start} sessions, but it needs more than {purge} "
                 f"(delay {delay} + horizon {horizon} + embargo {plan.embargo} are purged before "
                 f"the next segment): move its dates. The data cover {span}."
             )
-            raise ValueError(msg)
     return Fold(
         index=0,
         train=sessions_between(train_start, valid_start - gap),
@@ -327,10 +321,8 @@ def live_fold(dates_T: DateArray, plan: LivePlan, delay: int, horizon: int, firs
         Sessions, ascending.
     plan : LivePlan
         Lengths, embargo and the date of the data.
-    delay, horizon : int
+    delay, horizon, first : int
         As in `make_folds`.
-    first : int
-        First usable session.
 
     Returns
     -------
@@ -356,13 +348,12 @@ def live_fold(dates_T: DateArray, plan: LivePlan, delay: int, horizon: int, firs
     train = 1 if plan.train is None else plan.train
     needed = first + train + gap + plan.valid + span
     if needed > n_sessions:
-        msg = (
+        raise ValueError(
             f"A live fold needs {needed} sessions ({first} before the first usable one, train {train}, "
             f"valid {plan.valid}, a gap of {gap} = delay {delay} + horizon {horizon} + embargo "
             f"{plan.embargo}, and {span} for the last label), but there are {n_sessions}: "
             "shorten train or valid, or use a longer history."
         )
-        raise ValueError(msg)
     valid_to = n_sessions - span
     valid_from = valid_to - plan.valid
     train_to = valid_from - gap

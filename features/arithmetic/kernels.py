@@ -474,14 +474,8 @@ def pack_with_column(bits_RN: npt.NDArray[np.uint32], packed_RN: npt.NDArray[np.
     """Pack each value's order and its column into one integer, so that one sort orders both.
 
     The bits of a float32, read as an unsigned integer, sort like the values after the sign bit is flipped
-    and, for negative values, all other bits are inverted.
-
-    Parameters
-    ----------
-    bits_RN : ndarray of uint32, shape (R, N)
-        The bits of float32 values; NaN is unknown.
-    packed_RN : ndarray of uint64, shape (R, N)
-        Output: the order in the upper 32 bits and the column in the lower; the largest integer where unknown.
+    and, for negative values, all other bits are inverted. The output has the order in the upper 32 bits and
+    the column in the lower; the largest integer where the value is NaN.
     """
     minus, infinite = np.uint32(1 << 31), np.uint32(0x7F800000)
     for r in range(bits_RN.shape[0]):
@@ -518,18 +512,9 @@ def give_scores(  # noqa: PLR0917  # a compiled loop takes its arrays by positio
 ) -> None:
     """Assign each known firm the score of its rank in the row; tied firms get the score of their mean rank.
 
-    Parameters
-    ----------
-    packed_RN : ndarray of uint64, shape (R, N)
-        Order and column from `pack_with_column`, sorted.
-    count_R, tied_R
-        From `count_places`.
-    score_S : ndarray, shape (S,)
-        Scores of all rows: by rank, or by twice the rank for rows with ties.
-    start_R : ndarray of int, shape (R,)
-        Place of each row's first score.
-    out_RN : ndarray of float32, shape (R, N)
-        Output: the scores; NaN where unknown.
+    The first arguments are those of `pack_with_column`, sorted, and `count_places`. ``score_S`` holds the
+    scores of all rows, by rank, or by twice the rank for rows with ties; ``start_R`` is the place of each
+    row's first score. The output is NaN where unknown.
     """
     column = np.uint64(0xFFFFFFFF)
     for r in range(len(out_RN)):

@@ -77,24 +77,8 @@ def zscore(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
 def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Float32Array:
     """Clip the values beyond the date's quantiles ``tail`` and ``1 - tail`` to these quantiles.
 
-    Quantiles interpolate linearly between order statistics. Arguments, result and errors as in `rank_normal`.
-
-    Parameters
-    ----------
-    x_TN, mask_TN
-        As in `rank_normal`.
-    tail : float
-        Share of each tail, in [0, 0.5).
-
-    Returns
-    -------
-    ndarray of float32, the shape of x
-        Clipped values in x's unit.
-
-    Raises
-    ------
-    ValueError
-        If ``tail`` is out of range or the shapes differ.
+    Quantiles interpolate linearly between order statistics. Arguments, result and errors as in `rank_normal`;
+    ``tail`` is the share of each tail, in [0, 0.5), else a ValueError.
 
     Examples
     --------
@@ -109,25 +93,8 @@ def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Fl
 def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> Float32Array:
     """Subtract the mean of the firm's group on the date (sector-neutral).
 
-    Parameters
-    ----------
-    x_TN : ndarray of shape (T, N) or (T, N, F)
-        Values.
-    group_TN : ndarray of int, shape (T, N)
-        Group codes; -1 is unknown.
-    mask_TN : ndarray of bool, shape (T, N)
-        Firms to include.
-
-    Returns
-    -------
-    ndarray of float32, the shape of x
-        Deviations from the group's mean; the only firm of a group gets 0. NaN where the group is unknown,
-        because firms of unknown group do not form a group.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ.
+    Arguments, result and errors as in `rank_normal`; ``group_TN`` are group codes. The only firm of a group
+    gets 0. NaN where the group is unknown (-1), because firms of unknown group do not form a group.
 
     Examples
     --------

@@ -313,5 +313,4 @@ def target(label_TN: FloatArray, universe_TN: BoolArray, kind: TargetKind) -> Fl
         return zscore(inside_TN, universe_TN)
     if kind == "rank":
         return rank_normal(inside_TN, universe_TN)
-    msg = f"Unknown target {kind!r}: choose raw, demean, zscore or rank."  # type: ignore[unreachable]  # from a config
-    raise ValueError(msg)
+    raise ValueError(f"Unknown target {kind!r}: choose raw, demean, zscore or rank.")

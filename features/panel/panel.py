@@ -5,7 +5,7 @@ Shape suffixes: T sessions, N firms, S groups. Index t is the close of session t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -236,25 +236,7 @@ def build_panel(
     statements = Statements({}, range(len(tickers_N)), split_TN)
     if fundamentals is not None:
         statements = statements_as_of(fundamentals, dates_T, tickers_N, split_TN)
-    total_return_index_TN = total_return_index(close_TN, delistings.value_ratio_TN)
-    arrays = (
-        dates_T,
-        close_TN,
-        open_TN,
-        high_TN,
-        low_TN,
-        raw_TN,
-        volume_TN,
-        total_return_index_TN,
-        delistings.delisted_TN,
-        gap_TN,
-        delistings.unknown_TN,
-        group_TN,
-    )
-    for array in arrays:
-        if array is not None:
-            array.setflags(write=False)
-    return Panel(
+    panel = Panel(
         dates_T=dates_T,
         tickers_N=tickers_N,
         close_TN=close_TN,
@@ -263,7 +245,7 @@ def build_panel(
         low_TN=low_TN,
         raw_close_TN=raw_TN,
         volume_TN=volume_TN,
-        total_return_index_TN=total_return_index_TN,
+        total_return_index_TN=total_return_index(close_TN, delistings.value_ratio_TN),
         delisted_TN=delistings.delisted_TN,
         gap_TN=gap_TN,
         unknown_TN=delistings.unknown_TN,
@@ -274,6 +256,10 @@ def build_panel(
         periods_per_year=periods_per_year(dates_T) if per_year is None else per_year,
         wrong=NO_ROWS if wrong is None else _place(wrong, dates_T, tickers, raw_TN),
     )
+    for array in (getattr(panel, field.name) for field in fields(panel)):
+        if isinstance(array, np.ndarray):
+            array.setflags(write=False)
+    return panel
 
 
 def _clear_crossed(high_TN: FloatArray | None, low_TN: FloatArray | None) -> list[str]:

@@ -107,8 +107,7 @@ def universe_messages(panel: Panel, rule: UniverseRule) -> tuple[str, ...]:
 def _members(membership: pl.DataFrame, dates_T: DateArray, tickers_N: tuple[str, ...]) -> BoolArray:
     if "universe" in membership.columns and membership["universe"].n_unique() > 1:
         names = ", ".join(map(str, membership["universe"].unique().sort()))
-        msg = f"The membership table has several universes ({names}): filter it to one."
-        raise ValueError(msg)
+        raise ValueError(f"The membership table has several universes ({names}): filter it to one.")
     slots = {ticker: i for i, ticker in enumerate(tickers_N)}
     member_TN = np.zeros((len(dates_T), len(tickers_N)), dtype=np.bool_)
     for ticker, start, end in membership.select("ticker", "from_date", "to_date").iter_rows():
