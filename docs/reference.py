@@ -115,7 +115,7 @@ def _language() -> list[str]:
     """Describe the language of expressions and its words, and the sets of features."""
     from features.library.expressions import LONGEST
     from features.library.operators import OPERATORS, SERIES
-    from features.library.sets import WINDOWS, alpha158
+    from features.library.sets import RELATIVE, WINDOWS, alpha158
     from features.library.sets import __doc__ as sets
 
     formulas = {re.sub(r"60$", "N", one.name): one for one in alpha158().values()}
@@ -146,9 +146,10 @@ def _language() -> list[str]:
         "audit's check `warm_up` can fail on it. Use `raw_close` and `dollar_volume` for levels.",
         _table(("series", "meaning"), [(f"`{name}`", one.meaning) for name, one in SERIES.items()]),
         _table(("function", "meaning"), [(f"`{one.form}`", one.meaning) for one in OPERATORS.values()]),
-        "## Alpha158",
-        "`features.set: alpha158` uses these characteristics instead of the library's, and `all` uses both. "
-        "Each can also be named in `features.characteristics`. "
+        "## Alpha158 and Alpha360",
+        "`features.set: alpha158` uses these characteristics instead of the library's, `alpha360` the "
+        f"channels {', '.join(f'`{name}`' for name in RELATIVE)} of 60 sessions, and `all` uses everything. "
+        "Each can also be named in `features.characteristics` or `features.channels`. "
         f"`N` is {', '.join(map(str, WINDOWS[:-1]))} or {WINDOWS[-1]}, and part of the name: `MA20`.",
         _paragraphs((sets or "").partition("\n\n")[2]),
         _table(("name", "formula", "family"), shown),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from features.library.scaling import ChannelScaler
-from models.panel_memory import Upload, holds_anywhere, padded_history, shared_tensor
+from models.panel_memory import RelativeWindows, Upload, holds_anywhere, padded_history, shared_tensor
 from models.spec import Shape, firm_key
 
 
@@ -148,6 +148,9 @@ class PanelTensors:
     upload: Upload | None = None
     """Copies batches to the device if ``history_NSC`` and ``characteristics_TNF`` are in the host's memory;
     None if they are on the device."""
+    relative: RelativeWindows | None = None
+    """Scales the channels that windows give relative to their last session. Their values in ``history_NSC``
+    are levels. None if there are none."""
     listed_TN: Tensor = field(init=False)
     known_TN: Tensor = field(init=False)
     """The universe, and its cells with a known target, as masks on the host. Which firms and cells a batch
@@ -284,6 +287,12 @@ class PanelTensors:
         )
         size_NSC = (mask.shape[1], window - 1 + len(mask), channels.shape[2])
         held = torch.device("cpu" if in_host_memory else device)
+        scale = scaler.relative if scaler is not None else None
+        if scale is not None and len(scale.mean_WC) != window:
+            raise ValueError(
+                f"The scaler's relative channels are of windows of {len(scale.mean_WC)} sessions, "
+                f"not {window}; fit it for this window."
+            )
         no_history_NSC = torch.zeros((), device=device).expand(size_NSC)
         return cls(
             history_NSC=padded_history(channels, window, scaler).to(held) if windows else no_history_NSC,
@@ -296,10 +305,11 @@ class PanelTensors:
             path_TNK=torch.tensor(arrays["path_TNK"], device=device) if "path_TNK" in arrays else None,
             return_TN=shared_tensor(arrays["return_TN"]).to(device) if "return_TN" in arrays else None,
             upload=Upload(device) if in_host_memory else None,
+            relative=None if scaler is None or not windows else RelativeWindows.of(scaler, held),
         )
 
     def windows(self, sessions: Tensor, firms: Tensor) -> Tensor:
-        """Gather windows; each window is one contiguous copy of W x C numbers.
+        """Gather windows; each window is one contiguous copy of W x C numbers, relative channels scaled.
 
         Parameters
         ----------
@@ -350,7 +360,8 @@ class PanelTensors:
         if not any(self.history_NSC.stride()):  # one zero for all values: no windows were asked for
             return self.history_NSC.new_zeros(()).expand(*first.shape, self.window, C)
         every_window = self.history_NSC.as_strided((N * S - self.window + 1, self.window * C), (C, 1))
-        return every_window.index_select(0, first.flatten()).view(*first.shape, self.window, C)
+        gathered = every_window.index_select(0, first.flatten()).view(*first.shape, self.window, C)
+        return gathered if self.relative is None else self.relative(gathered)
 
     def batch(self, dates_B: Tensor, chosen_BN: Tensor | None = None) -> Batch:
         """Gather the windows and cross-sections of some dates.

@@ -1,12 +1,14 @@
 """Where a panel lies, how parts of it reach the device that computes, and how much the device has room for.
 
-Legend: S sessions including the padding before the first, N firms, T sessions, C channels.
+Legend: S sessions including the padding before the first, N firms, T sessions, W window length, C channels,
+X any leading axes.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -148,6 +150,41 @@ def in_parts(count: int, at_once: int, compute: Callable[[slice], None]) -> int:
         else:
             first += at_once
     return at_once
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RelativeWindows:
+    """Divides channels of gathered windows by their last session and scales them, in fixed shapes.
+
+    ``clip((x[w] / base[W - 1] - mean[w]) / std[w])``; 0 where either value is unknown, which in a panel is 0.
+    """
+
+    on_C: Tensor
+    """bool, the channels that are relative; others are unchanged."""
+    base_C: Tensor
+    """int64, the channel that divides."""
+    mean_WC: Tensor
+    std_WC: Tensor
+    clip: float
+
+    @classmethod
+    def of(cls, scaler: ChannelScaler, device: torch.device) -> RelativeWindows | None:
+        """Put the scale of relative channels on the device of the windows; None if there are none."""
+        scale = scaler.relative
+        if scale is None:
+            return None
+        base_C = torch.tensor(scale.base_C, dtype=torch.int64, device=device)
+        mean_WC, std_WC = (
+            torch.tensor(x_WC, dtype=torch.float32, device=device) for x_WC in (scale.mean_WC, scale.std_WC)
+        )
+        return cls(base_C >= 0, base_C.clamp(min=0), mean_WC, std_WC, scaler.clip)
+
+    def __call__(self, x_XWC: Tensor) -> Tensor:
+        """Scale windows."""
+        last_X1C = x_XWC[..., -1:, :].index_select(-1, self.base_C)
+        scaled_XWC = ((x_XWC / last_X1C - self.mean_WC) / self.std_WC).clamp(-self.clip, self.clip)
+        known_XWC = (x_XWC != 0) & (last_X1C != 0)
+        return torch.where(self.on_C, scaled_XWC.where(known_XWC, 0.0), x_XWC)
 
 
 def padded_history(channels_TNC: Float32Array, window: int, scaler: ChannelScaler | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Alpha158 as qlib computes it, on given frames instead of files in its format.
+"""Alpha158 and Alpha360 as qlib computes them, on given frames instead of files in its format.
 
 With the extra ``peers`` this writes the numbers that the tests compare with:
 ``python tests/qlib_values.py > tests/golden/alpha158.csv``.
@@ -39,10 +39,12 @@ def made_prices() -> dict[str, npt.NDArray[np.float32]]:
     return {name: x.astype(np.float32) for name, x in frames.items()}
 
 
-def alpha158_of_qlib(frames: Mapping[str, npt.NDArray[np.floating]]) -> dict[str, npt.NDArray[np.float64]]:
-    """Name -> values [T, N] of Alpha158 without ``VWAP0``, of prices and volumes rounded to float32."""
+def values_of_qlib(
+    frames: Mapping[str, npt.NDArray[np.floating]], alpha: str = "Alpha158"
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Name -> values [T, N] of a set without those of the vwap, of prices and volumes rounded to float32."""
     import pandas as pd
-    from qlib.contrib.data.loader import Alpha158DL  # type: ignore[import-not-found]
+    from qlib.contrib.data import loader  # type: ignore[import-not-found]
     from qlib.data import ops  # type: ignore[import-not-found]
     from qlib.data.base import Expression  # type: ignore[import-not-found]
 
@@ -62,11 +64,11 @@ def alpha158_of_qlib(frames: Mapping[str, npt.NDArray[np.floating]]) -> dict[str
         return self._load_internal(*where)
 
     ops.ExpressionOps.load = without_cache
-    fields, names = Alpha158DL.get_feature_config()
+    fields, names = getattr(loader, f"{alpha}DL").get_feature_config()
     words = {name: getattr(ops, name) for name in dir(ops)} | {"Given": Given}
     out = {}
     for text, name in zip(fields, names, strict=True):
-        if name != "VWAP0":
+        if not name.startswith("VWAP"):
             tree = eval(re.sub(r"\$(\w+)", r"Given('\1')", text), words)  # noqa: S307  # qlib's formulas
             firms = range(frames["close"].shape[1])
             out[name] = np.stack([np.asarray(tree.load(firm, 0, 0), np.float64) for firm in firms], axis=1)
@@ -75,7 +77,7 @@ def alpha158_of_qlib(frames: Mapping[str, npt.NDArray[np.floating]]) -> dict[str
 
 if __name__ == "__main__":
     sys.stdout.write("name,session," + ",".join(f"firm_{n}" for n in range(FIRMS)) + "\n")
-    for feature, values in alpha158_of_qlib(made_prices()).items():
+    for feature, values in values_of_qlib(made_prices()).items():
         for session in SHOWN:
             numbers = ",".join(f"{value:.9g}" for value in values[session])
             sys.stdout.write(f"{feature},{session},{numbers}\n")

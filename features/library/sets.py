@@ -1,4 +1,4 @@
-"""Named sets of features, and the registries of a config: the library's features, Alpha158, and expressions.
+"""Named sets of features, and the registries of a config: the library, Alpha158, Alpha360, and expressions.
 
 Alpha158 is the feature set of qlib (Yang et al. 2020, "Qlib: an AI-oriented quantitative investment
 platform"), written from its published formulas as expressions. Its values are qlib's to 1e-5, with these
@@ -13,21 +13,36 @@ differences:
   sums.
 - ``CORR`` takes ``log(volume)`` where qlib takes ``log(volume + 1)``, whose value depends on the unit of
   volume, which adjustment changes with the first session of the data.
+
+Alpha360, of the same source, are the channels ``CLOSE``, ``OPEN``, ``HIGH``, ``LOW`` and ``VOLUME`` of a
+window of 60 sessions. In a window that ends at t, a price is ``price[t - d] / close[t]``, and volume
+``volume[t - d] / volume[t]``, so that the adjustment of prices cancels. Values are qlib's to 1e-5, with these
+differences:
+
+- Prices have no vwap, so that there are 300 numbers. A typical price would add nothing to the other prices.
+- A volume of 0 is unknown, where qlib divides by ``volume + 1e-12``.
+- Each number is standardised by the mean and deviation of the training sessions and clipped at 5 deviations,
+  where qlib's benchmark takes the median and the median distance from it, and clips at 3. What is unknown is
+  then 0, as there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
+
+from features.arrays import IntArray
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from features.library.expressions import register
 from features.library.registry import Registry
 
-SETS = ("peerglass", "alpha158", "all")
-"""``peerglass`` is the library of this package, ``all`` is both."""
+RELATIVE = {"CLOSE": "CLOSE", "OPEN": "CLOSE", "HIGH": "CLOSE", "LOW": "CLOSE", "VOLUME": "VOLUME"}
+"""Channel of Alpha360 -> the channel whose value on the last session of a window divides it. The value of
+such a channel alone is a level, which depends on the first session of the data."""
 
 _NAME = re.compile(r"(?!input_)[A-Za-z][A-Za-z0-9_]{0,59}(?<!_missing)")
 WINDOWS = (5, 10, 20, 30, 60)
@@ -112,6 +127,42 @@ def alpha158() -> Registry:
     return registry
 
 
+@lru_cache(maxsize=1)
+def alpha360() -> Registry:
+    """Return the registry of Alpha360: five channels, which a window gives relative to its last session.
+
+    Examples
+    --------
+    >>> list(alpha360())
+    ['CLOSE', 'OPEN', 'HIGH', 'LOW', 'VOLUME']
+    """
+    registry = Registry(CHANNELS.kind, CHANNELS.families)
+    for name in RELATIVE:
+        register(registry, name, name.lower(), family="channel", source="Yang et al. 2020 (qlib, Alpha360)")
+    return registry
+
+
+def bases_of(channels: Sequence[str]) -> IntArray:
+    """Place of the channel that divides each channel in a window (`RELATIVE`); -1 where there is none.
+
+    Raises
+    ------
+    ValueError
+        If that channel is not among them.
+
+    Examples
+    --------
+    >>> bases_of(["return", "CLOSE", "OPEN"])
+    array([-1,  1,  1])
+    """
+    for name in channels:
+        if name in RELATIVE and RELATIVE[name] not in channels:
+            raise ValueError(
+                f"{name} is relative to {RELATIVE[name]}: name {RELATIVE[name]} among the channels too"
+            )
+    return np.array([channels.index(RELATIVE[name]) if name in RELATIVE else -1 for name in channels])
+
+
 def characteristics_of(expressions: Mapping[str, str] | None = None) -> Registry:
     """Return all characteristics that a config can name: the library, Alpha158, and the config's expressions.
 
@@ -124,19 +175,30 @@ def characteristics_of(expressions: Mapping[str, str] | None = None) -> Registry
 
 
 def channels_of(expressions: Mapping[str, str] | None = None) -> Registry:
-    """Return all channels that a config can name: those of the library, and the config's expressions."""
-    return _with(CHANNELS, None, expressions or {}, "channel")
+    """Return all channels that a config can name: the library, Alpha360, and the config's expressions."""
+    return _with(CHANNELS, alpha360(), expressions or {}, "channel")
+
+
+def default_channels(chosen: str) -> list[str]:
+    """Names of the channels of a set."""
+    own = [] if chosen == "alpha360" else list(CHANNELS)
+    return [*own, *(alpha360() if chosen in ("alpha360", "all") else ())]
 
 
 def default_characteristics(chosen: str, expressions: Mapping[str, str]) -> list[str]:
-    """Names of the characteristics of a set, then of a config's expressions."""
+    """Names of the characteristics of a set, then of a config's expressions.
+
+    Of ``alpha360`` this is ``return_1`` alone, which its windows hold as well: models need at least one.
+    """
+    if chosen == "alpha360":
+        return ["return_1", *expressions]
     own = [] if chosen == "alpha158" else list(CHARACTERISTICS)
     return [*own, *(alpha158() if chosen != "peerglass" else ()), *expressions]
 
 
-def _with(library: Registry, more: Registry | None, expressions: Mapping[str, str], family: str) -> Registry:
+def _with(library: Registry, more: Registry, expressions: Mapping[str, str], family: str) -> Registry:
     registry = Registry(library.kind, dict.fromkeys((*library.families, family)), library.renamed)
-    registry.update({**library, **(more or {})})
+    registry.update({**library, **more})
     for name, text in expressions.items():
         if not _NAME.fullmatch(name):
             raise ValueError(

@@ -94,6 +94,11 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
     """
     how = config.pretrain
     assert how is not None, "called for a fit without pretraining"
+    if how.objective == "next_day" and data.relative is not None:
+        raise IncompatibleConfig(
+            "fit.pretrain.objective is next_day, but channels are relative to the last session of the "
+            "window, which gives the next day away: use masked_days, or other features.channels."
+        )
     newest = None if snapshots is None else snapshots.load()
     if newest is not None and newest.stage == "fit":
         return newest.pretraining

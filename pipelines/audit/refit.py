@@ -214,11 +214,9 @@ def fit_inputs(config: Config, dataset: Dataset, fold: Fold) -> FoldInputs:
 
 def inputs_differ(left: FoldInputs, right: FoldInputs) -> list[Difference]:
     """Compare two folds' inputs to the bit."""
-    pairs = (
-        (left.scaler.mean_C, right.scaler.mean_C, "the channel scaler's means"),
-        (left.scaler.std_C, right.scaler.std_C, "the channel scaler's deviations"),
-        (np.array(left.groups), np.array(right.groups), "the groups"),
-    )
+    ours, theirs = left.scaler.arrays(), right.scaler.arrays()
+    pairs = [(ours[name], theirs[name], f"the channel scaler's {name}") for name in ours]
+    pairs.append((np.array(left.groups), np.array(right.groups), "the groups"))
     return [diff for one in pairs if (diff := difference(*one)) is not None]
 
 

@@ -462,7 +462,7 @@ def model_settings(config: Config, entry: str, origin: str = "config") -> ModelS
 
 def check_models(config: Config, origin: str) -> None:
     """Check the settings of models and of their fitting, and the names of features."""
-    from features.library.sets import channels_of, characteristics_of
+    from features.library.sets import bases_of, channels_of, characteristics_of
     from models.fitting.config import FitConfig
 
     _parse(FitConfig, config.fit, origin, "fit")
@@ -480,6 +480,10 @@ def check_models(config: Config, origin: str) -> None:
         for name in names:
             if name not in known:
                 raise ConfigError(unknown_key(f"{origin}: features.{kind}.{name}", name, known))
+    try:
+        bases_of(config.features.channels or ())
+    except ValueError as error:
+        raise ConfigError(f"{origin}: features.channels: {error}.") from None
 
 
 def _parse(cls: type[OptionsT], given: Mapping[str, Any], origin: str, path: str) -> OptionsT:

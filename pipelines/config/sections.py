@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
+from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
@@ -55,14 +56,15 @@ class FeaturesConfig(Section):
 
     window: int = Field(default=20, ge=2, le=2048)
     """Number of sessions in a window, the decision date included."""
-    set: Literal["peerglass", "alpha158", "all"] = "peerglass"
-    """Characteristics that are used where ``characteristics`` is null: the library's own (``peerglass``),
-    those of qlib's Alpha158, or both (``all``)."""
+    set: Literal["peerglass", "alpha158", "alpha360", "all"] = "peerglass"
+    """Features that are used where ``characteristics`` or ``channels`` is null: the library's own
+    (``peerglass``), those with the characteristics of qlib's Alpha158 instead, the channels of qlib's
+    Alpha360, whose ``window`` is 60 if none is set, or everything (``all``)."""
     expressions: dict[str, str] = Field(default={})
     """Name -> formula of further characteristics, such as ``mean(close, 5) / close`` (docs/features.md). A
     name that is listed in ``channels`` is a channel as well."""
     channels: tuple[str, ...] | None = None
-    """Names of the channels (daily series) of the window. Null: all of the library that the data allow."""
+    """Names of the channels (daily series) of the window. Null: all of ``set`` that the data allow."""
     characteristics: tuple[str, ...] | None = None
     """Names of the characteristics. Null: all of ``set`` and ``expressions`` that the data allow."""
     inputs: tuple[str, ...] | None = None
@@ -76,6 +78,12 @@ class FeaturesConfig(Section):
     """Groups for neutralisation, group medians and models of peers by group."""
     transform: TransformRule = TransformRule()
     """Transformation of the characteristics within each date."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _published_window(cls, given: Any) -> Any:  # noqa: ANN401 (YAML holds anything)
+        alpha360 = isinstance(given, Mapping) and given.get("set") == "alpha360"
+        return {"window": 60, **given} if alpha360 else given
 
     def deciding(self) -> dict[str, Any]:
         """Return the settings as JSON values; without a set or expressions where they are the default."""

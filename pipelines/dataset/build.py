@@ -16,9 +16,13 @@ import numpy as np
 import polars as pl
 
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
-from features.library.channels import CHANNELS
 from features.library.factors import residualise_factors, statistical_factors
-from features.library.sets import channels_of, characteristics_of, default_characteristics
+from features.library.sets import (
+    channels_of,
+    characteristics_of,
+    default_channels,
+    default_characteristics,
+)
 from features.panel.derived import row_mean, take_sessions
 from features.panel.holding import target
 from features.panel.panel import Panel
@@ -50,7 +54,7 @@ class Dataset(Market):
     """
 
     channels_TNC: Float32Array
-    """Unscaled window channels; NaN where unknown. Each fold scales them."""
+    """Unscaled window channels, levels for relative ones; NaN where unknown. Each fold scales them."""
     characteristics_TNF: Float32Array
     """Transformed within the date's universe (`features.library.standardise`); no NaN. A read-only mapped
     file if it is of a feature store."""
@@ -59,6 +63,8 @@ class Dataset(Market):
     channel_names: tuple[str, ...]
     characteristic_names: tuple[str, ...]
     """Names of the last axes."""
+    window: int = 1
+    """W, sessions of a window, for whose days a fold scales relative channels."""
     path_TNK: Float32Array | None = None
     """Targets of the shorter horizons, ascending; None if the config names none."""
 
@@ -78,7 +84,7 @@ def add_features(
     try:
         every_channel = channels_of(expressions)
         channels, channel_notes = every_channel.available(
-            panel, CHANNELS if chosen.channels is None else chosen.channels
+            panel, default_channels(chosen.set) if chosen.channels is None else chosen.channels
         )
         characteristics, characteristic_notes = characteristics_of(expressions).available(
             panel, default_characteristics(chosen.set, expressions) if named is None else named
@@ -131,6 +137,7 @@ def add_features(
         path_TNK=np.stack(path, axis=2) if path else None,
         channel_names=tuple(channels),
         characteristic_names=rule.names(names),
+        window=chosen.window,
         notes=(
             *market.notes,
             *channel_notes,

@@ -15,6 +15,7 @@ from backtest.splits.combinatorial import combinatorial_folds, path_folds
 from backtest.splits.folds import Fold, dated_fold, live_fold, make_folds
 from features.arrays import BoolArray, IntArray
 from features.library.scaling import ChannelScaler, fit_channel_scaler
+from features.library.sets import bases_of
 from features.panel.panel import Panel
 from features.panel.universe import decision_sessions
 from pipelines.config.schema import Config
@@ -167,7 +168,13 @@ class FoldInputs:
 def fit_inputs(dataset: Dataset, fold: Fold) -> FoldInputs:
     """Fit the channel scaler and list the groups, on the fold's training sessions only."""
     return FoldInputs(
-        scaler=fit_channel_scaler(dataset.channels_TNC, dataset.universe_TN, fold.train),
+        scaler=fit_channel_scaler(
+            dataset.channels_TNC,
+            dataset.universe_TN,
+            fold.train,
+            bases_of(dataset.channel_names),
+            dataset.window,
+        ),
         groups=groups_on(dataset.panel, dataset.universe_TN, fold.train),
     )
 

@@ -43,11 +43,10 @@ def estimate_need(config: Config, cells: int) -> Need:
     Where the config names no characteristics, those that prices allow are counted, because statements and
     industries may be missing. `task_need` of the dataset is exact.
     """
-    from features.library.channels import CHANNELS
-    from features.library.sets import characteristics_of, default_characteristics
+    from features.library.sets import characteristics_of, default_channels, default_characteristics
 
     features = config.features
-    channels = len(CHANNELS if features.channels is None else features.channels)
+    channels = len(default_channels(features.set) if features.channels is None else features.channels)
     labels = 8 * (len(config.label.delays) + len(config.label.shorter_horizons))
     registry = characteristics_of(features.expressions)
     every = default_characteristics(features.set, features.expressions)

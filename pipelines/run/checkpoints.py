@@ -24,13 +24,15 @@ from pipelines.errors import DataError
 from pipelines.files import replacing, write_bytes
 
 _TENSORS, _CONFIG = "model.safetensors", "model.json"
+_SCALER = "scaler."
+"""Prefix of the arrays of the channel scaler among the tensors."""
 
 
 def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> None:
     """Write a fitted model and the inputs of its fold. The write is atomic: no partial folder is left."""
     tensors = {name: np.array(value, order="C") for name, value in state.tensors.items()}
     scaler = inputs.scaler
-    tensors |= {"scaler.mean_C": scaler.mean_C, "scaler.std_C": scaler.std_C}
+    tensors |= {f"{_SCALER}{name}": value for name, value in scaler.arrays().items()}
     config = {**state.config, "scaler_clip": scaler.clip, "groups": list(inputs.groups)}
     with replacing(folder) as partial:
         partial.mkdir()
@@ -71,11 +73,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     with _naming(folder):
         tensors = load_file(folder / _TENSORS)
         config = json.loads((folder / _CONFIG).read_text())
-        scaler = ChannelScaler(
-            mean_C=tensors.pop("scaler.mean_C"),
-            std_C=tensors.pop("scaler.std_C"),
-            clip=config.pop("scaler_clip"),
-        )
+        of_scaler = [name for name in tensors if name.startswith(_SCALER)]
+        arrays = {name.removeprefix(_SCALER): tensors.pop(name) for name in of_scaler}
+        scaler = ChannelScaler.of(arrays, clip=config.pop("scaler_clip"))
         inputs = FoldInputs(scaler, groups=tuple(config.pop("groups")))
         return Checkpoint(folder, FittedState(config=config, tensors=tensors), inputs)
 

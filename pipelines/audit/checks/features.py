@@ -14,7 +14,7 @@ from backtest.look_ahead.finding import Result, Row, compared, skipped
 from backtest.look_ahead.noise import replace_future
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
 from features.library.registry import Registry
-from features.library.sets import channels_of, characteristics_of
+from features.library.sets import RELATIVE, channels_of, characteristics_of
 from features.panel.panel import Panel, build_panel
 from pipelines.audit.refit import Difference, differences_until, flags
 from pipelines.audit.subject import AFTER, Subject
@@ -239,13 +239,14 @@ def warm_up(subject: Subject) -> Result:
     """Compute every feature at t from its declared window and from a longer history, and compare.
 
     Firms with a split before the window are left out: their share counts are adjusted for splits that the
-    shorter history does not contain.
+    shorter history does not contain. So are levels of which models read ratios alone.
     """
     firms = QUICK_FIRMS if subject.budget.quick else FIRMS
     subject = replace(subject, tables=subject.sample_firms(subject.tables, firms))
     channels, every = (of(subject.config.features.expressions) for of in (channels_of, characteristics_of))
     own = tuple(name for name in subject.dataset.characteristic_names if name in every)
-    kinds = (_Kind("channel", channels, subject.dataset.channel_names), _Kind("characteristic", every, own))
+    daily = tuple(name for name in subject.dataset.channel_names if name not in RELATIVE)
+    kinds = (_Kind("channel", channels, daily), _Kind("characteristic", every, own))
     found = [
         row
         for t, kind in product(_times(subject), kinds)

@@ -23,6 +23,7 @@ from backtest.look_ahead.finding import Result, compared, skipped
 from backtest.look_ahead.noise import replace_future
 from backtest.splits.folds import Fold, FoldPlan
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from features.library.sets import bases_of
 from features.panel.panel import to_panel
 from models.batch import PanelTensors
 from models.fitted import Fitted
@@ -78,10 +79,15 @@ def fit_scope(subject: Subject) -> Result:
 
 def _inputs_of_fold(subject: Subject, fold: Fold) -> Iterator[refit.Difference]:
     true = refit.fit_inputs(subject.config, subject.dataset, fold)
-    train_T = refit.flags(fold.train, subject.dataset.panel.n_sessions)
+    # relative channels are scaled by the windows of the training sessions
+    days = subject.dataset.window if (bases_of(subject.dataset.channel_names) >= 0).any() else 1
+    train_T, windows_T = (
+        refit.flags(some, subject.dataset.panel.n_sessions)
+        for some in (fold.train, _sessions_of_windows(fold.train, days))
+    )
     # scaler and groups do not read characteristics, and copies of all would take memory
     without = replace(subject.dataset, characteristics_TNF=subject.dataset.characteristics_TNF[:, :, :1])
-    replaced = replace_outside(without, train_T, train_T, subject.seed)
+    replaced = replace_outside(without, train_T, windows_T, subject.seed)
     yield from refit.inputs_differ(true, refit.fit_inputs(subject.config, replaced, fold))
     if subject.run is None:
         return
@@ -124,11 +130,16 @@ def _noise_outside(dataset: Dataset, segments: tuple[IntArray, ...], window: int
     """Noise outside the sessions that a training on some segments reads; the first one is the training."""
     span = np.arange(segments[0][0], segments[0][-1] + 1)  # pretraining reads windows between decisions
     ends = np.concatenate([span, *segments[1:]])
-    windows = np.maximum(ends[:, None] - np.arange(window), 0).ravel()
     kept_T, windows_T = (
-        refit.flags(some, dataset.panel.n_sessions) for some in (np.concatenate(segments), windows)
+        refit.flags(some, dataset.panel.n_sessions)
+        for some in (np.concatenate(segments), _sessions_of_windows(ends, window))
     )
     return replace_outside(dataset, kept_T, windows_T, seed)
+
+
+def _sessions_of_windows(ends: IntArray, window: int) -> IntArray:
+    sessions: IntArray = np.maximum(ends[:, None] - np.arange(window), 0).ravel()
+    return sessions
 
 
 def replace_outside(dataset: Dataset, kept_T: BoolArray, windows_T: BoolArray, seed: int) -> Dataset:

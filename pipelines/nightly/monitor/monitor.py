@@ -22,7 +22,7 @@ from backtest.monitoring.cusum import Cusum, SkillReference, limit_for, lower_cu
 from backtest.monitoring.drift import Distribution, bin_shares, ks_distance, stability_index, stretches
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
-from features.library.sets import channels_of, characteristics_of
+from features.library.sets import RELATIVE, channels_of, characteristics_of
 from features.panel.derived import take_sessions
 from features.panel.panel import Panel, to_panel
 from pipelines.config.schema import Config
@@ -547,11 +547,12 @@ def training_distributions(config: Config, data: NightData, version: ModelVersio
         sessions: IntArray = np.flatnonzero(between(dates_T, fold["train_from"], fold["train_to"]))
         stride = max(1, int(np.ceil(universe_TN[sessions].sum() / _MAX_VALUES)))
         length = max(1, round(block / stride))
+        watched = [one for one in raw_features(run) if one.name not in RELATIVE]  # levels mean nothing alone
         span = {name: fold[name] for name in ("train_from", "train_to")}
         rows = [
             {"feature": feature.name, "kind": feature.kind, **span}
             | stretches(values_TN, universe_TN, sessions[::stride], length)
-            for feature, values_TN in raw_values(panel, data.tables, raw_features(run), run.config.features)
+            for feature, values_TN in raw_values(panel, data.tables, watched, run.config.features)
         ]
         return pl.DataFrame(rows, schema=_TRAINING_SCHEMA)
 

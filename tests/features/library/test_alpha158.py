@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from qlib_values import FIRMS, SESSIONS, SHOWN, alpha158_of_qlib, made_prices
+from qlib_values import FIRMS, SESSIONS, SHOWN, made_prices, values_of_qlib
 
 from features.library.characteristics import CHARACTERISTICS
 from features.library.sets import alpha158, characteristics_of, default_characteristics
@@ -44,7 +44,7 @@ def test_values_equal_those_of_qlib(panel: Panel) -> None:
 
 def test_all_values_equal_those_of_an_installed_qlib(panel: Panel) -> None:
     pytest.importorskip("qlib", reason="qlib is not installed; the extra `peers` installs it")
-    for name, expected_TN in alpha158_of_qlib(made_prices()).items():
+    for name, expected_TN in values_of_qlib(made_prices()).items():
         ours_TN = alpha158()[name].compute(panel)
         known = slice(alpha158()[name].warmup, None)
         np.testing.assert_allclose(ours_TN[known], expected_TN[known], rtol=1e-5, atol=1e-5, err_msg=name)

@@ -24,7 +24,7 @@ from backtest.look_ahead.noise import new_ticker, replace_future
 from backtest.splits.folds import Fold
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS, compute_characteristics
-from features.library.sets import characteristics_of
+from features.library.sets import alpha360, characteristics_of
 from features.panel.panel import Panel
 from features.panel.universe import universe
 from models.batch import PanelTensors
@@ -98,7 +98,7 @@ def true(market: Tables, tiny_config: Config) -> Dataset:
 @pytest.fixture(scope="module")
 def every_config(tiny_config: Config) -> Config:
     """The tiny config with the features of all sets, with expressions, and an expression as a channel."""
-    channels = (*CHANNELS, "alpha_13")
+    channels = (*CHANNELS, *alpha360(), "alpha_13")
     update = {"set": "all", "expressions": EXPRESSIONS, "channels": channels}
     return tiny_config.model_copy(update={"features": tiny_config.features.model_copy(update=update)})
 
@@ -162,7 +162,7 @@ def test_all_registered_features_are_covered(true: Dataset, every: Dataset) -> N
         if name not in CHARACTERISTICS and np.isnan(feature.compute(every.panel)).all()
     ]
     assert not silent
-    assert np.isfinite(every.channels_TNC[:, :, -1]).any()
+    assert np.isfinite(every.channels_TNC).any(axis=(0, 1)).all()
     assert set(true.channel_names) == set(CHANNELS), "the tiny market must allow every channel"
     assert set(true.characteristic_names) == set(CHARACTERISTICS), "and every characteristic"
     assert true.panel.statements
@@ -252,6 +252,18 @@ def test_training_steps_do_not_depend_on_later_listings(
 ) -> None:
     config = tiny_config.model_copy(update={"fit": {"epochs": 1, "batch_dates": 120}})
     compare_forecasts(240, true, noisy_after(240, 5), config, model, tmp_path)
+
+
+def test_forecasts_from_relative_windows_do_not_depend_on_later_data(
+    market: Tables, tiny_config: Config, tmp_path: Path
+) -> None:
+    features = {"set": "alpha360", "window": 10, "channels": None, "characteristics": None}
+    given = tiny_config.model_copy(update={"features": tiny_config.features.model_copy(update=features)})
+    whole = build_dataset(market, given)
+    assert whole.channel_names == tuple(alpha360())
+    noisy = build_dataset(replace_future(market, day_of(whole, 240), seed=3), given)
+    before = compare_forecasts(240, whole, noisy, given, "gru", tmp_path)
+    assert np.nanstd(before, axis=1).min() > 0
 
 
 # Planted leaks, which prove that the comparison can fail.
