@@ -12,6 +12,7 @@ from models.baselines.recurrent import ALSTM, GRU, LSTM, GRUConfig, LSTMConfig
 from models.baselines.ridge import Ridge, RidgeConfig
 from models.baselines.rules import Momentum, MomentumConfig, Reversal, ReversalConfig, Zero, ZeroConfig
 from models.baselines.tcn import TCN, TCNConfig
+from models.ensemble import Ensemble, EnsembleConfig
 from models.forecasters.cross_peer import CrossPeer, CrossPeerConfig
 from models.forecasters.kernel_regression import KernelRegression, KernelRegressionConfig
 from models.forecasters.sector_mean import SectorMean, SectorMeanConfig
@@ -25,13 +26,14 @@ from models.forecasters.temporal_transformer import TemporalTransformer, Tempora
 class ModelEntry:
     """How to build a forecaster."""
 
-    kind: Literal["neural", "baseline"]
-    """``neural``: trained by the training loop; ``baseline``: has a fit method of its own."""
+    kind: Literal["neural", "baseline", "ensemble"]
+    """``neural``: trained by the training loop; ``baseline``: has a fit method of its own; ``ensemble``:
+    combines the forecasts of other entries of a config."""
     config: type[Any]
     """Class of the options."""
     build: type[Any]
-    """The `Forecaster` or `Baseline`, built from its options and a shape; the class says the rest
-    (`models.forecaster.Registered`)."""
+    """The `Forecaster` or `Baseline`, built from its options and a shape; an ensemble is not built. The class
+    says the rest (`models.forecaster.Registered`)."""
 
     @property
     def has_day_encoder(self) -> bool:
@@ -58,6 +60,7 @@ MODELS: dict[str, ModelEntry] = {
     "cross_peer": ModelEntry("neural", CrossPeerConfig, CrossPeer),
     "self_peer": ModelEntry("neural", SelfPeerConfig, SelfPeer),
     "temporal_peer": ModelEntry("neural", TemporalPeerConfig, TemporalPeer),
+    "ensemble": ModelEntry("ensemble", EnsembleConfig, Ensemble),
 }
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from features.arrays import AnyFloatArray, FloatArray, IntArray
 from models.attention.encoder import day_encoder
 from models.batch import Ablation, Batch
+from models.ensemble import EnsembleFitted
 from models.fitted import Fitted
 from models.forecaster import Forecaster
 from models.peers.layer import PeerLayer
@@ -26,7 +27,7 @@ from models.spec import require_choice
 Kind = Literal["days", "family", "peers", "sector", "firm", "market"]
 PEER_KINDS = ("peers", "sector", "firm")  # kinds of players that are firms
 ForecastDate = Callable[[Batch], AnyFloatArray]
-Unwrapped = Forecaster | ForecastDate
+Unwrapped = Forecaster | EnsembleFitted | ForecastDate
 Explainable = Fitted | Forecaster | ForecastDate
 """A fitted model, a neural module, or any function that maps a one-date batch to N forecasts."""
 
@@ -77,12 +78,12 @@ def day_blocks(window: int, starts: Sequence[int]) -> tuple[tuple[int, ...], ...
 
 
 def unwrap(model: Explainable) -> Unwrapped:
-    """Return the neural module of a model, or its forecast function if it has none.
+    """Return the neural module of a model, or its forecast function if it has none; an ensemble stays whole.
 
     Raises ValueError if the module is in training mode, where dropout makes forecasts random.
     """
     inner: Unwrapped
-    if isinstance(model, Fitted):
+    if isinstance(model, Fitted) and not isinstance(model, EnsembleFitted):
         module = getattr(model, "module", None)
         inner = module if isinstance(module, Forecaster) else model.forecast_date
     else:
@@ -115,12 +116,21 @@ def find_players(
 ) -> tuple[Player, ...]:
     """List the players of a model: windows from the most recent day, families, peers, market tokens.
 
-    A model has no players of inputs that it does not use. Families with a single column each make every
-    characteristic a player.
+    A model has no players of inputs that it does not use, and an ensemble has those of all its members.
+    Families with a single column each make every characteristic a player.
 
     Raises ValueError if there is no player.
     """
     config = PlayerConfig() if config is None else config
+    if isinstance(model, EnsembleFitted):
+        inner = [
+            one for one in map(unwrap, model.members.values()) if families or isinstance(one, Forecaster)
+        ]
+        found = dict.fromkeys(
+            player for one in inner for player in find_players(one, batch, families, config)
+        )
+        if found:
+            return tuple(sorted(found, key=lambda player: _ORDER.index(player.kind)))
     players: list[Player] = []
     if isinstance(model, Forecaster) and (model.uses_days or day_attention(model, batch) is not None):
         for days in day_blocks(batch.x_BNWC.shape[2], config.day_starts):
@@ -128,13 +138,32 @@ def find_players(
             players.append(Player("days", name, days))
     players += [Player("family", name, tuple(columns)) for name, columns in families.items()]
     if isinstance(model, Forecaster) and model.uses_peers:
-        layers = [part for part in model.modules() if isinstance(part, PeerLayer)]
-        tokens = max((part.market_tokens for part in layers), default=0)
         players += _peers(batch, config)
-        players += [Player("market", f"market token {g + 1}", (g,)) for g in range(tokens)]
+        players += [Player("market", f"market token {g + 1}", (g,)) for g in range(_market_tokens(model))]
     if not players:
         raise ValueError("The model has neither days nor peers; give the families of its characteristics.")
     return tuple(players)
+
+
+_ORDER = ("days", "family", *PEER_KINDS, "market")
+
+
+def players_of(model: Unwrapped, batch: Batch, players: Sequence[Player]) -> IntArray:
+    """Positions of the players whose inputs a model reads, among those of an ensemble that it is part of."""
+
+    def reads(player: Player) -> bool:
+        if player.kind == "family" or not isinstance(model, Forecaster):
+            return player.kind == "family"
+        if player.kind == "days":
+            return model.uses_days or day_attention(model, batch) is not None
+        return player.members[0] < _market_tokens(model) if player.kind == "market" else model.uses_peers
+
+    return np.array([p for p, player in enumerate(players) if reads(player)], dtype=np.int64)
+
+
+def _market_tokens(model: Forecaster) -> int:
+    layers = [part for part in model.modules() if isinstance(part, PeerLayer)]
+    return max((part.market_tokens for part in layers), default=0)
 
 
 def _peers(batch: Batch, config: PlayerConfig) -> list[Player]:
@@ -154,6 +183,8 @@ def _peers(batch: Batch, config: PlayerConfig) -> list[Player]:
 
 def absent_days(model: Unwrapped) -> str:
     """What becomes of absent days in a model, in words; "masked" for a model without days."""
+    if isinstance(model, EnsembleFitted):
+        return " or ".join(dict.fromkeys(absent_days(unwrap(one)) for one in model.members.values()))
     if not isinstance(model, Forecaster) or not model.zeroed_days:
         return "masked"
     zero = "set to 0, the centre of each channel"

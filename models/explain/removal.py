@@ -20,13 +20,16 @@ from torch import Tensor
 
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from models.batch import Ablation, Batch, EqualDates, PanelTensors
+from models.ensemble import EnsembleFitted
 from models.explain.players import (
     PEER_KINDS,
     Player,
     Unwrapped,
     forecast,
     peer_members,
+    players_of,
     repeat_batch,
+    unwrap,
 )
 from models.explain.shapley import RandomGame
 from models.panel_memory import in_parts, variants_at_once
@@ -240,7 +243,13 @@ def group_game(
     A forward pass has several coalitions as its dates. Coalitions that keep the same days follow each other,
     so that the day encoder embeds their windows once, and among them those that keep the same
     characteristics, which differ in the masked peers alone.
+
+    The game of an ensemble is the sum of its members' games with the same draws. A member's forecasts are
+    standardised by the mean and the deviation of its whole forecasts of the date, for every coalition, so
+    that values are the weighted sums of the members' values, and add up to the ensemble's forecast.
     """
+    if isinstance(model, EnsembleFitted):
+        return _ensemble_game(model, batch, players, sample_E, background)
     cells = batch.firms_N.numel() * (len(sample_E) + _OWN_CELLS)
     step = variants_at_once(batch.m_BN.device, _CELLS // cells, _CELL_BYTES * cells)
 
@@ -260,6 +269,31 @@ def group_game(
 
         step = in_parts(len(keep_MP), step, compute)
         return out_ME
+
+    return evaluate
+
+
+def _ensemble_game(
+    model: EnsembleFitted,
+    batch: Batch,
+    players: tuple[Player, ...],
+    sample_E: IntArray,
+    background: Replacement,
+) -> RandomGame:
+    intercept, slopes = model.on_date(batch)
+    members = [unwrap(member) for member in model.members.values()]
+    places = [players_of(member, batch, players) for member in members]
+    games = [
+        group_game(member, batch, tuple(players[p] for p in own), sample_E, background)
+        for member, own in zip(members, places, strict=True)
+    ]
+
+    def evaluate(keep_MP: BoolArray, draw_M: IntArray) -> FloatArray:
+        parts = [
+            slope * game(keep_MP[:, own], draw_M)
+            for slope, game, own in zip(slopes, games, places, strict=True)
+        ]
+        return np.asarray(intercept + np.sum(parts, axis=0))
 
     return evaluate
 

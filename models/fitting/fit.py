@@ -19,6 +19,7 @@ from features.options import Options
 from models.attention.encoder import day_encoder
 from models.batch import Batch, PanelTensors
 from models.calibration import calibrate, calibration_from, carry_over
+from models.ensemble import restored_ensemble
 from models.fitted import (
     Diverged,
     EpochRecord,
@@ -518,15 +519,15 @@ def restore(state: FittedState) -> Fitted:
         sizes = dict(state.config["shape"])
         shape = Shape(**{**sizes, "characteristic_names": tuple(sizes["characteristic_names"])})
         history = tuple(EpochRecord(**record) for record in state.config["history"])
+        if entry.kind == "ensemble":
+            return restored_ensemble((name, options, shape, history), state, restore)
         levels = tuple(float(level) for level in state.config.get("quantiles", ()))
         pretraining = tuple(EpochRecord(**record) for record in state.config.get("pretraining", ()))
         stored = state.config.get("calibration")
         calibration = None if stored is None else calibration_from(stored)
     except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"The stored model's configuration is damaged ({error}): "
-            "fit it again, or restore its files from a backup."
-        ) from error
+        cure = "fit it again, or restore its files from a backup."
+        raise ValueError(f"The stored model's configuration is damaged ({error}): {cure}") from error
     with torch.random.fork_rng(devices=[]):
         model = entry.build(options, shape)
     if isinstance(model, Baseline):

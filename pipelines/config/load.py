@@ -70,6 +70,9 @@ def check_config(raw: Mapping[str, Any], *, origin: str, models: bool = True) ->
     except ValidationError as error:
         raise ConfigError(describe(error, origin, raw)) from None
     if models:
+        entries = with_members(config, origin)
+        if entries != config.models:
+            config = check_config({**raw, "models": entries}, origin=origin, models=False)
         check_models(config, origin)
     _check_settings(config, origin)
     return config
@@ -391,6 +394,8 @@ def _sections_of(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 (any
 OptionsT = TypeVar("OptionsT", bound=Options)
 KEY = "model"
 """Key of an entry that names its registered model."""
+OF = "of"
+"""Key under which the settings of an ensemble's members are recorded, in their order."""
 _NOT_OPTIONS = (KEY, "fit", "init_from")
 _NAME = re.compile(r"^[a-z][a-z0-9_-]{0,40}$")
 
@@ -412,6 +417,46 @@ class ModelSettings:
 def registry_name(config: Config, entry: str) -> str:
     """Return the registered model of an entry of ``models``."""
     return str(config.models[entry].get(KEY, entry))
+
+
+def members_of(config: Config, entry: str) -> tuple[str, ...]:
+    """Return the entries of ``models`` that an ensemble combines; none for other models."""
+    return tuple(getattr(model_settings(config, entry).options, "members", ()))
+
+
+def with_members(config: Config, origin: str) -> dict[str, Settings]:
+    """Return ``models`` with the members of ensembles that it does not list, after all others."""
+    from models.registry import MODELS
+
+    entries, known = dict(config.models), {*config.models, *MODELS}
+    for entry, given in config.models.items():
+        where, registered = f"{origin}: models.{entry}.members", registry_name(config, entry)
+        if registered not in MODELS or MODELS[registered].kind != "ensemble":
+            continue
+        wanted = given.get("members", MODELS[registered].config().members)
+        if isinstance(wanted, list | tuple):
+            wanted = dict.fromkeys(map(str, wanted))
+        if not isinstance(wanted, Mapping) or not wanted:
+            raise ConfigError(f"{where} is {wanted!r}; list the names of models, such as [ridge, lightgbm].")
+        for member, settings in wanted.items():
+            own = settings or {}
+            model = own.get(KEY, member) if isinstance(own, Mapping) else None
+            if model is None:
+                raise ConfigError(
+                    f"{where}.{member} is {own!r}; give its settings, or {{}} for the defaults."
+                )
+            if member not in known and model not in MODELS:
+                raise ConfigError(unknown_key(f"{where} {member!r}", str(member), known))
+            if member in entries and own and own != entries[member]:
+                raise ConfigError(
+                    f"{where}.{member} has other settings than models.{member}; give them in one of the two."
+                )
+            name = entries.get(member, {}).get(KEY, model)
+            if name in MODELS and MODELS[name].kind == "ensemble":
+                raise ConfigError(f"{where}: {member} is an ensemble itself; name its members instead.")
+            entries.setdefault(member, dict(own))
+        entries[entry] = {**given, "members": list(wanted)}
+    return entries
 
 
 def model_settings(config: Config, entry: str, origin: str = "config") -> ModelSettings:

@@ -157,7 +157,7 @@ class ExplainConfig(Section):
     """
 
     models: tuple[str, ...] | None = None
-    """Models to explain. Null: every neural model."""
+    """Models to explain. Null: every neural model and every ensemble."""
     dates: int = Field(default=12, ge=1)
     """Number of test dates whose forecasts are attributed."""
     firms_per_date: int = Field(default=4, ge=1)

@@ -56,7 +56,7 @@ def explain(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) 
         )
         record(run, event)
     return "\n".join(summary) or (
-        "Nothing to explain: the config has no neural model, or explain.models is empty."
+        "Nothing to explain: the config has only baselines, or explain.models is empty."
     )
 
 

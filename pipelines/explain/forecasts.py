@@ -34,10 +34,9 @@ from models.explain.groups import (
     explain_skill,
     mean_over_seeds,
 )
-from models.explain.players import PlayerConfig, absent_days, find_players, forecast, unwrap
+from models.explain.players import PEER_KINDS, PlayerConfig, absent_days, find_players, forecast, unwrap
 from models.explain.removal import REMOVALS, training_cells
 from models.explain.shapley import MAX_DRAWS, Draws, Precision
-from models.forecaster import Forecaster
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError
@@ -173,12 +172,12 @@ def _explain_place(models: _RunModel, place: Place) -> _Explained:
     batch = fits.data.batch(torch.tensor([place.session]))
     forecasts = {seed: forecast(unwrap(fitted), batch, None)[0] for seed, fitted in fits.seeds.items()}
     inner = unwrap(next(iter(fits.seeds.values())))
-    if question.peers is not None and not (isinstance(inner, Forecaster) and inner.uses_peers):
-        raise ConfigError(f"--peers is {question.peers}, but {models.model} has no peers; leave --peers out.")
     single = question.ticker is not None and question.to is None
     peers, every = question.peers or ("firms" if single else "sectors"), tuple(map(str, panel.tickers_N))
     config = PlayerConfig(peers=peers, groups=fits.groups, firms=every)
     players = find_players(inner, batch, models.families, config)
+    if question.peers is not None and not any(player.kind in PEER_KINDS for player in players):
+        raise ConfigError(f"--peers is {question.peers}, but {models.model} has no peers; leave --peers out.")
     mean_N = np.mean(list(forecasts.values()), axis=0)
     spread = float(np.std(mean_N))
     tickers_N = [every[firm] for firm in batch.firms_N.tolist()]

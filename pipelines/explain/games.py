@@ -100,10 +100,10 @@ class _FoldItem:
 
 
 def explained_models(config: Config) -> tuple[str, ...]:
-    """List the models of a config that are explained: those in ``explain.models``, or all neural models."""
+    """List the models of a config that are explained: those in ``explain.models``, or all but baselines."""
     if config.explain.models is not None:
         return tuple(name for name in config.explain.models if name in config.models)
-    return tuple(name for name in config.models if MODELS[registry_name(config, name)].kind == "neural")
+    return tuple(name for name in config.models if MODELS[registry_name(config, name)].kind != "baseline")
 
 
 def explained_on(config: Config, dataset: Dataset) -> str:

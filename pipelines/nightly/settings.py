@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from backtest.books.book import Book
-from pipelines.config.load import model_settings
+from pipelines.config.load import members_of, model_settings
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_text
@@ -51,16 +51,20 @@ def traded_settings(config: Config) -> Settings:
 
 def trained_settings(config: Config, model: str) -> Settings:
     """Return the settings that decide the signals of a model: universe, features, label, model and seeds."""
-    one = model_settings(config, model)
-    own, fit = one.options.deciding(), one.fit.deciding()
     settings = {
         "universe": config.universe.model_dump(mode="json"),
         "features": config.features.deciding(),
         "label": config.label.model_dump(mode="json", exclude={"extra_delays"}),
-        "model": {"name": model, "kind": one.registered, **own, "fit": fit},
+        "model": {"name": model, **_model(config, model)},
         "seeds": list(config.seeds),
     }
     return dict(masked_settings(json.loads(json.dumps(settings))))
+
+
+def _model(config: Config, entry: str) -> Settings:
+    one, members = model_settings(config, entry), members_of(config, entry)
+    settings = {"kind": one.registered, **one.options.deciding(), "fit": one.fit.deciding()}
+    return settings | ({"of": {name: _model(config, name) for name in members}} if members else {})
 
 
 def changes_since(config: Config, lake: Lake) -> SettingChanges:

@@ -9,6 +9,7 @@ import polars as pl
 
 from backtest.splits.folds import LivePlan
 from pipelines.audit.command import audit_before_training
+from pipelines.config.load import members_of
 from pipelines.config.schema import Config
 from pipelines.config.sections import RetrainConfig
 from pipelines.errors import ConfigError
@@ -64,7 +65,7 @@ def _alarms(night: pl.DataFrame) -> set[tuple[str, str | None]]:
 
 
 def live_config(config: Config, session: dt.date) -> Config:
-    """Return the config of a live training: ``nightly.model``, and a live fold through a session."""
+    """Return the config of a live training: ``nightly.model`` with its members, if any, and a live fold."""
     model = nightly_model(config)
     folds, night = config.folds, config.nightly
     valid, train = night.valid, night.train
@@ -78,7 +79,8 @@ def live_config(config: Config, session: dt.date) -> Config:
     if train is None and folds.scheme in ("rolling", "live"):
         train = folds.train
     live = LivePlan(through=session, train=train, valid=valid, embargo=folds.embargo)
-    return config.model_copy(update={"folds": live, "models": {model: config.models[model]}})
+    models = {name: config.models[name] for name in (model, *members_of(config, model))}
+    return config.model_copy(update={"folds": live, "models": models})
 
 
 def train_live(

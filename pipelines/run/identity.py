@@ -29,7 +29,7 @@ from typing import Any, Self
 import numpy as np
 from pydantic import BaseModel
 
-from pipelines.config.load import KEY, digest, model_settings
+from pipelines.config.load import KEY, OF, digest, members_of, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.feature_store import FeatureStore
@@ -157,14 +157,16 @@ def forecasting_settings(config: Config, dataset: Dataset, warm_starts: Mapping[
 
 
 def _model(config: Config, model: str, warm_starts: Mapping[str, str]) -> Settings:
-    """Settings of one model, with the fit settings that it uses."""
+    """Settings of one model, with the fit settings that it uses, and of the members of an ensemble."""
     from models.fitting.config import BASELINES_READ
     from models.registry import MODELS
 
     one = model_settings(config, model)
-    read = set(BASELINES_READ) if MODELS[one.registered].kind == "baseline" else None
+    read = {"baseline": set(BASELINES_READ), "ensemble": set[str]()}.get(MODELS[one.registered].kind)
     fit = {name: value for name, value in one.fit.deciding().items() if read is None or name in read}
     settings = {**one.options.deciding(), KEY: one.registered, "fit": fit}
+    if members := members_of(config, model):
+        settings[OF] = [_model(config, member, warm_starts) for member in members]
     return settings | ({"init_from": warm_starts[model]} if model in warm_starts else {})
 
 

@@ -92,6 +92,8 @@ class Task:
     it (`pipelines.run.checkpoints`)."""
     start: FittedState | None = None
     """Fitted model of an earlier run whose day encoder the model starts from; None for no warm start."""
+    is_member: bool = False
+    """Whether an ensemble combines its forecasts (`pipelines.train.ensembles`)."""
 
     @property
     def key(self) -> Key:
@@ -114,6 +116,9 @@ class Outcome:
     """Test forecasts at the K shorter horizons; None for a model without them."""
     quantile_scores: Scores | None = None
     """Test scores of the forecast quantiles; None for a model without quantiles."""
+    valid_BN: npt.NDArray[np.float32] | None = None
+    """Forecasts of the validation sessions by the model that was scored on them, if it is a member of an
+    ensemble."""
     seconds: float | None = None
     """Time that the task took in its process; a stack of seeds is divided evenly. None before that is
     known."""
@@ -221,7 +226,8 @@ def outcome_of(
     If the model was refitted with the validation sessions, the model before the refit is scored, and the
     refitted model makes the forecasts.
     """
-    valid = forecast_metrics(chosen.forecast(data, task.fold.valid), arrays.label_TN[task.fold.valid])
+    valid_BN = chosen.forecast(data, task.fold.valid)
+    valid = forecast_metrics(valid_BN, arrays.label_TN[task.fold.valid])
     fitted = chosen if refitted is None else refitted
     return Outcome(
         test_BN=fitted.forecast(data, task.fold.test),
@@ -231,6 +237,7 @@ def outcome_of(
         state=fitted.state(),
         path_BNK=_path(fitted, data, task.fold.test),
         quantile_scores=_quantile_scores(task, arrays, data, fitted),
+        valid_BN=valid_BN if task.is_member else None,
     )
 
 

@@ -27,7 +27,7 @@ from typing import Any, Final, Self
 import polars as pl
 
 from backtest.books.book import Book
-from pipelines.config.load import KEY, digest
+from pipelines.config.load import KEY, OF, digest
 from pipelines.config.schema import Config
 from pipelines.config.sections import OutputStoreConfig
 from pipelines.lake.lake import Lake
@@ -121,7 +121,12 @@ def model_trials(config: Config, settings: Mapping[str, Any]) -> dict[str, Trial
     shared = {key: settings[key] for key in ("universe", "features", "label", "folds")}
     shared["folds"] = {key: value for key, value in settings["folds"].items() if key != "test_to"}
     shared["market"] = scope.market
-    return {name: Trial(model[KEY], {**model, **shared}, scope) for name, model in settings["models"].items()}
+    trials = {}
+    for name, model in settings["models"].items():
+        # of an ensemble, the settings of the members count and their names do not
+        own = {key: value for key, value in model.items() if not (key == "members" and OF in model)}
+        trials[name] = Trial(model[KEY], {**own, **shared}, scope)
+    return trials
 
 
 def signal_trials(contents: Mapping[str, str], config: Config) -> dict[str, Trial]:

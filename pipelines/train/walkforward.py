@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,8 @@ import polars as pl
 from backtest.splits.folds import Fold
 from models.calibration import Line, calibration_from
 from models.fitting.plan import why_eager
-from pipelines.config.load import model_settings, registry_name
+from models.registry import model_entry
+from pipelines.config.load import members_of, model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fit_inputs, fold_table, plan_folds
@@ -38,6 +40,7 @@ from pipelines.run.provenance import TaskDone, TrainingEnded, TrainingStarted, e
 from pipelines.run.record import RecordedRun, score_file
 from pipelines.run.stored import StoredRun
 from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, write_folds
+from pipelines.train.ensembles import combine_members, keep_forecasts, kept_file
 from pipelines.train.task import Key, Outcome, Task, collect_arrays, task_device, write_quantile_scores
 from pipelines.train.trials import Scope, count_trials, record_trials, share_trials
 from pipelines.train.work import Group, News, group_item, groups_of, run_groups
@@ -68,14 +71,15 @@ def train(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) ->
         if done:
             progress.note(f"{len(done)} of {len(planned)} tasks were already done and are skipped.")
         try:
-            for task, outcome in compute(run, dataset, groups, progress):
+            trained = compute(run, dataset, groups, progress)
+            for task, outcome in chain(trained, combine_members(run, dataset, tasks)):
                 if task.key in left:  # a repeated stack computes all its seeds
                     commit(run, lake, dataset, task, outcome)
                     copy.store()
                     left.remove(task.key)
                     progress.step(
                         f"{task.model} fold {task.fold.index} seed {task.seed}: "
-                        f"validation rank IC {outcome.valid_rank_ic:+.4f}{_size(outcome)}",
+                        f"validation rank IC {outcome.valid_rank_ic:+.4f}{_shares(outcome)}{_size(outcome)}",
                         task.device.partition(":")[0],
                     )
         finally:
@@ -136,7 +140,7 @@ def plan_tasks(run: RecordedRun, dataset: Dataset, folds: Sequence[Fold]) -> Ite
 
     Networks are trained on the device of the config, and baselines on the processor.
     """
-    device = resolve_device(run.config.device)
+    device, members = resolve_device(run.config.device), all_members(run.config)
     inputs = {fold.index: fit_inputs(dataset, fold) for fold in folds}
     for fold in folds:
         for seed in run.config.seeds:
@@ -153,7 +157,13 @@ def plan_tasks(run: RecordedRun, dataset: Dataset, folds: Sequence[Fold]) -> Ite
                     device=task_device(settings.registered, device),
                     snapshot=run.snapshot(model, fold.index, seed),
                     start=load_warm_start(warm_start_checkpoint(run.config, dataset, fold, model, seed)),
+                    is_member=model in members,
                 )
+
+
+def all_members(config: Config) -> set[str]:
+    """Entries of a config that an ensemble combines."""
+    return {member for model in config.models for member in members_of(config, model)}
 
 
 def constant_channels(tasks: Sequence[Task], dataset: Dataset) -> list[str]:
@@ -171,13 +181,15 @@ def constant_channels(tasks: Sequence[Task], dataset: Dataset) -> list[str]:
 
 
 def tasks_left(run: RecordedRun, dataset: Dataset, lake: Lake) -> Counter[str]:
-    """Number of tasks that :func:`train` would compute, by device."""
+    """Number of tasks that :func:`train` would compute, by device, without those of ensembles."""
     device, each = resolve_device(run.config.device), len(plan_folds(dataset, run.config))
-    of_model = {name: task_device(registry_name(run.config, name), device) for name in run.config.models}
+    kinds = {name: registry_name(run.config, name) for name in run.config.models}
+    trained = {name: kind for name, kind in kinds.items() if model_entry(kind).kind != "ensemble"}
+    of_model = {name: task_device(kind, device) for name, kind in trained.items()}
     left = Counter(dict.fromkeys(of_model.values(), 0))
     for place in of_model.values():
         left[place] += each * len(run.config.seeds)
-    left.subtract(of_model[model] for model, _, _ in done_tasks(run, lake))
+    left.subtract(of_model[model] for model, _, _ in done_tasks(run, lake) if model in of_model)
     return left
 
 
@@ -186,15 +198,21 @@ def done_tasks(run: RecordedRun, lake: Lake) -> set[Key]:
 
     A task of live folds has no test and commits no forecasts.
     """
-    if run.config.folds.scheme == "live":
-        keys = [(model, 0, seed) for model in run.config.models for seed in run.config.seeds]
-        return {key for key in keys if _is_stored(run, key)}
-    return {key for key in committed_tasks(run.run_id, lake).iter_rows() if _is_stored(run, key)}
+    keys = [(model, 0, seed) for model in run.config.models for seed in run.config.seeds]
+    if run.config.folds.scheme != "live":
+        keys = list(committed_tasks(run.run_id, lake).iter_rows())
+    members = all_members(run.config)
+    return {key for key in keys if _is_stored(run, key) and (key[0] not in members or _is_kept(run, key))}
 
 
 def _is_stored(run: RecordedRun, key: Key) -> bool:
     """Whether the checkpoint and the scores of a task exist."""
     return checkpoint_exists(run.checkpoint(*key)) and (run.folder / score_file(*key)).is_file()
+
+
+def _is_kept(run: RecordedRun, key: Key) -> bool:
+    """Whether the forecasts that an ensemble combines exist."""
+    return kept_file(run, key).is_file()
 
 
 def commit(run: RecordedRun, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
@@ -209,6 +227,8 @@ def commit(run: RecordedRun, lake: Lake, dataset: Dataset, task: Task, outcome: 
         scores["pretrain_loss"] = outcome.state.config["pretraining"][-1]["train_loss"]
     if line := _label_line(outcome):
         scores |= {"calibration_slope": line.measured, "calibration_error": line.error}
+    if task.is_member:
+        keep_forecasts(run, task.key, outcome)
     if outcome.quantile_scores is not None:
         write_quantile_scores(run, task.key, outcome.quantile_scores)
     # the event comes before the score file, so that every task that counts as done has its event
@@ -236,6 +256,12 @@ def _size(outcome: Outcome) -> str:
     return (
         f"; slope of the target on the outputs {line.measured:.3g} (standard error {line.error:.2g}){doubt}"
     )
+
+
+def _shares(outcome: Outcome) -> str:
+    """Say what the weights of an ensemble are."""
+    weights: dict[str, float] = outcome.state.config.get("weights", {})
+    return f"; weights {', '.join(f'{name} {w:.2f}' for name, w in weights.items())}" if weights else ""
 
 
 def _commit_forecasts(run: RecordedRun, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:

@@ -85,8 +85,10 @@ def _without_files(arrays: Arrays) -> Arrays:
 def groups_of(planned: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[Group]:
     """Divide the tasks that are not done into groups: first single tasks, then stacks of seeds.
 
-    Beside a GPU, those that use several threads come first: they take longest on the processor.
+    Ensembles are left out: they are made of the others (`pipelines.train.ensembles`). Beside a GPU, those
+    that use several threads come first: they take longest on the processor.
     """
+    planned = [task for task in planned if model_entry(task.registered).kind != "ensemble"]
     stacks = stacks_of(planned, done, stack_seeds)
     stacked = {task.key for stack in stacks for task in stack}
     alone = [(task,) for task in planned if task.key not in done and task.key not in stacked]

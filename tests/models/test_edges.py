@@ -18,6 +18,7 @@ from models.registry import MODELS
 T, N, C, F, W, S = 70, 16, 2, 3, 5, 3
 NAMES = ("return_21", "log_market_equity", "noise")
 TRAIN, VALID, TEST = np.arange(5, 40), np.arange(42, 54), np.arange(56, 70)
+FITTED = [name for name, entry in MODELS.items() if entry.kind != "ensemble"]
 NEURAL = [name for name, entry in MODELS.items() if entry.kind == "neural"]
 
 
@@ -43,7 +44,7 @@ def fitted(
     return fit(name, options_of(name, options), data, TRAIN, VALID, fit_config=config, seed=0), data
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", FITTED)
 def test_a_date_with_one_firm_can_be_trained_on_and_forecast(
     name: str, every_model: dict[str, dict[str, Any]]
 ) -> None:
@@ -67,7 +68,7 @@ def test_losses_handle_dates_with_a_single_firm(
     assert np.isfinite(model.forecast(data, TEST)).all()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", FITTED)
 def test_a_firm_without_history_is_forecast(name: str, every_model: dict[str, dict[str, Any]]) -> None:
     given = arrays()
     new, pair = TEST[3], [2, 3]
@@ -90,7 +91,7 @@ def test_a_firm_without_history_is_forecast(name: str, every_model: dict[str, di
     assert (model.forecast(far, np.array([new]))[0, 2] != forecast[0, 2]) == (name != "zero")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", FITTED)
 def test_a_constant_label_is_refused_or_has_no_score(
     name: str, every_model: dict[str, dict[str, Any]]
 ) -> None:
@@ -114,7 +115,7 @@ def test_a_constant_validation_label_is_refused_with_advice(
         fitted(name, every_model[name], given)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", FITTED)
 def test_a_feature_that_is_never_known_has_no_effect(
     name: str, every_model: dict[str, dict[str, Any]]
 ) -> None:

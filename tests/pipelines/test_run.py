@@ -226,7 +226,7 @@ def test_the_tables_of_the_report_exist(done: str) -> None:
     assert 'href="explorer.html"' in Path("runs", done, "report.html").read_text(encoding="utf-8")
     players = run.read_table("explain_players")
     assert players is not None
-    assert set(players["model"]) == {name for name, entry in MODELS.items() if entry.kind == "neural"}
+    assert set(players["model"]) == {name for name, entry in MODELS.items() if entry.kind != "baseline"}
     trials = read_trials(Path("runs"))  # other tests of this module measure signals in the same folder
     own = trials.filter(pl.col("runs").list.contains(done), "counts")
     assert own.height == 2 * len(MODELS), "two books of every model"

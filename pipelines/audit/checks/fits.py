@@ -30,6 +30,7 @@ from models.fitted import Fitted
 from models.fitting.fit import NeuralFitted, restore
 from pipelines.audit import refit
 from pipelines.audit.subject import AFTER, Subject, shorter, small_fit_config
+from pipelines.config.load import members_of
 from pipelines.config.schema import Config
 from pipelines.dataset import build as datasets
 from pipelines.dataset import folds as dataset_folds
@@ -194,7 +195,8 @@ def retrained(subject: Subject) -> Result:
         for task, outcome in refit.train_again(kept, collect_arrays(noisy, window), config)
         if (what := _differs_from_stored(run, task, outcome)) is not None
     ]
-    left_out = ", ".join(model for model in config.models if model not in chosen)
+    others = [name for name in config.models if not members_of(config, name)]
+    left_out = ", ".join(model for model in others if model not in chosen)
     return compared(
         rows,
         lambda one: (
@@ -209,8 +211,9 @@ def retrained(subject: Subject) -> Result:
 
 
 def _within_budget(run: RecordedRun, fold: Fold) -> list[str]:
-    """Models whose recorded training times fit into the budget, shortest first."""
-    seconds: dict[str, float] = dict.fromkeys(run.config.models, 0.0)
+    """Models whose recorded training times fit into the budget; an ensemble is not trained itself."""
+    names = [name for name in run.config.models if not members_of(run.config, name)]
+    seconds: dict[str, float] = dict.fromkeys(names, 0.0)
     for event in read_provenance(run):
         if isinstance(event, TaskDone) and event.fold == fold.index and event.model in seconds:
             seconds[event.model] = max(seconds[event.model], event.seconds or 0.0)

@@ -207,7 +207,7 @@ def test_features_of_a_night_are_those_of_the_whole_history(
 
 
 @pytest.mark.slow(10)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.kind != "ensemble"])
 @pytest.mark.parametrize("seed", MODEL_SEEDS)
 def test_forecasts_up_to_t_do_not_depend_on_later_data(  # noqa: PLR0917 (fixtures)
     seed: int,
