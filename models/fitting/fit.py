@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from features.arrays import Float32Array, IntArray
 from features.options import Options
@@ -38,14 +38,14 @@ from models.fitting.loop import Engine, SingleSeed, most_firms, train_seeds
 from models.fitting.losses import QUANTILE, SCALE_FREE
 from models.fitting.memory import FORECAST_CELLS, Note, in_parts, no_note
 from models.fitting.plan import plan_of
-from models.fitting.pretraining import pretrain
+from models.fitting.pretraining import pretrain, start_from
 from models.fitting.snapshot import SnapshotStore
 from models.fitting.stacked import StackedSeeds, can_stack
 from models.forecaster import Baseline, Forecaster
 from models.panel_memory import in_parts as compute_in_parts
 from models.quantiles import QuantileHead
 from models.registry import model_entry
-from models.spec import IncompatibleConfig, Shape
+from models.spec import Shape
 
 __all__ = [
     "Diverged",
@@ -546,56 +546,3 @@ def restore(state: FittedState) -> Fitted:
     fitted = NeuralFitted(name, options, shape, history, model)
     fitted.pretraining, model.calibration = pretraining, calibration
     return fitted
-
-
-FREE_TO_DIFFER = ("dropout", "causal", "pooling")
-"""Encoder options that may differ, as long as all tensors have the same shapes."""
-
-
-def start_from(module: nn.Module, window: int, state: FittedState) -> None:
-    """Copy the day encoder of an earlier fit into a model; all other weights keep their initial values.
-
-    Parameters
-    ----------
-    module
-        The model, changed in place.
-    window
-        W, sessions of its windows.
-    state
-        The earlier fit.
-
-    Raises
-    ------
-    IncompatibleConfig
-        When the model or the earlier fit has no day encoder, or their windows, encoder options or tensor
-        shapes differ.
-    """
-    encoder, name = day_encoder(module), str(state.config["name"])
-    entry = model_entry(name)
-    if encoder is None or not entry.has_day_encoder:
-        raise IncompatibleConfig(
-            f"init_from copies the day encoder of {name}, but both models need one: remove init_from."
-        )
-    theirs = entry.config(**state.config["config"]).encoder.model_dump()
-    theirs["window"] = state.config["shape"]["window"]
-    for option, ours in {**encoder.config.model_dump(), "window": window}.items():
-        if option not in FREE_TO_DIFFER and theirs[option] != ours:
-            raise IncompatibleConfig(
-                f"The day encoder of init_from has {option} {theirs[option]!r} and this model has {ours!r}: "
-                "set both to the same value, or remove init_from."
-            )
-    prefix = next(name for name, part in module.named_modules() if part is encoder) + "."
-    copied = {
-        name.removeprefix(prefix): torch.from_numpy(value.copy())
-        for name, value in state.tensors.items()
-        if name.startswith(prefix)
-    }
-    own = encoder.state_dict()
-    for name in sorted(set(own) | set(copied)):
-        left, right = (tuple(part[name].shape) if name in part else None for part in (copied, own))
-        if left != right:
-            raise IncompatibleConfig(
-                f"The day encoder of init_from has {name} of shape {left} and this model has {right}: "
-                "give both the same channels and pooling, or remove init_from."
-            )
-    encoder.load_state_dict(copied)

@@ -1,4 +1,4 @@
-"""Pretraining a day encoder: predict masked days, or predict the next day, before the model is fitted.
+"""Pretraining a day encoder (masked days, or the next day), and the start from one of an earlier fit.
 
 Both objectives use windows of a fold's training span only, and no label. A scaled value of exactly 0 means
 that the value is unknown (0 is the centre of its channel), so a day is known if at least one of its channels
@@ -19,14 +19,15 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from features.arrays import IntArray
-from models.attention.encoder import DayEncoder
+from models.attention.encoder import DayEncoder, day_encoder
 from models.attention.layers import Linear
 from models.batch import PanelTensors
-from models.fitted import Diverged, EpochRecord, NoTrainingSignal
+from models.fitted import Diverged, EpochRecord, FittedState, NoTrainingSignal
 from models.fitting.config import FitConfig, PretrainConfig, matrix_precision
 from models.fitting.graphs import Replayed, send
 from models.fitting.optimizer import AdamW, parameter_groups
 from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
+from models.registry import model_entry
 from models.spec import IncompatibleConfig
 
 
@@ -319,3 +320,56 @@ class DayPredictor(nn.Module):
         h_MWD = torch.where(masked.token_MW[:, :, None], self.token_D, self.encoder.input(masked.x_MWC))
         h_MWD = self.encoder.days(h_MWD, causal=self.encoder.config.causal)
         return squared_errors(self.head(h_MWD), x_MWC, masked.chosen_MW)
+
+
+FREE_TO_DIFFER = ("dropout", "causal", "pooling")
+"""Encoder options that may differ, as long as all tensors have the same shapes."""
+
+
+def start_from(module: nn.Module, window: int, state: FittedState) -> None:
+    """Copy the day encoder of an earlier fit into a model; all other weights keep their initial values.
+
+    Parameters
+    ----------
+    module
+        The model, changed in place.
+    window
+        W, sessions of its windows.
+    state
+        The earlier fit.
+
+    Raises
+    ------
+    IncompatibleConfig
+        When the model or the earlier fit has no day encoder, or their windows, encoder options or tensor
+        shapes differ.
+    """
+    encoder, name = day_encoder(module), str(state.config["name"])
+    entry = model_entry(name)
+    if encoder is None or not entry.has_day_encoder:
+        raise IncompatibleConfig(
+            f"init_from copies the day encoder of {name}, but both models need one: remove init_from."
+        )
+    theirs = entry.config(**state.config["config"]).encoder.model_dump()
+    theirs["window"] = state.config["shape"]["window"]
+    for option, ours in {**encoder.config.model_dump(), "window": window}.items():
+        if option not in FREE_TO_DIFFER and theirs[option] != ours:
+            raise IncompatibleConfig(
+                f"The day encoder of init_from has {option} {theirs[option]!r} and this model has {ours!r}: "
+                "set both to the same value, or remove init_from."
+            )
+    prefix = next(name for name, part in module.named_modules() if part is encoder) + "."
+    copied = {
+        name.removeprefix(prefix): torch.from_numpy(value.copy())
+        for name, value in state.tensors.items()
+        if name.startswith(prefix)
+    }
+    own = encoder.state_dict()
+    for name in sorted(set(own) | set(copied)):
+        left, right = (tuple(part[name].shape) if name in part else None for part in (copied, own))
+        if left != right:
+            raise IncompatibleConfig(
+                f"The day encoder of init_from has {name} of shape {left} and this model has {right}: "
+                "give both the same channels and pooling, or remove init_from."
+            )
+    encoder.load_state_dict(copied)
