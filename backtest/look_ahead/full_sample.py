@@ -67,23 +67,9 @@ class _Mark(NamedTuple):
     """One exact mark of a fit."""
 
     kind: str
-    span: str
+    words: str
     value: float
     limit: float
-
-    @property
-    def words(self) -> str:
-        if self.kind == "centred":
-            return f"has a mean of exactly 0 for most firms over {self.span}"
-        if self.kind == "quantiles":
-            return (
-                f"has the same distribution for every firm over {self.span}, to {self.value:.1f} rows, "
-                "although not in the first half of it"
-            )
-        return (
-            f"is {self.kind} less common series with constant loadings, and exactly orthogonal to one of "
-            f"them over {self.span} for {self.value:.0%} of the firms"
-        )
 
 
 def fits(data: Delivery) -> Result:
@@ -139,7 +125,8 @@ def _centred(x_TN: FloatArray, known_TN: BoolArray, data: Delivery) -> Iterator[
             continue
         distinct = [len(np.unique(value[known[:, n], n])) for n in np.flatnonzero(exact_N)[:_SAMPLE]]
         if float(np.median(distinct)) >= _DISTINCT:
-            yield _Mark("centred", span, float(exact_N.sum() / enough_N.sum()), _MOST)
+            words = f"has a mean of exactly 0 for most firms over {span}"
+            yield _Mark("centred", words, float(exact_N.sum() / enough_N.sum()), _MOST)
             return
 
 
@@ -159,7 +146,11 @@ def _same_quantiles(x_TN: FloatArray, known_TN: BoolArray) -> Iterator[_Mark]:
             shares.append((below_V / len(part), len(part)))
     off, off_in_half = _rows_off(whole), _rows_off(half)
     if off <= EXACT_ROWS and off_in_half >= HALF_ROWS and not _counts(x_TN, known_TN):
-        yield _Mark("quantiles", "the whole sample", off, EXACT_ROWS)
+        words = (
+            f"has the same distribution for every firm over the whole sample, to {off:.1f} rows, "
+            "although not in the first half of it"
+        )
+        yield _Mark("quantiles", words, off, EXACT_ROWS)
 
 
 def _counts(x_TN: FloatArray, known_TN: BoolArray) -> bool:
@@ -203,7 +194,11 @@ def _residuals(x_TN: FloatArray, known_TN: BoolArray, data: Delivery) -> Iterato
         for what, y_TN in explained.items():
             share = _orthogonal(x_TN[sessions], y_TN[sessions], known_TN[sessions], fewest)
             if share >= ORTHOGONAL:
-                yield _Mark(what, span, share, ORTHOGONAL)
+                words = (
+                    f"is {what} less common series with constant loadings, and exactly orthogonal to one of "
+                    f"them over {span} for {share:.0%} of the firms"
+                )
+                yield _Mark(what, words, share, ORTHOGONAL)
                 return
 
 

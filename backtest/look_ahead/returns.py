@@ -15,6 +15,7 @@ Shape suffixes: T sessions, N firms, D sampled dates of the signal, K lags.
 
 from __future__ import annotations
 
+import calendar
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ import numpy as np
 
 from backtest.look_ahead.finding import Finding, Verdict
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
+from features.information_coefficient import mean_known
 
 MIN_FIRMS: Final = 10  # fewest firms of a date that is used
 
@@ -43,7 +45,6 @@ LAGS: Final = range(-20, 26)  # sessions before and after a signal's date
 
 HORIZONS: Final = (2, 5, 10, 21)
 _GROUP_LAGS = (1, 2, 3)
-_WEEKDAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
 _PLATEAU = 0.6  # lowest over highest of three neighbouring ICs that count as equal
 _GONE = 0.4  # share of them at which the IC after them counts as gone
 _MIN_PLATEAU = 0.02
@@ -172,12 +173,6 @@ def lower_bound(ic_D: FloatArray, overlap: int = 1) -> float:
     return abs(float(known.mean())) - _ERRORS * deviation / float(np.sqrt(independent))
 
 
-def mean_of(ic_D: FloatArray) -> float:
-    """Mean of the known ICs; NaN if there are none."""
-    known = ic_D[~np.isnan(ic_D)]
-    return float(known.mean()) if len(known) else float("nan")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Profiles:
     """Daily correlations of a signal with returns around its dates."""
@@ -259,7 +254,7 @@ def judged(ic_D: FloatArray, sessions: int, words: str, rows_D: IntArray) -> tup
     """
     spacing = float(np.median(np.diff(rows_D))) if len(rows_D) > 1 else 1.0
     bound = lower_bound(ic_D, math.ceil(sessions / spacing))
-    return bound / ceiling(sessions) - 1.0, mean_of(ic_D), words
+    return bound / ceiling(sessions) - 1.0, mean_known(ic_D), words
 
 
 def _later_ics(found: Profiles, dates_T: DateArray, horizon: int) -> Iterator[tuple[float, float, str]]:
@@ -269,14 +264,12 @@ def _later_ics(found: Profiles, dates_T: DateArray, horizon: int) -> Iterator[tu
     for lag, (name, ic_KD) in product(range(1, LAGS.stop), kinds):
         yield judged(ic_KD[LAGS.index(lag)], 1, f"{name} with the return of session t+{lag}", rows_D)
     yield from over_spans(found.level, found.returns, rows_D, horizon, "IC with ")
-    weekday_D, part_D = (
-        (days_D.astype(np.int64) + 3) % 7,
-        np.arange(len(rows_D)) // max(40, -(-len(rows_D) // 20)),
-    )
+    weekday_D = (days_D.astype(np.int64) + 3) % 7
+    part_D = np.arange(len(rows_D)) // max(40, -(-len(rows_D) // 20))
     for lag, (name, ic_KD) in product(_GROUP_LAGS, kinds):
         ic_D, words = ic_KD[LAGS.index(lag)], f"{name} with the return of session t+{lag}"
         for day in np.unique(weekday_D):
-            yield judged(ic_D[weekday_D == day], 1, f"{words} on {_WEEKDAYS[day]}", rows_D)
+            yield judged(ic_D[weekday_D == day], 1, f"{words} on {calendar.day_name[day]}s", rows_D)
         for inside_D in (part_D == part for part in np.unique(part_D)):
             since, until = days_D[inside_D][[0, -1]]
             yield judged(ic_D[inside_D], 1, f"{words} from {since} to {until}", rows_D)
@@ -298,7 +291,7 @@ def sudden_end(found: Profiles) -> Finding:
     after it comes from a window that ends at t+b.
     """
     name, examined = "sudden end of the IC", False
-    mean_K = np.array([mean_of(ic_D) for ic_D in found.level_KD])
+    mean_K = np.array([mean_known(ic_D) for ic_D in found.level_KD])
     for b in range(1, LAGS[-1] - 3):
         at = LAGS.index(b)
         sign = np.sign(mean_K[at])
@@ -312,7 +305,7 @@ def sudden_end(found: Profiles) -> Finding:
         drop_D = sign * (found.level_KD[at - 2 : at + 1].mean(axis=0) - found.level_KD[at + 1])
         drop_D = drop_D[~np.isnan(drop_D)]
         if drop_D.mean() > _DROP_ERRORS * drop_D.std(ddof=1) / len(drop_D) ** 0.5:
-            before = mean_of(found.level_KD[at - 2 : at + 1].ravel())
+            before = mean_known(found.level_KD[at - 2 : at + 1].ravel())
             sentence = (
                 f"The IC with single sessions is {before:+.3f} up to session t+{b} and {mean_K[at + 1]:+.3f} "
                 f"in the session after it. What is known at t fades; a window that ends {b} "
@@ -333,7 +326,7 @@ def later_sizes(found: Profiles) -> Finding:
     name, zero = "size of later returns", LAGS.index(0)
     bounds = {k: lower_bound(found.change_size_KD[LAGS.index(k)]) for k in range(2, LAGS.stop)}
     lag = max(bounds, key=lambda k: bounds[k] if np.isfinite(bounds[k]) else -np.inf)
-    value = mean_of(found.change_size_KD[LAGS.index(lag)])
+    value = mean_known(found.change_size_KD[LAGS.index(lag)])
     if bounds[lag] > ceiling(1):
         sentence = (
             f"The signal's change has a correlation of {value:+.3f} with the size of the return of session "
@@ -342,11 +335,11 @@ def later_sizes(found: Profiles) -> Finding:
         return Finding(name, "fail", sentence, value)
     later_D = found.level_size_KD[zero + 1 : zero + 22].mean(axis=0)
     earlier_D = found.level_size_KD[zero - 20 : zero + 1].mean(axis=0)
-    later = mean_of(later_D)
+    later = mean_known(later_D)
     if not np.isfinite(later):
         return Finding(name, "skipped", "Too few sessions before and after the signal's dates.")
     sign = np.sign(later)
-    later, earlier = sign * later, sign * mean_of(earlier_D)
+    later, earlier = sign * later, sign * mean_known(earlier_D)
     better = lower_bound(sign * (later_D - earlier_D)) > 0
     if later > REMARKABLE and later > _MORE * max(earlier, 0.0) and better:
         sentence = (

@@ -44,17 +44,17 @@ class Difference:
     column: int = -1  # of the first cell that differs; -1 if there is none
 
 
-def difference(left: Array, right: Array, what: str) -> Difference | None:
-    """Compare two arrays to the bit; None if they are equal."""
+def difference(left: Array, right: Array, what: str) -> list[Difference]:
+    """Compare two arrays to the bit; empty if they are equal, else the first cell that differs."""
     if left.dtype != right.dtype or left.shape != right.shape:
-        return Difference(what)
+        return [Difference(what)]
     if left.tobytes() == right.tobytes():
-        return None
+        return []
     same = (left == right) | (pd.isna(left) & pd.isna(right))
     if same.all():
-        return Difference(f"{what} (a sign or a NaN's payload)")
+        return [Difference(f"{what} (a sign or a NaN's payload)")]
     first = np.argwhere(np.atleast_1d(~same))[0]  # atleast_1d, because a scalar has no axis
-    return Difference(what, int(first[0]), int(first[1]) if len(first) > 1 else -1)
+    return [Difference(what, int(first[0]), int(first[1]) if len(first) > 1 else -1)]
 
 
 def differences_until(
@@ -65,8 +65,8 @@ def differences_until(
     Firms are matched by ticker, and columns are those of ``true``. Only labels that end by t are compared.
     """
     sessions = difference(true.panel.dates_T[: t + 1], noisy.panel.dates_T[: t + 1], "the list of sessions")
-    if sessions is not None:
-        return [sessions]
+    if sessions:
+        return sessions
     if (true.channel_names, true.characteristic_names) != (noisy.channel_names, noisy.characteristic_names):
         return [Difference("the list of features")]
     own, theirs = common_firms(true, noisy)
@@ -86,8 +86,7 @@ def differences_until(
             found += [Difference(what)] if left_TN is not right_TN else []
             continue
         left, other = np.ascontiguousarray(left_TN[:until][:, own]), right_TN[:until][:, theirs]
-        one = difference(left, np.ascontiguousarray(other), what)
-        if one is not None:
+        for one in difference(left, np.ascontiguousarray(other), what):
             found.append(replace(one, column=own[one.column] if one.column >= 0 else -1))
     return found
 
@@ -217,18 +216,16 @@ def inputs_differ(left: FoldInputs, right: FoldInputs) -> list[Difference]:
     ours, theirs = left.scaler.arrays(), right.scaler.arrays()
     pairs = [(ours[name], theirs[name], f"the channel scaler's {name}") for name in ours]
     pairs.append((np.array(left.groups), np.array(right.groups), "the groups"))
-    return [diff for one in pairs if (diff := difference(*one)) is not None]
+    return [one for pair in pairs for one in difference(*pair)]
 
 
 def weights_differ(left: Outcome, right: Outcome, model: str) -> list[Difference]:
     """Compare the tensors and the validation scores of two fits to the bit."""
     diffs = [Difference(f"{model}'s tensors")] if set(left.state.tensors) != set(right.state.tensors) else []
     for name in sorted(set(left.state.tensors) & set(right.state.tensors)):
-        one = difference(left.state.tensors[name], right.state.tensors[name], f"{model}'s {name}")
-        diffs += [one] if one is not None else []
+        diffs += difference(left.state.tensors[name], right.state.tensors[name], f"{model}'s {name}")
     scores = [np.array([record.valid_rank_ic for record in fit.history]) for fit in (left, right)]
-    choice = difference(scores[0], scores[1], f"{model}'s validation scores")
-    return [*diffs, *([choice] if choice is not None else [])]
+    return diffs + difference(scores[0], scores[1], f"{model}'s validation scores")
 
 
 def sample_columns(dataset: Dataset, sessions: npt.NDArray[np.integer], count: int, seed: int) -> IntArray:

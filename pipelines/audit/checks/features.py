@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -35,7 +36,6 @@ _AFTER_FEW: Final = 6
 _NAMED: Final = 3
 _STAGES: Final = (("the list", "the panel", "the names"), ("statement",), ("the universe",), ("",))
 """Beginnings of the names of arrays, by the stage that computes them."""
-_WEEKDAYS: Final = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
 _NEAR_END: Final = 3
 _PARTS: Final = 8
 _NO_SESSIONS: Final = "There are too few sessions with a universe."
@@ -164,7 +164,7 @@ def kinds_of_dates(subject: Subject) -> dict[str, BoolArray]:
 
 def _calendar(dates_T: DateArray) -> dict[str, BoolArray]:
     weekday_T = (dates_T.astype(np.int64) + 3) % 7
-    kinds = {name: weekday_T == day for day, name in enumerate(_WEEKDAYS)}
+    kinds = {f"{name}s": weekday_T == day for day, name in enumerate(calendar.day_name)}
     for unit, name in (("M", "month"), ("Y", "year")):
         period_T = dates_T.astype(f"datetime64[{unit}]")
         starts_T = np.concatenate([[True], period_T[1:] != period_T[:-1]])

@@ -37,6 +37,7 @@ from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import Dataset
 from pipelines.device import resolve_device
 from pipelines.errors import DataError
+from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.provenance import TaskDone, read_provenance
 from pipelines.run.record import RecordedRun
 from pipelines.train import task as tasks
@@ -92,8 +93,6 @@ def _inputs_of_fold(subject: Subject, fold: Fold) -> Iterator[refit.Difference]:
     yield from refit.inputs_differ(true, refit.fit_inputs(subject.config, replaced, fold))
     if subject.run is None:
         return
-    from pipelines.run.checkpoints import load_checkpoint
-
     for model, seed in product(subject.config.models, subject.config.seeds):
         stored = load_checkpoint(subject.run.checkpoint(model, fold.index, seed))[1]
         for one in refit.inputs_differ(true, stored):
@@ -123,8 +122,7 @@ def _weights_of_fold(
         losses = [np.array([record.train_loss for record in fit.history]) for fit in (left, other)]
         common = min(len(loss) for loss in losses)
         path = refit.difference(losses[0][:common], losses[1][:common], f"{task.model}'s training losses")
-        if path is not None:
-            yield path, _TRAIN
+        yield from ((one, _TRAIN) for one in path)
 
 
 def _noise_outside(dataset: Dataset, segments: tuple[IntArray, ...], window: int, seed: int) -> Dataset:
@@ -225,21 +223,19 @@ def _within_budget(run: RecordedRun, fold: Fold) -> list[str]:
 
 def _differs_from_stored(run: RecordedRun, task: Task, outcome: Outcome) -> str | None:
     """Name the first part of the stored model that differs; None if all are equal."""
-    from pipelines.run.checkpoints import load_checkpoint
-
     fitted, _ = load_checkpoint(run.checkpoint(task.model, task.fold.index, task.seed))
     stored: dict[str, Any] = dict(fitted.state().tensors)
     again = dict(outcome.state.tensors)
     if set(stored) != set(again):
         return "its tensors"
     for name in sorted(again):
-        if refit.difference(np.asarray(again[name]), np.asarray(stored[name]), name) is not None:
+        if refit.difference(np.asarray(again[name]), np.asarray(stored[name]), name):
             return f"the values of {name}"
     ours, theirs = (
         np.array([list(line.values()) for line in state.config.get("calibration", ())], dtype=np.float64)
         for state in (outcome.state, fitted.state())
     )
-    return None if refit.difference(ours, theirs, "the calibration") is None else "its calibration"
+    return "its calibration" if refit.difference(ours, theirs, "the calibration") else None
 
 
 _DATES = 4  # test sessions of a run that are forecast again, for each t
@@ -310,9 +306,9 @@ def _refitted(
     if fold is None or twin_fold is None:
         return None
     for segment in ("train", "valid", "test"):
-        one = refit.difference(getattr(fold, segment), getattr(twin_fold, segment), f"the {segment} dates")
-        if one is not None:
-            return [one]
+        moved = refit.difference(getattr(fold, segment), getattr(twin_fold, segment), f"the {segment} dates")
+        if moved:
+            return moved
     # in this process: the check fit_scope fits where a training does
     small = small_fit_config(config, models, subject.budget.epochs).model_copy(
         update={"execution": config.execution.model_copy(update={"engine": "serial"})}
@@ -344,8 +340,7 @@ def _reads_targets(task: Task, outcome: Outcome, arrays: Arrays) -> list[refit.D
         fitted.forecast(tasks.to_tensors(one, task.inputs, "cpu"), task.fold.test)
         for one in (arrays, changed)
     )
-    read = refit.difference(own, others, f"{task.model}'s forecasts, which read targets (of their own date),")
-    return [] if read is None else [read]
+    return refit.difference(own, others, f"{task.model}'s forecasts, which read targets (of their own date),")
 
 
 def _fold_with(at: int, dataset: Dataset, config: Config) -> Fold | None:
@@ -358,8 +353,7 @@ def _forecasts_differ(
 ) -> list[refit.Difference]:
     """Compare forecasts of the firms that two datasets share."""
     own, theirs = (np.ascontiguousarray(x[:, n]) for x, n in zip((left_BN, right_BN), columns, strict=True))
-    one = refit.difference(own, theirs, what)
-    return [] if one is None else [one]
+    return refit.difference(own, theirs, what)
 
 
 def _check_checkpoints(subject: Subject, run: RecordedRun, stored: pl.DataFrame) -> Result:
@@ -386,8 +380,6 @@ def _fold_differs(  # noqa: PLR0917 (a fold of a run)
     subject: Subject, run: RecordedRun, stored: pl.DataFrame, fold: Fold, t: int, dates: IntArray
 ) -> Iterator[dict[str, Any]]:
     """Yield what changes of a fold's forecasts with noise after t, and what differs from those stored."""
-    from pipelines.run.checkpoints import load_checkpoint
-
     tables = replace_future(subject.tables, subject.day(t), seed=subject.seed + t)
     noisy, window = datasets.build_dataset(tables, run.config), run.config.features.window
     columns = refit.common_firms(subject.dataset, noisy)

@@ -47,10 +47,9 @@ MODEL_SEEDS = (0, 1)
 
 
 def assert_same_bits(left: Array, right: Array, what: str) -> None:
-    diff = difference(left, right, what)
-    assert diff is None, (
-        f"{diff.what} depends on future data: it differs first at {diff.session, diff.column}"
-    )
+    for diff in difference(left, right, what):
+        where = (diff.session, diff.column)
+        raise AssertionError(f"{diff.what} depends on future data: it differs first at {where}")
 
 
 def assert_same_until(t: int, true: Dataset, noisy: Dataset) -> None:
