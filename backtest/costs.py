@@ -93,22 +93,9 @@ def require_capital(capital: float) -> None:
 def volatility_per_root_volume(daily_volatility_TN: FloatArray, dollar_volume_TN: FloatArray) -> FloatArray:
     """Compute ``volatility / sqrt(dollar volume)``: impact over the square root of the notional.
 
-    Parameters
-    ----------
-    daily_volatility_TN : ndarray of shape (T, N)
-        Trailing standard deviation of daily returns, a fraction; NaN = unknown.
-    dollar_volume_TN : ndarray of shape (T, N)
-        Trailing daily dollar volume in currency; NaN = unknown.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        Known when both inputs are. NaN where one is unknown or there is no volume.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ.
+    The volatility is the trailing standard deviation of daily returns, a fraction, and the volume is
+    trailing, daily and in currency. Known when both are. NaN where one is unknown or there is no volume.
+    ValueError if the shapes differ.
 
     Examples
     --------

@@ -176,23 +176,10 @@ LANES = 16
 def run_books(variants: Sequence[Variant], market: BookMarket) -> list[BookResult]:
     """Account for many variants on one market; see the module's docstring for how to use it in a sweep.
 
-    Parameters
-    ----------
-    variants : sequence of Variant
-        Targets, costs, delay and execution of each book, in any order.
-    market : BookMarket
-        `backtest.accounts.market.prepare_market` of the panel, once for all variants.
-
-    Returns
-    -------
-    list of BookResult
-        In the order of the variants, without ledgers: 104 bytes per variant and session. Returns are those of
-        the NAV from positions, so the two NAVs are one.
-
-    Raises
-    ------
-    ValueError
-        If there is no variant, or one does not fit the market.
+    ``market`` is `backtest.accounts.market.prepare_market` of the panel, once for all variants. The results
+    are in the order of the variants, without ledgers: 104 bytes per variant and session. Returns are those of
+    the NAV from positions, so the two NAVs are one. ValueError if there is no variant, or one does not fit
+    the market.
 
     Examples
     --------
@@ -276,30 +263,14 @@ def roll_forward(
     The steps of a session are those of `backtest.accounts.accounting`; nothing happens in row 0. A rolled
     account equals the account of one run over all sessions up to rounding.
 
-    Parameters
-    ----------
-    account : Account
-        The account at the close of row 0, after its trades.
-    target_TN : ndarray of shape (T, N)
-        Row t: target weights that are traded in row ``t + 1``, as fractions of the NAV before the trades; a
-        row of NaN means no decision. The last row is not traded.
-    market : BookMarket
-        Values and states of the T sessions.
-    costs, execution : CostModel, Execution
-        Of the same sessions. Open orders are not filled in row 0.
-    cut_T : ndarray of shape (T,), optional
-        What the purchases of each row of targets were cut by (`backtest.books.decisions.affordable`): a
-        long-only book may borrow what its target borrowed before, and is not cut again. None: nothing.
+    ``account`` is at the close of row 0, after its trades. Target weights of row t are traded in row
+    ``t + 1``, as fractions of the NAV before the trades; a row of NaN means no decision, and the last row is
+    not traded. Costs and execution are of the sessions of the market; open orders are not filled in row 0.
+    ``cut_T`` is what the purchases of each row of targets were cut by
+    (`backtest.books.decisions.affordable`), nothing by default: a long-only book may borrow what its target
+    borrowed before, and is not cut again.
 
-    Returns
-    -------
-    Account
-        At the close of the last row, after its trades.
-
-    Raises
-    ------
-    ValueError
-        If shapes differ, or a position or an open order has no value in row 0.
+    ValueError if shapes differ, or a position or an open order has no value in row 0.
 
     Examples
     --------

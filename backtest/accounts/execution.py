@@ -106,21 +106,9 @@ def at_price_limit(
     at the limit, unless half a tick is more than half of the limit. At the upper limit there are no sellers,
     at the lower one no buyers.
 
-    Parameters
-    ----------
-    price_TN : ndarray of shape (T, N)
-        Price of execution, as quoted; NaN = unknown.
-    reference_TN : ndarray of shape (T, N)
-        Previous close, without the session's dividend and in its shares; NaN = there is none.
-    limit_TN : ndarray broadcastable to (T, N)
-        Largest change as a fraction, 0.1 is 10%; NaN = no limit.
-    tick : float
-        Smallest change of a price.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        1 at the upper limit, -1 at the lower one, 0 elsewhere.
+    Prices are as quoted. The reference is the previous close, without the session's dividend and in its
+    shares; the limit is the largest change as a fraction, so 0.1 is 10%; NaN means unknown, or no limit.
+    Returned is 1 at the upper limit, -1 at the lower one and 0 elsewhere.
 
     Examples
     --------
@@ -143,22 +131,8 @@ def price_over_close(
 ) -> FloatArray | None:
     """Compute the price of execution over the close of the same session.
 
-    Parameters
-    ----------
-    price : {"close", "open", "typical", "ohlc"}
-        See `Price`.
-    close_TN, open_TN, high_TN, low_TN : ndarray of shape (T, N)
-        Prices in one unit, adjusted alike; NaN where unknown.
-
-    Returns
-    -------
-    ndarray of shape (T, N) or None
-        None for the close. NaN where a price that is needed is unknown.
-
-    Raises
-    ------
-    ValueError
-        If a field that the price needs is missing.
+    None for the close. Prices are in one unit and adjusted alike; NaN where one that is needed is unknown.
+    ValueError if a field that the price needs is missing.
 
     Examples
     --------

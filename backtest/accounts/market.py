@@ -51,17 +51,8 @@ def prepare_market(
 ) -> BookMarket:
     """Check the inputs, and compute what all books on them share.
 
-    The arguments are those of `backtest.accounts.accounting.run_book`.
-
-    Returns
-    -------
-    BookMarket
-        Row t depends only on rows up to t.
-
-    Raises
-    ------
-    ValueError
-        If shapes differ, there is no session, or the index is negative or infinite.
+    The arguments are those of `backtest.accounts.accounting.run_book`. Row t depends only on rows up to t.
+    ValueError if shapes differ, there is no session, or the index is negative or infinite.
 
     Examples
     --------

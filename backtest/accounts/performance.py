@@ -117,22 +117,9 @@ class ActiveMetrics:
 def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMetrics:
     """Compute the performance of a book; see `BookMetrics` for each definition.
 
-    Parameters
-    ----------
-    result : BookResult
-        Accounts from `backtest.accounts.accounting.run_book`. Without any trade, all sessions count.
-    rate_T : ndarray of shape (T,), optional
-        Risk-free return of each session, a fraction, known at the previous close. None: 0.
-
-    Returns
-    -------
-    BookMetrics
-        Ratios are NaN where their denominator is zero.
-
-    Raises
-    ------
-    ValueError
-        If the shapes of rates and accounts differ, or a rate is NaN on a session with positions.
+    Without any trade, all sessions count. ``rate_T`` is the risk-free return of each session, a fraction that
+    is known at the previous close; None: 0. Ratios are NaN where their denominator is zero. ValueError if the
+    shapes of rates and accounts differ, or a rate is NaN on a session with positions.
 
     Examples
     --------
@@ -192,22 +179,8 @@ def excess_return(result: BookResult, rate_T: FloatArray | None = None) -> Float
 def active_metrics(result: BookResult, benchmark: BookResult) -> ActiveMetrics:
     """Compare a book, net of costs, with a benchmark, gross of costs; see `ActiveMetrics`.
 
-    Parameters
-    ----------
-    result : BookResult
-        The book's accounts. The sessions used are those of `book_metrics`.
-    benchmark : BookResult
-        The benchmark's accounts over the same sessions.
-
-    Returns
-    -------
-    ActiveMetrics
-        Independent of the risk-free rate if both are fully invested.
-
-    Raises
-    ------
-    ValueError
-        If the numbers of sessions differ.
+    Both are of the same sessions, else a ValueError; those used are the ones of `book_metrics`. The result is
+    independent of the risk-free rate if both are fully invested.
 
     Examples
     --------

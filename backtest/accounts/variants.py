@@ -51,17 +51,9 @@ class SparseTargets:
 
     @classmethod
     def from_targets(cls, target_TN: FloatArray) -> SparseTargets:
-        """Collect the weights of a dense array.
+        """Collect the weights of a dense array: fractions of NAV decided at the close of t.
 
-        Parameters
-        ----------
-        target_TN : ndarray of shape (T, N)
-            Fractions of NAV decided at the close of t; a row of NaN means no decision.
-
-        Raises
-        ------
-        ValueError
-            If a row is infinite or only partly NaN.
+        A row of NaN means no decision. ValueError if a row is infinite or only partly NaN.
         """
         target_TN = np.asarray(target_TN, dtype=np.float64)
         unknown_TN = np.isnan(target_TN)

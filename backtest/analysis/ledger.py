@@ -228,17 +228,7 @@ class Drawdown:
 def largest_drawdowns(return_T: FloatArray, count: int = 5) -> list[Drawdown]:
     """Find the deepest drawdowns of compounded returns; they do not overlap.
 
-    Parameters
-    ----------
-    return_T : ndarray of shape (T,)
-        Return of each session.
-    count : int
-        Number of drawdowns at most.
-
-    Returns
-    -------
-    list of Drawdown
-        The deepest first; of equal ones the first first. Empty if NAV never falls.
+    At most ``count``, the deepest first; of equal ones the first first. Empty if NAV never falls.
 
     Examples
     --------

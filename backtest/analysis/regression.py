@@ -78,25 +78,10 @@ def factor_regression(
     (Newey and West 1987), L of `backtest.inference.means.mean_test_lags`, and p-values for that many lags as
     in `backtest.inference.means.mean_test`.
 
-    Parameters
-    ----------
-    return_T : ndarray of shape (T,)
-        Excess return of the book over the risk-free rate. NaN sessions are dropped.
-    factors : FactorReturns
-        Returns of factors on the same sessions. A factor that is unknown on more than a fifth of the book's
-        sessions is left out; sessions on which another one is unknown are dropped.
-    periods_per_year : float
-        Sessions in a year.
-
-    Returns
-    -------
-    FactorRegression or None
-        None if no more than twice as many sessions as regressors are left, or the book does not vary.
-
-    Raises
-    ------
-    ValueError
-        If the numbers of sessions differ.
+    ``return_T`` is the excess return of the book over the risk-free rate; NaN sessions are dropped. A factor
+    that is unknown on more than a fifth of the book's sessions is left out; sessions on which another one is
+    unknown are dropped. None if no more than twice as many sessions as regressors are left, or the book does
+    not vary. ValueError if the numbers of sessions differ.
 
     Examples
     --------

@@ -150,25 +150,10 @@ def factor_returns(scores: StyleScores, earned_TN: FloatArray, delay: int = 0) -
     A portfolio that is decided at the close of ``t - 1 - delay`` and traded ``delay`` sessions later earns
     the return of session t. A book and its factors have the same delay, so neither sees more than the other.
 
-    Parameters
-    ----------
-    scores : StyleScores
-        Known at the close of each session.
-    earned_TN : ndarray of shape (T, N)
-        Return of session t, from the close of ``t-1``; NaN is unknown and leaves the firm out.
-    delay : int
-        Sessions from the close that scores are known at to the close at which they are traded.
-
-    Returns
-    -------
-    FactorReturns
-        A session with fewer than 2 firms for each factor has no factor return. Factors that cannot be told
-        apart on a session share the return (least squares of minimum norm).
-
-    Raises
-    ------
-    ValueError
-        If shapes differ or the delay is negative.
+    Scores are known at the close of each session. ``earned_TN`` is the return of session t, from the close of
+    ``t-1``; NaN is unknown and leaves the firm out. A session with fewer than 2 firms for each factor has no
+    factor return. Factors that cannot be told apart on a session share the return (least squares of minimum
+    norm). ValueError if shapes differ or the delay is negative.
 
     Examples
     --------

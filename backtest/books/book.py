@@ -200,36 +200,15 @@ class Book(Options):
     def targets(self, inputs: BookInputs) -> BookTargets:
         """Decide the target weights.
 
-        Parameters
-        ----------
-        inputs : BookInputs
-            The signal, the schedule, and every input in ``needs``.
-
-        Returns
-        -------
-        BookTargets
-            Target weights of shape (T, N) as fractions of NAV, and notes.
-
-        Raises
-        ------
-        ValueError
-            If a signal is infinite, or no date on which the book may decide has enough signals.
+        ``inputs`` has the signal, the schedule, and every input in ``needs``. ValueError if a signal is
+        infinite, or no date on which the book may decide has enough signals.
         """
 
     def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
         """Measure the last decision by the limits of the book.
 
-        Parameters
-        ----------
-        inputs : BookInputs
-            The inputs of `targets`.
-        target_TN : ndarray of shape (T, N)
-            Its target weights. The last row is a decision.
-
-        Returns
-        -------
-        tuple of LimitUse
-            One for each limit that the decision had; empty for a book without limits.
+        ``target_TN`` are its target weights, and their last row is a decision. One for each limit that the
+        decision had; empty for a book without limits.
         """
         del inputs, target_TN
         return ()
@@ -269,18 +248,8 @@ def spread_over_sessions(weight_DN: FloatArray, decides_T: BoolArray) -> FloatAr
 def equal_weighted(universe_TN: BoolArray, like_TN: FloatArray) -> FloatArray:
     """Hold every firm of the universe at equal weight.
 
-    Parameters
-    ----------
-    universe_TN : ndarray of bool, shape (T, N)
-        Firms that may be held, known at the close of t.
-    like_TN : ndarray of shape (T, N)
-        Target weights of the book to compare with. Rows of NaN are copied, so that the benchmark trades on
-        the same dates.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        Target weights ``1/n``, known at the close of t; NaN rows = no decision.
+    Target weights are ``1/n``, known at the close of t. Rows of NaN (no decision) are copied from the target
+    weights of the book to compare with, so that the benchmark trades on the same dates.
 
     Examples
     --------

@@ -158,20 +158,9 @@ def neutralise(
     side only, with equal weights, drops out. If nothing but rounding is left, the decision is to hold
     nothing.
 
-    Parameters
-    ----------
-    weight_DN : ndarray of shape (D, N)
-        Weights of each decision.
-    group_DN : ndarray of int, shape (D, N), or None
-        Sector of each firm at the decision, at least 0 for every firm that is held. None: only the total is
-        neutral.
-    beta_DN : ndarray of shape (D, N) or None
-        Trailing beta at the decision, known for every firm that is held. None: beta is not removed.
-
-    Returns
-    -------
-    ndarray of shape (D, N)
-        Neutral weights at the decision. Weights drift away from neutrality until the next one.
+    ``group_DN`` is the sector of each firm at the decision, at least 0 for every firm that is held; without
+    it only the total is neutral. ``beta_DN`` is the trailing beta, known for every firm that is held; without
+    it beta is not removed. Weights drift away from neutrality until the next decision.
 
     Notes
     -----

@@ -49,22 +49,9 @@ class Schedule:
     def decisions(self, count_T: IntArray, needed: int) -> BoolArray:
         """Flag the sessions on which a book decides.
 
-        Parameters
-        ----------
-        count_T : ndarray of int, shape (T,)
-            Number of signals of each session.
-        needed : int
-            Number of signals that a decision needs.
-
-        Returns
-        -------
-        ndarray of bool, shape (T,)
-            Element t depends only on sessions up to t.
-
-        Raises
-        ------
-        ValueError
-            If no session on which the book may decide has enough signals.
+        ``count_T`` are the signals of each session, and ``needed`` those that a decision needs. Element t
+        depends only on sessions up to t. ValueError if no session on which the book may decide has enough
+        signals.
         """
         enough_T = count_T >= needed
         turn_T = np.cumsum(self.turn_T)

@@ -27,27 +27,13 @@ from features.arrays import AnyFloatArray, FloatArray, IntArray, frozen, require
 class SortedPanel:
     """Values by date and firm, and their order within each date.
 
-    Parameters
-    ----------
-    name : str
-        What the values are, for error messages.
-    x_TN : ndarray of shape (T, N)
-        Values; NaN is unknown. Computations are in float64. The array must not be changed afterwards.
+    ``name`` says what the values are, for error messages. NaN is unknown, and the array must not be changed
+    afterwards. Computations are in float64. ValueError if the array is not two-dimensional or contains an
+    infinite value.
 
-    Attributes
-    ----------
-    x_TN : ndarray of shape (T, N)
-        The values, read-only.
-    order_TN : ndarray of int32, shape (T, N)
-        Columns of each date's known values, lowest value first and equal values in column order. Entries
-        beyond the count mean nothing.
-    count_T : ndarray of int, shape (T,)
-        Number of known values.
-
-    Raises
-    ------
-    ValueError
-        If the array is not two-dimensional or contains an infinite value.
+    ``x_TN`` are the values, read-only. ``order_TN`` holds the columns of each date's known values, lowest
+    value first and equal values in column order; entries beyond ``count_T``, the number of known values, mean
+    nothing.
 
     Examples
     --------
@@ -167,24 +153,9 @@ def daily_metrics(
     quantile, or of the highest forecasts, share the places that are left equally. This is the expectation
     over a random order of the tied firms: the label of a tied firm is replaced by the mean label of its tie.
 
-    Parameters
-    ----------
-    forecast, label : SortedPanel
-        Forecasts made at t and the labels they forecast, of the same shape (T, N).
-    quantiles : int
-        Number of quantiles, at least 2.
-    hits, top : int
-        Number of highest forecasts in ``hits_T`` and ``top_T``, at least 1.
-
-    Returns
-    -------
-    DailyMetrics
-        A date's metrics are known when its labels are.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ or a number is out of range.
+    ``forecast`` is made at t, and ``label`` is what it forecasts. There are at least 2 ``quantiles``;
+    ``hits`` and ``top`` are the numbers of highest forecasts in ``hits_T`` and ``top_T``, at least 1. A
+    date's metrics are known when its labels are. ValueError if the shapes differ or a number is out of range.
 
     Examples
     --------
@@ -248,25 +219,10 @@ def persistence(signal: SortedPanel, lags: tuple[int, ...], *, quantiles: int = 
     The ranks of a date are over all its known values, with or without a label, as in alphalens'
     ``factor_rank_autocorrelation`` and ``quantile_turnover``.
 
-    Parameters
-    ----------
-    signal : SortedPanel
-        Signals of shape (T, N); each row is compared with the row ``lag`` rows above it.
-    lags : tuple of int
-        Numbers of rows, at least 1.
-    quantiles : int
-        Number of quantiles, at least 2. Their sizes are those of `daily_metrics`.
-
-    Returns
-    -------
-    dict of int to Persistence
-        By lag. Row i of a series compares date ``i + lag`` with date i, and is known at the later of them.
-        Series are empty for a lag of T or more.
-
-    Raises
-    ------
-    ValueError
-        If a lag or the number of quantiles is out of range.
+    Each row is compared with the row ``lag`` rows above it, for each of the ``lags``, which are at least 1.
+    Row i of a series compares date ``i + lag`` with date i, and is known at the later of them; series are
+    empty for a lag of T or more. The sizes of the quantiles, of which there are at least 2, are those of
+    `daily_metrics`.
 
     Examples
     --------

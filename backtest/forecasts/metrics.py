@@ -85,26 +85,11 @@ def forecast_metrics(
 ) -> ForecastMetrics:
     """Compute all metrics of forecasts against labels.
 
-    Parameters
-    ----------
-    forecast, label : ndarray of shape (T, N), or SortedPanel
-        Forecasts and labels; NaN = unknown. Coverage is measured against the known labels, so pass the labels
-        of all dates and firms that should have a forecast. Sort a panel that is used more than once
-        (`backtest.forecasts.daily.SortedPanel`).
-    horizon : int
-        Sessions that a label spans. Overlapping labels need at least ``horizon - 1`` Newey-West lags.
-    periods_per_year : float
-        Sessions in a year.
-
-    Returns
-    -------
-    ForecastMetrics
-        NaN where a metric is undefined.
-
-    Raises
-    ------
-    ValueError
-        If shapes differ, a value is infinite, or no pair has both forecast and label.
+    NaN is unknown. Coverage is measured against the known labels, so pass the labels of all dates and firms
+    that should have a forecast. Sort a panel that is used more than once
+    (`backtest.forecasts.daily.SortedPanel`). A label spans ``horizon`` sessions; overlapping labels need at
+    least ``horizon - 1`` Newey-West lags. A metric that is undefined is NaN. ValueError if shapes differ, a
+    value is infinite, or no pair has both forecast and label.
 
     Examples
     --------

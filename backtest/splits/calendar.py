@@ -55,25 +55,9 @@ def calendar_folds(
     sessions. The newest period may be incomplete; its test grows with the data. The folds of complete
     periods do not change when sessions are appended.
 
-    Parameters
-    ----------
-    dates_T : ndarray of datetime64[D], shape (T,)
-        Sessions, ascending.
-    plan : CalendarPlan
-        Period, window, lengths and embargo.
-    delay, horizon, first : int
-        As in `backtest.splits.folds.make_folds`.
-
-    Returns
-    -------
-    list of Fold
-        At least one, in time order, named by period: ``2016`` or ``2016Q3``.
-
-    Raises
-    ------
-    ValueError
-        If no period can be tested, a segment is shorter than the gap after it, or delay or horizon is out of
-        range.
+    Sessions are ascending; the other arguments are those of `backtest.splits.folds.make_folds`. At least one
+    fold, in time order, named by period: ``2016`` or ``2016Q3``. ValueError if no period can be tested, a
+    segment is shorter than the gap after it, or delay or horizon is out of range.
 
     Examples
     --------

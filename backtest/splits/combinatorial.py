@@ -75,22 +75,9 @@ def combinatorial_folds(
     tested group, and a training date if it is within ``gap`` sessions of a tested group or of the validating
     one, before or after. So no label of one segment overlaps a label or a decision date of another.
 
-    Parameters
-    ----------
-    plan : CombinatorialPlan
-        Groups and embargo.
-    n_sessions, delay, horizon, first : int
-        As in `backtest.splits.folds.make_folds`.
-
-    Returns
-    -------
-    list of Fold
-        In the order of `itertools.combinations`, named by the groups that are tested, counted from 1.
-
-    Raises
-    ------
-    ValueError
-        If a segment is empty after purging, or delay or horizon is out of range.
+    The arguments are those of `backtest.splits.folds.make_folds`. Folds are in the order of
+    `itertools.combinations`, named by the groups that are tested, counted from 1. ValueError if a segment is
+    empty after purging, or delay or horizon is out of range.
 
     Examples
     --------
@@ -143,17 +130,8 @@ def path_folds(folds: Sequence[Fold], n_sessions: int) -> IntArray:
     Walk-forward folds are one path. Combinatorial folds are ``n_folds * k / N`` paths, each of which covers
     every group once.
 
-    Parameters
-    ----------
-    folds : sequence of Fold
-        In the order of their indices.
-    n_sessions : int
-        Sessions in the data.
-
-    Returns
-    -------
-    ndarray of int, shape (P, T)
-        Index of the fold whose forecasts the path uses; -1 on sessions that are not tested.
+    Folds are in the order of their indices. Returned is, of shape (P, T), the index of the fold whose
+    forecasts the path uses; -1 on sessions that are not tested.
 
     Examples
     --------

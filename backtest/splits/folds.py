@@ -232,24 +232,8 @@ def dated_fold(dates_T: DateArray, plan: DatedPlan, delay: int, horizon: int, fi
     ``[test_from, test_to]``, both days included. Test dates are not purged: if the data end before a label
     does, the label is NaN and metrics skip it.
 
-    Parameters
-    ----------
-    dates_T : ndarray of datetime64[D], shape (T,)
-        Sessions, ascending.
-    plan : DatedPlan
-        Days and embargo.
-    delay, horizon, first : int
-        As in `make_folds`.
-
-    Returns
-    -------
-    Fold
-        With index 0.
-
-    Raises
-    ------
-    ValueError
-        If a segment has no session before or after purging.
+    Sessions are ascending; the other arguments are those of `make_folds`. The fold has index 0. ValueError if
+    a segment has no session before or after purging.
 
     Examples
     --------
@@ -315,25 +299,9 @@ def live_fold(dates_T: DateArray, plan: LivePlan, delay: int, horizon: int, firs
     the close of the newest session up to ``through``, ``[n - span - valid, n - span)`` for n sessions.
     Training ends ``span + embargo`` sessions before the first of them. The test is empty.
 
-    Parameters
-    ----------
-    dates_T : ndarray of datetime64[D], shape (T,)
-        Sessions, ascending.
-    plan : LivePlan
-        Lengths, embargo and the date of the data.
-    delay, horizon, first : int
-        As in `make_folds`.
-
-    Returns
-    -------
-    Fold
-        With index 0, the name ``live`` and an empty test.
-
-    Raises
-    ------
-    ValueError
-        If the segments do not fit (the message gives the number of sessions needed), or delay or horizon is
-        out of range.
+    Sessions are ascending; the other arguments are those of `make_folds`. The fold has index 0 and the name
+    ``live``. ValueError if the segments do not fit (the message gives the number of sessions needed), or
+    delay or horizon is out of range.
 
     Examples
     --------

@@ -57,22 +57,7 @@ def map_tiles(
 def lag(x_TN: FloatArray, k: int) -> FloatArray:
     """Return the value k sessions ago.
 
-    Parameters
-    ----------
-    x_TN : ndarray of shape (T, N)
-        Any values.
-    k : int
-        Sessions to look back, at least 0.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        ``x[t-k]``; NaN in the first k rows.
-
-    Raises
-    ------
-    ValueError
-        If k is negative, which would look ahead.
+    ``x[t-k]``; NaN in the first k rows. ValueError if k is negative, which would look ahead.
 
     Examples
     --------
@@ -97,18 +82,8 @@ def last_known_index(known_TN: BoolArray) -> IntArray:
 def carry(x_TN: FloatArray, longest: float = np.inf) -> FloatArray:
     """Carry each firm's last known value forward over NaN.
 
-    Parameters
-    ----------
-    x_TN : ndarray of shape (T, N)
-        Values with gaps.
-    longest : float
-        Maximum number of sessions over which a value is carried.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        ``x[s]`` with s the last session <= t where x is not NaN. NaN before the first known value and where
-        ``t - s`` exceeds ``longest``.
+    ``x[s]`` with s the last session <= t where x is not NaN. NaN before the first known value and where
+    ``t - s`` exceeds ``longest``.
 
     Examples
     --------
@@ -330,18 +305,8 @@ def roll_spread(return_TN: FloatArray, window: int) -> FloatArray:
     ``2 sqrt(max(-cov(r[s], r[s-1]), 0))`` over ``s = t-window+1..t``, population covariance. Trades alternate
     between bid and ask, so a price that bounces is followed by its reversal.
 
-    Parameters
-    ----------
-    return_TN : ndarray of shape (T, N)
-        Daily returns as fractions; NaN means unknown.
-    window : int
-        Sessions, at least 1.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        0 if the autocovariance is not negative. NaN if fewer than half of the window's pairs of neighbouring
-        returns are known.
+    Returns are fractions; NaN means unknown. 0 if the autocovariance is not negative. NaN if fewer than half
+    of the window's pairs of neighbouring returns are known.
 
     Examples
     --------
@@ -369,17 +334,8 @@ def corwin_schultz_spread(
     ``2 (exp(a) - 1) / (1 + exp(a))``, or 0 if that is negative. High and low of s are first shifted by the
     overnight gap: a close of s-1 outside the range of s moves the range to that close.
 
-    Parameters
-    ----------
-    high_TN, low_TN, close_TN : ndarray of shape (T, N)
-        Positive prices in one unit; NaN means unknown.
-    window : int
-        Sessions over which the spreads of neighbouring days are averaged, at least 1.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        NaN if fewer than half of the window's pairs of neighbouring days are known.
+    Prices are positive and in one unit; NaN means unknown. The spreads of neighbouring days are averaged over
+    ``window`` sessions; NaN if fewer than half of its pairs are known.
 
     Examples
     --------

@@ -37,23 +37,8 @@ def groups_as_of(
     groups become valid, ties by name. A group that first appears after t therefore changes no code at or
     before t.
 
-    Parameters
-    ----------
-    securities : polars.DataFrame
-        Columns ticker, valid_from, valid_to and the one named by ``group_by``.
-    group_by : str
-        Name of the group column.
-    dates_T : ndarray of datetime64[D], shape (T,)
-        Sessions, sorted.
-    tickers_N : tuple of str
-        The panel's firms.
-
-    Returns
-    -------
-    group_TN : ndarray of int16, shape (T, N)
-        Code into ``groups_S``; -1 unknown.
-    groups_S : tuple of str
-        Group names.
+    ``securities`` has the columns ticker, valid_from, valid_to and ``group_by``. Returned are the codes, of
+    shape (T, N) and -1 where unknown, and the names that they number.
 
     Examples
     --------
@@ -184,23 +169,11 @@ def statements_as_of(
     ``stated_on``, so a count from a cover page or from a restated comparative is not adjusted twice. Each
     version of a period is adjusted from its own date.
 
-    Parameters
-    ----------
-    fundamentals : polars.DataFrame
-        Columns ticker, period_end, known_at, item, value. Optional columns: ``months``, the span of a flow;
-        ``stated_on``, the last day whose splits a share count or per-share amount contains, null for the
-        period's end; ``filing_id``, which breaks ties.
-    dates_T : ndarray of datetime64[D], shape (T,)
-        Sessions, sorted.
-    tickers_N : tuple of str
-        The panel's firms.
-    split_TN : ndarray of shape (T, N)
-        Split ratio on its ex-date, 1 otherwise.
-
-    Returns
-    -------
-    Statements
-        Values in the statements' unit; NaN before the first one. Rows with a null value are ignored.
+    ``fundamentals`` has the columns ticker, period_end, known_at, item and value, and may have ``months``,
+    the span of a flow; ``stated_on``, the last day whose splits a share count or per-share amount contains,
+    null for the period's end; and ``filing_id``, which breaks ties. Rows with a null value are ignored.
+    ``split_TN`` is the split ratio on its ex-date, 1 otherwise. Values are in the statements' unit; NaN
+    before the first one.
 
     Examples
     --------

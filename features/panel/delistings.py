@@ -105,27 +105,10 @@ def find_delistings(
     - The value is unknown in a known gap. It is unknown as well for the missing firms of a session on which
       at least a quarter of the listed firms, and at least ten, lack a price.
 
-    Parameters
-    ----------
-    traded_TN : ndarray of bool, shape (T, N)
-        Whether there is a price.
-    dates_T : ndarray of datetime64[D], shape (T,)
-        Sessions.
-    tickers_N : tuple of str
-        Firms.
-    securities : polars.DataFrame or None
-        Columns ticker, valid_from, delisted_on, delisting_return, delisting_reason (merger, performance,
-        unknown or null), exchange. A delisting with its return and reason is known from ``delisted_on`` on,
-        an exchange from ``valid_from`` on.
-    rule : DelistingRule
-        Assumptions where nothing is recorded.
-    gap_TN : ndarray of bool, shape (T, N), optional
-        Whether the price of a listed firm is known to be missing from the data; nowhere by default.
-
-    Returns
-    -------
-    Delistings
-        Payouts, share values and the assumptions that were used.
+    ``securities`` has the columns ticker, valid_from, delisted_on, delisting_return, delisting_reason
+    (merger, performance, unknown or null) and exchange. A delisting with its return and reason is known from
+    ``delisted_on`` on, an exchange from ``valid_from`` on. ``gap_TN`` says where the price of a listed firm
+    is known to be missing from the data; nowhere by default.
 
     Examples
     --------

@@ -128,19 +128,7 @@ def holder_market(
 ) -> HolderMarket:
     """Compute the value of a unit, whether it can be traded and whether holders have been paid out.
 
-    Parameters
-    ----------
-    total_return_index_TN : ndarray of shape (T, N)
-        Total-return index, at least 0 (`features.panel.panel.Panel.total_return_index_TN`); NaN = not known.
-    traded_TN : ndarray of bool, shape (T, N)
-        Whether the firm trades at t.
-    delisted_TN : ndarray of bool, shape (T, N)
-        Whether holders have been paid out by the close of t (`features.panel.panel.Panel.delisted_TN`).
-
-    Returns
-    -------
-    HolderMarket
-        The same sessions and firms. A firm that is worth nothing counts as delisted.
+    The arguments are fields of `features.panel.panel.Panel`. A firm that is worth nothing counts as delisted.
 
     Examples
     --------
@@ -169,18 +157,8 @@ def held_return(market: HolderMarket, horizon: int) -> FloatArray:
     ``value[x] / value[s] - 1``, where x is the first session after s on which the firm is delisted, and
     ``s + horizon`` at the latest.
 
-    Parameters
-    ----------
-    market : HolderMarket
-        Values and delistings.
-    horizon : int
-        Sessions held, at least 1.
-
-    Returns
-    -------
-    ndarray of shape (max(T - horizon, 0), N)
-        Row s is known at the close of ``s + horizon``. 0 where the unit is worth nothing at s; NaN before the
-        first known index.
+    Shape (max(T - horizon, 0), N), and ``horizon`` is at least 1. Row s is known at the close of
+    ``s + horizon``. 0 where the unit is worth nothing at s; NaN before the first known index.
 
     Examples
     --------
@@ -196,20 +174,9 @@ def bought_return(market: HolderMarket, horizon: int, gap_TN: BoolArray | None =
 
     `held_return` where the firm can be bought at s, 0 where it cannot.
 
-    Parameters
-    ----------
-    market : HolderMarket
-        Values, delistings and tradability.
-    horizon : int
-        Sessions held, at least 1.
-    gap_TN : ndarray of bool, shape (T, N), optional
-        Known gaps (`features.panel.panel.Panel.gap_TN`); none by default.
-
-    Returns
-    -------
-    ndarray of shape (max(T - horizon, 0), N)
-        Row s is known at the close of ``s + horizon``. NaN before the first known index, where the unit is
-        still held at ``s + horizon`` while the index is unknown, and across a known gap.
+    Shape and arguments as in `held_return`; ``gap_TN`` are known gaps (`features.panel.panel.Panel.gap_TN`),
+    none by default. NaN before the first known index, where the unit is still held at ``s + horizon`` while
+    the index is unknown, and across a known gap.
 
     Examples
     --------
@@ -278,25 +245,10 @@ def forward_returns(panel: Panel, delay: int, horizon: int, first: int = 0) -> F
 def target(label_TN: FloatArray, universe_TN: BoolArray, kind: TargetKind) -> Float32Array:
     """Transform labels within each date, over the firms of the universe with a known label.
 
-    Parameters
-    ----------
-    label_TN : ndarray of shape (T, N)
-        Labels.
-    universe_TN : ndarray of bool, shape (T, N)
-        Firms in the universe at t.
-    kind : {"raw", "demean", "zscore", "rank"}
-        Unchanged, minus the date's mean, that divided by the date's standard deviation
-        (`features.arithmetic.transforms.zscore`), or ranked to a normal (`rank_normal` there).
-
-    Returns
-    -------
-    ndarray of float32, shape (T, N)
-        NaN outside the universe and where the label is unknown. Each date is transformed by itself.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ or the kind is unknown.
+    They stay unchanged (``raw``), or have the date's mean subtracted (``demean``), are divided by the date's
+    standard deviation as well (`features.arithmetic.transforms.zscore`), or are ranked to a normal
+    (`rank_normal` there). NaN outside the universe and where the label is unknown. ValueError if the shapes
+    differ or the kind is unknown.
 
     Examples
     --------

@@ -344,19 +344,9 @@ def forward_factor(close_TN: FloatArray, split_TN: FloatArray, dividend_TN: Floa
     does not trade on the ex-date, the dividend is reinvested at the next close, divided by any splits in
     between.
 
-    Parameters
-    ----------
-    close_TN : ndarray of shape (T, N)
-        Raw closes; NaN = no trade.
-    split_TN : ndarray of shape (T, N)
-        New shares per old share on the ex-date, 1 otherwise.
-    dividend_TN : ndarray of shape (T, N)
-        Cash per share on the ex-date, 0 otherwise.
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        The factor; 1 before the first event.
+    Closes are raw; NaN means no trade. ``split_TN`` holds new shares per old share on the ex-date, 1
+    otherwise, and ``dividend_TN`` cash per share on the ex-date, 0 otherwise. The factor is 1 before the
+    first event.
 
     Examples
     --------
@@ -380,20 +370,10 @@ def forward_factor(close_TN: FloatArray, split_TN: FloatArray, dividend_TN: Floa
 def total_return_index(close_TN: FloatArray, value_ratio_TN: FloatArray) -> FloatArray:
     """Compute the total return index: the value of one share through halts and delistings.
 
-    Parameters
-    ----------
-    close_TN : ndarray of shape (T, N)
-        Forward-adjusted closes; NaN = no trade.
-    value_ratio_TN : ndarray of shape (T, N)
-        Value of a share without a price, as a fraction of its last price
-        (`features.panel.delistings.find_delistings`).
-
-    Returns
-    -------
-    ndarray of shape (T, N)
-        The adjusted close; during a halt the last close; after a delisting the constant
-        ``last * (1 + delisting return)``. NaN before the first price and where the value is unknown. Row t
-        depends only on rows <= t.
+    It is the forward-adjusted close; during a halt the last close; after a delisting the constant
+    ``last * (1 + delisting return)``. ``value_ratio_TN`` is the value of a share without a price, as a
+    fraction of its last price (`features.panel.delistings.find_delistings`). NaN before the first price and
+    where the value is unknown. Row t depends only on rows <= t.
 
     Examples
     --------

@@ -22,15 +22,7 @@ def periods_per_year(dates_T: DateArray) -> float:
       taken where they are within 8%.
     - Anything between is ``365.25`` over the mean step. Gaps above 14 usual steps do not count.
 
-    Parameters
-    ----------
-    dates_T : ndarray of datetime64, shape (T,)
-        Sessions, ascending.
-
-    Returns
-    -------
-    float
-        252 for fewer than two sessions.
+    Sessions are ascending; fewer than two give 252.
 
     Examples
     --------

@@ -24,18 +24,8 @@ def decision_sessions(dates_T: DateArray, schedule: Schedule) -> BoolArray:
 
     The first session is used because only the next session reveals which session was a period's last.
 
-    Parameters
-    ----------
-    dates_T : ndarray of datetime64[D], shape (T,)
-        Sessions, sorted.
-    schedule : {"daily", "weekly", "monthly", "quarterly"}
-        Weeks start on Monday.
-
-    Returns
-    -------
-    ndarray of bool, shape (T,)
-        Known at the close of t. The panel's first session counts only for ``daily``, because it is unknown
-        whether it is the first of its period.
+    Known at the close of t. Weeks start on Monday. The panel's first session counts only for ``daily``,
+    because it is unknown whether it is the first of its period.
 
     Examples
     --------
