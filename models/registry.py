@@ -15,6 +15,12 @@ from models.baselines.tcn import TCN, TCNConfig
 from models.ensemble import Ensemble, EnsembleConfig
 from models.forecasters.cross_peer import CrossPeer, CrossPeerConfig
 from models.forecasters.kernel_regression import KernelRegression, KernelRegressionConfig
+from models.forecasters.portfolio_transformer import (
+    LinearPortfolioTransformer,
+    LinearPortfolioTransformerConfig,
+    PortfolioTransformer,
+    PortfolioTransformerConfig,
+)
 from models.forecasters.sector_mean import SectorMean, SectorMeanConfig
 from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
 from models.forecasters.seq2seq import Seq2Seq, Seq2SeqConfig
@@ -61,6 +67,10 @@ MODELS: dict[str, ModelEntry] = {
     "self_peer": ModelEntry("neural", SelfPeerConfig, SelfPeer),
     "temporal_peer": ModelEntry("neural", TemporalPeerConfig, TemporalPeer),
     "ensemble": ModelEntry("ensemble", EnsembleConfig, Ensemble),
+    "linear_portfolio_transformer": ModelEntry(
+        "neural", LinearPortfolioTransformerConfig, LinearPortfolioTransformer
+    ),
+    "portfolio_transformer": ModelEntry("neural", PortfolioTransformerConfig, PortfolioTransformer),
 }
 
 

@@ -90,6 +90,7 @@ TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "seq2seq": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
     "self_peer": {"width": 8, "heads": 2, "layers": 1},
     "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
+    "portfolio_transformer": {"width": 8, "heads": 2, "layers": 1},
 }
 """Settings that make a registered model fast to train; models not listed use their defaults."""
 

@@ -34,6 +34,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6, "characteristic": "size"}},
     "self_peer": {"width": 8, "heads": 2, "layers": 1},
     "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
+    "linear_portfolio_transformer": {},
+    "portfolio_transformer": {"width": 8, "heads": 2, "layers": 1},
 }
 NEURAL = [name for name, entry in MODELS.items() if entry.kind == "neural"]
 QUICK = FitConfig(epochs=2, dates_per_epoch=8, batch_dates=4, firms_per_date=12, valid_dates=4)

@@ -73,6 +73,8 @@ class AttentionMask:
     """bool; False masks the key (padding, or an ablated day). The output of a query without any key is 0."""
     causal: bool = False
     """Whether a query attends only to keys up to its own position."""
+    own: bool = False
+    """Whether a position is a key of its own query in any case; not for the linear and the local kernel."""
     rotary_W2d: Tensor | None = None
     """Rotary angles of the positions, see `models.attention.positions.rotary`."""
     bias_HR: Tensor | None = None
@@ -204,6 +206,8 @@ class MultiHeadAttention(Probed):
             keep = causal_keep(queries, keys, device)
         if mask.keys_BK is not None:
             present = mask.keys_BK[:, None, None, :]
+            if mask.own:
+                present = present | torch.eye(queries, keys, dtype=torch.bool, device=device)
             keep = present.expand(-1, -1, queries, -1) if keep is None else keep & present
         bias = None if mask.bias_HR is None else bias_of_distance(mask.bias_HR, queries, keys)
         return keep, bias

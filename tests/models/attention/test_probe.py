@@ -21,6 +21,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "cross_peer": {**SMALL, "reference": {"count": 4}},
     "kernel_regression": {},
     "self_peer": {**SMALL, "market_tokens": 1},
+    "portfolio_transformer": SMALL,
     "temporal_peer": {
         "encoder": {**SMALL, "kernel": "local", "radius": 3, "pooling": "mean"},
         "peer_heads": 2,

@@ -29,7 +29,7 @@ NAMES = ("return_21", "log_market_equity", "a", "b")
 TRAIN, VALID, TEST = np.arange(5, 55), np.arange(57, 75), np.arange(77, 90)
 SEEDS = (5, 1, 2)
 STACKABLE = [name for name, entry in MODELS.items() if getattr(entry.build, "stackable", False)]
-WITHOUT_DROPOUT = {"sector_mean", "kernel_regression"}
+WITHOUT_DROPOUT = {"sector_mean", "kernel_regression", "linear_portfolio_transformer"}
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("cross_peer", {"reference": {"by": "list", "tickers": ["FIRM1", "FIRM6", "FIRM9", "FIRM11"]}}),
     ("self_peer", {"recent_days": 3}),
     ("self_peer", {"market_tokens": 2}),
+    ("linear_portfolio_transformer", {"recent_days": 2}),
+    ("portfolio_transformer", {"recent_days": 2, "layers": 1}),
     ("temporal_peer", {"market_tokens": 1}),
     ("temporal_peer", {"firm_slots": 64, "leader_ranks": "all"}),
 ]
