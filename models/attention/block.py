@@ -73,12 +73,12 @@ class AttentionMask:
     """bool; False masks the key (padding, or an ablated day). The output of a query without any key is 0."""
     causal: bool = False
     """Whether a query attends only to keys up to its own position."""
-    own: bool = False
-    """Whether a position is a key of its own query in any case; not for the linear and the local kernel."""
     rotary_W2d: Tensor | None = None
     """Rotary angles of the positions, see `models.attention.positions.rotary`."""
     bias_HR: Tensor | None = None
     """Biases of the logits by distance, see `models.attention.positions.bias_of_distance`."""
+    own: bool = False
+    """Whether a position is a key of its own query in any case; not for the linear and the local kernel."""
 
 
 NO_MASK = AttentionMask()
