@@ -66,11 +66,11 @@ MODELS: dict[str, ModelEntry] = {
     "cross_peer": ModelEntry("neural", CrossPeerConfig, CrossPeer),
     "self_peer": ModelEntry("neural", SelfPeerConfig, SelfPeer),
     "temporal_peer": ModelEntry("neural", TemporalPeerConfig, TemporalPeer),
-    "ensemble": ModelEntry("ensemble", EnsembleConfig, Ensemble),
     "linear_portfolio_transformer": ModelEntry(
         "neural", LinearPortfolioTransformerConfig, LinearPortfolioTransformer
     ),
     "portfolio_transformer": ModelEntry("neural", PortfolioTransformerConfig, PortfolioTransformer),
+    "ensemble": ModelEntry("ensemble", EnsembleConfig, Ensemble),
 }
 
 
