@@ -15,7 +15,7 @@ from features.options import Options
 from models.attention.layers import Dropout, Linear
 from models.batch import Ablation, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
-from models.spec import Count, Shape, Share, Whole
+from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Range, Shape, Share, Space, Whole
 
 
 class MLPConfig(Options):
@@ -40,6 +40,12 @@ class MLP(Forecaster):
 
     uses_peers: ClassVar[bool] = False
     stackable: ClassVar[bool] = True
+    space: ClassVar[Space] = {
+        **FIT_SPACE,
+        "dropout": DROPOUT_SPACE,
+        "width": Choice((32, 64, 128)),
+        "layers": Range(1, 3, integer=True),
+    }
 
     def __init__(self, config: MLPConfig, shape: Shape) -> None:
         super().__init__()

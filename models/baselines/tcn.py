@@ -18,7 +18,7 @@ from features.options import Options
 from models.attention.layers import Dropout, Linear
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
-from models.spec import Count, Shape, Share
+from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Range, Shape, Share, Space
 
 
 class TCNConfig(Options):
@@ -66,6 +66,12 @@ class TCN(Forecaster):
 
     uses_peers: ClassVar[bool] = False
     stackable: ClassVar[bool] = True
+    space: ClassVar[Space] = {
+        **FIT_SPACE,
+        "dropout": DROPOUT_SPACE,
+        "width": Choice((16, 32, 64)),
+        "kernel": Range(2, 5, integer=True),
+    }
 
     def __init__(self, config: TCNConfig, shape: Shape) -> None:
         super().__init__()

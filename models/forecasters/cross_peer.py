@@ -18,7 +18,7 @@ from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_da
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerKeys, PeerLayer, PeerSizes, peer_layers
 from models.peers.reference import Reference, ReferenceConfig, has_size_rank, inverse_size_rank
-from models.spec import Count, Shape, Share, Whole, require_heads
+from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Shape, Share, Space, Whole, require_heads
 
 
 class CrossPeerConfig(Options):
@@ -62,6 +62,12 @@ class CrossPeer(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
+    space: ClassVar[Space] = {
+        **FIT_SPACE,
+        "dropout": DROPOUT_SPACE,
+        "width": Choice((16, 32, 64)),
+        "leader_slope": Choice((1.0, 4.0)),
+    }
 
     def __init__(self, config: CrossPeerConfig, shape: Shape) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from models.attention.probe import Probed
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import LOGIT_GAIN, peer_keys
-from models.spec import Positive, Shape, Whole
+from models.spec import FIT_SPACE, Positive, Range, Shape, Space, Whole
 
 
 class KernelRegressionConfig(Options):
@@ -45,6 +45,7 @@ class KernelRegression(Forecaster, Probed):
     """
 
     uses_peers: ClassVar[bool] = True
+    space: ClassVar[Space] = {**FIT_SPACE, "bandwidth": Range(0.3, 3.0, log=True)}
     over = "peers"
     stackable: ClassVar[bool] = True
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from features.options import Options
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
-from models.spec import Shape, Whole
+from models.spec import FIT_SPACE, Shape, Space, Whole
 
 
 class SectorMeanConfig(Options):
@@ -36,6 +36,7 @@ class SectorMean(Forecaster):
 
     uses_peers: ClassVar[bool] = True
     stackable: ClassVar[bool] = True
+    space: ClassVar[Space] = FIT_SPACE
 
     def __init__(self, config: SectorMeanConfig, shape: Shape) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from models.attention.encoder import DayEncoder, EncoderConfig
 from models.attention.layers import Linear
 from models.batch import Ablation, AttentionMaps, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
-from models.spec import Shape
+from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Range, Shape, Space
 
 
 class Seq2SeqConfig(Options):
@@ -59,6 +59,12 @@ class Seq2Seq(Forecaster):
 
     uses_peers: ClassVar[bool] = False
     stackable: ClassVar[bool] = True
+    space: ClassVar[Space] = {
+        **FIT_SPACE,
+        "encoder.dropout": DROPOUT_SPACE,
+        "encoder.width": Choice((16, 32, 64)),
+        "encoder.layers": Range(1, 3, integer=True),
+    }
 
     def __init__(self, config: Seq2SeqConfig, shape: Shape) -> None:
         super().__init__()

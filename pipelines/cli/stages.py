@@ -97,7 +97,7 @@ def train(
 
 
 def tune(
-    config: Path,
+    configs: list[Path],
     model: str,
     trials: int = 20,
     *,
@@ -110,10 +110,13 @@ def tune(
     Every trial is logged in the tracking store and counted in the trial ledger. After an interruption, the
     same command continues the search. To use the result, copy the printed settings into the config and run
     `peerglass train`, which forecasts the test once.
+
+    With several configs, the same settings are tried on all of them. A trial is worth the smallest share that
+    it reaches of the best score of each config, so that the printed settings lose little anywhere.
     """
     from pipelines.train.tune import tune as search
 
-    print(search(load(config, overrides), model, trials, as_of, wait=wait))
+    print(search([load(config, overrides) for config in configs], model, trials, as_of, wait=wait))
 
 
 def backtest(

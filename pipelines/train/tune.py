@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import yaml
 
+from backtest.splits.folds import Fold
 from models.fitted import NoTrainingSignal
 from models.fitting.fit import Diverged, fit
 from models.panel_memory import is_out_of_memory
@@ -31,6 +33,7 @@ from pipelines.config.load import (
     registry_name,
 )
 from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
 from pipelines.errors import ConfigError, DataError, DivergedError
@@ -54,53 +57,110 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, wait: bool = False) -> str:
-    """Search until ``trials`` trials are finished, and describe the best ones."""
-    if model not in config.models:
-        raise ConfigError(f"The config has no model {model!r}; choose one of {', '.join(config.models)}.")
-    registered = registry_name(config, model)
-    space = MODELS[registered].build.space
-    if not space:
-        searchable = ", ".join(name for name, entry in MODELS.items() if entry.build.space)
-        raise ConfigError(f"{registered} has no search space; choose one of {searchable}.")
-    progress = Progress()
-    with Locks(wait=wait, notify=progress.note) as locks:
-        run, dataset, _ = prepare_run(config, progress, as_of, record=False)
-        warm_starts = warm_start_runs(config)
-        folds = plan_folds(dataset, config)
-        arrays = collect_arrays(dataset, config.features.window)
-        name = study_name(run, model, space)
-        folder = run.folder.parent / "searches" / name
+def tune(
+    configs: Sequence[Config], model: str, trials: int, as_of: str | None = None, *, wait: bool = False
+) -> str:
+    """Search until ``trials`` trials are finished, and describe the best ones.
+
+    With several configs, every trial is scored on the validation sessions of all of them.
+    """
+    registered, space = _searched(configs, model)
+    progress, first = Progress(), configs[0]
+    with Locks(wait=wait, notify=progress.note) as locks, ExitStack() as engines:
+        markets = [_Market.open(config, model, progress, as_of) for config in configs]
+        names = [study_name(market.run, model, space) for market in markets]
+        name = names[0] if len(names) == 1 else f"{first.name}-and-{len(names) - 1}-{model}-{digest(names)}"
+        folder = markets[0].run.folder.parent / "searches" / name
         locks.lock_search(folder)
-        study = Study(folder, space)
-        _track(study, config, name)  # trials that an interruption has left untracked
+        study = Study(folder, space, len(markets))
+        _track(study, configs, name)  # trials that an interruption has left untracked
         remaining = max(0, trials - len(study.finished))
-        device = resolve_device(config.device)
-        work = work_on_arrays(score_fold, arrays, device, [registered])
-        devices = [task_device(registered, device).partition(":")[0]] * len(folds)
-        engines = open_engine(config.execution, work, len(folds), note=progress.note, devices=devices)
-        with progress.stage("tune", total=remaining), engines as engine:
+        with progress.stage("tune", total=remaining):
+            opened = [engines.enter_context(one.engine(registered, progress)) for one in markets]
             if study.finished:
                 progress.note(f"{len(study.finished)} trials of this search are already finished and count.")
             for _ in range(remaining):
                 trial, values = study.propose()
-                trial_config = with_settings(config, model, values)
-                settings = forecasting_settings(trial_config, dataset, warm_starts)
-                record_trials(run.folder.parent, run.run_id, trial_config, settings)
-                first_seed = trial_config.model_copy(update={"seeds": config.seeds[:1]})
-                tasks = list(plan_tasks(replace(run, config=first_seed), dataset, folds))
-                score = _mean_score(engine, tasks)
-                study.record(trial, score)
-                _track(study, config, name)
-                progress.step(f"{model}: validation {'diverged' if score is None else f'{score:+.4f}'}")
-        return describe(config, model, study.finished, len(folds))
+                scores = [
+                    one.score(model, values, engine) for one, engine in zip(markets, opened, strict=True)
+                ]
+                study.record(trial, scores)
+                _track(study, configs, name)
+                said = ", ".join("diverged" if score is None else f"{score:+.4f}" for score in scores)
+                progress.step(f"{model}: validation {said}")
+        if len(configs) > 1:
+            return describe_markets(configs, model, study.finished)
+        return describe(first, model, study.finished, len(markets[0].folds))
 
 
-def _track(study: Study, config: Config, name: str) -> None:
-    """Send the finished trials that the tracking store does not have yet."""
-    for number, trial in enumerate(study.finished[study.tracked :], start=study.tracked):
-        track_trial(config, name, number, trial.values, trial.score)
-        study.tracked = number + 1
+def _searched(configs: Sequence[Config], model: str) -> tuple[str, Space]:
+    """The registered model that is searched and its space; ConfigError if a config does not suit."""
+    for config in configs:
+        if model not in config.models:
+            raise ConfigError(
+                f"The config {config.name} has no model {model!r}; choose one of {', '.join(config.models)}."
+            )
+        if len(configs) > 1 and config.execution.engine == "ray":
+            raise ConfigError(
+                f"{config.name} has execution.engine ray, and several configs are searched on this machine; "
+                "set it to pool."
+            )
+    registered = registry_name(configs[0], model)
+    others = {registry_name(config, model) for config in configs} - {registered}
+    if others:
+        raise ConfigError(f"{model} is a {registered} in one config and a {min(others)} in another.")
+    space: Space = MODELS[registered].build.space
+    if not space:
+        searchable = ", ".join(name for name, entry in MODELS.items() if entry.build.space)
+        raise ConfigError(f"{registered} has no search space; choose one of {searchable}.")
+    return registered, space
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Market:
+    """A config with its data, on which trials are scored."""
+
+    config: Config
+    run: RecordedRun
+    dataset: Dataset
+    folds: list[Fold]
+    warm_starts: dict[str, str]
+
+    @classmethod
+    def open(cls, config: Config, model: str, progress: Progress, as_of: str | None) -> Self:
+        """Build the dataset of a config."""
+        run, dataset, _ = prepare_run(config, progress, as_of, record=False)
+        return cls(config, run, dataset, plan_folds(dataset, config), warm_start_runs(config))
+
+    def engine(
+        self, registered: str, progress: Progress
+    ) -> AbstractContextManager[TaskEngine[Task, float | None]]:
+        """Open an engine that scores the folds of trials."""
+        arrays = collect_arrays(self.dataset, self.config.features.window)
+        device = resolve_device(self.config.device)
+        work = work_on_arrays(score_fold, arrays, device, [registered])
+        devices = [task_device(registered, device).partition(":")[0]] * len(self.folds)
+        return open_engine(self.config.execution, work, len(self.folds), note=progress.note, devices=devices)
+
+    def score(
+        self, model: str, values: dict[str, Value], engine: TaskEngine[Task, float | None]
+    ) -> float | None:
+        """Record a trial in the ledger, and score it; None if training diverged."""
+        trial_config = with_settings(self.config, model, values)
+        settings = forecasting_settings(trial_config, self.dataset, self.warm_starts)
+        record_trials(self.run.folder.parent, self.run.run_id, trial_config, settings)
+        first_seed = trial_config.model_copy(update={"seeds": self.config.seeds[:1]})
+        tasks = list(plan_tasks(replace(self.run, config=first_seed), self.dataset, self.folds))
+        return _mean_score(engine, tasks)
+
+
+def _track(study: Study, configs: Sequence[Config], name: str) -> None:
+    """Send the scores that the tracking stores do not have yet, those of one trial on all markets in turn."""
+    scores = [(n, trial, m) for n, trial in enumerate(study.finished) for m in range(len(configs))]
+    for count, (number, trial, market) in enumerate(scores):
+        if count >= study.tracked:
+            track_trial(configs[market], name, number, trial.values, trial.scores[market])
+            study.tracked = count + 1
 
 
 def study_name(run: RecordedRun, model: str, space: Space) -> str:
@@ -131,12 +191,10 @@ def describe(config: Config, model: str, done: Sequence[SearchTrial], folds: int
         (trial for trial in done if trial.score is not None), key=lambda trial: -(trial.score or 0.0)
     )
     if not scored:
-        return f"{model}: all {len(done)} trials diverged; lower fit.lr in the config and search again."
+        return _all_diverged(model, done)
     lines = [f"{model}: {len(done)} trials, {len(done) - len(scored)} of them diverged"]
     for place, trial in enumerate(scored[:_SHOWN], start=1):
-        values = {name: f"{x:.3g}" if isinstance(x, float) else x for name, x in trial.values.items()}
-        cells = "  ".join(f"{name} {value}" for name, value in values.items())
-        lines.append(f"  {place}. validation {stop_on} {trial.score:+.4f}   {cells}")
+        lines.append(f"  {place}. validation {stop_on} {trial.score:+.4f}   {_cells(trial)}")
     searched = with_settings(config, model, scored[0].values).model_dump(mode="json")["models"]
     best = yaml.safe_dump({"models": searched}, sort_keys=False).rstrip()
     lines += [
@@ -147,6 +205,70 @@ def describe(config: Config, model: str, done: Sequence[SearchTrial], folds: int
         "expect less on the test. Every trial is in the ledger and counts against the result.",
     ]
     return "\n".join(lines)
+
+
+def describe_markets(configs: Sequence[Config], model: str, done: Sequence[SearchTrial]) -> str:
+    """Describe the settings with the largest smallest share of the best score of each market.
+
+    Only the searched settings are printed: the others are those of each config.
+    """
+    shares = shares_of([trial.scores for trial in done])
+    ranked = sorted(
+        ((share, trial) for share, trial in zip(shares, done, strict=True) if share is not None),
+        key=lambda one: -one[0],
+    )
+    if not ranked:
+        return _all_diverged(model, done)
+    names = [config.name for config in configs]
+    lines = [
+        f"{model}: {len(done)} trials on {len(configs)} configs, {len(done) - len(ranked)} of them diverged",
+        "share: the smallest, over the configs, of a trial's score divided by the best score there",
+    ]
+    for place, (share, trial) in enumerate(ranked[:_SHOWN], start=1):
+        own = ", ".join(f"{name} {score:+.4f}" for name, score in zip(names, trial.scores, strict=True))
+        lines.append(f"  {place}. share {share:.3f} ({own})   {_cells(trial)}")
+    best = yaml.safe_dump({"models": {model: nest(ranked[0][1].values)}}, sort_keys=False).rstrip()
+    lines += [
+        "",
+        best,
+        "",
+        f"The best of {len(ranked)} trials on the same validation segments is biased upwards: expect less on "
+        "the tests. Every trial is in the ledger of each config and counts against its result.",
+    ]
+    return "\n".join(lines)
+
+
+def shares_of(scores: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """Smallest share, over the markets, of the best score of a market, for each trial.
+
+    A market whose best score is not positive has no skill to lose and does not count; with such markets alone
+    every share is 0. None for a trial that diverged on a market.
+
+    Examples
+    --------
+    >>> shares_of([(0.04, 0.01), (0.02, 0.02), (None, 0.02), (0.03, 0.018)])
+    [0.5, 0.5, None, 0.75]
+    """
+    whole = [one for one in scores if None not in one]
+    best = [max(score for score in market if score is not None) for market in zip(*whole, strict=True)]
+    return [
+        None
+        if None in one
+        else min(
+            (score / top for score, top in zip(one, best, strict=True) if score is not None and top > 0),
+            default=0.0,
+        )
+        for one in scores
+    ]
+
+
+def _all_diverged(model: str, done: Sequence[SearchTrial]) -> str:
+    return f"{model}: all {len(done)} trials diverged; lower fit.lr in the config and search again."
+
+
+def _cells(trial: SearchTrial) -> str:
+    values = {name: f"{x:.3g}" if isinstance(x, float) else x for name, x in trial.values.items()}
+    return "  ".join(f"{name} {value}" for name, value in values.items())
 
 
 def score_fold(arrays: Arrays, task: Task, tell: Tell) -> float | None:
@@ -211,6 +333,7 @@ def nest(flat: dict[str, Value]) -> dict[str, Any]:
 
 _FILE = "trials.db"
 _DIVERGED = "diverged"
+_SCORES = "scores"
 _TRACKED = "tracked"
 
 
@@ -219,8 +342,14 @@ class SearchTrial:
     """One finished trial of a search."""
 
     values: dict[str, Value]
-    score: float | None
-    """Mean over folds of the validation score that early stopping uses; None where training diverged."""
+    scores: tuple[float | None, ...]
+    """By market, the mean over folds of the validation score that early stopping uses; None where training
+    diverged."""
+
+    @property
+    def score(self) -> float | None:
+        """Score on the only market."""
+        return self.scores[0]
 
 
 class Study:
@@ -229,12 +358,15 @@ class Study:
     The first 8 trials are random; the others come from Optuna's multivariate tree-structured Parzen estimator
     (Bergstra et al. 2011). The sampler's seed is the number of finished trials, and it uses the finished
     trials only. An interrupted search therefore proposes the same settings as an uninterrupted one.
+
+    On several markets it maximises `shares_of`. The best score of a market changes during the search, so the
+    estimator is given the shares of all finished trials anew for each proposal.
     """
 
-    def __init__(self, folder: Path, space: Space) -> None:
+    def __init__(self, folder: Path, space: Space, markets: int = 1) -> None:
         import optuna
 
-        self._space = space
+        self._space, self._markets = space, markets
         self._distributions = {name: _distribution(where) for name, where in space.items()}
         folder.mkdir(parents=True, exist_ok=True)
         url = f"sqlite:///{folder / _FILE}"
@@ -256,7 +388,7 @@ class Study:
     def finished(self) -> list[SearchTrial]:
         """The finished trials, oldest first. Interrupted trials are left out."""
         return [
-            SearchTrial(self._values(trial.params), trial.value)
+            SearchTrial(self._values(trial.params), self._scores(trial))
             for trial in self._study.get_trials(deepcopy=False)
             if trial.value is not None or trial.user_attrs.get(_DIVERGED)
         ]
@@ -276,21 +408,48 @@ class Study:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate
-            self._study.sampler = optuna.samplers.TPESampler(
+            sampler = optuna.samplers.TPESampler(
                 seed=len(self.finished), n_startup_trials=8, multivariate=True
             )
+            if self._markets > 1:
+                self._study.enqueue_trial(self._rescored(sampler).ask(self._distributions).params)
+            else:
+                self._study.sampler = sampler
             trial = self._study.ask(self._distributions)
         return trial, self._values(trial.params)
 
-    def record(self, trial: optuna.Trial, score: float | None) -> None:
-        """Record the score of a proposed trial; None where training diverged."""
+    def _rescored(self, sampler: optuna.samplers.BaseSampler) -> optuna.Study:
+        """A study in memory of the finished trials, with their shares as scores."""
+        import optuna
+
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        kept = [one for one in self._study.get_trials(deepcopy=False) if one.state.is_finished()]
+        kept = [one for one in kept if one.value is not None or one.user_attrs.get(_DIVERGED)]
+        shares = shares_of([self._scores(one) for one in kept])
+        for one, share in zip(kept, shares, strict=True):
+            state = optuna.trial.TrialState.FAIL if share is None else optuna.trial.TrialState.COMPLETE
+            study.add_trial(
+                optuna.trial.create_trial(
+                    state=state, value=share, params=one.params, distributions=one.distributions
+                )
+            )
+        return study
+
+    def record(self, trial: optuna.Trial, scores: Sequence[float | None]) -> None:
+        """Record the scores of a proposed trial by market; None where training diverged."""
         from optuna.trial import TrialState
 
-        if score is None:
+        known = [score for score in scores if score is not None]
+        if self._markets > 1:
+            trial.set_user_attr(_SCORES, list(scores))
+        if len(known) < len(scores):
             trial.set_user_attr(_DIVERGED, True)
             self._study.tell(trial, state=TrialState.FAIL)
         else:
-            self._study.tell(trial, score)
+            self._study.tell(trial, sum(known) / len(known))
+
+    def _scores(self, trial: optuna.trial.FrozenTrial) -> tuple[float | None, ...]:
+        return tuple(trial.user_attrs.get(_SCORES, (trial.value,)))
 
     def _values(self, params: Mapping[str, Any]) -> dict[str, Value]:
         """The settings of a trial, in the order of the space; fractions are rounded to four digits."""

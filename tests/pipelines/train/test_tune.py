@@ -258,7 +258,7 @@ def test_a_trial_out_of_memory_has_no_score_and_constant_targets_end_the_search(
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("ridge", "The config has no model 'ridge'; choose one of lightgbm, zero"),
+        ("ridge", "The config tiny has no model 'ridge'; choose one of lightgbm, zero"),
         ("zero", "zero has no search space"),
     ],
 )
@@ -277,3 +277,103 @@ def test_the_name_of_a_search_depends_on_everything_that_its_scores_depend_on(pe
         run, _, _ = prepare_run(load_config(Path("tiny.yaml"), change), Progress())
         names.add(tune.study_name(run, "lightgbm", MODELS["lightgbm"].build.space))
     assert len(names) == 4
+
+
+def test_the_share_of_a_trial_is_the_smallest_over_the_markets() -> None:
+    scores = [(0.04, -0.01, 0.01), (0.02, -0.03, 0.02), (None, -0.01, 0.02), (0.03, -0.02, 0.018)]
+    assert tune.shares_of(scores) == [0.5, 0.5, None, 0.75]
+    assert tune.shares_of([(0.02, -0.01), (-0.02, -0.02)]) == [1.0, -1.0]
+    assert tune.shares_of([(-0.02, 0.0), (-0.01, -0.1)]) == [0.0, 0.0]
+    assert tune.shares_of([(None, 0.1)]) == [None]
+
+
+def second_market() -> None:
+    """A config of another market beside the first one."""
+    other = yaml.safe_load(Path("tiny.yaml").read_text())
+    other |= {"name": "other", "lake": "other_lake", "source": {**other["source"], "seed": 4}}
+    Path("other.yaml").write_text(yaml.safe_dump(other))
+
+
+SEVERAL = ("tune", "tiny.yaml", "other.yaml", "--model", "lightgbm", "--trials")
+
+
+@pytest.mark.slow(6)
+def test_settings_are_searched_on_several_markets_and_counted_on_each(peerglass: Call) -> None:
+    second_market()
+    assert peerglass("ingest", "other.yaml")[0] == 0
+    code, out, err = peerglass(*SEVERAL, "3")
+    assert code == 0, err
+    assert "lightgbm: 3 trials on 2 configs, 0 of them diverged" in out
+    ledger = read_trials(Path("runs"))
+    assert ledger.group_by("market").len()["len"].to_list() == [3, 3]
+    # the printed scores are those of each config by itself
+    line = next(one for one in out.splitlines() if "1. share" in one)
+    printed = yaml.safe_load(out[out.index("models:") : out.index("The best of")])["models"]["lightgbm"]
+    assert set(printed) == {"num_leaves", "learning_rate"}
+    for name in ("tiny", "other"):
+        raw = yaml.safe_load(Path(f"{name}.yaml").read_text())
+        raw["models"] = {"lightgbm": raw["models"]["lightgbm"] | printed}
+        Path(f"best_{name}.yaml").write_text(yaml.safe_dump(raw))
+        _, run_id, _ = peerglass("train", f"best_{name}.yaml")
+        from pipelines.run.record import open_run
+
+        (score,) = read_scores(open_run(run_id.strip(), Path("runs")))["valid_rank_ic"]
+        assert float(line.split(f"{name} ")[1].split()[0].strip(",)")) == pytest.approx(score, abs=6e-5)
+
+
+@pytest.mark.slow(5)
+def test_an_interrupted_search_on_several_markets_proposes_the_same_settings(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second_market()
+    assert peerglass("ingest", "other.yaml")[0] == 0
+    tried: list[tuple[int, float]] = []
+    killed_at = {5, 21}
+
+    def score(_: object, tasks: Any) -> float | None:  # noqa: ANN401 (passed on)
+        options = tasks[0].options
+        tried.append((options.num_leaves, options.learning_rate))
+        if len(tried) - 1 in killed_at:
+            raise Killed
+        return float(0.02 + 0.01 * options.num_leaves - 0.1 * options.learning_rate)
+
+    monkeypatch.setattr(tune, "_mean_score", score)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            peerglass(*SEVERAL, "11", "--set", "output=killed")
+    code, out, err = peerglass(*SEVERAL, "11", "--set", "output=killed")
+    assert code == 0, err
+    assert "11 trials on 2 configs" in out
+    finished = sorted(set(tried))
+    tried.clear()
+    killed_at.clear()
+    killed_at.add(10**9)
+    code, same, err = peerglass(*SEVERAL, "11", "--set", "output=whole")
+    assert code == 0, err
+    assert sorted(set(tried)) == finished
+    assert same == out
+    assert trial_count(Path("killed")) == trial_count(Path("whole")) == 22
+
+
+def test_a_trial_that_diverges_on_one_market_cannot_win(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second_market()
+    assert peerglass("ingest", "other.yaml")[0] == 0
+    scores = iter([0.5, None, 0.02, 0.03, 0.04, 0.01])
+    monkeypatch.setattr(tune, "_mean_score", lambda *_: next(scores))
+    code, out, err = peerglass(*SEVERAL, "3")
+    assert code == 0, err
+    assert "3 trials on 2 configs, 1 of them diverged" in out
+    first, second = (one for one in out.splitlines() if ". share" in one)
+    assert "share 0.500 (tiny +0.0200, other +0.0300)" in first
+    assert "share 0.333 (tiny +0.0400, other +0.0100)" in second
+
+
+def test_configs_with_other_models_are_refused(peerglass: Call) -> None:
+    second_market()
+    other = yaml.safe_load(Path("other.yaml").read_text())
+    Path("other.yaml").write_text(yaml.safe_dump({**other, "models": {"zero": {}}}))
+    code, out, err = peerglass(*SEVERAL, "1")
+    assert (code, out) == (2, "")
+    assert "other has no model 'lightgbm'; choose one of zero." in err.splitlines()[-1]
