@@ -117,10 +117,10 @@ def can_compile() -> bool:
 def why_eager(name: str, device: torch.device | str) -> str:
     """Why the steps of a model are not recorded on a GPU, as one sentence; empty where they are.
 
-    Also empty on a CPU, where no step is recorded, and for baselines.
+    Also empty on a CPU, where no step is recorded, and for baselines and ensembles.
     """
     entry = model_entry(name)
-    if torch.device(device).type == "cpu" or entry.kind == "baseline" or entry.build.stackable:
+    if torch.device(device).type == "cpu" or entry.kind != "neural" or entry.build.stackable:
         return ""
     return (
         f"The steps of {name} are not recorded and replayed, because shapes in them depend on values: "
