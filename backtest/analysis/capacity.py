@@ -70,10 +70,8 @@ def capacity(
     return points
 
 
-def participation_per_capital(
-    rows: LedgerRows, dollar_volume_TN: FloatArray, quantile: float = 0.95
-) -> float:
-    """Share of the daily volume, per unit of capital, that this quantile of the trades does not exceed.
+def participation_per_capital(rows: LedgerRows, dollar_volume_TN: FloatArray) -> float:
+    """Share of the daily volume, per unit of capital, that 95% of the trades do not exceed.
 
     NaN without a trade of known volume.
     """
@@ -81,7 +79,7 @@ def participation_per_capital(
     volume_R = dollar_volume_TN[rows.session_R[traded_R], rows.firm_R[traded_R]]
     known_R = volume_R > 0
     share_R = np.abs(rows.trade_R[traded_R][known_R]) / volume_R[known_R]
-    return float(np.quantile(share_R, quantile)) if len(share_R) else math.nan
+    return float(np.quantile(share_R, 0.95)) if len(share_R) else math.nan
 
 
 def capital_grid(share: float) -> Sequence[float]:

@@ -132,12 +132,12 @@ def _long_run(score_TP: FloatArray, lags: int) -> FloatArray:
     return total_PP
 
 
-def describe_regression(result: FactorRegression, level: float = LEVEL) -> str:
+def describe_regression(result: FactorRegression) -> str:
     """Say in one sentence whether a book is more than its factors, and which factors it is.
 
     A family of factors (the three reversals are one) explains a book if it has at least half of its variance,
     several do if they have it together. An alpha counts if it is positive and its two-sided p-value is below
-    the level.
+    the level of all tests.
     """
     alpha = result.alpha
     shares: dict[str, float] = defaultdict(float)
@@ -150,10 +150,10 @@ def describe_regression(result: FactorRegression, level: float = LEVEL) -> str:
     fit = f"R2 {result.r2:.2f}" + (f", of which {parts}" if parts else "")
     numbers = f"alpha {alpha.coefficient:+.1%} a year"
     numbers += "" if math.isnan(alpha.t) else f" (t {alpha.t:.1f})"
-    if alpha.p_value < level and alpha.coefficient > 0:
+    if alpha.p_value < LEVEL and alpha.coefficient > 0:
         moves = f", although its returns move with {families[0]}" if mostly else ""
         return f"It earns more than its factors: {numbers}{moves} ({fit})."
-    left = "below zero" if alpha.p_value < level else "not different from zero"
+    left = "below zero" if alpha.p_value < LEVEL else "not different from zero"
     if mostly or result.r2 >= EXPLAINED:
         return (
             f"Its returns are explained by {families[0] if mostly else 'several factors'} ({fit}): "

@@ -357,17 +357,17 @@ def day_profile(
     return found
 
 
-def day_map(records: Sequence[AttentionRecord], most: int = 20_000) -> list[dict[str, Any]]:
+def day_map(records: Sequence[AttentionRecord]) -> list[dict[str, Any]]:
     """Average the weights of every layer and head of the day encoder over firms and dates.
 
     Rows of the table ``day_map``: layer and head (from 1), query and key (1 is the newest), weight. The last
-    layer may have one query, the pooled one. With more than ``most`` cells, heads are averaged too: head 0.
+    layer may have one query, the pooled one. With more than 20,000 cells, heads are averaged too: head 0.
     """
     mean = [
         np.mean([layer_NHQK.mean(dim=0).double().cpu().numpy() for layer_NHQK in layers], axis=0)
         for layers in zip(*(record.days for record in records), strict=True)
     ]
-    if sum(layer_HQK.size for layer_HQK in mean) > most:
+    if sum(layer_HQK.size for layer_HQK in mean) > 20_000:
         mean = [layer_HQK.mean(axis=0, keepdims=True) for layer_HQK in mean]
     window, rows = records[0].window, []
     for layer, layer_HQK in enumerate(mean, 1):

@@ -18,6 +18,7 @@ from features.arrays import BoolArray, FloatArray, IntArray
 from models.explain.network.weights import PeerWeights, ranks_of_sources, to_digraph
 
 DRAWS = 100
+MIN_SESSIONS = 60  # common returns that a pair of firms needs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,9 +62,7 @@ def firm_measures(network: PeerWeights, found_NN: BoolArray, seed: int) -> FirmM
     return FirmMeasures(out_N, into_N, leads_N, follows_N, pagerank_N, community_N)
 
 
-def reciprocity(
-    found_NN: BoolArray, observed_NN: BoolArray, rng: np.random.Generator, draws: int = DRAWS
-) -> AgainstNull:
+def reciprocity(found_NN: BoolArray, observed_NN: BoolArray, rng: np.random.Generator) -> AgainstNull:
     """Share of the edges whose reverse was found as well.
 
     Only edges whose reverse was measured count. Under the null, every target keeps its number of leaders, and
@@ -77,7 +76,7 @@ def reciprocity(
 
     leaders_N1 = (found_NN & observed_NN).sum(axis=1, keepdims=True)
     null = []
-    for _ in range(draws):
+    for _ in range(DRAWS):
         # the pairs with the smallest random numbers of their row; pairs that were not measured come last
         number_NN = np.where(observed_NN, rng.random(found_NN.shape, dtype=np.float32), 2.0)
         null.append(share(ranks_of_sources(-number_NN) <= leaders_N1))
@@ -87,11 +86,7 @@ def reciprocity(
 
 
 def homophily(
-    weight_NN: FloatArray,
-    observed_NN: BoolArray,
-    group_N: IntArray,
-    rng: np.random.Generator,
-    draws: int = DRAWS,
+    weight_NN: FloatArray, observed_NN: BoolArray, group_N: IntArray, rng: np.random.Generator
 ) -> AgainstNull:
     """Share of the weight within groups, with the interval of groups that are dealt out at random.
 
@@ -111,7 +106,7 @@ def homophily(
     def within(code_n: IntArray) -> float:
         return float(weight_E[code_n[target_E] == code_n[source_E]].sum()) / total
 
-    null_B = np.array([within(rng.permutation(group_n)) for _ in range(draws)])
+    null_B = np.array([within(rng.permutation(group_n)) for _ in range(DRAWS)])
     return against(within(group_n), null_B, len(weight_E))
 
 
@@ -127,11 +122,7 @@ class AgainstNull:
 
 
 def rank_correlation(
-    first_NN: FloatArray,
-    second_NN: FloatArray,
-    valid_NN: BoolArray,
-    rng: np.random.Generator,
-    draws: int = DRAWS,
+    first_NN: FloatArray, second_NN: FloatArray, valid_NN: BoolArray, rng: np.random.Generator
 ) -> AgainstNull:
     """Spearman correlation of two networks over the valid pairs, with its null of exchanged names.
 
@@ -150,7 +141,7 @@ def rank_correlation(
     # names are exchanged among the firms of at least one valid pair
     firms = np.flatnonzero(valid_NN.any(axis=0) | valid_NN.any(axis=1))
     null = []
-    for _ in range(draws):
+    for _ in range(DRAWS):
         name_N = np.arange(len(valid_NN))
         name_N[firms] = rng.permutation(firms)
         at = np.ix_(name_N, name_N)
@@ -177,10 +168,10 @@ def same_group(group_N: IntArray) -> tuple[FloatArray, BoolArray]:
     return same_NN, known_N[:, None] & known_N[None, :]
 
 
-def return_correlations(return_TN: FloatArray, min_sessions: int = 60) -> FloatArray:
+def return_correlations(return_TN: FloatArray) -> FloatArray:
     """The correlation network: absolute correlation of the firms' returns over T sessions.
 
-    NaN for pairs with fewer than ``min_sessions`` common returns, or with a constant return.
+    NaN for pairs with fewer than `MIN_SESSIONS` common returns, or with a constant return.
     """
     known_TN = np.isfinite(return_TN).astype(np.float64)
     r_TN = np.where(known_TN > 0.0, return_TN, 0.0)
@@ -190,7 +181,7 @@ def return_correlations(return_TN: FloatArray, min_sessions: int = 60) -> FloatA
         square_NN = (r_TN**2).T @ known_TN / count_NN - sum_NN**2
         covariance_NN = r_TN.T @ r_TN / count_NN - sum_NN * sum_NN.T
         correlation_NN = covariance_NN / np.sqrt(square_NN * square_NN.T)
-    correlation_NN[(count_NN < min_sessions) | (square_NN <= 0.0) | (square_NN.T <= 0.0)] = np.nan
+    correlation_NN[(count_NN < MIN_SESSIONS) | (square_NN <= 0.0) | (square_NN.T <= 0.0)] = np.nan
     return np.abs(correlation_NN)
 
 
@@ -201,9 +192,6 @@ def _correlation(first_NN: FloatArray, second_NN: FloatArray, valid_NN: BoolArra
     a, b = a - a.mean(), b - b.mean()
     spread = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / spread) if spread > 0.0 else 0.0
-
-
-MIN_SESSIONS = 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -255,11 +255,11 @@ def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolA
     return EdgeRoc(auc, false_K, true_K, n_edges, n_pairs)
 
 
-def random_auc(n_edges: int, n_pairs: int, seed: int, draws: int = 200) -> float:
+def random_auc(n_edges: int, n_pairs: int, seed: int) -> float:
     """Mean AUC of random rankings of the pairs."""
     rng, e = np.random.default_rng(seed), n_edges
     # in a random ranking, the ranks of the e edges are drawn without replacement
-    rank_sums = np.array([rng.choice(n_pairs, e, replace=False).sum() + e for _ in range(draws)])
+    rank_sums = np.array([rng.choice(n_pairs, e, replace=False).sum() + e for _ in range(200)])
     return float(((rank_sums - e * (e + 1) / 2.0) / (e * (n_pairs - e))).mean())
 
 
