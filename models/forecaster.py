@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from features.arrays import AnyFloatArray, Float32Array, FloatArray, IntArray
-from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
+from features.options import Options
+from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days
 from models.calibration import Calibration
 from models.fitted import EpochRecord, OnEpoch, Tensors
 from models.quantiles import QuantileHead
-from models.spec import IncompatibleConfig, Shape, Space, Value
+from models.spec import IncompatibleConfig, Shape, Space, Value, Whole
 
 
 class Registered:
@@ -87,13 +88,8 @@ class Forecaster(Registered, nn.Module, ABC):
 
         Raises IncompatibleConfig if the window is shorter.
         """
-        if days > shape.window:
-            raise IncompatibleConfig(
-                f"recent_days is {days} but the window has {shape.window} sessions; "
-                "lower recent_days or lengthen the window."
-            )
         self.uses_days, self.zeroed_days = days > 0, days
-        return days * shape.n_channels
+        return flat_days("recent_days", days, shape)
 
     def forward(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N]; 0 for firms outside the universe."""
@@ -170,6 +166,19 @@ class Forecaster(Registered, nn.Module, ABC):
         return self.in_target_unit(y_BN).masked_fill(~batch.m_BN, 0.0)
 
 
+def flat_days(option: str, days: int, shape: Shape) -> int:
+    """How many numbers per firm the last ``days`` of a window are.
+
+    Raises IncompatibleConfig, which names the option, if the window is shorter.
+    """
+    if days > shape.window:
+        raise IncompatibleConfig(
+            f"{option} is {days} but the window has {shape.window} sessions; "
+            f"lower {option} or lengthen the window."
+        )
+    return days * shape.n_channels
+
+
 def zero_linear(inputs: int, outputs: int) -> nn.Linear:
     """Create a linear layer whose weights and bias are initialised to 0."""
     layer = nn.Linear(inputs, outputs)
@@ -217,11 +226,46 @@ def no_score_message(model: str) -> str:
     )
 
 
-def known_cells(data: PanelTensors, date: int) -> tuple[FloatArray, FloatArray]:
-    """Characteristics [M, F] and targets [M] of the firms with a known target at a date, in float64."""
+class LagOptions(Options):
+    """Options of a baseline that can read the last days of the window."""
+
+    lags: Whole = 0
+    """Number of last sessions of the window whose channels are inputs beside the characteristics."""
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the settings as JSON values; without ``lags`` where there are none."""
+        settings = super().deciding()
+        return {name: value for name, value in settings.items() if name != "lags" or value}
+
+
+def lags_of(options: object) -> int:
+    """Number of last days of a window that a baseline with these options reads; 0 for other models."""
+    return options.lags if isinstance(options, LagOptions) else 0
+
+
+def known_cells(data: PanelTensors, date: int, lags: int = 0) -> tuple[FloatArray, FloatArray]:
+    """Inputs [M, F + lags * C] and targets [M] of the firms with a known target at a date, in float64."""
+    z_MF, known_N = known_inputs(data, date, lags), known_firms(data, date)
+    return z_MF.double().cpu().numpy(), data.target_TN[date][known_N].double().cpu().numpy()
+
+
+def known_inputs(data: PanelTensors, date: int, lags: int) -> Tensor:
+    """Characteristics of the firms with a known target at a date, then the last days of their windows."""
     known_N = known_firms(data, date)
     z_MF = data.characteristics_TNF[date][known_N]
-    return z_MF.double().cpu().numpy(), data.target_TN[date][known_N].double().cpu().numpy()
+    if not lags:
+        return z_MF
+    firms_M = known_N.nonzero()[:, 0].to(data.device)
+    x_MWC = data.gather_windows(torch.full_like(firms_M, date), firms_M)
+    return torch.cat((z_MF, x_MWC[:, -lags:].flatten(1).to(z_MF.device)), dim=1)
+
+
+def date_inputs(batch: Batch, lags: int) -> FloatArray:
+    """Inputs [N, F + lags * C] of a batch of one date, in float64."""
+    z_NF = batch.z_BNF[0]
+    if lags:
+        z_NF = torch.cat((z_NF, recent_days(batch, lags, None)[0]), dim=1)
+    return z_NF.cpu().numpy().astype(np.float64)
 
 
 def known_firms(data: PanelTensors, date: int) -> Tensor:

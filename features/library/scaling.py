@@ -146,12 +146,17 @@ def fit_channel_scaler(
     mean_WC, std_WC = np.zeros((window, n_channels)), np.full((window, n_channels), np.inf)
     few = sessions[:: max(1, int(inside_RN.sum()) // _CELLS)]
     for c in np.flatnonzero(base_C >= 0):
-        last_DN = np.where(universe_TN[few], channels_TNC[few, :, base_C[c]], np.nan).astype(np.float64)
+        last_DN = np.where(universe_TN[few], _known(channels_TNC[few, :, base_C[c]]), np.nan)
         for w in range(window):
             then = few - (window - 1 - w)
-            ratio_DN = channels_TNC[then[then >= 0], :, c] / last_DN[then >= 0]
+            ratio_DN = _known(channels_TNC[then[then >= 0], :, c]) / last_DN[then >= 0]
             mean_WC[w, c], std_WC[w, c] = _scale(ratio_DN.ravel())
     return ChannelScaler(mean_C, std_C, relative=RelativeScale(base_C, mean_WC, std_WC))
+
+
+def _known(level_DN: AnyFloatArray) -> FloatArray:
+    """Levels; NaN for 0, which in a window is unknown."""
+    return np.where(level_DN == 0, np.nan, level_DN).astype(np.float64)
 
 
 def _scale(value_R: FloatArray) -> tuple[float, float]:

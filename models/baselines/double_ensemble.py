@@ -155,7 +155,7 @@ class DoubleEnsemble(LightGBM):
                     weight_M = cell_weights(start_M, end_M, mean_M, k, config)
                 if config.select:
                     at_R = np.sort(rng.permutation(len(y_M))[: config.shuffled_cells])
-                    g_F = self._g_values(members, _cells_at(data, dates, at_R), y_M[at_R], rng)
+                    g_F = self._g_values(members, _cells_at(data, dates, at_R, config.lags), y_M[at_R], rng)
                     reads_F = draw_characteristics(g_F, config.ratios, rng)
             member = LightGBM(config, self.shape)
             member.threads, member.weight_M, member.reads_F = self.threads, weight_M, reads_F
@@ -167,7 +167,10 @@ class DoubleEnsemble(LightGBM):
     ) -> FloatArray:
         """Output of the first trees of a sub-model for the known cells of some dates."""
         return np.concatenate(
-            [self._predict(member, known_cells(data, int(t))[0], num_iteration=trees) for t in dates]
+            [
+                self._predict(member, known_cells(data, int(t), self.config.lags)[0], num_iteration=trees)
+                for t in dates
+            ]
         )
 
     def _predict(self, member: LightGBM, z_MF: FloatArray, **which: int | None) -> FloatArray:
@@ -274,11 +277,11 @@ def _bins(x: FloatArray, count: int) -> IntArray:
     return np.searchsorted(inner, x, side="left").astype(np.int64)
 
 
-def _cells_at(data: PanelTensors, dates: IntArray, at_R: IntArray) -> FloatArray:
+def _cells_at(data: PanelTensors, dates: IntArray, at_R: IntArray, lags: int) -> FloatArray:
     """Characteristics [R, F] of some of the known cells of the dates, which are counted in turn."""
     first, rows = 0, []
     for date in dates:
-        z_MF = known_cells(data, int(date))[0]
+        z_MF = known_cells(data, int(date), lags)[0]
         rows.append(z_MF[at_R[(at_R >= first) & (at_R < first + len(z_MF))] - first])
         first += len(z_MF)
     return np.concatenate(rows)

@@ -16,7 +16,6 @@ from pydantic import Field
 
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
-from features.options import Options
 from models.batch import Batch, PanelTensors
 from models.fitted import (
     EpochRecord,
@@ -27,7 +26,16 @@ from models.fitted import (
     require_no_others,
     require_tensor,
 )
-from models.forecaster import Baseline, known_firms, no_score_message, pad_by_date
+from models.forecaster import (
+    Baseline,
+    LagOptions,
+    date_inputs,
+    flat_days,
+    known_firms,
+    known_inputs,
+    no_score_message,
+    pad_by_date,
+)
 from models.spec import Count, Positive, Range, Shape, Space, Value
 
 _BINNED = 1  # byte per cell and characteristic of the bins
@@ -35,7 +43,7 @@ _GRADIENTS = 32  # bytes per cell of labels, scores, gradients and row numbers
 _SAMPLE = 2.6 * 8 * 200_000  # bytes per characteristic of the rows from which the bins are chosen
 
 
-class LightGBMConfig(Options):
+class LightGBMConfig(LagOptions):
     """Options of lightgbm; those without a meaning of their own are parameters of LightGBM."""
 
     COMPUTED: ClassVar[Mapping[str, Any]] = {"num_threads": 1}
@@ -103,6 +111,7 @@ class LightGBM(Baseline):
 
     def __init__(self, config: LightGBMConfig, shape: Shape) -> None:
         self.config = config
+        flat_days("lags", config.lags, shape)
         self.text = ""
         self._scale = 1.0
         self._booster: Any = None
@@ -117,7 +126,7 @@ class LightGBM(Baseline):
         booster, train_set, scale = self._first_booster(data, train, seed)
         y_valid = targets_by_date(data, valid)
         valid_set = lgb.Dataset(
-            _rows_by_date(data, valid),
+            _rows_by_date(data, valid, self.config.lags),
             label=np.concatenate(y_valid) / scale,
             reference=train_set,
             params=self._binning(),
@@ -182,7 +191,7 @@ class LightGBM(Baseline):
     def forecast_date(self, batch: Batch) -> Float32Array:
         """Sum of the trees, in the target's unit."""
         y_N: FloatArray = self._booster.predict(
-            batch.z_BNF[0].cpu().numpy().astype(np.float64), num_threads=self.config.num_threads or 1
+            date_inputs(batch, self.config.lags), num_threads=self.config.num_threads or 1
         )
         return (y_N * self._scale).astype(np.float32)
 
@@ -218,7 +227,7 @@ class LightGBM(Baseline):
         import lightgbm as lgb  # slow import, needed only here
 
         y_M, scale = scaled_targets(data, dates)
-        rows = _rows_by_date(data, dates, self.reads_F)
+        rows = _rows_by_date(data, dates, self.config.lags, self.reads_F)
         train_set = lgb.Dataset(
             rows, label=y_M, weight=self.weight_M, params=self._binning(), free_raw_data=True
         )
@@ -272,7 +281,9 @@ def scaled_targets(data: PanelTensors, dates: IntArray) -> tuple[Float32Array, f
     return y_M.astype(np.float32), scale
 
 
-def _rows_by_date(data: PanelTensors, dates: IntArray, reads_F: BoolArray | None = None) -> list[Any]:
+def _rows_by_date(
+    data: PanelTensors, dates: IntArray, lags: int, reads_F: BoolArray | None = None
+) -> list[Any]:
     """Return the known cells of each date as LightGBM reads them: in batches of float32, never all at once.
 
     The trees are the same, to the bit, as those of one float64 array of all cells. Characteristics that are
@@ -297,8 +308,7 @@ def _rows_by_date(data: PanelTensors, dates: IntArray, reads_F: BoolArray | None
         def __getitem__(self, rows: Any) -> npt.NDArray[np.floating]:  # noqa: ANN401  (lightgbm's signature)
             if self.date not in held:  # consecutive rows are of the same date
                 held.clear()
-                z_NF, known_N = data.characteristics_TNF[self.date], known_firms(data, self.date)
-                z_MF = z_NF[known_N].cpu().numpy()
+                z_MF = known_inputs(data, self.date, lags).cpu().numpy()
                 held[self.date] = z_MF if reads_F is None else z_MF * reads_F.astype(np.float32)
             z_MF = held[self.date]
             # LightGBM samples single rows to choose the bins, and wants them in float64

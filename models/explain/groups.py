@@ -156,8 +156,8 @@ def explain_groups(
 ) -> GroupAttribution:
     """Compute Shapley values of day blocks, feature families and peers for the forecasts of some sessions.
 
-    The players depend on the model: day players need a day encoder, the peer player needs peers, and a plain
-    function or a baseline has only families, whose columns ``families`` lists (none for an empty mapping).
+    The players depend on the model: day players need a model that reads days, the peer player needs peers,
+    and a plain function has only families, whose columns ``families`` lists (none for an empty mapping).
     Each session must have a firm in the universe. The training sessions ``train`` of the model are needed by
     the removals ``train`` and ``conditional``. The values of a date depend on that date, the model and the
     seed, not on the other dates. Lundberg and Lee (2017), "A unified approach to interpreting model

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -20,7 +20,7 @@ from models.attention.encoder import day_encoder
 from models.batch import Ablation, Batch
 from models.ensemble import EnsembleFitted
 from models.fitted import Fitted
-from models.forecaster import Forecaster
+from models.forecaster import Forecaster, lags_of
 from models.peers.layer import PeerLayer
 from models.spec import require_choice
 
@@ -132,7 +132,7 @@ def find_players(
         if found:
             return tuple(sorted(found, key=lambda player: _ORDER.index(player.kind)))
     players: list[Player] = []
-    if isinstance(model, Forecaster) and (model.uses_days or day_attention(model, batch) is not None):
+    if _reads_days(model, batch):
         for days in day_blocks(batch.x_BNWC.shape[2], config.day_starts):
             name = f"day {days[0]}" if len(days) == 1 else f"days {days[0]}-{days[-1]}"
             players.append(Player("days", name, days))
@@ -152,10 +152,10 @@ def players_of(model: Unwrapped, batch: Batch, players: Sequence[Player]) -> Int
     """Positions of the players whose inputs a model reads, among those of an ensemble that it is part of."""
 
     def reads(player: Player) -> bool:
+        if player.kind == "days":
+            return _reads_days(model, batch)
         if player.kind == "family" or not isinstance(model, Forecaster):
             return player.kind == "family"
-        if player.kind == "days":
-            return model.uses_days or day_attention(model, batch) is not None
         return player.members[0] < _market_tokens(model) if player.kind == "market" else model.uses_peers
 
     return np.array([p for p, player in enumerate(players) if reads(player)], dtype=np.int64)
@@ -185,10 +185,23 @@ def absent_days(model: Unwrapped) -> str:
     """What becomes of absent days in a model, in words; "masked" for a model without days."""
     if isinstance(model, EnsembleFitted):
         return " or ".join(dict.fromkeys(absent_days(unwrap(one)) for one in model.members.values()))
-    if not isinstance(model, Forecaster) or not model.zeroed_days:
-        return "masked"
     zero = "set to 0, the centre of each channel"
+    if not isinstance(model, Forecaster):
+        return zero if _lags(model) else "masked"
+    if not model.zeroed_days:
+        return "masked"
     return zero if day_encoder(model) is None else f"masked, and in the messages to peers {zero}"
+
+
+def _reads_days(model: Unwrapped, batch: Batch) -> bool:
+    if isinstance(model, Forecaster):
+        return model.uses_days or day_attention(model, batch) is not None
+    return _lags(model) > 0
+
+
+def _lags(model: Unwrapped) -> int:
+    """Number of days that a baseline reads, of which :func:`unwrap` returns the method; 0 for others."""
+    return lags_of(getattr(getattr(model, "__self__", None), "options", None))
 
 
 def check_families(families: Mapping[str, Sequence[int]], n_characteristics: int) -> None:
@@ -214,6 +227,8 @@ def forecast(
                     batch, ablation, torch.as_tensor(targets_E, device=batch.m_BN.device)
                 )
             return y_BE.double().cpu().numpy()  # type: ignore[no-any-return]
+    if ablation is not None and ablation.days_keep_BW is not None:
+        batch = replace(batch, x_BNWC=batch.x_BNWC * ablation.days_keep_BW[:, None, :, None])
     dates = (each_tensor(batch, operator.itemgetter(slice(b, b + 1))) for b in range(len(batch.m_BN)))
     rows = np.asarray([model(date) for date in dates], dtype=np.float64)
     return rows if targets_E is None else rows[:, targets_E]

@@ -21,6 +21,7 @@ from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import FoldInputs
+from pipelines.dataset.memory import most_lags
 from pipelines.device import resolve_device
 from pipelines.execution.pool import open_engine
 from pipelines.execution.protocol import Tell, Work, run_jobs
@@ -164,7 +165,7 @@ def fits(config: Config, datasets: Sequence[Dataset], fold: Fold) -> list[list[t
     if not jobs:
         return [[] for _ in datasets]
     models = {task.registered for job in jobs for task in job.group}
-    own = work_on_arrays(train_group, arrays[0], jobs[0].group[0].device, models)
+    own = work_on_arrays(train_group, arrays[0], jobs[0].group[0].device, models, most_lags(config))
     work = Work(_train_variant, arrays, own.memory, own.device, own.code)
     outcomes: dict[tuple[int, Key], Outcome] = {}
     with open_engine(config.execution, work, len(jobs)) as engine:

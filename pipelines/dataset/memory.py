@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pipelines.config.load import registry_name
+from pipelines.config.load import model_settings, registry_name
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.machine import CURE, GIB, PROCESS, Machine
@@ -56,17 +56,26 @@ def estimate_need(config: Config, cells: int) -> Need:
     return Need(
         build=PROCESS + cells * _BUILD,
         main=PROCESS + cells * (_MARKET + labels),
-        task=task_need(models, cells, channels, len(names)),
+        task=task_need(models, cells, channels, len(names), most_lags(config)),
     )
 
 
-def task_need(models: Collection[str], cells: int, channels: int, characteristics: int) -> float:
+def most_lags(config: Config) -> int:
+    """Most days of a window that a baseline of the config reads."""
+    from models.forecaster import lags_of
+
+    return max(lags_of(model_settings(config, model).options) for model in config.models)
+
+
+def task_need(
+    models: Collection[str], cells: int, channels: int, characteristics: int, lags: int = 0
+) -> float:
     """Estimate the memory of a process that fits or explains one model at a time, beside the arrays."""
     from models.registry import MODELS
 
     needs = [
-        cells * (_TASK + (_NETWORK + 4 * channels) * model.reads_windows)
-        + model.extra_memory(cells, characteristics)
+        cells * (_TASK + (_NETWORK + 4 * channels) * (model.reads_windows or lags > 0))
+        + model.extra_memory(cells, characteristics + lags * channels)
         for model in (MODELS[name].build for name in models)
     ]
     return PROCESS + float(max(needs))

@@ -39,6 +39,7 @@ from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
 from pipelines.config.sections import ExplainConfig
 from pipelines.dataset.build import Dataset
+from pipelines.dataset.memory import most_lags
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError, DataError
 from pipelines.execution.pool import open_engine
@@ -168,7 +169,13 @@ def explain_models(
         return _FoldItem(name, fold, *given)
 
     arrays = collect_arrays(dataset, run.config.features.window)
-    work = work_on_arrays(explain_fold, arrays, device, {registry_name(run.config, name) for name in names})
+    work = work_on_arrays(
+        explain_fold,
+        arrays,
+        device,
+        {registry_name(run.config, name) for name in names},
+        most_lags(run.config),
+    )
     explained: dict[int, ModelExplanation] = {}
     waiting, done = list(names), 0
     with open_engine(run.config.execution, work, len(planned), note=progress.note) as engine:

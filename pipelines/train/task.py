@@ -38,6 +38,7 @@ from models.fitting.fit import (
 )
 from models.fitting.snapshot import UnusableSnapshot
 from models.fitting.stacked import can_stack
+from models.forecaster import lags_of
 from models.panel_memory import exceeds_device, is_out_of_memory
 from models.quantiles import pinball
 from models.registry import model_entry
@@ -192,7 +193,7 @@ def run_task(
     and ``note`` with what the user should know. A baseline may use ``threads``, which change no result.
     """
     _prepare(task.device)
-    windows = model_entry(task.registered).build.reads_windows
+    windows = model_entry(task.registered).build.reads_windows or lags_of(task.options) > 0
     returns = task.fit.loss in PORTFOLIO
     data = to_tensors(arrays, task.inputs, task.device, windows=windows, returns=returns, note=note)
     on = (data, task.fold.train, task.fold.valid)

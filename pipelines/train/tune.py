@@ -35,6 +35,7 @@ from pipelines.config.load import (
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.memory import most_lags
 from pipelines.device import resolve_device
 from pipelines.errors import ConfigError, DataError, DivergedError
 from pipelines.execution.pool import open_engine
@@ -138,7 +139,7 @@ class _Market:
         """Open an engine that scores the folds of trials."""
         arrays = collect_arrays(self.dataset, self.config.features.window)
         device = resolve_device(self.config.device)
-        work = work_on_arrays(score_fold, arrays, device, [registered])
+        work = work_on_arrays(score_fold, arrays, device, [registered], most_lags(self.config))
         devices = [task_device(registered, device).partition(":")[0]] * len(self.folds)
         return open_engine(self.config.execution, work, len(self.folds), note=progress.note, devices=devices)
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from models.fitted import EpochRecord
+from models.forecaster import lags_of
 from models.registry import model_entry
 from pipelines.config.sections import EngineConfig
 from pipelines.dataset.memory import task_need
@@ -63,17 +64,24 @@ class Note:
 
 
 def work_on_arrays(
-    call: Callable[[Arrays, Item, Tell], Result], arrays: Arrays, device: str, models: Collection[str]
+    call: Callable[[Arrays, Item, Tell], Result],
+    arrays: Arrays,
+    device: str,
+    models: Collection[str],
+    lags: int = 0,
 ) -> Work[Arrays, Item, Result]:
     """Describe tasks that read the arrays of one dataset to an engine."""
-    memory = int(memory_need(arrays, models))
+    memory = int(memory_need(arrays, models, lags))
     return Work(call, arrays, memory, device.partition(":")[0], code_digest, _without_files)
 
 
-def memory_need(arrays: Arrays, models: Collection[str]) -> float:
-    """Estimate the memory of a process that fits or explains one of these models at a time, in bytes."""
+def memory_need(arrays: Arrays, models: Collection[str], lags: int = 0) -> float:
+    """Estimate the memory of a process that fits or explains one of these models at a time, in bytes.
+
+    ``lags`` is the number of days of a window that a baseline among them reads.
+    """
     channels, characteristics = arrays.channels_TNC.shape[2], arrays.characteristics_TNF.shape[2]
-    return task_need(models, arrays.universe_TN.size, channels, characteristics)
+    return task_need(models, arrays.universe_TN.size, channels, characteristics, lags)
 
 
 def _without_files(arrays: Arrays) -> Arrays:
@@ -113,9 +121,9 @@ def run_groups(
     """
     if not groups:
         return
-    models = {task.registered for group in groups for task in group}
-    work = work_on_arrays(train_group, arrays, device, models)
-    needs = [memory_need(arrays, [group[0].registered]) for group in groups]
+    models, lags = {group[0].registered for group in groups}, [lags_of(group[0].options) for group in groups]
+    work = work_on_arrays(train_group, arrays, device, models, max(lags))
+    needs = [memory_need(arrays, [group[0].registered], own) for group, own in zip(groups, lags, strict=True)]
     devices = [group[0].device.partition(":")[0] for group in groups]
     with open_engine(execution, work, len(groups), needs, note=note, devices=devices) as engine:
 

@@ -15,7 +15,8 @@ from small_panels import options_of
 from models.baselines.lightgbm import LightGBM
 from models.batch import PanelTensors
 from models.fitted import Fitted
-from models.fitting.fit import BaselineFitted, FitConfig, fit, refit
+from models.fitting.fit import BaselineFitted, FitConfig, fit, refit, restore
+from models.spec import IncompatibleConfig
 
 T, N, F = 60, 30, 4
 TRAIN, VALID, TEST = np.arange(0, 35), np.arange(37, 47), np.arange(48, 60)
@@ -273,3 +274,71 @@ def test_lightgbm_reads_dates_in_turn_and_grows_the_trees_of_one_float64_array()
     assert scale == y.std()
     np.testing.assert_array_equal(booster.predict(z), theirs.predict(z))
     assert booster.num_trees() == booster.current_iteration() > 0
+
+
+def lagged_panel(window: int = 6) -> tuple[PanelTensors, np.ndarray]:
+    """The target is the move of three days ago, of which the sign of today's decides the size."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(90, N, 2)).astype(np.float32)
+    truth = np.zeros((90, N))
+    truth[3:] = x[:-3, :, 0] * (1.0 + 0.5 * np.sign(x[3:, :, 1]))
+    data = PanelTensors.from_arrays(
+        channels_TNC=x,
+        characteristics_TNF=rng.normal(size=(90, N, F)),
+        mask_TN=rng.random((90, N)) < 0.9,
+        group_TN=np.zeros((90, N), dtype=int),
+        target_TN=truth + rng.normal(size=(90, N)),
+        window=window,
+    )
+    return data, truth
+
+
+LAGGED: list[tuple[str, dict[str, Any]]] = [
+    ("ridge", {}),
+    ("lightgbm", {"rounds": 100, "evaluate_every": 20, "min_data_in_leaf": 10, "lambda_l2": 0}),
+    (
+        "double_ensemble",
+        {"rounds": 60, "evaluate_every": 20, "min_data_in_leaf": 10, "lambda_l2": 0, "sub_models": 2},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), LAGGED)
+def test_lags_show_the_order_of_days_to_baselines(name: str, options: dict[str, Any]) -> None:
+    data, truth = lagged_panel()
+    train, valid, test = np.arange(6, 60), np.arange(60, 70), np.arange(70, 90)
+    found = {}
+    for lags in (0, 2, 4):
+        given = options_of(name, {**options, "lags": lags})
+        model = fit(name, given, data, train, valid, fit_config=FitConfig(), seed=0)
+        forecast = model.forecast(data, test)
+        np.testing.assert_array_equal(restore(model.state()).forecast(data, test), forecast)
+        known = np.isfinite(forecast)
+        found[lags] = np.corrcoef(forecast[known], truth[test][known])[0, 1]
+        assert ("lags" in given.deciding()) == (lags > 0)
+    assert max(found[0], found[2]) < 0.3
+    assert found[4] > 0.7
+    with pytest.raises(IncompatibleConfig, match="lags is 7 but the window has 6 sessions; lower lags"):
+        fit(name, options_of(name, {"lags": 7}), data, train, valid, fit_config=FitConfig(), seed=0)
+
+
+def test_ridge_with_lags_equals_sklearn_on_the_days_beside_the_characteristics() -> None:
+    data, _ = lagged_panel()
+    train = np.arange(6, 60)
+    ours = fit(
+        "ridge",
+        options_of("ridge", {"alphas": [0.1], "lags": 3}),
+        data,
+        train,
+        np.arange(60, 70),
+        fit_config=FitConfig(),
+        seed=0,
+    )
+    rows, targets = [], []
+    for t in train:
+        for n in np.flatnonzero(data.known_TN[t].numpy()):
+            days = data.channels_TNC[t - 2 : t + 1, n].flatten()
+            rows.append(torch.cat((data.characteristics_TNF[t, n], days)).double().numpy())
+            targets.append(float(data.target_TN[t, n]))
+    theirs = SklearnRidge(alpha=0.1 * len(targets)).fit(rows, targets)
+    np.testing.assert_allclose(ours.state().tensors["coefficient_F"], theirs.coef_, rtol=0, atol=1e-12)

@@ -14,6 +14,7 @@ from small_panels import options_of
 from models.batch import Batch, PanelTensors
 from models.explain.faithful.forecasts import path_contributions
 from models.explain.groups import GroupGameConfig, explain_groups
+from models.explain.players import PlayerConfig
 from models.explain.removal import Removal, training_cells
 from models.fitted import Fitted
 from models.fitting.fit import BaselineFitted, FitConfig, fit
@@ -156,3 +157,28 @@ def test_integrated_gradients_of_a_quadratic_are_known(market: PanelTensors) -> 
     assert int((x_NWC.abs() > 1e-6).sum()) == 1
     total = quadratic(end)[0, firm] - quadratic(start)[0, firm]
     assert float(x_NWC.sum() + z_NF.sum()) == pytest.approx(float(total), abs=1e-4)
+
+
+def test_days_that_ridge_reads_are_players_with_their_linear_values(data: PanelTensors) -> None:
+    options = options_of("ridge", {"lags": 3})
+    model = fit("ridge", options, data, TRAIN, np.arange(60, 80), fit_config=FitConfig(), seed=0)
+    found = explain_groups(
+        model,
+        data,
+        SESSIONS,
+        FAMILIES,
+        GroupGameConfig(permutations=10, players=PlayerConfig(day_starts=(1, 2))),
+    )
+    assert [player.name for player in found.players[:2]] == ["day 1", "days 2-4"]
+    weight_KC = coefficients(model)[4:].reshape(3, 2)
+    x_EKC = (
+        torch.stack([data.channels_TNC[t - 2 : t + 1].transpose(0, 1) for t in SESSIONS])
+        .flatten(0, 1)
+        .numpy()
+    )
+    exact_EK = (x_EKC * weight_KC).sum(axis=2)  # an absent day is 0
+    np.testing.assert_allclose(found.values_EP[:, 0], exact_EK[:, 2], atol=1e-6)
+    np.testing.assert_allclose(found.values_EP[:, 1], exact_EK[:, :2].sum(axis=1), atol=1e-6)
+    assert np.abs(found.values_EP[:, 0]).max() > 1e-3
+    with pytest.raises(ValueError, match="a player of kind days; use the permutation engine"):
+        explain_groups(model, data, SESSIONS, FAMILIES, GroupGameConfig(engine="linear"))
