@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from typing import ClassVar, Final
 
 from pipelines.secrets import redact
@@ -78,3 +79,8 @@ def full_disk(error: BaseException) -> FullDiskError | None:
             )
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+def one_line(error: object) -> str:
+    """Shorten the message of a library to one line without colours."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())[:300]

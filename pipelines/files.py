@@ -19,7 +19,7 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.errors import DataError
+from pipelines.errors import DataError, one_line
 
 PARTIAL = ".partial"
 """Ending of the names of files and folders that are being written."""
@@ -90,8 +90,7 @@ def damaged(what: str, cure: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{what} is damaged ({reason}); {cure}.") from None
+        raise DataError(f"{what} is damaged ({one_line(error)}); {cure}.") from None
 
 
 def plain_name(text: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
+from counted import cut_tables
 
-from pipelines.dataset.tables import cut_tables
 from pipelines.lake.lake import Lake
 
 Tables = Mapping[str, pl.DataFrame]

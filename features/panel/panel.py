@@ -52,7 +52,7 @@ class Panel:
     """
 
     dates_T: DateArray
-    """Sessions: the distinct dates of the prices, and those of ``gaps`` between the first and the last."""
+    """Sessions (``datetime64[D]``): the distinct dates of the prices, and of ``gaps`` within their span."""
     tickers_N: tuple[str, ...]
     """Firms, sorted."""
     close_TN: FloatArray

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pipelines.lake.lake import Lake
     from pipelines.progress import Progress
 
-RUNS_FOLDER: Final = Path("data/runs")
-"""Default of ``--output``: the folder that runs are written to unless a config names another."""
+RUNS_FOLDER: Final = Path("data/runs")  # default of ``--output``, unless a config names another
 
 
 @functools.cache

@@ -14,8 +14,7 @@ from pipelines.errors import ConfigError
 if TYPE_CHECKING:
     from features.library.registry import Feature
 
-FIELDS = ("close", "open", "high", "low", "volume", "group", "statements")
-"""Kinds of data that a feature can need."""
+FIELDS = ("close", "open", "high", "low", "volume", "group", "statements")  # kinds that a feature needs
 _WIDTH_WITHOUT_TERMINAL = 250  # columns of the table when the output is a pipe or a file
 
 

@@ -53,13 +53,12 @@ def _common(
     _State.debug = debug
 
 
-_PANELS: Final = (
+_PANELS: Final = (  # panel of the help page, and a module with its verbs or groups in order
     ("Getting started", start),
     ("Pipeline", stages),
     ("Pipeline", operations),
     ("Features and data", data),
 )
-"""Panel of the help page, and a module with its verbs in order: functions, and groups of commands."""
 for _panel, _module in _PANELS:
     for _verb in _module.VERBS:
         if isinstance(_verb, typer.Typer):

@@ -15,8 +15,7 @@ from pipelines.files import write_text
 
 # notebooks/ is next to the packages, both in a checkout and in an installed wheel.
 SHIPPED: Final = Path(__file__).parents[2] / "notebooks"
-MARKET: Final = "market.yaml"
-"""Config of the simulated market that the notebooks use; it is copied with each of them."""
+MARKET: Final = "market.yaml"  # config of the notebooks' market, copied with each of them
 
 
 def find_notebook(name: str) -> str:
@@ -41,10 +40,7 @@ def copy_notebooks(folder: Path, name: str | None = None) -> list[Path]:
 
 
 def open_lab(path: Path, variables: Mapping[str, str]) -> NoReturn:
-    """Replace this process by JupyterLab on a notebook or a folder.
-
-    The kernel ``python3`` is that of this installation, even if the user has another one of this name.
-    """
+    """Replace this process by JupyterLab on a notebook or a folder, with this installation's kernel."""
     if importlib.util.find_spec("jupyterlab") is None:
         raise ConfigError(
             "JupyterLab is not installed; run: pip install 'jupyterlab>=4.3', or write the notebook as a "

@@ -1,15 +1,11 @@
 """``peerglass runs``: what is known of the runs of an output folder, and removing what is no longer needed.
 
-A run is summarised from its small files; no lake and no config is opened.
+A run is summarised from its small files; no lake and no config is opened. What interrupted writes have left,
+snapshots of ended trainings and replaced evaluations can always go. Whole runs and signal files go by name,
+age or number, never while another run starts from them or a night refers to them.
 
-Three kinds of files can always go: what interrupted writes have left, snapshots of trainings that have ended,
-and evaluations that a newer one with the same settings has replaced. Whole runs and measured signal files go
-by name, age or number, and never while another run starts from them or a night refers to them. Entries of the
-feature store beside the output folder go by age, and are computed again if they are needed.
-
-The trial ledger is a table of the output folder and not of its runs, so the number of trials, which deflated
-Sharpe ratios use, stays the same. Forecasts stay in the lake, and the lake keeps the versions that a removed
-run has read, until ``peerglass lake vacuum --forget RUN`` gives them up.
+The trial ledger stays, and with it the number of trials. Forecasts stay in the lake, which keeps the versions
+that a removed run has read until ``peerglass lake vacuum --forget RUN``.
 """
 
 from __future__ import annotations
@@ -29,12 +25,11 @@ import polars as pl
 from pipelines.columns import of_book
 from pipelines.dataset.feature_store import FeatureStore, entries_of
 from pipelines.dataset.tables import open_lake
-from pipelines.errors import ConfigError, DataError
+from pipelines.errors import ConfigError, DataError, one_line
 from pipelines.files import read_json
 from pipelines.format import IC, RATIO, megabytes, text_table
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
-from pipelines.lake.storage import one_line
 from pipelines.nightly.result import ModelVersion
 from pipelines.results.comparisons import leader, tradable_delay
 from pipelines.results.signal_file import RECORD, MeasuredSignals, find_signals
@@ -65,11 +60,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What is known of a run or of a measured signal file without opening it.
-
-    ``started`` is None if it is unreadable (damaged, or of an older version); ``done`` and ``planned`` count
-    training tasks; ``holder`` is the process that holds the lock; ``size`` is in bytes.
-    """
+    """What is known of a run or a measured file without opening it; unreadable: ``started`` is None."""
 
     run_id: str
     folder: Path
@@ -302,11 +293,7 @@ class Pruning:
 def plan_prune(
     output: Path, names: Sequence[str], older_than: int | None, now: dt.datetime, *, keep: int | None = None
 ) -> Pruning:
-    """Find what may be removed; nothing is changed.
-
-    Whole runs go by name, by age in days (entries of the feature store too), or if more than ``keep`` newer
-    runs have their config's name; with an age and a number, both must apply.
-    """
+    """Find what may be removed: runs by name, age in days, or number (``keep``) of newer ones, or both."""
     runs = summarise_runs(output)
     whole = _old_runs(runs, older_than, keep, now)
     for name in names:
@@ -455,7 +442,8 @@ def _reasons_to_keep(runs: Sequence[RunSummary], whole: Collection[Path]) -> dic
             where = str(identity["lake"])
             lake = open_lake(open_run(str(run.folder)).config) if is_url(where) else Lake(where)
             if lake.root not in read:
-                referred |= {name: f"{name} {reason}." for name, reason in referred_runs(lake).items()}
+                reasons = reversed([*_with_alias(lake), *_scored(lake)])  # the first reason of a run counts
+                referred |= {name: f"{name} {reason}." for name, reason in reasons}
             read.add(lake.root)
         except (ConfigError, DataError, OSError) as error:
             why = f"its lake cannot be read ({one_line(error)})"
@@ -470,12 +458,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def referred_runs(lake: Lake) -> Mapping[str, str]:
-    """Return the runs that the nights of a lake refer to, each with the reason to keep it after its id."""
-    reasons = reversed([*_with_alias(lake), *_scored(lake)])  # the first reason of a run counts
-    return dict(reasons)
 
 
 def _with_alias(lake: Lake) -> Iterator[tuple[str, str]]:

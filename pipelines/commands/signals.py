@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from pipelines.config.load import load_config
@@ -50,8 +51,10 @@ def make_signals(
     target: str, overrides: list[str], options: SignalsOptions, echo: Callable[[str], None]
 ) -> None:
     """Score a session that a stored model has not seen, add the signals to the lake, and print a summary."""
-    if options.out is not None:
-        require_suffix(options.out)
+    if options.out is not None and options.out.suffix.lower() not in SUFFIXES:
+        raise ConfigError(
+            f"Signals cannot be written to {options.out}: its suffix must be one of {', '.join(SUFFIXES)}."
+        )
     if options.explain is not None and options.explain < 1:
         raise ConfigError(f"--explain is {options.explain}; it must be at least 1.")
     progress = Progress()
@@ -89,7 +92,10 @@ def make_signals(
     if options.out is None:
         echo(f"Revision {revision} in the table signals of {lake.root}; --out FILE writes a file as well.")
     else:
-        echo(f"Revision {revision}: {write_signals_file(rows, options.out).resolve()}")
+        written = rows.select(COLUMNS)
+        if options.out.suffix.lower() != ".parquet":
+            written = written.with_columns(pl.col("created_at").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        echo(f"Revision {revision}: {write_table(options.out, written).resolve()}")
 
 
 def _version_of_config(config: Config, lake: Lake, options: SignalsOptions) -> ModelVersion:
@@ -149,7 +155,7 @@ def describe_signals(rows: pl.DataFrame, data: NightData, run: RecordedRun, trai
     """Summarise the signals of a session: the ends of the ranking, coverage, and the age of the training."""
     version = rows["version"][0]
     inside = rows.filter(pl.col("in_universe"))
-    age = int((data.market.panel.dates_T.astype("datetime64[D]") > trained).sum())
+    age = int((data.market.panel.dates_T > np.datetime64(trained)).sum())
     kind = "" if run.config.folds.scheme == "live" else " (a walk-forward run, whose tests are older)"
     lines = [
         f"{rows['config'][0]}, signals at the close of {data.session}, by {version}{kind}",
@@ -194,29 +200,11 @@ def describe_reasons(attributions: pl.DataFrame) -> str:
     return "\n".join([*lines, ""])
 
 
-COLUMNS: Final = (
+COLUMNS: Final = (  # of a file, in order; new ones are only ever added at the end
     *("config", "session", "ticker", "signal", "rank", "in_universe", "seed_dispersion"),
     *("version", "revision", "data_versions", "created_at"),
 )
-"""Columns of a file, in order. New columns are only ever added at the end."""
 SUFFIXES: Final = (".csv", ".parquet", ".json")
-
-
-def require_suffix(path: Path) -> None:
-    """Raise ConfigError unless a file's suffix names a format that signals are written in."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(
-            f"Signals cannot be written to {path}: its suffix must be one of {', '.join(SUFFIXES)}."
-        )
-
-
-def write_signals_file(frame: pl.DataFrame, path: Path) -> Path:
-    """Write signals to a file atomically, in the format that its suffix names."""
-    require_suffix(path)
-    rows = frame.select(COLUMNS)
-    if path.suffix.lower() != ".parquet":
-        rows = rows.with_columns(pl.col("created_at").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
-    return write_table(path, rows)
 
 
 _COMPARED: Final = ("prices", "inputs", "fundamentals", "membership", "renames", "securities")
@@ -225,11 +213,7 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Differences:
-    """Differences between two revisions of the signals of one session and model version.
-
-    ``firms`` (ticker, before, after) have another signal, rank or place in the universe. ``corrections``
-    (table, ticker, day, change) are rows known at the session that differ between the data of the revisions.
-    """
+    """Differences of two revisions of a session's signals: firms, and corrections of the data."""
 
     earlier: int
     later: int

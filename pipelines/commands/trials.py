@@ -18,8 +18,7 @@ from pipelines.results.signal_file import find_signals
 from pipelines.run.record import open_run
 from pipelines.train.trials import Scope, count_trials, read_returns, read_trials
 
-_TRAINED = "trained"
-"""Stands for the book of what was only trained."""
+_TRAINED = "trained"  # stands for the book of what was only trained
 
 
 def trial_rows(output: Path, run: str | None) -> list[dict[str, Any]]:

@@ -34,12 +34,7 @@ def is_version(name: str) -> bool:
 def open_versions(
     names: Sequence[str], config: Config | None, output: Path, delay: int | None, book: str | None
 ) -> list[ComparedModel]:
-    """Open model versions for a comparison, measured on the sessions that all of them forecast at night.
-
-    These are first revisions, made without having seen the labels. Books and costs are those of the config,
-    or of the first version's run. Nothing is stored, and no trial is counted: the signals were used before
-    they were measured.
-    """
+    """Open versions, measured on the nights that all forecast; nothing is stored, no trial is counted."""
     found = [find_version(name, config, output) for name in names]
     settings, _ = with_tradable_delay(found[0][1].config if config is None else config)
     settings = settings.model_copy(update={"models": {}})
@@ -91,10 +86,7 @@ def promote(
     force: bool = False,
     why: str | None = None,
 ) -> None:
-    """Make a model version the champion of its config, if the guard allows it or with ``force`` and a reason.
-
-    If MLflow's aliases cannot be set, the promotion itself is done.
-    """
+    """Make a version the champion, if the guard allows it or with ``force``; MLflow may follow later."""
     if force and not (why or "").strip():
         raise ConfigError("--force overrides the guard and is recorded with a reason; add --why TEXT.")
     version, run = versions.find_version(name, config, output)

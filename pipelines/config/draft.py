@@ -33,12 +33,7 @@ _TEMPLATE = Path(__file__).with_name("draft_template.yaml")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A config as text, and what the prices of the file contain.
-
-    ``rows`` satisfy the contract of prices, and ``rejected`` break the rules in ``broken``, or their date is
-    no session. Medians: firms with a price on a session, and days between two sessions (1 for daily data).
-    ``notes`` say what the reading of the file assumed, and ``hazards`` which problems the prices show.
-    """
+    """A config as text, and what the prices of the file contain: rows that are valid and rejected ones."""
 
     sessions: int
     firms: int
@@ -124,10 +119,7 @@ def _look(path: Path, source: FilesSourceConfig) -> Draft:
 
 
 def _fitting(path: Path, seen: Draft) -> Mapping[str, object]:
-    """Settings that fit a history, as the template names them.
-
-    Half of the history trains the first fold, an eighth validates, the rest is tested in up to 5 folds.
-    """
+    """Settings that fit a history: half of it trains, an eighth validates, the rest tests in 5 folds."""
     daily, sessions, firms = seen.step_days <= 3, seen.sessions, seen.median_firms
     stem = plain_name(re.sub(r"\.(csv|parquet|pq|gz)", "", path.name.lower()))
     horizon = 5 if daily and sessions >= 500 else 1

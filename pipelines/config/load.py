@@ -37,11 +37,9 @@ if TYPE_CHECKING:
 def load_config(
     path: Path, overrides: Iterable[str] = (), *, root: Path | None = None, models: bool = True
 ) -> Config:
-    """Read, merge and check a configuration file.
+    """Read, merge and check a configuration file; all paths of the result are absolute.
 
-    A relative path in a file is relative to the file's ``root``, by default the folder of the file. Paths
-    that no file sets are relative to the root of ``path``, and so is a relative path from an environment
-    variable. All paths of the result are absolute.
+    Relative ones are relative to the file's ``root`` (its folder by default), else to the root of ``path``.
     """
     given = [parse_override(override) for override in overrides]
     root = next((Path(one["root"]) for one in given if isinstance(one.get("root"), str)), root)
@@ -60,10 +58,7 @@ def load_config(
 
 
 def check_config(raw: Mapping[str, Any], *, origin: str, models: bool = True) -> Config:
-    """Validate merged settings; the error of an invalid setting is one sentence.
-
-    Paths stay as they are. ``models`` is that of `load_config`.
-    """
+    """Validate merged settings, whose paths stay; the error of an invalid setting is one sentence."""
     register_all_secrets(raw)
     try:
         config = Config.model_validate(raw)
@@ -101,11 +96,7 @@ def digest(value: object) -> str:
 
 
 def to_yaml(config: Config, folder: Path | None = None) -> str:
-    """Return a configuration as YAML text that :func:`load_config` can read.
-
-    References to the environment are kept; a literal secret becomes ``***``. A config that was built in
-    memory may have relative paths and no root: they are written relative to ``folder``, if that is given.
-    """
+    """Return a configuration as YAML text for :func:`load_config`, with references and without secrets."""
     settings = config.as_written()
     if config.root is None and folder is not None:
         settings = absolute_paths(settings, folder) | {"root": str(folder)}
@@ -309,10 +300,7 @@ def absolute_paths(settings: Mapping[str, Any], folder: Path) -> Settings:
 
 
 def absolute(text: str, kind: PathKind, folder: Path) -> str:
-    """Make the text of one setting absolute, if it is a relative path.
-
-    Unchanged are URLs, names of runs, and paths that are absolute once ``~`` and ``$NAME`` are expanded.
-    """
+    """Make the text of one setting absolute, if it is a relative path and no URL or run's name."""
     reference = REFERENCE.match(text)
     if reference is not None:
         name, default = reference.groups()
@@ -392,21 +380,15 @@ def _sections_of(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 (any
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
-KEY = "model"
-"""Key of an entry that names its registered model."""
-OF = "of"
-"""Key under which the settings of an ensemble's members are recorded, in their order."""
+KEY = "model"  # key of an entry that names its registered model
+OF = "of"  # key under which the settings of an ensemble's members are recorded, in their order
 _NOT_OPTIONS = (KEY, "fit", "init_from")
 _NAME = re.compile(r"^[a-z][a-z0-9_-]{0,40}$")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """What a config says of one model, with every default filled in.
-
-    ``init_from`` is the run whose day encoder it is initialised with; None for none, and for models without
-    a day encoder.
-    """
+    """What a config says of one model, with every default filled in, and the run it starts from."""
 
     registered: str
     options: Options

@@ -13,20 +13,7 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from pipelines.config.sections import (
-    AuditConfig,
-    BacktestConfig,
-    EngineConfig,
-    ExplainConfig,
-    FeaturesConfig,
-    FeatureStoreConfig,
-    FoldsConfig,
-    LabelConfig,
-    NightlyConfig,
-    OutputStoreConfig,
-    TrackingConfig,
-    UniverseConfig,
-)
+from pipelines.config import sections
 from pipelines.ingest.settings import QualityConfig
 from pipelines.secrets import REFERENCE, is_secret_name
 from pipelines.settings import PathSetting, RunSetting, Section, Settings, masked_settings
@@ -57,13 +44,13 @@ class Config(Section):
     environment."""
     quality: QualityConfig = QualityConfig()
     """Rules that flag or reject suspicious price rows."""
-    universe: UniverseConfig = UniverseConfig()
+    universe: sections.UniverseConfig = sections.UniverseConfig()
     """Firms that may be forecast at each date."""
-    features: FeaturesConfig = FeaturesConfig()
+    features: sections.FeaturesConfig = sections.FeaturesConfig()
     """Inputs of the models."""
-    label: LabelConfig = LabelConfig()
+    label: sections.LabelConfig = sections.LabelConfig()
     """What is forecast."""
-    folds: FoldsConfig
+    folds: sections.FoldsConfig
     """Walk-forward folds."""
     models: dict[str, Settings]
     """Name -> settings of a model. ``fit`` overrides the fitting settings for this model. ``model`` names the
@@ -76,17 +63,17 @@ class Config(Section):
     Null: none."""
     seeds: tuple[int, ...] = (0,)
     """Seeds; every model is fitted once per seed and fold."""
-    backtest: BacktestConfig = BacktestConfig()
+    backtest: sections.BacktestConfig = sections.BacktestConfig()
     """Books and costs."""
-    explain: ExplainConfig = ExplainConfig()
+    explain: sections.ExplainConfig = sections.ExplainConfig()
     """Attribution."""
-    audit: AuditConfig = AuditConfig()
+    audit: sections.AuditConfig = sections.AuditConfig()
     """Audit for look-ahead."""
-    nightly: NightlyConfig = NightlyConfig()
+    nightly: sections.NightlyConfig = sections.NightlyConfig()
     """The nightly pipeline."""
-    tracking: TrackingConfig = TrackingConfig()
+    tracking: sections.TrackingConfig = sections.TrackingConfig()
     """MLflow tracking store."""
-    execution: EngineConfig = EngineConfig()
+    execution: sections.EngineConfig = sections.EngineConfig()
     """Where tasks are computed."""
     stack_seeds: bool | None = None
     """Whether to train all seeds of a network together. Null: only on a GPU."""
@@ -94,9 +81,9 @@ class Config(Section):
     """Device for training: ``cpu``, ``cuda``, or ``auto`` for the GPU if there is one."""
     output: PathSetting = "data/runs"
     """Folder of the runs."""
-    output_store: OutputStoreConfig = OutputStoreConfig()
+    output_store: sections.OutputStoreConfig = sections.OutputStoreConfig()
     """Copy of the runs' folders on an object store."""
-    feature_store: FeatureStoreConfig = FeatureStoreConfig()
+    feature_store: sections.FeatureStoreConfig = sections.FeatureStoreConfig()
     """Files with the features of markets, shared by runs and processes."""
 
     # Path -> the text with ${NAME} in the file, and the value that it resolved to

@@ -1,8 +1,7 @@
 """The dataset of a config: arrays of universe, features and labels, as a pure function of lake tables.
 
-A stored model reads the features of a market's last session alone (`session_features`). They equal those of a
-whole dataset to the bit. Only the sessions that they can depend on are computed, and no label or target, so
-this takes a fraction of the time and memory.
+A stored model reads the features of a market's last session alone (`session_features`), which equal those of
+a whole dataset to the bit and take a fraction of the time and memory.
 
 Shape suffixes: W sessions of the window, T sessions, N firms, C channels, F characteristics.
 """
@@ -53,20 +52,13 @@ class Dataset(Market):
     sessions) and evaluation read them.
     """
 
-    channels_TNC: Float32Array
-    """Unscaled window channels, levels for relative ones; NaN where unknown. Each fold scales them."""
-    characteristics_TNF: Float32Array
-    """Transformed within the date's universe (`features.library.standardise`); no NaN. A read-only mapped
-    file if it is of a feature store."""
-    target_TN: Float32Array
-    """The target of fitting: the label of the trained delay, transformed within the date."""
+    channels_TNC: Float32Array  # unscaled (levels for relative ones), each fold scales them; NaN: unknown
+    characteristics_TNF: Float32Array  # as `features.library.standardise`; no NaN, perhaps a mapped file
+    target_TN: Float32Array  # the label of the trained delay, transformed within the date
     channel_names: tuple[str, ...]
-    characteristic_names: tuple[str, ...]
-    """Names of the last axes."""
-    window: int = 1
-    """W, sessions of a window, for whose days a fold scales relative channels."""
-    path_TNK: Float32Array | None = None
-    """Targets of the shorter horizons, ascending; None if the config names none."""
+    characteristic_names: tuple[str, ...]  # names of the last axes
+    window: int = 1  # W, sessions of a window, for whose days a fold scales relative channels
+    path_TNK: Float32Array | None = None  # targets of the shorter horizons, ascending
 
 
 def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset:
@@ -173,12 +165,10 @@ def require_groups(panel: Panel, config: Config) -> None:
 def make_target(
     label_TN: FloatArray, universe_TN: BoolArray, panel: Panel, label: LabelConfig
 ) -> Float32Array:
-    """Compute the target of fitting: the label, residualised and clipped as the config sets, by date.
+    """Compute the target of fitting: the label, residualised, transformed within the date, and clipped.
 
-    Returns of common factors carry no information on single firms, and tails carry little. With
-    ``label.residualise_factors`` the target is the residual of statistical factors. A firm without loadings
-    gets its deviation from the date's mean, because the other firms lose that mean as well. Dates before the
-    first factors keep the label. The transform within the date comes next, and ``label.clip`` last.
+    With ``label.residualise_factors`` a firm without loadings gets its deviation from the date's mean,
+    because the others lose that mean as well; dates before the first factors keep the label.
     """
     if label.residualise_factors:
         estimates = statistical_factors(panel, label.residualise_factors)
@@ -196,8 +186,7 @@ class FeatureNames:
     """Names of a model's inputs, in their order."""
 
     channels: tuple[str, ...]
-    characteristics: tuple[str, ...]
-    """Characteristics and the user's inputs, then the indicators of missing values if there are any."""
+    characteristics: tuple[str, ...]  # and the user's inputs, then the indicators of missing values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,18 +195,11 @@ class SessionFeatures:
 
     names: FeatureNames
     tickers_N: tuple[str, ...]
-    channels_WNC: Float32Array
-    """Unscaled channels of the window's sessions; NaN where unknown."""
-    raw_NF: Float32Array
-    """Characteristics at the session before any transform, without indicators; NaN where unknown."""
-    characteristics_NF: Float32Array
-    """Characteristics at the session, transformed within its universe; no NaN."""
-    universe_WN: BoolArray
-    """Universe on the window's sessions."""
-    group_WN: IntArray
-    """Group codes on the window's sessions; -1 for unknown."""
-    groups_S: tuple[str, ...]
-    """Names of the groups by code."""
+    channels_WNC: Float32Array  # unscaled channels of the window's sessions; NaN where unknown
+    characteristics_NF: Float32Array  # transformed within the session's universe; no NaN
+    universe_WN: BoolArray  # universe on the window's sessions
+    group_WN: IntArray  # group codes on the window's sessions; -1 for unknown
+    groups_S: tuple[str, ...]  # names of the groups by code
 
 
 def session_features(
@@ -255,7 +237,6 @@ def session_features(
         names=names,
         tickers_N=market.panel.tickers_N,
         channels_WNC=np.ascontiguousarray(channels.compute(panel, names.channels)[-window:]),
-        raw_NF=np.ascontiguousarray(raw_1NF[0]),
         characteristics_NF=within_dates(raw_1NF, universe_1N, group_1N, config)[0],
         universe_WN=market.universe_TN[recent],
         group_WN=market.panel.group_TN[recent],

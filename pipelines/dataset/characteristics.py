@@ -1,12 +1,11 @@
 """Characteristics of a dataset, made in two passes so that no array of all cells is held in memory.
 
-The first pass computes raw values by tiles of firms, because features read the past of a firm. The second
-transforms them by blocks of sessions, because transforms compare the firms of a date. Between the passes the
-raw values are in a scratch array, ordered by blocks of sessions and within them by tiles, so that both passes
-read and write contiguous memory. Scratch and result are what the caller allocates: memory or mapped files.
+The first computes raw values by tiles of firms, because features read a firm's past; the second transforms
+them by blocks of sessions, because transforms compare the firms of a date. The scratch array between them is
+ordered by blocks and within them by tiles, so both read and write contiguous memory.
 
-Shape suffixes: T sessions, R sessions of a block, N firms, n firms of a tile, F raw characteristics,
-G characteristics with their indicators of missing values.
+Shape suffixes: T sessions, R sessions of a block, N firms, n firms of a tile, F raw characteristics, G
+characteristics with their indicators of missing values.
 """
 
 from __future__ import annotations
@@ -26,24 +25,17 @@ from features.panel.panel import Panel, to_panel
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 
-INPUT_PREFIX = "input_"
-"""Prefix of a user's own inputs among the names of characteristics."""
+INPUT_PREFIX = "input_"  # prefix of a user's own inputs among the names of characteristics
 
-BLOCK = 2**24
-"""Values of the result in a block of sessions, at most; 64 MiB as float32."""
+BLOCK = 2**24  # values of the result in a block of sessions, at most; 64 MiB as float32
 
-Allocate = Callable[[tuple[int, ...]], Float32Array]
-"""Returns an array of a shape, whose values are not set."""
+Allocate = Callable[[tuple[int, ...]], Float32Array]  # returns an array of a shape, whose values are not set
 
 
 def raw_characteristics(
     panel: Panel, names: Sequence[str], tables: Mapping[str, pl.DataFrame], config: Config
 ) -> Float32Array:
-    """Compute characteristics and the user's inputs as float32 [T, N, F], before any transform.
-
-    ``names`` are those of a dataset without indicators: characteristics, then inputs with `INPUT_PREFIX`. NaN
-    means unknown.
-    """
+    """Compute characteristics and inputs as float32 [T, N, F], before any transform; NaN: unknown."""
     computed, own = _split(panel, names, tables, config)
     raw_TNF = characteristics_of(config.features.expressions).compute(panel, computed)
     return np.concatenate([raw_TNF, np.stack(own, axis=2)], axis=2) if own else raw_TNF
@@ -65,11 +57,7 @@ def make_characteristics(
     config: Config,
     allocate: Allocate,
 ) -> Float32Array:
-    """Compute and transform the characteristics of a dataset.
-
-    The result [T, N, G] equals `within_dates` of `raw_characteristics` to the bit, with all characteristics
-    of a cell next to each other.
-    """
+    """Compute and transform characteristics: `within_dates` of `raw_characteristics`, to the bit."""
     computed, own = _split(panel, names, tables, config)
     rule, (T, N), F = config.features.transform, universe_TN.shape, len(names)
     blocks = blocks_of(T, N * len(rule.names(names)))
@@ -140,7 +128,7 @@ def own_values(frame: pl.DataFrame, panel: Panel, hold: int) -> FloatArray:
     """Values [T, N] of one of the user's inputs; NaN = not known."""
     if not hold:
         return to_panel(frame, "value", panel)
-    dates_T = panel.dates_T.astype("datetime64[D]")
+    dates_T = panel.dates_T
     inside = frame.filter(pl.col("date").is_between(dates_T[0].item(), dates_T[-1].item())).sort("date")
     sessions = dates_T[np.searchsorted(dates_T, inside["date"].to_numpy().astype("datetime64[D]"))]
     known = inside.with_columns(pl.Series("date", sessions)).unique(["date", "ticker"], keep="last")

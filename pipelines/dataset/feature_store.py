@@ -1,14 +1,11 @@
 """The feature store: channels and characteristics in mapped files, made once and read by every process.
 
-An entry is a folder ``<key>`` with the values and ``entry.json``, which holds
-their shape and a checksum of every block of sessions. Its key is a digest of everything that the values
-depend on: the panel, the universe, the user's inputs, the names of the features and the transform of the
-characteristics, and the code and libraries that compute them. Two runs share an entry if, and only if, these
-are equal.
+An entry is a folder ``<key>`` with the values and ``entry.json``: their shape and a checksum of every block
+of sessions. Its key is a digest of all that the values depend on: panel, universe, the user's inputs,
+features, transform, code and libraries.
 
-An entry is made in a folder of its own and renamed when it is complete. A process that needs the same entry
-waits for it. An entry with a wrong checksum is removed and made again. When the store exceeds its limit, the
-entries that were not used for the longest time are removed, except those that a process maps.
+It is made in a folder of its own and renamed when complete; other processes wait for it. With a wrong
+checksum it is made again. Beyond the limit, entries unused for longest go, except those that a process maps.
 """
 
 from __future__ import annotations
@@ -47,14 +44,10 @@ _SPARE = 2**28  # bytes that stay free on the disk
 class FeatureStore:
     """Mapped features below a folder."""
 
-    folder: Path
-    """The folder; it is created with the first entry."""
-    limit: int
-    """Bytes that the entries may take together. The newest entry stays even if it alone takes more."""
-    code: str
-    """Digest of the code and the libraries that compute features."""
-    notify: Callable[[str], None]
-    """Gets a sentence when an entry is damaged."""
+    folder: Path  # the folder; it is created with the first entry
+    limit: int  # bytes of all entries together; the newest stays even if it alone takes more
+    code: str  # digest of the code and the libraries that compute features
+    notify: Callable[[str], None]  # gets a sentence when an entry is damaged
 
     def key(
         self, panel: Panel, universe_TN: BoolArray, inputs: Mapping[str, pl.DataFrame], settings: object
@@ -117,7 +110,9 @@ class FeatureStore:
     def _make(self, key: str, shape: tuple[int, int, int], make: Callable[[Allocate], Float32Array]) -> None:
         making = self.folder / f"{_MAKING}{key}"
         shutil.rmtree(making, ignore_errors=True)  # of a process that was killed
-        self._clear_leftovers()
+        for left in self.folder.glob(f"{_MAKING}*"):  # a living process holds the lock of its entry
+            with suppress(Timeout), FileLock(self._lock(left.name.removeprefix(_MAKING)), timeout=0):
+                shutil.rmtree(left, ignore_errors=True)
         making.mkdir()
         try:
             self._require_room(2 * 4 * int(np.prod(shape)))
@@ -164,10 +159,7 @@ class FeatureStore:
                 total -= size
 
     def remove(self, folder: Path) -> bool:
-        """Remove an entry and return whether it is gone.
-
-        An entry stays while a process maps it, or makes or opens it in this moment.
-        """
+        """Remove an entry unless a process maps, makes or opens it; whether it is gone."""
         try:
             with FileLock(self._lock(folder.name), timeout=0):
                 if is_in_use(folder / _VALUES):
@@ -178,12 +170,6 @@ class FeatureStore:
         except Timeout:
             return False
         return True
-
-    def _clear_leftovers(self) -> None:
-        """Remove what processes that were killed have left; a living one holds the lock of its entry."""
-        for left in self.folder.glob(f"{_MAKING}*"):
-            with suppress(Timeout), FileLock(self._lock(left.name.removeprefix(_MAKING)), timeout=0):
-                shutil.rmtree(left, ignore_errors=True)
 
     def _lock(self, key: str) -> Path:
         return self.folder / f"{key}{_LOCK}"
@@ -216,14 +202,9 @@ def _add(sha: hashlib.blake2b, array: npt.NDArray[np.generic]) -> None:
 
 
 class MappedArray(np.ndarray[Any, np.dtype[np.float32]]):
-    """A read-only float32 array in a file, which is sent to another process as the file's path.
+    """A read-only float32 array in a file, sent to processes as its path, and locked as in use."""
 
-    While the array or a view of it exists, the file is locked as in use (`is_in_use`). Views and results of
-    arithmetic are ordinary arrays, and are sent with their values.
-    """
-
-    path: Path | None = None
-    """The file; None for views and results."""
+    path: Path | None = None  # the file; None for views and results
 
     def __array_finalize__(self, source: object) -> None:
         """Leave `path` unset: a view is not the whole file."""

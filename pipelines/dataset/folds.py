@@ -13,10 +13,9 @@ import polars as pl
 from backtest.splits.calendar import calendar_folds
 from backtest.splits.combinatorial import combinatorial_folds, path_folds
 from backtest.splits.folds import Fold, dated_fold, live_fold, make_folds
-from features.arrays import BoolArray, IntArray
+from features.arrays import IntArray
 from features.library.scaling import ChannelScaler, fit_channel_scaler
 from features.library.sets import bases_of
-from features.panel.panel import Panel
 from features.panel.universe import decision_sessions
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
@@ -25,11 +24,7 @@ from pipelines.errors import DataError
 
 
 def plan_folds(dataset: Market, config: Config) -> list[Fold]:
-    """Split the sessions into folds, purged for the longest delay whose labels are used.
-
-    Lengths count sessions. With a forecast frequency other than daily, each segment keeps only the sessions
-    on which forecasts are made.
-    """
+    """Split the sessions into folds, purged for the longest delay, of sessions with forecasts only."""
     folds = _split_sessions(dataset, config)
     if config.label.forecast_frequency == "daily":
         return folds
@@ -67,15 +62,9 @@ def _split_sessions(dataset: Market, config: Config) -> list[Fold]:
 
 
 def path_of_tests(dataset: Market, folds: Sequence[Fold], path: int = 0) -> pl.DataFrame:
-    """List the sessions of one path of tests, and the fold whose forecasts the path uses on each.
-
-    Walk-forward folds have a single path. Combinatorial folds have several
-    (`backtest.splits.combinatorial.path_folds`).
-
-    Columns: date, fold. A semi join of forecasts on both columns keeps one forecast per date and firm.
-    """
+    """List the sessions of one path of tests, and the fold whose forecasts it uses on each (date, fold)."""
     fold_T = path_folds(folds, dataset.panel.n_sessions)[path]
-    dates_T = dataset.panel.dates_T.astype("datetime64[D]")
+    dates_T = dataset.panel.dates_T
     return pl.DataFrame({"date": dates_T[fold_T >= 0], "fold": fold_T[fold_T >= 0]})
 
 
@@ -85,11 +74,7 @@ def n_paths(dataset: Market, folds: Sequence[Fold]) -> int:
 
 
 def describe_tested(dataset: Market, config: Config, folds: Sequence[Fold]) -> str:
-    """Say which of the usable decision dates are tested and which are not, and why.
-
-    Dates before the first test train and validate the first fold. The newest dates have no known label. All
-    other dates without a test are a choice of the config.
-    """
+    """Say which of the usable decision dates are tested and which are not, and why."""
     dates_T = dataset.panel.dates_T
     decides_T = decision_sessions(dates_T, config.label.forecast_frequency)
     usable = np.flatnonzero(decides_T[dataset.first_session :]) + dataset.first_session
@@ -116,14 +101,9 @@ def describe_tested(dataset: Market, config: Config, folds: Sequence[Fold]) -> s
 
 
 def fold_table(dataset: Market, folds: Iterable[Fold]) -> pl.DataFrame:
-    """Make a table with one row per fold.
-
-    Columns: fold, name (null for folds without one), and for each segment its first and last date (null if it
-    is empty), its number of sessions, and ``<segment>_spans``: the first and last date of every stretch that
-    no other segment interrupts. Only combinatorial folds have several stretches.
-    """
+    """Make a table of folds: dates, numbers of sessions and uninterrupted ``spans`` of their segments."""
     names = ("train", "valid", "test")
-    dates_T = dataset.panel.dates_T.astype("datetime64[D]")
+    dates_T = dataset.panel.dates_T
     rows = []
     for fold in folds:
         row: dict[str, Any] = {"fold": fold.index, "name": fold.name or None}
@@ -152,10 +132,8 @@ class FoldInputs:
 
     scaler: ChannelScaler
     groups: tuple[str, ...]
-    """Names of the groups with a firm in the universe on training sessions, in the order of the panel's
-    codes. A model has one embedding for each of them. With later groups included, the model's size and its
-    random initialisation would depend on the future. Names are stored, because newer data may number the
-    groups differently."""
+    """Names (newer data may number them differently) of the groups with a firm in the universe on training
+    sessions. A model has one embedding for each: with later groups, its size would depend on the future."""
 
     def known_groups(self, group_TN: npt.NDArray[np.integer], groups_S: Sequence[str]) -> IntArray:
         """Map a panel's group codes to positions in ``groups``; -1 for any other group."""
@@ -167,19 +145,9 @@ class FoldInputs:
 
 def fit_inputs(dataset: Dataset, fold: Fold) -> FoldInputs:
     """Fit the channel scaler and list the groups, on the fold's training sessions only."""
-    return FoldInputs(
-        scaler=fit_channel_scaler(
-            dataset.channels_TNC,
-            dataset.universe_TN,
-            fold.train,
-            bases_of(dataset.channel_names),
-            dataset.window,
-        ),
-        groups=groups_on(dataset.panel, dataset.universe_TN, fold.train),
-    )
-
-
-def groups_on(panel: Panel, universe_TN: BoolArray, sessions: IntArray) -> tuple[str, ...]:
-    """Names of the groups with a firm in the universe on these sessions, in the order of their codes."""
+    panel, universe_TN, sessions = dataset.panel, dataset.universe_TN, fold.train
     codes = np.unique(panel.group_TN[sessions][universe_TN[sessions]])
-    return tuple(panel.groups_S[code] for code in codes[codes >= 0])
+    groups = tuple(panel.groups_S[code] for code in codes[codes >= 0])
+    bases = bases_of(dataset.channel_names)
+    scaler = fit_channel_scaler(dataset.channels_TNC, universe_TN, sessions, bases, dataset.window)
+    return FoldInputs(scaler, groups)

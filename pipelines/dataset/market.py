@@ -22,24 +22,14 @@ from pipelines.errors import ConfigError, DataError
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Market:
-    """Prices, universe and labels of a config.
+    """Prices, universe (known at the close of t) and labels, which look ahead by definition."""
 
-    Row ``t`` of ``universe_TN`` holds what was known at the close of session ``t``. ``labels`` look ahead by
-    definition.
-    """
-
-    panel: Panel
-    """Prices, total-return index and groups of all firms."""
-    universe_TN: BoolArray
-    """True where a firm may be forecast."""
-    labels: Mapping[int, FloatArray]
-    """Execution delay -> simple total return of the label's span; NaN where not known yet."""
-    notes: tuple[str, ...]
-    """What was left out, and why."""
-    shorter_labels: Mapping[int, FloatArray] = field(default_factory=dict)
-    """Horizon below the label's -> return at the trained delay; NaN where not known yet."""
-    flags: pl.DataFrame | None = None
-    """Open quality flags on price rows (`open_flags`); None if there is no table of them."""
+    panel: Panel  # prices, total-return index and groups of all firms
+    universe_TN: BoolArray  # true where a firm may be forecast
+    labels: Mapping[int, FloatArray]  # execution delay -> simple total return; NaN: not known yet
+    notes: tuple[str, ...]  # what was left out, and why
+    shorter_labels: Mapping[int, FloatArray] = field(default_factory=dict)  # horizon -> return
+    flags: pl.DataFrame | None = None  # open flags on price rows; None if there is no table of them
 
     @property
     def first_session(self) -> int:

@@ -1,9 +1,8 @@
 """Memory that a run needs, estimated before it starts, and the memory of its tasks.
 
-Channels and characteristics are mapped files, which the kernel drops from memory when it is short, so they do
-not count. What counts grows with the cells of the market (sessions x firms): prices and labels in the main
-process, and the scaled channels and the model in each worker. The workers start when the dataset is
-made. The bytes per cell were measured (docs/experiments/2026-11-23-growth.md).
+It grows with the cells of the market (sessions x firms): prices and labels in the main process, scaled
+channels and the model in each worker. Channels and characteristics are mapped files and do not count. The
+bytes per cell were measured (docs/experiments/2026-11-23-growth.md).
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ class Need:
 
 
 def estimate_need(config: Config, cells: int) -> Need:
-    """Estimate the memory of training a config on a market of so many cells (sessions x firms).
-
-    Where the config names no characteristics, those that prices allow are counted, because statements and
-    industries may be missing. `task_need` of the dataset is exact.
-    """
+    """Estimate the memory of training on so many cells, with the features that prices allow."""
     from features.library.sets import characteristics_of, default_channels, default_characteristics
 
     features = config.features
@@ -82,10 +77,7 @@ def task_need(
 
 
 def require_memory(config: Config, cells: int, machine: Machine) -> None:
-    """Refuse a run before it starts if the machine has less memory than it needs.
-
-    How many tasks are computed at once is decided when they are known (`pipelines.machine.fit_workers`).
-    """
+    """Refuse a run before it starts if the machine has less memory than it needs."""
     least = estimate_need(config, cells).least
     if least > machine.total:
         raise DataError(

@@ -9,7 +9,7 @@ import polars as pl
 
 from features.arrays import DateArray, FloatArray
 from features.panel.periods import SESSIONS_PER_YEAR
-from pipelines.errors import DataError
+from pipelines.errors import DataError, one_line
 from pipelines.settings import RELATIVE_PATHS
 
 MAX_AGE_DAYS = 45  # a monthly rate can be used until the next one is published
@@ -62,8 +62,7 @@ def _read(path: Path) -> pl.DataFrame:
     try:
         frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path)
     except (pl.exceptions.PolarsError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path} is not readable as {path.suffix or 'CSV'}: {reason}") from None
+        raise DataError(f"{path} is not readable as {path.suffix or 'CSV'}: {one_line(error)}") from None
     missing = [column for column in ("date", "rate") if column not in frame.columns]
     if missing:
         raise DataError(f"{path} lacks the column {missing[0]!r}; risk-free rates need date and rate.")
@@ -74,8 +73,7 @@ def _read(path: Path) -> pl.DataFrame:
         # the day of a date's own time zone; a cast would give the day in UTC
         frame = frame.select(day.dt.date(), pl.col("rate").cast(pl.Float64)).drop_nulls().sort("date")
     except pl.exceptions.PolarsError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: {reason}; dates must be YYYY-MM-DD and rates numbers.") from None
+        raise DataError(f"{path}: {one_line(error)}; dates must be YYYY-MM-DD and rates numbers.") from None
     if frame["date"].is_duplicated().any():
         twice = frame.filter(pl.col("date").is_duplicated())["date"][0]
         raise DataError(f"{path} has more than one rate for {twice}; keep one rate per date.")

@@ -12,7 +12,7 @@ from features.panel.panel import PRICE_COLUMNS
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import INPUT_TABLES, KNOWN_FROM, cut, forget_later, keys, rows_known
+from pipelines.lake.schemas import INPUT_TABLES, KNOWN_FROM, forget_later, keys, rows_known
 
 _OF_FIRMS = ("prices", "inputs", "gaps", "flags", "fundamentals", "membership", "securities")
 _OF_MARKET = ("prices", "securities", "fundamentals", "membership", "renames", "gaps", "flags")
@@ -29,12 +29,7 @@ def read_tables(
     through: dt.date | None = None,
     **of_prices: Any,  # noqa: ANN401 (several types)
 ) -> dict[str, pl.DataFrame]:
-    """Read input tables at these versions, cut at a session (`cut_tables`) unless it is None.
-
-    Tables without rows, because they were withdrawn or nothing in them was known yet, are left out. Firms
-    that were renamed by then have their newest ticker (`follow_renames`). ``of_prices`` are arguments of
-    `Lake.read` for the prices alone.
-    """
+    """Read input tables at these versions, cut at a session unless it is None, with the newest tickers."""
     tables = {}
     for table, version in versions.items():
         known = None if through is None else rows_known(table, through)
@@ -63,29 +58,15 @@ def describe_as_of(as_of: str, versions: Mapping[str, int]) -> str:
 def read_market_tables(
     lake: Lake, versions: Mapping[str, int], through: dt.date | None = None
 ) -> dict[str, pl.DataFrame]:
-    """Read the rows and columns that `pipelines.dataset.market.build_market` uses, at these versions.
-
-    They are cut at a session (`cut_tables`) unless ``through`` is None.
-
-    The prices come in the order in which they are stored, because sorting millions of rows takes longer than
-    reading them and the market does not depend on their order.
-    """
+    """Read what `build_market` uses, cut at a session; prices come in the order of storage, unsorted."""
     of_market = {table: versions[table] for table in _OF_MARKET if table in versions}
     return read_tables(lake, of_market, through, columns=list(PRICE_COLUMNS), ordered=False)
-
-
-def cut_tables(tables: Mapping[str, pl.DataFrame], through: dt.date) -> dict[str, pl.DataFrame]:
-    """Cut tables of a source at the close of a session; tables without a known row are left out."""
-    known = {table: cut(table, frame, through) for table, frame in tables.items()}
-    return {table: frame for table, frame in known.items() if frame.height}
 
 
 def follow_renames(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """Give the rows of renamed firms their newest ticker, and leave the table ``renames`` out.
 
-    A row of ``ticker`` that is dated before ``from_date`` becomes one of ``new_ticker``, so that returns,
-    histories and positions go on. A later row keeps its ticker: it belongs to another firm that took the
-    ticker over. Where the source has the row under both names, the one under the new name counts.
+    Rows from ``from_date`` on keep theirs: another firm took it over. Of two names, the new one's row counts.
     """
     tables = dict(tables)
     renames = tables.pop("renames", None)

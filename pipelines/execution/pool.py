@@ -1,13 +1,10 @@
 """The engine that a config names, and the one that computes tasks in processes of this machine.
 
-Workers are fresh interpreters that run `pipelines.execution.worker`, not forks: a fork of a process with
-threads may hang. They are not started by `multiprocessing`, which would import the user's script a second
-time. A socket connects each with the parent. When the parent is gone, its end closes and the worker ends.
-`early_workers` starts workers before their tasks are known, so that they are ready when the pool needs them.
-Within it, a pool of small tasks leaves its workers for the next pool, which saves that one the imports.
+Workers are fresh interpreters that run `pipelines.execution.worker`: a fork of a process with threads may
+hang, and `multiprocessing` would import the user's script a second time. When the parent is gone, its end of
+their socket closes and they end. `early_workers` starts them before their tasks are known.
 
-Each GPU has one worker, which sees no other GPU. It trains one network after the other, while the other
-workers compute the tasks of the processor.
+Each GPU has one worker, which sees no other GPU and trains one network after the other.
 """
 
 from __future__ import annotations
@@ -45,8 +42,7 @@ _START = (
     "sys.path[:] = [root, *path]; from pipelines.execution.worker import main; "
     "sys.path[:] = path; main(pipe, parent, prepare)"
 )
-_LISTEN_SECONDS = 1.0
-"""Longest wait for a worker's message: an endless one hears no interrupt that another thread receives."""
+_LISTEN_SECONDS = 1.0  # an endless wait for a message hears no interrupt that another thread receives
 _SMALL = 2**30  # bytes of a task; a worker keeps the memory that it has used, so after larger tasks it ends
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
@@ -101,17 +97,15 @@ def _read(worker: _Worker) -> None:
         worker.inbox.put((worker, message))
 
 
-_early = SimpleNamespace(is_open=False, workers=list[_Worker]())
-"""Workers that wait for a pool; only within `early_workers`."""
+_early = SimpleNamespace(is_open=False, workers=list[_Worker]())  # waiting, within `early_workers`
 
 
 @contextmanager
 def early_workers() -> Iterator[Callable[..., None]]:
-    """Start workers before a pool needs them, while this process is busy with something else.
+    """Start workers before a pool needs them; they end with the ``with`` block.
 
-    Yields a function that makes sure that a number of workers wait, and one for each of some GPUs. Its second
-    argument is the ``module:function`` that new ones call first. A pool takes waiting workers before it
-    starts its own, and can leave them for the next one. Those that wait end with the ``with`` block.
+    Yields a function that makes sure that a number of them wait, and one for each of some GPUs; new ones call
+    ``module:function`` first. A pool takes waiting workers, and can leave them for the next one.
     """
 
     def start(workers: int, prepare: str, gpus: Sequence[Gpu] = ()) -> None:
@@ -148,17 +142,8 @@ def memory_of_waiting() -> float:
 class PoolEngine(Generic[Shared, Item, Result]):
     """Computes tasks in processes of this machine, which share one copy of the arrays.
 
-    A process has one thread. Beside GPUs, the processes of the processor divide its cores among them, for
-    tasks whose result does not depend on the number of threads.
-
-    Parameters
-    ----------
-    work
-        The tasks.
-    workers
-        Number of processes that compute tasks of the processor at once.
-    gpus
-        GPUs; each has one process more, for the tasks of other devices.
+    ``workers`` compute tasks of the processor at once, with one thread; each of ``gpus`` has a process more.
+    Beside GPUs, the processor's cores are divided for tasks whose result does not depend on threads.
     """
 
     def __init__(self, work: Work[Shared, Item, Result], workers: int, gpus: Sequence[Gpu] = ()) -> None:
@@ -267,9 +252,8 @@ def open_engine(
 ) -> Iterator[TaskEngine[Item, Result]]:
     """Open an engine for a number of tasks; everything that it starts ends with the ``with`` block.
 
-    ``pool`` computes as many tasks at once as fit the memory of this machine: one on each GPU, and others on
-    the processor. It computes in this process if there is nothing to share out: one worker, one task, or the
-    tasks of a single GPU. ``devices`` are those of the tasks (`run_jobs`); None if all have that of the work.
+    ``pool`` computes as many at once as fit the memory, one on each GPU, and in this process if there is
+    nothing to share out. ``devices`` are those of the tasks (`run_jobs`); None if all have that of the work.
     """
     if config.engine == "ray":
         from pipelines.execution.ray import RayEngine
@@ -280,7 +264,9 @@ def open_engine(
     each = [float(work.memory)] * jobs if needs is None else list(needs)
     places = [work.device] * jobs if devices is None else list(devices)
     most = 1 if config.engine == "serial" else config.workers
-    workers, gpus, fewer = share_out(each, places, gpus_of(work.device)[:most], most, _machine())
+    here = this_machine()
+    free = Machine(here.total, here.available + memory_of_waiting())  # what waiting workers hold is theirs
+    workers, gpus, fewer = share_out(each, places, gpus_of(work.device)[:most], most, free)
     if fewer is not None:
         note(fewer)
     if workers + len(gpus) <= 1:
@@ -291,11 +277,7 @@ def open_engine(
 
 
 def places_of(devices: Sequence[str], gpus: Sequence[Gpu], most: int) -> tuple[int, tuple[Gpu, ...]]:
-    """Choose how many tasks of the processor are computed at once, and the GPUs that compute the others.
-
-    Each GPU counts as one of at most ``most`` tasks. If both kinds wait, one of them is left to the processor
-    where there is more than one. ``devices`` are those of the tasks.
-    """
+    """Share tasks out: those of the processor at once, and GPUs, each of which counts as one of ``most``."""
     here = sum(device == "cpu" for device in devices)
     used = tuple(gpus[: min(max(1, most - bool(here)), len(devices) - here)])
     return min(here, most - len(used)), used
@@ -304,10 +286,7 @@ def places_of(devices: Sequence[str], gpus: Sequence[Gpu], most: int) -> tuple[i
 def share_out(
     needs: Sequence[float], devices: Sequence[str], gpus: Sequence[Gpu], most: int, machine: Machine
 ) -> tuple[int, tuple[Gpu, ...], str | None]:
-    """As `places_of`, with as many tasks of the processor as fit the memory beside the GPUs' processes.
-
-    Returns a note as well, if these are fewer than wanted (`fit_workers`).
-    """
+    """As `places_of`, with tasks that fit the memory beside the GPUs', and a note if these are fewer."""
     workers, used = places_of(devices, gpus, most)
     if not workers:
         return workers, used, None
@@ -316,12 +295,6 @@ def share_out(
     beside = Machine(machine.total, machine.available - sum(sorted(there, reverse=True)[: len(used)]))
     workers, fewer = fit_workers(here, most - len(used), beside)
     return workers, used, fewer
-
-
-def _machine() -> Machine:
-    """The memory of this machine; what waiting workers hold is available to them."""
-    machine = this_machine()
-    return Machine(machine.total, machine.available + memory_of_waiting())
 
 
 class SerialEngine(Generic[Shared, Item, Result]):

@@ -1,12 +1,10 @@
 """What the engines have in common: a task goes out, and its outcome comes back to the parent.
 
-The parent is the process of the command. It alone reads and writes the lake and the run's folder. A worker
-gets everything that it needs with the task, and sends everything back: the outcome at the end, and news on
-the way, such as the scores of an epoch. So a worker needs no disk in common with the parent.
+The parent, the process of the command, alone reads and writes the lake and the run's folder: a worker gets
+everything with the task, and sends everything back, so it needs no disk in common.
 
-An engine may compute a task more than once, lose it, or deliver its outcome twice, late or out of order
-(at-least-once execution). :func:`run_jobs` makes one result of each task from that (exactly-once results).
-This is possible because a task is a pure function of what is sent.
+An engine may compute a task more than once, lose it, or deliver it twice, late or out of order.
+:func:`run_jobs` makes one result of each task from that, because a task is a pure function of what is sent.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ Result = TypeVar("Result")
 Item_contra = TypeVar("Item_contra", contravariant=True)
 Result_co = TypeVar("Result_co", covariant=True)
 
-Tell = Callable[[Any], None]
-"""Sends news of a task to the parent while the task is computed. News may get lost."""
+Tell = Callable[[Any], None]  # sends news of a task to the parent; news may get lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +37,12 @@ class Work(Generic[Shared, Item, Result]):
     """What is computed, for all tasks of one kind."""
 
     call: Callable[[Shared, Item, Tell], Result]
-    """Computes one task from the shared object, the task's own item, and a function that sends news. A
-    function of a module, so that other processes find it by name. It must not write to disk, and must return
-    the same result for the same arguments."""
-    shared: Shared
-    """What all tasks read, such as the arrays of a dataset. It is placed once per machine, and its arrays are
-    read-only views of that one copy."""
-    memory: int
-    """Estimate of the memory that one task needs in addition to ``shared``, in bytes."""
-    device: str
-    """Device of the tasks that name none (`Ticket`): ``cpu`` or ``cuda``."""
-    code: Callable[[], str]
-    """Computes the digest of the code that results depend on. It must be the same on all machines."""
+    """Computes one task; a function of a module, so that processes find it by name. It must not write to
+    disk, and must return the same result for the same arguments."""
+    shared: Shared  # what all tasks read; placed once per machine, its arrays are read-only views
+    memory: int  # estimate of the memory that one task needs in addition to ``shared``, in bytes
+    device: str  # device of the tasks that name none (`Ticket`): ``cpu`` or ``cuda``
+    code: Callable[[], str]  # digest of the code that results depend on, equal on all machines
     portable: Callable[[Shared], Shared] | None = None
     """Returns ``shared`` without references to files of this machine, for workers that may be on another one;
     None if ``shared`` refers to no file."""
@@ -63,8 +54,7 @@ class Ticket:
 
     job: int
     attempt: int
-    device: str = ""
-    """Device that computes the task: ``cpu`` or ``cuda``; empty for that of the work."""
+    device: str = ""  # device that computes the task: ``cpu`` or ``cuda``; empty for that of the work
 
 
 class LostError(Exception):
@@ -86,8 +76,7 @@ def lost(ticket: Ticket, reason: str) -> Report[Any]:
     return Report(ticket, f"attempt {ticket.attempt} was lost: {reason}\n", error=LostError(reason))
 
 
-Hear = Callable[[Ticket, Any], None]
-"""Called in the parent with the news of an attempt."""
+Hear = Callable[[Ticket, Any], None]  # called in the parent with the news of an attempt
 
 
 class TaskEngine(Protocol[Item_contra, Result_co]):
@@ -142,8 +131,7 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-ATTEMPTS = 3
-"""Number of attempts at a task whose worker is lost, or that fails for a reason that may pass."""
+ATTEMPTS = 3  # number of attempts at a task whose worker is lost, or that fails for a reason that may pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +160,10 @@ def run_jobs(
 ) -> Iterator[Ended[Result]]:
     """Compute tasks on an engine and yield each of them exactly once, as soon as it has ended.
 
-    An attempt is repeated if its worker was lost, or if it raised OSError or MemoryError, whose cause may
-    pass. Every other error would come again, because a task is a pure function: it is not repeated. A task
-    that fails does not stop the others. The next task starts before the caller gets a result, so that no
-    worker is idle while the caller uses it. Tasks start in order, but none waits for an earlier one that
-    needs another device; ``devices`` names the device of each (`Ticket`), None that of the work for all.
+    A task is repeated if its worker was lost or it raised OSError or MemoryError, whose cause may pass;
+    another error would come again, and stops no other task. The next task starts before the caller gets a
+    result. Tasks start in order, but none waits for one of another device (``devices``, None: that of the
+    work).
     """
     waiting, attempts = deque(range(jobs)), Counter[int]()
     known = {""} if devices is None else set(devices)

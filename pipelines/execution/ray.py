@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from pipelines.config.sections import EngineConfig
-from pipelines.errors import ConfigError
+from pipelines.errors import ConfigError, one_line
 from pipelines.execution.protocol import Hear, Report, Ticket, Work, attempt, lost
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ _ENVIRONMENT = {
 }
 
 
-Needs = dict[str, float]
-"""Resources that Ray reserves for each task: ``num_cpus``, ``num_gpus`` and bytes of ``memory``."""
+Needs = dict[str, float]  # what Ray reserves for a task: ``num_cpus``, ``num_gpus``, ``memory``
 
 
 class RayEngine(Generic[Shared, Item, Result]):
@@ -104,7 +102,7 @@ class RayEngine(Generic[Shared, Item, Result]):
                 except RayTaskError as error:  # errors of a task are reports: this one did not start
                     reports.append(_not_started(ticket, error))
                 except RayError as error:
-                    reports.append(lost(ticket, f"{type(error).__name__}: {_one_line(str(error))}"))
+                    reports.append(lost(ticket, f"{type(error).__name__}: {one_line(error)}"))
             if reports:
                 return reports
         return []
@@ -192,7 +190,7 @@ def _connect(config: EngineConfig, workers: int) -> None:
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise ConfigError(
             f"No Ray cluster answers at execution.address {config.address or 'local'} "
-            f"({_one_line(str(error))}); start one with 'ray start --head', or leave out the address."
+            f"({one_line(error)}); start one with 'ray start --head', or leave out the address."
         ) from None
 
 
@@ -217,13 +215,8 @@ def _require_room(needs: Needs) -> None:
 def _not_started(ticket: Ticket, error: Exception) -> Report[Any]:
     cause = next((line for line in reversed(str(error).splitlines()) if "Error" in line), str(error))
     sentence = (
-        f"A worker of the Ray cluster cannot load the task ({_one_line(cause)}); install the same version of "
+        f"A worker of the Ray cluster cannot load the task ({one_line(cause)}); install the same version of "
         "Peerglass and of its libraries on all machines."
     )
     log = f"attempt {ticket.attempt} did not start:\n{error}\n"
     return Report(ticket, log, error=ConfigError(sentence))
-
-
-def _one_line(text: str) -> str:
-    """Shorten a message of Ray, without colours and line breaks."""
-    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())[:300]

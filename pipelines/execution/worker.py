@@ -28,8 +28,11 @@ def main(pipe: int, parent: int, prepare: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends this one
     end_with(parent)
     connection = Connection(pipe)
-    if prepare:
-        _call_quietly(prepare)
+    if prepare:  # what fails here fails again in the tasks, whose logs say so
+        module, function = prepare.split(":")
+        unread = io.StringIO()
+        with suppress(Exception), redirect_stdout(unread), redirect_stderr(unread):
+            getattr(importlib.import_module(module), function)()
     received: queue.SimpleQueue[int | tuple[Ticket, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, received), daemon=True).start()
     call: Any = None
@@ -45,14 +48,6 @@ def main(pipe: int, parent: int, prepare: str) -> None:
         report = attempt(call, shared, item, ticket, lambda news: _send(connection, news))
         _send(connection, report, is_report=True)
         del message, ticket, item, report
-
-
-def _call_quietly(prepare: str) -> None:
-    """Call ``module:function``. What fails here fails again in the tasks, whose logs say so."""
-    module, function = prepare.split(":")
-    unread = io.StringIO()
-    with suppress(Exception), redirect_stdout(unread), redirect_stderr(unread):
-        getattr(importlib.import_module(module), function)()
 
 
 def end_with(parent: int) -> None:
@@ -88,10 +83,7 @@ _HEADER = struct.Struct("<QQ")  # where the list of buffers starts, and its leng
 
 
 def write_shared(value: object) -> BinaryIO:
-    """Write an object into an unnamed temporary file, which exists until the last process closes it.
-
-    Contiguous arrays are written as they are (pickle protocol 5, out of band).
-    """
+    """Write an object into an unnamed temporary file, with its arrays as they are (pickle protocol 5)."""
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 (the caller closes it)

@@ -1,12 +1,8 @@
 """The exchange calendar of each firm's rows, and whether the exchange was open on a date.
 
-The calendar is the one named in the config; otherwise that of the firm's recorded exchange. Other firms have
-no calendar, and neither have rows of the simulated market, whose dates are artificial. For dates outside a
-calendar's range it is unknown whether the exchange was open. So it is for weekly and monthly data, which are
-often dated on the last day of a week or month.
-
-The config's ``quality.calendar_overrides`` correct the calendar: closures that it does not know (a typhoon, a
-day of mourning), and sessions that it does not have. Sessions after its end extend it up to the last of them.
+The calendar is the one named in the config, else that of the firm's recorded exchange; other firms and the
+simulated market have none. Whether the exchange was open is unknown outside a calendar's range, and for
+weekly and monthly data. ``quality.calendar_overrides`` correct it; sessions after its end extend it.
 """
 
 from __future__ import annotations
@@ -32,10 +28,9 @@ _EARLIEST, _LATEST, _WEEK = date(1900, 1, 1), date(2100, 1, 1), timedelta(days=7
 _DAILY_STEP: Final = 4  # calendar days, the most between usual dates of daily data
 _FEWEST_STEPS: Final = 10  # that tell weekly and monthly data from daily data
 _LONGEST_CLOSURE: Final = 60  # sessions that overrides may close in a row
-_VENDOR_CODES: Final = {
+_VENDOR_CODES: Final = {  # vendors' codes -> calendar; exchange_calendars knows its own aliases
     code: calendar for calendar, codes in vendor_names("exchanges").items() for code in codes
 }
-"""Exchange codes used by vendors -> calendar; exchange_calendars knows its own aliases."""
 
 
 def calendar_name(exchange: str | None, currency: str | None) -> str | None:
@@ -47,10 +42,7 @@ def calendar_name(exchange: str | None, currency: str | None) -> str | None:
 
 
 def require_calendar(name: str) -> str:
-    """Return the name under which exchange_calendars stores a calendar.
-
-    Raises ConfigError if it has no calendar of that name.
-    """
+    """Return the name under which exchange_calendars stores a calendar; ConfigError without one."""
     resolved = _known_calendar(name)
     if resolved is None or _calendar(resolved) is None:
         from exchange_calendars import get_calendar_names
@@ -67,10 +59,7 @@ def require_calendar(name: str) -> str:
 def with_sessions(
     rows: pl.DataFrame, named: str | None, overrides: CalendarOverrides = AS_PUBLISHED
 ) -> pl.DataFrame:
-    """Add ``calendar`` and ``session`` (whether the exchange was open, null if unknown) to rows with a date.
-
-    A ``named`` calendar applies to every row; None uses the exchange as recorded for the date.
-    """
+    """Add ``calendar`` (``named``, or the exchange's) and ``session`` (null: unknown) to dated rows."""
     if named is not None:
         rows = rows.with_columns(calendar=pl.lit(require_calendar(named)))
     else:
@@ -84,25 +73,19 @@ def with_sessions(
     open_ = pl.lit(None, dtype=pl.Boolean)
     for name, first, last in spans.drop_nulls("calendar").sort("calendar").iter_rows():
         sessions = _sessions(name, first, last, overrides)
-        if len(sessions) and _is_daily(rows.filter(pl.col("calendar") == name)["date"]):
+        own = rows.filter(pl.col("calendar") == name)["date"]
+        steps = own.unique().sort().diff().drop_nulls().dt.total_days()
+        daily = len(steps) < _FEWEST_STEPS or float(np.median(steps.to_numpy())) <= _DAILY_STEP
+        if len(sessions) and daily:
             covered = pl.col("date").is_between(sessions[0], sessions[-1]) & (pl.col("calendar") == name)
             open_ = pl.when(covered).then(pl.col("date").is_in(sessions.implode())).otherwise(open_)
     return rows.with_columns(session=open_)
 
 
-def _is_daily(days: pl.Series) -> bool:
-    """Whether the usual step between two dates is one of daily data; true for a few dates."""
-    steps = days.unique().sort().diff().drop_nulls().dt.total_days()
-    return len(steps) < _FEWEST_STEPS or float(np.median(steps.to_numpy())) <= _DAILY_STEP
-
-
 def newest_finished_session(
     name: str, now: datetime, overrides: CalendarOverrides = AS_PUBLISHED
 ) -> date | None:
-    """Return a calendar's last session that closed at or before a time; None if it has none by then.
-
-    An added session closes at the end of its day (UTC).
-    """
+    """Return a calendar's last session that closed at or before a time; None if it has none by then."""
     calendar = _calendar(name)
     if calendar is None:
         return None
@@ -146,11 +129,7 @@ def sessions_between(
 
 
 def _sessions(name: str, first: date, last: date, overrides: CalendarOverrides) -> pl.Series:
-    """Return a calendar's sessions from a week before ``first`` to a week after ``last``, with the overrides.
-
-    A calendar refuses years before its own rules begin. In some releases of exchange_calendars, one calendar
-    refuses every year; it then has no sessions.
-    """
+    """Return a calendar's sessions from a week before to a week after, corrected; none if it refuses all."""
     calendar, days = _calendar(name), list[date]()
     if calendar is not None:
         start, end = max(first, _EARLIEST) - _WEEK, min(last, _LATEST) + _WEEK

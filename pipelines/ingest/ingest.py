@@ -49,16 +49,11 @@ def ingest(
 ) -> IngestSummary:
     """Read a source's tables, check them against their contracts, and upsert them into the lake.
 
-    A delivery is checked completely before the lake is changed; then the notes, flags and quarantine are
-    written, and each table in one atomic commit. After an interruption, the same ingest completes what is
-    missing and stores nothing twice. A `Source` makes one delivery, which withdraws the stored rows that it
-    does not contain; ``replace`` accepts one that withdraws or changes most of them. Each delivery of a
-    `LiveSource` is committed before the next is requested and withdraws nothing, so an empty answer deletes
-    nothing.
-
-    Raises IngestStoppedError if a live source refuses after at least one batch, which stays in the lake.
-    DataError and ConfigError leave the lake unchanged: a misread, partial or foreign delivery, or a source
-    that refuses from the start.
+    A delivery is checked completely before the lake changes; then each table is one atomic commit, and the
+    same ingest completes an interrupted one. A `Source` makes one delivery, which withdraws what it does not
+    contain (``replace`` accepts most of it); a `LiveSource` several, which withdraw nothing.
+    IngestStoppedError if a live source refuses after a batch, which stays; other errors leave the lake
+    unchanged.
     """
     for table in ("sources", *INPUT_TABLES, "quarantine", "flags"):
         lake.version(table)  # raises before anything is written if there is no Delta table there
@@ -232,10 +227,7 @@ def check_tables(
     *,
     complete: bool = True,
 ) -> dict[str, Checked]:
-    """Split the tables of a source by their contracts.
-
-    DataError if a table lacks a required column, or most rows of a complete delivery are rejected.
-    """
+    """Split the tables of a source by their contracts; DataError if most rows are rejected."""
     checked = {
         table: check(table, _stamp(table, frame, source, now), released.get(table, ()))
         for table, frame in tables.items()
@@ -264,11 +256,9 @@ _NAMED: Final = 5
 class TableSummary(UpsertCounts):
     """What happened to one table's rows: every received one is counted in one of the other numbers.
 
-    The received rows are added, updated, unchanged, collapsed or quarantined. ``collapsed`` rows were dropped
-    because an identical one, or a later one with the same close, was delivered with them. ``quarantined``
-    counts a rejected row under the first rule that it broke, ``flagged`` a stored row under every rule; the
-    most frequent rules come first. ``withdrawn`` rows are no longer delivered. ``version`` is the table's
-    version afterwards; None if it holds nothing.
+    ``quarantined`` counts rejected rows under the first rule that they broke, ``flagged`` stored ones under
+    every rule, most frequent first. ``withdrawn`` rows are no longer delivered. ``version`` None: the table
+    is empty.
     """
 
     received: int
@@ -289,11 +279,7 @@ class TableSummary(UpsertCounts):
 
 @dataclass(frozen=True, slots=True)
 class IngestSummary:
-    """The result of an ingest per table, with notes, hazards and the last status of every ticker.
-
-    ``batches`` counts committed deliveries; ``incomplete`` says which sessions are incomplete or have no
-    price.
-    """
+    """The result of an ingest per table, with notes, hazards, statuses and incomplete sessions."""
 
     source: str
     tables: Mapping[str, TableSummary]
@@ -356,19 +342,11 @@ def _sum(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
 
-_MIN_ROWS: Final = 100
-"""Minimum number of rows for a decision; a correction may change a small table completely."""
-_MIN_READ: Final = 20
-"""Minimum number of rows for the decision that a table was misread."""
-_MAX_SHARE: Final = 0.5
-"""Share of the stored rows. A correction, a removed firm or a moving window changes far less; an incomplete
-download, or a file with new sessions only, withdraws more."""
-_SAME_RETURN: Final = 0.002
-"""Two returns of one firm and session are the same within this difference. Rounding to cents has a smaller
-effect for prices above 5."""
-_SAME_MARKET: Final = 0.25
-"""Minimum share of equal returns. Corrected, re-adjusted and rescaled prices keep most returns; of
-independent returns with a daily standard deviation of 1% or 2%, only 5% to 10% are equal by chance."""
+_MIN_ROWS: Final = 100  # of a table for a decision; a correction may change a small one completely
+_MIN_READ: Final = 20  # minimum number of rows for the decision that a table was misread
+_MAX_SHARE: Final = 0.5  # of the stored rows; an incomplete download, or one of new rows, withdraws more
+_SAME_RETURN: Final = 0.002  # two returns are the same within this; rounding to cents is less above 5
+_SAME_MARKET: Final = 0.25  # least share of equal returns; by chance, 5% to 10% of daily ones are equal
 
 
 def refuse_other_tickers(lake: Lake, prices: UpsertPlan) -> None:
@@ -405,10 +383,7 @@ def refuse_other_returns(lake: Lake, prices: UpsertPlan) -> None:
 
 
 def refuse_mostly_broken(origin: str, table: str, checked: Checked) -> None:
-    """Raise DataError if no price is left, or more than half of a table's rows (of 20 at least) are rejected.
-
-    Such a file was misread: a wrong format of its dates reads a part of them, with day and month swapped.
-    """
+    """Raise DataError if no price is left, or most of 20 rows or more are rejected: it was misread."""
     rejected, valid = checked.rejected.height, checked.valid.height
     broken = rejected + valid >= _MIN_READ and rejected > valid
     if not broken and (valid or table != "prices"):
@@ -434,8 +409,7 @@ def refuse_partial_delivery(lake: Lake, source: str, plans: Iterable[UpsertPlan]
             )
 
 
-_NUMBER: Final = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d,.:-]*")
-"""A number or an ISO date, but not a digit inside a name."""
+_NUMBER: Final = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d,.:-]*")  # or an ISO date; no digit inside a name
 
 
 def refuse_other_source(lake: Lake, source: str) -> None:
@@ -454,10 +428,7 @@ def refuse_other_source(lake: Lake, source: str) -> None:
 
 
 def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) -> None:
-    """Raise ConfigError if the lake holds prices of a market with other settings.
-
-    A setting that only one of the two markets has is ignored, because a later version may have added it.
-    """
+    """Raise ConfigError if the lake holds prices of a market with other settings, of those both have."""
     stored = _stored(lake, source)
     if stored is None or stored["market"] is None or not lake.exists("prices"):
         return
@@ -474,11 +445,7 @@ def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) 
 def record_source(
     lake: Lake, source: str, market: Mapping[str, Setting], notes: Iterable[str], hazards: Iterable[str]
 ) -> None:
-    """Store a source's notes and hazards.
-
-    Notes replace those of the previous ingest, unless there are none; hazards accumulate, and one that
-    differs from a stored one only in its numbers replaces it.
-    """
+    """Store a source's notes, which replace earlier ones, and hazards, which replace those of like words."""
     stored = _stored(lake, source) or {}
     names = json.dumps(dict(market), sort_keys=True)
     all_hazards = (*json.loads(stored.get("hazards", "[]")), *hazards)

@@ -1,13 +1,11 @@
 """Apply the quality rules to a delivery of prices: keep, flag or reject its rows, and record what is missing.
 
 A delivery is checked together with the stored rows around it, so that one session per night gives the same
-result as a whole history at once. No rule removes a stored row: what a later session reveals about it is
-flagged, whatever the config says, because removing it would rewrite history with hindsight. A source may
-withdraw it, and a source that delivers its whole scope withdraws rows whose date is no session.
+result as a whole history at once. No rule removes a stored row: what a later session reveals is flagged,
+whatever the config says, because removing it would rewrite history with hindsight.
 
-A session on which a firm has neither a price nor a row in ``gaps`` is a halt, and a holder keeps the last
-price. A row that was rejected, or a session of the exchange without any row, is no halt: the firm may have
-traded at a price that is not known, so a label across it is unknown.
+A session without a price or a row in ``gaps`` is a halt, and a holder keeps the last price. A rejected row,
+or a session of the exchange without any row, is no halt, so a label across it is unknown.
 """
 
 from __future__ import annotations
@@ -31,19 +29,12 @@ from pipelines.lake.schemas import STAMPS, Flags, Gaps, empty
 _KEY: Final = ["date", "ticker"]
 _GAP, _INFLUENCE = timedelta(days=rules.MAX_GAP_DAYS), timedelta(days=rules.INFLUENCE_DAYS)
 _RECENT, _USUAL = timedelta(days=30), timedelta(days=rules.BASELINE_DAYS)
-_MAX_NAMED_TICKERS: Final = 300
-"""Up to this number, tickers are filtered by name in the lake; with more, only the dates narrow the
-search."""
+_MAX_NAMED_TICKERS: Final = 300  # more are not filtered by name in the lake, but only by date
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What the quality rules find in a delivery, or in the stored dates.
-
-    ``flags`` are new flags, and open ones that no longer apply. ``flagged`` counts flags on delivered rows,
-    and new flags on stored rows, by rule. ``gaps`` are the prices that rejected rows leave unknown, and those
-    of sessions that are missing. ``incomplete`` are sentences on incomplete sessions.
-    """
+    """What the quality rules find: flags to set and to close, flagged rows by rule, gaps, incompleteness."""
 
     flags: pl.DataFrame = field(default_factory=lambda: empty("flags"))
     flagged: Mapping[str, int] = field(default_factory=dict)
@@ -52,12 +43,7 @@ class Inspection:
 
 
 class Inspector:
-    """Applies a config's quality rules to rows on their way into a lake.
-
-    ``released`` are hashes of price rows, and of flags on whole dates, that a user accepted. ``stored`` are
-    the tickers with prices in the lake (None if unknown); the rows of others are not searched. A ``complete``
-    delivery replaces everything that is stored, so that it is checked on its own.
-    """
+    """Applies a config's quality rules to rows on their way in; a ``complete`` delivery stands alone."""
 
     def __init__(
         self,
@@ -230,21 +216,15 @@ def _span(rows: pl.DataFrame) -> tuple[date, date]:
     return first, last
 
 
-_DAILY: Final = 0.5
-"""Daily data have prices on at least this share of a calendar's sessions, weekly data on fewer."""
-_MIN_FIRMS: Final = 5
-"""Sessions that fewer firms of one exchange among several lack are halts of these firms."""
+_DAILY: Final = 0.5  # daily data have prices on this share of a calendar's sessions, weekly on fewer
+_MIN_FIRMS: Final = 5  # sessions that fewer firms of one exchange among several lack are halts of these firms
 _NAMED_DAYS: Final = 5
 
 
 def rejected_gaps(
     kept: pl.DataFrame, rejected: pl.DataFrame, securities: pl.DataFrame | None, config: QualityConfig
 ) -> pl.DataFrame:
-    """Return the gaps that rejected price rows leave.
-
-    A row whose date is no session (`pipelines.ingest.rules.DATE_RULES`) leaves none, and neither does a row
-    whose key has a valid price, or whose firm has none at all.
-    """
+    """Return the gaps of rejected rows on sessions, of firms with prices and without a valid one then."""
     lost = rejected.filter(~pl.col("rule").is_in(rules.DATE_RULES)).select(
         pl.col("row").str.json_path_match("$.date").str.to_date("%Y-%m-%d", strict=False).alias("date"),
         pl.col("row").str.json_path_match("$.ticker").alias("ticker"),
@@ -264,11 +244,7 @@ def rejected_gaps(
 def missing_sessions(
     rows: pl.DataFrame, securities: pl.DataFrame | None, config: QualityConfig
 ) -> pl.DataFrame:
-    """Return the gaps of sessions on which no firm of an exchange has a row.
-
-    A gap has a firm with prices before and after. There is none where the data are not daily, and none where
-    less than five firms of one exchange among several have such prices: these firms may be halted.
-    """
+    """Return gaps of sessions on which no firm of an exchange has a row, but five had before and after."""
     firms = rules.ticker_calendars(rows, securities, config.calendar).drop_nulls()
     parts: list[pl.DataFrame] = [empty("gaps")]
     for (name,), of_calendar in firms.group_by("calendar", maintain_order=True):
@@ -289,10 +265,7 @@ def missing_sessions(
 
 
 def describe_gaps(gaps: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
-    """Say in up to two sentences how many sessions are incomplete, and which have no price at all.
-
-    ``rows`` are all prices of the dates in ``gaps``.
-    """
+    """Say in up to two sentences how many sessions are incomplete, and which have no price at all."""
     gaps = gaps.join(rows, on=_KEY, how="anti")
     held = gaps.join(rows, on="date", how="semi")
     lost = gaps.join(rows, on="date", how="anti").group_by("date").agg("rule").sort("date")

@@ -1,12 +1,9 @@
 """Rejected and flagged rows: list them, and accept them despite the rule that they broke.
 
-A rejected row becomes ``resolved`` once a later delivery corrects it: a valid row arrived under its key, or a
-source that delivers its whole scope no longer delivers it. It can then no longer be released, so that a
-release never replaces a correction. If it is delivered again unchanged, it is rejected again.
-
-A released row is stored as it was delivered, and no rule is applied to it again until one of its values
-changes: the table ``releases`` records its hash and the time of the decision. Types, missing values,
-non-finite numbers, invalid names and duplicate keys cannot be waived, because such a row cannot be stored.
+A rejected row is ``resolved`` once a later delivery corrects it or a complete one leaves it out; it can then
+no longer be released, so that a release never replaces a correction. A released row is stored as delivered,
+and no rule is applied to it until one of its values changes. Types, missing values, non-finite numbers,
+invalid names and duplicate keys cannot be waived, because such a row cannot be stored.
 """
 
 from __future__ import annotations
@@ -33,10 +30,7 @@ _ROW: Final = ["table", "row_hash"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selects rejected and flagged rows; a row must match every part that is given.
-
-    A row hash may be given by its beginning.
-    """
+    """Selects rejected and flagged rows, which must match every part; a hash by its beginning."""
 
     rule: str | None = None
     ticker: str | None = None
@@ -57,10 +51,7 @@ def released_hashes(lake: Lake) -> dict[str, frozenset[str]]:
 def quarantine_changes(
     lake: Lake, checked: Mapping[str, Checked], now: datetime, *, complete: bool
 ) -> pl.DataFrame:
-    """Return the rows of the quarantine that a delivery adds or resolves.
-
-    A ``complete`` delivery is its source's whole scope, so that rows missing from it are resolved as well.
-    """
+    """Return the rows of the quarantine that a delivery, perhaps a ``complete`` one, adds or resolves."""
     time, never = pl.lit(now), pl.lit(None, dtype=pl.Datetime("us", "UTC"))
     none = empty("quarantine").select("table", "row_hash", "row", "rule")
     rejected = pl.concat([none, *(result.rejected for result in checked.values())])
@@ -87,11 +78,7 @@ def open_rejections(lake: Lake) -> pl.DataFrame:
 
 
 def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
-    """List rejected (or ``resolved``) rows, and stored rows that are ``flagged``, by table, rule and key.
-
-    ``what`` is the rejected row as JSON, or the evidence of a flag; ``released_at`` is null unless a user
-    accepted the row.
-    """
+    """List rejected, resolved and flagged rows by table, rule and key; ``what`` is the row or evidence."""
     accepted = lake.rows("releases", [*_ROW, "released_at"])
     json_of = pl.col("row").str.json_path_match
     rejected = lake.rows("quarantine").with_columns(
@@ -115,12 +102,7 @@ def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
 
 
 def release(lake: Lake, selection: Selection) -> str:
-    """Accept the selected rows despite the rule that they broke; returns a description of what was done.
-
-    Rejected rows are stored and replace a stored row of the same key; flags on stored rows are cleared. The
-    command can be repeated after an interruption. ConfigError if nothing selects, DataError if no row matches
-    or none can be stored.
-    """
+    """Accept the selected rows despite the rule that they broke, also again; returns what was done."""
     if selection.rule is None and selection.ticker is None and selection.row is None:
         raise ConfigError("Select what to release with --rule RULE, --ticker TICKER or --row HASH.")
     matching = listing(lake, selection).filter(pl.col("released_at").is_null())

@@ -1,13 +1,8 @@
 """Rules for prices that need a row's neighbours: the firm's sessions before and after, or the whole market's.
 
-A violation here makes a row suspicious, not invalid: the row satisfies its contract and may be correct. It is
-therefore stored and flagged unless the config says otherwise. Two rows of a firm are neighbours if at most
-`MAX_GAP_DAYS` calendar days lie between them; the rules do not compare rows across a longer gap. Every rule
-except ``spike_that_reverts`` uses only the row and earlier ones. A spike is known to have reverted at the
-close of the firm's next session; ``known_on`` is that date.
-
-`DATE_RULES` say that the date of a row is no session at all. They need no neighbour of the firm, but a
-calendar, or the number of rows on the dates around it.
+A row that breaks one may be correct, so it is stored and flagged unless the config says otherwise. Rows more
+than `MAX_GAP_DAYS` calendar days apart are no neighbours. Only ``spike_that_reverts`` uses a later row, and
+is known at that row's close (``known_on``). `DATE_RULES` say that a date is no session at all.
 """
 
 from __future__ import annotations
@@ -23,19 +18,13 @@ from pipelines.ingest.settings import AS_PUBLISHED, CalendarOverrides
 
 MAX_GAP_DAYS: Final = 10
 STALE_SESSIONS: Final = 10
-INFLUENCE_DAYS: Final = MAX_GAP_DAYS * STALE_SESSIONS
-"""Calendar days within which one row can affect the check of another row of the same firm."""
-
-SPIKE: Final = 1.5
-"""Factor, up or down, between a close and the one before that makes it a spike."""
-SPIKE_REMAINDER: Final = 0.2
-"""Share of the spike, in logarithms, that may remain at the next close for the spike to count as reverted."""
+INFLUENCE_DAYS: Final = MAX_GAP_DAYS * STALE_SESSIONS  # days within which a row affects another's check
+SPIKE: Final = 1.5  # factor, up or down, between a close and the one before that makes it a spike
+SPIKE_REMAINDER: Final = 0.2  # share of a reverted spike (log) that may remain at the next close
 TICK: Final = 0.01
-FEW_TICKS: Final = 2
-"""A penny share moves by large factors from one price to the next: so few ticks are no error."""
+FEW_TICKS: Final = 2  # no error: a penny share moves by large factors from one price to the next
 SPLITS: Final = (1.5, 2.0, 2.5, *(float(n) for n in range(3, 11)), 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0)
-SPLIT_ROUNDING: Final = 0.04
-"""Tolerance, in logarithms, between an unexplained ratio of closes (and of the open) and a split's ratio."""
+SPLIT_ROUNDING: Final = 0.04  # log tolerance between a ratio of closes (and of opens) and a split's
 RECORDED_SPLIT: Final = 1.3
 MISSED_SHARE: Final = 0.5
 """Recorded splits of at least this factor, up or down, must show in the price. One does not show if the move
@@ -43,14 +32,10 @@ without it is smaller than the move with it by this share of the split, in logar
 smaller share, could be a session's true return: prices of A-shares rise by up to 20%."""
 CURRENCY_FACTOR: Final = 100.0
 CURRENCY_ROUNDING: Final = 0.15
-BASELINE_DAYS: Final = 60
-"""Calendar days over which the usual number of firms, a median, is computed."""
-MIN_COVERAGE: Final = 0.75
+BASELINE_DAYS: Final = 60  # calendar days over which the usual number of firms, a median, is computed
+MIN_COVERAGE: Final = 0.75  # of the usual number of firms; a date with less is a gap if ten or more lack
 MIN_MISSING_FIRMS: Final = 10
-MIN_DATES: Final = 5
-"""A date with less than this share of the usual number of firms, and at least ten fewer, is a gap in the
-data. The usual number is computed only from five dates on."""
-
+MIN_DATES: Final = 5  # from which the usual number of firms is computed; far fewer firms are a gap
 SPARSE: Final = 0.1
 SPARSE_DATES: Final = 20
 """A date with a row for less than this share of the usual number of firms is no session. The usual number is
@@ -71,12 +56,10 @@ def _is_near_factor(column: str, factor: float, rounding: float) -> pl.Expr:
 
 
 _MOVED = pl.col("close") - pl.col("previous_close") / pl.col("split_ratio")
-_FEW_TICKS: Final = _MOVED.abs() < (FEW_TICKS + 0.5) * TICK
-"""Whether a close is at most `FEW_TICKS` from the one before, in the session's shares."""
+_FEW_TICKS: Final = _MOVED.abs() < (FEW_TICKS + 0.5) * TICK  # from the close before, in own shares
 _SIZE = pl.col("log_return").abs()
 _REMAINS = (pl.col("log_return") + pl.col("next_log_return")).abs() <= SPIKE_REMAINDER * _SIZE
-_REVERTS: Final = (math.log(SPIKE) <= _SIZE) & _REMAINS & ~_FEW_TICKS
-"""Whether a close is a spike that the next close reverts; null if there is no next one."""
+_REVERTS: Final = (math.log(SPIKE) <= _SIZE) & _REMAINS & ~_FEW_TICKS  # null if there is no next one
 _LOG_SPLIT, _RAW = _log(pl.col("split_ratio")), pl.col("raw_log_return")
 _SPLIT_NOT_IN_PRICE: Final = (_LOG_SPLIT.abs() >= math.log(RECORDED_SPLIT)) & (
     (_RAW + _LOG_SPLIT).abs() - _RAW.abs() >= MISSED_SHARE * _LOG_SPLIT.abs()
@@ -89,12 +72,10 @@ _CLOSE_SPLITS, _OPEN_SPLITS = (
 _LOOKS_LIKE_SPLIT: Final = _CLOSE_SPLITS & _OPEN_SPLITS.fill_null(value=True) & ~_FEW_TICKS
 """Whether the close, and the open if known, changes by the ratio of a usual split."""
 _WORTH = pl.coalesce(pl.col("last_close") / pl.col("split_ratio"), pl.col("close"))
-_PAYS_MORE: Final = (pl.col("dividend") > _WORTH).fill_null(value=False)
-"""Whether a dividend is larger than what the share was worth before it."""
-_OTHERWISE_EXPLAINED: Final = pl.any_horizontal(
+_PAYS_MORE: Final = (pl.col("dividend") > _WORTH).fill_null(value=False)  # than the share was worth
+_OTHERWISE_EXPLAINED: Final = pl.any_horizontal(  # by a spike, its reversal or a recorded split
     "after_spike", _REVERTS.fill_null(value=False), _SPLIT_NOT_IN_PRICE.fill_null(value=False), _PAYS_MORE
 )
-"""Whether such a change has another cause: a spike, its reversal, or a recorded split."""
 _HUNDREDFOLD = _is_near_factor("log_return", CURRENCY_FACTOR, CURRENCY_ROUNDING) & ~pl.col("after_spike")
 _CURRENCIES_DIFFER = pl.col("currency") != pl.col("previous_currency")
 
@@ -136,9 +117,8 @@ _RULES: Final[Mapping[str, tuple[pl.Expr, pl.Expr]]] = {
         pl.format("{} consecutive sessions repeat the bar before, close {}", "repeats", _CLOSE),
     ),
 }
-"""Rule -> where a row of `add_neighbours` breaks it (null: it does not), and the evidence.
-`pipelines.ingest.settings.QualityConfig` describes the rules. Their order decides under which one a row that
-breaks several is rejected."""
+"""Rule (`pipelines.ingest.settings.QualityConfig`) -> where a row of `add_neighbours` breaks it, and the
+evidence. A row that breaks several is rejected under the first."""
 PRICE_RULES: Final = tuple(_RULES)
 
 
@@ -150,11 +130,9 @@ def add_neighbours(
 ) -> pl.DataFrame:
     """Add the values of neighbours to rows of ``prices``, by ticker and date; null where there is none.
 
-    Log returns are relative to the previous session: ``raw_log_return`` of closes as quoted, ``log_return``
-    of closes after the row's own split and dividend, ``open_log_return`` of the open after the split,
-    ``next_log_return`` from this close to the next. ``last_close`` is the firm's close before, however long
-    ago; ``repeats`` counts the sessions that repeat the bar before; ``after_spike`` follows a spike that
-    reverts. ``calendar`` applies to every firm; None uses exchange and currency.
+    Log returns since the last session: ``raw_log_return`` as quoted, ``log_return`` after split and dividend,
+    ``open_log_return`` after the split, ``next_log_return`` to the next. ``repeats`` counts sessions that
+    repeat the bar before. ``calendar`` applies to every firm; None uses exchange and currency.
     """
     rows = with_dates(prices.sort("ticker", "date"), securities, calendar, overrides)
     near = (pl.col("date") - pl.col("date").shift()).dt.total_days() <= MAX_GAP_DAYS
@@ -192,10 +170,7 @@ def with_dates(
     calendar: str | None,
     overrides: CalendarOverrides = AS_PUBLISHED,
 ) -> pl.DataFrame:
-    """Add to rows (date, ticker, source) the calendar, its ``session``, and how many firms have a row then.
-
-    ``usual`` is the usual number of ``firms`` around the date, and ``sparse`` marks dates with few of them.
-    """
+    """Add to rows the calendar, its ``session``, the ``firms`` then, ``usual`` and ``sparse``."""
     dated = with_sessions(_with_listing(rows, securities), calendar, overrides)
     counts = rows.group_by("date").agg(firms=pl.len()).sort("date")
     of = pl.col("firms").cast(pl.Float64)
@@ -211,10 +186,7 @@ def with_dates(
 
 
 def find_violations(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:
-    """Apply some of `PRICE_RULES` to rows of `add_neighbours`.
-
-    Returns date, ticker, rule, evidence, known_on: one row per violated rule and row.
-    """
+    """Apply some of `PRICE_RULES`: date, ticker, rule, evidence, known_on, a row per violation."""
     # polars 2 panics when it formats columns of different chunks, hence rechunk
     return pl.concat(
         rows.filter(broken)
@@ -232,11 +204,7 @@ def find_violations(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:
 
 
 def find_coverage_collapses(counts: pl.DataFrame) -> pl.DataFrame:
-    """Apply ``coverage_collapse`` to the number of firms by calendar and date.
-
-    The dates begin `BASELINE_DAYS` before the first one to check; in the result, ``ticker`` is ``*`` and the
-    calendar.
-    """
+    """Apply ``coverage_collapse`` to firms by calendar and date, from `BASELINE_DAYS` before the first."""
     rows = counts.sort("calendar", "date")
     usual = rows.rolling("date", period=f"{BASELINE_DAYS}d", closed="left", group_by="calendar").agg(
         pl.col("firms").median().alias("usual"), pl.len().alias("dates")

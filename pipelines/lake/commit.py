@@ -20,8 +20,7 @@ from pipelines.lake.schemas import STAMPS, empty, keys
 from pipelines.lake.storage import FILE_BYTES, Storage
 from pipelines.lake.versions import data_version
 
-_WITHDRAWN: Final = ":gone"
-"""Column of a merge's source that marks the keys to withdraw."""
+_WITHDRAWN: Final = ":gone"  # column of a merge's source that marks the keys to withdraw
 _ONE_COMMIT: Final = CommitProperties(max_commit_retries=0)
 """Commit exactly on top of the version that was compared. Otherwise deltalake would rebase an append onto a
 concurrent commit, and a key added by both would be stored twice."""
@@ -29,10 +28,7 @@ concurrent commit, and a key added by both would be stored twice."""
 
 @dataclass(frozen=True, slots=True)
 class UpsertCounts:
-    """Rows added, updated, unchanged and withdrawn by an upsert, and the new version.
-
-    ``version`` is None only if the frame was empty and the table does not exist.
-    """
+    """Rows added, updated, unchanged and withdrawn; ``version`` is None without rows and table."""
 
     added: int
     updated: int
@@ -43,11 +39,7 @@ class UpsertCounts:
 
 @dataclass(frozen=True, slots=True)
 class UpsertPlan:
-    """An upsert before it is written: a batch in storage order, and its differences to ``target``.
-
-    Stored rows in ``scope`` are withdrawn unless the batch contains them; ``target`` is None if there is no
-    table.
-    """
+    """An upsert before it is written: a batch in storage order, and its differences to ``target``."""
 
     table: str
     rows: pl.DataFrame
@@ -72,11 +64,7 @@ def compare_with_table(storage: Storage, table: str, rows: pl.DataFrame, scope: 
 
 
 def commit(storage: Storage, plan: UpsertPlan) -> UpsertCounts:
-    """Write a plan's changes in one commit, which also adds columns that the contract has gained since.
-
-    Nothing is written if nothing changes. CommitFailedError if another writer has committed since the
-    comparison.
-    """
+    """Write a plan's changes in one commit; CommitFailedError if another writer was faster."""
     new, changed, withdrawn = plan.changes.new, plan.changes.changed, plan.changes.withdrawn
     target = plan.target
     if target is None:
@@ -120,17 +108,12 @@ def commit(storage: Storage, plan: UpsertPlan) -> UpsertCounts:
 
 
 _PIECE_ROWS: Final = 1_000_000
-_SPANS: Final = 16
-"""Maximum number of date ranges in a predicate: enough to skip the files between scattered corrections."""
+_SPANS: Final = 16  # date ranges in a predicate: enough to skip the files between scattered corrections
 
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """Differences between a batch and the stored rows; a different stamp alone does not count.
-
-    ``withdrawn`` are keys, and ``in_scope`` counts the stored rows that the batch would withdraw if it did
-    not contain them.
-    """
+    """Differences between a batch and the stored rows; ``in_scope`` counts those it could withdraw."""
 
     new: pl.DataFrame
     changed: pl.DataFrame

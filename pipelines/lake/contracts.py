@@ -24,7 +24,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, float | bool]]] = {
     "fundamentals": {"assumed": False},
 }
 _MOST_DESCRIBED: Final = 3
-_ALLOWED: Final[Mapping[str, str]] = {
+_ALLOWED: Final[Mapping[str, str]] = {  # end of a rule's name -> what is allowed
     "ticker_is_plain": "a ticker has at most 32 letters, digits and . - _ ^ =, a letter or digit first",
     "date_unreadable": "a date is written as 2020-01-31",
     "_unreadable": "a number is written as 1234.5",
@@ -35,7 +35,6 @@ _ALLOWED: Final[Mapping[str, str]] = {
     "close_missing": "a row needs a close",
     "sparse_date": "less than a tenth of the firms have a row on the date",
 }
-"""End of a rule's name -> what is allowed."""
 _DECIDING: Final[Mapping[str, tuple[str, ...]]] = {"prices": ("close", "split_ratio", "dividend")}
 """What a holder earns depends on these columns alone. Rows of one key that agree in them are one row: vendors
 deliver the last row of a day twice, with another volume."""
@@ -44,12 +43,7 @@ NONE_REJECTED: Final = pl.DataFrame(schema=dict.fromkeys(("table", "row_hash", "
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A batch split by its contract.
-
-    ``rejected`` has a ``table``, ``row_hash``, ``row`` and ``rule`` (the first one broken) per row.
-    ``collapsed`` counts rows dropped because another one is kept or rejected in their place: an identical
-    row, or a later one with the same close, split ratio and dividend.
-    """
+    """A batch split by its contract; ``collapsed`` counts rows for which another one is kept or rejected."""
 
     valid: pl.DataFrame
     rejected: pl.DataFrame
@@ -80,12 +74,9 @@ class Checked:
 def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Checked:
     """Split a batch into rows that satisfy the table's contract and rows that do not.
 
-    Types are cast; a value that cannot be cast rejects its row. Missing nullable columns and NaN become null,
-    a missing split ratio 1 and a dividend 0; unknown columns are dropped. Identical rows collapse to one, and
-    of prices of one key with the same close, split ratio and dividend the last is kept; other rows of one key
-    are all rejected. Rows whose hash is in ``released`` are valid whatever rule they break, unless a value is
-    unreadable, missing or not finite, a name is invalid, or two share a key. DataError if a required column
-    is missing.
+    A missing split ratio becomes 1, a dividend 0, NaN null. Identical rows collapse, and prices of one key
+    that pay the same to the last; other rows of one key are all rejected. A hash in ``released`` waives the
+    rules, but no unreadable, missing or non-finite value, invalid name or second key.
     """
     contract = schema(table)
     conformed = _conform(table, contract, frame)
@@ -109,11 +100,7 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
 
 
 def require(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> pl.DataFrame:
-    """Return the batch in the form of the contract, for frames made by the pipeline itself.
-
-    A violation or a row that occurs twice is a bug and a ValueError, except for the rules that `check` waives
-    for ``released`` hashes.
-    """
+    """Return a batch of the pipeline itself in the form of the contract; a violation is a ValueError."""
     checked = check(table, frame, released)
     if checked.rejected.height or checked.collapsed:
         broken = {**checked.by_rule(), "identical_rows": checked.collapsed}
@@ -202,12 +189,7 @@ def _cast(contract: type[dy.Schema], rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def quarantined(table: str, rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:
-    """Return rows in the form of the quarantine: ``table``, ``row_hash``, ``row`` and ``rule``.
-
-    A row is JSON with its values as text, so that an infinity or a misspelt number is preserved. Its hash
-    covers the values that are not null, without the stamps: it stays the same however the values were
-    delivered, and after the table has gained a column.
-    """
+    """Return rows as ``row`` (JSON of text), ``rule``, and ``row_hash`` of the values that are not null."""
     texts = [
         _as_text(c, rows.schema[c], column.dtype)
         for c, column in schema(table).columns().items()
@@ -219,14 +201,12 @@ def quarantined(table: str, rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:
     )
     return rows.select(
         pl.lit(table).alias("table"),
-        hashed.map_elements(_hash, return_dtype=pl.String).alias("row_hash"),
+        hashed.map_elements(
+            lambda text: hashlib.sha256(text.encode()).hexdigest()[:32], return_dtype=pl.String
+        ).alias("row_hash"),
         pl.struct(texts).struct.json_encode().alias("row"),
         rule.alias("rule"),
     )
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _as_text(column: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:

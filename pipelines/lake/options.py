@@ -17,8 +17,7 @@ from pipelines.secrets import contains_secret
 _CREDENTIAL: Final = re.compile(
     r"secret|token(?!_file)|passw|sas|signature|access_key|account_key|customer_key"
 )
-_UNUSABLE: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\\?\[\]^|]")
-"""What Delta Lake or SQLite read as something else than a character of a folder's name."""
+_UNUSABLE: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\\?\[\]^|]")  # no character of a folder to Delta or SQLite
 _UNSAFE: Final = re.compile(r"unsafe_rename|conditional_put|copy_if_not_exists|locking_provider")
 _FOR_S3: Final = {"aws_conditional_put": "etag"}
 """A commit is a conditional put (If-None-Match), which the store refuses if the object exists; this makes
@@ -48,10 +47,7 @@ def storage_options(root: str, given: Mapping[str, str]) -> dict[str, str]:
 def validation_error(
     root: str, given: Mapping[str, str], place: str = "lake", options: str = "lake_options"
 ) -> str | None:
-    """Check a config's ``lake`` and ``lake_options``, or other settings ``place`` and ``options`` like them.
-
-    Returns the problem as half a sentence that repeats no secret; None if there is none.
-    """
+    """Say in half a sentence what is wrong with a lake and its options, without secrets; or None."""
     if contains_secret(root) or (is_url(root) and "@" in root.partition("://")[2].partition("/")[0]):
         return f"{place} contains a user name or a password; remove them and set them in the environment"
     if given and (not is_url(root) or root.startswith("file://")):
@@ -74,10 +70,7 @@ def validation_error(
 
 
 def unusable_part(path: str) -> str | None:
-    """Say which part of a local path a table or a database cannot have; None if all can be used.
-
-    Spaces, accents, ``#`` and most other signs are usable.
-    """
+    """Say which part of a local path a table or a database cannot have; None if all can be used."""
     found = _UNUSABLE.search(path)
     if found is None:
         return None

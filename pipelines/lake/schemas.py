@@ -15,23 +15,15 @@ from typing import Final
 import dataframely as dy
 import polars as pl
 
-RANGE_TOLERANCE: Final = 0.005
-"""How far a close or an open may lie outside [low, high], relative to the bound: vendors round and adjust the
-four prices separately. In the Nasdaq files 78 closes of 3.7 million are outside, 48 by more than this."""
-
+RANGE_TOLERANCE: Final = 0.005  # outside [low, high]: vendors round and adjust the four prices separately
 EARLIEST: Final = dt.date(1800, 1, 1)
-LATEST: Final = dt.date(2200, 1, 1)
-"""First and last plausible date of a price. A date outside was read wrongly."""
-
+LATEST: Final = dt.date(2200, 1, 1)  # plausible dates of prices; others were read wrongly
 TICKER_PATTERN: Final = r"^[A-Za-z0-9^=][A-Za-z0-9.^=_-]{0,31}$"
 """Letters, digits and ``. - _ ^ =``, as in BRK.B, BF-B, ^GSPC, 7203.T and EURUSD=X. A slash, angle bracket,
 quote, ampersand or space is refused: a ticker from data must not become a path or HTML."""
 
-INPUT_PATTERN: Final = r"^[a-z][a-z0-9_]{0,40}$"
-"""Names of a user's own inputs, which become feature names."""
-
-RUN_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""Run ids, which name partition folders."""
+INPUT_PATTERN: Final = r"^[a-z][a-z0-9_]{0,40}$"  # names of a user's own inputs, which become feature names
+RUN_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"  # run ids, which name partition folders
 
 
 def plain_ticker(column: str) -> pl.Expr:
@@ -70,20 +62,14 @@ def stamp(*, nullable: bool = False) -> dy.Datetime:
 
 
 def within_range(column: str) -> pl.Expr:
-    """Tell whether a price lies in ``[low (1 - tol), high (1 + tol)]``, tol = `RANGE_TOLERANCE`.
-
-    True where the price or a bound is null, and where high < low, which has a rule of its own.
-    """
+    """Whether a price lies in ``[low, high]`` within `RANGE_TOLERANCE`; true where a bound is unknown."""
     above = (pl.col(column) <= pl.col("high") * (1.0 + RANGE_TOLERANCE)).fill_null(value=True)
     below = (pl.col(column) >= pl.col("low") * (1.0 - RANGE_TOLERANCE)).fill_null(value=True)
     return (above & below) | (pl.col("high") < pl.col("low")).fill_null(value=False)
 
 
 def named_rule(holds: pl.Expr) -> object:
-    """Make a `dataframely.rule` from an expression. Its name is the attribute it is assigned to.
-
-    A row for which the expression is null satisfies the rule.
-    """
+    """Make a `dataframely.rule`, named after its attribute; a row where it is null satisfies it."""
     return dy.rule()(lambda _: holds)
 
 
@@ -254,10 +240,7 @@ class Forecasts(dy.Schema):
 
 
 class EnsembleForecasts(dy.Schema):
-    """A run's seed ensembles: the signal, and its dispersion between seeds (null for a single seed).
-
-    Both are in cross-sectional standard deviations of one date's forecasts.
-    """
+    """A run's seed ensembles: signal and dispersion, in standard deviations of one date's forecasts."""
 
     model, date, ticker = key_text(), key_date(), key_text()
     signal, seed_dispersion, seeds = measure(), measure(nullable=True), dy.Int64(min=1)
@@ -337,10 +320,7 @@ class TrialReturns(dy.Schema):
 
 
 class Readers(dy.Schema):
-    """The table versions that runs read from this lake. A vacuum keeps these versions.
-
-    ``table_id`` is the id that Delta gave the table at its creation.
-    """
+    """The table versions that runs read from this lake, by Delta's id; a vacuum keeps them."""
 
     run_id, table, version = key_text(), key_text(), dy.Int64(primary_key=True, min=1)
     table_id, created_at = dy.String(), stamp()
@@ -470,38 +450,28 @@ class Promotions(dy.Schema):
     alias_is_known = named_rule(pl.col("alias").is_in(["champion", "challenger"]))
 
 
-SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
+SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {  # all of this module; ensembles are files of runs
     re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): one
     for name, one in tuple(globals().items())
     if isinstance(one, type) and issubclass(one, dy.Schema) and one is not EnsembleForecasts
 }
-"""Table -> contract: every schema of this module, named after its class. Runs keep ensembles as files."""
-
-SOURCE_TABLES: Final = (
+SOURCE_TABLES: Final = (  # what a source may give; others are written by the pipeline
     *("prices", "securities", "fundamentals", "membership", "renames", "inputs"),
     *("truth_mu", "truth_edges", "truth_days"),
 )
-"""The tables a source may give; the others are written by the pipeline."""
-
-INPUT_TABLES: Final = (*SOURCE_TABLES, "gaps")
-"""The tables that a run reads and records: the source's, and what ingest makes of them."""
-
+INPUT_TABLES: Final = (*SOURCE_TABLES, "gaps")  # what a run reads: the source's, and what ingest adds
 STAMPS: Final = frozenset({"ingested_at", "first_seen", "flagged_at", "released_at", "created_at"})
 """Columns that hold the time of writing. A row that differs in them only is an unchanged row."""
 
-SUPPLEMENTS: Final = frozenset({"sec"})
-"""Live sources without prices: they add statements to the lake of another source."""
-
-KNOWN_FROM: Final[Mapping[str, str]] = {
+SUPPLEMENTS: Final = frozenset({"sec"})  # live sources that add statements to another source's lake
+KNOWN_FROM: Final[Mapping[str, str]] = {  # table -> day from which a row is known
     **dict.fromkeys(("prices", "inputs", "gaps", "truth_mu", "truth_days"), "date"),
     **dict.fromkeys(("securities", "truth_edges"), "valid_from"),
     **dict.fromkeys(("membership", "renames"), "from_date"),
     "fundamentals": "known_at",
     "flags": "known_on",
 }
-"""Table -> column with the day from which a row is known."""
-
-_LEARNT_LATER: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+_LEARNT_LATER: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {  # day -> columns unknown before it
     "membership": {"to_date": ("to_date",)},
     "securities": {
         "valid_to": ("valid_to",),
@@ -509,25 +479,16 @@ _LEARNT_LATER: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     },
     "truth_edges": {"valid_to": ("valid_to",)},
 }
-"""Table -> column with a day -> columns that are unknown before that day."""
 
 
 def rows_known(table: str, through: dt.date) -> pl.Expr:
-    """Select the rows of a table that are known at the close of a session (`KNOWN_FROM`).
-
-    A row without a day is always known.
-    """
+    """Select the rows of a table that are known at the close of a session, and those without a day."""
     column = pl.col(KNOWN_FROM[table])
     return column.is_null() | (column <= through)
 
 
 def forget_later(table: str, frame: pl.DataFrame, through: dt.date) -> pl.DataFrame:
-    """Set to null what the rows of a table say about days after ``through``.
-
-    The end of a membership or of a validity, and a delisting with its return and reason, are known from their
-    own day on (`features.panel.delistings`). Cutting twice is the same as cutting once at the earlier
-    session.
-    """
+    """Set to null what rows say about days after ``through``: ends of spells, and delistings."""
     return frame.with_columns(
         pl.when(_day(frame, day) > through).then(None).otherwise(pl.col(column)).alias(column)
         for day, columns in _LEARNT_LATER.get(table, {}).items()
@@ -537,10 +498,7 @@ def forget_later(table: str, frame: pl.DataFrame, through: dt.date) -> pl.DataFr
 
 
 def cut(table: str, frame: pl.DataFrame, through: dt.date) -> pl.DataFrame:
-    """Cut a table of a source at the close of a session: only known rows, and nothing about later days.
-
-    An unreadable day is text; its row is kept, so that its contract rejects it.
-    """
+    """Cut a table of a source at the close of a session: only known rows, and nothing about later days."""
     day = _day(frame, KNOWN_FROM[table])
     return forget_later(table, frame.filter(day.is_null() | (day <= through)), through)
 

@@ -16,28 +16,23 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSystem, PyFileSystem
 
-from pipelines.errors import DataError
+from pipelines.errors import DataError, one_line
 from pipelines.lake.options import is_url, storage_options
 from pipelines.lake.schemas import empty, schema
 
 if TYPE_CHECKING:
     from deltalake.table import FilePruningPredicateType, FilterType
 
-FILE_BYTES: Final = 16 * 2**20
-"""Target size of data files, about a million bars. A correction of a few rows rewrites the files that hold
-their dates, so small files make corrections cheap; much smaller files make full reads slow."""
-
+FILE_BYTES: Final = 16 * 2**20  # a million bars; small files are cheap to correct, smallest ones slow to read
 _PARTITIONS: Final[Mapping[str, str]] = {"forecasts": "run_id", "forecast_paths": "run_id"}
-_PROPERTIES: Final = {
+_PROPERTIES: Final = {  # all versions are kept unless `peerglass lake vacuum` removes them
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.deletedFileRetentionDuration": "interval 36500 days",
     "delta.targetFileSize": str(FILE_BYTES),
 }
-"""All versions are kept unless `peerglass lake vacuum` removes them."""
 _ENTRY: Final = re.compile(r"\d{20}\.json")
-_MOST_VIEWS: Final = 256
-"""Maximum number of tables and versions that a thread keeps open for reading."""
+_MOST_VIEWS: Final = 256  # maximum number of tables and versions that a thread keeps open for reading
 
 
 class _LocalTable(DeltaTable):
@@ -65,10 +60,7 @@ class _Mark(NamedTuple):
 
 
 class _Views(threading.local):
-    """Local tables that are open for reading, by path and version, for all lakes of a thread.
-
-    Threads share none, because a writer's commit moves the table that it has taken.
-    """
+    """Local tables that a thread has open for reading, by path and version; threads share none."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, int | None], tuple[_Mark, DeltaTable]] = {}
@@ -86,10 +78,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class Storage:
-    """Opens and creates the tables under a folder or URL (``s3://bucket/lake``).
-
-    The first write creates it; a URL never becomes a local folder. Credentials come from the environment.
-    """
+    """Opens and creates tables under a folder or URL (``s3://...``), which the first write creates."""
 
     def __init__(self, root: str | Path, options: Mapping[str, str]) -> None:
         self.is_url = is_url(str(root))
@@ -102,10 +91,7 @@ class Storage:
         return f"{self.root}/{table}"
 
     def open(self, table: str, version: int | None = None) -> DeltaTable | None:
-        """Open a table at a version of its log (by default the newest); None if it does not exist.
-
-        DataError if the location holds something else, or the store cannot be reached.
-        """
+        """Open a table at a version of its log (by default the newest); None if it does not exist."""
         schema(table)
         self._refuse_other_content(table)
         try:
@@ -118,11 +104,7 @@ class Storage:
             ) from error
 
     def view(self, table: str, version: int | None = None) -> DeltaTable | None:
-        """Open a table for reading only, and keep a local one open until its log changes.
-
-        Reading the log gets slower with every version. Writers use `open`, because a commit moves its table
-        object.
-        """
+        """Open a table for reading only, and keep a local one open until its log changes."""
         mark, kept = self._mark(table, version), _VIEWS.kept.get((self.uri(table), version))
         if mark is not None and kept is not None and kept[0] == mark:
             return kept[1]
@@ -180,11 +162,7 @@ class Storage:
             return existing
 
     def scan(self, table: str, opened: DeltaTable) -> pl.LazyFrame:
-        """Scan an opened table with the columns of its contract.
-
-        A nullable column that the contract gained later is null; files and row groups that a filter excludes
-        are not read.
-        """
+        """Scan an opened table with the columns of its contract, null where it gained them later."""
         missing = self.missing_columns(table, opened)
         return pl.scan_delta(opened).select(
             pl.lit(None, dtype=column.dtype).alias(name) if name in missing else pl.col(name)
@@ -192,10 +170,7 @@ class Storage:
         )
 
     def missing_columns(self, table: str, opened: DeltaTable) -> list[str]:
-        """Return the nullable columns that the contract gained after the opened version was written.
-
-        DataError if the table lacks a required column, or has one that the contract does not know.
-        """
+        """Return the nullable columns that the contract gained later; DataError about all others."""
         stored, columns = [field.name for field in opened.schema().fields], schema(table).columns()
         if unknown := [name for name in stored if name not in columns]:
             raise DataError(
@@ -234,8 +209,3 @@ class Storage:
             raise DataError(
                 f"{folder} is not a Delta table (it has no _delta_log): move it, or name another lake root"
             )
-
-
-def one_line(error: Exception) -> str:
-    """Remove colours and line breaks from a message of the storage layer."""
-    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())[:300]

@@ -22,17 +22,16 @@ import polars as pl
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from pipelines.errors import DataError
+from pipelines.errors import DataError, one_line
 from pipelines.files import read_json
 from pipelines.format import abbreviate, megabytes, text_table
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location
 from pipelines.lake.schemas import SCHEMAS
-from pipelines.lake.storage import FILE_BYTES, one_line
+from pipelines.lake.storage import FILE_BYTES
 from pipelines.lake.versions import TableFiles, table_files
 
-RecordedVersions = Set[tuple[str, int, str]]
-"""Table, version, and the run or night that recorded it. A night is named ``CONFIG@SESSION``."""
+RecordedVersions = Set[tuple[str, int, str]]  # table, version, and run or night (``CONFIG@SESSION``)
 _MANY_SMALL_FILES: Final = 20
 
 
@@ -47,11 +46,7 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Vacuum:
-    """The files that a vacuum removes, or would remove, from a table.
-
-    ``unreferenced`` of them belong to no version; ``lost`` versions cannot be read afterwards. ``kept`` and
-    ``broken`` are version -> runs that recorded it, of those kept for them and of those lost to them.
-    """
+    """The files that a vacuum removes; ``kept`` and ``broken`` map versions to runs that recorded them."""
 
     table: str
     files: int
@@ -73,10 +68,7 @@ def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
 
 
 def recorded_in_lake(lake: Lake) -> RecordedVersions:
-    """Return the versions of a lake's tables that runs, and signals of all revisions of nights, have read.
-
-    A table that was deleted and created again has a new id; what was read of the former one is left out.
-    """
+    """Return the versions of this lake's tables that runs, and signals of nights, have read."""
     rows = lake.rows("readers", ["table", "version", "run_id", "table_id"])
     ids = {table: lake.table_id(table) for table in rows["table"].unique() if lake.exists(table)}
     nights = lake.rows("signals", ["config", "session", "data_versions"]).unique()
@@ -88,10 +80,7 @@ def recorded_in_lake(lake: Lake) -> RecordedVersions:
 
 
 def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
-    """Return the versions of a lake's tables that are recorded in folders of runs.
-
-    DataError if a run's folder cannot be read, because the versions that it needs are then unknown.
-    """
+    """Return the versions that are recorded in folders of runs; DataError if one cannot be read."""
     found: set[tuple[str, int, str]] = set()
     for path in (path for folder in folders for path in sorted(folder.glob("*/run.json"))):
         try:
@@ -108,10 +97,7 @@ def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
 
 
 def compact(lake: Lake) -> list[Compaction]:
-    """Join each table's small files into files of about `pipelines.lake.storage.FILE_BYTES`.
-
-    DataError if another process replaced rows in the meantime; nothing is lost, and it can be repeated.
-    """
+    """Join each table's small files into files of about `pipelines.lake.storage.FILE_BYTES`."""
     done = []
     for table, opened in _tables(lake):
         try:
@@ -128,11 +114,7 @@ def compact(lake: Lake) -> list[Compaction]:
 def vacuum(
     lake: Lake, *, keep: timedelta, recorded: RecordedVersions, protect: bool = True, dry_run: bool = False
 ) -> list[Vacuum]:
-    """Remove the files that no kept version needs.
-
-    Versions that were the newest at some time within ``keep`` are kept. So are younger files that no version
-    references, because a writer may be about to commit them, and with ``protect`` the ``recorded`` versions.
-    """
+    """Remove files that no version within ``keep``, no writer and no protected ``recorded`` one needs."""
     plans, hours = [], int(keep.total_seconds() // 3600)
     for table, opened in _tables(lake):
         files = table_files(lake.storage, table, opened)

@@ -31,11 +31,7 @@ _MOVES_ROWS_ONLY: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One entry of a table's log; version 0 creates the empty table.
-
-    ``at`` is in UTC, never before the previous commit, even if the writers' clocks disagree. ``changed_rows``
-    is false where files only moved.
-    """
+    """One entry of a table's log, with a time in UTC that never goes back; version 0 creates the table."""
 
     version: int
     at: datetime
@@ -109,10 +105,7 @@ def version_at(history: Sequence[Commit], moment: datetime, *, before: bool = Fa
 
 
 def parse_as_of(text: str) -> int | datetime:
-    """Parse ``--as-of``: a whole number is a version, anything else an ISO date or time.
-
-    A time without a zone is UTC; a date alone is the end of that day in UTC.
-    """
+    """Parse ``--as-of``: a version, or an ISO date (its end) or time, in UTC unless it has a zone."""
     text = text.strip()
     if re.fullmatch(r"\d+", text):
         return int(text)
@@ -135,11 +128,7 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """A table's log, oldest first, and its files.
-
-    ``version_spans`` are the versions ``first <= version < end`` that reference a path, ``sizes`` the bytes
-    of the files that exist.
-    """
+    """A table's log, oldest first, the versions that reference a path, and the sizes of its files."""
 
     commits: tuple[Commit, ...]
     version_spans: Mapping[str, tuple[tuple[int, int], ...]]

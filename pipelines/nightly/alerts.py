@@ -95,10 +95,7 @@ class ChannelError(Exception):
 
 
 def notify(url: str, alert: Alert, timeout: float) -> None:
-    """Send an alert to an Apprise URL.
-
-    Apprise's own messages are dropped, because they may hold parts of the URL.
-    """
+    """Send an alert to an Apprise URL, without Apprise's messages, which may hold parts of the URL."""
     try:
         import apprise
     except ImportError:
@@ -125,11 +122,7 @@ def notify(url: str, alert: Alert, timeout: float) -> None:
 
 
 def run_command(command: Sequence[str], document: Mapping[str, Any], timeout: float) -> int:
-    """Run a command with JSON on its standard input, without a shell, and return its exit code.
-
-    Its output goes to standard error of this process. A command that takes too long is killed with the
-    processes that it started.
-    """
+    """Run a command with JSON on its standard input, without a shell; its exit code. Slow ones are killed."""
     try:
         process = subprocess.Popen(  # noqa: S603 (the user's own command, without a shell)
             list(command), stdin=subprocess.PIPE, stdout=2, start_new_session=True
@@ -149,10 +142,7 @@ _RECORD = "alerts.json"
 
 
 def send_alerts(config: Config, result: NightResult) -> list[NightFinding]:
-    """Send the alert of a night to every channel that has not had it yet.
-
-    A later attempt that succeeds, after a failure of this session was told, is a recovery.
-    """
+    """Send the alert of a night to every channel that has not had it yet."""
     path, sent = result.folder / _RECORD, list[dict[str, Any]]()
     if path.is_file():
         sent = json.loads(path.read_text(encoding="utf-8"))
@@ -200,10 +190,8 @@ def _channels(
         yield "command", partial(run_command, settings.command, alert.document(result), seconds)
 
 
-IC_SESSIONS = 20
-"""Sessions of the mean realised rank IC."""
-Metric = tuple[str, str, Sequence[tuple[object, Mapping[str, str]]]]
-"""A gauge: its name, its help text, and its values with their labels."""
+IC_SESSIONS = 20  # sessions of the mean realised rank IC
+Metric = tuple[str, str, Sequence[tuple[object, Mapping[str, str]]]]  # name, help, values with labels
 
 
 def write_metrics(config: Config, result: NightResult) -> list[NightFinding]:

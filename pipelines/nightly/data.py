@@ -17,15 +17,7 @@ from pipelines.dataset.tables import input_versions, read_tables
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
-from pipelines.nightly.result import (
-    CHALLENGER,
-    CHAMPION,
-    ModelVersion,
-    follow,
-    known_renames,
-    read_nights,
-    read_signals,
-)
+from pipelines.nightly import result
 from pipelines.progress import Progress
 from pipelines.run.identity import feature_store
 
@@ -53,7 +45,7 @@ class NightData:
         """Rows of the table ``renames`` that are known at the session; the tables follow them already."""
         version = self.versions.get("renames")
         none = schema("renames").create_empty()
-        return none if version is None else known_renames(self.lake, self.session, version)
+        return none if version is None else result.known_renames(self.lake, self.session, version)
 
     @property
     def data_versions(self) -> str:
@@ -94,17 +86,16 @@ def newest_session(lake: Lake, versions: Mapping[str, int] | None = None) -> dt.
 
 
 def signal_history(
-    config: Config, data: NightData, champion: ModelVersion, challenger: ModelVersion | None
+    config: Config, data: NightData, champion: result.ModelVersion, challenger: result.ModelVersion | None
 ) -> pl.DataFrame:
-    """Read the first revisions of the signals up to this night, under newest tickers.
-
-    Rows with the role ``champion`` are those of the version that was champion on the session's night; with
-    ``challenger``, those of today's challenger on every session that it scored.
-    """
-    first = read_signals(data.lake, config.name, through=data.session)
-    nights = read_nights(data.lake, config.name).filter(pl.col("session") < data.session)
+    """Read first revisions up to this night: each night's champion's, and today's challenger's."""
+    first = result.read_signals(data.lake, config.name, through=data.session)
+    nights = result.read_nights(data.lake, config.name).filter(pl.col("session") < data.session)
     rival = nights.filter(pl.col("challenger") == str(challenger)).select("session", version="challenger")
-    roles = [(CHAMPION, champion, nights.select("session", "version")), (CHALLENGER, challenger, rival)]
+    roles = [
+        (result.CHAMPION, champion, nights.select("session", "version")),
+        (result.CHALLENGER, challenger, rival),
+    ]
     parts = [
         pl.concat([before.drop_nulls("version"), _tonight(data.session, version)]).with_columns(
             role=pl.lit(role)
@@ -114,16 +105,16 @@ def signal_history(
     ]
     signals = first.join(pl.concat(parts), on=["session", "version"], how="inner")
     columns = ("session", "role", "version", "ticker", "signal", "seed_dispersion", "in_universe")
-    return follow(signals.select(columns), data.renames).sort("role", "session", "ticker")
+    return result.follow(signals.select(columns), data.renames).sort("role", "session", "ticker")
 
 
-def _tonight(session: dt.date, version: ModelVersion) -> pl.DataFrame:
+def _tonight(session: dt.date, version: result.ModelVersion) -> pl.DataFrame:
     """Session and version of this night, which the table does not hold yet."""
     return pl.DataFrame({"session": [session], "version": [str(version)]})
 
 
 def champion_signals(
-    signals: pl.DataFrame, nights: pl.DataFrame, session: dt.date, champion: ModelVersion
+    signals: pl.DataFrame, nights: pl.DataFrame, session: dt.date, champion: result.ModelVersion
 ) -> pl.DataFrame:
     """Keep the signals of the champion of each night."""
     traded = nights.filter((pl.col("session") < session) & (pl.col("state") != "failed"))

@@ -1,12 +1,9 @@
 """The delivery of a night: what is new at the source goes into the lake, before any session is decided.
 
-A source that is gone, throttled or late is asked again for ``nightly.checks.retry_minutes``, unless what is
-missing cannot come any more. Every delivery is an ordinary ingest: what arrived is committed, and the next
-one continues from there. A complete delivery that ends before the last night is refused whole.
-
-A finished delivery leaves a mark in ``delivery.json``: names, sizes and modification times of files, or the
-newest session that a live source's exchange has finished. While the mark is the same, nothing can be new and
-the source is not read; a live source's correction arrives together with its next session.
+A source that is gone, throttled or late is asked again for ``nightly.checks.retry_minutes``. Every delivery
+is an ordinary ingest, so the next one continues from there. A finished one leaves a mark in
+``delivery.json``: names, sizes and times of files, or the newest session that a live source's exchange has
+finished. While the mark is the same, nothing can be new and the source is not read.
 """
 
 from __future__ import annotations
@@ -25,11 +22,12 @@ import polars as pl
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError, full_disk
 from pipelines.files import write_text
+from pipelines.format import abbreviate
 from pipelines.ingest.calendars import is_session
 from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest, prices_to_keep
 from pipelines.ingest.rules import SPARSE, SPARSE_DATES
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import nights_folder, prices_of_night, read_nights, sessions_of, some_of
+from pipelines.nightly.result import nights_folder, prices_of_night, read_nights, sessions_of
 from pipelines.nightly.schedule import (
     Clock,
     calendar_end,
@@ -55,10 +53,8 @@ _UNANSWERED: Final = ("throttled", "failed")
 _CAN_BE_LATE: Final = ("files", *_LIVE)
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0  # seconds
 _ONE_DAY: Final = dt.timedelta(days=1)  # the exchange may be ahead of the clock's zone
-_LIVE_DAYS: Final = dt.timedelta(days=15)
-"""Age from which prices are an archive, for which nobody waits: longer than any holiday of an exchange."""
-_DAILY_WEEKDAYS: Final = 3
-"""Daily prices have sessions on at least this number of weekdays."""
+_LIVE_DAYS: Final = dt.timedelta(days=15)  # age of an archive, for which nobody waits: longer than a holiday
+_DAILY_WEEKDAYS: Final = 3  # daily prices have sessions on at least this number of weekdays
 
 
 def describe_delivery(summary: IngestSummary | None) -> str:
@@ -103,10 +99,8 @@ class _Request:
     def late(self, sessions: Sequence[dt.date]) -> str | None:
         """Say which session is missing from the prices, whose sessions are given; None if none is.
 
-        A live source must have the newest session that its exchange has finished, and any source the one that
-        was asked for. Files with a calendar must have the newest session as well, once a night was played;
-        only an archive (`_LIVE_DAYS`) is played as far as it goes, and weekly or monthly prices are never
-        late.
+        Any source must have the session that was asked for, a live one the newest finished one, and so must
+        files with a calendar after the first night. Archives (`_LIVE_DAYS`) and weekly prices are never late.
         """
         newest = sessions[-1] if sessions else None
         end = "it delivered no prices" if newest is None else f"its prices end on {newest}"
@@ -197,11 +191,7 @@ class _Request:
 def deliver(
     config: Config, lake: Lake, day: dt.date | None, progress: Progress, clock: Clock, *, wait: bool
 ) -> IngestSummary | None:
-    """Ingest what is new at the source, and wait for what is late; None if nothing could be new.
-
-    With ``day`` the source delivers nothing after it, except for dates that the lake holds already. DataError
-    says what is missing after the waiting, or that a delivery ends before the last night or was rejected.
-    """
+    """Ingest what is new at the source, and wait for what is late; None if nothing could be new."""
     asked = _Request(config, lake, day, clock)
     if asked.unchanged():
         return None
@@ -218,7 +208,7 @@ def deliver(
                     summary = ingest(source, lake, progress, config.quality)
             except IngestStoppedError as stopped:
                 silent = [one.ticker for one in stopped.summary.statuses if one.state in _UNANSWERED]
-                problem = DataError(f"{stopped}{f'; missing: {some_of(silent)}' if silent else ''}")
+                problem = DataError(f"{stopped}{f'; missing: {abbreviate(silent, 5)}' if silent else ''}")
             except DataError as error:
                 if full_disk(error) is not None:
                     raise
@@ -339,11 +329,7 @@ def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:
 
 
 def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> tuple[list[dt.date], str]:
-    """Return the sessions of the lake after a delivery, and how the source would be read; store nothing.
-
-    A source that delivers its whole scope is read, and its rows are checked as an ingest checks them. A live
-    source is not asked: it is assumed to have the newest session that its exchange has finished.
-    """
+    """Return the sessions after a delivery, and how the source would be read; a live one is not asked."""
     asked = _Request(config, lake, day, clock)
     if asked.unchanged():
         return (asked.sessions, "nothing can be new at the source, which is not read")

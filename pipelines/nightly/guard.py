@@ -29,12 +29,10 @@ from pipelines.tracking.store import audit_verdict
 def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVersion) -> Promotion:
     """Judge whether a version may become the champion of a config.
 
-    The guard refuses a version whose run is incomplete, was not audited or failed its audit; that has fewer
-    than ``nightly.promotion.min_sessions`` shadow sessions with a known label; or that is worse than the
-    champion by more than the margin, by a one-sided paired test of the daily rank ICs
-    (`backtest.inference.inferiority`). It asks for evidence that the challenger is worse, not that it is
-    better: a new version of the same model is hardly ever measurably better. Without a champion, only the
-    first point applies.
+    Its run must be complete and have passed its audit. Against a champion it also needs
+    ``nightly.promotion.min_sessions`` shadow sessions with a known label, and must not be worse by more than
+    the margin (`backtest.inference.inferiority`, one-sided, on paired daily rank ICs). Evidence that it is
+    worse refuses it; a new version of the same model is hardly ever measurably better.
     """
     evidence: dict[str, Any] = {"version": str(version)}
     try:
@@ -82,7 +80,7 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
             f"{version} has {n} shadow sessions with a known label, and nightly.promotion.min_sessions is "
             f"{settings.min_sessions}; wait for more nights."
         ]
-    sessions = market.panel.dates_T.astype("datetime64[D]").searchsorted(ics["session"].to_numpy())
+    sessions = market.panel.dates_T.searchsorted(ics["session"].to_numpy())
     test = inferiority_test(
         ics[str(version)].to_numpy(),
         ics[str(current)].to_numpy(),
@@ -112,13 +110,9 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
 def night_signals(
     lake: Lake, config: Config, market: Market, trained: Mapping[ModelVersion, dt.date]
 ) -> dict[ModelVersion, FloatArray]:
-    """Read the signals that versions gave at night, as arrays of shape (T, N); NaN where there is none.
-
-    Only first revisions count. Sessions before the one that a version was ``trained`` through are left out,
-    because its training may have seen their labels.
-    """
+    """Read first revisions of versions, shape (T, N), from the session on that each was trained through."""
     arrays = {}
-    renames = known_renames(lake, market.panel.dates_T[-1].astype("datetime64[D]").item())
+    renames = known_renames(lake, market.panel.dates_T[-1].item())
     for version, through in trained.items():
         rows = follow(read_signals(lake, config.name, version=version), renames)
         unseen = rows.filter(pl.col("session") >= through).rename({"session": "date"})
@@ -129,10 +123,7 @@ def night_signals(
 def shadow_ics(
     lake: Lake, config: Config, market: Market, trained: Mapping[ModelVersion, dt.date]
 ) -> pl.DataFrame:
-    """Compute the daily rank ICs of versions on the sessions and firms that all of them forecast unseen.
-
-    Columns: session, firms, and one of rank ICs per version, named by it.
-    """
+    """Daily rank ICs on what all versions forecast unseen: session, firms, and a column per version."""
     signals = night_signals(lake, config, market, trained)
     label_TN = market.labels[config.label.delay]
     known_TN = np.logical_and.reduce([np.isfinite(x_TN) for x_TN in (label_TN, *signals.values())])
@@ -141,5 +132,5 @@ def shadow_ics(
         for version, signal_TN in signals.items()
     }
     measured_T = np.logical_and.reduce([np.isfinite(ic_T) for ic_T in ics.values()])
-    days, firms = market.panel.dates_T.astype("datetime64[D]"), known_TN.sum(axis=1)
+    days, firms = market.panel.dates_T, known_TN.sum(axis=1)
     return pl.DataFrame({"session": days, "firms": firms, **ics}).filter(pl.Series(measured_T))

@@ -1,13 +1,8 @@
 """A model version as MLflow loads it, and the form of its input.
 
-The input is a pandas frame with one row per session and firm: the inputs of the model as a dataset holds
-them, before the scaling that is stored with the model. The guide lists its columns ("Load a version with
-MLflow"). A channel is NaN where it is not known, and NaN of a characteristic counts as 0, the mean.
-
-A session is forecast from its own characteristics and from the channels of the ``window`` sessions that end
-with it. So the frame holds ``window`` sessions for one forecast, and one more for every further one. The
-answer has date, ticker and signal for every firm of the universe on these sessions. The signal is the one of
-the table ``signals``: the mean over seeds of the forecasts standardised within the session.
+The input is a pandas frame with one row per session and firm: the inputs of the model before the scaling that
+is stored with it (the guide, "Load a version with MLflow"). It holds ``window`` sessions for one forecast,
+and one more for every further one. The answer has date, ticker and signal, as the table ``signals`` has it.
 
 Shape suffixes: T sessions, N firms, K inputs, D sessions that are forecast.
 """
@@ -45,11 +40,7 @@ class LoadedVersion:
     fitted: dict[int, tuple[Fitted, FoldInputs]]
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Forecast every session of a frame that has a whole window: date, ticker and signal, sorted.
-
-        ValueError if a column is missing, a row is there twice, a value is infinite, or no session has a
-        whole window.
-        """
+        """Forecast every session of a frame that has a whole window: date, ticker and signal, sorted."""
         del params
         features = (*self.channels, *self.characteristics)
         missing = [name for name in (*KEYS, *features) if name not in model_input.columns]

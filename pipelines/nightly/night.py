@@ -15,6 +15,7 @@ from pipelines.ingest.ingest import IngestSummary
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.lake.upkeep import compact, vacuum
+from pipelines.nightly import schedule
 from pipelines.nightly.book.holdings import read_recorded
 from pipelines.nightly.delivery import deliver, describe_delivery, foresee
 from pipelines.nightly.play.decisions import CheckFailedError, Decisions, Desk
@@ -22,20 +23,6 @@ from pipelines.nightly.play.journal import lost_since, read_journal
 from pipelines.nightly.play.telling import tell, tell_no_delivery
 from pipelines.nightly.records import done_sentence, require_agreement
 from pipelines.nightly.result import NightFinding, finished_before, night_folder, read_nights
-from pipelines.nightly.schedule import (
-    SYSTEM,
-    Clock,
-    NightPlan,
-    choose_nights,
-    decision_due,
-    expected_session,
-    finished_nights,
-    first_begun,
-    following_session,
-    next_night,
-    plan_nights,
-    schedule_text,
-)
 from pipelines.nightly.settings import changes_since, keep_acceptance, nightly_book, require_accepted
 from pipelines.nightly.training import retraining_due
 from pipelines.nightly.versions import alias_history, aliases
@@ -52,16 +39,12 @@ def play_nights(
     dry_run: bool = False,
     accept_changes: bool = False,
     wait: bool = False,
-    clock: Clock = SYSTEM,
+    clock: schedule.Clock = schedule.SYSTEM,
 ) -> None:
-    """Ingest what is new, and play every session after the last finished night.
-
-    A night that an error ended is in the table ``nights`` as failed, and the next call plays it again.
-    TrackingError if all nights are done and their records wait in the spool.
-    """
+    """Ingest what is new, and play every session after the last finished night."""
     progress = Progress()
     lake = open_lake(config, progress.note)
-    day = next_night(config, lake, day)
+    day = schedule.next_night(config, lake, day)
     if dry_run:
         echo(describe_plan(config, lake, day, clock, accept_changes=accept_changes))
         return
@@ -104,23 +87,23 @@ def _require_records(desk: Desk, day: dt.date | None, *, accept_changes: bool) -
 
 def _deliver(
     desk: Desk, day: dt.date | None, accepted: Sequence[NightFinding], *, wait: bool
-) -> tuple[IngestSummary | None, NightPlan]:
+) -> tuple[IngestSummary | None, schedule.NightPlan]:
     """Ingest what is new and plan the nights; tell it if the source fails."""
     try:
         delivered = deliver(desk.config, desk.lake, day, desk.progress, desk.clock, wait=wait)
-        return delivered, plan_nights(desk.lake, desk.config.name, day)
+        return delivered, schedule.plan_nights(desk.lake, desk.config.name, day)
     except ConfigError:
         raise
     except PeerglassError as error:
-        expected = None if day else expected_session(desk.config, desk.lake, desk.clock.now())
-        if expected in finished_nights(read_nights(desk.lake, desk.config.name)):
+        expected = None if day else schedule.expected_session(desk.config, desk.lake, desk.clock.now())
+        if expected in schedule.finished_nights(read_nights(desk.lake, desk.config.name)):
             expected = None  # that night stays done
         tell_no_delivery(desk, day, expected, full_disk(error) or error, accepted)
         raise
 
 
 def _play_all(
-    desk: Desk, plan: NightPlan, ingest: float, accepted: Sequence[NightFinding]
+    desk: Desk, plan: schedule.NightPlan, ingest: float, accepted: Sequence[NightFinding]
 ) -> TrackingError | None:
     """Play the nights in order; return why the record of the last one that was not tracked waits."""
     untracked = None
@@ -146,19 +129,17 @@ def _play_all(
 
 
 def describe_plan(
-    config: Config, lake: Lake, day: dt.date | None, clock: Clock, *, accept_changes: bool
+    config: Config, lake: Lake, day: dt.date | None, clock: schedule.Clock, *, accept_changes: bool
 ) -> str:
-    """Describe the delivery, the sessions that would be played, the trainings, the models and the data.
-
-    Source files and the simulated market are read to learn which sessions they have. A live source is not
-    asked: its sessions are those that its exchange has finished.
-    """
+    """Describe the delivery, the sessions that would be played, the trainings, the models and the data."""
     require_agreement(config, lake)
     changes = changes_since(config, lake)
     require_accepted(config, changes, accept=accept_changes)
     coming, source = foresee(config, lake, day, clock)
     nights = read_nights(lake, config.name)
-    plan = choose_nights(coming, finished_nights(nights), day, first_begun(lake, config.name))
+    plan = schedule.choose_nights(
+        coming, schedule.finished_nights(nights), day, schedule.first_begun(lake, config.name)
+    )
     lines = [f"{config.name}: dry run, nothing is written"]
     if changes.phrases:
         lines.append(f"  changes     {changes} They are accepted.")
@@ -213,25 +194,21 @@ def _describe_book(
     no_renames, decisions = schema("renames").create_empty(), list[str]()
     accounts = read_recorded(lake, config.name, nights, min(known), no_renames).accounts
     for session, sessions in known.items():
-        following = following_session(config, lake, sessions)
-        due = decision_due(book, np.array(sessions, dtype="datetime64[D]"), following, accounts)
-        made = {"session": session, "schedule": schedule_text(book), "due": None, "decision": None}
+        following = schedule.following_session(config, lake, sessions)
+        due = schedule.decision_due(book, np.array(sessions, dtype="datetime64[D]"), following, accounts)
+        made = {"session": session, "schedule": schedule.schedule_text(book), "due": None, "decision": None}
         if due is not None:
             made |= {"due": due, "decision": "made"}
             decisions.append(f"{session} (for {due}, which was missed)" if due < session else str(session))
         new = pl.DataFrame([made], schema_overrides={"due": pl.Date, "decision": pl.String})
         accounts = pl.concat([accounts, new], how="diagonal")
     said = f"decides on {_some(decisions)}" if decisions else "does not decide"
-    return f"  book        {name} {said} ({schedule_text(book)})"
+    return f"  book        {name} {said} ({schedule.schedule_text(book)})"
 
 
 def keep_house(config: Config, lake: Lake, night_number: int) -> list[str]:
-    """Compact and vacuum the lake if this night is due, and say what was done or had to be left out.
-
-    A vacuum keeps the versions that runs and nights have read. A night does not fail because another process
-    holds the lake or the tracking store is gone, but it does if the disk is full.
-    """
-    schedule = config.nightly.housekeeping
+    """Compact and vacuum the lake if this night is due, and say what was done or had to be left out."""
+    settings = config.nightly.housekeeping
 
     def compaction() -> str:
         done = compact(lake)
@@ -239,12 +216,12 @@ def keep_house(config: Config, lake: Lake, night_number: int) -> list[str]:
         return f"The lake was compacted: {removed} small files were joined into {added}."
 
     def vacuuming() -> str:
-        keep = dt.timedelta(days=schedule.keep_days)
+        keep = dt.timedelta(days=settings.keep_days)
         plans = vacuum(lake, keep=keep, recorded=versions_in_use(config, lake, ()))
         files, size = sum(plan.files for plan in plans), sum(plan.size for plan in plans)
         return f"The lake was vacuumed: {files} files, {size / 1e6:,.1f} MB, were removed."
 
-    tasks = {"compaction": (schedule.compact_every, compaction), "vacuum": (schedule.vacuum_every, vacuuming)}
+    tasks = {"compaction": (settings.compact_every, compaction), "vacuum": (settings.vacuum_every, vacuuming)}
     said = []
     for what, (every, work) in tasks.items():
         if not every or night_number % every:

@@ -14,19 +14,7 @@ import polars as pl
 from backtest.analysis.rolling import Z, rolling_mean_ic
 from pipelines.nightly.book.next_book import amount
 from pipelines.nightly.result import NightFinding, NightResult, read_warnings
-from pipelines.pages.figure import (
-    BLUE,
-    INK,
-    UNSKILLED,
-    VERMILION,
-    Figure,
-    LineStyle,
-    axis,
-    band,
-    draw,
-    line,
-    over_time,
-)
+from pipelines.pages import figure
 from pipelines.pages.page import Page, static_chart
 from pipelines.pages.tables import write
 
@@ -36,7 +24,7 @@ _LAGS = 4  # lags of its Newey-West errors: labels of a week overlap
 _SESSIONS = 250  # of a chart
 _FEATURES = 12  # of the drift table without unfolding
 _MOVERS = 3
-_ROLES = (("champion", LineStyle(BLUE)), ("challenger", LineStyle(INK, "dash")))
+_ROLES = (("champion", figure.LineStyle(figure.BLUE)), ("challenger", figure.LineStyle(figure.INK, "dash")))
 _SECTIONS = {
     "checks": "Checks",
     "trades": "Trades",
@@ -64,7 +52,6 @@ def render_page(result: NightResult) -> str:
         night=result,
         versions=versions,
         headline=_headline(result),
-        todo=_what_to_do(result),
         parts=parts,
     )
 
@@ -113,17 +100,6 @@ def _headline(result: NightResult) -> str:
     warnings = sorted({finding.check for finding in result.findings if finding.level != "ok"})
     noted = f" Warnings: {', '.join(warnings)}." if warnings else ""
     return f"{result.signal_count:,} signals for the session after {result.session}; {book}.{noted}"
-
-
-def _what_to_do(result: NightResult) -> tuple[str, ...]:
-    """Steps after a failed night; none after the others."""
-    if result.state != "failed":
-        return ()
-    return (
-        "Mend the cause: the sentence above and the failed checks below name it and its cure.",
-        f"Run peerglass nightly CONFIG --date {result.session} again. Steps that are done are not repeated.",
-        "Until then there is no book for the next session; the account keeps its positions.",
-    )
 
 
 def _check(finding: NightFinding) -> dict[str, str]:
@@ -205,18 +181,24 @@ def _skill(result: NightResult) -> tuple[list[dict[str, Any]], list[str]]:
     if not cusum.is_empty():
         newest = cusum.sort("session").tail(_SESSIONS)
         lines = (
-            ("CUSUM of the champion", "sum", LineStyle(BLUE)),
-            ("limit", "limit", LineStyle(VERMILION, "dash")),
+            ("CUSUM of the champion", "sum", figure.LineStyle(figure.BLUE)),
+            ("limit", "limit", figure.LineStyle(figure.VERMILION, "dash")),
         )
-        traces = [line(newest.select(date="session", y=y), name, style, "") for name, y, style in lines]
-        charts.append(static_chart(draw("CUSUM of realised rank IC", 180, traces, over_time(axis(""))), 1))
+        traces = [
+            figure.line(newest.select(date="session", y=y), name, style, "") for name, y, style in lines
+        ]
+        charts.append(
+            static_chart(
+                figure.draw("CUSUM of realised rank IC", 180, traces, figure.over_time(figure.axis(""))), 1
+            )
+        )
         words.append(
             "The CUSUM rises while forecasts are worse than in the backtest; at the limit it is an alarm."
         )
     return charts, words
 
 
-def _realised(realised: pl.DataFrame) -> Figure:
+def _realised(realised: pl.DataFrame) -> figure.Figure:
     newest = realised["session"].unique().sort().tail(_SESSIONS)
     series = {
         role: realised.filter(pl.col("role") == role).select(date="session", rank_ic="rank_ic").sort("date")
@@ -224,17 +206,17 @@ def _realised(realised: pl.DataFrame) -> Figure:
     }
     within = pl.col("date").is_in(newest.implode())
     daily = series["champion"].filter(within).rename({"rank_ic": "y"})
-    grey = LineStyle(UNSKILLED["zero"])
-    traces = [line(daily, "champion, daily", grey, "", line={"color": grey.colour, "width": 0.8})]
+    grey = figure.LineStyle(figure.UNSKILLED["zero"])
+    traces = [figure.line(daily, "champion, daily", grey, "", line={"color": grey.colour, "width": 0.8})]
     for role, style in _ROLES:
         mean = rolling_mean_ic(series[role], _WINDOW, _LAGS).filter(within).rename({"rank_ic": "y"})
         known, name = mean.drop_nulls("y"), f"{role}, mean of {_WINDOW} sessions"
         if known.is_empty():
             continue
         if role == "champion":
-            traces.append(band(known, Z * known["error"], name, style))
-        traces.append(line(mean, name, style, "", legendgroup=name) | {"name": name})  # not shortened
-    return draw("Realised rank IC", 180, traces, over_time(axis("")))
+            traces.append(figure.band(known, Z * known["error"], name, style))
+        traces.append(figure.line(mean, name, style, "", legendgroup=name) | {"name": name})  # not shortened
+    return figure.draw("Realised rank IC", 180, traces, figure.over_time(figure.axis("")))
 
 
 def _drift(drift: pl.DataFrame) -> list[pl.DataFrame]:

@@ -19,7 +19,7 @@ from pipelines.lake.lake import Lake
 from pipelines.nightly.delivery import is_unchanged
 from pipelines.nightly.play.journal import FILE, read_journal
 from pipelines.nightly.result import FINISHED, count_first_signals, nights_folder, read_nights, sessions_of
-from pipelines.nightly.schedule import SYSTEM, Clock, next_night, plan_nights
+from pipelines.nightly.schedule import SYSTEM, next_night, plan_nights
 from pipelines.nightly.versions import alias_history
 
 
@@ -57,21 +57,17 @@ def _problems(config: Config, lake: Lake) -> Iterator[str]:
     if unknown:
         yield f"promotions lacks {', '.join(unknown)}, which nights have used"
     if done.height:
-        yield from _unknown_holdings(config, lake, done["session"][-1])
+        last = done["session"][-1]
+        of_last = (pl.col("config") == config.name) & (pl.col("session") == last)
+        account, holdings = (lake.rows(table, filters=of_last) for table in ("accounts", "holdings"))
+        if account.is_empty():
+            yield f"accounts lacks the night of {last}"
+        elif holdings.height < account["positions"][0]:
+            yield f"holdings lacks positions of the night of {last}"
     traces = {*books["session"], *promotions["session"].drop_nulls()}
     unrecorded = sorted(_unrecorded(config, lake, nights, signals, traces))
     if unrecorded:
         yield f"nights lacks {_sessions(unrecorded)}, of which other tables have rows"
-
-
-def _unknown_holdings(config: Config, lake: Lake, last: dt.date) -> Iterator[str]:
-    """Say that the account of the last night that is done, or a position of it, is not in the lake."""
-    of_last = (pl.col("config") == config.name) & (pl.col("session") == last)
-    account, holdings = (lake.rows(table, filters=of_last) for table in ("accounts", "holdings"))
-    if account.is_empty():
-        yield f"accounts lacks the night of {last}"
-    elif holdings.height < account["positions"][0]:
-        yield f"holdings lacks positions of the night of {last}"
 
 
 def _unrecorded(
@@ -108,12 +104,12 @@ def _sessions(sessions: Sequence[dt.date] | pl.Series) -> str:
     return f"{len(sessions)} nights ({sessions[0]} to {sessions[-1]})"
 
 
-def already_done(config: Config, day: dt.date | None, clock: Clock = SYSTEM) -> str | None:
+def already_done(config: Config, day: dt.date | None) -> str | None:
     """Return the sentence that there is nothing to do; None if there is, or if it is not certain."""
     lake = open_lake(config)
     day = next_night(config, lake, day)
     try:
-        if not is_unchanged(config, lake, day, clock):
+        if not is_unchanged(config, lake, day, SYSTEM):
             return None
         require_agreement(config, lake)
         plan = plan_nights(lake, config.name, day)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import resource
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF
@@ -23,11 +23,7 @@ from pipelines.run.locks import Locks
 
 @dataclass(frozen=True, slots=True)
 class NightFinding:
-    """The result of one check; a warning is new if the last night had none of this check and subject.
-
-    A failure ends the night. ``subject`` is a feature or table; None means the whole night. ``value`` and
-    ``limit`` are None if the check has no number.
-    """
+    """The result of one check; a failure ends the night, ``subject`` None means the whole night."""
 
     check: str
     level: Literal["ok", "warn", "fail"]
@@ -55,12 +51,6 @@ def verdict(
     """Say what was seen, and if it is not fine, ``otherwise``: the limit and the cure, as a warning."""
     sentence = f"{base}." if fine else f"{base}{otherwise}"
     return NightFinding(check, "ok" if fine else "warn", sentence, subject, value, limit)
-
-
-def some_of(names: Sequence[str], most: int = 5) -> str:
-    """Name the first ones, and say how many more there are."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +93,7 @@ class Promotion(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NightResult:
-    """The outcome of one night, its rows of the lake's tables, and what was found.
-
-    ``state`` is ``done``, ``warned`` or ``failed``. ``signals`` are of all versions; ``tables`` are those of
-    the monitoring, ``limits`` and ``attributions``; ``nights`` are the earlier nights and ``promotions`` the
-    aliases of the config, newest first.
-    """
+    """The outcome of one night: its state, its rows of the lake's tables, and what was found."""
 
     config: str
     session: dt.date
@@ -159,8 +144,7 @@ def night_folder(config: Config, session: dt.date) -> Path:
     return nights_folder(config) / session.isoformat()
 
 
-FINISHED = ("done", "warned")
-"""States of a night that is not played again."""
+FINISHED = ("done", "warned")  # states of a night that is not played again
 
 
 def read_nights(lake: Lake, config_name: str) -> pl.DataFrame:
@@ -174,10 +158,7 @@ def finished_before(nights: pl.DataFrame, session: dt.date) -> pl.DataFrame:
 
 
 def prices_of_night(lake: Lake, nights: pl.DataFrame, session: dt.date | None) -> int | None:
-    """Return the version of the prices that a night read.
-
-    None if there is no such night, or if the table that it read was since replaced by another one.
-    """
+    """Version of the prices that a night read; None without a night, or if the table was replaced since."""
     rows = nights.filter(pl.col("session").eq_missing(session)).select("data_versions", "table_ids").rows()
     if not rows or not lake.exists("prices"):
         return None
@@ -237,15 +218,12 @@ def peak_memory_bytes() -> int:
 
 
 def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
-    """Add the signals of one session and version to the lake, and return their revision.
-
-    On the same data versions the revision that exists is returned; on others they become a new one.
-    """
+    """Add signals of one session and version; their revision, which is a new one only on other data."""
     key = frame.select("config", "session", "version").unique().row(0, named=True)
     (data_versions,) = frame["data_versions"].unique()
     same = pl.all_horizontal(pl.col(name) == value for name, value in key.items())
     with Locks(wait=True, notify=lambda _: None) as locks:
-        locks.lock_signals(lake.root)
+        locks.lock_in_lake(lake.root, ".signals", "The signals in the lake")
         stored = lake.rows("signals", ["revision", "data_versions"], same).unique()
         for revision in stored.filter(pl.col("data_versions") == data_versions)["revision"]:
             return int(revision)
@@ -302,10 +280,7 @@ def known_renames(lake: Lake, session: dt.date, version: int | None = None) -> p
 
 
 def follow(signals: pl.DataFrame, renames: pl.DataFrame) -> pl.DataFrame:
-    """Give signals of earlier sessions the newest ticker of their firm, as the prices have it.
-
-    Where a night had the firm under both names, the signal under the new name counts.
-    """
+    """Give earlier signals their firm's newest ticker; the signal under the new name counts."""
     key = [name for name in signals.columns if name in {"role", "session", "version", "ticker"}]
     return renamed(signals, renames, key, "session")
 

@@ -18,23 +18,14 @@ from backtest.books.book import Book
 from features.arrays import DateArray, IntArray
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest.calendars import (
-    calendar_name,
-    is_session,
-    last_session,
-    newest_finished_session,
-    next_session,
-)
+from pipelines.ingest import calendars
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import FINISHED, NightFinding, read_nights, sessions_of
 from pipelines.nightly.versions import alias_history
 
-_FINAL_AFTER: Final = dt.timedelta(minutes=30)
-"""Time from the close of a session until a live source's prices of it are final: quotes are delayed."""
-_WARN_BEFORE: Final = dt.timedelta(weeks=6)
-"""Time before the end of a calendar from which every night warns."""
-_LEARNT_WEEKS: Final = 12
-"""Weeks of sessions from which the week of a market without a calendar is learned."""
+_FINAL_AFTER: Final = dt.timedelta(minutes=30)  # from the close until a live source's late prices are final
+_WARN_BEFORE: Final = dt.timedelta(weeks=6)  # time before the end of a calendar from which every night warns
+_LEARNT_WEEKS: Final = 12  # weeks of sessions from which the week of a market without a calendar is learned
 
 
 def exchange_calendar(config: Config, lake: Lake) -> str | None:
@@ -46,7 +37,7 @@ def exchange_calendar(config: Config, lake: Lake) -> str | None:
     columns = ["exchange", "currency", "ticker"]
     current = lake.read("securities", columns=columns, filters=pl.col("valid_to").is_null())
     counts = current.group_by("exchange", "currency").len().sort("len", "exchange", descending=True)
-    return calendar_name(*counts.row(0)[:2]) if counts.height else None
+    return calendars.calendar_name(*counts.row(0)[:2]) if counts.height else None
 
 
 def expected_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | None:
@@ -65,7 +56,7 @@ def _finished_session(config: Config, lake: Lake, now: dt.datetime, end: dt.date
     calendar, overrides = calendar_of(config, lake), config.quality.calendar_overrides
     if calendar is None:
         return None
-    finished = newest_finished_session(calendar, now - _FINAL_AFTER, overrides)
+    finished = calendars.newest_finished_session(calendar, now - _FINAL_AFTER, overrides)
     return finished if finished is None or end is None else min(finished, end)
 
 
@@ -73,7 +64,7 @@ def following_session(config: Config, lake: Lake, sessions: Sequence[dt.date]) -
     """Return the expected next session, of the exchange calendar or of the market's own week."""
     tonight, overrides = sessions[-1], config.quality.calendar_overrides
     calendar = calendar_of(config, lake, sessions)
-    known = None if calendar is None else next_session(calendar, tonight, overrides)
+    known = None if calendar is None else calendars.next_session(calendar, tonight, overrides)
     if known is not None:
         return known
     usual = _usual_next(sessions)
@@ -110,7 +101,7 @@ def calendar_of(config: Config, lake: Lake, sessions: Sequence[dt.date] | None =
     held = sessions_of(lake) if sessions is None else sessions
     week = learned_week(held) if held else frozenset()
     weekends = (day for day in held[-7 * _LEARNT_WEEKS :] if day.weekday() > 4 and day.weekday() in week)
-    return None if any(is_session(calendar, day) is False for day in weekends) else calendar
+    return None if any(calendars.is_session(calendar, day) is False for day in weekends) else calendar
 
 
 def _usual_next(sessions: Sequence[dt.date]) -> dt.date:
@@ -129,7 +120,7 @@ def calendar_end(
 ) -> NightFinding | None:
     """Warn that the exchange calendar ends soon, and fail after its end; None if it reaches far enough."""
     calendar, overrides = calendar_of(config, lake, sessions), config.quality.calendar_overrides
-    last = None if calendar is None else last_session(calendar, day, overrides)
+    last = None if calendar is None else calendars.last_session(calendar, day, overrides)
     if last is None or day < last - _WARN_BEFORE:
         return None
     said = f"The calendar {calendar} {'ended' if day > last else 'ends'} on {last}"
@@ -150,8 +141,7 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
 
 
-SYSTEM: Final = Clock()
-"""The clock of the machine."""
+SYSTEM: Final = Clock()  # the clock of the machine
 
 
 def schedule_text(book: Book) -> str:
@@ -172,31 +162,28 @@ def decision_due(
 ) -> dt.date | None:
     """Return the session that tonight has to decide for, an earlier one if it was missed; None without one.
 
-    Sessions count from the first night that followed this schedule, and every ``rebalance_every``-th of them
-    from the first decision, as in a backtest. A session is served by the night that decided for it or kept
-    the book, not by one that refused; a period by a night that decided in it.
+    Every ``rebalance_every``-th session from the first decision, as in a backtest. A session is served by the
+    night that decided for it or kept the book, not by one that refused; a period by one that decided in it.
     """
     from backtest.books.decisions import book_schedule
     from backtest.books.schedules import periods  # here, because a night that is done needs neither
 
-    day_T = dates_T.astype("datetime64[D]")
     others = (accounts["schedule"] != schedule_text(book)).arg_true()
     accounts = accounts if others.is_empty() else accounts[int(others[-1]) + 1 :]
-    first = day_T[-1] if accounts.is_empty() else np.datetime64(accounts["session"][0])
-    start = int(np.searchsorted(day_T, first))
-    turn_T = book_schedule(book, dates_T, slice(0, len(day_T)), following).turn_T
+    first = dates_T[-1] if accounts.is_empty() else np.datetime64(accounts["session"][0])
+    start = int(np.searchsorted(dates_T, first))
+    turn_T = book_schedule(book, dates_T, slice(0, len(dates_T)), following).turn_T
     turns = start + np.flatnonzero(turn_T[start:])
     if not len(turns):
         return None
-    period_T: IntArray = (
-        np.arange(len(day_T)) if book.rebalance_on is None else periods(day_T, book.rebalance_on)
-    )
+    on = book.rebalance_on
+    period_T: IntArray = np.arange(len(dates_T)) if on is None else periods(dates_T, on)
 
     def served(due: dt.date) -> int:
         """Number of turns up to that of a session for which a night decided."""
-        if book.rebalance_on is None:
-            return int(np.searchsorted(day_T[turns], np.datetime64(due), side="right"))
-        at = max(int(np.searchsorted(day_T, np.datetime64(due), side="right")) - 1, 0)
+        if on is None:
+            return int(np.searchsorted(dates_T[turns], np.datetime64(due), side="right"))
+        at = max(int(np.searchsorted(dates_T, np.datetime64(due), side="right")) - 1, 0)
         return int(np.searchsorted(period_T[turns], period_T[at], side="right"))
 
     decided = accounts.filter(pl.col("due").is_not_null() & (pl.col("decision") != "refused"))
@@ -205,7 +192,7 @@ def decision_due(
     wanted = anchor + book.rebalance_every * ((len(turns) - anchor) // book.rebalance_every)
     if wanted <= done or wanted < 1:
         return None
-    session: dt.date = day_T[turns[wanted - 1]].item()
+    session: dt.date = dates_T[turns[wanted - 1]].item()
     return session
 
 
@@ -235,19 +222,13 @@ def next_night(config: Config, lake: Lake, day: dt.date | None) -> dt.date | Non
 
 
 def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> NightPlan:
-    """Return the nights to be played: all sessions after the last finished night.
-
-    A config without one begins with the session asked for, or with an earlier night that was interrupted.
-    """
+    """Return the nights to be played: all sessions after the last finished night."""
     finished = finished_nights(read_nights(lake, config_name))
     return choose_nights(sessions_of(lake), finished, day, first_begun(lake, config_name))
 
 
 def first_begun(lake: Lake, config_name: str) -> dt.date | None:
-    """Return the first session with a book, or with a version of a night without a row; None without one.
-
-    A first night that was killed between its training and its book has entered a version and nothing else.
-    """
+    """First session with a book, or with a version of a night without a row; None without one."""
     booked = lake.rows("books", ["session"], pl.col("config") == config_name)["session"]
     entered = set(alias_history(lake, config_name)["session"].drop_nulls())
     return min(entered - set(read_nights(lake, config_name)["session"]) | set(booked), default=None)

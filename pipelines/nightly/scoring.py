@@ -33,11 +33,7 @@ from pipelines.train.task import Arrays, to_tensors
 
 
 def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0) -> pl.DataFrame:
-    """Forecast a session with a stored model version: one row per firm with a price on it.
-
-    The signal is the mean over seeds of the forecasts standardised within the session; null outside the
-    universe of the config or of the version's training. The rank goes from 0 for the lowest to 1.
-    """
+    """Forecast a session: signal and rank (0 to 1) of every priced firm, null outside the universe."""
     run = open_run(str(folder_of(version, Path(config.output))))
     features = scoring_features(run, data)
     forecasts = session_forecasts(run, version.model, fold, features)
@@ -85,10 +81,7 @@ def session_forecasts(
 
 
 def session_arrays(features: SessionFeatures, window: int) -> Arrays:
-    """Arrays of the sessions of one window, as `pipelines.train.task.to_tensors` takes them.
-
-    Only the last session can be forecast: the others have no characteristics and nothing has a target.
-    """
+    """Arrays of the sessions of one window, of which only the last can be forecast."""
     W, N = features.universe_WN.shape
     characteristics_WNF = np.zeros((W, *features.characteristics_NF.shape), dtype=np.float32)
     characteristics_WNF[-1] = features.characteristics_NF
@@ -134,17 +127,12 @@ def scoring_features(run: RecordedRun, data: NightData) -> SessionFeatures:
         ) from None
 
 
-PERMUTATIONS = 2
-"""Antithetic permutations over all seeds, and at least one per seed. They cost most of the time, and the page
-shows only the largest values, each beside its error in the table of attributions."""
-DAY_STARTS = (1, 2, 6)
-"""First day of each block of days, counted backwards from the session: fewer than in a report, for speed."""
-
-SCHEMA = {
+PERMUTATIONS = 2  # antithetic, at least one per seed: most of the time, and the page shows the errors too
+DAY_STARTS = (1, 2, 6)  # first day of each block of days, counted backwards; fewer than in reports, for speed
+SCHEMA = {  # columns of the table of attributions (`attribute`)
     **dict.fromkeys(("version", "ticker", "kind", "player"), pl.String),
     **dict.fromkeys(("value", "error", "base", "signal"), pl.Float64),
 }
-"""Columns of the table of attributions; see `attribute`."""
 
 
 def attribute(
@@ -152,9 +140,8 @@ def attribute(
 ) -> pl.DataFrame:
     """Attribute tonight's signals of some firms to groups of inputs: Shapley values and their errors.
 
-    A firm's values add up from its signal without any player, ``base``, to its signal: those of each seed's
-    forecast are divided by its standard deviation over the firms, and averaged over seeds. A firm more costs
-    nothing, because all firms of the session are played.
+    They add up from ``base``, a firm's signal without any player, and are standardised as the signal is: each
+    seed's divided by its standard deviation over the firms, then averaged. All firms are played anyway.
     """
     run = open_run(version.run_id, Path(config.output))
     features = scoring_features(run, data)

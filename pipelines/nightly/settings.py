@@ -14,8 +14,9 @@ from pipelines.config.load import members_of, model_settings
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_text
+from pipelines.format import abbreviate
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import FINISHED, ModelVersion, NightFinding, nights_folder, read_nights, some_of
+from pipelines.nightly.result import FINISHED, ModelVersion, NightFinding, nights_folder, read_nights
 from pipelines.nightly.versions import champion, open_version
 from pipelines.run.identity import setting_changes
 from pipelines.settings import Settings, masked_settings
@@ -32,7 +33,7 @@ class SettingChanges:
     phrases: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"The config has changed since {self.since}: {some_of(self.phrases, _SHOWN)}."
+        return f"The config has changed since {self.since}: {abbreviate(self.phrases, _SHOWN)}."
 
 
 def traded_settings(config: Config) -> Settings:
@@ -68,10 +69,7 @@ def _model(config: Config, entry: str) -> Settings:
 
 
 def changes_since(config: Config, lake: Lake) -> SettingChanges:
-    """Compare a config with the last finished night that has its settings; without one, with the champion.
-
-    A night that failed has traded nothing: its row is replaced, so the change is recorded by the next one.
-    """
+    """Compare a config with the last finished night that has its settings; without one, with the champion."""
     settings_known = pl.col("settings").is_not_null() & pl.col("state").is_in(FINISHED)
     recorded = read_nights(lake, config.name).filter(settings_known)
     if recorded.height:
@@ -149,10 +147,7 @@ def nightly_book(config: Config) -> tuple[str, Book]:
 
 
 def trading_delay(config: Config) -> int:
-    """Sessions from the decision to the trade: as in the backtest, but at least 1.
-
-    A night starts after the close, so delay 0 cannot be traded.
-    """
+    """Sessions from the decision to the trade: as in the backtest, but at least 1."""
     delay = config.label.delay if config.backtest.delay is None else config.backtest.delay
     return max(1, delay)
 

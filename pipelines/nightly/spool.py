@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.errors import DataError
+from pipelines.errors import DataError, one_line
 from pipelines.files import write_text
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import ModelVersion, NightResult, nights_folder, peak_memory_bytes
@@ -53,10 +53,10 @@ def spooled(config: Config, notify: Callable[[str], None]) -> list[TrackedNight]
                 raise ValueError(f"it is that of {night.config}, night of {night.session}")
         except ValueError as error:
             aside = path.replace(path.with_name(f"{path.name}.damaged"))
-            reason = " ".join(str(error).split())[:200]
             notify(
-                f"The spooled record of the night of {path.stem} is damaged ({reason}), so it is not sent to "
-                f"the tracking store. It was renamed to {aside}; the results of the night are in the lake."
+                f"The spooled record of the night of {path.stem} is damaged ({one_line(error)}), so it is "
+                f"not sent to the tracking store. It was renamed to {aside}; the results of the night are in "
+                "the lake."
             )
             continue
         records.append(night)
@@ -120,10 +120,7 @@ def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) ->
 
 
 def mirror_aliases(config: Config, lake: Lake, progress: Progress) -> tuple[ModelVersion, ...]:
-    """Send the champion's and the challenger's runs to the tracking store, and set MLflow's aliases.
-
-    A run that is gone from the output folder is not sent. Its version keeps its alias if MLflow has it.
-    """
+    """Send the runs of champion and challenger, unless they are gone, and set MLflow's aliases."""
     named = aliases(lake, config.name)
     versions = tuple(version for version in named.values() if version is not None)
     with progress.stage("track"):

@@ -23,8 +23,7 @@ from pipelines.run.open import create_run
 from pipelines.run.record import record_run
 from pipelines.train.walkforward import train
 
-DRIFT_CHECKS = ("cusum", "drift")
-"""Checks whose warnings are alarms of the monitoring."""
+DRIFT_CHECKS = ("cusum", "drift")  # checks whose warnings are alarms of the monitoring
 
 
 def retraining_due(
@@ -32,9 +31,8 @@ def retraining_due(
 ) -> Retraining | None:
     """Return why a version is trained on the last of the sessions; None if none is.
 
-    ``monthly`` is due on the first night in another month than that of the last training, so that a failed
-    night does not cost a month. An alarm of the monitoring retrains once, on the night after it is first
-    raised.
+    ``monthly``: on the first night in another month than the last training's. An alarm retrains once, the
+    night after.
     """
     why, session, trained = None, sessions[-1], last_training(promotions)
     if named(promotions, "champion") is None:
@@ -86,10 +84,7 @@ def live_config(config: Config, session: dt.date) -> Config:
 def train_live(
     config: Config, data: NightData, progress: Progress, locks: Locks, echo: Callable[[str], None]
 ) -> ModelVersion:
-    """Train the nightly model of a config on the data of a night; repeating it resumes or does nothing.
-
-    The quick audit comes first, as in ``peerglass run``. The run is not tracked here.
-    """
+    """Audit and train the nightly model on the data of a night; repeating it resumes or does nothing."""
     live = live_config(config, data.session)
     run = create_run(live, data.lake, data.versions, data.dataset, progress, locks)
     record_run(run)

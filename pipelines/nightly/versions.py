@@ -62,10 +62,7 @@ def aliases(lake: Lake, config_name: str) -> dict[Alias, ModelVersion | None]:
 
 
 def previous_champion(lake: Lake, config_name: str) -> ModelVersion | None:
-    """Return the champion to which a demotion goes back; None if there was no other.
-
-    A promotion puts a version on top of a stack, and a demotion takes the top away.
-    """
+    """Return the champion to which a demotion goes back (a stack of promotions); None without another."""
     stack: list[str] = []
     for row in alias_history(lake, config_name).filter(pl.col("alias") == "champion").reverse().to_dicts():
         if _DEMOTED in json.loads(row["evidence"]):
@@ -78,14 +75,11 @@ def previous_champion(lake: Lake, config_name: str) -> ModelVersion | None:
 def set_alias(
     lake: Lake, config_name: str, alias: Alias, version: ModelVersion | None, reason: Reason
 ) -> bool:
-    """Let an alias name a version, or remove it (None); False if it is so already.
-
-    A challenger that becomes the champion is no longer the challenger; both changes are one commit.
-    """
+    """Let an alias name a version, or remove it (None); False if it is so already."""
     if not reason.why.strip():
         raise ValueError("an alias is changed for a reason; why is empty")
     with Locks(wait=True, notify=lambda _: None) as locks:
-        locks.lock_promotions(lake.root)
+        locks.lock_in_lake(lake.root, ".promotions", "The registry in the lake")
         known = alias_history(lake, config_name)
         if named(known, alias) == version:
             return False

@@ -32,18 +32,14 @@ from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig, CostsConfig, ExecutionConfig, SpreadEstimator
 from pipelines.dataset.market import Market
-from pipelines.errors import ConfigError, DataError
+from pipelines.errors import ConfigError, DataError, one_line
 
 Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BookOrders:
-    """Target weights of one book, from the first forecast to the end of the last holding period.
-
-    ``target_TN`` is decided at the close of each session of ``held``; a row of NaN means no decision.
-    ``notes`` are decisions that could not be made as configured.
-    """
+    """Target weights of a book through the last holding period; a NaN row of ``target_TN`` is no decision."""
 
     name: str
     long_only: bool
@@ -79,13 +75,7 @@ class BookOrders:
         )
 
     def benchmark(self, dataset: Market, cache: Benchmarks) -> BookResult | None:
-        """Run the accounting of the equal-weighted universe without costs, on this book's sessions and delay.
-
-        Its orders are filled at the book's price of execution, and without a participation cap.
-
-        None for a book with short positions. Models that decide on the same sessions share the result in
-        ``cache``.
-        """
+        """Account for the equal-weighted universe without costs on this book's sessions; None with shorts."""
         if not self.long_only:
             return None
         key = (self.delay, self.held.start, self.held.stop, np.isnan(self.target_TN[:, 0]).tobytes())
@@ -113,10 +103,7 @@ def book_market(panel: Panel, held: slice, total_return_index_TN: FloatArray | N
 def book_orders(
     signal_TN: FloatArray, rows_T: npt.NDArray[np.intp], dataset: Market, config: Config, delay: int
 ) -> Iterator[BookOrders]:
-    """Build the target weights of every configured book from forecasts on the sessions ``rows_T``.
-
-    Orders are traded after the label's ``delay`` unless the config sets an execution delay.
-    """
+    """Build the target weights of every configured book from forecasts on the sessions ``rows_T``."""
     settings, panel = config.backtest, dataset.panel
     delay = settings.delay if settings.delay is not None else delay
     held = slice(int(rows_T[0]), min(int(rows_T[-1]) + delay + config.label.horizon + 1, panel.n_sessions))
@@ -132,10 +119,7 @@ def book_orders(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredBook:
-    """One book of one model at one delay of the label.
-
-    ``excess_T`` is the net return over the risk-free rate; NaN before the first trade and after ruin.
-    """
+    """One book of one model at one delay of the label; ``excess_T`` is its net return over the rate."""
 
     model: str
     delay: int
@@ -235,7 +219,7 @@ def _price_limits(
         in_order = frame.sort("from_date", nulls_last=False, maintain_order=True)
         for ticker, since, limit in in_order.select("ticker", "from_date", "limit").iter_rows():
             if ticker in column:
-                days_T = panel.dates_T.astype("datetime64[D]")
+                days_T = panel.dates_T
                 first = 0 if since is None else int(np.searchsorted(days_T, np.datetime64(since)))
                 limit_TN[first:, column[ticker]] = limit
     raw_TN = panel.raw_close_TN
@@ -335,9 +319,8 @@ def _read_of_firms(path: Path, what: str, setting: str, value: str, panel: Panel
             pl.col("ticker").cast(pl.String), pl.col(value).cast(pl.Float64, strict=True), *dates
         )
     except (pl.exceptions.PolarsError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise DataError(
-            f"{path} is not a CSV or Parquet file with columns ticker and {value} ({reason})."
+            f"{path} is not a CSV or Parquet file with columns ticker and {value} ({one_line(error)})."
         ) from None
     known = pl.col(value).is_finite() & (pl.col(value) >= 0)
     wrong = frame.filter(pl.col("ticker").is_null() | ~known.fill_null(value=False))

@@ -39,8 +39,7 @@ from pipelines.dataset.market import Market
 from pipelines.results.evaluate import Evaluation, evaluate, forecasts_to_arrays, label_overlap
 from pipelines.run.completeness import common_dates, restrict_to_dates
 
-MIN_DEFLATED_SHARPE: Final = 0.95
-"""Deflated Sharpe ratio that a confirmed model has at least."""
+MIN_DEFLATED_SHARPE: Final = 0.95  # deflated Sharpe ratio that a confirmed model has at least
 
 ANSWERS: Final = ("no", "unclear", "yes")
 
@@ -53,10 +52,7 @@ def baseline_titles() -> Mapping[str, str]:
 
 
 def tradable_delay(delays: Iterable[int]) -> int:
-    """Return the shortest delay of 1 session or more; the first delay if there is none.
-
-    ``delays`` are those of `LabelConfig.delays`: the trained delay comes first.
-    """
+    """Return the shortest delay of 1 session or more; the first (trained) delay if there is none."""
     every = tuple(delays)
     return min((delay for delay in every if delay >= 1), default=every[0])
 
@@ -93,11 +89,7 @@ def estimates(ic_T: FloatArray, return_T: FloatArray, *, overlap: int, year: flo
 def differences(
     one: tuple[FloatArray, FloatArray], other: tuple[FloatArray, FloatArray], *, overlap: int, year: float
 ) -> dict[str, Any]:
-    """Tests of daily ICs and net returns of one less another, by columns of result tables.
-
-    ICs are tested with Newey-West errors and by Diebold-Mariano of the losses 1 - IC, the net Sharpe ratios
-    with the stationary bootstrap.
-    """
+    """Tests of daily ICs (Newey-West, Diebold-Mariano) and net Sharpe ratios of one less another."""
     (ic_T, return_T), (other_ic_T, other_return_T) = one, other
     test = paired_test(ic_T, other_ic_T, overlap=overlap, level=LEVEL)
     dm = diebold_mariano(1.0 - other_ic_T, 1.0 - ic_T, horizon=overlap)
@@ -147,12 +139,8 @@ def _pairs(series: TradableSeries) -> Iterator[tuple[str, str, str]]:
 
 
 def yearly_table(series: TradableSeries) -> pl.DataFrame | None:
-    """Compare every model with every variant of each baseline by calendar year; None within one year.
-
-    A model that is better on the whole may owe it to one year. ``ic_t`` is the Newey-West t-statistic of the
-    difference of the daily ICs in that year.
-    """
-    book, years = series.books[0], series.years()
+    """Compare every model with every variant of each baseline by calendar year; None within one year."""
+    book, years = series.books[0], sorted(set(series.year_T.tolist()))
     if len(years) < 2:
         return None
     spans = {"all": np.ones(len(series.year_T), dtype=bool)}
@@ -197,11 +185,7 @@ def significance_table(series: TradableSeries, trials: int) -> pl.DataFrame:
 
 
 def deciding_rows(comparisons: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield one row per model and baseline: the rival that decides, because it is the hardest to beat.
-
-    A model beats a baseline if it beats all of its variants. The rival with the worst answer decides, and
-    among equal answers the one with the smallest IC difference.
-    """
+    """Yield one row per model and baseline: that of the variant which is the hardest to beat."""
     rank = pl.col("beats").replace_strict({answer: n for n, answer in enumerate(ANSWERS)})
     ranked = comparisons.sort(rank, "ic_difference", maintain_order=True, nulls_last=True)
     deciding = ranked.unique(["model", "baseline"], keep="first", maintain_order=True)
@@ -228,10 +212,6 @@ class TradableSeries:
         self.year_T: IntArray = self._ics["date"].dt.year().to_numpy()
         """Calendar year of every date of `ic`."""
         self.overlap = max(label_overlap(rows_T, config.label.horizon), 1)
-
-    def years(self) -> list[int]:
-        """Calendar years with forecasts, in order."""
-        return sorted(set(self.year_T.tolist()))
 
     def return_years(self, book: str) -> IntArray:
         """Calendar year of every session of `returns`."""
@@ -266,15 +246,11 @@ def _floats(series: pl.Series) -> FloatArray:
     return values
 
 
-MIN_SESSIONS: Final = 60
-"""Fewer common sessions than about a quarter give no table."""
+MIN_SESSIONS: Final = 60  # fewer common sessions than about a quarter give no table
 
 
 def multiple_test_table(series: TradableSeries) -> pl.DataFrame | None:
-    """Test the net returns of all models or signals together; None for a single one, or too few sessions.
-
-    All are tested against the risk-free rate, and those that are no baseline against the best baseline.
-    """
+    """Test all models at once against zero and the best baseline; None for one, or for few sessions."""
     trained = series.config.models
     kinds = [registry_name(series.config, one) if one in trained else "" for one in series.models]
     baselines = [v for v, kind in enumerate(kinds) if kind in baseline_titles()]
@@ -316,11 +292,7 @@ def multiple_test_table(series: TradableSeries) -> pl.DataFrame | None:
 def path_table(
     forecasts: pl.DataFrame, folds: Sequence[Fold], dataset: Market, config: Config
 ) -> pl.DataFrame | None:
-    """Measure every model on every path of tests; None for folds with a single path.
-
-    Each path covers every tested date once, with models trained on different sessions. Paths share training
-    data and test dates, so their spread is not a standard error.
-    """
+    """Measure every model on every path of tests; None for folds with a single path."""
     paths = n_paths(dataset, folds)
     if paths < 2:
         return None

@@ -14,7 +14,7 @@ import polars as pl
 from backtest.accounts.performance import active_metrics, book_metrics, excess_return
 from backtest.books.ranked import centred_rank
 from backtest.forecasts.daily import SortedPanel
-from backtest.forecasts.metrics import ForecastMetrics, forecast_metrics
+from backtest.forecasts.metrics import forecast_metrics
 from features.arrays import FloatArray, IntArray
 from features.panel.panel import Panel, to_panel
 from features.panel.periods import SESSIONS_PER_YEAR
@@ -25,17 +25,15 @@ from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.results.books import Benchmarks, MeasuredBook, book_orders
 from pipelines.run.completeness import forecast_by_all
 
-NO_SCORES: Final = pl.DataFrame(
+NO_SCORES: Final = pl.DataFrame(  # validation scores of what was not trained
     schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64}
 )
-"""Validation scores of what was not trained."""
-
+_OF_SEEDS: Final = ("ic", "icir", "rank_ic", "rank_icir", "precision_at_10", "literature_sr", "r2_oos")
 _OF_ENSEMBLE: Final = ("ic_t", "coverage_dates", "coverage_firms", "tied")
 _OF_EQUITY: Final = ("nav_gross", "nav_net", "turnover", "unfilled", "leverage", "net_exposure")
 _ACTIVE: Final = ("information_ratio", "tracking_error")
 
-_FAR = 1e6
-"""How many times larger than usual a forecast must be before its date is searched for lost differences."""
+_FAR = 1e6  # times larger than usual: then a forecast's date is searched for differences lost to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +133,11 @@ def evaluate(
     sessions: IntArray,
     on_book: Callable[[MeasuredBook], None] | None = None,
 ) -> Evaluation:
-    """Evaluate every model's forecasts at every label delay of the config.
-
-    Forecasts (model -> seed -> shape (T, N)) are known at the close of session t; NaN: none. Coverage is a
-    share of ``sessions``. ``on_book`` is called with every book; without it no ledger is kept.
-    """
+    """Evaluate forecasts (model -> seed -> (T, N)) at every label delay; ``on_book`` gets every book."""
     ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
     notes: list[dict[str, object]] = []
     benchmarks: Benchmarks = {}
-    dates_T = dataset.panel.dates_T.astype("datetime64[D]")
+    dates_T = dataset.panel.dates_T
     year = dataset.panel.periods_per_year
     rate_T = risk_free_rates(config.backtest.risk_free, dates_T, year)
     means = scores.group_by("model").agg(pl.col("valid_ic", "valid_rank_ic").mean())
@@ -164,7 +158,7 @@ def evaluate(
             row: dict[str, object] = {
                 **{"model": model, "delay": delay, "seeds": len(seeds)},
                 **{name: valid.get(model, {}).get(name) for name in ("valid_rank_ic", "valid_ic")},
-                **_mean_metrics(single),
+                **{name: float(np.mean([getattr(one, name) for one in single])) for name in _OF_SEEDS},
                 "ensemble_ic": joint.ic,
                 "ensemble_rank_ic": joint.rank_ic,
                 **{name: getattr(joint, name) for name in _OF_ENSEMBLE},
@@ -224,9 +218,3 @@ def label_overlap(rows_T: IntArray, horizon: int) -> int:
     """Number of consecutive forecasts whose labels overlap: the horizon over the median step, rounded up."""
     step = float(np.median(np.diff(rows_T))) if len(rows_T) > 1 else 1.0
     return math.ceil(horizon / step)
-
-
-def _mean_metrics(seeds: list[ForecastMetrics]) -> dict[str, float]:
-    """Average the metrics over single seeds: the expected result of training once."""
-    names = ("ic", "icir", "rank_ic", "rank_icir", "precision_at_10", "literature_sr", "r2_oos")
-    return {name: float(np.mean([getattr(one, name) for one in seeds])) for name in names}

@@ -21,20 +21,8 @@ import polars as pl
 from backtest.accounts.market import BookMarket
 from backtest.accounts.performance import book_metrics, counted_sessions
 from backtest.accounts.variants import SparseTargets, Variant
+from backtest.analysis import ledger
 from backtest.analysis.capacity import capacity
-from backtest.analysis.ledger import (
-    by_factor,
-    by_name,
-    by_sector,
-    by_side,
-    largest_drawdowns,
-    ledger_rows,
-    losers,
-    sector_exposures,
-    sector_names,
-    style_exposures,
-    worst_days,
-)
 from backtest.analysis.regression import describe_regression, factor_regression
 from backtest.analysis.styles import FactorData, FactorReturns, factor_data
 from features.arithmetic.parallel import in_background
@@ -49,49 +37,10 @@ from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.results.books import (
-    MeasuredBook,
-    book_costs,
-    book_execution,
-    book_market,
-    book_orders,
-    dollar_volumes,
-)
-from pipelines.results.comparisons import (
-    TradableSeries,
-    comparison_table,
-    multiple_test_table,
-    path_table,
-    significance_table,
-    tradable_delay,
-    yearly_table,
-)
+from pipelines.results import books, comparisons, forecast_tables
 from pipelines.results.evaluate import NO_SCORES, ensemble, evaluate, forecasts_to_arrays
-from pipelines.results.forecast_tables import (
-    ensemble_table,
-    forecast_tables,
-    horizon_table,
-    quantile_score_table,
-)
 from pipelines.results.recount import keep_returns, recount, trials_of
-from pipelines.run.completeness import (
-    add_missing_column,
-    committed_tasks,
-    common_dates,
-    comparable_folds,
-    describe_missing,
-    missing_tasks,
-    require_test,
-    restrict_to_dates,
-)
-from pipelines.run.evaluations import (
-    EvaluationRecord,
-    StoredEvaluation,
-    evaluation_code,
-    evaluation_id,
-    file_digest,
-    store_evaluation,
-)
+from pipelines.run import completeness, evaluations
 from pipelines.run.provenance import EvaluationMade, environment
 from pipelines.run.provenance import record as record_event
 from pipelines.run.record import RecordedRun, read_scores
@@ -99,25 +48,23 @@ from pipelines.secrets import redact
 from pipelines.train.trials import Scope, Trial, count_trials, record
 
 
-def evaluate_run(run: RecordedRun, dataset: Market, lake: Lake, progress: Progress) -> StoredEvaluation:
-    """Evaluate a run's forecasts with the backtest settings of its config, and store the evaluation.
-
-    Every book of every model is recorded as a trial first. Models are compared on the dates that all of them
-    forecast. Of combinatorial folds, all tables but ``paths`` show the first path of tests.
-    """
-    require_test(run.config, run.run_id)
+def evaluate_run(
+    run: RecordedRun, dataset: Market, lake: Lake, progress: Progress
+) -> evaluations.StoredEvaluation:
+    """Record a run's books as trials, evaluate its forecasts on common dates, and store the evaluation."""
+    completeness.require_test(run.config, run.run_id)
     config, started = run.config, time.monotonic()
     with progress.stage("backtest"):
         forecasts = _forecasts(run, lake)
         plan = plan_folds(dataset, config)
         folds = [fold.index for fold in plan]
-        missing = missing_tasks(config.models, folds, config.seeds, forecasts)
-        complete = comparable_folds(folds, missing, forecasts)
+        missing = completeness.missing_tasks(config.models, folds, config.seeds, forecasts)
+        complete = completeness.comparable_folds(folds, missing, forecasts)
         of_path = forecasts.join(path_of_tests(dataset, plan), on=["date", "fold"], how="semi")
         arrays = forecasts_to_arrays(of_path, dataset.panel)
         ordered = {model: arrays[model] for model in config.models if model in arrays}
-        dates_T = common_dates(ordered)
-        ordered = restrict_to_dates(ordered, dates_T)
+        dates_T = completeness.common_dates(ordered)
+        ordered = completeness.restrict_to_dates(ordered, dates_T)
         now = environment()
         measured, trials = evaluate_trials(
             ordered,
@@ -132,20 +79,20 @@ def evaluate_run(run: RecordedRun, dataset: Market, lake: Lake, progress: Progre
         )
         tables = {
             **measured,
-            "ladder": add_missing_column(measured["ladder"], missing, folds, config.seeds),
-            "horizons": horizon_table(run, lake, dataset, dates_T),
-            "quantile_scores": quantile_score_table(run, complete),
-            "paths": path_table(forecasts, plan, dataset, config),
+            "ladder": completeness.add_missing_column(measured["ladder"], missing, folds, config.seeds),
+            "horizons": forecast_tables.horizon_table(run, lake, dataset, dates_T),
+            "quantile_scores": forecast_tables.quantile_score_table(run, complete),
+            "paths": comparisons.path_table(forecasts, plan, dataset, config),
         }
-        run.write_table("ensembles", ensemble_table(ordered, dataset.panel))
+        run.write_table("ensembles", forecast_tables.ensemble_table(ordered, dataset.panel))
         new = evaluation_record(config, dataset.panel, dates_T, trials, now.commit)
         incomplete, tested = (
-            describe_missing(missing, folds, config.seeds),
+            completeness.describe_missing(missing, folds, config.seeds),
             describe_tested(dataset, config, plan),
         )
         of_run = {"missing": missing, "incomplete": incomplete, "tested": tested}
         new = new.model_copy(update=of_run)
-        stored = store_evaluation(run, new, tables)
+        stored = evaluations.store_evaluation(run, new, tables)
         if stored.record == new:  # otherwise the same evaluation existed already
             seconds = round(time.monotonic() - started, 1)
             event = EvaluationMade(environment=now, evaluation=new.evaluation, trials=trials, seconds=seconds)
@@ -156,7 +103,9 @@ def evaluate_run(run: RecordedRun, dataset: Market, lake: Lake, progress: Progre
 def missing_tasks_of_run(run: RecordedRun, dataset: Market, lake: Lake) -> tuple[tuple[str, int, int], ...]:
     """List the tasks (model, fold, seed) of a run that currently have no forecasts."""
     folds = [fold.index for fold in plan_folds(dataset, run.config)]
-    return missing_tasks(run.config.models, folds, run.config.seeds, committed_tasks(run.run_id, lake))
+    return completeness.missing_tasks(
+        run.config.models, folds, run.config.seeds, completeness.committed_tasks(run.run_id, lake)
+    )
 
 
 def load_truth(run: RecordedRun, dataset: Market, lake: Lake) -> FloatArray | None:
@@ -177,8 +126,7 @@ def _forecasts(run: RecordedRun, lake: Lake) -> pl.DataFrame:
     return frame
 
 
-Forecasts = Mapping[str, Mapping[int, FloatArray]]
-"""Model or signal -> seed -> shape (T, N), known at the close of session t; NaN: none."""
+Forecasts = Mapping[str, Mapping[int, FloatArray]]  # model or signal -> seed -> (T, N) as of close t
 
 
 def evaluate_trials(
@@ -193,30 +141,26 @@ def evaluate_trials(
     sessions: IntArray,
     truth_TN: FloatArray | None = None,
 ) -> tuple[dict[str, pl.DataFrame], int]:
-    """Record every book as a trial, compute the tables of an evaluation, and keep the returns of the books.
-
-    Names of ``forecasts`` that are not in the config's ``models`` are signals, which are not compared with
-    baselines. The number is that of the trials that count by now.
-    """
+    """Record every book as a trial, compute all tables and keep returns; also how many trials count."""
     record(output, run_id, (one for name in forecasts for one in tried[name].traded(config.backtest.books)))
     trials = count_trials(output, Scope.of(config)).trials
     analysis = BookAnalysis(market, config)
     result = evaluate(
         forecasts, market, config, scores, truth_TN=truth_TN, sessions=sessions, on_book=analysis.add
     )
-    series = TradableSeries(result, config, market.panel.dates_T)
+    series = comparisons.TradableSeries(result, config, market.panel.dates_T)
     keep_returns(output, result.equity, tried, config)
     signals = ((model, ensemble(seeds)) for model, seeds in forecasts.items())
-    behaviour = in_background(lambda: forecast_tables(signals, market, config))
+    behaviour = in_background(lambda: forecast_tables.forecast_tables(signals, market, config))
     endings = ending_table(forecasts, market, config)
     trained = set(forecasts) <= set(config.models)
     tables: dict[str, pl.DataFrame | None] = {
         **result.tables,
         **behaviour.result(),
-        "comparisons": comparison_table(series) if trained else None,
-        "yearly": yearly_table(series) if trained else None,
-        "significance": significance_table(series, trials),
-        "multiple_tests": multiple_test_table(series),
+        "comparisons": comparisons.comparison_table(series) if trained else None,
+        "yearly": comparisons.yearly_table(series) if trained else None,
+        "significance": comparisons.significance_table(series, trials),
+        "multiple_tests": comparisons.multiple_test_table(series),
         "endings": endings,
         "flagged_rows": flagged_rows(market, result.equity),
         **analysis.tables(),
@@ -235,7 +179,7 @@ def flagged_rows(market: Market, equity: pl.DataFrame) -> pl.DataFrame | None:
 
 def evaluation_record(
     config: Config, panel: Panel, measured_T: BoolArray | IntArray, trials: int, commit: str
-) -> EvaluationRecord:
+) -> evaluations.EvaluationRecord:
     """Make the record of an evaluation of the sessions ``measured_T`` (a mask, or indices in order)."""
     backtest = config.backtest
     costs, execution = backtest.costs, backtest.execution
@@ -246,15 +190,15 @@ def evaluation_record(
             update={"price_limit_file": _printable(execution.price_limit_file)}
         ),
     }
-    days = panel.dates_T[measured_T].astype("datetime64[D]")
-    return EvaluationRecord(
-        evaluation=evaluation_id(config),
+    days = panel.dates_T[measured_T]
+    return evaluations.EvaluationRecord(
+        evaluation=evaluations.evaluation_id(config),
         made_at=dt.datetime.now(dt.UTC),
         backtest=backtest.model_copy(update=shown),
-        rates=file_digest(backtest.risk_free),
-        borrow_fees=file_digest(costs.borrow_file),
+        rates=evaluations.file_digest(backtest.risk_free),
+        borrow_fees=evaluations.file_digest(costs.borrow_file),
         delays=config.label.delays,
-        code=evaluation_code(),
+        code=evaluations.evaluation_code(),
         commit=commit,
         trials=trials,
         dates=len(days),
@@ -268,34 +212,31 @@ def _printable(setting: float | str | None) -> float | str | None:
     return redact(setting) if isinstance(setting, str) else setting
 
 
-UNKNOWN_RETURNS = {"0": 0.0, "30": -0.30, "55": -0.55}
-"""Returns on the last price, by the suffix of the table's columns."""
+UNKNOWN_RETURNS = {"0": 0.0, "30": -0.30, "55": -0.55}  # by the suffix of the table's columns
 
 
 def ending_table(forecasts: Forecasts, dataset: Market, config: Config) -> pl.DataFrame | None:
-    """Evaluate every book at the trained delay with returns of 0, -30% and -55% for unknown delistings.
-
-    Forecasts and weights stay the same; only the payouts change. Each side of a long-short book is also
-    evaluated as a separate book that holds only the long or only the short weights.
-    """
+    """Evaluate every book, and its sides, with returns of 0, -30% and -55% for unknown delistings."""
     panel = dataset.panel
     if not panel.unknown_TN.any():
         return None
     indices = {suffix: panel.total_return_index_assuming(paid) for suffix, paid in UNKNOWN_RETURNS.items()}
-    dates_T = panel.dates_T.astype("datetime64[D]")
+    dates_T = panel.dates_T
     rate_T = risk_free_rates(config.backtest.risk_free, dates_T, panel.periods_per_year)
     rows: list[dict[str, Any]] = []
     for model, seeds in forecasts.items():
         signal_TN = ensemble(seeds)
         rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
         markets: dict[str, BookMarket] = {}
-        for orders in book_orders(signal_TN, rows_T, dataset, config, config.label.delay):
+        for orders in books.book_orders(signal_TN, rows_T, dataset, config, config.label.delay):
             unknown_TN, target_TN = panel.unknown_TN[orders.held], orders.target_TN
             if not (unknown_TN[1:] & ~unknown_TN[:-1]).any():
                 continue
             require_rates(config.backtest.risk_free, rate_T[orders.held], dates_T[orders.held])
             if not markets:  # books of one delay are held on the same sessions
-                markets = {key: book_market(panel, orders.held, index) for key, index in indices.items()}
+                markets = {
+                    key: books.book_market(panel, orders.held, index) for key, index in indices.items()
+                }
             sides = {"book": target_TN}
             if (target_TN < 0).any() and (target_TN > 0).any():  # false for NaN
                 sides |= {"long": np.maximum(target_TN, 0.0), "short": np.minimum(target_TN, 0.0)}
@@ -308,14 +249,14 @@ def ending_table(forecasts: Forecasts, dataset: Market, config: Config) -> pl.Da
                     )
                     for suffix, market in markets.items()
                 }
-                books = {suffix: one.result() for suffix, one in started.items()}
+                results = {suffix: one.result() for suffix, one in started.items()}
                 # positions that a delisting for an unknown reason turned into cash, under any return
-                released = books["0"].ledger.filter(pl.col("released") != 0)
+                released = results["0"].ledger.filter(pl.col("released") != 0)
                 paid_out = unknown_TN[released["session"].to_numpy(), released["firm"].to_numpy()].sum()
                 row: dict[str, Any] = {"model": model, "book": orders.name, "side": side}
                 row["paid_out"] = int(paid_out)
-                for suffix, book in books.items():
-                    metrics = book_metrics(book, rate_T[orders.held])
+                for suffix, result in results.items():
+                    metrics = book_metrics(result, rate_T[orders.held])
                     row[f"sharpe_net_{suffix}"] = metrics.sharpe_net
                     row[f"annual_return_net_{suffix}"] = metrics.annual_return_net
                 rows.append(row)
@@ -326,16 +267,13 @@ Row = dict[str, Any]
 
 
 class _AnalysedBook:
-    """One book with its ledger and its parts of the panel: a method yields the rows of each table.
-
-    Factors are those of the scores one session before.
-    """
+    """One book with its ledger and its parts of the panel: a method yields the rows of each table."""
 
     def __init__(
-        self, book: MeasuredBook, panel: Panel, factors: FactorData, settings: BacktestConfig
+        self, book: books.MeasuredBook, panel: Panel, factors: FactorData, settings: BacktestConfig
     ) -> None:
         self.book, self.panel, self.settings, self.held = book, panel, settings, book.orders.held
-        self.rows = ledger_rows(book.result.ledger)
+        self.rows = ledger.ledger_rows(book.result.ledger)
         self.nav_T, self.counted = book.result.nav_ledger_T, counted_sessions(book.result)
         self.return_T = book.result.return_net_T[self.counted]
         self.scores, self.factors = factors.scores_on(self.held), factors.returns_on(self.held, delay=0)
@@ -344,14 +282,14 @@ class _AnalysedBook:
     def _date(self, t: int) -> dt.date:
         """Date of a counted session; -1 is the session before the first one."""
         at = max(self.held.start + self.counted.start + t, 0)
-        day: dt.date = self.panel.dates_T[at].astype("datetime64[D]").item()
+        day: dt.date = self.panel.dates_T[at].item()
         return day
 
     def _losers(self, first: int, last: int) -> list[str]:
         """The firms that lost most from one counted session to another, over the NAV before."""
         sessions = range(self.counted.start + first, self.counted.start + last + 1)
         before = float(self.nav_T[sessions.start - 1]) if sessions.start else 1.0
-        found = losers(self.rows, sessions, self.panel.n_firms, before)
+        found = ledger.losers(self.rows, sessions, self.panel.n_firms, before)
         return [f"{self.panel.tickers_N[firm]} {lost:.2%}" for firm, lost in found]
 
     def figures(self) -> Iterator[Row]:
@@ -387,29 +325,32 @@ class _AnalysedBook:
         )
         variant = Variant(
             SparseTargets.from_targets(orders.target_TN),
-            book_costs(settings, panel, self.held),
+            books.book_costs(settings, panel, self.held),
             orders.delay,
-            book_execution(settings, panel, self.held, orders.delay),
+            books.book_execution(settings, panel, self.held, orders.delay),
         )
-        market, volume_TN = book_market(panel, self.held), dollar_volumes(panel, window)[self.held]
+        market, volume_TN = (
+            books.book_market(panel, self.held),
+            books.dollar_volumes(panel, window)[self.held],
+        )
         yield from map(asdict, capacity(variant, self.rows, market, volume_TN, self.book.rate_T))
 
     def contributions(self) -> Iterator[Row]:
         """What each sector, side, factor and name earned; without sectors, that partition is left out."""
         panel, rows = self.panel, self.rows
-        parts = [*by_side(rows), *by_factor(rows, self.scores, self.factors)]
+        parts = [*ledger.by_side(rows), *ledger.by_factor(rows, self.scores, self.factors)]
         if panel.groups_S:
-            parts += by_sector(rows, panel.group_TN[self.held], panel.groups_S)
-        for part in (*parts, *by_name(rows, panel.tickers_N)):
+            parts += ledger.by_sector(rows, panel.group_TN[self.held], panel.groups_S)
+        for part in (*parts, *ledger.by_name(rows, panel.tickers_N)):
             yield asdict(part) | {"net": part.net}
 
     def exposures(self) -> Iterator[Row]:
         """Mean, lowest and highest exposure to each sector and style, from the first trade on."""
         panel, rows, nav_T = self.panel, self.rows, self.nav_T
-        exposures = [("style", self.scores.names, style_exposures(rows, self.scores, nav_T))]
+        exposures = [("style", self.scores.names, ledger.style_exposures(rows, self.scores, nav_T))]
         if panel.groups_S:
-            sector_TS = sector_exposures(rows, panel.group_TN[self.held], len(panel.groups_S), nav_T)
-            exposures.insert(0, ("sector", sector_names(panel.groups_S), sector_TS))
+            sector_TS = ledger.sector_exposures(rows, panel.group_TN[self.held], len(panel.groups_S), nav_T)
+            exposures.insert(0, ("sector", ledger.sector_names(panel.groups_S), sector_TS))
         for kind, keys, exposure_TX in exposures:
             for key, exposure_T in zip(keys, exposure_TX[self.counted].T, strict=True):
                 if kind == "style" or exposure_T.any():
@@ -418,7 +359,7 @@ class _AnalysedBook:
 
     def drawdowns(self) -> Iterator[Row]:
         """The five deepest drawdowns with the firms that lost most from peak to trough."""
-        for rank, one in enumerate(largest_drawdowns(self.return_T), start=1):
+        for rank, one in enumerate(ledger.largest_drawdowns(self.return_T), start=1):
             yield {
                 "rank": rank,
                 "peak": self._date(one.peak),
@@ -431,7 +372,7 @@ class _AnalysedBook:
 
     def worst_days(self) -> Iterator[Row]:
         """The ten worst days with the firms that lost most."""
-        for rank, day in enumerate(worst_days(self.return_T), start=1):
+        for rank, day in enumerate(ledger.worst_days(self.return_T), start=1):
             lost = {"return_net": float(self.return_T[day]), "names": self._losers(day, day)}
             yield {"rank": rank, "date": self._date(day), **lost}
 
@@ -440,7 +381,7 @@ class _AnalysedBook:
         rows, nav_T, session_R = self.rows, self.nav_T, self.rows.session_R
         nav_R = np.where(nav_T > 0, nav_T, np.nan)[session_R]
         before_R = np.concatenate([[1.0], nav_T[:-1]])[session_R]
-        dates_T: npt.NDArray[np.datetime64] = self.panel.dates_T[self.held].astype("datetime64[D]")
+        dates_T: npt.NDArray[np.datetime64] = self.panel.dates_T[self.held]
         amounts = {"weight": rows.position_R / nav_R, "trade": rows.trade_R / nav_R}
         amounts |= {"pnl": rows.pnl_R / before_R, "cost": rows.cost_R / before_R}
         return pl.DataFrame(
@@ -466,14 +407,11 @@ _TABLES = {
 
 
 class BookAnalysis:
-    """Analyses books one by one, so that only one ledger is in memory, and collects the tables.
-
-    Capacity is measured at the first delay that can be traded. Positions are kept for the first book there.
-    """
+    """Analyses books one by one, so that only one ledger is in memory, and collects the tables."""
 
     def __init__(self, market: Market, config: Config) -> None:
         self._market, self._settings = market, config.backtest
-        self._main_delay = tradable_delay(config.label.delays)
+        self._main_delay = comparisons.tradable_delay(config.label.delays)
         self._rows: dict[str, list[Row]] = {name: [] for name in _TABLES}
         self._positions: list[pl.DataFrame] = []
 
@@ -481,7 +419,7 @@ class BookAnalysis:
     def _factors(self) -> FactorData:
         return factor_data(self._market.panel, self._market.universe_TN)
 
-    def add(self, book: MeasuredBook) -> None:
+    def add(self, book: books.MeasuredBook) -> None:
         """Analyse a book; its result must hold the ledger."""
         one = _AnalysedBook(book, self._market.panel, self._factors, self._settings)
         keys = {"model": book.model, "book": book.orders.name, "delay": book.delay}

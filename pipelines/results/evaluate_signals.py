@@ -17,24 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from backtest.look_ahead import levels, returns
 from backtest.look_ahead.beyond import PastPrices, beyond_past
 from backtest.look_ahead.coverage import choice_of_rows, needs_next_price, only_survivors
 from backtest.look_ahead.finding import VERDICTS, Finding
 from backtest.look_ahead.full_sample import whole_sample_scale
-from backtest.look_ahead.levels import (
-    KnownValues,
-    equal_to_later_return,
-    equal_to_later_value,
-    prices_of,
-    static_signal,
-)
-from backtest.look_ahead.returns import (
-    check_returns,
-    make_profiles,
-    sample_dates,
-    session_returns,
-    standardise,
-)
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray, IntArray
 from pipelines.columns import TABLES
@@ -61,7 +48,7 @@ from pipelines.secrets import masked
 from pipelines.train.trials import Trial, signal_trials
 
 USED: Final = "used"
-REASONS: Final = (
+REASONS: Final = (  # a row that is left out counts under the first that applies
     "missing value",
     "outside the prices' dates",
     "not a session",
@@ -71,7 +58,6 @@ REASONS: Final = (
     "no universe on that date",
     "not in the universe",
 )
-"""Why a row is left out. A row counts under the first reason that applies."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +94,7 @@ class PlacedSignals:
 def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame | None) -> PlacedSignals:
     """Place signals on the panel and count the rows that are left out."""
     panel, frame = market.panel, table.rows
-    dates_T = panel.dates_T.astype("datetime64[D]")
+    dates_T = panel.dates_T
     day_R = frame["date"].to_numpy().astype("datetime64[D]")
     t_R = np.minimum(np.searchsorted(dates_T, day_R), len(dates_T) - 1)
     tickers = pl.Enum(list(panel.tickers_N))
@@ -215,8 +201,8 @@ class _Past:
 
     def __init__(self, market: Market, horizon: int) -> None:
         self.market, self.horizon = market, horizon
-        self.return_TN = session_returns(market.panel.total_return_index_TN, market.panel.traded_TN)
-        self.returns = standardise(self.return_TN)
+        self.return_TN = returns.session_returns(market.panel.total_return_index_TN, market.panel.traded_TN)
+        self.returns = returns.standardise(self.return_TN)
         self.prices = PastPrices(market.panel.total_return_index_TN)
         index_TN, close_TN = market.panel.total_return_index_TN, market.panel.raw_close_TN
         last_N = len(close_TN) - 1 - np.argmax(market.panel.traded_TN[::-1], axis=0)
@@ -227,21 +213,21 @@ class _Past:
                 market.panel.traded_TN, index_TN * factor_N, np.nan
             )
         }
-        self.values = KnownValues(prices_of(market.panel), restated=restated)
+        self.values = levels.KnownValues(levels.prices_of(market.panel), restated=restated)
 
     def check(self, signal_TN: FloatArray) -> Iterator[Finding]:
         panel, universe_TN = self.market.panel, self.market.universe_TN
         yield needs_next_price(signal_TN, universe_TN, panel.traded_TN)
-        rows_D = sample_dates(signal_TN)
+        rows_D = returns.sample_dates(signal_TN)
         if not len(rows_D):
             yield Finding("IC with later returns", "skipped", "No date of the file has 10 firms.")
             return
-        found = make_profiles(signal_TN, self.returns)
-        yield from check_returns(found, panel.dates_T, panel.tickers_N, self.horizon)
+        found = returns.make_profiles(signal_TN, self.returns)
+        yield from returns.check_returns(found, panel.dates_T, panel.tickers_N, self.horizon)
         yield beyond_past(signal_TN, self.prices, self.returns, self.horizon)
-        yield equal_to_later_return(signal_TN, panel.total_return_index_TN, rows_D)
-        yield equal_to_later_value(signal_TN, self.values)
-        yield static_signal(signal_TN, self.return_TN)
+        yield levels.equal_to_later_return(signal_TN, panel.total_return_index_TN, rows_D)
+        yield levels.equal_to_later_value(signal_TN, self.values)
+        yield levels.static_signal(signal_TN, self.return_TN)
         yield only_survivors(signal_TN, universe_TN, panel.traded_TN, rows_D)
         yield choice_of_rows(np.isfinite(signal_TN), universe_TN, self.return_TN, self.horizon)
 
@@ -265,11 +251,7 @@ def _off_sessions(table: SignalTable, signal: str, placed: PlacedSignals) -> Fin
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSignals:
-    """Signals of a file on a market, before they are evaluated.
-
-    Their folder is locked and holds their record. The config has a delay that can be traded first, and no
-    models. The guard runs beside the backtest. ``trials`` have no book yet.
-    """
+    """Signals of a file on a market, before they are evaluated; the guard runs beside the backtest."""
 
     measured: MeasuredSignals
     config: Config

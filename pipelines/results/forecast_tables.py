@@ -1,13 +1,8 @@
 """Tables that describe forecasts beyond the ladder: decay, quantile spread, persistence and exposures.
 
-They measure the seed ensembles on the sessions that these forecast. A signal is sorted once and measured
-against the labels of all horizons and delays (`backtest.forecasts.daily`). All tests are
-`backtest.inference.means.mean_test`.
-
-**What a table may read.** The decay uses labels of other horizons and delays than the ladder. No label ends
-after the last session that the ladder's own labels reach: the last forecast session plus the longest
-measured delay plus the label's horizon. Sessions after that stay unread, such as those after the last date of
-a dated fold. Long horizons therefore have fewer dates.
+They measure the seed ensembles on the sessions that these forecast (`backtest.forecasts.daily`). The decay
+uses labels of other horizons and delays than the ladder, but none that ends after the last session that the
+ladder's own labels reach, so long horizons have fewer dates.
 
 Shape suffixes: T sessions, R measured sessions, N firms, S sectors.
 """
@@ -44,14 +39,9 @@ from pipelines.run.completeness import forecast_by_all
 from pipelines.run.record import RecordedRun
 from pipelines.train.task import FOLDER
 
-HORIZONS: Final = (1, 2, 3, 5, 10, 21, 63)
-"""Sessions held, at the first delay that can be traded; the label's horizon is measured as well."""
-
-DELAYS: Final = (0, 1, 2, 5)
-"""Sessions until the trade, at the label's horizon; the delays of the config are measured as well."""
-
-LAGS: Final = (1, 5, 21)
-"""Forecast dates from one signal to the one it is compared with."""
+HORIZONS: Final = (1, 2, 3, 5, 10, 21, 63)  # sessions held, at the first tradable delay; and the label's
+DELAYS: Final = (0, 1, 2, 5)  # sessions until the trade, at the label's horizon; and the config's
+LAGS: Final = (1, 5, 21)  # forecast dates from one signal to the one it is compared with
 
 QUANTILES: Final = 5
 
@@ -63,11 +53,7 @@ _BETA: Final = ("beta", "beta_252", 1)
 def forecast_tables(
     signals: Iterable[tuple[str, FloatArray]], market: Market, config: Config
 ) -> dict[str, pl.DataFrame]:
-    """Compute the tables on models and their seed ensembles, known at the close of session t; NaN: none.
-
-    Only sessions with a signal are measured, so pass none outside the test. A style that the data do not
-    allow has no row, and one that equals the signal has no t.
-    """
+    """Compute the tables of seed ensembles, known at the close of session t; NaN: none, or no test."""
     measured = [_measured(model, signal_TN, market) for model, signal_TN in signals]
     decay, spread, series = _label_tables(measured, market, config)
     exposures = [*_style_rows(measured, market.panel), *_sector_rows(measured, market.panel)]
@@ -270,7 +256,7 @@ def quantile_score_table(run: RecordedRun, folds: Collection[int]) -> pl.DataFra
 
 def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Panel) -> pl.DataFrame:
     """Compute every model's seed ensemble, on the dates and firms that all its seeds forecast."""
-    dates_T, tickers_N = panel.dates_T.astype("datetime64[D]"), np.asarray(panel.tickers_N)
+    dates_T, tickers_N = panel.dates_T, np.asarray(panel.tickers_N)
     parts = []
     for model, seeds in forecasts.items():
         rows_T = forecast_by_all(seeds.values())

@@ -1,10 +1,7 @@
 """Figures that depend on what was tried, taken when a result is shown: every later trial counts against it.
 
-An evaluation stores the deflated Sharpe ratios of the time when it was made. What is shown is counted again
-from the ledger: the deflated Sharpe ratio with the number of trials and with their effective number, the
-Rademacher bound, and the probability of overfitting among all trials.
-
-Shape suffixes: T sessions, V trials.
+The deflated Sharpe ratios with the number of trials and with their effective number, the Rademacher bound and
+the probability of overfitting are counted again from the ledger. Shape suffixes: T sessions, V trials.
 """
 
 from __future__ import annotations
@@ -31,54 +28,40 @@ from pipelines.results.comparisons import tradable_delay
 from pipelines.results.signal_file import MeasuredSignals
 from pipelines.run.evaluations import StoredEvaluation, assumptions_id
 from pipelines.run.record import RecordedRun
-from pipelines.train.trials import (
-    Scope,
-    Trial,
-    TrialCount,
-    count_trials,
-    model_trials,
-    read_returns,
-    record_returns,
-    signal_trials,
-)
+from pipelines.train import trials as ledger
 
-MIN_SESSIONS: Final = 60
-"""Fewer common sessions than about a quarter give no probability of overfitting."""
+MIN_SESSIONS: Final = 60  # fewer common sessions than about a quarter give no probability of overfitting
 
 OF_THE_EVALUATION: Final = "results of this evaluation"
 OF_THE_LEDGER: Final = "results of the ledger under the same assumptions"
 
-RECOUNTED: Final = ("significance", "overfitting", "trials")
-"""Tables of an evaluation that `recount` makes."""
+RECOUNTED: Final = ("significance", "overfitting", "trials")  # tables of an evaluation that `recount` makes
 
-_MANY: Final = 64
-"""Candidates from which the splits of CSCV are coarser, because time grows with both."""
+_MANY: Final = 64  # candidates from which the splits of CSCV are coarser, because time grows with both
 
 
-def trials_of(owner: RecordedRun | MeasuredSignals) -> dict[str, Trial]:
+def trials_of(owner: RecordedRun | MeasuredSignals) -> dict[str, ledger.Trial]:
     """Return the trials of a run's models, or of the signals of a file, without a book, by name."""
     if isinstance(owner, MeasuredSignals):
-        return signal_trials(owner.record.signals, owner.config)
-    return model_trials(owner.config, owner.identity.settings)
+        return ledger.signal_trials(owner.record.signals, owner.config)
+    return ledger.model_trials(owner.config, owner.identity.settings)
 
 
-def keep_returns(output: Path, equity: pl.DataFrame, trials: Mapping[str, Trial], config: Config) -> None:
+def keep_returns(
+    output: Path, equity: pl.DataFrame, trials: Mapping[str, ledger.Trial], config: Config
+) -> None:
     """Keep the returns of an evaluation's books in the ledger, at the first delay that can be traded."""
     delay = tradable_delay(config.label.delays)
     under = assumptions_id(config.backtest, delay)
     own = _own_returns(equity, trials, config, delay)
-    record_returns(output, {(*key, under): frame for key, frame in own.items()})
+    ledger.record_returns(output, {(*key, under): frame for key, frame in own.items()})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tried:
-    """The returns of all trials that count against a result.
+    """The returns of all trials that count; under the result's own assumptions where ``same_V``."""
 
-    ``return_TV`` is under the result's assumptions where ``same_V``, and under the newest ones otherwise; NaN
-    where a trial has none.
-    """
-
-    counted: TrialCount
+    counted: ledger.TrialCount
     keys_V: list[tuple[str, str]]
     dates_T: DateArray
     return_TV: FloatArray
@@ -91,10 +74,10 @@ class Tried:
         return max(effective_trials(self.return_TV), 1.0 if self.keys_V else 0.0) + without
 
 
-def read_tried(output: Path, scope: Scope, assumptions: str) -> Tried:
+def read_tried(output: Path, scope: ledger.Scope, assumptions: str) -> Tried:
     """Read the trials that count against a result, and their returns."""
-    counted = count_trials(output, scope)
-    stored = read_returns(output, counted.rows)
+    counted = ledger.count_trials(output, scope)
+    stored = ledger.read_returns(output, counted.rows)
     chosen = (
         stored.with_columns(same=pl.col("assumptions") == assumptions)
         .sort("same", descending=True, maintain_order=True)
@@ -113,11 +96,7 @@ def read_tried(output: Path, scope: Scope, assumptions: str) -> Tried:
 
 
 def recount(owner: RecordedRun | MeasuredSignals, evaluation: StoredEvaluation) -> StoredEvaluation:
-    """Return an evaluation whose tables ``significance``, ``overfitting`` and ``trials`` are of this moment.
-
-    ``significance`` gains the number and the effective number of trials, and what both leave of the Sharpe
-    ratio. ``trials`` has one row (`pipelines.train.trials.TrialCount`).
-    """
+    """Return an evaluation whose ``significance``, ``overfitting`` and ``trials`` are of this moment."""
     config = evaluation.record.apply_to(owner.config)
     return replace(
         evaluation,
@@ -135,7 +114,7 @@ def recount(owner: RecordedRun | MeasuredSignals, evaluation: StoredEvaluation) 
 def recounted_tables(
     equity: pl.DataFrame,
     significance: pl.DataFrame,
-    trials: Mapping[str, Trial],
+    trials: Mapping[str, ledger.Trial],
     config: Config,
     output: Path,
     *,
@@ -144,7 +123,7 @@ def recounted_tables(
     """Compute the tables of `recount` from the evaluation's own tables and the ledger."""
     delay = tradable_delay(config.label.delays)
     own = _own_returns(equity, trials, config, delay)
-    tried = read_tried(output, Scope.of(config), assumptions_id(config.backtest, delay))
+    tried = read_tried(output, ledger.Scope.of(config), assumptions_id(config.backtest, delay))
     number, effective = max(tried.counted.trials, len(own), 1), max(tried.effective, 1.0)
     beside = _side_by_side(own, tried)
     bounds, overfitting = {}, None
@@ -228,7 +207,7 @@ def _overfitting(
 
 
 def _own_returns(
-    equity: pl.DataFrame, trials: Mapping[str, Trial], config: Config, delay: int
+    equity: pl.DataFrame, trials: Mapping[str, ledger.Trial], config: Config, delay: int
 ) -> dict[tuple[str, str], pl.DataFrame]:
     """`Trial.key` -> date and excess_net of every model and book of an evaluation that has returns."""
     parts = equity.filter(pl.col("delay") == delay).partition_by(["model", "book"], as_dict=True)
@@ -240,6 +219,6 @@ def _own_returns(
     return found
 
 
-def _key(trial: Trial, config: Config, book: str) -> tuple[str, str]:
+def _key(trial: ledger.Trial, config: Config, book: str) -> tuple[str, str]:
     (traded,) = trial.traded({book: config.backtest.books[book]})
     return traded.key

@@ -57,11 +57,7 @@ class ComparedModel:
 def open_candidate(
     name: str, output: Path, delay: int | None = None, book: str | None = None
 ) -> ComparedModel:
-    """Open one side of a comparison: ``RUN`` or ``RUN:MODEL``.
-
-    Without a model, the one with the highest rank IC on validation is taken; the test has no part in this
-    choice. Of measured signals, the first one is taken.
-    """
+    """Open ``RUN:MODEL``, or the model of ``RUN`` with the highest rank IC on validation."""
     run_name, _, model = name.partition(":") if not Path(name).is_dir() else (name, "", "")
     run = find_signals(run_name, output) or open_run(run_name, output)
     evaluation = newest_evaluation(run)

@@ -25,17 +25,8 @@ from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import damaged, write_text
 from pipelines.run.record import LATEST, list_records
+from pipelines.sources.files import opening
 from pipelines.sources.files.layouts import PRICE_NAMES, match_names
-from pipelines.sources.files.opening import (
-    COMMAS,
-    TextFormat,
-    collect,
-    columns_of,
-    is_text,
-    is_unnamed,
-    recognise_text,
-    scan,
-)
 from pipelines.sources.files.reading import read_dates, read_number, read_numbers, ticker_text
 from pipelines.sources.files.recognise import recognise_dates
 
@@ -51,17 +42,13 @@ _FEWEST_FIRMS = 2
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The roles of a file's columns.
-
-    ``signals`` maps the name shown to the column. ``ignored`` gives the reason. ``wide`` are the tickers of a
-    wide file, which has one signal; empty for a long file.
-    """
+    """Roles of a file's columns: signals by their names, why others are ignored, tickers of a wide file."""
 
     date: str
     ticker: str
     signals: Mapping[str, str]
     ignored: Mapping[str, str]
-    text: TextFormat = COMMAS
+    text: opening.TextFormat = opening.COMMAS
     wide: tuple[str, ...] = ()
 
     @property
@@ -74,21 +61,19 @@ class Columns:
 
 
 def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
-    """Find the roles of a signal file's columns.
+    """Find the roles of a signal file's columns; separator, decimal mark and encoding are recognised.
 
-    Separator, decimal mark and encoding of a text file are recognised from its beginning. The keys are
-    ``date`` and ``ticker``, or other usual names of both. The names that pandas gives to the index of an
-    alphalens factor frame work as well: ``asset``, or two unnamed columns in front. Every other column of
-    numbers is a signal, except alphalens's forward returns (``1D``, ``5D``), its ``factor_quantile`` and its
-    ``group``. A file with one row a date and several columns of numbers is wide: its columns are tickers, as
-    in pyfolio's positions, whose ``cash`` is left out.
+    The keys are ``date`` and ``ticker``, other usual names of both, or those of an alphalens frame
+    (``asset``, or two unnamed columns in front). Every other column of numbers is a signal, except
+    alphalens's forward returns, ``factor_quantile`` and ``group``. A file with one row a date is wide: its
+    columns are tickers, as in pyfolio's positions (without ``cash``).
     """
     text, schema, rows = _schema(path)
     names = list(schema)
     usual = match_names({ours: PRICE_NAMES[ours] for ours in ("date", "ticker")}, names)
     date = next((name for name in _DATE if name in schema), usual.get("date"))
     ticker = next((name for name in _TICKER if name in schema), usual.get("ticker"))
-    unnamed = [name for name in names[:2] if is_unnamed(name)]
+    unnamed = [name for name in names[:2] if opening.is_unnamed(name)]
     if date is None and ticker is None and len(unnamed) == 2:
         date, ticker = unnamed
     if ticker is None and (date is not None or len(unnamed) == 1):
@@ -126,18 +111,18 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
     return Columns(date, ticker, signals, ignored, text)
 
 
-def _schema(path: Path) -> tuple[TextFormat, Mapping[str, pl.DataType], pl.LazyFrame]:
+def _schema(path: Path) -> tuple[opening.TextFormat, Mapping[str, pl.DataType], pl.LazyFrame]:
     """Format, types and rows of a file; a column of text is one of numbers if its first values are."""
     if not path.is_file():
         raise DataError(f"There is no signal file at {path}; check the path.")
-    text = recognise_text(path) if is_text(path) else COMMAS
-    rows = scan(path, text)
-    columns_of(rows, path)
+    text = opening.recognise_text(path) if opening.is_text(path) else opening.COMMAS
+    rows = opening.scan(path, text)
+    opening.columns_of(rows, path)
     schema = dict(rows.collect_schema())
     words = [name for name, dtype in schema.items() if dtype == pl.String]
-    sample = collect(rows.select(words).head(_SAMPLED), path)
+    sample = opening.collect(rows.select(words).head(_SAMPLED), path)
     empty = [name for name in words if read_number(sample, name)[name].null_count() == sample.height]
-    whole = collect(rows.select(empty), path) if empty else sample
+    whole = opening.collect(rows.select(empty), path) if empty else sample
     for name in words:
         read = read_number(whole if name in empty else sample, name)[name]
         if read.dtype == pl.Float64 and read.null_count() < len(read):
@@ -150,7 +135,7 @@ def _reason_to_ignore(name: str, wanted: Sequence[str], numbers: Sequence[str]) 
     reasons = {
         "not selected by --signal": bool(wanted) and name not in wanted,
         "no numbers": name not in numbers,
-        "an index without a name": not wanted and is_unnamed(name),
+        "an index without a name": not wanted and opening.is_unnamed(name),
         "forward returns of alphalens, which look ahead": not wanted and _FORWARD_RETURN.fullmatch(name),
         "made by alphalens from the factor": not wanted and name in _OF_ALPHALENS,
     }
@@ -162,7 +147,7 @@ def _wide(path: Path, rows: pl.LazyFrame, schema: Mapping[str, pl.DataType], day
     tickers = tuple(name for name in schema if name != day and name.lower() != _CASH)
     if not all(schema[name].is_numeric() for name in tickers):
         return None
-    if collect(rows.select(day), path).is_duplicated().any():
+    if opening.collect(rows.select(day), path).is_duplicated().any():
         return None
     if len(tickers) < _FEWEST_FIRMS:
         raise DataError(
@@ -197,15 +182,15 @@ class SignalTable:
 
 def read_signals(path: Path, columns: Columns) -> SignalTable:
     """Read the signals of a file, and refuse repeated keys, rows without a key, and infinite values."""
-    rows = scan(path, columns.text)
+    rows = opening.scan(path, columns.text)
     if columns.wide:
-        frame = collect(rows.select(columns.date, *columns.wide), path)
+        frame = opening.collect(rows.select(columns.date, *columns.wide), path)
         numeric = all(frame.schema[name].is_numeric() for name in columns.wide)
         frame = frame.with_columns(pl.col(columns.wide).cast(pl.Float64 if numeric else pl.String))
         frame = frame.unpivot(columns.wide, index=columns.date, variable_name="ticker", value_name="signal")
         frame = _typed(path, frame, columns).drop_nulls(list(columns.signals))
     else:
-        frame = collect(rows.select(columns.date, columns.ticker, *columns.signals.values()), path)
+        frame = opening.collect(rows.select(columns.date, columns.ticker, *columns.signals.values()), path)
         frame = _typed(path, frame, columns)
     incomplete = frame.filter(pl.col("date").is_null() | pl.col("ticker").is_null()).height
     if incomplete:
@@ -261,19 +246,13 @@ def _in_order(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
     return frame
 
 
-RECORD: Final = "signals.json"
-"""Name of the record in the folder."""
+RECORD: Final = "signals.json"  # name of the record in the folder
 
 _NAME = re.compile(r"[^a-z0-9_]+")
 
 
 class SignalRecord(BaseModel):
-    """What was measured, and on which data.
-
-    ``signals`` gives the digest of each signal's values, ``tables`` version and rows. ``notes`` name columns
-    that were not measured and settings that were added. Commit and libraries are those of the first
-    measurement.
-    """
+    """What was measured on which data; ``signals`` are digests, ``notes`` say what was not measured."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -329,10 +308,7 @@ def signals_id(path: Path, contents: Mapping[str, str], config: Config, tables: 
 
 
 def find_signals(name: str, output: Path) -> MeasuredSignals | None:
-    """Find measured signals by id, by a unique prefix of the id, or by folder; None if there are none.
-
-    ``latest`` is the run that was started last, and never the signals of a file of that name.
-    """
+    """Find measured signals by id, a unique prefix of it, or folder; None if there are none."""
     if (Path(name) / RECORD).is_file():
         return _open(Path(name))
     if name == LATEST or not re.fullmatch(r"[a-z][a-z0-9_-]*", name):

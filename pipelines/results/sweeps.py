@@ -59,11 +59,10 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
-    """The result of a sweep; its tables have a further column per axis.
+    """The result of a sweep, in the order of the grid; its tables have a further column per axis.
 
-    ``table`` is in the order of the grid; more than 200 variants have no intervals. ``daily`` has a column of
-    net excess returns per row of it. ``overfitting`` is by set of assumptions, because the cheapest would
-    always be best; sets with fewer than two books or too few sessions are left out.
+    More than 200 variants have no intervals. ``overfitting`` is by set of assumptions, because the cheapest
+    would always be best; sets with fewer than two books or too few sessions are left out.
     """
 
     table: pl.DataFrame
@@ -93,7 +92,7 @@ def sweep(
 ) -> Sweep:
     """Measure every variant of every signal, known at the close of session t; ``trials`` count them."""
     rows, daily, overfitting = list[Row](), list[pl.DataFrame](), list[Row]()
-    dates_T, year = market.panel.dates_T.astype("datetime64[D]"), market.panel.periods_per_year
+    dates_T, year = market.panel.dates_T, market.panel.periods_per_year
     rate = variants[0].backtest.risk_free
     rate_T = risk_free_rates(rate, dates_T, year)
     for name, signal_TN in signals.items():

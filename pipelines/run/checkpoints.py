@@ -20,7 +20,7 @@ from features.library.scaling import ChannelScaler
 from models.fitting.fit import Fitted, FittedState, restore
 from models.fitting.snapshot import Snapshot
 from pipelines.dataset.folds import FoldInputs
-from pipelines.errors import DataError
+from pipelines.errors import DataError, one_line
 from pipelines.files import replacing, write_bytes
 
 _TENSORS, _CONFIG = "model.safetensors", "model.json"
@@ -92,8 +92,9 @@ def _naming(folder: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"The checkpoint in {folder} is corrupted ({reason}); {_cure(folder)}") from None
+        raise DataError(
+            f"The checkpoint in {folder} is corrupted ({one_line(error)}); {_cure(folder)}"
+        ) from None
 
 
 def _cure(folder: Path) -> str:
@@ -144,10 +145,9 @@ class FileSnapshotStore:
 
     def unusable(self, error: Exception) -> DataError:
         """Return the error of a snapshot that cannot be resumed, which names the file and the cure."""
-        reason = " ".join(str(error).split())
         return DataError(
-            f"The snapshot {self.path} cannot be resumed ({reason}); delete it and run 'peerglass train' "
-            "again, which restarts only this training."
+            f"The snapshot {self.path} cannot be resumed ({one_line(error)}); delete it and run 'peerglass "
+            "train' again, which restarts only this training."
         )
 
     def delete(self) -> None:

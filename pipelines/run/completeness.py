@@ -17,8 +17,7 @@ from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 
-Key = tuple[str, int, int]
-"""Model, fold and seed of a task."""
+Key = tuple[str, int, int]  # model, fold and seed of a task
 
 
 def require_test(config: Config, run_id: str) -> None:
@@ -48,10 +47,7 @@ def missing_tasks(
 
 
 def describe_missing(missing: Collection[Key], folds: Collection[int], seeds: Collection[int]) -> str | None:
-    """Describe the missing tasks by model, for example ``ridge: fold 1; mlp: seed 2 of fold 0``.
-
-    A fold that misses all seeds is named without its seeds. None if no task is missing.
-    """
+    """Describe the missing tasks by model, for example ``ridge: fold 1; mlp: seed 2 of fold 0``; or None."""
     parts = [
         f"{model}: {describe_missing_of_model(model, missing, folds, seeds)}"
         for model in dict.fromkeys(key[0] for key in missing)
@@ -84,10 +80,7 @@ def forecast_by_all(forecasts: Iterable[FloatArray]) -> npt.NDArray[np.bool_]:
 
 
 def common_dates(forecasts: Mapping[str, Mapping[int, FloatArray]]) -> npt.NDArray[np.bool_]:
-    """Find the dates on which every seed of every model has at least one forecast.
-
-    True on the dates on which all models can be compared.
-    """
+    """Find the dates on which every seed of every model has at least one forecast."""
     common_T = forecast_by_all(seed_TN for seeds in forecasts.values() for seed_TN in seeds.values())
     if not common_T.any():
         raise DataError(
@@ -116,12 +109,7 @@ def restrict_to_dates(
 def comparable_folds(
     folds: Iterable[int], missing: Collection[Key], forecasts: pl.DataFrame
 ) -> tuple[int, ...]:
-    """List the folds on which every model with forecasts is complete; means over folds use these folds.
-
-    A model's validation score is a mean over folds: a model that lacks a hard fold would look better than the
-    others. A seed that a model lacks on every fold is ignored, because the model's ensemble then consists of
-    the other seeds.
-    """
+    """List the folds on which every model with forecasts is complete: lacking a hard one is no advantage."""
     in_use = set(forecasts.select("model", "seed").unique().iter_rows())
     lacking = {fold for model, fold, seed in missing if (model, seed) in in_use}
     return tuple(fold for fold in folds if fold not in lacking)
@@ -130,10 +118,7 @@ def comparable_folds(
 def add_missing_column(
     ladder: pl.DataFrame, missing: Collection[Key], folds: Collection[int], seeds: Collection[int]
 ) -> pl.DataFrame:
-    """Add the column ``missing`` to a ladder: a description of the missing tasks, null for a complete model.
-
-    A model without forecasts gets one row per delay, with null in all columns of numbers.
-    """
+    """Add the missing tasks to a ladder, and rows of null numbers for models without forecasts."""
     models = list(dict.fromkeys(key[0] for key in missing))
     absent = [model for model in models if model not in set(ladder["model"])]
     delays = ladder["delay"].unique(maintain_order=True)

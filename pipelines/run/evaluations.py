@@ -30,11 +30,10 @@ from pipelines.settings import Settings
 
 _FOLDER: Final = "evaluations"
 _RECORD: Final = "evaluation.json"
-CODE: Final = (
+CODE: Final = (  # folders with the code that measures forecasts
     *("backtest", "features"),
     *("pipelines/config", "pipelines/dataset", "pipelines/results", "pipelines/run", "pipelines/train"),
 )
-"""Folders with the code that measures forecasts."""
 
 
 class Evaluated(Protocol):
@@ -55,32 +54,21 @@ class EvaluationRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     evaluation: str
-    made_at: dt.datetime
-    """When it was last computed. A report shows the newest evaluation by default."""
+    made_at: dt.datetime  # the last time; a report shows the newest evaluation by default
     backtest: BacktestConfig
-    rates: str | None = None
-    """`file_digest` of the file of risk-free rates that was used; None if the rate is a number."""
-    borrow_fees: str | None = None
-    """`file_digest` of the file of borrow fees that was used; None without one."""
-    delays: tuple[int, ...]
-    """Label delays at which forecasts were measured; the delay used in training comes first."""
-    code: str
-    """Digest of the code that measured the forecasts."""
+    rates: str | None = None  # `file_digest` of the file of risk-free rates; None if the rate is a number
+    borrow_fees: str | None = None  # `file_digest` of the file of borrow fees that was used; None without one
+    delays: tuple[int, ...]  # at which forecasts were measured; that of training comes first
+    code: str  # digest of the code that measured the forecasts
     commit: str
-    trials: int
-    """Number of trials that counted at that time. What is shown counts again."""
-    missing: tuple[tuple[str, int, int], ...] = ()
-    """Tasks (model, fold, seed) of the run that had no forecasts."""
-    incomplete: str | None = None
-    """Description of the missing tasks; None for a complete run."""
-    dates: int
+    trials: int  # number of trials that counted at that time. What is shown counts again.
+    missing: tuple[tuple[str, int, int], ...] = ()  # (model, fold, seed) without forecasts
+    incomplete: str | None = None  # description of the missing tasks; None for a complete run
+    dates: int  # dates that all models forecast
     first: dt.date
     last: dt.date
-    """Number of dates that all models forecast, and the first and last of these dates."""
-    periods_per_year: float = SESSIONS_PER_YEAR
-    """Sessions in a year, which annual figures use."""
-    tested: str = ""
-    """Description of the dates that the folds test, and of those that they do not; empty without folds."""
+    periods_per_year: float = SESSIONS_PER_YEAR  # sessions in a year, which annual figures use
+    tested: str = ""  # the dates that the folds test, and those that they do not; empty without folds
 
     @property
     def assumptions(self) -> str:
@@ -101,11 +89,7 @@ class EvaluationRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class StoredEvaluation:
-    """An evaluation on disk: its record, and the folder that holds its tables.
-
-    ``recounted`` holds the tables that depend on what was tried since, as they are now
-    (`pipelines.results.recount.recount`). They are read instead of the stored ones.
-    """
+    """An evaluation on disk; ``recounted`` holds tables as they are now, read instead of stored ones."""
 
     record: EvaluationRecord
     folder: Path
@@ -128,20 +112,14 @@ class StoredEvaluation:
 
 
 def evaluation_id(config: Config) -> str:
-    """Digest of everything that an evaluation of given forecasts depends on.
-
-    The order of the books is part of it, because a report's ladder shows the first book.
-    """
+    """Digest of everything that an evaluation of given forecasts depends on, the books' order too."""
     books = list(config.backtest.model_dump(mode="json")["books"].items())
     parts = {**_assumptions(config.backtest), "books": books, "delays": config.label.delays}
     return digest({**parts, "code": evaluation_code()})
 
 
 def assumptions_id(backtest: BacktestConfig, delay: int) -> str:
-    """Digest of what a book's returns depend on beside the book: costs, execution, capital, rates and delay.
-
-    ``delay`` is that of the label, at which books trade unless ``backtest.delay`` says otherwise.
-    """
+    """Digest of what a book's returns depend on beside the book; ``delay`` is that of the label."""
     return digest(_assumptions(backtest) | {"delay": delay if backtest.delay is None else backtest.delay})
 
 
@@ -156,11 +134,7 @@ def _assumptions(backtest: BacktestConfig) -> Settings:
 
 
 def file_digest(setting: float | str | None) -> str | None:
-    """First ten hexadecimal digits of the SHA-256 of the file that a setting names; None if it names none.
-
-    The digest depends on the content and not on the path, because the content of a file can change. It is
-    empty if the file is gone, as that of an old evaluation can be.
-    """
+    """First ten digits of the SHA-256 of a setting's file; None if it names none, empty if it is gone."""
     if not isinstance(setting, str):
         return None
     if not Path(setting).is_file():
@@ -177,10 +151,7 @@ def evaluation_code() -> str:
 def store_evaluation(
     run: Evaluated, record: EvaluationRecord, made: Mapping[str, pl.DataFrame | None]
 ) -> StoredEvaluation:
-    """Write an evaluation atomically, with the tables that are not None, and return it.
-
-    If the newest evaluation has the same id and the same tables, it is kept and returned instead.
-    """
+    """Write an evaluation atomically, unless the newest is the same, and return it."""
     folder = run.folder / _FOLDER / record.evaluation
     tables = {name: frame for name, frame in made.items() if frame is not None}
     remove_partial(folder.parent)

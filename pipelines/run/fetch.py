@@ -61,11 +61,10 @@ def ingest_config(
     replace: bool = False,
     wait: bool = False,
 ) -> None:
-    """Ingest the data of a config's source into its lake and print a summary of all rows.
+    """Ingest the data of a config's source into its lake; print a summary, also if the source stops early.
 
-    The summary is also printed if the source stops before its end. If the lake holds prices of sessions after
-    ``through``, the source is read up to the last of them instead, because a source that delivers its whole
-    scope withdraws what it no longer delivers. Repeating an earlier night therefore withdraws nothing.
+    If the lake holds later prices than ``through``, the source is read up to the last of them, because a
+    source that delivers its whole scope withdraws what it no longer delivers.
     """
     progress = progress or Progress()
     lake = open_lake(config, progress.note)

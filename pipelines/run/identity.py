@@ -40,14 +40,11 @@ from pipelines.lake.versions import TableVersion
 from pipelines.progress import Progress
 from pipelines.settings import Settings, masked_settings
 
-LIBRARIES = ("lightgbm", "numba", "numpy", "scipy", "torch")
-"""Libraries whose results affect forecasts; a different version of one gives a different run."""
-
+LIBRARIES = ("lightgbm", "numba", "numpy", "scipy", "torch")  # another version gives a different run
 CODE = ("features", "models", "backtest/splits", "pipelines/dataset", "pipelines/run", "pipelines/train")
 """Folders with the code that turns tables into forecasts."""
 
-APART = "models/explain"
-"""Folder below `CODE` that explains forecasts and computes none."""
+APART = "models/explain"  # folder below `CODE` that explains forecasts and computes none
 
 _SHOWN = 60  # maximum number of characters of a value in a sentence
 
@@ -56,17 +53,12 @@ _SHOWN = 60  # maximum number of characters of a value in a sentence
 class Identity:
     """Everything that forecasts depend on."""
 
-    settings: Mapping[str, Any]
-    """Settings with every default filled in: universe, features by name, label, folds, seeds, and models with
-    their fit settings."""
+    settings: Mapping[str, Any]  # with every default: universe, features, label, folds, seeds, models, fits
     code: str
     libraries: Mapping[str, str]
-    device: str
-    """``cpu`` or ``cuda``."""
-    lake: str
-    """Absolute path or URL of the lake."""
-    tables: Mapping[str, TableVersion]
-    """Lake table -> id of the Delta table, and the version that is read."""
+    device: str  # ``cpu`` or ``cuda``
+    lake: str  # absolute path or URL of the lake
+    tables: Mapping[str, TableVersion]  # lake table -> id of the Delta table, and the version that is read
 
     @property
     def digest(self) -> str:
@@ -171,11 +163,7 @@ def _model(config: Config, model: str, warm_starts: Mapping[str, str]) -> Settin
 
 
 def code_digest() -> str:
-    """Digest of the code that computes forecasts, without comments, docstrings and layout.
-
-    Covers the folders in `CODE`, and all features and models in the registries. A function that was
-    registered or replaced outside these folders is included by its source text (`fingerprint`).
-    """
+    """Digest of the code in `CODE` and of all registered features and models (`fingerprint`)."""
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
     from models.registry import MODELS
@@ -229,11 +217,7 @@ def folders_digest(*folders: str, without: str | None = None) -> str:
 
 
 def source_digest(files: Iterable[Path], root: Path) -> str:
-    """SHA-256 of Python files and their paths below ``root``, without comments, docstrings and layout.
-
-    Parsing takes seconds, so the digest is kept in the user's cache under the digest of the files as they
-    are, of this module and of the Python version. A cache that cannot be read or written is done without.
-    """
+    """SHA-256 of Python files without comments, docstrings and layout, kept in the user's cache."""
     sources = {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(files)}
     exact = hashlib.sha256(repr((sys.version, Path(__file__).read_bytes(), sources)).encode()).hexdigest()
     with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: the user has no home
@@ -272,10 +256,9 @@ def normalise_source(source: str) -> str:
 def fingerprint(value: object) -> str:
     """SHA-256 of the code of a function, a class, or an object made of them.
 
-    Functions and classes are followed through their closures, defaults and the names that they use. Those of
-    the packages, which a :func:`folders_digest` covers, and those of installed libraries are described by
-    their names only. An object that is neither a function, a class, a dataclass, an array nor a plain value
-    is described by its type only.
+    Followed through closures, defaults and used names; code of the packages (:func:`folders_digest` covers
+    it) and of libraries counts by name, an object that is no function, class, dataclass, array or plain value
+    by type.
     """
     return hashlib.sha256(repr(_Walk().describe(value)).encode()).hexdigest()
 
@@ -325,10 +308,7 @@ class _Walk:
         return (type(value).__qualname__, *parts)
 
     def _code(self, value: Any) -> Iterable[Any]:  # noqa: ANN401
-        """Parts of a function, a class or a module.
-
-        Closure and defaults of a function are always included, as they can come from another file than it.
-        """
+        """Parts of a function, with its closure and defaults, of a class or of a module."""
         is_module, is_function = isinstance(value, ModuleType), isinstance(value, FunctionType)
         module = value.__name__ if is_module else value.__module__
         file = value.__code__.co_filename if is_function else getattr(sys.modules.get(module), "__file__", "")
@@ -337,7 +317,7 @@ class _Walk:
         if is_function:
             cells = [_content(cell) for cell in value.__closure__ or ()]
             bound = (value.__defaults__, value.__kwdefaults__, cells)
-        if _is_ours(file):
+        if _resolved(file).startswith(_OURS):
             return (*names, bound)
         if is_function:
             self.home = self.home or _package(module)
@@ -357,11 +337,6 @@ class _Walk:
         """Whether code belongs to an installed library other than the package that is described."""
         installed = file.startswith("<frozen") or _resolved(file).startswith(_INSTALLED)
         return installed and _package(module) != self.home
-
-
-def _is_ours(file: str) -> bool:
-    """Whether a source file is in the packages."""
-    return _resolved(file).startswith(_OURS)
 
 
 @functools.cache
@@ -403,28 +378,19 @@ _LIBRARIES = ("numba", "numpy", "polars", "scipy")
 
 def feature_store(config: Config, progress: Progress) -> FeatureStore:
     """Return the feature store of a config; nothing is created before it is used."""
+    folder = Path(config.output).absolute().parent / "features"
+    if is_url(config.output):
+        folder = Path.home() / ".cache" / "peerglass" / "features"
     return FeatureStore(
-        folder=store_folder(config),
+        folder=folder if config.feature_store.folder is None else Path(config.feature_store.folder),
         limit=int(config.feature_store.limit_gib * 2**30),
         code=features_digest(),
         notify=progress.note,
     )
 
 
-def store_folder(config: Config) -> Path:
-    """Return the folder of a config's feature store."""
-    if config.feature_store.folder is not None:
-        return Path(config.feature_store.folder)
-    if is_url(config.output):
-        return Path.home() / ".cache" / "peerglass" / "features"
-    return Path(config.output).absolute().parent / "features"
-
-
 def features_digest() -> str:
-    """Digest of the code and the libraries that compute channels and characteristics.
-
-    A feature that was registered or replaced outside these folders is included by its source text.
-    """
+    """Digest of the code, registered features included, and the libraries that compute features."""
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
 

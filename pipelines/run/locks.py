@@ -38,12 +38,8 @@ class Locks(ExitStack):
 
     def lock_run(self, folder: Path) -> None:
         """Lock the folder of a run. A folder that holds nothing else in the end is removed with the lock."""
-        self._lock(folder / ".lock", f"The run {folder.name}")
+        self.lock_file(folder / ".lock", f"The run {folder.name}")
         self.callback(_remove_if_empty, folder)  # runs before the lock is released
-
-    def lock_search(self, folder: Path) -> None:
-        """Lock the folder of a search for settings."""
-        self._lock(folder / ".lock", f"The search {folder.name}")
 
     def lock_lake(self, lake: str) -> None:
         """Lock a lake against ingests and every other command that changes its rows or files.
@@ -52,32 +48,26 @@ class Locks(ExitStack):
         other machines or users do not see it. Delta Lake keeps concurrent commits of such processes
         consistent. The other locks of a lake have the same limit, and an ingest does not wait for them.
         """
-        self._lock_in_lake(lake, ".ingest", "The lake")
+        self.lock_in_lake(lake, ".ingest", "The lake")
 
     def lock_nights(self, lake: str, config_name: str) -> None:
         """Lock the nights of a config on a lake, so that no night is played twice at once."""
-        self._lock_in_lake(lake, f".nights-{config_name}", f"The night of {config_name} on the lake")
-
-    def lock_signals(self, lake: str) -> None:
-        """Lock the signals in a lake, whose revisions are numbered one at a time."""
-        self._lock_in_lake(lake, ".signals", "The signals in the lake")
-
-    def lock_promotions(self, lake: str) -> None:
-        """Lock the aliases of the model versions in a lake, which are changed one at a time."""
-        self._lock_in_lake(lake, ".promotions", "The registry in the lake")
+        self.lock_in_lake(lake, f".nights-{config_name}", f"The night of {config_name} on the lake")
 
     def lock_existing_lake(self, lake: Lake) -> None:
         """Lock a lake as `lock_lake` does. Nothing is locked or created if the lake is empty."""
         if lake.versions():
             self.lock_lake(lake.root)
 
-    def _lock_in_lake(self, lake: str, name: str, what: str) -> None:
+    def lock_in_lake(self, lake: str, name: str, what: str) -> None:
+        """Lock one thing in a lake: ``name`` is that of the lock's file, ``what`` begins its messages."""
         where = canonical_location(lake)
         folder = Path.home() / ".cache" / "peerglass" / "locks" if is_url(where) else Path(where)
         path = folder / f"{digest(where) if is_url(where) else ''}{name}.lock"
-        self._lock(path, f"{what} {redact(where)}")
+        self.lock_file(path, f"{what} {redact(where)}")
 
-    def _lock(self, path: Path, what: str) -> None:
+    def lock_file(self, path: Path, what: str) -> None:
+        """Lock a file; ``what`` it stands for begins the messages."""
         self.enter_context(_hold(path, what, wait=self._wait, notify=self._notify))
 
 

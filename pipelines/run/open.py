@@ -40,10 +40,7 @@ def prepare_run(
     *,
     record: bool = True,
 ) -> tuple[RecordedRun, Dataset, Lake]:
-    """Create the run of a config on the data in its lake, record it, and build its dataset.
-
-    A config on the same data is the same run, so repeating a command continues it.
-    """
+    """Create the run of a config on its lake, or continue the same one; record it, build its dataset."""
     lake = open_lake(config, progress.note)
     versions = input_versions(lake, as_of)
     warm_start_runs(config)  # raises before the dataset is built
@@ -69,10 +66,7 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
     progress: Progress,
     locks: Locks | None,
 ) -> RecordedRun:
-    """Create the run of a config on a dataset that was built from these versions of the lake's tables.
-
-    The lake records which versions the run reads. `record_run` writes the run's settings into its folder.
-    """
+    """Create the run of a config on a dataset; the lake records which versions it reads."""
     plan_folds(dataset, config)
     location, tables = masked(canonical_location(lake.root)), lake.with_table_ids(versions)
     run = name_run(config, build_identity(config, dataset, location, tables, warm_start_runs(config)))

@@ -22,8 +22,7 @@ from pipelines.files import read_json, write_table, write_text
 from pipelines.lake.versions import TableVersion
 from pipelines.run.identity import Identity
 
-LATEST = "latest"
-"""As a run's name: the run that was started last. A config that was only audited has not been started."""
+LATEST = "latest"  # the run started last; a config that was only audited has not been started
 _RECORD = "run.json"
 _LISTED = 8  # maximum number of differences in a message
 _GONE = {"\n  engine: integrated_gradients\n": "explain.engine=permutation"}
@@ -35,12 +34,9 @@ _RUN_ID = re.compile(r"^[a-z][a-z0-9_-]{0,60}$")
 class RecordedRun:
     """One configuration on one version of the data."""
 
-    run_id: str
-    """Name of the config and digest of the identity. The same command gives the same run."""
-    config: Config
-    """The settings. Settings that change no forecast are those of the last command."""
-    identity: Identity
-    """Everything that the forecasts depend on."""
+    run_id: str  # name of the config and digest of the identity. The same command gives the same run.
+    config: Config  # the settings. Settings that change no forecast are those of the last command.
+    identity: Identity  # everything that the forecasts depend on
     folder: Path
 
     @property
@@ -86,10 +82,7 @@ def name_run(config: Config, identity: Identity) -> RecordedRun:
 
 
 def record_run(run: RecordedRun, *, started: bool = True) -> None:
-    """Write a run's settings and identity into its folder.
-
-    ``started`` is False for an audit: it changes no record that exists, and never becomes ``latest``.
-    """
+    """Write a run's settings and identity; an audit (not ``started``) changes no record."""
     if not started and (run.folder / _RECORD).is_file():
         return
     record = {
@@ -105,10 +98,7 @@ def record_run(run: RecordedRun, *, started: bool = True) -> None:
 
 
 def describe_changes(run: RecordedRun) -> str | None:
-    """Describe how a new run differs from the latest run with the same config name.
-
-    None if the run exists already, or if it is the first of this name.
-    """
+    """Describe how a new run differs from the latest one of its config's name; None if nothing is new."""
     if (run.folder / _RECORD).is_file():
         return None
     for _, record in list_records(run.folder.parent):
@@ -122,10 +112,7 @@ def describe_changes(run: RecordedRun) -> str | None:
 
 
 def list_records(output: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Return the folder and the record of every run in an output folder, newest start first.
-
-    Damaged records are left out.
-    """
+    """Folder and record of every run in an output folder, newest start first, without damaged ones."""
     found = []
     for path in output.glob(f"*/{_RECORD}"):
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -142,11 +129,7 @@ def open_run(name: str, output: Path = Path("data/runs")) -> RecordedRun:
 
 
 def open_named_run(name: str, config: Config) -> RecordedRun:
-    """Open the run that a setting of a config names, such as ``init_from``: an id or prefix, or a folder.
-
-    Unlike `open_run`, a name without ``/`` is never a folder, and ``latest`` is not allowed, because either
-    would make the config's meaning depend on when and where it is read.
-    """
+    """Open the run that a config names: an id, prefix or path, never ``latest`` or a folder without ``/``."""
     if name == LATEST:
         raise ConfigError(f"init_from is {name!r}, which changes with every run; give the id of a run.")
     if "/" in name and not (Path(name) / _RECORD).is_file():
@@ -229,11 +212,7 @@ def score_file(model: str, fold: int, seed: int) -> str:
 
 
 def read_scores(run: RecordedRun) -> pl.DataFrame:
-    """Read the scores of all finished tasks.
-
-    Columns: model, fold, seed, valid_rank_ic, valid_ic, pretrain_loss (null without pretraining), and
-    calibration_slope with its standard error (null for a loss with a scale).
-    """
+    """Read the scores of all finished tasks, by model, fold and seed; null where there is none."""
     paths = sorted((run.folder / "scores").glob("*.json"))
     figures = ("valid_rank_ic", "valid_ic", "pretrain_loss", "calibration_slope", "calibration_error")
     return pl.DataFrame(

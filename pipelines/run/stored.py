@@ -21,17 +21,15 @@ from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 
-from pipelines.errors import DataError
+from pipelines.errors import DataError, one_line
 from pipelines.files import read_json, write_bytes, write_text
 from pipelines.lake.options import storage_options
-from pipelines.lake.storage import one_line
 from pipelines.run.record import RecordedRun
 
 _KNOWN = ".stored.json"
 _LEFT_OUT = ("snapshots",)
 
-State = tuple[int, int, int, int]
-"""Bytes and time of the last change of a file here, then of its copy; times in nanoseconds."""
+State = tuple[int, int, int, int]  # bytes and time (ns) of the last change of a file, then of its copy
 
 
 class StoredRun:

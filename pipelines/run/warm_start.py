@@ -34,11 +34,8 @@ class SeenSessions:
     """The sessions that the models of a fold have seen."""
 
     fold: int
-    train_to: dt.date
-    """Last training session; the last validation session if a model is refitted on both."""
-    seen_to: dt.date
-    """Last session that has influenced the weights: the end of the last validation label, or the last session
-    seen by the warm start if that is later."""
+    train_to: dt.date  # last training session; the last validation session if a model is refitted on both
+    seen_to: dt.date  # last session that influenced the weights: of validation labels or its warm start
 
 
 _SEEN = TypeAdapter(list[SeenSessions])
@@ -57,11 +54,7 @@ def warm_start_runs(config: Config) -> dict[str, str]:
 
 
 def warm_start_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: str, seed: int) -> Path | None:
-    """Return the checkpoint that a model starts from on a fold; None if it has no ``init_from``.
-
-    The same model of the earlier run is used (:func:`_same_model`), with the same seed if the run has it and
-    with its first seed otherwise.
-    """
+    """Return the checkpoint that a model starts from on a fold; None if it has no ``init_from``."""
     name = model_settings(config, model).init_from
     if name is None:
         return None
@@ -154,5 +147,5 @@ def read_seen_sessions(run: RecordedRun) -> list[SeenSessions]:
 
 
 def _date(dataset: Dataset, session: int) -> dt.date:
-    day: dt.date = dataset.panel.dates_T[session].astype("datetime64[D]").item()
+    day: dt.date = dataset.panel.dates_T[session].item()
     return day

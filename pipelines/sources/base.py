@@ -29,11 +29,7 @@ Setting = str | int | float
 
 @dataclass(frozen=True, slots=True)
 class TickerStatus:
-    """The outcome of a request for one ticker.
-
-    ``empty``: the source answered that it has no data, which is no evidence of a delisting. ``throttled`` and
-    ``failed``: there was no answer; the ticker is requested again next time.
-    """
+    """Outcome of a request for a ticker; ``empty`` (no data) is no evidence of a delisting."""
 
     ticker: str
     state: Literal["ok", "unchanged", "empty", "throttled", "failed"]
@@ -42,12 +38,7 @@ class TickerStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoredData:
-    """What the lake already holds, so that a live source requests only what is missing.
-
-    The dates and closes are those of a ticker's stored prices. ``securities`` are the rows that are still
-    valid. ``assumed`` are the statements with an assumed ``known_at``, which a source without filing dates
-    compares with new values to detect restatements. ``filings`` need not be read again.
-    """
+    """What the lake holds, so that a live source requests only what is missing and detects restatements."""
 
     last_price: Mapping[str, dt.date] = field(default_factory=dict)
     first_price: Mapping[str, dt.date] = field(default_factory=dict)
@@ -61,9 +52,8 @@ class StoredData:
 class SourceTables:
     """The tables of one delivery by their names in the lake, not yet checked against their contracts.
 
-    ``notes`` say what is missing or was assumed, ``hazards`` why a backtest on this data may look too good.
-    ``market`` are settings that distinguish this market from others of the same source; empty if there is
-    only one, or only the data can tell. A lake that holds prices refuses a market with different settings.
+    ``hazards`` say why a backtest on this data may look too good. ``market`` distinguishes this market from
+    others of the source, and a lake with prices refuses another; empty if only the data can tell.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -83,10 +73,7 @@ class Named(Protocol):
 
 
 class Source(Named, Protocol):
-    """An adapter that always delivers its whole scope, prices included.
-
-    Rows that it no longer delivers are withdrawn.
-    """
+    """An adapter that always delivers its whole scope; what it delivers no more is withdrawn."""
 
     def fetch(self) -> SourceTables:
         """Deliver the tables; ConfigError if a setting is invalid, DataError if data is missing."""
@@ -95,22 +82,14 @@ class Source(Named, Protocol):
 
 @runtime_checkable
 class LiveSource(Named, Protocol):
-    """A source that is queried over a network, one batch of tickers at a time.
-
-    Each batch is committed before the next one is requested, and withdraws nothing.
-    """
+    """A source that is queried over a network by batches, which are committed and withdraw nothing."""
 
     def batches(self, stored: StoredData) -> Iterator[SourceTables]:
-        """Deliver the batches one after another; a batch may lack ``prices``.
-
-        DataError after the last one if the source kept refusing: what arrived is then in the lake, and
-        repeating the command continues from there.
-        """
+        """Deliver the batches, some without ``prices``; DataError after the last if it kept refusing."""
         ...
 
 
-_MAX_UNANSWERED: Final = 0.05
-"""Maximum share of unanswered tickers; above it, a source counts as refusing."""
+_MAX_UNANSWERED: Final = 0.05  # maximum share of unanswered tickers; above it, a source counts as refusing
 
 
 def raise_if_refused(who: str, refused: Sequence[TickerStatus], asked: int, when: str) -> None:
@@ -125,10 +104,7 @@ def raise_if_refused(who: str, refused: Sequence[TickerStatus], asked: int, when
 
 @dataclass(frozen=True, slots=True)
 class SourceThrough:
-    """A source that delivers what it knew at the close of a session, and nothing later.
-
-    A delivery is a prefix of the next session's: rows are added, and ends appear on their day.
-    """
+    """A source that delivers what it knew at the close of a session, and nothing later."""
 
     source: Source
     session: dt.date
@@ -149,10 +125,7 @@ _ISIN = re.compile(r"[A-Z]{2}[A-Z0-9]{9}[0-9]")
 
 
 def read_tickers(given: Sequence[str] | str) -> tuple[str, ...]:
-    """Return the given tickers, or those in the column ``ticker`` of a CSV file, in order without duplicates.
-
-    ConfigError if there is none, or one is invalid; DataError if the file cannot be read.
-    """
+    """Return the given tickers, or those in the column ``ticker`` of a CSV file, without duplicates."""
     tickers = _ticker_column(given) if isinstance(given, str) else [str(one).strip() for one in given]
     where = f"source.tickers ({given})" if isinstance(given, str) else "source.tickers"
     if not tickers:
@@ -168,10 +141,7 @@ def read_tickers(given: Sequence[str] | str) -> tuple[str, ...]:
 
 
 def plain_tickers(ticker: pl.Expr) -> pl.Expr:
-    """Write tickers with letters, digits and ``. - _ ^ =`` alone, as AAPL.US for ``AAPL US Equity``.
-
-    What looks like a path is unchanged, so that the contract of the prices rejects it.
-    """
+    """Write tickers with letters, digits and ``. - _ ^ =`` alone; paths stay, so that they are rejected."""
     bloomberg = r"^([A-Za-z0-9./-]+) ([A-Z]{2}) (?i:equity)$"
     looks_odd = ~ticker.str.contains(TICKER_PATTERN)
     is_path = ticker.str.contains(r"^[/~]|/.*/|[/\\]$|\\|\.\.|[\x00-\x1f<>\"]")
@@ -198,8 +168,7 @@ def _ticker_column(path: str) -> list[str]:
     return [ticker.strip() for ticker in rows["ticker"].drop_nulls() if ticker.strip()]
 
 
-YAML_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The C loader reads a file ten times faster."""
+YAML_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster
 _VENDORS: Final[Mapping[str, Any]] = yaml.load(
     # a stored model version imports this file from a zip file
     files("pipelines.sources").joinpath("vendors.yaml").read_text("utf-8"),
@@ -223,19 +192,16 @@ def remarks_of(source: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(remarks["notes"]), tuple(remarks["hazards"])
 
 
-FLOWS: Final = (
+FLOWS: Final = (  # capital expenditure and dividends are positive where cash is paid
     "revenue", "cost_of_revenue", "gross_profit", "research_and_development", "selling_general_admin",
     "operating_income", "interest_expense", "income_tax", "net_income", "depreciation",
     "operating_cash_flow", "capital_expenditure", "dividends_paid", "eps",
 )  # fmt: skip
-"""Capital expenditure and dividends are positive where cash is paid."""
-STOCKS: Final = (
+STOCKS: Final = (  # cash includes cash equivalents
     "total_assets", "current_assets", "cash", "short_term_investments", "receivables", "inventory",
     "fixed_assets", "total_liabilities", "current_liabilities", "accounts_payable", "short_term_debt",
     "long_term_debt", "book_equity", "retained_earnings", "shares_outstanding",
 )  # fmt: skip
-"""Cash includes cash equivalents."""
 ITEMS: Final = (*FLOWS, *STOCKS)
 SHARE_COUNT: Final = "shares_outstanding"
-SPLIT_ITEMS: Final = (SHARE_COUNT, "eps")
-"""Items that a split rescales."""
+SPLIT_ITEMS: Final = (SHARE_COUNT, "eps")  # items that a split rescales

@@ -9,9 +9,7 @@ import polars as pl
 
 from pipelines.sources.base import SourceTables, remarks_of, vendor_names
 
-STATIC_SINCE: Final = date(1900, 1, 1)
-"""``valid_from`` of a classification without dates, which is assumed to hold at all times."""
-
+STATIC_SINCE: Final = date(1900, 1, 1)  # ``valid_from`` of a classification assumed to hold at all times
 _NOTES, _HAZARDS = remarks_of("sample")
 
 

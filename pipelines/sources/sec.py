@@ -37,35 +37,22 @@ import polars as pl
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.schemas import empty
-from pipelines.sources.base import (
-    FLOWS,
-    ITEMS,
-    SHARE_COUNT,
-    SPLIT_ITEMS,
-    SourceTables,
-    StoredData,
-    TickerStatus,
-    raise_if_refused,
-    read_tickers,
-    remarks_of,
-    vendor_names,
-)
+from pipelines.sources import base
 
 _BATCH: Final = 20
 _FORBIDDEN: Final = 403
-_NOTES, _HAZARDS = remarks_of("sec")
+_NOTES, _HAZARDS = base.remarks_of("sec")
 
 
-_COUNTED: Final = {
+_COUNTED: Final = {  # count of `FiledStatements` -> what it says
     "derived": "quarters are differences of two spans from the beginning of the year.",
     "superseded": "versions were superseded on the day on which they became known; the last one is used.",
     "undated": "filings have no acceptance time; they count as known on the day after filing.",
     "partial": "share counts cover one class of several, or an unknown one; they are left out.",
 }
-"""Count of `FiledStatements` -> what it says."""
 
 
-def _remarks(read: Sequence[tuple[str, FiledStatements]]) -> SourceTables:
+def _remarks(read: Sequence[tuple[str, FiledStatements]]) -> base.SourceTables:
     """Return a delivery without rows that says how the statements of (ticker, statements) were derived."""
     counts = sum((one.counts for _, one in read), Counter[str]())
     notes = tuple(f"{counts[name]:,} {what}" for name, what in _COUNTED.items() if counts[name])
@@ -80,15 +67,11 @@ def _remarks(read: Sequence[tuple[str, FiledStatements]]) -> SourceTables:
             f"Share counts of {', '.join(summed)} are sums over classes of stock: market equity "
             "values every class at the ticker's price."
         )
-    return SourceTables({}, notes, tuple(hazards))
+    return base.SourceTables({}, notes, tuple(hazards))
 
 
 class SecSource:
-    """The SEC's company facts, requested firm by firm. Only firms with filings that the lake lacks are read.
-
-    ConfigError if the identity has no e-mail address or a ticker is invalid, DataError if the file of tickers
-    cannot be read.
-    """
+    """The SEC's company facts, requested firm by firm, if it has filings that the lake lacks."""
 
     name = "sec"
 
@@ -98,19 +81,15 @@ class SecSource:
                 f"source.identity is {identity!r}; the SEC requires a name and an e-mail address, such as "
                 "'Jane Doe jane@example.com'."
             )
-        self._tickers, self._identity, self._start = read_tickers(tickers), identity, start
+        self._tickers, self._identity, self._start = base.read_tickers(tickers), identity, start
 
-    def batches(self, stored: StoredData) -> Iterator[SourceTables]:
-        """Request every ticker; those that failed are requested once more at the end.
-
-        ConfigError if edgartools is not installed. DataError after the last batch, if the SEC throttled or
-        too many tickers had no answer; immediately, if it rejects the identity.
-        """
+    def batches(self, stored: base.StoredData) -> Iterator[base.SourceTables]:
+        """Request every ticker; those that failed are requested once more at the end."""
         edgar = _client(self._identity)
         read: list[tuple[str, FiledStatements]] = []
         tickers = self._tickers
         for _ in range(2):
-            refused: list[TickerStatus] = []
+            refused: list[base.TickerStatus] = []
             for batch in self._batches(edgar, stored, read, tickers):
                 refused += [status for status in batch.statuses if status.state in ("failed", "throttled")]
                 yield batch
@@ -118,21 +97,21 @@ class SecSource:
                 break
             tickers = tuple(status.ticker for status in refused)
         yield _remarks(read)
-        raise_if_refused("the SEC", refused, len(self._tickers), "in ten minutes")
+        base.raise_if_refused("the SEC", refused, len(self._tickers), "in ten minutes")
 
     def _batches(
         self,
         edgar: ModuleType,
-        stored: StoredData,
+        stored: base.StoredData,
         read: list[tuple[str, FiledStatements]],
         tickers: Sequence[str],
-    ) -> Iterator[SourceTables]:
+    ) -> Iterator[base.SourceTables]:
         throttled = False
         for i in range(0, len(tickers), _BATCH):
             frames: list[pl.DataFrame] = []
-            statuses: list[TickerStatus] = []
+            statuses: list[base.TickerStatus] = []
             for ticker in tickers[i : i + _BATCH]:
-                status, statements = TickerStatus(ticker, "throttled", "too many requests"), None
+                status, statements = base.TickerStatus(ticker, "throttled", "too many requests"), None
                 if not throttled:
                     status, statements = self._one(edgar, ticker, stored)
                 throttled = status.state == "throttled"
@@ -141,11 +120,11 @@ class SecSource:
                     frames.append(statements.rows)
                     read.append((ticker, replace(statements, rows=statements.rows.clear())))
             tables = {"fundamentals": pl.concat(frames)} if frames else {}
-            yield SourceTables(tables, _NOTES, _HAZARDS, tuple(statuses))
+            yield base.SourceTables(tables, _NOTES, _HAZARDS, tuple(statuses))
 
     def _one(
-        self, edgar: ModuleType, ticker: str, stored: StoredData
-    ) -> tuple[TickerStatus, FiledStatements | None]:
+        self, edgar: ModuleType, ticker: str, stored: base.StoredData
+    ) -> tuple[base.TickerStatus, FiledStatements | None]:
         """Request one firm. A failure becomes its status; DataError if the SEC rejects the identity."""
         from edgar.exceptions import CompanyNotFoundError, TooManyRequestsError, http_status
         from edgar.httprequests import TRANSPORT_ERRORS
@@ -153,9 +132,9 @@ class SecSource:
         try:
             return self._ask(edgar, ticker, stored)
         except CompanyNotFoundError:
-            return TickerStatus(ticker, "empty", "no filer with that ticker"), None
+            return base.TickerStatus(ticker, "empty", "no filer with that ticker"), None
         except TooManyRequestsError:
-            return TickerStatus(ticker, "throttled", "too many requests"), None
+            return base.TickerStatus(ticker, "throttled", "too many requests"), None
         except TRANSPORT_ERRORS as error:
             status = http_status(error)
             if status == _FORBIDDEN:
@@ -164,17 +143,17 @@ class SecSource:
                     "minutes if there were too many requests"
                 ) from error
             what = f"HTTP {status}" if status is not None else f"no answer: {type(error).__name__}"
-            return TickerStatus(ticker, "failed", what), None
+            return base.TickerStatus(ticker, "failed", what), None
         except (ValueError, KeyError) as error:
-            return TickerStatus(ticker, "failed", f"unreadable answer: {type(error).__name__}"), None
+            return base.TickerStatus(ticker, "failed", f"unreadable answer: {type(error).__name__}"), None
 
     def _ask(
-        self, edgar: ModuleType, ticker: str, stored: StoredData
-    ) -> tuple[TickerStatus, FiledStatements | None]:
+        self, edgar: ModuleType, ticker: str, stored: base.StoredData
+    ) -> tuple[base.TickerStatus, FiledStatements | None]:
         company = edgar.Company(ticker)
         filings = company.get_filings(form=list(FORMS), amendments=True).data.to_pylist()
         if not filings:
-            return TickerStatus(ticker, "empty", "no annual or quarterly report"), None
+            return base.TickerStatus(ticker, "empty", "no annual or quarterly report"), None
         # without the zone, which the feed does not state reliably (see `known_on`)
         accepted = {
             one["accession_number"]: one["acceptanceDateTime"].replace(tzinfo=None) for one in filings
@@ -182,17 +161,19 @@ class SecSource:
         in_xbrl = {one["accession_number"]: one["filing_date"] for one in filings if one["isXBRL"]}
         due = {key for key, filed in in_xbrl.items() if known_on(filed, accepted[key]) >= self._start}
         if not due:
-            return TickerStatus(ticker, "empty", f"no report in XBRL since {self._start}"), None
+            return base.TickerStatus(ticker, "empty", f"no report in XBRL since {self._start}"), None
         if due <= {filing.removesuffix("/A") for filing in stored.filings.get(ticker, ())}:
-            return TickerStatus(ticker, "unchanged"), None
+            return base.TickerStatus(ticker, "unchanged"), None
         edgar.entity.entity_facts.clear_company_facts_cache()
         facts = company.get_facts()
         if facts is None:
-            return TickerStatus(ticker, "failed", "reports are listed, but their facts are missing"), None
+            return base.TickerStatus(
+                ticker, "failed", "reports are listed, but their facts are missing"
+            ), None
         statements = statement_rows(ticker, facts, accepted, self._start)
         if statements.rows.is_empty():
-            return TickerStatus(ticker, "empty", "no known US-GAAP fact"), None
-        return TickerStatus(ticker, "ok"), statements
+            return base.TickerStatus(ticker, "empty", "no known US-GAAP fact"), None
+        return base.TickerStatus(ticker, "ok"), statements
 
 
 def _client(identity: str) -> ModuleType:
@@ -209,35 +190,28 @@ def _client(identity: str) -> ModuleType:
     return edgar
 
 
-TAGS: Final = vendor_names("sec")
-"""Item -> its tags, the best one first; those without a prefix are of US-GAAP."""
-assert set(TAGS) == set(ITEMS), "every canonical item needs tags"
+TAGS: Final = base.vendor_names("sec")  # item -> tags, best first; without a prefix they are of US-GAAP
+assert set(TAGS) == set(base.ITEMS), "every canonical item needs tags"
 
-RANKED: Final = {
+RANKED: Final = {  # qualified tag -> (item, rank); rank 0 is the best
     tag if ":" in tag else f"us-gaap:{tag}": (item, rank)
     for item, tags in TAGS.items()
     for rank, tag in enumerate(tags)
 }
-"""Qualified tag -> (item, rank); rank 0 is the best."""
 FORMS: Final = ("10-K", "10-Q", "10-KT", "10-QT", "20-F", "40-F")
 _ANNUAL: Final = frozenset({"10-K", "10-KT", "20-F", "40-F"})
 _AMENDED: Final = "/A"
 _CLOSE: Final = dt.time(16, 0)
 _DAYS_A_MONTH: Final = 365.25 / 12.0
-_COVER: Final = "dei:EntityCommonStockSharesOutstanding"
-"""The count on the cover page, which is stated as of its own date."""
-_MEAN: Final = "us-gaap:WeightedAverageNumberOfSharesOutstandingBasic"
-"""Tag that covers a span and is used as a count at its end."""
+_COVER: Final = "dei:EntityCommonStockSharesOutstanding"  # stated as of its own date
+_MEAN: Final = "us-gaap:WeightedAverageNumberOfSharesOutstandingBasic"  # used as a count at its end
 _CLASS_AXIS: Final = "StatementClassOfStockAxis"
 _BALANCE: Final = "us-gaap:LiabilitiesAndStockholdersEquity"
 _EQUITY: Final = (
     "us-gaap:StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest",
     "us-gaap:StockholdersEquity",
 )
-_LEAST_OF_MEAN: Final = 0.5
-"""A count below this fraction of the mean over the period covers a single class, or is in another unit: no
-firm buys back half of its shares before the date of the cover page, and a split in between changes the mean
-too."""
+_LEAST_OF_MEAN: Final = 0.5  # of the period's mean; a smaller count covers one class, or has another unit
 _SCHEMA: Final = empty("fundamentals").drop("source").schema
 
 
@@ -257,13 +231,7 @@ class Fact(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FiledStatements:
-    """Rows for the lake's ``fundamentals``, one per period, publication date and item.
-
-    ``counts`` are numbers of quarters that are differences of two spans (``derived``), of versions dropped
-    for a later one of the same date (``superseded``), of filings without an acceptance time (``undated``),
-    and of share counts that are sums over classes (``summed``) or dropped because they cover one class or an
-    unknown one (``partial``). ``foreign`` are the currencies other than the dollar.
-    """
+    """Rows for ``fundamentals`` by period, publication date and item; ``counts`` say what was dropped."""
 
     rows: pl.DataFrame
     counts: Counter[str]
@@ -293,8 +261,7 @@ class _Candidate:
         return self.tag, self.unit, self.began
 
 
-_Candidates = dict[tuple[str, dt.date], list[_Candidate]]
-"""Item and end of its period -> candidates."""
+_Candidates = dict[tuple[str, dt.date], list[_Candidate]]  # item and end of its period -> candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,10 +279,9 @@ class _Filing:
 def known_on(filed: dt.date, accepted: dt.datetime | None) -> dt.date:
     """Return the first date by whose close the market could know a filing.
 
-    It is the date of acceptance before 16:00, otherwise the next one; never before the official filing date,
-    which EDGAR sets to the next business day after 17:30. The time is read as New York time. The SEC's feed
-    marks it as UTC, which is correct for most filers but not for all; New York is the later reading, so
-    nothing is known too early. Without an acceptance time, it is the day after the filing date.
+    That of acceptance before 16:00 New York time, otherwise the next; never before the official filing date,
+    and the day after it without an acceptance time. The SEC marks the time as UTC, which is not correct for
+    all filers; New York is the later reading, so nothing is known too early.
     """
     if accepted is None:
         return filed + dt.timedelta(days=1)
@@ -326,12 +292,7 @@ def known_on(filed: dt.date, accepted: dt.datetime | None) -> dt.date:
 def statement_rows(
     ticker: str, facts: Iterable[Fact], accepted: Mapping[str, dt.datetime], since: dt.date
 ) -> FiledStatements:
-    """Convert a firm's facts to statement rows that became known since a date.
-
-    ``accepted`` is accession number -> acceptance time without a zone. ``filing_id`` is the accession number,
-    followed by /A for an amendment; ``months`` is the span of a flow, null for an instant; ``stated_on`` is
-    the last date whose splits are included in a count or per-share amount. No publication date is assumed.
-    """
+    """Convert a firm's facts to rows that became known since a date (``accepted`` is without a zone)."""
     filings = _sort_into_filings(facts, accepted)
     counts = Counter(undated=sum(one.accession not in accepted for one in filings))
     spans: dict[tuple[str, str, dt.date, int], float] = {}  # tag, unit, start, months
@@ -356,7 +317,7 @@ def statement_rows(
             if best.unit[:3].isupper() and not best.unit.startswith("USD"):
                 foreign.add(best.unit[:3])
             stated_on = None
-            if item in SPLIT_ITEMS:
+            if item in base.SPLIT_ITEMS:
                 stated_on = end if best.tag == _COVER else max(end, filing.released)
             key = (item, end, filing.known_at)
             counts.update(derived=derived, superseded=key in rows)
@@ -400,11 +361,11 @@ def _candidate(fact: Fact, value: float) -> _Candidate | None:
     member, months = "", None
     if fact.dimensions:  # a part of the firm; the only parts that can be added up are classes of stock
         (axis, member), *others = fact.dimensions.items()
-        if item != SHARE_COUNT or others or not axis.endswith(_CLASS_AXIS):
+        if item != base.SHARE_COUNT or others or not axis.endswith(_CLASS_AXIS):
             return None
     if fact.period_start is not None and fact.concept != _MEAN:
         months = round(((fact.period_end - fact.period_start).days + 1) / _DAYS_A_MONTH)
-    if not item or (fact.concept != _MEAN and (months is None) == (item in FLOWS)) or months == 0:
+    if not item or (fact.concept != _MEAN and (months is None) == (item in base.FLOWS)) or months == 0:
         return None
     return _Candidate(fact.concept, rank, fact.unit, fact.period_start, months, value, member)
 
@@ -436,14 +397,12 @@ def _best(candidates: list[_Candidate], *, annual: bool) -> _Candidate:
 def _resolve_share_counts(candidates: _Candidates) -> dict[str, int]:
     """Replace a filing's share counts, in place, by counts of the whole firm; count those summed and dropped.
 
-    Among facts of one tag and instant, a count without a class is the firm's. If there is none, the counts of
-    two or more classes are added up. Several different counts without a class, a single class, and a count
-    below `_LEAST_OF_MEAN` times the newest mean of the filing up to that date are dropped, so that the next
-    best tag is used.
+    A count without a class is the firm's, else the counts of its classes add up. Several without a class, a
+    single class, and one below `_LEAST_OF_MEAN` of the newest mean are dropped, so that the next tag is used.
     """
     summed = partial = 0
     mean: float | None = None
-    for period in sorted(period for period in candidates if period[0] == SHARE_COUNT):  # by end date
+    for period in sorted(period for period in candidates if period[0] == base.SHARE_COUNT):  # by end date
         kept: list[_Candidate] = []
         given = sorted(candidates.pop(period), key=lambda fact: fact.of)
         for _, facts in groupby(given, key=lambda fact: fact.of):

@@ -38,9 +38,7 @@ from pipelines.sources.files.tables import read_renames
 from pipelines.sources.settings import YFinanceSourceConfig
 
 WORKERS: Final = 4
-_OVERLAP: Final = dt.timedelta(days=10)
-"""Days before the last stored price that are requested again: Yahoo corrects recent closes and volumes."""
-
+_OVERLAP: Final = dt.timedelta(days=10)  # stored days requested again: Yahoo corrects closes and volumes
 _RECENT_SESSIONS: Final = 5
 _SAME_CLOSE: Final = 1.2
 _ONE_LETTER_EXCHANGES: Final = frozenset("FLTV")  # Frankfurt, London, Tokyo, Toronto's venture exchange
@@ -64,11 +62,7 @@ class _Answers:
 
 
 class YFinanceSource:
-    """Yahoo Finance, one batch of tickers at a time, the tickers with the oldest data first.
-
-    ``wait`` waits for a number of seconds before a request is repeated; ``clock`` returns the current time,
-    with a time zone. ConfigError if a ticker or the dates are invalid, DataError if a file cannot be read.
-    """
+    """Yahoo Finance, by batches, oldest data first; ``wait`` and ``clock`` are the machine's by default."""
 
     name = "yfinance"
 
@@ -89,11 +83,7 @@ class YFinanceSource:
             raise ConfigError(f"source.start {config.start} is after source.end {config.end}: swap them")
 
     def batches(self, stored: StoredData) -> Iterator[SourceTables]:
-        """Request every ticker, from a few sessions before its last stored price.
-
-        DataError after the last batch, if Yahoo throttled any request in all its retries, or too many tickers
-        had no answer. A ticker that Yahoo does not know is a status, not an error.
-        """
+        """Request every ticker since its last stored price; DataError at the end if Yahoo refused."""
         session = yahoo_session.YahooSession(self._config.timeout_seconds, self._config.retries, self._wait)
         queue = sorted(self._symbols, key=lambda ticker: stored.last_price.get(ticker, dt.date.min))
         refused: list[TickerStatus] = []
@@ -227,12 +217,7 @@ def _refusal(ticker: str, error: yahoo_session.YahooError, before: str = "") -> 
 
 
 def _symbols(tickers: Sequence[str]) -> dict[str, str]:
-    """Return Yahoo's symbol for each ticker; ConfigError if two have the same one.
-
-    Yahoo writes a share class with a dash (BRK.B is BRK-B) and an exchange with a dot (VOD.L, 7203.T,
-    RCI-B.TO). The last part is kept if it can be an exchange, which has two or more letters, or is one of F,
-    L, T and V.
-    """
+    """Return Yahoo's symbols, BRK-B for BRK.B but VOD.L as it is; ConfigError if two are the same."""
     symbols: dict[str, str] = {}
     for ticker in tickers:
         stem, dot, last = ticker.upper().rpartition(".")

@@ -43,21 +43,14 @@ _VALUE: Final = ["period_end", "item", "value"]
 _ONE_PER_STATEMENT: Final = ("net_income", "total_assets", "operating_cash_flow")
 """One item of each statement: Yahoo often has the income statement days before the others."""
 
-_YAHOO_NAMES: Final = vendor_names("yahoo")
-"""Canonical item -> Yahoo's names for it; the first name that a period has is used."""
-
-_CASH_PAID: Final = frozenset({"capital_expenditure", "dividends_paid"})
-"""Cash paid out: negative in Yahoo's data, positive here."""
+_YAHOO_NAMES: Final = vendor_names("yahoo")  # canonical item -> Yahoo's; the first in a period is used
+_CASH_PAID: Final = frozenset({"capital_expenditure", "dividends_paid"})  # negative in Yahoo's data
 
 
 def read_classification(
     ticker: yfinance.Ticker, ours: str, chart: Chart, stored: pl.DataFrame, today: dt.date
 ) -> pl.DataFrame:
-    """Request a firm's name, sector and industry, as rows of ``securities``; no rows if nothing changed.
-
-    The first known values are assumed to have always been valid; a change is valid from today. A field that
-    Yahoo omits keeps its stored value, and no row ever records a delisting.
-    """
+    """Request a firm's classification as rows of ``securities``; a change is valid from today."""
     info: Mapping[str, Any] = call_yfinance(ticker.get_info)
     reported = {
         "name": info.get("longName") or info.get("shortName") or chart.name,
@@ -102,11 +95,9 @@ def read_statements(
     """Request the quarterly statements, as rows of ``fundamentals`` that the lake lacks.
 
     Yahoo has no filing dates and overwrites restated values. A new period is therefore assumed to be known
-    ``lag`` after its end. An item that differs from the stored value, or was missing from its period, becomes
-    a separate row that is known from today (or from the assumed date, if that is in the future). Yahoo
-    restates share counts and earnings per share for every later split. These ``splits`` (since a date) are
-    undone, so that a number is stated as of the end of its period, unless it equals the stored one and is not
-    restated yet.
+    ``lag`` after its end; an item that differs from the stored value is a separate row, known from today (or
+    the assumed date, if later). ``splits`` since a date, for which Yahoo restates counts and amounts per
+    share, are undone, unless a number equals the stored one and is not restated yet.
     """
     values_by_period: dict[tuple[dt.date, str], float] = {}
     for method in (ticker.get_income_stmt, ticker.get_balance_sheet, ticker.get_cash_flow):
@@ -165,26 +156,16 @@ def _currency(session: YahooSession, symbol: str) -> str | None:
 
 Floats = npt.NDArray[np.float64]
 
-_MINOR: Final = {
+_MINOR: Final = {  # Yahoo's code of a minor unit -> currency, and value of one unit in it
     **dict.fromkeys(("GBp", "GBX"), ("GBP", 0.01)),
     **{"ZAc": ("ZAR", 0.01), "ILA": ("ILS", 0.01), "KWF": ("KWD", 0.001)},
 }
-"""Yahoo's code of a currency's minor unit -> currency, and value of one unit in it."""
-
 _BAR: Final = ("open", "high", "low", "close")
-_SINGLE: Final = 2.0**-23
-"""Relative error of Yahoo's prices, which are single-precision numbers: 24.96 arrives as
-24.959999084472656."""
+_SINGLE: Final = 2.0**-23  # relative error of single-precision prices: 24.96 is 24.959999084472656
+_CENTS: Final = 1e-6  # absolute error of its dividends, which are rounded to six decimals
 
-_CENTS: Final = 1e-6
-"""Absolute error of its dividends, which are rounded to six decimals."""
-
-_DELAY: Final = dt.timedelta(minutes=30)
-"""Yahoo's quotes are delayed by up to 20 minutes, so a session's row is final only some time after
-the close."""
-
-_PLAIN_SPLIT: Final = 1.5
-"""Minimum ratio of a split that can be distinguished from a day's return."""
+_DELAY: Final = dt.timedelta(minutes=30)  # quotes are delayed by up to 20 minutes after the close
+_PLAIN_SPLIT: Final = 1.5  # minimum ratio of a split that can be distinguished from a day's return
 
 _DISAGREES: Final = 1e-3
 
@@ -193,10 +174,9 @@ _DISAGREES: Final = 1e-3
 class Chart:
     """Yahoo's prices of one symbol, quoted in the main unit of ``currency``, and what Yahoo says of it.
 
-    In the rows, ``unadjusted`` marks a split that Yahoo lists but does not show in its prices, and
-    ``disagrees`` a session whose return differs from that of Yahoo's own adjusted closes. ``splits`` are new
-    shares per old share by ex-date, of all splits since ``since``, those after the last row included.
-    ``remarks`` say what was left out.
+    In the rows, ``unadjusted`` marks a split that the prices do not show, ``disagrees`` a return unlike
+    Yahoo's adjusted one. ``splits`` are new per old share by ex-date since ``since``, also after the last
+    row.
     """
 
     rows: pl.DataFrame
@@ -212,12 +192,7 @@ class Chart:
 def read_chart(
     ticker: yfinance.Ticker, session: YahooSession, start: dt.date, end: dt.date | None, now: dt.datetime
 ) -> Chart:
-    """Request a symbol's prices from ``start`` to ``end``, both inclusive.
-
-    The request extends to ``now``, because a later split changes the prices before ``end``; a session that is
-    not over then has no row yet. Rows without a close are dropped; a split or dividend on such a row moves to
-    the next row that has one.
-    """
+    """Request a symbol's prices from ``start`` to ``end`` inclusive, with the splits until ``now``."""
     frame = call_yfinance(
         ticker.history,
         start=start,
@@ -282,12 +257,10 @@ def call_yfinance(method: Any, **arguments: Any) -> Any:  # noqa: ANN401 (yfinan
 def unadjust_quotes(
     quotes: pl.DataFrame, splits: Mapping[dt.date, float], dividends: Mapping[dt.date, float]
 ) -> pl.DataFrame:
-    """Undo the adjustment for later splits in rows with a close, and assign splits and dividends to ex-dates.
+    """Undo the adjustment for later splits; assign splits and dividends to rows at or after their ex-dates.
 
-    An event on a date without a row is assigned to the next row; one after the last row is dropped. Among the
-    numbers within Yahoo's rounding error, the one with the fewest decimals is returned: it is the quoted one,
-    and therefore the same before and after a later split. A volume that is not a multiple of a reverse
-    split's ratio is rounded to a share of the new kind.
+    Of the numbers within Yahoo's rounding, the one with fewest decimals is the quoted one, before and after a
+    later split. A volume that is no multiple of a reverse split's ratio is rounded to a new share.
     """
     days = quotes["date"].to_numpy().astype("datetime64[D]")
     ex_dates, ratios = _arrays(splits)

@@ -1,9 +1,7 @@
 """The HTTP session under yfinance: retries, time-outs, and a separate error for each kind of failure.
 
-yfinance turns most failures into an empty frame and a line of log, so that a rate limit, a broken answer and
-a firm without data look alike. This session decides the outcome of each request before yfinance sees it: an
-answer with data is passed on; otherwise the request is repeated with exponential backoff and finally raised
-as a `YahooError`.
+yfinance turns most failures into an empty frame. This session decides on each request before yfinance sees
+it: an answer with data is passed on, others are repeated with exponential backoff and raised as `YahooError`.
 """
 
 from __future__ import annotations
@@ -24,23 +22,19 @@ from curl_cffi import requests
 from yfinance.config import YfConfig
 from yfinance.data import SingletonMeta, YfData
 
-ADDRESS = "https://{host}"
-"""URL of Yahoo's hosts; the tests replace it by a server on loopback."""
+ADDRESS = "https://{host}"  # URL of Yahoo's hosts; the tests replace it by a server on loopback
 
-_ENDPOINTS: Final = {
+_ENDPOINTS: Final = {  # path -> key of the data in its JSON; others serve cookies and crumbs
     "/v8/finance/chart/": "chart",
     "/v10/finance/quoteSummary/": "quoteSummary",
     "/v7/finance/quote": "quoteResponse",
     "/ws/fundamentals-timeseries/": "timeseries",
 }
-"""Path -> key of the data in its JSON. All other paths serve cookies and crumbs."""
-
 _COOKIES: Final = "fc.yahoo.com"
 _TOO_MANY: Final = frozenset({429, 999})
 _NOT_ALLOWED: Final = frozenset({401, 403})
 _LONGEST_WAIT: Final = 60.0
-_MAX_UNANSWERED_IN_A_ROW: Final = 5
-"""Number of consecutive requests without an answer, retries included, after which Yahoo counts as down."""
+_MAX_UNANSWERED_IN_A_ROW: Final = 5  # requests, retries included, after which Yahoo counts as down
 
 
 class YahooError(Exception):
@@ -68,11 +62,7 @@ class NoDataError(YahooError):
 
 
 class YahooSession(requests.Session[requests.Response]):
-    """A curl_cffi session (the only kind that yfinance accepts) that retries and keeps the last answers.
-
-    ``wait`` waits for a number of seconds between the retries. ``refusing`` is why no more requests are sent:
-    one was throttled in all its retries, or several in a row had no answer.
-    """
+    """A curl_cffi session for yfinance that retries, keeps the last answers, and may stop asking."""
 
     def __init__(self, timeout_seconds: float, retries: int, wait: Callable[[float], None]) -> None:
         super().__init__(impersonate="chrome")  # like yfinance: Yahoo refuses clients that are not browsers
@@ -90,10 +80,7 @@ class YahooSession(requests.Session[requests.Response]):
         return self._answers.get((root, symbol), {})
 
     def request(self, method: Any, url: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (curl_cffi's)
-        """Send a request. Requests for Yahoo's data are repeated until answered or until no retry is left.
-
-        Raises YahooError if no data was received in the end.
-        """
+        """Send a request; those for data are repeated until answered, else YahooError."""
         parts = urlsplit(url)
         target = ADDRESS.format(host=parts.hostname) + url.split(parts.netloc, 1)[1]
         kwargs["timeout"] = self._timeout
@@ -176,11 +163,7 @@ class YahooSession(requests.Session[requests.Response]):
 
 @contextmanager
 def yahoo_client(session: YahooSession) -> Iterator[None]:
-    """Make yfinance use this session, raise its errors and store nothing on disk.
-
-    yfinance's cookie cache is a pickle in the user's cache folder, which must not be loaded. Its shared
-    singleton holds a crumb and answers of an earlier session, so it is created again.
-    """
+    """Make yfinance use this session, raise its errors and store nothing (its cookie cache is a pickle)."""
     yfinance.set_tz_cache_location(os.path.join(os.devnull, "no-cache"))
     SingletonMeta._instances.pop(YfData, None)
     YfData.cache_get.cache_clear()

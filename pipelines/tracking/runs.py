@@ -25,37 +25,12 @@ from pipelines.errors import TrackingError
 from pipelines.format import IC, RATIO
 from pipelines.lake.options import canonical_location
 from pipelines.progress import Progress
+from pipelines.run import provenance
 from pipelines.run.completeness import describe_missing_of_model, missing_tasks
 from pipelines.run.evaluations import list_evaluations
-from pipelines.run.provenance import FILE as PROVENANCE
-from pipelines.run.provenance import (
-    AuditMade,
-    EvaluationMade,
-    Event,
-    ExplanationMade,
-    TaskDone,
-    TrainingEnded,
-    TrainingStarted,
-    read_provenance,
-)
 from pipelines.run.record import RecordedRun, read_scores
 from pipelines.secrets import redact
-from pipelines.tracking.store import (
-    LAKE_TAG,
-    MODEL_TAG,
-    RUN_TAG,
-    VERSIONS_TAG,
-    audit_verdict,
-    end_run,
-    experiment_of,
-    flatten,
-    log,
-    log_artifacts,
-    log_model_versions,
-    make_loadable,
-    milliseconds,
-    store,
-)
+from pipelines.tracking import store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -63,18 +38,14 @@ if TYPE_CHECKING:
 
 _PARENT = "-"  # the model tag of the parent
 _NOTE_TAG = "mlflow.note.content"  # the description on MLflow's page
-_FILES = ("config.yaml", "report.html", "explorer.html", "audit.json", PROVENANCE)
+_FILES = ("config.yaml", "report.html", "explorer.html", "audit.json", provenance.FILE)
 _FOLDERS = ("tables", "evaluations", "checkpoints")
 _SCORES = ("valid_ic", "valid_rank_ic", "pretrain_loss", "calibration_slope")
 
 
 @contextmanager
 def tracked(run: RecordedRun, progress: Progress) -> Iterator[None]:
-    """Track a run while the ``with`` block works on it; an error marks its MLflow runs as failed.
-
-    If the store cannot be reached at the beginning, the run is trained anyway; after an error, that error is
-    raised all the same.
-    """
+    """Track a run while the ``with`` block works on it; an unreachable store never stops a training."""
     with progress.stage("track"):
         try:
             _begin(run)
@@ -98,41 +69,41 @@ def log_run(run: RecordedRun, failed: str | None = None) -> None:
     missing = {model: _missing_of(run, model) for model in run.config.models}
     for model, tasks in missing.items():
         if tasks is None:
-            make_loadable(run, model)
-    with store(run.config) as client:
+            store.make_loadable(run, model)
+    with store.open_store(run.config) as client:
         logged, texts = _Logged(client, run), dict[str, str]()
         logged.log_parent()
         for model, tasks in missing.items():
             text = logged.log_child(model)
             error = None if tasks is None else f"Missing: {tasks}."
-            end_run(client, logged.get(model), error, began_and_ended(logged.events, model)[1])
+            store.end_run(client, logged.get(model), error, began_and_ended(logged.events, model)[1])
             if tasks is None:
                 texts[model] = text
-        log_model_versions(client, logged.get(), run, texts)
+        store.log_model_versions(client, logged.get(), run, texts)
         all_missing = "; ".join(f"{model}: {tasks}" for model, tasks in missing.items() if tasks is not None)
         error = failed or (f"Missing: {all_missing}." if all_missing else None)
-        end_run(client, logged.get(), error, None if failed else began_and_ended(logged.events)[1])
+        store.end_run(client, logged.get(), error, None if failed else began_and_ended(logged.events)[1])
 
 
 def log_audit(run: RecordedRun) -> None:
     """Log the audit in a run's folder to the run's parent, which is created if it does not exist."""
-    with store(run.config) as client:
+    with store.open_store(run.config) as client:
         logged = _Logged(client, run)
         is_new = _PARENT not in logged.known
         parent = logged.get()
-        log(client, parent, parameters={"run_id": run.run_id})
+        store.log(client, parent, parameters={"run_id": run.run_id})
         logged.log_audit()
         path = run.folder / "audit.json"
-        log_artifacts(client, parent.info.run_id, {path.name: path} if path.is_file() else {})
+        store.log_artifacts(client, parent.info.run_id, {path.name: path} if path.is_file() else {})
         if is_new:
             client.set_terminated(parent.info.run_id)
 
 
 def _begin(run: RecordedRun) -> None:
     """Create the parent and one child per model, and mark them as running."""
-    with store(run.config) as client:
+    with store.open_store(run.config) as client:
         logged = _Logged(client, run)
-        log(client, logged.get(), parameters=logged.settings, tags=logged.tags)
+        store.log(client, logged.get(), parameters=logged.settings, tags=logged.tags)
         log_datasets(client, logged.get(), run)
         for model in (_PARENT, *run.config.models):
             client.update_run(logged.get(model).info.run_id, status="RUNNING")
@@ -154,23 +125,25 @@ class _Logged:
 
     def __init__(self, client: MlflowClient, run: RecordedRun) -> None:
         self._client, self._run = client, run
-        self.events, self._evaluations = read_provenance(run), list_evaluations(run)
+        self.events, self._evaluations = provenance.read_provenance(run), list_evaluations(run)
         name = run.config.tracking.experiment or run.config.name
-        self._experiment = experiment_of(client, run.config, name)
-        found = client.search_runs([self._experiment], f"tags.`{RUN_TAG}` = '{run.run_id}'")
-        self.known = {one.data.tags[MODEL_TAG]: one for one in reversed(found)}  # the newest comes first
+        self._experiment = store.experiment_of(client, run.config, name)
+        found = client.search_runs([self._experiment], f"tags.`{store.RUN_TAG}` = '{run.run_id}'")
+        self.known = {
+            one.data.tags[store.MODEL_TAG]: one for one in reversed(found)
+        }  # the newest comes first
 
     def get(self, model: str = _PARENT) -> MlflowRun:
         """Return the MLflow run of a model, by default the parent, as it was found; create it if needed."""
         if model not in self.known:
-            tags = {RUN_TAG: self._run.run_id, MODEL_TAG: model}
+            tags = {store.RUN_TAG: self._run.run_id, store.MODEL_TAG: model}
             if model != _PARENT:
                 tags["mlflow.parentRunId"] = self.get().info.run_id
             # a run that is tracked only at its end began earlier; MLflow cannot change the time of a start
             began = began_and_ended(self.events)[0]
             self.known[model] = self._client.create_run(
                 self._experiment,
-                start_time=None if began is None else milliseconds(began),
+                start_time=None if began is None else store.milliseconds(began),
                 tags=tags,
                 run_name=self._run.run_id if model == _PARENT else model,
             )
@@ -180,15 +153,18 @@ class _Logged:
     def settings(self) -> dict[str, object]:
         """Settings that forecasts depend on, with every default filled in, the source as in the config."""
         source = self._run.config.as_written()["source"]
-        return {**flatten({**self._run.identity.settings, "source": source}), "run_id": self._run.run_id}
+        return {
+            **store.flatten({**self._run.identity.settings, "source": source}),
+            "run_id": self._run.run_id,
+        }
 
     @property
     def tags(self) -> dict[str, str]:
         """Config hash, data versions and lake, which are set when the run starts."""
         return {
             "config_hash": self._run.run_id.rpartition("-")[2],
-            VERSIONS_TAG: json.dumps(self._run.versions),
-            LAKE_TAG: canonical_location(self._run.config.lake),
+            store.VERSIONS_TAG: json.dumps(self._run.versions),
+            store.LAKE_TAG: canonical_location(self._run.config.lake),
         }
 
     def log_parent(self) -> None:
@@ -197,8 +173,8 @@ class _Logged:
         for record in (one.record for one in self._evaluations):
             settings = record.backtest.model_dump(mode="json")
             settings |= {"rates": record.rates, "label_delays": list(record.delays), "code": record.code}
-            parameters |= flatten(settings, f"evaluation.{record.evaluation}.")
-        trained = [event for event in self.events if isinstance(event, TrainingStarted)]
+            parameters |= store.flatten(settings, f"evaluation.{record.evaluation}.")
+        trained = [event for event in self.events if isinstance(event, provenance.TrainingStarted)]
         if trained:
             used = [(one.environment.commit, one.environment.code, one.device) for one in trained]
             different = (", ".join(dict.fromkeys(values)) for values in zip(*used, strict=True))
@@ -208,14 +184,16 @@ class _Logged:
             newest = self._evaluations[0].record
             tags |= {"evaluation": newest.evaluation, "trials": str(newest.trials)}
             tags["evaluation_assumptions"] = newest.assumptions
-        log(self._client, self.get(), parameters=parameters, tags=tags, metrics={0: durations(self.events)})
+        store.log(
+            self._client, self.get(), parameters=parameters, tags=tags, metrics={0: durations(self.events)}
+        )
         self.log_audit()
         log_datasets(self._client, self.get(), self._run)
         paths = [self._run.folder / name for name in _FILES]
         paths += [path for name in _FOLDERS for path in sorted((self._run.folder / name).rglob("*"))]
         files = {path.relative_to(self._run.folder).as_posix(): path for path in paths if path.is_file()}
         whole = {place: path for place, path in files.items() if ".partial" not in path.as_posix()}
-        log_artifacts(self._client, self.get().info.run_id, whole)
+        store.log_artifacts(self._client, self.get().info.run_id, whole)
 
     def log_child(self, model: str) -> str:
         """Log a model's settings, data, results by evaluation, and scores and seconds by fold; say of it."""
@@ -225,25 +203,25 @@ class _Logged:
             for row in one.table("ladder").filter(pl.col("model") == model).iter_rows(named=True):
                 name = f"{one.record.evaluation}/delay_{row['delay']}"
                 numbers |= {f"{name}.{key}": value for key, value in row.items() if isinstance(value, float)}
-        parameters = flatten(self._run.config.as_written()["models"][model])
-        log(self._client, child, parameters=parameters, tags={_NOTE_TAG: text}, metrics={0: numbers})
+        parameters = store.flatten(self._run.config.as_written()["models"][model])
+        store.log(self._client, child, parameters=parameters, tags={_NOTE_TAG: text}, metrics={0: numbers})
         scores = read_scores(self._run).filter(pl.col("model") == model)
         means = scores.group_by("fold").agg(pl.col(_SCORES).mean()).sort("fold")
         by_fold = {row["fold"]: {key: row[key] for key in _SCORES} for row in means.iter_rows(named=True)}
         seconds = model_seconds(self.events, model)
         for metrics in (by_fold, {fold: {"seconds.training": spent} for fold, spent in seconds.items()}):
-            log(self._client, child, metrics=metrics)
+            store.log(self._client, child, metrics=metrics)
         return text
 
     def log_audit(self) -> None:
         """Log the verdicts of the audit, and how many checks passed, warned and failed."""
-        table, worst = self._run.read_table("audit"), audit_verdict(self._run)
+        table, worst = self._run.read_table("audit"), store.audit_verdict(self._run)
         if table is None or worst is None:
             return
         tags = {f"audit.{check}": verdict for check, verdict in table.select("check", "verdict").iter_rows()}
         counts = {one: float((table["verdict"] == one).sum()) for one in ("pass", "warn", "fail")}
         metrics = {f"audit.{verdict}": count for verdict, count in counts.items()}
-        log(self._client, self.get(), tags={"audit": worst, **tags}, metrics={0: metrics})
+        store.log(self._client, self.get(), tags={"audit": worst, **tags}, metrics={0: metrics})
 
     def describe(self) -> str:
         """Describe the run in Markdown: models, folds, data versions, and its newest evaluation, if any."""
@@ -293,39 +271,45 @@ class _Logged:
             yield row, IC.text(row["ic"], "unknown"), RATIO.text(row[sharpe], "unknown")
 
 
-_STAGES = {AuditMade: "audit", EvaluationMade: "evaluation", ExplanationMade: "explanation"}
+_STAGES = {
+    provenance.AuditMade: "audit",
+    provenance.EvaluationMade: "evaluation",
+    provenance.ExplanationMade: "explanation",
+}
 
 
-def durations(events: Sequence[Event]) -> dict[str, float]:
+def durations(events: Sequence[provenance.Event]) -> dict[str, float]:
     """Seconds spent on a run by stage; a killed training counts up to its last finished task."""
     spent: dict[str, float] = defaultdict(float)
     for before, event in pairwise(events):
-        in_session = isinstance(before, TrainingStarted | TaskDone)
-        if in_session and isinstance(event, TaskDone | TrainingEnded):
+        in_session = isinstance(before, provenance.TrainingStarted | provenance.TaskDone)
+        if in_session and isinstance(event, provenance.TaskDone | provenance.TrainingEnded):
             spent["seconds.training"] += (event.at - before.at).total_seconds()
     for event in events:
-        if isinstance(event, AuditMade | EvaluationMade | ExplanationMade):
+        if isinstance(event, provenance.AuditMade | provenance.EvaluationMade | provenance.ExplanationMade):
             spent[f"seconds.{_STAGES[type(event)]}"] += event.seconds
     return {stage: round(seconds, 3) for stage, seconds in spent.items()}
 
 
-def model_seconds(events: Sequence[Event], model: str) -> dict[int, float]:
+def model_seconds(events: Sequence[provenance.Event], model: str) -> dict[int, float]:
     """Seconds of computing by fold that a model took, over all its seeds; empty if they were not recorded."""
     spent: dict[int, float] = defaultdict(float)
     for event in events:
-        if isinstance(event, TaskDone) and event.model == model and event.seconds is not None:
+        if isinstance(event, provenance.TaskDone) and event.model == model and event.seconds is not None:
             spent[event.fold] += event.seconds
     return spent
 
 
 def began_and_ended(
-    events: Sequence[Event], model: str | None = None
+    events: Sequence[provenance.Event], model: str | None = None
 ) -> tuple[dt.datetime | None, dt.datetime | None]:
     """First and last moment of work, on a run or on one of its models; None if unknown."""
     own = [
-        event for event in events if model is None or (isinstance(event, TaskDone) and event.model == model)
+        event
+        for event in events
+        if model is None or (isinstance(event, provenance.TaskDone) and event.model == model)
     ]
-    starts = [event for event in events if isinstance(event, TrainingStarted)]
+    starts = [event for event in events if isinstance(event, provenance.TrainingStarted)]
     return (min((*starts[:1], own[0]), key=lambda e: e.at).at, own[-1].at) if own else (None, None)
 
 
@@ -371,14 +355,16 @@ def log_night(config: Config, night: TrackedNight, nights: Path) -> None:
     """Log a night. Logging it again changes only what has changed. A file that is gone is left out."""
     own = {"config": night.config, "session": night.session.isoformat()}
     tags = {f"peerglass.{key}": value for key, value in own.items()}
-    with store(config) as client:
-        experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-nightly")
+    with store.open_store(config) as client:
+        experiment = store.experiment_of(
+            client, config, f"{config.tracking.experiment or config.name}-nightly"
+        )
         query = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
-        began = milliseconds(night.ended_at - dt.timedelta(seconds=night.metrics.get("seconds", 0.0)))
+        began = store.milliseconds(night.ended_at - dt.timedelta(seconds=night.metrics.get("seconds", 0.0)))
         found = client.search_runs([experiment], query, max_results=1) or [
             client.create_run(experiment, start_time=began, tags=tags, run_name=own["session"])
         ]
-        log(client, found[0], parameters=own, tags=night.tags, metrics={0: night.metrics})
+        store.log(client, found[0], parameters=own, tags=night.tags, metrics={0: night.metrics})
         files = {place: nights / path for place, path in night.files.items() if (nights / path).is_file()}
-        log_artifacts(client, found[0].info.run_id, files)
-        end_run(client, found[0], night.error, night.ended_at)
+        store.log_artifacts(client, found[0].info.run_id, files)
+        store.end_run(client, found[0], night.error, night.ended_at)

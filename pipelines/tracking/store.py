@@ -1,13 +1,10 @@
 """Access to the tracking store (MLflow): its client, logging without repetition, and its registry.
 
-The registry has one registered model per config, and one version per run and model. A version's source is the
-artifact folder with the checkpoints of all folds and seeds of the model (safetensors and JSON). It is created
-when all tasks of the model are done. Only its description, its tags and its aliases change later.
-
-MLflow can load a version: ``mlflow.pyfunc.load_model("models:/NAME@champion")``. Beside the checkpoints there
-are an ``MLmodel`` file, the names of the model's inputs, and a zip file with the code of Peerglass. A process
-that loads the version needs Peerglass' dependencies and not Peerglass itself. Nothing is pickled. What is
-loaded, and its input, is `pipelines.nightly.loaded`.
+The registry has one registered model per config, and one version per run and model, created when all tasks of
+the model are done. Its source is the artifact folder with the checkpoints (safetensors and JSON), an
+``MLmodel`` file, the names of the inputs, and a zip file with the code of Peerglass, so that
+``mlflow.pyfunc.load_model`` needs Peerglass' dependencies alone. What is loaded is
+`pipelines.nightly.loaded`.
 """
 
 from __future__ import annotations
@@ -58,12 +55,11 @@ _VARIABLES = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is the command's result
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # stderr shows our own progress
 }
-_LOCKED_SECONDS = 10.0
-"""How long a command waits for another process that writes to an SQLite store; a write takes milliseconds."""
+_LOCKED_SECONDS = 10.0  # wait for another process that writes to SQLite; a write takes milliseconds
 
 
 @contextmanager
-def store(config: Config) -> Iterator[MlflowClient]:
+def open_store(config: Config) -> Iterator[MlflowClient]:
     """Open a client of the config's tracking store, which may be gone, locked, damaged or too old."""
     for variable, value in _VARIABLES.items():
         os.environ.setdefault(variable, value)
@@ -105,10 +101,7 @@ def store(config: Config) -> Iterator[MlflowClient]:
 
 
 def _create_database(file: str) -> None:
-    """Create an SQLite store atomically, and check one that exists.
-
-    MLflow refuses a store whose creation was interrupted, and tries for minutes to open a damaged one.
-    """
+    """Create an SQLite store atomically, and check one that exists, before MLflow tries for minutes."""
     from filelock import FileLock
     from mlflow import MlflowClient
 
@@ -152,7 +145,7 @@ def track_trial(
     config: Config, search: str, number: int, values: Mapping[str, Any], score: float | None
 ) -> None:
     """Log a finished trial of a search as a run of ``<name>-tune``; without a score it has failed."""
-    with store(config) as client:
+    with open_store(config) as client:
         experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-tune")
         tags = {_STUDY_TAG: search, _VALUES_TAG: json.dumps(values)}
         created = client.create_run(experiment, tags=tags, run_name=f"{search}-{number}")
@@ -168,10 +161,7 @@ def log(
     tags: Mapping[str, str] = MappingProxyType({}),
     metrics: Mapping[int, Mapping[str, float | None]] = MappingProxyType({}),
 ) -> None:
-    """Log what a run, as it was read, does not have: parameters, tags, and the finite metrics of each step.
-
-    MLflow cannot change the parameters that exist, and would store equal metrics again.
-    """
+    """Log what a run, as it was read, lacks: parameters, tags, and the finite metrics of each step."""
     from mlflow.entities import Metric, Param, RunTag
 
     known, run_id, now = mlflow_run.data, mlflow_run.info.run_id, int(time.time() * 1000)
@@ -253,18 +243,14 @@ def versions_in_use(config: Config, lake: Lake, folders: Iterable[Path]) -> Reco
 
 
 def recorded_in_store(config: Config, root: str) -> RecordedVersions:
-    """Return the versions that the runs of a config's tracking store have recorded.
-
-    Other configs may use the same lake, so all experiments count; a run without a lake tag counts for every
-    lake. An unreadable record is an error: which versions are needed is unknown then.
-    """
+    """Versions that all runs of the tracking store have recorded; an unreadable record is an error."""
     uri = config.tracking.uri
     if uri.startswith(_FILE):
         path = uri.removeprefix(_FILE).partition("?")[0].removeprefix("file:")
         if not Path(path).is_file():
             return set()
     recorded: set[tuple[str, int, str]] = set()
-    with store(config) as client:
+    with open_store(config) as client:
         for run in _runs(client):
             tags = run.data.tags
             if LAKE_TAG in tags and tags[LAKE_TAG] != canonical_location(root):
@@ -281,21 +267,17 @@ def recorded_in_store(config: Config, root: str) -> RecordedVersions:
     return recorded
 
 
-def _runs(client: MlflowClient) -> Iterator[MlflowRun]:
+def _runs(client: MlflowClient) -> list[MlflowRun]:
     """All runs of the store that have recorded versions."""
-    experiments = [str(one.experiment_id) for one in _pages(client.search_experiments)]
-    if experiments:
-        query = f"tags.`{VERSIONS_TAG}` LIKE '%'"
-        yield from _pages(partial(client.search_runs, experiments, query))
+    from mlflow import utils
 
+    def every(search: Callable[..., Any]) -> list[Any]:
+        page: Any = utils.get_results_from_paginated_fn
+        return list(page(lambda most, token: search(max_results=most, page_token=token), 1000))
 
-def _pages(read: Callable[..., Any]) -> Iterator[Any]:
-    """Everything that MLflow gives page by page."""
-    page = read()
-    yield from page
-    while page.token:
-        page = read(page_token=page.token)
-        yield from page
+    ids = [str(one.experiment_id) for one in every(client.search_experiments)]
+    recorded = partial(client.search_runs, ids, f"tags.`{VERSIONS_TAG}` LIKE '%'")
+    return every(recorded) if ids else []
 
 
 def log_model_versions(
@@ -326,7 +308,7 @@ def log_model_versions(
 def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> None:
     """Let aliases of a registered model name versions; one without a known version is removed."""
     name = config.name
-    with store(config) as client:
+    with open_store(config) as client:
         if not client.search_registered_models(f"name = '{name}'", max_results=1):
             return
         current = client.get_registered_model(name).aliases
@@ -346,7 +328,7 @@ def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> 
 
 def find_number(config: Config, number: int) -> tuple[str, str]:
     """Return the run id and the model of a version of a config's registered model."""
-    with store(config) as client:
+    with open_store(config) as client:
         found = client.search_model_versions(f"name = '{config.name}'")
         by_number = {int(one.version): one for one in found}
         if number not in by_number:
@@ -381,14 +363,10 @@ def _register(client: MlflowClient, name: str) -> None:
             raise  # otherwise it exists
 
 
-INPUTS: Final = "inputs.json"
-"""Names of a version's inputs, beside its checkpoints."""
-KEYS: Final = ("date", "ticker", "group", "in_universe")
-"""Columns of the input that are not features."""
-CHANNEL: Final = "channel."
-"""Prefix of the channels among the columns of the input; a characteristic may have the same name."""
-CHARACTERISTIC: Final = "characteristic."
-"""Prefix of the characteristics."""
+INPUTS: Final = "inputs.json"  # names of a version's inputs, beside its checkpoints
+KEYS: Final = ("date", "ticker", "group", "in_universe")  # columns of the input that are not features
+CHANNEL: Final = "channel."  # prefix of channels in the input; characteristics share their names
+CHARACTERISTIC: Final = "characteristic."  # prefix of the characteristics
 _LOADER: Final = "pipelines.nightly.loaded"
 _CODE: Final = "code/peerglass.zip"
 _PACKAGES: Final = ("features", "models", "backtest", "pipelines")
@@ -397,11 +375,7 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip file: the sa
 
 
 def make_loadable(run: RecordedRun, model: str) -> None:
-    """Write what MLflow needs to load a model of a run into the folder of its checkpoints, once.
-
-    The newest fold is loaded: a live run has one, and a walk-forward run is loaded as of its end. The code is
-    that of this process, so it is written when the training has just ended.
-    """
+    """Write what MLflow needs to load a model of a run beside its checkpoints, once, as of its last fold."""
     folder = run.folder / "checkpoints" / model
     folds = run.read_table("folds")
     if (folder / "MLmodel").is_file() or folds is None:

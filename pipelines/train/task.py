@@ -51,8 +51,7 @@ from pipelines.machine import GIB
 from pipelines.run.checkpoints import FileSnapshotStore
 from pipelines.run.record import RecordedRun
 
-Key = tuple[str, int, int]
-"""Model, fold and seed of a task."""
+Key = tuple[str, int, int]  # model, fold and seed of a task
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,25 +75,17 @@ class Arrays:
 class Task:
     """A model to be fitted on one fold with one seed."""
 
-    model: str
-    """Entry of ``models`` in the config."""
-    registered: str
-    """Name of the model in the registry."""
+    model: str  # entry of ``models`` in the config
+    registered: str  # name of the model in the registry
     options: Options
     fit: FitConfig
     fold: Fold
     seed: int
-    inputs: FoldInputs
-    """Channel scales and groups, fitted on the fold's training sessions."""
-    device: str
-    """Device of the panel and the network; ``cpu`` for baselines, which compute on the processor."""
-    snapshot: Path
-    """File of the snapshot of an unfinished training, in the run's folder. Only the parent reads and writes
-    it (`pipelines.run.checkpoints`)."""
-    start: FittedState | None = None
-    """Fitted model of an earlier run whose day encoder the model starts from; None for no warm start."""
-    is_member: bool = False
-    """Whether an ensemble combines its forecasts (`pipelines.train.ensembles`)."""
+    inputs: FoldInputs  # channel scales and groups, fitted on the fold's training sessions
+    device: str  # device of the panel and the network; ``cpu`` for baselines, which compute on the processor
+    snapshot: Path  # of an unfinished training, in the run's folder; only the parent reads and writes it
+    start: FittedState | None = None  # a fitted model whose day encoder it starts from
+    is_member: bool = False  # whether an ensemble combines its forecasts (`pipelines.train.ensembles`)
 
     @property
     def key(self) -> Key:
@@ -106,23 +97,15 @@ class Task:
 class Outcome:
     """Result of a task."""
 
-    test_BN: npt.NDArray[np.float32]
-    """Forecasts of the test sessions, of which live folds have none; NaN outside the universe."""
+    test_BN: npt.NDArray[np.float32]  # of sessions (live folds: none); NaN outside the universe
     valid_rank_ic: float
     valid_ic: float
-    history: tuple[EpochRecord, ...]
-    """Records of the training epochs: the learning curve. With ``fit.refit``, those of the first fit."""
+    history: tuple[EpochRecord, ...]  # learning curve; with ``fit.refit``, that of the first fit
     state: FittedState
-    path_BNK: npt.NDArray[np.float32] | None = None
-    """Test forecasts at the K shorter horizons; None for a model without them."""
-    quantile_scores: Scores | None = None
-    """Test scores of the forecast quantiles; None for a model without quantiles."""
-    valid_BN: npt.NDArray[np.float32] | None = None
-    """Forecasts of the validation sessions by the model that was scored on them, if it is a member of an
-    ensemble."""
-    seconds: float | None = None
-    """Time that the task took in its process; a stack of seeds is divided evenly. None before that is
-    known."""
+    path_BNK: npt.NDArray[np.float32] | None = None  # forecasts at the K shorter horizons, if any
+    quantile_scores: Scores | None = None  # on the test; None for a model without quantiles
+    valid_BN: npt.NDArray[np.float32] | None = None  # a member's, by the model scored on validation
+    seconds: float | None = None  # in its process (a stack's divided evenly); None until known
 
 
 def task_device(registered: str, device: str) -> str:
@@ -188,9 +171,8 @@ def run_task(
 ) -> Outcome:
     """Fit a model, select on validation, refit if ``fit.refit`` is set, and forecast the test once.
 
-    On a CPU one thread is used. With a snapshot store, an unfinished training resumes from its snapshot and
-    gives the same result to the bit. ``on_epoch`` is called with the record of each epoch of the first fit,
-    and ``note`` with what the user should know. A baseline may use ``threads``, which change no result.
+    On a CPU one thread is used, except by baselines, whose results ``threads`` do not change. With a snapshot
+    store, an unfinished training resumes from its snapshot and gives the same result to the bit.
     """
     _prepare(task.device)
     windows = model_entry(task.registered).build.reads_windows or lags_of(task.options) > 0
@@ -222,11 +204,7 @@ def _named_snapshot(snapshots: FileSnapshotStore | None) -> Iterator[None]:
 def outcome_of(
     task: Task, arrays: Arrays, data: PanelTensors, chosen: Fitted, refitted: Fitted | None = None
 ) -> Outcome:
-    """Score a fitted model on the validation sessions of its task, and forecast the test sessions once.
-
-    If the model was refitted with the validation sessions, the model before the refit is scored, and the
-    refitted model makes the forecasts.
-    """
+    """Score a model on validation before any refit, and forecast the test once after it."""
     valid_BN = chosen.forecast(data, task.fold.valid)
     valid = forecast_metrics(valid_BN, arrays.label_TN[task.fold.valid])
     fitted = chosen if refitted is None else refitted
@@ -268,12 +246,9 @@ def to_tensors(
     returns: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> PanelTensors:
-    """Move a fold's panel to the device, with scaled channels and the groups of its training sessions.
+    """Move a fold's panel to the device, scaled; what fills half of a GPU stays in the host's memory.
 
-    With ``returns`` they hold the label before its transform, which a loss of a portfolio needs. Without
-    ``windows`` the channels are left out, for a model that does not read them. If channels and
-    characteristics need more than half of a GPU's free memory, they stay in the host's memory and are copied
-    by batches (`models.panel_memory`), and ``note`` is called with a sentence about it.
+    ``windows`` False: without channels. ``returns``: with the raw label, which a portfolio's loss needs.
     """
     values = np.prod(arrays.characteristics_TNF.shape)
     if windows:
@@ -346,8 +321,7 @@ def run_stack(
 
 
 Scores = list[dict[str, float]]
-FOLDER = "quantile_scores"
-"""Folder of the score files in a run's folder."""
+FOLDER = "quantile_scores"  # folder of the score files in a run's folder
 
 
 def score_quantiles(

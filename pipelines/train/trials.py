@@ -1,15 +1,9 @@
-"""The trial ledger: everything that was tried in an output folder, and the runs that tried it.
+"""The trial ledger of an output folder: everything that was tried there, and the runs that tried it.
 
-There is one ledger per ``output`` folder. A trial is what is forecast together with what is traded:
-
-- what is forecast: a model with its settings, features, label, universe and folds, with every default filled
-  in; or the values of a user's signal with the universe and the horizon that they are measured on. Other
-  seeds, newer data, newer code or another name do not make a new trial;
-- what is traded: the rule and the options of one book. Every book that is evaluated is a trial, whether a
-  config lists it, ``--set`` changes it or a sweep tries it. Costs, delays, capital and execution are
-  assumptions: the same book under others is the same trial.
-
-What was trained and has not been evaluated yet counts as one trial. It is superseded by its first book.
+A trial is what is forecast (a model with its settings, features, label, universe and folds, or the values of
+a user's signal with its universe and horizon) together with what is traded (rule and options of one book).
+Other seeds, newer data, newer code or another name make no new trial; neither do other costs, delays, capital
+or execution. What was only trained counts as one trial, until its first book supersedes it.
 
 The trials of one market count against each other, and no others (`Scope`). The ledger also holds the daily
 returns of every trial, by the assumptions under which they were measured.
@@ -36,15 +30,11 @@ from pipelines.lake.schemas import keys
 from pipelines.secrets import masked
 from pipelines.settings import Settings
 
-FOLDER: Final = "ledger"
-"""Name of the ledger in an output folder. It is a Delta table, so that processes can write concurrently."""
-
+FOLDER: Final = "ledger"  # in an output folder: a Delta table, so that processes write concurrently
 _PATHS = ("prices", "securities", "fundamentals", "membership", "inputs")
 _NOT_THE_MARKET = {"end", "renames", "hazards", "timeout_seconds", "retries", "batch_size", "identity"}
 """Settings of a source that make no other trial: how it is queried, and how long its history is."""
-_PRICES = ("kind", "prices", "tickers", "seed", "market")
-"""Settings of a source that say whose prices it gives."""
-
+_PRICES = ("kind", "prices", "tickers", "seed", "market")  # what says whose prices it gives
 _SCHEMA: Final = pl.Schema(
     {
         "forecast": pl.String(),
@@ -68,12 +58,9 @@ class Scope:
 
     market: Settings
     lake: str | None
-    """Location of the lake; None where the settings describe the whole market (simulated, sample). Trials
-    with the same prices (kind of source and files, tickers or seed) or the same lake are on one market, so
-    that neither another folder nor another column mapping starts a new count."""
-    hypothesis: str | None
-    """Name in the config. None: the market is the hypothesis, and all of its trials count, also those of
-    named hypotheses."""
+    """Location of the lake; None where the settings describe the whole market. The same prices (files,
+    tickers, seed) or the same lake are one market: another folder or column mapping starts no new count."""
+    hypothesis: str | None  # None: the market is the hypothesis, and all of its trials count
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -87,15 +74,11 @@ class Scope:
 class Trial:
     """One thing that was tried."""
 
-    name: str
-    """Name of the model or of the signal, for display."""
-    forecast: Settings
-    """Everything that makes it another forecast than its neighbour, as plain JSON values."""
+    name: str  # name of the model or of the signal, for display
+    forecast: Settings  # everything that makes it another forecast than its neighbour, as plain JSON values
     scope: Scope
-    book: str | None = None
-    """Name of the book, for display; None for what was only trained."""
-    rule: Settings | None = None
-    """Rule and options of the book, as plain JSON values."""
+    book: str | None = None  # name of the book, for display; None for what was only trained
+    rule: Settings | None = None  # rule and options of the book, as plain JSON values
 
     @property
     def key(self) -> tuple[str, str]:
@@ -113,10 +96,7 @@ def record_trials(output: Path, run_id: str, config: Config, settings: Settings)
 
 
 def model_trials(config: Config, settings: Mapping[str, Any]) -> dict[str, Trial]:
-    """Return the trial of every model of a run without a book, by the model's name in the config.
-
-    The arguments are those of `record_trials`.
-    """
+    """Return the trial of every model of a run without a book, by the model's name in the config."""
     scope = Scope.of(config)
     shared = {key: settings[key] for key in ("universe", "features", "label", "folds")}
     shared["folds"] = {key: value for key, value in settings["folds"].items() if key != "test_to"}
@@ -173,13 +153,11 @@ def record(output: Path, run_id: str, trials: Iterable[Trial]) -> None:
 
 
 def read_trials(output: Path) -> pl.DataFrame:
-    """Read all trials, oldest first.
+    """Read all trials, oldest first; empty if nothing has been tried.
 
-    Columns: forecast, traded (`Trial.key`); model, book (null for what was only trained); config (the
-    settings as JSON); hypotheses (names under which it was tried, empty for none); market (number within the
-    folder); lake (null if the settings of the source describe the whole market); first_tried; runs (run ids,
-    oldest first); counts (false for what was only trained and has a book by now). Empty if nothing has been
-    tried.
+    ``forecast``, ``traded``: `Trial.key`. ``book`` is null and ``counts`` false for what was only trained.
+    ``market`` numbers it within the folder; ``lake`` is null if the source's settings describe the whole
+    market.
     """
     return _read(output, None)[0]
 
@@ -189,10 +167,8 @@ class TrialCount:
     """The trials that count against a result, at the time of the call."""
 
     rows: pl.DataFrame
-    on_market: pl.DataFrame
-    """The trials on the market that count under any hypothesis."""
-    hypothesis: str | None
-    """The named hypothesis; None if the market is the hypothesis."""
+    on_market: pl.DataFrame  # the trials on the market that count under any hypothesis
+    hypothesis: str | None  # the named hypothesis; None if the market is the hypothesis
 
     @property
     def trials(self) -> int:
@@ -224,11 +200,6 @@ def count_trials(output: Path, scope: Scope) -> TrialCount:
 def ledger_state(output: Path) -> tuple[int | None, ...]:
     """Versions of the ledger's tables: while they are the same, the same trials count."""
     return tuple(_ledger(output).version(table) for table in ("trials", "trial_returns"))
-
-
-def trial_count(output: Path) -> int:
-    """Count the trials in the ledger of an output folder, on all of its markets."""
-    return int(read_trials(output)["counts"].sum())
 
 
 def record_returns(output: Path, returns: Mapping[tuple[str, str, str], pl.DataFrame]) -> None:

@@ -1,9 +1,8 @@
 """``peerglass tune``: search a model's settings on validation sessions, and track and count every trial.
 
-A trial fits the model on each fold's training sessions and scores it on the fold's validation sessions. No
-test session is ever forecast here. The folds of a trial are tasks of the config's engine. Trials are kept in
-Optuna's storage (`pipelines.train.tune`), so that an interrupted search continues. Each trial is also a run
-of the tracking store and a row of the trials ledger: the best one is reported with the number of trials.
+A trial fits the model on each fold's training sessions and scores it on the fold's validation sessions; no
+test session is ever forecast here. An interrupted search continues. Each trial is also a run of the tracking
+store and a row of the trials ledger.
 """
 
 from __future__ import annotations
@@ -24,14 +23,7 @@ from models.fitting.fit import Diverged, fit
 from models.panel_memory import is_out_of_memory
 from models.registry import MODELS
 from models.spec import Choice, Range, Space, Value
-from pipelines.config.load import (
-    ModelSettings,
-    check_config,
-    digest,
-    merge_settings,
-    model_settings,
-    registry_name,
-)
+from pipelines.config import load
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
@@ -70,9 +62,11 @@ def tune(
     with Locks(wait=wait, notify=progress.note) as locks, ExitStack() as engines:
         markets = [_Market.open(config, model, progress, as_of) for config in configs]
         names = [study_name(market.run, model, space) for market in markets]
-        name = names[0] if len(names) == 1 else f"{first.name}-and-{len(names) - 1}-{model}-{digest(names)}"
+        name = (
+            names[0] if len(names) == 1 else f"{first.name}-and-{len(names) - 1}-{model}-{load.digest(names)}"
+        )
         folder = markets[0].run.folder.parent / "searches" / name
-        locks.lock_search(folder)
+        locks.lock_file(folder / ".lock", f"The search {name}")
         study = Study(folder, space, len(markets))
         _track(study, configs, name)  # trials that an interruption has left untracked
         remaining = max(0, trials - len(study.finished))
@@ -106,8 +100,8 @@ def _searched(configs: Sequence[Config], model: str) -> tuple[str, Space]:
                 f"{config.name} has execution.engine ray, and several configs are searched on this machine; "
                 "set it to pool."
             )
-    registered = registry_name(configs[0], model)
-    others = {registry_name(config, model) for config in configs} - {registered}
+    registered = load.registry_name(configs[0], model)
+    others = {load.registry_name(config, model) for config in configs} - {registered}
     if others:
         raise ConfigError(f"{model} is a {registered} in one config and a {min(others)} in another.")
     space: Space = MODELS[registered].build.space
@@ -169,25 +163,21 @@ def study_name(run: RecordedRun, model: str, space: Space) -> str:
     record = run.identity.record()
     models = {model: record["settings"]["models"][model]}
     record["settings"] = {**record["settings"], "models": models, "seeds": run.config.seeds[:1]}
-    return f"{run.config.name}-{model}-{digest({**record, 'space': str(space)})}"
+    return f"{run.config.name}-{model}-{load.digest({**record, 'space': str(space)})}"
 
 
 def with_settings(config: Config, model: str, values: dict[str, Value]) -> Config:
     """Make the config of a trial: this model only, at these settings."""
     raw = config.model_dump(mode="json")
-    raw["models"] = {model: merge_settings(config.models[model], nest(values))}
-    checked = check_config(raw, origin=f"tune {model}")
+    raw["models"] = {model: load.merge_settings(config.models[model], nest(values))}
+    checked = load.check_config(raw, origin=f"tune {model}")
     checked.remember(config.written)
     return checked
 
 
 def describe(config: Config, model: str, done: Sequence[SearchTrial], folds: int) -> str:
-    """Describe the best settings, their scores, and the number of trials.
-
-    The best settings are printed with the model's own ones that were not searched, so that a config with them
-    trains what was scored.
-    """
-    stop_on = _stop_on(model_settings(config, model))
+    """Describe the best settings, complete with those not searched, their scores, and the trials."""
+    stop_on = _stop_on(load.model_settings(config, model))
     scored = sorted(
         (trial for trial in done if trial.score is not None), key=lambda trial: -(trial.score or 0.0)
     )
@@ -273,10 +263,7 @@ def _cells(trial: SearchTrial) -> str:
 
 
 def score_fold(arrays: Arrays, task: Task, tell: Tell) -> float | None:
-    """Fit on a fold's training sessions; return the best validation score of the epochs.
-
-    None if training diverges or the device's memory runs out.
-    """
+    """Best validation score of a fit on a fold; None if it diverges or the device's memory runs out."""
     if task.device == "cpu":
         torch.set_num_threads(1)
     data = to_tensors(arrays, task.inputs, task.device)
@@ -315,7 +302,7 @@ def _mean_score(engine: TaskEngine[Task, float | None], tasks: Sequence[Task]) -
     return sum(known) / len(known) if len(known) == len(tasks) else None
 
 
-def _stop_on(one: ModelSettings | Task) -> str:
+def _stop_on(one: load.ModelSettings | Task) -> str:
     """The validation score that early stopping uses, which is what the search maximises."""
     return str(getattr(one.options, "stop_on", one.fit.stop_on))
 
@@ -343,9 +330,7 @@ class SearchTrial:
     """One finished trial of a search."""
 
     values: dict[str, Value]
-    scores: tuple[float | None, ...]
-    """By market, the mean over folds of the validation score that early stopping uses; None where training
-    diverged."""
+    scores: tuple[float | None, ...]  # by market, mean validation score over folds; None: diverged
 
     @property
     def score(self) -> float | None:
@@ -356,12 +341,10 @@ class SearchTrial:
 class Study:
     """A search for the highest score, stored in an SQLite database of Optuna.
 
-    The first 8 trials are random; the others come from Optuna's multivariate tree-structured Parzen estimator
-    (Bergstra et al. 2011). The sampler's seed is the number of finished trials, and it uses the finished
-    trials only. An interrupted search therefore proposes the same settings as an uninterrupted one.
-
-    On several markets it maximises `shares_of`. The best score of a market changes during the search, so the
-    estimator is given the shares of all finished trials anew for each proposal.
+    8 random trials, then Optuna's multivariate tree-structured Parzen estimator (Bergstra et al. 2011),
+    seeded by the number of finished trials: an interrupted search proposes what an uninterrupted one does.
+    On several markets it maximises `shares_of`, which are given anew for each proposal, because the best
+    score of a market changes during the search.
     """
 
     def __init__(self, folder: Path, space: Space, markets: int = 1) -> None:

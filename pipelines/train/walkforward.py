@@ -1,11 +1,7 @@
 """Walk-forward training: each combination of model, fold and seed is a task that is done exactly once.
 
-A task fits a model on the fold's training sessions and selects on its validation sessions. With ``fit.refit``
-the selected model is refitted on both. The task then forecasts its test sessions once. Its checkpoint is
-written first, then its forecasts are committed to the lake in one transaction, then its scores are written,
-which marks it as done. A task is a pure function of its arguments and is computed on one thread, so that
-repeating it after an interruption gives the same numbers. A network saves a snapshot after every epoch and
-resumes from it.
+A task's checkpoint is written first, then its forecasts are committed to the lake in one transaction, then
+its scores are written, which marks it as done. What a task is: `pipelines.train.task`.
 """
 
 from __future__ import annotations
@@ -97,11 +93,7 @@ def train(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) ->
 def compute(
     run: RecordedRun, dataset: Dataset, groups: Sequence[Group], progress: Progress
 ) -> Iterator[tuple[Task, Outcome]]:
-    """Train groups of tasks on the engine of the config, and yield each task once, as its group ends.
-
-    A group that fails does not stop the others, unless the config is wrong. The first error is raised at the
-    end.
-    """
+    """Train groups on the config's engine and yield each task once; the first error comes at the end."""
     if not groups:
         return
     arrays = collect_arrays(dataset, run.config.features.window)
@@ -136,10 +128,7 @@ def _name(group: Group) -> str:
 
 
 def plan_tasks(run: RecordedRun, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
-    """Yield all tasks of a run, ordered by fold, seed and model. Inputs are fitted once per fold.
-
-    Networks are trained on the device of the config, and baselines on the processor.
-    """
+    """Yield all tasks of a run by fold, seed and model; baselines run on the processor."""
     device, members = resolve_device(run.config.device), all_members(run.config)
     inputs = {fold.index: fit_inputs(dataset, fold) for fold in folds}
     for fold in folds:
@@ -194,10 +183,7 @@ def tasks_left(run: RecordedRun, dataset: Dataset, lake: Lake) -> Counter[str]:
 
 
 def done_tasks(run: RecordedRun, lake: Lake) -> set[Key]:
-    """Return the tasks whose forecasts are committed and whose checkpoint and scores exist.
-
-    A task of live folds has no test and commits no forecasts.
-    """
+    """Return the tasks whose forecasts are committed (but of live folds) and whose other files exist."""
     keys = [(model, 0, seed) for model in run.config.models for seed in run.config.seeds]
     if run.config.folds.scheme != "live":
         keys = list(committed_tasks(run.run_id, lake).iter_rows())
@@ -323,10 +309,7 @@ def _started(run: RecordedRun, dataset: Dataset, lake: Lake, *, done: int, plann
 
 
 def collect_hazards(run: RecordedRun, dataset: Dataset, lake: Lake) -> tuple[list[str], list[str]]:
-    """Collect the current hazards and notes of the source, the quality rules, the panel and the label.
-
-    They are recorded when a run is trained (`pipelines.run.provenance`), and a report reads that record.
-    """
+    """Collect the hazards and notes of now, which are recorded when a run is trained."""
     hazards: list[str] = []
     notes: list[str] = []
     if lake.exists("sources"):

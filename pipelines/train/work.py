@@ -37,8 +37,7 @@ from pipelines.train.task import (
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Group = tuple[Task, ...]
-"""Tasks that are computed together."""
+Group = tuple[Task, ...]  # tasks that are computed together
 
 _EVERY_SECONDS = 10.0  # at most one note about a training in this time
 
@@ -48,10 +47,8 @@ class GroupItem:
     """What is sent to a worker for one group."""
 
     group: Group
-    snapshots: Mapping[Path, bytes] = field(default_factory=dict)
-    """File -> content of the snapshots of an unfinished training; empty at a fresh start."""
-    threads: int = 1
-    """Number of threads that a baseline may use; it changes no result."""
+    snapshots: Mapping[Path, bytes] = field(default_factory=dict)  # file -> content; empty at a fresh start
+    threads: int = 1  # number of threads that a baseline may use; it changes no result
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +88,7 @@ def _without_files(arrays: Arrays) -> Arrays:
 
 
 def groups_of(planned: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[Group]:
-    """Divide the tasks that are not done into groups: first single tasks, then stacks of seeds.
-
-    Ensembles are left out: they are made of the others (`pipelines.train.ensembles`). Beside a GPU, those
-    that use several threads come first: they take longest on the processor.
-    """
+    """Divide open tasks but ensembles into groups: single ones (threaded first beside a GPU), then stacks."""
     planned = [task for task in planned if model_entry(task.registered).kind != "ensemble"]
     stacks = stacks_of(planned, done, stack_seeds)
     stacked = {task.key for stack in stacks for task in stack}
@@ -115,10 +108,7 @@ def run_groups(
     device: str,
     note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[Group, Ended[tuple[Outcome, ...]]]]:
-    """Train groups on the engine of a config, and yield each of them once, as it ends.
-
-    ``device`` is the resolved one of the config; each task names its own (`Task.device`).
-    """
+    """Train groups on the engine of a config, and yield each of them once, as it ends."""
     if not groups:
         return
     models, lags = {group[0].registered for group in groups}, [lags_of(group[0].options) for group in groups]

@@ -19,6 +19,7 @@ import polars as pl
 import pytest
 import yaml
 from command import Call, command
+from counted import trial_count
 from page_data import unpack
 from stored import measured
 
@@ -31,7 +32,7 @@ from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.provenance import TaskDone, record
 from pipelines.run.record import RecordedRun, open_run
-from pipelines.train.trials import read_trials, trial_count
+from pipelines.train.trials import read_trials
 
 
 @pytest.fixture

@@ -25,16 +25,14 @@ from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.panel import Panel
 from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.tables import newest_ticker
-from pipelines.errors import DataError
+from pipelines.errors import DataError, one_line
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import rows_known, schema
 from pipelines.nightly.result import finished_before
 from pipelines.results.books import book_costs, book_execution, book_market
 
-NOT_IN_THE_DATA = "not in the data"
-"""What binds a held firm that the source does not deliver any more."""
-_UNCHANGED = 1e-12
-"""Relative change of a number of units below which a position was not traded."""
+NOT_IN_THE_DATA = "not in the data"  # what binds a held firm that the source does not deliver any more
+_UNCHANGED = 1e-12  # relative change of a number of units below which a position was not traded
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +48,9 @@ class Absent:
 class Held:
     """What a book holds, as values over the NAV at tonight's close; a NAV of 0 means that it was lost.
 
-    ``open_N`` is what is still to be traded of earlier orders. ``order_nav``, ``previous_N`` and ``rest_N``
-    are the same after the orders that were sent are traded at tonight's prices, before that of tonight.
-    ``missed`` holds orders whose firm had no price when they were to be traded, and ``waiting`` is the
-    session of the oldest decision whose order is not traded by tonight's close.
+    ``open_N``: not yet traded of earlier orders. ``order_nav``, ``previous_N``, ``rest_N``: the same after
+    the sent orders are traded at tonight's prices. ``missed``: orders whose firm had no price then.
+    ``waiting``: session of the oldest decision that is not traded by this close.
     """
 
     nav: float
@@ -86,7 +83,7 @@ def hold(
 
 def _cash(panel: Panel, nav: float = 1.0) -> Held:
     zero_N = np.zeros(panel.n_firms)
-    tonight_N = np.full(panel.n_firms, panel.dates_T[-1].astype("datetime64[D]"))
+    tonight_N = np.full(panel.n_firms, panel.dates_T[-1])
     return Held(nav, zero_N, zero_N, nav, zero_N, zero_N, tonight_N, np.ones(panel.n_firms))
 
 
@@ -118,7 +115,7 @@ class _Rolling:
         rule: DelistingRule,
     ) -> None:
         self._recorded, self._last, self._panel, self._rule = recorded, last, panel, rule
-        self._day_T = panel.dates_T.astype("datetime64[D]")
+        self._day_T = panel.dates_T
         self._start = self._session(last)
         if self._start < 0:
             raise DataError(
@@ -303,21 +300,17 @@ class _Rolling:
             if first < at <= last:
                 target_TN[at - first - 1], cut_T[at - first - 1] = target.weight_N, target.cut
         market = BookMarket(self._market.value_TN[rows], self._market.state_TN[rows])
-        terms, span = self._terms(), slice(first, last + 1)
+        try:  # costs and execution that the last order is traded under, as they were recorded with it
+            terms = BacktestConfig.model_validate(json.loads(self._account["terms"]))
+        except ValueError as error:
+            raise DataError(
+                f"The terms of the order of {self._last} in the table accounts cannot be read "
+                f"({one_line(error)}); restore the table, or start again from cash under another name."
+            ) from None
+        span = slice(first, last + 1)
         costs = book_costs(terms, self._panel, span)
         execution = book_execution(terms, self._panel, span, 1)
         return roll_forward(account, target_TN, market, costs, execution, cut_T=cut_T)
-
-    def _terms(self) -> BacktestConfig:
-        """Costs and execution that the last order is traded under, as they were recorded with it."""
-        try:
-            return BacktestConfig.model_validate(json.loads(self._account["terms"]))
-        except ValueError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise DataError(
-                f"The terms of the order of {self._last} in the table accounts cannot be read ({reason}); "
-                "restore the table, or start again from cash under another name."
-            ) from None
 
     def _anchors(self, start: Account, now: Account) -> tuple[DateArray, FloatArray]:
         """Session at which each position was last traded, and the total return factor since."""
@@ -349,10 +342,7 @@ class _Rolling:
 
 
 def place(rows: pl.DataFrame, column: str, panel: Panel, renames: pl.DataFrame) -> FloatArray:
-    """Place a column of the table ``books`` of one night on the panel, shape (N,); 0 where it has no row.
-
-    Firms that the panel does not have are left out.
-    """
+    """Place a column of one night's ``books`` on the panel, shape (N,); 0 where a firm has no row."""
     firm = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
     out_N = np.zeros(panel.n_firms)
     for ticker, session, value in rows.select("ticker", "session", column).iter_rows():
@@ -372,12 +362,7 @@ def _delistings(securities: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
-    """The book as the nights before tonight left it: rows of the lake's tables, the newest last.
-
-    ``holdings`` are those of the last night, ``books`` those of every decision whose order may still be
-    traded and of the one before, ``renames`` those that are known tonight, ``followed`` those that the last
-    night knew.
-    """
+    """The book as earlier nights left it, newest rows last; last night knew the renames ``followed``."""
 
     accounts: pl.DataFrame
     holdings: pl.DataFrame
@@ -401,10 +386,7 @@ class Recorded:
         return self.accounts.filter(pl.col("decision") == "made")
 
     def name_tonight(self, ticker: str, since: dt.date) -> str:
-        """Return tonight's ticker of a firm that is held since a session and was ``ticker`` last night.
-
-        A rename that the last night knew is no new one: the ticker may be that of a firm which took it over.
-        """
+        """Return tonight's ticker of a firm held since a session, by renames that last night did not know."""
         key = ["ticker", "from_date", "new_ticker"]
         new = self.renames.join(self.followed, on=key, how="anti").sort("from_date")
         new = new.filter((pl.col("ticker") == ticker) & (pl.col("from_date") > since))

@@ -29,17 +29,17 @@ from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.market import Market
 from pipelines.errors import DataError
+from pipelines.format import abbreviate
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import Accounts, BookLimits, Books, Holdings
 from pipelines.nightly.book.holdings import NOT_IN_THE_DATA, Held, Recorded, hold, place
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import NightFinding, follow, some_of
+from pipelines.nightly.result import NightFinding, follow
 from pipelines.nightly.schedule import decision_due, following_session, schedule_text
 from pipelines.nightly.settings import nightly_book, trading_delay
 from pipelines.results.books import book_costs, book_execution, book_market
 
-_DUST = 1e-12
-"""Weights and trades below this are rounding."""
+_DUST = 1e-12  # weights and trades below this are rounding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,15 +54,10 @@ class NextBook:
 
 
 def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: Recorded) -> NextBook:
-    """Decide the book of a night; weights, trades and costs are fractions of the NAV before the trades.
-
-    ``signals`` are those of the champion of each night up to this one
-    (`pipelines.nightly.data.champion_signals`). DataError if there are none, or what is held cannot be
-    followed.
-    """
+    """Decide the book of a night, as fractions of the NAV before its trades; DataError without signals."""
     name, book = nightly_book(config)
     panel, delay = data.market.panel, trading_delay(config)
-    sessions = panel.dates_T.astype("datetime64[D]").tolist()
+    sessions = panel.dates_T.tolist()
     assert sessions[-1] == data.session, "the data are cut at the session of the night"
     following = following_session(config, data.lake, sessions)
     due = decision_due(book, panel.dates_T, following, recorded.accounts)
@@ -134,7 +129,7 @@ def _decide(  # noqa: PLR0917  # the inputs of a decision
     made, last_N = recorded.made, None
     if made.height:
         last_N = place(recorded.of(made["session"][-1]), "weight", panel, recorded.renames)
-    rows = np.searchsorted(panel.dates_T.astype("datetime64[D]"), made["session"].to_numpy())
+    rows = np.searchsorted(panel.dates_T, made["session"].to_numpy())
     rows = rows[rows > panel.n_sessions - 1 - horizon]  # earlier ones are not held any more
     held = slice(int(rows[0]) if len(rows) else panel.n_sessions - 1, panel.n_sessions)
     turn_T = np.zeros(held.stop - held.start, dtype=np.bool_)
@@ -228,10 +223,8 @@ def _holdings(data: NightData, before: Held) -> pl.DataFrame:
     return pl.concat([at_close, pl.DataFrame(absent, schema=at_close.schema, orient="row")]).sort("ticker")
 
 
-_SHORT = 1e-4
-"""Smallest cut of the purchases that is said: 0.01% of NAV."""
-MAX_STUCK = 0.05
-"""Largest share of the traded weight that may be in firms which cannot be traded, without a warning."""
+_SHORT = 1e-4  # smallest cut of the purchases that is said: 0.01% of NAV
+MAX_STUCK = 0.05  # largest share of the traded weight in firms that cannot be traded, without a warning
 
 
 def _describe(  # noqa: PLR0917  # what a night decided and holds
@@ -287,8 +280,8 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
         yield NightFinding(
             "no prices",
             "warn",
-            f"{firms} no price tonight: {some_of(names)}. What is held stays at its last value. If this is "
-            "no halt, record a new ticker (source.renames) or a delisting (source.securities).",
+            f"{firms} no price tonight: {abbreviate(names, 5)}. What is held stays at its last value. If "
+            "this is no halt, record a new ticker (source.renames) or a delisting (source.securities).",
             value=float(held.height),
         )
     yield from _untradable(rows, cut)
@@ -330,8 +323,8 @@ def _missed(before: Held) -> Iterator[NightFinding]:
         "unfilled",
         "warn",
         f"{orders} of earlier nights had no price in the session of the trade, so the book counts them as "
-        f"not filled: {some_of(names)}. If a broker filled them, the real account differs until the next "
-        "trade.",
+        f"not filled: {abbreviate(names, 5)}. If a broker filled them, the real account differs until the "
+        "next trade.",
         value=float(len(names)),
     )
 
@@ -351,8 +344,8 @@ def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[NightFinding]:
     yield NightFinding(
         "untradable",
         "warn" if share > MAX_STUCK or credit else "ok",
-        f"{stuck.height} firms of the book cannot be traded as of this close: {some_of(names)}; they are "
-        f"{share:.1%} of the orders.{credit}",
+        f"{stuck.height} firms of the book cannot be traded as of this close: {abbreviate(names, 5)}; they "
+        f"are {share:.1%} of the orders.{credit}",
         value=share,
         limit=MAX_STUCK,
     )
@@ -367,18 +360,13 @@ def amount(value: float, unit: str) -> str:
 
 _BPS = 1e-4
 _ROUNDING = 1e-9  # an order that takes 2 + 1e-12 sessions takes 2
-CAN_TRADE = ""
-"""Reason of a firm that can be traded."""
-NO_PRICE, DELISTED = "no price", "delisted"
-"""Obstacles."""
+CAN_TRADE = ""  # reason of a firm that can be traded
+NO_PRICE, DELISTED = "no price", "delisted"  # obstacles
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderEstimates:
-    """Expected costs of whole orders over NAV, sessions until they are filled, and what stands in the way.
-
-    Where a firm cannot be traded, the cost is NaN and the sessions are -1; without an order these are 0.
-    """
+    """Of whole orders: costs over NAV (NaN: untradable), sessions until filled (-1), and obstacles."""
 
     cost_N: FloatArray
     sessions_N: npt.NDArray[np.int64]

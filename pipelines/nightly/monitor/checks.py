@@ -19,26 +19,23 @@ from deltalake import DeltaTable
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import newest_ticker
 from pipelines.errors import DataError
+from pipelines.format import abbreviate
 from pipelines.ingest.rules import ticker_calendars
 from pipelines.lake.commit import compare
 from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import KNOWN_FROM
 from pipelines.nightly.data import NightData
-from pipelines.nightly.result import NightFinding, prices_of_night, read_nights, some_of, verdict
+from pipelines.nightly.result import NightFinding, prices_of_night, read_nights, verdict
 from pipelines.nightly.schedule import calendar_end
 
-_MIN_DATES: Final = 20
-"""Sessions of an exchange that the data must hold before a gap in them counts."""
+_MIN_DATES: Final = 20  # sessions of an exchange that the data must hold before a gap in them counts
 
 
 def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list[NightFinding]:
-    """Check the data of a night against the calendar, the session before, and the last night, if any.
-
-    Whether the newest session has arrived in time is decided before, when the source is read. A failure of
-    ``calendar_end``, ``coverage`` or ``withdrawn`` ends the night; the others warn.
-    """
+    """Check the data of a night; ``calendar_end``, ``coverage`` and ``withdrawn`` can end it, others warn."""
     checks = _Checks(config, data, earlier)
     of_night = (checks.calendar, checks.coverage, checks.stale, checks.corrections, checks.vintages)
-    sessions = data.market.panel.dates_T.astype("datetime64[D]").tolist()
+    sessions = data.market.panel.dates_T.tolist()
     end = calendar_end(config, data.lake, data.session, sessions)
     found = [] if end is None else [end]
     for check in (*of_night, checks.flags, checks.quarantine):
@@ -62,7 +59,7 @@ class _Checks:
         """Look for sessions of the exchange since the last night that the data do not have."""
         from pipelines.ingest.calendars import sessions_between
 
-        data, dates_T = self.data, self.panel.dates_T.astype("datetime64[D]")
+        data, dates_T = self.data, self.panel.dates_T
         first = self.earlier or dates_T[-min(len(dates_T), _MIN_DATES)].item()
         rows = data.tables["prices"].filter(pl.col("date") >= first).select("date", "ticker", "source")
         firms = ticker_calendars(rows, data.tables.get("securities"), self.config.quality.calendar)
@@ -78,7 +75,9 @@ class _Checks:
         count = f"{len(expected)} sessions of {name} from {first} to {data.session}"
         said = f"The data hold all {count}."
         if missing:
-            said = f"The data lack {len(missing)} of the {count}: {some_of(missing)}; ask the source for "
+            said = (
+                f"The data lack {len(missing)} of the {count}: {abbreviate(missing, 5)}; ask the source for "
+            )
             said += "them. Labels across them are unknown."
         yield NightFinding(
             "calendar", "warn" if missing else "ok", said, value=float(len(missing)), limit=0.0
@@ -99,18 +98,14 @@ class _Checks:
         fine = share >= limit or len(gone) == 1
         if not fine:
             said += (
-                f", which is {share:.1%} (limit {limit:.0%}); without a price are {some_of(gone)}. The "
+                f", which is {share:.1%} (limit {limit:.0%}); without a price are {abbreviate(gone, 5)}. The "
                 "delivery is probably incomplete: run the night again when the source has the rest, or lower "
                 "nightly.checks.min_coverage"
             )
         yield NightFinding("coverage", "ok" if fine else "fail", f"{said}.", value=share, limit=limit)
 
     def _firms_before(self) -> tuple[set[str], str]:
-        """Firms with a price on the last night's session in that night's data, and words for that session.
-
-        In tonight's data a firm whose whole history was withdrawn would be missing on both sessions. Without
-        a night, or where its data cannot be read, it is the session before in tonight's data.
-        """
+        """Firms priced on the last night's session in its own data (else on the one before), and its name."""
         data, session = self.data, self.earlier
         if session is not None and self.prices is not None:
             priced = (pl.col("date") == session) & pl.col("close").is_not_null()
@@ -138,8 +133,8 @@ class _Checks:
             "stale_prices",
             f"{len(names):,} of {int(both_N.sum()):,} firms repeat the close and the volume of the session "
             "before",
-            f" ({share:.1%}, limit {limit:.0%}): {some_of(names)}. The source has probably copied a session; "
-            "ask it for the right prices and run the night again.",
+            f" ({share:.1%}, limit {limit:.0%}): {abbreviate(names, 5)}. The source has probably copied a "
+            "session; ask it for the right prices and run the night again.",
             fine=share <= limit,
             value=share,
             limit=limit,
@@ -167,8 +162,8 @@ class _Checks:
             sentence = (
                 f"{lost.height:,} of the {stored:,} price rows of the night of {last} were withdrawn, which "
                 f"is {withdrawn:.1%} (limit {most:.0%}), the earliest of {found.earliest}: "
-                f"{some_of(found.tickers)}. The delivery is probably truncated: deliver the rest and run the "
-                "night again, or raise nightly.checks.max_withdrawn."
+                f"{abbreviate(found.tickers, 5)}. The delivery is probably truncated: deliver the rest and "
+                "run the night again, or raise nightly.checks.max_withdrawn."
             )
             yield NightFinding("withdrawn", "fail", sentence, value=withdrawn, limit=most)
             return
@@ -181,7 +176,7 @@ class _Checks:
                 f"{count:,} price rows up to {last} have changed since that night "
                 f"({found.changed.height:,} corrected, {found.added.height:,} added, "
                 f"{found.withdrawn.height:,} withdrawn), the earliest of {found.earliest}: "
-                f"{some_of(found.tickers)}"
+                f"{abbreviate(found.tickers, 5)}"
             )
         yield verdict(
             "corrections",
@@ -194,10 +189,7 @@ class _Checks:
         )
 
     def vintages(self) -> Iterator[NightFinding]:
-        """Compare the tables of a night with those of the last one, as ``peerglass audit --vintage`` does.
-
-        Nothing is found if no table has another version, or a vacuum removed the earlier ones.
-        """
+        """Compare the tables of a night with the last one's, as ``peerglass audit --vintage`` does."""
         from backtest.look_ahead.vintages import compare_vintages
 
         data, last = self.data, self.earlier
@@ -206,7 +198,8 @@ class _Checks:
         then: Mapping[str, int] = json.loads(self.last["data_versions"])
         older: dict[str, pl.DataFrame] = {}
         newer: dict[str, pl.DataFrame] = {"prices": data.tables["prices"]}
-        for table, known in _DATED.items():
+        for table in ("prices", "inputs", "fundamentals", "membership"):
+            known = KNOWN_FROM[table]
             before, now, within = then.get(table), data.versions.get(table), pl.col(known) <= last
             if before is None or now is None or before == now:
                 continue
@@ -236,8 +229,8 @@ class _Checks:
             f"{flags.height:,} price rows have a new quality flag ({rules})"
             if flags.height
             else "No price row has a new quality flag",
-            f": {some_of(flags['ticker'].unique().sort().to_list())}. 'peerglass quarantine list' shows "
-            "them; correct them at the source, or release them.",
+            f": {abbreviate(flags['ticker'].unique().sort().to_list(), 5)}. 'peerglass quarantine list' "
+            "shows them; correct them at the source, or release them.",
             fine=flags.is_empty(),
             value=float(flags.height),
             limit=0.0,
@@ -268,15 +261,6 @@ class _Checks:
         )
 
 
-_DATED: Mapping[str, str] = {
-    "prices": "date",
-    "inputs": "date",
-    "fundamentals": "known_at",
-    "membership": "from_date",
-}
-"""Table -> the column that says since when a row is known."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Corrections:
     """Keys (date, ticker) of price rows that differ between two versions of the table."""
@@ -303,11 +287,7 @@ class Corrections:
 
 
 def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> Corrections | None:
-    """Compare two versions of the prices on the sessions up to one; None if the earlier one is gone.
-
-    Only the dates of files that differ between the versions are read: a night's delivery adds files and
-    leaves the others.
-    """
+    """Compare two versions of the prices up to a session, by the files that differ; None if one is gone."""
     span = None if then == now else differing_dates(lake, "prices", then, now)
     if span is None:
         return Corrections(*[pl.DataFrame(schema={"date": pl.Date, "ticker": pl.String})] * 3)

@@ -30,8 +30,9 @@ from pipelines.config.sections import FeaturesConfig
 from pipelines.dataset.build import add_features
 from pipelines.dataset.characteristics import INPUT_PREFIX, own_values
 from pipelines.files import write_table
+from pipelines.format import abbreviate
 from pipelines.nightly.data import NightData, signal_history
-from pipelines.nightly.result import CHALLENGER, CHAMPION, ModelVersion, NightFinding, some_of, verdict
+from pipelines.nightly.result import CHALLENGER, CHAMPION, ModelVersion, NightFinding, verdict
 from pipelines.nightly.scoring import scoring_market
 from pipelines.results.evaluate import ensemble, label_overlap
 from pipelines.run.checkpoints import load_checkpoint
@@ -40,13 +41,9 @@ from pipelines.run.record import RecordedRun, list_records, open_run
 from pipelines.settings import Settings
 from pipelines.train.task import collect_arrays, to_tensors
 
-HORIZON: Final = 250
-"""Sessions over which the probability of a false alarm counts."""
-_MIN_SESSIONS: Final = 5
-"""Sessions that a mean, or a median to compare with, needs."""
-_MIN_SLACK: Final = 0.05
-"""Slack for a reference without skill: there is nothing to lose, and the CUSUM then detects losses."""
-
+HORIZON: Final = 250  # sessions over which the probability of a false alarm counts
+_MIN_SESSIONS: Final = 5  # sessions that a mean, or a median to compare with, needs
+_MIN_SLACK: Final = 0.05  # for a reference without skill, which has nothing to lose: the CUSUM detects losses
 _KEY: Final = {"session": pl.Date, "role": pl.String, "version": pl.String}
 _REALISED: Final = {**_KEY, "firms": pl.Int64, "ic": pl.Float64, "rank_ic": pl.Float64}
 _CUSUM: Final = {
@@ -142,14 +139,10 @@ def _skill(
 
 
 def realised_ic(config: Config, data: NightData, signals: pl.DataFrame) -> pl.DataFrame:
-    """Measure signals on every session whose label has ended by the night.
-
-    The label is that of the dataset, at the trained delay: it ends ``delay + horizon`` sessions after the
-    session, and the firms are those with a signal, which is the universe.
-    """
+    """Measure signals at the trained delay on every session whose label has ended by the night."""
     label, panel = config.label, data.market.panel
     known = panel.n_sessions - label.delay - label.horizon
-    dates_T = panel.dates_T.astype("datetime64[D]")
+    dates_T = panel.dates_T
     parts = [pl.DataFrame(schema=_REALISED)]
     for (role,), part in signals.drop_nulls("signal").partition_by("role", as_dict=True).items():
         rows = np.flatnonzero(np.isin(dates_T, part["session"].unique().to_numpy().astype("datetime64[D]")))
@@ -263,11 +256,7 @@ class BacktestReference:
 
 
 def backtest_reference(config: Config, data: NightData, champion: ModelVersion) -> BacktestReference | None:
-    """Return the distribution of daily rank IC in the newest complete walk-forward run like the champion's.
-
-    Only sessions before the night's are used. Without such a run, it is the distribution on the champion's
-    validation sessions. None if the rank IC does not vary.
-    """
+    """Distribution of daily rank IC in the newest backtest like the champion's, else on its validation."""
     output = Path(config.output)
     own = open_run(champion.run_id, output)
     mine = _compared(own.identity.settings, champion.model)
@@ -313,15 +302,12 @@ def _rank_ics(run: RecordedRun, model: str, delay: int, data: NightData) -> Floa
 
 
 def validation_ics(run: RecordedRun, model: str, data: NightData) -> pl.DataFrame:
-    """Return the daily rank IC of a version's seed ensemble on the validation sessions of its last fold.
-
-    The model was selected on these sessions, so the mean is too high. Computed once per version.
-    """
+    """Daily rank IC of a version on its last fold's validation, on which it was selected: too high."""
 
     def measure() -> pl.DataFrame:
         fold = last_fold(run)
         dataset = add_features(scoring_market(run, data), data.tables, _with_names(run))
-        dates_T = dataset.panel.dates_T.astype("datetime64[D]")
+        dates_T = dataset.panel.dates_T
         inside_T = between(dates_T, fold["valid_from"], fold["valid_to"])
         sessions = np.flatnonzero(inside_T & dataset.universe_TN.any(axis=1))
         arrays = collect_arrays(dataset, run.config.features.window)
@@ -360,12 +346,7 @@ _SCHEMA: Final = {
 def drift(
     config: Config, data: NightData, champion: ModelVersion
 ) -> tuple[list[NightFinding], dict[str, pl.DataFrame]]:
-    """Compare every raw feature of the newest sessions with the champion's training sessions.
-
-    A limit is the larger of the setting and of what one in twenty stretches of the training exceeds. A
-    feature has drifted if both its stability index and its Kolmogorov-Smirnov distance are above their
-    limits.
-    """
+    """Compare features with the training; one whose PSI and KS are both above their limits has drifted."""
     training = training_distributions(config, data, champion)
     trained = {RawFeature(row["feature"], row["kind"]): row for row in training.iter_rows(named=True)}
     run = open_run(champion.run_id, Path(config.output))
@@ -436,7 +417,7 @@ def _summary(config: Config, table: pl.DataFrame, training: pl.DataFrame) -> Nig
         f"{config.nightly.monitoring.sessions} sessions against the training ({first} to {last})"
     )
     if drifted:
-        base += f": {some_of(drifted)}"
+        base += f": {abbreviate(drifted, 5)}"
     cure = (
         ". Check the source for a change of units or coverage; if the market has changed, train a new "
         "version."
@@ -445,8 +426,7 @@ def _summary(config: Config, table: pl.DataFrame, training: pl.DataFrame) -> Nig
 
 
 _REGISTRIES: Final = {"characteristic": characteristics_of, "channel": channels_of}
-_TOGETHER: Final = 8
-"""Features that are computed at once; more share intermediate results but need more memory."""
+_TOGETHER: Final = 8  # features computed at once; more share intermediate results but need more memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,10 +454,7 @@ def raw_features(run: RecordedRun) -> list[RawFeature]:
 def raw_values(
     panel: Panel, tables: Mapping[str, pl.DataFrame], features: Sequence[RawFeature], settings: FeaturesConfig
 ) -> Iterator[tuple[RawFeature, Float32Array]]:
-    """Compute features of a panel one after the other, as float32 of shape (T, N); NaN means unknown.
-
-    Features whose inputs the panel lacks are unknown everywhere. ``settings`` are those of their config.
-    """
+    """Compute features of a panel one after the other, as float32 of shape (T, N); NaN means unknown."""
     unknown_TN = np.full((panel.n_sessions, panel.n_firms), np.nan, dtype=np.float32)
     for kind, registry_of in _REGISTRIES.items():
         registry = registry_of(settings.expressions)
@@ -502,10 +479,7 @@ def raw_values(
 def newest_values(
     config: Config, data: NightData, features: Sequence[RawFeature], sessions: int
 ) -> Iterator[tuple[RawFeature, Float32Array]]:
-    """Compute features on the newest sessions only: of each, its values in the universe, shape (M,).
-
-    Only the sessions that these features look back on are computed; values equal those of the whole panel.
-    """
+    """Compute features on the newest sessions only: of each, its values in the universe, shape (M,)."""
     hold = config.features.hold_inputs
     registries = {kind: of(config.features.expressions) for kind, of in _REGISTRIES.items()}
     windows = [
@@ -519,10 +493,7 @@ def newest_values(
         yield feature, values_TN[-len(inside_RN) :][inside_RN]
 
 
-_MAX_VALUES: Final = 400_000
-"""Values per feature that are measured. Neighbouring sessions hold nearly the same values, so that every
-k-th session has the same distribution."""
-
+_MAX_VALUES: Final = 400_000  # values measured per feature: every k-th session has the same distribution
 _TRAINING_SCHEMA: Final[Mapping[str, pl.DataType | type[pl.DataType]]] = {
     **dict.fromkeys(("feature", "kind"), pl.String),
     **dict.fromkeys(("points", "shares"), pl.List(pl.Float64)),
@@ -533,17 +504,13 @@ _TRAINING_SCHEMA: Final[Mapping[str, pl.DataType | type[pl.DataType]]] = {
 
 
 def training_distributions(config: Config, data: NightData, version: ModelVersion) -> pl.DataFrame:
-    """Return the distribution of every feature on the training sessions of a version, kept with its run.
-
-    A stretch is a part of the training as long as the newest sessions that are compared with it; ``block_``
-    columns are 95% quantiles over the stretches, null with fewer than 4.
-    """
+    """Return every feature's distribution in training; ``block_``: 95% quantiles over stretches, or null."""
     run, block = open_run(version.run_id, Path(config.output)), config.nightly.monitoring.sessions
     panel, universe_TN = data.market.panel, data.market.universe_TN
 
     def measure() -> pl.DataFrame:
         fold = last_fold(run)
-        dates_T = panel.dates_T.astype("datetime64[D]")
+        dates_T = panel.dates_T
         sessions: IntArray = np.flatnonzero(between(dates_T, fold["train_from"], fold["train_to"]))
         stride = max(1, int(np.ceil(universe_TN[sessions].sum() / _MAX_VALUES)))
         length = max(1, round(block / stride))

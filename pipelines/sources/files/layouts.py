@@ -18,15 +18,12 @@ from pydantic import BeforeValidator, Field
 from features.options import Options
 from pipelines.sources.base import vendor_names
 
-Names = Mapping[str, tuple[str, ...]]
-"""Peerglass column -> names in files as `plain` returns them, the first one that a file has counts."""
-
+Names = Mapping[str, tuple[str, ...]]  # Peerglass column -> `plain` names in files; the first one counts
 BAR: Final = ("open", "high", "low")
 VENDOR: Final = ("price_factor", "adjusted_close", "total_return", "price_return")
 """Columns from which splits and dividends are computed (`pipelines.sources.files.prices`)."""
 
-PRICE_NAMES: Final[Names] = vendor_names("prices")
-"""Names in files of no known vendor."""
+PRICE_NAMES: Final[Names] = vendor_names("prices")  # names in files of no known vendor
 
 
 _Words = Annotated[tuple[str, ...], BeforeValidator(lambda words: (words or "").split())]
@@ -87,10 +84,7 @@ def pair_of(name: str) -> tuple[str, str] | None:
 
 
 def fields_of(available: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Ticker -> field -> column, for a header of two lines; empty if the header has one.
-
-    The fields are in the line of which more names are known.
-    """
+    """Ticker -> field -> column, for a header of two lines; empty if the header has one."""
     pairs = {name: pair for name in available if (pair := pair_of(name)) is not None}
     known = {name for names in PRICE_NAMES.values() for name in map(plain, names)}
     first, second = ({pair[place] for pair in pairs.values()} for place in (0, 1))

@@ -22,18 +22,15 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.settings import RELATIVE_PATHS
 from pipelines.sources.files.layouts import PRICE_NAMES, plain
 
-EXCEL: Final = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods")
-"""Extensions of workbooks, of which the first sheet is read."""
+EXCEL: Final = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods")  # workbooks, whose first sheet is read
 _BEGINNING: Final = 1 << 18  # bytes that are looked at to recognise a format
 _ROWS: Final = 200
-HEADER_LINES: Final = 18
-"""Lines in which the data begin."""
-_DATE: Final = re.compile(
+HEADER_LINES: Final = 18  # lines in which the data begin
+_DATE: Final = re.compile(  # a few wrong ones do no harm, because a column needs several
     r"(?:\d{4}[-/.年]\d{1,2}[-/.月]\d{1,2}日?|\d{1,2}[-/. ](?:\d{1,2}|[A-Za-z]{3,9})[-/. ]\d{2,4}"
     r"|(?:19|20)\d{6}(?:\.0)?|(?:19|20)\d{2}-\d{2}"
     r"|[A-Za-z]{3,9} \d{1,2},? \d{4}|\d{2}[A-Za-z]{3}\d{4})(?:[T ,:].*)?"
 )
-"""A cell with a date. A few wrong ones do no harm, because a column needs several."""
 _DECIMAL: Final = re.compile(r"[+-]?\d+[.,]\d+")
 _KNOWN: Final = frozenset(plain(name) for names in PRICE_NAMES.values() for name in names)
 _UNIT: Final = r" ?[KMBT%€$£]?"
@@ -56,8 +53,7 @@ class TextFormat:
     encoding: str = "utf-8"
 
 
-COMMAS: Final = TextFormat()
-"""The usual format: commas, decimal points and UTF-8."""
+COMMAS: Final = TextFormat()  # the usual format: commas, decimal points and UTF-8
 
 
 def is_text(file: Path) -> bool:
@@ -88,10 +84,9 @@ def scan_text(file: Path, given: TextFormat) -> pl.LazyFrame:
 def header_of(lines: Sequence[Sequence[str]]) -> tuple[int, list[str]] | None:
     """Find the lines above the data and the names of the columns; None if the first line is the header.
 
-    Data begin with the first of three lines that have a date in one column. Of the lines above, the header is
-    the one whose cells are names of prices (``Close``, ``PX_LAST``); if another line has the tickers, as
-    yfinance and Bloomberg write it, a column's name has both parts, as pandas writes them. Without such a
-    line, the last of the fullest lines is the header.
+    Data begin with the first of three lines with a date in one column. The header above is the line whose
+    cells are names of prices, joined with a line of tickers (yfinance, Bloomberg); else the last of the
+    fullest lines.
     """
     found = next(
         (
@@ -149,11 +144,10 @@ def has_rows(file: Path) -> bool:
 def recognise_text(file: Path) -> TextFormat:
     """Recognise the separator, decimal mark and encoding of a text file from its beginning.
 
-    The separator is the one of ``, ; tab |`` that gives the header most columns and most rows as many. The
-    decimal mark is a comma if more cells look like ``1.234,5`` than like ``1,234.5``; cells like ``1,234``
-    count only if there are no others, and only between semicolons. What is not UTF-8 or UTF-16 is read in the
-    first encoding that gives the header a known name (`_EASTERN`), else as Korean or Chinese if its signs
-    come in pairs, else as cp1252 or latin-1.
+    The separator (``, ; tab |``) gives the header most columns and most rows as many. The decimal mark is a
+    comma if more cells look like ``1.234,5``; ``1,234`` counts only without others, between semicolons.
+    Beside UTF-8 and UTF-16, the first encoding that gives the header a known name (`_EASTERN`), else Korean
+    or Chinese if the signs come in pairs, else cp1252 or latin-1.
     """
     beginning = _bytes_of(file, _BEGINNING)
     encoding = _recognise_encoding(beginning)
@@ -268,11 +262,7 @@ _EXTENSIONS: Final = (*_TEXT, *(f"{one}.gz" for one in _TEXT), ".zip", *EXCEL, "
 
 
 def resolve(path: Path) -> list[Path]:
-    """Expand ``~``, environment variables and the wildcards ``*?[]`` of a path into files, sorted by name.
-
-    A file of exactly the given name is no pattern. A folder stands for all its files that can be read; text
-    files (.txt) beside others are notes. Hidden files are left out.
-    """
+    """Expand ``~``, variables, ``*?[]`` and folders into files by name, without hidden ones and notes."""
     expanded = os.path.expandvars(str(path))
     wrong = f"correct the path in the config's source ({RELATIVE_PATHS})"
     if unset := re.search(r"\$\{?\w+\}?", expanded):
@@ -365,10 +355,7 @@ def columns_of(rows: pl.LazyFrame, file: Path) -> list[str]:
 
 
 def collect(rows: pl.LazyFrame, file: Path, names: Mapping[str, str] | None = None) -> pl.DataFrame:
-    """Read the rows of a file; DataError if it is unreadable.
-
-    ``names`` are the columns to read, by the names that they get.
-    """
+    """Read the rows of a file, or the columns ``names`` under these names; DataError if unreadable."""
     if names is not None:
         rows = rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items())
     try:

@@ -28,22 +28,19 @@ Arrangement = Literal["long", "wide", "file_per_ticker"]
 REQUIRED: Final = ("date", "ticker", "close")
 _STORED: Final = (*BAR, "volume", "split_ratio", "dividend")
 OPTIONAL: Final = (*_STORED, *VENDOR)
-DELISTINGS: Final = ("delisting_return", "delisting_reason")
-"""Columns of a price file that describe the end of a listing, in the row of the day on which it ends."""
-_DECORATION: Final = re.compile(
+DELISTINGS: Final = ("delisting_return", "delisting_reason")  # in the row of the day on which it ends
+_DECORATION: Final = re.compile(  # what vendors write around the ticker in the name of a file
     r"^(?:(?:time_series_)?(?:daily|weekly|monthly)_(?:adjusted_)?)"
     r"|[ _-](?:historical[ _]data|historische daten|stock[ _]price[ _]history|daily|1d|prices?|history)$",
     re.IGNORECASE,
 )
-"""What vendors write around the ticker in the name of a file."""
 
 
 def read_prices(given: GivenFiles) -> tuple[pl.DataFrame, pl.DataFrame | None]:
-    """Read rows of (date, ticker, close, ...), one per session and firm, within the config's dates.
+    """Read rows of (date, ticker, close, ...) within the config's dates, and ticker, date and `DELISTINGS`.
 
-    An open, high or low of zero means "not known", and a split ratio of zero "no split". So does an open
-    outside the day's range if the close is inside it (vendors leave opens unadjusted for later splits). All
-    are counted in the notes. The second frame has ticker, date and `DELISTINGS`; None if the files have none.
+    An open, high or low of 0, and an open outside the day's range around the close, mean "not known", a split
+    ratio of 0 "no split"; all are counted in the notes.
     """
     vendor = given.config.vendor
     layout = LAYOUTS[vendor] if vendor is not None else Layout()
@@ -233,23 +230,18 @@ def _count(frame: pl.DataFrame, condition: pl.Expr) -> int:
     return int(frame.select(condition.sum()).item())
 
 
-_LEAST_SPLIT: Final = math.log(1.2)
-"""Smallest factor, up or down and as a logarithm, between two closes that is read as a split where the file
-has no splits. A smaller one is a dividend."""
-_PRECISION: Final = 1e-6
-"""Relative error of prices in single precision, and of their ratio."""
+_LEAST_SPLIT: Final = math.log(1.2)  # least factor between closes that is no dividend, if no splits are given
+_PRECISION: Final = 1e-6  # relative error of prices in single precision, and of their ratio
 _DIGITS: Final = 8
 
 
 def with_splits_and_dividends(prices: pl.DataFrame) -> pl.DataFrame:
     """Replace a vendor's columns by ``split_ratio`` and ``dividend``, where the file does not have these.
 
-    ``split_ratio`` is the previous ``price_factor`` over the session's own; without a factor, a growth of 1.2
-    times that of the close, or more, is a split. Growth is that of ``adjusted_close``, or ``1 +
-    total_return``. What it has beyond the close and the split is paid out: ``dividend = close * (growth *
-    previous close / (close * split ratio) - 1)``, or with ``price_return``, ``(total return - price return) *
-    previous close / split ratio``. Differences that the rounding of the file explains are no dividends. Rows
-    are returned by ticker and date.
+    ``split_ratio``: previous over own ``price_factor``; without it, a growth of 1.2 times the close's, or
+    more, is a split. Growth is that of ``adjusted_close``, or ``1 + total_return``. ``dividend = close *
+    (growth * previous close / (close * split ratio) - 1)``, or with ``price_return``, ``(total return - price
+    return) * previous close / split ratio``, unless rounding explains it.
     """
     given = [name for name in VENDOR if name in prices.columns]
     if not given:

@@ -29,15 +29,12 @@ from pipelines.sources.settings import FilesSourceConfig
 
 _NOT_AVAILABLE: Final = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-")
 ISO: Final = r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$"
-COMPACT: Final = r"^(\d{8})(?:\.0*)?$"
-"""ISO dates without separators; a program that keeps them as numbers writes 20200131.0."""
+COMPACT: Final = r"^(\d{8})(?:\.0*)?$"  # 20200131, or 20200131.0 of a program that keeps numbers
 _STAMP: Final = (
     r"^(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(:\d{2})?(?:[.,]\d+)? ?(Z|z|UTC|[+-]\d{2}:?\d{2})?)?$"
 )
-_MOST: Final = 0.9
-"""Share of the stamps that one time of day, or two an hour apart, must have to be the rule of the file."""
-_SOME: Final = 0.05
-"""Least share of a second time of day, an hour from the first: daylight saving lasts for months."""
+_MOST: Final = 0.9  # share of stamps at one time of day, or two an hour apart, that makes it the file's rule
+_SOME: Final = 0.05  # least share of a second time, an hour from the first: daylight saving lasts for months
 _HOUR, _MIDNIGHT, _DAY = timedelta(hours=1), timedelta(0), timedelta(days=1)
 _ZONES: Final = (
     "Asia/Shanghai", "Asia/Hong_Kong", "Asia/Singapore", "Asia/Tokyo", "Asia/Seoul", "Asia/Kolkata",
@@ -47,8 +44,7 @@ _ZONES: Final = (
     "Asia/Dubai", "Asia/Karachi", "Asia/Dhaka", "Asia/Jakarta",
 )  # fmt: skip  # zones of exchanges; one a line would fill a page
 _NAMED_ZONES: Final = 3
-COUNTED: Final = ("excel", "epoch")
-"""Date formats that are numbers: days as Excel counts them, and seconds since 1970 or fractions of them."""
+COUNTED: Final = ("excel", "epoch")  # Excel's days, and seconds since 1970 or fractions of them
 _EXCEL_EPOCH: Final = date(1899, 12, 30)
 _FIRST_EPOCH: Final = 1e8
 _FIRST_SERIAL, _LAST_SERIAL = 3_000, 109_575  # 1908 and 2200; smaller numbers are years, such as 2020
@@ -59,11 +55,7 @@ _AS_USUAL: Final = FilesSourceConfig(kind="files", prices="")
 
 @dataclass(frozen=True, slots=True)
 class GivenFiles:
-    """The files of one table, how the config says to read them, and what was noticed in them.
-
-    ``names`` are usual names of columns, looked for where ``columns`` maps none. All tables of a source share
-    ``notes`` and ``hazards``.
-    """
+    """The files of one table, how the config says to read them, and what was noticed in them."""
 
     files: Sequence[Path]
     names: Names = field(default_factory=dict)
@@ -114,11 +106,7 @@ class GivenFiles:
         fall_back: bool = True,
         only: Path | None = None,
     ) -> pl.DataFrame:
-        """Read the known columns of every file (or of one of them), under Peerglass's names.
-
-        ``fall_back`` tries Peerglass's own name if a file lacks the mapped one, because the mapping may be
-        meant for another table.
-        """
+        """Read the known columns of every file; ``fall_back`` tries Peerglass's name for a mapped one."""
         parts: list[pl.DataFrame] = []
         files = self.files if only is None else [only]
         for file in files:
@@ -150,10 +138,7 @@ class GivenFiles:
     def _name_of(
         self, ours: str, available: Sequence[str], usual: Mapping[str, str], *, fall_back: bool
     ) -> str | None:
-        """Return the file's name of a column; None if it lacks the column.
-
-        A first column without a name holds the dates: this is how pandas writes an index of dates.
-        """
+        """Return the file's name of a column; None without it. A first column without a name holds dates."""
         mapped, free = self.columns.get(ours), fall_back and ours not in self.own
         names = [usual.get(ours, None if ours in self.names else ours) if mapped is None else mapped]
         names += [usual.get(ours, ours)] if free else []
@@ -175,10 +160,9 @@ class GivenFiles:
 
 
 def read_dates(frame: pl.DataFrame, columns: Sequence[str], date_format: str | None) -> pl.DataFrame:
-    """Convert columns to dates: ISO (2020-01-31, 20200131), or in a strptime format or one of `COUNTED`.
+    """Convert columns to dates: ISO (2020-01-31, 20200131), a strptime format or one of `COUNTED`.
 
-    A format without a day, such as ``%Y-%m``, says that the data are monthly: the date is the last day of the
-    month. DataError if the dates share a time of day that is not midnight, or have two orders of day and
+    Without a day (``%Y-%m``): the month's last. DataError for a common time of day, or two orders of day and
     month.
     """
     for column in columns:
@@ -308,10 +292,7 @@ def null_if_not_available(column: str) -> pl.Expr:
 
 
 def read_number(frame: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Convert a column to float64, with null for NaN and "not available".
-
-    A column with a value that is not a number stays text, so that the contract rejects its row.
-    """
+    """Convert a column to float64; text if a value is no number, so that the contract rejects its row."""
     if frame.schema[column].is_numeric():
         return frame.with_columns(pl.col(column).cast(pl.Float64).fill_nan(None))
     words = frame.select(as_text(column)).select(null_if_not_available(column)).to_series()
@@ -368,9 +349,7 @@ def read_moments(texts: pl.Series, form: str) -> pl.Series:
 def refuse_times_of_day(stamps: pl.Series) -> None:
     """Refuse stamps of which nine tenths share a time of day other than midnight, or two an hour apart.
 
-    Midnight and 23:00 are the midnights of a zone with daylight saving, half of them a day early. Times that
-    vary are no midnights of any zone and are read. Stamps are datetimes or ISO text; anything else is
-    ignored.
+    These are midnights of another zone (half of them with daylight saving); times that vary are read.
     """
     if not isinstance(stamps.dtype, pl.Datetime | pl.String):
         return
@@ -457,10 +436,7 @@ def _seconds(stamps: pl.Series) -> pl.Series:
 
 
 def counted_as_iso(value: pl.Expr, kind: str) -> pl.Expr:
-    """Write numbers of days (``excel``) or of seconds and their fractions (``epoch``) as ISO dates and times.
-
-    Other values are unchanged. An epoch is a time in UTC after 1973; its unit follows from its size.
-    """
+    """Write Excel's days, or an epoch's seconds and fractions, as ISO dates and times (UTC)."""
     number = value.cast(pl.Float64, strict=False)
     if kind == "excel":
         since = pl.duration(seconds=(number * 86_400).round().cast(pl.Int64, strict=False))

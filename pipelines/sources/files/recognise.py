@@ -21,8 +21,7 @@ _FORMATS: Final = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%m-%Y", "
                    "%m/%d/%y", "%d/%m/%y", "%d.%m.%y", "%Y-%m", "%Y%m", "%m/%Y")  # fmt: skip
 _CURE: Final = "write them as 2020-01-31, or give one with --date-format, such as %d.%m.%Y"
 _YEARS: Final = (1900, 2100)
-_UNREAD: Final = 0.1
-"""Largest share of dates without the format of the others."""
+_UNREAD: Final = 0.1  # largest share of dates without the format of the others
 _COLUMNS_OF_A_SERIES: Final = 2  # dates and closes
 _CLEAR_SPLIT: Final = 0.18  # a factor of 1.2, as a logarithm
 _MOST: Final = 0.5
@@ -32,11 +31,8 @@ _NUMBER: Final = r"^\d+(\.\d*)?$"
 def recognise_prices(path: Path, date_format: str | None = None) -> tuple[FilesSourceConfig, tuple[str, ...]]:
     """Return the settings of a source that reads a price file, and the columns that are not used as prices.
 
-    Names are compared without case, accents, spaces and punctuation, with vendors' and with usual names
-    (`pipelines.sources.files.layouts`). Of files without tickers, one whose columns are prices is that of one
-    ticker, and one whose other columns are numbers is wide. Of several files, the first one is looked at. A
-    file of signals is a ConfigError; DataError if it cannot be read, has no dates or prices, is that of one
-    ticker, or its dates can be read in two ways.
+    Of several files the first is looked at. Without tickers, one whose other columns are numbers is wide. A
+    file of signals is a ConfigError; DataError if it cannot be read, has no dates or prices, or is ambiguous.
     """
     files = opening.resolve(path)
     file = next((one for one in files if opening.has_rows(one)), files[0])
@@ -176,12 +172,7 @@ def _require_numbers(rows: pl.LazyFrame, names: Sequence[str], file: Path) -> No
 
 
 def recognise_dates(days: pl.DataFrame, file: Path, cure: str = _CURE) -> str | None:
-    """Return the format that reads most dates of a column and gives fewest weekends; None for ISO dates.
-
-    A few dates may be unreadable, such as the word "Total" below a table: their rows are quarantined.
-    DataError if there is no date, a tenth has no usual format, or two formats are equally likely; ``cure``
-    ends the sentence.
-    """
+    """Return the format of most dates and fewest weekends (None: ISO); DataError if two are as likely."""
     column = days.columns[0]
     if days.schema[column].is_temporal():
         return None

@@ -35,11 +35,7 @@ _WITH_UNITS: Final = frozenset(("close", *OPTIONAL, "delisting_return", *ITEMS))
 
 
 class FilesSource:
-    """Prices, and optionally other tables, from files.
-
-    If a file other than the prices lacks a mapped name, Peerglass's own name is tried there, so ``ticker``
-    may be mapped for prices alone. ConfigError if the settings contradict each other.
-    """
+    """Prices, and optionally other tables, from files; ConfigError if settings contradict each other."""
 
     name = "files"
 
@@ -103,7 +99,8 @@ class FilesSource:
 
 def _problems(config: FilesSourceConfig) -> Iterator[str]:
     """Say what is wrong in the settings of a source of files."""
-    if unknown := sorted(name for name in config.columns if not _is_column(name)):
+    of_tables = {f"{table}.{name}" for table, names in _COLUMNS_BY_TABLE.items() for name in names}
+    if unknown := sorted({*config.columns} - _ALL_COLUMNS - of_tables):
         near = difflib.get_close_matches(unknown[0].rpartition(".")[2], sorted(_ALL_COLUMNS), n=1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         yield (
@@ -140,12 +137,6 @@ def _problems(config: FilesSourceConfig) -> Iterator[str]:
         yield f"start {config.start} is after end {config.end}: swap them"
 
 
-def _is_column(name: str) -> bool:
-    """Return whether a mapped name is a Peerglass column of any table, or of the table in its prefix."""
-    table, dot, column = name.partition(".")
-    return name in _ALL_COLUMNS or (bool(dot) and column in _COLUMNS_BY_TABLE.get(table, ()))
-
-
 def _not_in(frame: pl.DataFrame, other: pl.DataFrame) -> int:
     """Count the tickers of a frame that another one lacks."""
     return frame.select("ticker").unique().join(other, on="ticker", how="anti").height
@@ -155,8 +146,7 @@ _MIN_YEARS: Final = 2.0
 _MIN_FIRMS: Final = 10
 _MIN_INDEX_FIRMS: Final = 50
 _STILL_TRADING: Final = timedelta(days=30)
-_FEW_LEAVE_PER_YEAR: Final = 0.005
-"""Share of firms; about 5% to 10% of US listed firms leave their exchange each year, by merger or failure."""
+_FEW_LEAVE_PER_YEAR: Final = 0.005  # 5% to 10% of US firms leave their exchange each year
 _LATE_START: Final = timedelta(days=365)
 
 

@@ -26,8 +26,7 @@ _SECURITY_TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
 _SECURITY_DATES: Final = ("valid_from", "valid_to", "listed_on", "delisted_on")
 SECURITY_NAMES: Final[Names] = {"ticker": PRICE_NAMES["ticker"], **vendor_names("securities")}
 """Usual names of columns of files about firms."""
-_LISTED: Final = r"^100(?:\.0+)?$"
-"""CRSP's code of a firm that is still listed."""
+_LISTED: Final = r"^100(?:\.0+)?$"  # CRSP's code of a firm that is still listed
 _NO_RETURN: Final = ("A", "S", "T", "P", "B", "C", "-55.0", "-66.0", "-77.0", "-88.0", "-99.0")
 """CRSP's codes for a delisting return that is not known."""
 SECURITIES: Final = (*_SECURITY_TEXT, *_SECURITY_DATES, "delisting_return", "delisting_reason")
@@ -35,11 +34,7 @@ RENAMES: Final = ("from_date", "new_ticker")
 
 
 def read_securities(given: reading.GivenFiles) -> pl.DataFrame:
-    """Read names and classifications of firms.
-
-    Without ``valid_from``, the file is assumed to be valid on all dates, which is a hazard if it contains
-    sectors or industries.
-    """
+    """Read names and classifications of firms; without ``valid_from`` they hold always, a hazard."""
     frame = given.read(("ticker",), SECURITIES)
     if "valid_from" not in frame.columns:
         frame = frame.with_columns(pl.lit(STATIC_SINCE).alias("valid_from"))
@@ -66,11 +61,7 @@ def read_securities(given: reading.GivenFiles) -> pl.DataFrame:
 
 
 def delisted_firms(ended: pl.DataFrame) -> pl.DataFrame:
-    """Return the firms whose prices say on which day their listing ended, and with which return and reason.
-
-    ``ended`` has ticker, date, and delisting_return or delisting_reason as in the files. A code of 100 is a
-    firm that is still listed.
-    """
+    """Return the firms whose prices say when, with which return and why their listing ended."""
     kinds = {"delisting_return": pl.Float64(), "delisting_reason": pl.String()}
     absent = (pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in ended.columns)
     rows = ended.with_columns(absent).with_columns(reading.as_text("delisting_reason"))
@@ -137,14 +128,11 @@ _OTHERS: Final = 6  # columns beside date and ticker in a file with the members 
 
 
 def read_membership(given: reading.GivenFiles) -> pl.DataFrame:
-    """Read spells of membership, from_date <= t < to_date.
+    """Read spells of membership, from_date <= t < to_date, from any of five layouts.
 
-    Five layouts are recognised by their columns. *Spells* have a ticker, from_date and to_date; an empty
-    from_date means a member from the start, an empty to_date still a member. *Dated rows* have a date and a
-    ticker, *lists* a date and all tickers in one cell, and *flags* a date and a column of 0 and 1 per ticker:
-    the members of a date stay until the next date, so nothing is known before its date. *Changes* have a date
-    with the tickers added and removed, or a ticker and an action. A file without a column ``universe`` is one
-    universe, named after the (first) file.
+    *Spells*: ticker, from_date, to_date (empty: open). *Dated rows*: date and ticker, *lists*: a date and all
+    tickers in one cell, *flags*: a date and 0 or 1 per ticker; members stay until the next date. *Changes*: a
+    date with the tickers added and removed, or a ticker and an action.
     """
     _, available = given.open(given.files[0])
     spells = {"ticker", "from_date"}
@@ -278,16 +266,11 @@ def _from_changes(rows: pl.DataFrame, given: reading.GivenFiles) -> pl.DataFrame
     return pl.concat(spells).sort(*key, "from_date")
 
 
-_LATER: Final = re.compile(r"_lead\d+[dwmqy]?$")
-"""Ends of names of returns that are earned later, as in the data of Jensen, Kelly and Pedersen."""
+_LATER: Final = re.compile(r"_lead\d+[dwmqy]?$")  # returns earned later (data of Jensen, Kelly and Pedersen)
 
 
 def read_inputs(given: reading.GivenFiles) -> pl.DataFrame:
-    """Read rows of (name, date, ticker, value), as delivered; the files do not say when a value became known.
-
-    Returns of later periods (``ret_exc_lead1m``) are left out. Empty values and NaN are dropped and counted;
-    columns that are not numeric are listed in a note.
-    """
+    """Read rows of (name, date, ticker, value), as delivered, without empty values and later returns."""
     parts: list[pl.DataFrame] = []
     not_numeric: dict[str, None] = {}
     later: dict[str, None] = {}
@@ -346,19 +329,13 @@ _STATED_AS_OF: Final[Mapping[ShareCountsAsOf, str]] = {
     "today": "today, so that all later splits are undone",
 }
 _KEY: Final = ["ticker", "period_end", "item"]
-_COMPUSTAT: Final = vendor_names("compustat")
-"""Item -> its names in Compustat's files. A name that ends in y is the year to date."""
-_FILTERS: Final = {"indfmt": "INDL", "datafmt": "STD", "consol": "C"}
-"""Compustat's standard format; other rows repeat a statement in another one."""
+_COMPUSTAT: Final = vendor_names("compustat")  # item -> names; one that ends in y is the year to date
+_FILTERS: Final = {"indfmt": "INDL", "datafmt": "STD", "consol": "C"}  # other rows repeat a statement
 _MILLIONS: Final = 1e6
 
 
 def read_statements(given: reading.GivenFiles, prices: pl.DataFrame) -> pl.DataFrame:
-    """Read statements into rows of (ticker, period_end, known_at, item, value, ...).
-
-    The prices provide the splits if share counts are restated for all later splits. Empty values are dropped
-    and counted. A row without a publication date gets one from the assumed lag and is marked in ``assumed``.
-    """
+    """Read statements; a row without a publication date gets one from the lag, and is ``assumed``."""
     config = given.config
     frame = reading.read_number(
         reading.concat_parts([_read_one(file, given) for file in given.files]), "value"
@@ -422,10 +399,7 @@ def _no_item(problem: str, names: list[str], kind: str) -> DataError:
 
 
 def _read_compustat(frame: pl.DataFrame, file: Path, given: reading.GivenFiles) -> pl.DataFrame:
-    """Read Compustat's quarterly or annual file: amounts in millions, firms by gvkey.
-
-    A quarter is known on the day after ``rdq``, the date of the announcement, which may come after the close.
-    """
+    """Read Compustat's file: amounts in millions, firms by gvkey, known on the day after ``rdq``."""
     frame = frame.rename({name: name.lower() for name in frame.columns})
     for column, usual in _FILTERS.items():
         if column in frame.columns:
@@ -529,12 +503,7 @@ def _add_hazard(frame: pl.DataFrame, lag_days: int, given: reading.GivenFiles) -
 
 
 def fill_stated_on(frame: pl.DataFrame, rule: ShareCountsAsOf, prices: pl.DataFrame) -> pl.DataFrame:
-    """Fill in ``stated_on`` of share counts and per-share amounts where the file lacks it.
-
-    If the vendor restated its whole history (``today``), the splits in the prices after the end of the period
-    are undone; prices without ``split_ratio`` undo nothing, because they are split-adjusted as well. Dates
-    may be text if one of them is unreadable.
-    """
+    """Fill in missing ``stated_on``; in a history restated ``today``, splits since the period are undone."""
     of_split = pl.col("item").is_in(SPLIT_ITEMS)
     recorded = pl.col("stated_on") if "stated_on" in frame.columns else pl.lit(None)
     if rule == "today" and "split_ratio" in prices.columns:

@@ -27,12 +27,10 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedFirms:
-    """Every firm that is ever listed; arrays are over firms, and firms are sorted by ticker.
+    """Every firm that is ever listed, by ticker; arrays are over firms.
 
-    ``first_N`` and ``last_N`` are the indices of the first and last listed session. A holder of a delisted
-    firm earns ``delisting_return_N`` after the last one; NaN for a firm that is still listed at the end.
-    Firms in ``merger_N`` are delisted for a merger, the others for performance. ``hidden_leader_N`` is the
-    firm that it follows without an observable reason, or -1.
+    ``first_N``, ``last_N``: first and last listed session, after which a holder earns ``delisting_return_N``
+    (NaN: still listed). ``hidden_leader_N``: the firm that it follows without an observable reason, or -1.
     """
 
     ticker_N: tuple[str, ...]
@@ -235,11 +233,10 @@ _COUNT = "shares_outstanding"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedStatements:
-    """The values that each firm reports for each quarter.
+    """The values that each firm reports for each quarter, published at ``known_at_NQ``.
 
-    ``known_at_NQ`` is the date of first publication, ``restated_at_NQ`` that of the restatement (NaT: never),
-    which multiplies book equity and gross profit by ``revision_NQ``. ``filed_NQ`` is False for quarters that
-    ended long before the firm was listed, or whose statement was not published before it was delisted.
+    A restatement (NaT: never) multiplies book equity and gross profit by ``revision_NQ``. ``filed_NQ`` is
+    False long before a listing and after a delisting.
     """
 
     period_end_Q: Days
@@ -360,10 +357,7 @@ def _details(items: dict[str, FloatArray], rng: np.random.Generator) -> dict[str
 def fundamentals_frame(
     statements: SimulatedStatements, firms: SimulatedFirms, shares_NQ: FloatArray
 ) -> pl.DataFrame:
-    """Return the statements as the ``fundamentals`` table; restatements are separate rows.
-
-    ``shares_NQ`` are the shares at the end of the quarter, which a restatement repeats.
-    """
+    """Return the statements as the ``fundamentals`` table; restatements are separate rows."""
     ticker_N = np.asarray(firms.ticker_N)
     n, q = statements.filed_NQ.shape
     period_NQ = np.broadcast_to(statements.period_end_Q, (n, q))

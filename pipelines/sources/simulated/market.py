@@ -52,14 +52,12 @@ _PASSES = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedMarket:
-    """A simulated market before prices are quoted; NaN where not listed.
+    """A simulated market before prices are quoted; NaN where not listed, returns also on the first session.
 
-    ``returns_TN`` are total simple returns, NaN on a firm's first session. ``dividend_yield_TN`` is a
-    fraction of the cum-dividend price, ``log_size_TN`` the log of market equity in USD, ex dividend.
-    ``mu_TNP`` are the parts of the conditional mean decided at t, in the order of PARTS; ``reversal_TNK`` is
-    what the own return k sessions ago adds to the temporal part. ``shock_TN`` is the own return over long-run
-    volatility. ``reviews`` maps a session to the edges from then until the next; ``peer_scale`` is the return
-    per unit of weight and of shock.
+    ``dividend_yield_TN``: of the cum-dividend price. ``log_size_TN``: log of ex-dividend market equity (USD).
+    ``mu_TNP``: parts of the mean decided at t, as PARTS; ``reversal_TNK``: what the own return k sessions ago
+    adds to the temporal one. ``shock_TN``: own return over long-run volatility. ``reviews``: session -> edges
+    until the next; ``peer_scale``: return per unit of weight and shock.
     """
 
     dates_T: npt.NDArray[np.datetime64]
@@ -118,10 +116,7 @@ class _Builder:
     tables_2N: FloatArray  # uniform draws of the two random tables of leaders
 
     def build(self, scale_P: FloatArray, peer_until: int | None = None) -> SimulatedMarket:
-        """Simulate with the given scales of the parts of mu, review by review.
-
-        Reviews from session ``peer_until`` on decide on no edges.
-        """
+        """Simulate with the given scales of mu's parts; no edges from session ``peer_until`` on."""
         config, firms, shocks = self.config, self.firms, self.shocks
         n_sessions, n_firms = shocks.own_TN.shape
         live_TN = firms.live(n_sessions)
@@ -293,10 +288,7 @@ class Edges:
 def review_edges(
     config: MarketConfig, firms: SimulatedFirms, priority_N: FloatArray, live_N: BoolArray
 ) -> Edges:
-    """Decide the edges from the listed firms and their priority, both as of the review.
-
-    The firms with the highest priority lead. It is log market equity where size leads.
-    """
+    """Decide the edges of a review: the listed firms with the highest priority lead."""
     edges: list[tuple[int, int, int, int]] = []  # leader, follower, rule, firm in between
 
     def add(leading: int, following_E: Index, code: int, through: int = -1) -> None:

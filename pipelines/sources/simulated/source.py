@@ -24,11 +24,7 @@ __all__ = ["MarketConfig", "SimulatedSource"]
 
 
 class SimulatedSource:
-    """A simulated market as a source: the same config and seed give the same tables to the bit.
-
-    A setting changes only the draws that it concerns: removing a part of ``mu`` leaves all shocks, firms and
-    statements unchanged.
-    """
+    """A simulated market as a source: the same config and seed give the same tables to the bit."""
 
     name = "simulated"
 
@@ -41,16 +37,11 @@ class SimulatedSource:
     def fetch(self) -> SourceTables:
         """Simulate the market and return its tables, with its truth.
 
-        ``truth_mu``: ``mu`` is the mean, known at the close of ``date``, of the return from the close of
-        date+delay to that of date+delay+1 (in sessions), and the sum of its three parts. A (date, ticker) is
-        missing if the firm is delisted before that return.
-
-        ``truth_edges``: ``weight`` times the leader's ``shock`` of lag-1 sessions ago is what an edge adds to
-        ``peer``, on decision dates in [valid_from, valid_to). ``led_by`` is what makes the leader lead: size,
-        book_to_market or random.
-
-        ``truth_days``: ``day_k`` is what the firm's own return k sessions ago adds to ``temporal``. ``shock``
-        is its own unforecastable return on ``date`` divided by its long-run volatility.
+        ``truth_mu``: ``mu`` is the mean, known at the close of ``date``, of the return over the session that
+        ends delay + 1 sessions later, and the sum of its three parts. ``truth_edges``: ``weight`` times the
+        leader's ``shock`` of lag - 1 sessions ago is what an edge adds to ``peer``. ``truth_days``: ``day_k``
+        is what the own return k sessions ago adds to ``temporal``; ``shock`` is the own return over its
+        long-run volatility.
         """
         # The number and order of children are fixed; a new kind of draw must be added at the end.
         market_seed, quote_seed, tick_seed = np.random.SeedSequence(self.seed).spawn(3)
@@ -106,8 +97,7 @@ _SPLIT_ABOVE, _REVERSE_SPLIT_BELOW = 150.0, 3.0  # USD
 _DAILY_TURNOVER = 0.004  # shares traded over shares outstanding
 
 
-Quotes = dict[str, FloatArray]
-"""Column of ``prices``, or ``shares`` -> values [T, N]; NaN where not listed."""
+Quotes = dict[str, FloatArray]  # column of ``prices``, or ``shares`` -> values [T, N]; NaN where not listed
 
 
 def quote(market: SimulatedMarket, seed_sequence: np.random.SeedSequence) -> tuple[Quotes, BoolArray]:
@@ -174,11 +164,7 @@ def prices_frame(
     quoted_TN: BoolArray,
     rng: np.random.Generator,
 ) -> pl.DataFrame:
-    """Return the quotes as the ``prices`` table, with ``config.bad_ticks`` invalid rows.
-
-    These have a negative close, or high and low exchanged; never on a day with a split or dividend, so that
-    only one day's price is lost.
-    """
+    """Return the quotes as ``prices``, with ``config.bad_ticks`` invalid rows on days without events."""
     event_TN = (quotes["split_ratio"] != 1.0) | (quotes["dividend"] > 0)
     t_R, n_R = np.nonzero(quoted_TN)
     values = {name: array_TN[t_R, n_R] for name, array_TN in quotes.items() if name != "shares"}

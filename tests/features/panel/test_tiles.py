@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 from alpha_formulas import EXPRESSIONS
+from counted import cut_tables
 from places import ROOT
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -37,7 +38,6 @@ from features.panel.derived import (
 )
 from features.panel.panel import Panel, build_panel
 from pipelines.config.load import check_config
-from pipelines.dataset.tables import cut_tables
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
 

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import yaml
 from command import Call, command
+from counted import trial_count
 from mlflow import MlflowClient
 from stored import measured
 
@@ -34,7 +35,7 @@ from pipelines.run.record import RecordedRun, open_run, read_curves, read_scores
 from pipelines.run.warm_start import warm_start_checkpoint
 from pipelines.stages import train_config
 from pipelines.train.task import stacks_of
-from pipelines.train.trials import read_trials, trial_count
+from pipelines.train.trials import read_trials
 from pipelines.train.walkforward import plan_tasks
 
 MODEL = "temporal_transformer"

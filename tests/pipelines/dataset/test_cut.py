@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pytest
+from counted import cut_tables
 from growing_lakes import Tables, sessions_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from hypothesis import strategies as st
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import build_dataset
-from pipelines.dataset.tables import cut_tables
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
 

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 import yaml
 from command import Call, command
+from counted import trial_count
 
 from pipelines.commands.runs import RunSummary, apply_prune, plan_prune, summarise_runs
 from pipelines.config.load import load_config
@@ -23,7 +24,7 @@ from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
 from pipelines.run.record import open_run
 from pipelines.stages import backtest_run, train_config
-from pipelines.train.trials import read_trials, trial_count
+from pipelines.train.trials import read_trials
 
 pytestmark = pytest.mark.usefixtures("untracked")
 

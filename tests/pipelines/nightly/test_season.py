@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from counted import cut_tables
 from growing_lakes import Tables, deliver, same_bits, sessions_of
 
 from pipelines.commands.signals import explain_differences
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import build_dataset
-from pipelines.dataset.tables import cut_tables, input_versions, open_lake, read_tables
+from pipelines.dataset.tables import input_versions, open_lake, read_tables
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import STAMPS
 from pipelines.nightly.data import night_data

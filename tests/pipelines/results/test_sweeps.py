@@ -13,13 +13,13 @@ import polars as pl
 import pytest
 import yaml
 from command import Call, command
+from counted import trial_count
 
 from backtest.inference.overfitting import deflated_sharpe, probability_of_overfitting
 from pipelines.config.load import load_config
 from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import open_run
 from pipelines.stages import ingest_config, train_config
-from pipelines.train.trials import trial_count
 
 pytestmark = pytest.mark.usefixtures("untracked")
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 from command import Call, command
+from counted import trial_count
 from filelock import FileLock
 from warm import Process
 
 from pipelines.audit.registry import CHECKS
 from pipelines.errors import DataError
 from pipelines.run.locks import Locks
-from pipelines.train.trials import trial_count
 
 OUTPUT = Path("runs")
 WAIT = """

@@ -28,7 +28,7 @@ from pipelines.lake.lake import Lake
 from pipelines.run.provenance import TaskDone, read_provenance
 from pipelines.run.record import RecordedRun, open_run
 from pipelines.stages import ingest_config, report_run, train_config
-from pipelines.tracking.store import store
+from pipelines.tracking.store import open_store
 
 MODELS = {"ridge": {}, "mlp": {"width": 8}}
 
@@ -180,7 +180,7 @@ def test_a_database_without_its_driver_is_named_with_the_cure(
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with (
         pytest.raises(ConfigError, match=r"psycopg.*pip install '\.\[postgres\]'") as error,
-        store(config),
+        open_store(config),
     ):
         pass
     assert "hush" not in str(error.value)
@@ -209,7 +209,7 @@ def test_a_database_that_cannot_be_used_is_a_tracking_error_within_seconds(
             path.write_bytes(b"a page of HTML, say")
         started = time.monotonic()
         said = r"cannot be used .*locks the file, or move a damaged file"
-        with pytest.raises(TrackingError, match=said), store(config) as client:
+        with pytest.raises(TrackingError, match=said), open_store(config) as client:
             client.search_experiments()
     assert time.monotonic() - started < 20
 
@@ -219,10 +219,10 @@ def test_processes_that_start_at_once_on_a_fresh_store_all_succeed(tmp_path: Pat
     code = (
         "import sys\n"
         "from types import SimpleNamespace as Settings\n"
-        "from pipelines.tracking.store import experiment_of, store\n"
+        "from pipelines.tracking.store import experiment_of, open_store\n"
         "folder = sys.argv[1]\n"
         "tracking = Settings(uri=f'sqlite:///{folder}/mlflow.db', artifacts=folder + '/artifacts')\n"
-        "with store(Settings(tracking=tracking)) as client:\n"
+        "with open_store(Settings(tracking=tracking)) as client:\n"
         "    print(experiment_of(client, Settings(tracking=tracking), 'shared'))\n"
     )
     started = [Process(code, [str(tmp_path)]) for _ in range(5)]

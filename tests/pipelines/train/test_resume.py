@@ -24,6 +24,7 @@ import polars as pl
 import pytest
 import torch
 import yaml
+from counted import trial_count
 from tracking_stores import new_store
 from warm import PEERGLASS, Process
 
@@ -38,7 +39,6 @@ from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
 from pipelines.run.record import open_run, read_curves, read_scores
 from pipelines.stages import train_config
-from pipelines.train.trials import trial_count
 
 KILLS = 10
 MODELS = {

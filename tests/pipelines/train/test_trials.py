@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import yaml
 from command import Answer, Call, command
+from counted import trial_count
 
 from models.registry import MODELS
 from pipelines.config.load import check_config, load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.run.identity import forecasting_settings
-from pipelines.train.trials import Scope, Trial, read_trials, record_trials, trial_count
+from pipelines.train.trials import Scope, Trial, read_trials, record_trials
 from pipelines.train.trials import record as record_all
 
 pytestmark = pytest.mark.usefixtures("untracked")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from counted import trial_count
 
 from models.fitted import NoTrainingSignal
 from models.fitting.fit import fit
@@ -21,7 +22,7 @@ from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
 from pipelines.run.record import read_scores
 from pipelines.train import tune
-from pipelines.train.trials import read_trials, trial_count
+from pipelines.train.trials import read_trials
 from pipelines.train.tune import nest
 
 Call = Callable[..., tuple[int, str, str]]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from counted import cut_tables
 from every_book import EVERY_BOOK
 
 from backtest.accounts.accounting import account_book
@@ -26,7 +27,6 @@ from features.panel.derived import daily_return
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
-from pipelines.dataset.tables import cut_tables
 from pipelines.lake.lake import Lake
 from pipelines.nightly.book.holdings import Recorded
 from pipelines.nightly.book.next_book import NextBook, next_book
