@@ -105,7 +105,10 @@ class Forecaster(Registered, nn.Module, ABC):
         return 1
 
     def horizons(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Forecasts [B, N, K] of all horizons, the label's last; 0 outside the universe."""
+        """Forecasts [B, N, K] of all horizons, the label's last; 0 outside the universe.
+
+        In training they may be [M, B, N, K]: the loss is then the mean of those of M members.
+        """
         return self(batch, ablation)[..., None]  # type: ignore[no-any-return]
 
     @abstractmethod

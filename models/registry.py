@@ -11,10 +11,12 @@ from models.baselines.mlp import MLP, MLPConfig
 from models.baselines.recurrent import ALSTM, GRU, LSTM, GRUConfig, LSTMConfig
 from models.baselines.ridge import Ridge, RidgeConfig
 from models.baselines.rules import Momentum, MomentumConfig, Reversal, ReversalConfig, Zero, ZeroConfig
+from models.baselines.tabm import TabM, TabMConfig
 from models.baselines.tcn import TCN, TCNConfig
 from models.ensemble import Ensemble, EnsembleConfig
 from models.forecasters.cross_peer import CrossPeer, CrossPeerConfig
 from models.forecasters.kernel_regression import KernelRegression, KernelRegressionConfig
+from models.forecasters.master import Master, MasterConfig
 from models.forecasters.portfolio_transformer import (
     LinearPortfolioTransformer,
     LinearPortfolioTransformerConfig,
@@ -24,6 +26,7 @@ from models.forecasters.portfolio_transformer import (
 from models.forecasters.sector_mean import SectorMean, SectorMeanConfig
 from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
 from models.forecasters.seq2seq import Seq2Seq, Seq2SeqConfig
+from models.forecasters.stock_mixer import StockMixer, StockMixerConfig
 from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
 from models.forecasters.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
 
@@ -59,6 +62,7 @@ MODELS: dict[str, ModelEntry] = {
     "gru": ModelEntry("neural", GRUConfig, GRU),
     "alstm": ModelEntry("neural", GRUConfig, ALSTM),
     "tcn": ModelEntry("neural", TCNConfig, TCN),
+    "tabm": ModelEntry("neural", TabMConfig, TabM),
     "temporal_transformer": ModelEntry("neural", TemporalTransformerConfig, TemporalTransformer),
     "seq2seq": ModelEntry("neural", Seq2SeqConfig, Seq2Seq),
     "sector_mean": ModelEntry("neural", SectorMeanConfig, SectorMean),
@@ -66,6 +70,8 @@ MODELS: dict[str, ModelEntry] = {
     "cross_peer": ModelEntry("neural", CrossPeerConfig, CrossPeer),
     "self_peer": ModelEntry("neural", SelfPeerConfig, SelfPeer),
     "temporal_peer": ModelEntry("neural", TemporalPeerConfig, TemporalPeer),
+    "stock_mixer": ModelEntry("neural", StockMixerConfig, StockMixer),
+    "master": ModelEntry("neural", MasterConfig, Master),
     "linear_portfolio_transformer": ModelEntry(
         "neural", LinearPortfolioTransformerConfig, LinearPortfolioTransformer
     ),

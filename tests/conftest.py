@@ -85,12 +85,15 @@ TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "gru": {"width": 8, "layers": 1},
     "alstm": {"width": 8, "layers": 1},
     "tcn": {"width": 8},
+    "tabm": {"width": 8, "members": 4, "bins": 4},
     "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6}},
     "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
     "seq2seq": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
     "self_peer": {"width": 8, "heads": 2, "layers": 1},
     "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
     "portfolio_transformer": {"width": 8, "heads": 2, "layers": 1},
+    "stock_mixer": {"width": 8, "market": 4},
+    "master": {"width": 8, "day_heads": 2},
 }
 """Settings that make a registered model fast to train; models not listed use their defaults."""
 

@@ -27,6 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "gru": {"width": 8, "layers": 1},
     "alstm": {"width": 8, "layers": 1},
     "tcn": {"width": 8},
+    "tabm": {"width": 8, "members": 4, "bins": 4},
     "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
     "seq2seq": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
     "sector_mean": {},
@@ -36,6 +37,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
     "linear_portfolio_transformer": {},
     "portfolio_transformer": {"width": 8, "heads": 2, "layers": 1},
+    "stock_mixer": {"width": 8, "market": 4},
+    "master": {"width": 8, "day_heads": 2},
 }
 NEURAL = [name for name, entry in MODELS.items() if entry.kind == "neural"]
 QUICK = FitConfig(epochs=2, dates_per_epoch=8, batch_dates=4, firms_per_date=12, valid_dates=4)

@@ -260,8 +260,11 @@ def horizons_loss(  # noqa: PLR0917  # a loss, its inputs and its weight
     ``y_BNK`` holds the forecasts of all horizons, the label's last. Shorter horizons use the same loss as
     the label, or ``mse`` where that is the quantile loss or a portfolio's. ``share_K`` is the share of each
     horizon's dates that are in this part of a step, as numbers or as a tensor; one number if it is the same
-    for all.
+    for all. For forecasts [M, B, N, K] of M members, this is the mean of their losses.
     """
+    if y_BNK.ndim > known_BN.ndim + 1:
+        losses = [horizons_loss(module, config, one, batch, known_BN, share_K) for one in y_BNK]
+        return torch.stack(losses).mean()
     same = not isinstance(share_K, Tensor) and len(set(share_K)) == 1
     total, K = label_loss(module, config, y_BNK[..., -1], batch, known_BN), y_BNK.shape[-1]
     if K == 1:

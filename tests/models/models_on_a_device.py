@@ -48,7 +48,7 @@ def without_dropout(name: str) -> dict[str, Any]:
     given = dict(SMALL[name])
     if "encoder" in given:
         given["encoder"] = {**given["encoder"], "dropout": 0.0}
-    elif name in {"mlp", "lstm", "gru", "alstm", "tcn", "cross_peer", "self_peer", "portfolio_transformer"}:
+    elif "dropout" in type(options_of(name)).model_fields:
         given["dropout"] = 0.0
     return given | ({"peer_dropout": 0.0} if name == "temporal_peer" else {})
 

@@ -98,7 +98,7 @@ def test_no_call_has_more_sequences(name: str, window: int, sequences: list[int]
     assert sum(of_days) % max(1, plan.sequences) == 0
     of_firms = [each for each in sequences if each <= 2 * DATES]
     # the reference universe of cross_peer has a made-up size here, of three firms
-    with_firms = {"kernel_regression", "self_peer", "temporal_peer", "portfolio_transformer"}
+    with_firms = {"kernel_regression", "self_peer", "temporal_peer", "portfolio_transformer", "master"}
     assert bool(of_firms) == (name in with_firms)
 
 

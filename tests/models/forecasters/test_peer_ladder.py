@@ -79,6 +79,7 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
     entry = MODELS[name]
     known = set(entry.config.model_fields)
     sizes = {"width": 8, "heads": 2, "peer_heads": 2, "encoder": {"width": 8, "heads": 2}}
+    sizes |= {"day_heads": 2, "members": 4}
     small = {key: value for key, value in sizes.items() if key in known}
     torch.manual_seed(seed)
     module = entry.build(entry.config(**small, **options), panel().shape)
@@ -584,7 +585,7 @@ def test_two_layers_carry_a_second_hop_and_one_does_not() -> None:
     assert correlation[2][1] > 0.45
 
 
-PEER_MODELS = ("sector_mean", "kernel_regression", "cross_peer", "self_peer", "temporal_peer")
+PEER_MODELS = tuple(name for name, entry in MODELS.items() if getattr(entry.build, "uses_peers", False))
 
 
 def with_random_parameters(name: str, shape: Shape) -> Forecaster:
