@@ -16,7 +16,11 @@ from qlib_values import made_prices, values_of_qlib
 from features.library.scaling import ChannelScaler, RelativeScale, fit_channel_scaler
 from features.library.sets import RELATIVE, alpha360, bases_of, default_channels, default_characteristics
 from features.panel.panel import Panel, build_panel
+from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import PanelTensors
+from models.fitting.config import FitConfig, PretrainConfig
+from models.fitting.pretraining import pretrain
+from models.spec import IncompatibleConfig
 
 Array = npt.NDArray[np.float64]
 W, NAMES = 60, tuple(RELATIVE)
@@ -189,6 +193,13 @@ def test_batches_gather_the_same_windows_wherever_the_panel_lies() -> None:
                 alpha360().compute(panel, NAMES), np.ones((130, 3), bool), np.arange(90), bases_of(NAMES), W
             ),
         )
+
+
+def test_the_next_day_is_not_predicted_from_windows_that_give_it_away() -> None:
+    data, how = tensors(panel_of(with_halts())), PretrainConfig(objective="next_day")
+    encoder = DayEncoder(EncoderConfig(width=8, heads=2), len(NAMES), W)
+    with pytest.raises(IncompatibleConfig, match="next_day, but channels are relative to the last session"):
+        pretrain(encoder, data, np.arange(60, 90), FitConfig(pretrain=how), seed=0)
 
 
 def test_the_set_names_channels_and_refuses_one_without_its_base() -> None:

@@ -14,7 +14,7 @@ from small_panels import options_of
 from models.batch import Batch, PanelTensors
 from models.explain.faithful.forecasts import path_contributions
 from models.explain.groups import GroupGameConfig, explain_groups
-from models.explain.players import PlayerConfig
+from models.explain.players import PlayerConfig, players_of, unwrap
 from models.explain.removal import Removal, training_cells
 from models.fitted import Fitted
 from models.fitting.fit import BaselineFitted, FitConfig, fit
@@ -180,5 +180,7 @@ def test_days_that_ridge_reads_are_players_with_their_linear_values(data: PanelT
     np.testing.assert_allclose(found.values_EP[:, 0], exact_EK[:, 2], atol=1e-6)
     np.testing.assert_allclose(found.values_EP[:, 1], exact_EK[:, :2].sum(axis=1), atol=1e-6)
     assert np.abs(found.values_EP[:, 0]).max() > 1e-3
+    of_member = players_of(unwrap(model), data.batch(torch.tensor(SESSIONS[:1])), found.players)
+    assert of_member.tolist() == list(range(5)), "an ensemble asks it for days as well"
     with pytest.raises(ValueError, match="a player of kind days; use the permutation engine"):
         explain_groups(model, data, SESSIONS, FAMILIES, GroupGameConfig(engine="linear"))

@@ -18,6 +18,7 @@ from capture_rules import ON_DEVICE, Rules, allow_adamw
 from small_panels import options_of, panel
 from torch import Tensor
 
+from features.library.scaling import ChannelScaler, RelativeScale
 from models.batch import PanelTensors
 from models.fitting.config import FitConfig, PretrainConfig
 from models.fitting.graphs import Replayed
@@ -26,7 +27,7 @@ from models.fitting.optimizer import AdamW
 from models.fitting.pretraining import DayPredictor, _Steps
 from models.fitting.stacked import StackedSeeds, can_stack
 from models.forecaster import Forecaster
-from models.panel_memory import Upload
+from models.panel_memory import RelativeWindows, Upload
 from models.quantiles import QuantileHead
 from models.registry import MODELS
 
@@ -37,7 +38,7 @@ STACKABLE = [
 ]
 
 
-def on_device(*, in_host_memory: bool = False) -> PanelTensors:
+def on_device(*, in_host_memory: bool = False, scaler: ChannelScaler | None = None) -> PanelTensors:
     """A panel whose firms come and go, on the mock device."""
     on_host = {"listed_TN", "known_TN"}
     if in_host_memory:
@@ -57,9 +58,18 @@ def on_device(*, in_host_memory: bool = False) -> PanelTensors:
         path_TNK=np.stack((target, target), axis=-1),
         return_TN=target,
         in_host_memory=in_host_memory,
+        scaler=scaler,
     )
     if in_host_memory:
         object.__setattr__(data, "upload", Upload(ON_DEVICE))
+    if data.relative is not None:
+        places = {
+            field.name: getattr(data.relative, field.name) for field in dataclasses.fields(data.relative)
+        }
+        there: dict[str, Any] = {
+            name: x.to(ON_DEVICE) if isinstance(x, Tensor) else x for name, x in places.items()
+        }
+        object.__setattr__(data, "relative", RelativeWindows(**there))
     for field in dataclasses.fields(data):
         value = getattr(data, field.name)
         if isinstance(value, Tensor) and field.name not in on_host:
@@ -159,6 +169,18 @@ def test_a_panel_in_the_memory_of_the_host_is_copied_before_what_is_recorded(
     assert recorded.names == []
     copies = [each for each in rules.names if each == "copy to the device"]
     assert len(copies) >= 4, "windows and characteristics of two steps"
+
+
+def test_windows_relative_to_their_last_session_are_gathered_in_what_is_recorded(recorded: Rules) -> None:
+    scale = RelativeScale(np.array([0, 0]), np.ones((W, C)), np.ones((W, C)))
+    data = on_device(scaler=ChannelScaler(np.zeros(C), np.ones(C), relative=scale))
+    config = FitConfig(batch_dates=4)
+    engine = StackedSeeds([built("gru", data, config)], data, config, (0,), TRAIN)
+    with Rules():
+        engine.epoch(torch.arange(6, 14)[None], AdamW(engine.groups(), config, 10))
+    assert data.relative is not None
+    assert recorded.operations > 100
+    assert recorded.names == []
 
 
 @pytest.mark.slow(3)
