@@ -123,12 +123,9 @@ def find_players(
     """
     config = PlayerConfig() if config is None else config
     if isinstance(model, EnsembleFitted):
-        inner = [
-            one for one in map(unwrap, model.members.values()) if families or isinstance(one, Forecaster)
-        ]
-        found = dict.fromkeys(
-            player for one in inner for player in find_players(one, batch, families, config)
-        )
+        inner = map(unwrap, model.members.values())
+        kept = [one for one in inner if families or isinstance(one, Forecaster) or _lags(one)]
+        found = dict.fromkeys(player for one in kept for player in find_players(one, batch, families, config))
         if found:
             return tuple(sorted(found, key=lambda player: _ORDER.index(player.kind)))
     players: list[Player] = []
@@ -184,7 +181,10 @@ def _peers(batch: Batch, config: PlayerConfig) -> list[Player]:
 def absent_days(model: Unwrapped) -> str:
     """What becomes of absent days in a model, in words; "masked" for a model without days."""
     if isinstance(model, EnsembleFitted):
-        return " or ".join(dict.fromkeys(absent_days(unwrap(one)) for one in model.members.values()))
+        days = [
+            one for one in map(unwrap, model.members.values()) if isinstance(one, Forecaster) or _lags(one)
+        ]
+        return ", or ".join(dict.fromkeys(map(absent_days, days))) or "masked"
     zero = "set to 0, the centre of each channel"
     if not isinstance(model, Forecaster):
         return zero if _lags(model) else "masked"

@@ -265,6 +265,7 @@ def test_values_add_up_to_the_ensembles_forecast_and_are_those_of_the_members(do
     kinds = [player.kind for player in found.players]
     assert kinds == sorted(kinds, key=("days", "family", "peers").index)
     assert set(kinds) == {"days", "family", "peers"}
+    assert found.absent_days == "masked, and in the messages to peers set to 0, the centre of each channel"
     forecast_E = fitted.forecast(data, dates)[0, found.firms_E]
     np.testing.assert_allclose(found.forecast_E, forecast_E, rtol=1e-6)
     spread = float(forecast_E.std())
