@@ -23,9 +23,8 @@ _VERDICT = ("over", "answer", "criterion", "value", "interval", "needs", "outcom
 
 
 def _no_verdict() -> pl.DataFrame:
-    return pl.DataFrame(schema=dict.fromkeys(_VERDICT, pl.String)).cast(
-        {"value": pl.Float64, "margin": pl.Float64}
-    )
+    numbers = dict.fromkeys(("value", "margin"), pl.Float64)
+    return pl.DataFrame(schema={**dict.fromkeys(_VERDICT, pl.String), **numbers})
 
 
 @dataclass(frozen=True, eq=False)

@@ -105,10 +105,8 @@ def run_config(
 
     Parameters
     ----------
-    config
-        Path of a YAML config.
-    overrides
-        ``key=value`` settings as in ``--set``.
+    config, overrides
+        As in :func:`ingest`.
     echo
         Gets the results of the stages as text; ``print`` shows them.
 

@@ -280,12 +280,9 @@ def list_runs(output: str | Path = _OUTPUT) -> pl.DataFrame:
     >>> peerglass.list_runs().columns
     ['run', 'started', 'folder']
     """
-    found = list_records(Path(output))
-    return pl.DataFrame(
-        {
-            "run": [str(record["run_id"]) for _, record in found],
-            "started": [str(record["started_at"]) for _, record in found],
-            "folder": [str(folder) for folder, _ in found],
-        },
-        schema={"run": pl.String, "started": pl.String, "folder": pl.String},
-    ).with_columns(pl.col("started").str.to_datetime(time_zone="UTC"))
+    rows = [
+        (str(record["run_id"]), str(record["started_at"]), str(folder))
+        for folder, record in list_records(Path(output))
+    ]
+    found = pl.DataFrame(rows, dict.fromkeys(("run", "started", "folder"), pl.String), orient="row")
+    return found.with_columns(pl.col("started").str.to_datetime(time_zone="UTC"))

@@ -120,11 +120,7 @@ def find_delistings(
     T, N = traded_TN.shape
     gap_TN = np.zeros((T, N), np.bool_) if gap_TN is None else gap_TN
     records = _read(securities)
-    delisted_TN, unknown_TN, value_ratio_TN = (
-        np.zeros((T, N), np.bool_),
-        np.zeros((T, N), np.bool_),
-        np.ones((T, N)),
-    )
+    delisted_TN, unknown_TN, value_ratio_TN = *np.zeros((2, T, N), np.bool_), np.ones((T, N))
     assumed: Counter[str] = Counter()
     for n, ticker in enumerate(tickers_N):
         delistings = records.delistings.get(ticker, [])

@@ -76,12 +76,8 @@ def cached_per_panel(
 
     @wraps(compute)
     def remembered(panel: Panel, /, *args: Settings.args, **kwargs: Settings.kwargs) -> FloatArray:
-        def frozen() -> FloatArray:
-            array = compute(panel, *args, **kwargs)
-            array.setflags(write=False)
-            return array
-
-        return cached(panel, (compute, args, *sorted(kwargs.items())), frozen)
+        key = (compute, args, *sorted(kwargs.items()))
+        return cached(panel, key, lambda: frozen(compute(panel, *args, **kwargs)))
 
     return remembered
 
