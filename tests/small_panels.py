@@ -27,7 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "gru": {"width": 8, "layers": 1},
     "alstm": {"width": 8, "layers": 1},
     "tcn": {"width": 8},
-    "tabm": {"width": 8, "members": 4, "bins": 4},
+    "tabm": {"width": 8, "networks": 4, "bins": 4},
     "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
     "seq2seq": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
     "sector_mean": {},

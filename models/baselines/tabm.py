@@ -25,8 +25,8 @@ from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Range, Shape, S
 class TabMConfig(Options):
     """Options of tabm."""
 
-    members: Count = 32
-    """M, number of networks that share their matrices."""
+    networks: Count = 32
+    """M, number of networks that share their matrices: the members."""
     width: Count = 64
     """D, width of the hidden layers."""
     layers: Count = 2
@@ -129,12 +129,12 @@ class TabM(Forecaster):
         widths = [shape.n_characteristics * config.embedding + recent] + [config.width] * config.layers
         self.embedding = PiecewiseLinear(shape.n_characteristics, config.bins, config.embedding)
         self.layers = nn.ModuleList(
-            Members(config.members, before, after, first=not depth)
+            Members(config.networks, before, after, first=not depth)
             for depth, (before, after) in enumerate(pairwise(widths))
         )
         self.dropout = Dropout(config.dropout)
-        self.head_MD = nn.Parameter(torch.zeros(config.members, config.width))
-        self.bias_M = nn.Parameter(torch.zeros(config.members))
+        self.head_MD = nn.Parameter(torch.zeros(config.networks, config.width))
+        self.bias_M = nn.Parameter(torch.zeros(config.networks))
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Concatenate characteristics and recent days."""

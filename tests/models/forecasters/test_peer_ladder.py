@@ -79,7 +79,7 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
     entry = MODELS[name]
     known = set(entry.config.model_fields)
     sizes = {"width": 8, "heads": 2, "peer_heads": 2, "encoder": {"width": 8, "heads": 2}}
-    sizes |= {"day_heads": 2, "members": 4}
+    sizes |= {"day_heads": 2, "networks": 4}
     small = {key: value for key, value in sizes.items() if key in known}
     torch.manual_seed(seed)
     module = entry.build(entry.config(**small, **options), panel().shape)

@@ -93,7 +93,7 @@ def test_tabm_learns_a_wave_of_a_characteristic() -> None:
     x, z = rng.normal(size=(T, N, 1)), rng.normal(size=(T, N, 3))
     truth = np.sin(3.0 * z[..., 1])
     data = panel(truth + 0.7 * rng.normal(size=(T, N)), x, z)
-    options = {"members": 8, "width": 16, "bins": 8, "recent_days": 0, "dropout": 0.0}
+    options = {"networks": 8, "width": 16, "bins": 8, "recent_days": 0, "dropout": 0.0}
     config = FitConfig()
     ridge = fit("ridge", options_of("ridge"), data, TRAIN, VALID, fit_config=config, seed=0)
     linear = ridge.forecast(data, TEST)
@@ -130,7 +130,7 @@ def test_each_member_is_a_network_of_its_own_on_a_common_matrix() -> None:
 @pytest.mark.parametrize("loss", ["mse", "ic"])
 def test_tabm_is_trained_on_the_mean_of_its_members_losses(loss: Any) -> None:  # noqa: ANN401
     data, batch = random_batch()
-    module = randomised(TabM(TabMConfig(members=3, width=4, dropout=0.0, recent_days=2), data.shape))
+    module = randomised(TabM(TabMConfig(networks=3, width=4, dropout=0.0, recent_days=2), data.shape))
     known = batch.m_BN & batch.y_BN.isfinite()
     forecast = module(batch)
     members = module.train().horizons(batch)
