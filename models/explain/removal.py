@@ -232,11 +232,7 @@ class _Kept:
 
 
 def group_game(
-    model: Unwrapped,
-    batch: Batch,
-    players: tuple[Player, ...],
-    sample_E: IntArray,
-    background: Replacement,
+    model: Unwrapped, batch: Batch, players: tuple[Player, ...], sample_E: IntArray, background: Replacement
 ) -> RandomGame:
     """Build the game of a date: coalitions [M, P] and their draws [M] -> forecasts [M, E].
 

@@ -138,13 +138,9 @@ def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Un
         return Unit("", 1.0, "none", f"none, because {model} was trained with fit.loss {loss} and {why}")
     what = "residual return" if label.residualise_factors else "return"
     over = f"{what} over {label.horizon} {sessions}"
-    if label.transform == "rank":
-        sentence = (
-            f"normal scores of the rank of the {over} on its date (label.transform is rank), not returns"
-        )
-        return Unit("", 1.0, "standard deviations", sentence)
-    if label.transform == "zscore":
-        sentence = f"standard deviations of the {over} on its date (label.transform is zscore), not returns"
+    if label.transform in ("rank", "zscore"):
+        scores = "normal scores of the rank" if label.transform == "rank" else "standard deviations"
+        sentence = f"{scores} of the {over} on its date (label.transform is {label.transform}), not returns"
         return Unit("", 1.0, "standard deviations", sentence)
     demeaned = " minus its mean over the firms of the date" if label.transform == "demean" else ""
     return Unit("bps", _BASIS_POINTS, "return", over + demeaned)

@@ -121,18 +121,13 @@ def explained_on(config: Config, dataset: Dataset) -> str:
 
 def effort_of(settings: ExplainConfig) -> Effort:
     """Translate ``explain.faithfulness``, and the options of the peer network."""
-    network = PeerGameConfig(settings.network_permutations, settings.max_peers, settings.seed)
+    seed = settings.seed
+    network = PeerGameConfig(settings.network_permutations, settings.max_peers, seed)
     if settings.faithfulness == "thorough":
-        measures = FaithfulConfig(permutations=16, background=8, seed=settings.seed)
+        measures = FaithfulConfig(permutations=16, background=8, seed=seed)
         return Effort(measures, network, dates=8, firms=8, peer_dates=8, ic_dates=60)
     measures = FaithfulConfig(
-        permutations=2,
-        background=1,
-        random_orders=1,
-        steps=5,
-        day_units=10,
-        shuffled_shap=False,
-        seed=settings.seed,
+        permutations=2, background=1, random_orders=1, steps=5, day_units=10, shuffled_shap=False, seed=seed
     )
     return Effort(measures, network, dates=1, firms=1, peer_dates=1, ic_dates=3)
 

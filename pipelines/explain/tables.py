@@ -36,10 +36,7 @@ _RECOVERY_SCHEMA = {
 
 
 def explanation_tables(
-    explanation: ModelExplanation,
-    dataset: Dataset,
-    planted_NN: BoolArray | None,
-    seed: int = 0,
+    explanation: ModelExplanation, dataset: Dataset, planted_NN: BoolArray | None, seed: int = 0
 ) -> dict[str, pl.DataFrame]:
     """Build the tables that a report shows of one model's attribution.
 
@@ -207,10 +204,8 @@ def _recovery(
     n_firms = len(planted_NN)
     network = weights.sum_dates(explanation.peers, n_firms).network()
     attention = weights.attention_network(explanation.peers, n_firms)
-    initial, valid_NN = (
-        weights.mean_network(explanation.untrained, n_firms),
-        network.observed & attention.observed,
-    )
+    initial = weights.mean_network(explanation.untrained, n_firms)
+    valid_NN = network.observed & attention.observed
     shap, by_attention, untrained = (
         weights.edge_auc(one.weight_NN, planted_NN, valid_NN) for one in (network, attention, initial)
     )

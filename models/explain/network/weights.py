@@ -281,10 +281,7 @@ class EdgeRecovery:
 
 
 def edge_recovery(
-    methods: Mapping[str, Matrices],
-    planted: Mapping[str, BoolArray],
-    *,
-    start: str,
+    methods: Mapping[str, Matrices], planted: Mapping[str, BoolArray], *, start: str
 ) -> list[EdgeRecovery]:
     """Measure how well methods find the planted edges, kind by kind, and how much better than the start.
 
