@@ -37,7 +37,7 @@ from models.spec import (
 class LinearPortfolioTransformerConfig(Options):
     """Options of linear_portfolio_transformer."""
 
-    heads: Count = 4
+    heads: Count = 1
     """H, number of attention matrices."""
     recent_days: Whole = 0
     """Number of recent sessions of the window as inputs of a firm; 0 for characteristics only."""
@@ -97,7 +97,7 @@ class LinearPortfolioTransformer(_Portfolio):
         super().__init__()
         self.config = config
         width = shape.n_characteristics + self.read_recent(config.recent_days, shape)
-        self.weight_HFF = nn.Parameter(torch.randn(config.heads, width, width) / width)
+        self.weight_HFF = nn.Parameter(torch.randn(config.heads, width, width))
         self.value_HF = nn.Parameter(torch.zeros(config.heads, width))
         self.own = zero_linear(width, 1)
 
@@ -110,10 +110,11 @@ class LinearPortfolioTransformer(_Portfolio):
         kept_BN = peer_keys(batch, ablation).keep_BM.to(h_BND.dtype)
         value_BNH = h_BND @ self.value_HF.t()
         sum_BFH = (h_BND * kept_BN[..., None]).transpose(1, 2) @ value_BNH
-        message_BN = torch.einsum("bnf,bf->bn", h_BND, torch.einsum("hfg,bgh->bf", self.weight_HFF, sum_BFH))
+        weight_HFF = self._weights()
+        message_BN = torch.einsum("bnf,bf->bn", h_BND, torch.einsum("hfg,bgh->bf", weight_HFF, sum_BFH))
         count_BN = kept_BN.sum(dim=1, keepdim=True)
         if ablation is not None and ablation.peers_keep_BN is not None:
-            own_BNH = torch.einsum("bnf,hfg,bng->bnh", h_BND, self.weight_HFF, h_BND)
+            own_BNH = torch.einsum("bnf,hfg,bng->bnh", h_BND, weight_HFF, h_BND)
             message_BN = message_BN + (1.0 - kept_BN) * (own_BNH * value_BNH).sum(dim=-1)
             count_BN = count_BN + (1.0 - kept_BN)
         return self.scaled(self.own(h_BND)[..., 0] + message_BN / count_BN.clamp(min=1.0), batch)
@@ -121,11 +122,15 @@ class LinearPortfolioTransformer(_Portfolio):
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Shares of the absolute weights ``|x_i' W_h x_j|``, which may be negative; that of i is left out."""
         h_BNF, kept_BN = self._inputs(batch, ablation), peer_keys(batch, ablation).keep_BM
-        size_BHNN = torch.einsum("bnf,hfg,bmg->bhnm", h_BNF, self.weight_HFF, h_BNF).abs()
+        size_BHNN = torch.einsum("bnf,hfg,bmg->bhnm", h_BNF, self._weights(), h_BNF).abs()
         own_NN = torch.eye(h_BNF.shape[1], dtype=torch.bool, device=h_BNF.device)
         size_BHNN = size_BHNN.masked_fill(~(kept_BN[:, None, None] | own_NN), 0.0)
         share_BHNN = size_BHNN / size_BHNN.sum(dim=-1, keepdim=True).clamp(min=1e-30)
         return AttentionMaps(peers_BLHNN=_of_others(share_BHNN, batch)[:, None])
+
+    def _weights(self) -> Tensor:
+        """``W``, stored F times as large: one learning rate then suits it and the vectors."""
+        return self.weight_HFF / self.weight_HFF.shape[-1]
 
 
 class PortfolioTransformer(_Portfolio):

@@ -51,7 +51,7 @@ def market(seed: int = 0) -> tuple[PanelTensors, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("name", "options", "share"),
     [
-        ("linear_portfolio_transformer", {}, 0.9),
+        ("linear_portfolio_transformer", {}, 0.75),
         ("portfolio_transformer", {"width": 16, "heads": 2, "layers": 1, "dropout": 0.0}, 0.7),
     ],
 )
@@ -110,7 +110,7 @@ def test_the_linear_form_is_attention_without_softmax() -> None:
             keep[gone] = False
         expected = x @ module.own.weight[0].detach().numpy() + module.own.bias.item()
         for w_FF, value_F in zip(
-            module.weight_HFF.detach().numpy(), module.value_HF.detach().numpy(), strict=True
+            module._weights().detach().numpy(), module.value_HF.detach().numpy(), strict=True
         ):
             for i in range(len(x)):
                 keys = [j for j in range(len(x)) if keep[j] or j == i]
