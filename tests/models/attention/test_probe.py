@@ -20,6 +20,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "seq2seq": {"encoder": {**SMALL, "layers": 1, "kernel": "linear"}},
     "cross_peer": {**SMALL, "reference": {"count": 4}},
     "kernel_regression": {},
+    "master": {"width": 8, "day_heads": 2},
     "self_peer": {**SMALL, "market_tokens": 1},
     "portfolio_transformer": SMALL,
     "temporal_peer": {
