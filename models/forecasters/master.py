@@ -121,10 +121,9 @@ class Master(Forecaster):
     indices; here it holds, for each channel, mean and standard deviation over the firms of the universe and
     the last 5, 20 and 60 sessions, which are known at the close of the decision session. A firm does not
     attend to itself, because the residual connection already holds its own state. Characteristics are known
-    at the decision session only, and are read by a linear skip connection as well. Norms precede the
-    attention, and there is one feed-forward network of width 4 D over days. Dropout acts on messages between
-    firms, not on their weights. A firm whose peers are removed by
-    an explainer has itself as its market.
+    at the decision session only, and are read by a linear skip connection as well. The layers are pre-norm;
+    the feed-forward network over days has width 4 D. Dropout acts on messages between firms, not on their
+    weights. A firm whose peers are removed by an explainer has itself as its market.
     """
 
     uses_peers: ClassVar[bool] = True
