@@ -48,6 +48,9 @@ class PiecewiseLinear(nn.Module):
     ``(z - edge_(t-1)) / (edge_t - edge_(t-1))``, within 0 and 1 except beyond the outer edges. Each
     characteristic has a linear map of its encoding. The inner edges are the quantiles of the normal
     distribution, to which characteristics are ranked, and the outer ones -3 and 3.
+
+    >>> PiecewiseLinear(1, bins=2, size=4).encode(torch.tensor([[-1.5], [1.5]])).tolist()
+    [[[0.5, 0.0]], [[1.0, 0.5]]]
     """
 
     left_T: Tensor

@@ -66,6 +66,10 @@ class FirmAttention(Probed):
 
     The weights of all days and heads are one array [B, K H, N, N]. A firm without peers gets no message.
     Dropout acts on messages and not on weights: a step then takes less than half of the time on a CPU.
+
+    >>> layer, h_BNKD = FirmAttention(width=8, heads=2, dropout=0.0), torch.ones(1, 3, 5, 8)
+    >>> layer.weights(h_BNKD, ~torch.eye(3, dtype=torch.bool)[None, None])[0, 0, 0].tolist()
+    [[0.0, 0.5, 0.5], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]
     """
 
     over = "peers"

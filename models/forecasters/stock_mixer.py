@@ -42,6 +42,9 @@ class Mixer(nn.Module):
 
     ``x + W_2 act(W_1 LN(x))`` over channels, then ``x + U_2 act(U_1 LN(x))`` over patches, where U_1 and U_2
     are lower triangular: a patch mixes with itself and with earlier ones. LN normalises a whole window.
+
+    >>> Mixer(patches=4, channels=2, dropout=0.0)(torch.randn(10, 4, 2)).shape
+    torch.Size([10, 4, 2])
     """
 
     def __init__(self, patches: int, channels: int, dropout: float) -> None:
