@@ -52,7 +52,7 @@ def data() -> PanelTensors:
 
 
 def fitted(data: PanelTensors, name: str) -> Fitted:
-    options = {"rounds": 20, "min_data_in_leaf": 20, "num_leaves": 6} if name == "lightgbm" else {}
+    options = {} if name == "ridge" else {"rounds": 20, "min_data_in_leaf": 20, "num_leaves": 6}
     return fit(
         name, options_of(name, options), data, TRAIN, np.arange(60, 80), fit_config=FitConfig(), seed=0
     )
@@ -96,9 +96,10 @@ def test_every_engine_gives_the_analytic_values_of_ridge(
     assert found.explanation().error_std.shape == found.explanation().values.shape
 
 
-def test_trees_equal_enumeration_over_all_backgrounds(data: PanelTensors) -> None:
+@pytest.mark.parametrize("name", ["lightgbm", "double_ensemble"])
+def test_trees_equal_enumeration_over_all_backgrounds(data: PanelTensors, name: str) -> None:
     """Players of one column: the mean over all other firms as background, by enumeration."""
-    model, batch = fitted(data, "lightgbm"), data.batch(torch.tensor([62]))
+    model, batch = fitted(data, name), data.batch(torch.tensor([62]))
     config = GroupGameConfig(engine="tree")
     found = explain_groups(model, data, SESSIONS[:1], SINGLE, config)
     assert found.additivity_error < 1e-5
