@@ -147,8 +147,9 @@ def _language() -> list[str]:
         _table(("series", "meaning"), [(f"`{name}`", one.meaning) for name, one in SERIES.items()]),
         _table(("function", "meaning"), [(f"`{one.form}`", one.meaning) for one in OPERATORS.values()]),
         "## Alpha158 and Alpha360",
-        "`features.set: alpha158` uses these characteristics instead of the library's, `alpha360` the "
-        f"channels {', '.join(f'`{name}`' for name in RELATIVE)} of 60 sessions, and `all` uses everything. "
+        "`features.set: alpha158` uses these characteristics instead of the library's. `alpha360` uses the "
+        f"channels {', '.join(f'`{name}`' for name in RELATIVE)} of 60 sessions instead, and `return_1` as "
+        "the only characteristic, because models need one. `all` uses everything. "
         "Each can also be named in `features.characteristics` or `features.channels`. "
         f"`N` is {', '.join(map(str, WINDOWS[:-1]))} or {WINDOWS[-1]}, and part of the name: `MA20`.",
         _paragraphs((sets or "").partition("\n\n")[2]),

@@ -222,7 +222,7 @@ def persistence(signal: SortedPanel, lags: tuple[int, ...], *, quantiles: int = 
     Each row is compared with the row ``lag`` rows above it, for each of the ``lags``, which are at least 1.
     Row i of a series compares date ``i + lag`` with date i, and is known at the later of them; series are
     empty for a lag of T or more. The sizes of the quantiles, of which there are at least 2, are those of
-    `daily_metrics`.
+    `daily_metrics`. ValueError if a lag or the number of quantiles is out of range.
 
     Examples
     --------

@@ -58,8 +58,9 @@ class FeaturesConfig(Section):
     """Number of sessions in a window, the decision date included."""
     set: Literal["peerglass", "alpha158", "alpha360", "all"] = "peerglass"
     """Features that are used where ``characteristics`` or ``channels`` is null: the library's own
-    (``peerglass``), those with the characteristics of qlib's Alpha158 instead, the channels of qlib's
-    Alpha360, whose ``window`` is 60 if none is set, or everything (``all``)."""
+    (``peerglass``); its channels with the characteristics of qlib's Alpha158; the channels of qlib's Alpha360
+    with the characteristic ``return_1`` alone, and a ``window`` of 60 if none is set; or everything
+    (``all``)."""
     expressions: dict[str, str] = Field(default={})
     """Name -> formula of further characteristics, such as ``mean(close, 5) / close`` (docs/features.md). A
     name that is listed in ``channels`` is a channel as well."""

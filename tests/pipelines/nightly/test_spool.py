@@ -25,7 +25,7 @@ from pipelines.nightly.result import NightFinding, NightResult, night_folder
 from pipelines.nightly.spool import describe_synced, spool, spooled, sync
 from pipelines.nightly.versions import Reason, set_alias
 from pipelines.progress import Progress
-from pipelines.tracking import runs as tracked_nights
+from pipelines.tracking import store
 from pipelines.tracking.store import log_artifacts
 
 DAYS = tuple(dt.date(2026, 11, day) for day in (18, 19, 20))
@@ -153,7 +153,7 @@ def test_nights_wait_for_a_server_that_stops_and_arrive_once(
         log_artifacts(client, mlflow_run, files)
 
     with monkeypatch.context() as patched:
-        patched.setattr(tracked_nights, "log_artifacts", stop_and_upload)
+        patched.setattr(store, "log_artifacts", stop_and_upload)
         with pytest.raises(TrackingError):
             sync(config, lake, progress)
     peerglass: Call = command(monkeypatch, capfd)
