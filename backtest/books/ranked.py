@@ -184,7 +184,7 @@ def neutralise(
             spread = float(beta_M @ beta_M)
             if spread > _ROUNDING * float(beta_DN[d, held] @ beta_DN[d, held]):
                 residual_M = residual_M - beta_M * (float(beta_M @ residual_M) / spread)
-        gross, left = np.abs(weight_N).sum(), np.abs(residual_M).sum()
+        gross, left = np.abs(weight_N[held]).sum(), np.abs(residual_M).sum()
         if left > _ROUNDING * gross:
             out_DN[d, held] = residual_M * (gross / left)
     return out_DN
@@ -217,6 +217,14 @@ def average_held(weight_DN: FloatArray, session_D: IntArray, holding: int) -> Fl
     return average_DN
 
 
+def row_sums(x_DN: FloatArray) -> FloatArray:
+    """Sum each decision from left to right, shape (D, 1): firms with 0 change nothing, not even the rounding.
+
+    A book must not depend on firms that it does not hold, such as those that are listed later.
+    """
+    return np.asarray(np.cumsum(x_DN, axis=1)[:, -1:])
+
+
 def weigh_by_inverse_volatility(weight_DN: FloatArray, volatility_DN: FloatArray) -> FloatArray:
     """Divide weights by the firms' volatilities, and keep the gross exposure of each side.
 
@@ -234,8 +242,7 @@ def weigh_by_inverse_volatility(weight_DN: FloatArray, volatility_DN: FloatArray
     out_DN = np.zeros_like(weight_DN)
     for side_DN in (np.maximum(weight_DN, 0.0), np.minimum(weight_DN, 0.0)):
         scaled_DN = np.divide(side_DN, volatility_DN, out=np.zeros_like(side_DN), where=side_DN != 0)
-        before_D1 = side_DN.sum(axis=1, keepdims=True)
-        after_D1 = scaled_DN.sum(axis=1, keepdims=True)
+        before_D1, after_D1 = row_sums(side_DN), row_sums(scaled_DN)
         out_DN += scaled_DN * np.divide(before_D1, after_D1, out=np.zeros_like(after_D1), where=after_D1 != 0)
     return out_DN
 
@@ -268,7 +275,8 @@ def scale_to_volatility(
         if volatility <= 0:
             notes.append(BookNote(int(t), "no decision: the firms of the book had no returns that vary"))
             continue
-        scaled_DN[d] = weight_DN[d] * min(target / volatility, max_leverage / np.abs(weight_DN[d]).sum())
+        gross = np.abs(weight_DN[d, held]).sum()
+        scaled_DN[d] = weight_DN[d] * min(target / volatility, max_leverage / gross)
     return scaled_DN, tuple(notes)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from backtest.accounts.performance import active_metrics, book_metrics, excess_return
-from backtest.books.ranked import centred_rank
+from backtest.books.ranked import centred_rank, row_sums
 from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.metrics import forecast_metrics
 from features.arrays import FloatArray, IntArray
@@ -115,9 +115,8 @@ def standardised(forecast_TN: FloatArray) -> FloatArray:
 def _standardised(forecast_TN: FloatArray) -> FloatArray:
     known_TN = np.isfinite(forecast_TN)
     count_T1 = np.maximum(known_TN.sum(axis=1, keepdims=True), 1)
-    mean_T1 = np.nansum(forecast_TN, axis=1, keepdims=True) / count_T1
-    centred_TN = forecast_TN - mean_T1
-    std_T1 = np.sqrt(np.nansum(centred_TN**2, axis=1, keepdims=True) / count_T1)
+    centred_TN = forecast_TN - row_sums(np.where(np.isnan(forecast_TN), 0.0, forecast_TN)) / count_T1
+    std_T1 = np.sqrt(row_sums(np.where(np.isnan(centred_TN), 0.0, centred_TN**2)) / count_T1)
     score_TN: FloatArray = np.divide(centred_TN, std_T1, out=np.zeros_like(centred_TN), where=std_T1 > 0)
     score_TN[~known_TN] = np.nan
     return score_TN

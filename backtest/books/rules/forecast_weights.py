@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from backtest.books.ranked import LongShortBook
+from backtest.books.ranked import LongShortBook, row_sums
 from features.arrays import FloatArray
 
 _ROUNDING = 1e-12  # deviations from the mean below this share of the largest signal are rounding
@@ -62,12 +62,12 @@ class ForecastWeights(LongShortBook):
         known_DN = ~np.isnan(signal_DN)
         signal_DN = np.where(known_DN, signal_DN, 0.0)
         count_D1 = np.maximum(known_DN.sum(axis=1, keepdims=True), 1)
-        weight_DN = np.where(known_DN, signal_DN - signal_DN.sum(axis=1, keepdims=True) / count_D1, 0.0)
+        weight_DN = np.where(known_DN, signal_DN - row_sums(signal_DN) / count_D1, 0.0)
         weight_DN[np.abs(weight_DN) <= _ROUNDING * np.abs(signal_DN).max(axis=1, keepdims=True)] = 0.0
         if self.long_only:
             equal_D1 = ~weight_DN.any(axis=1, keepdims=True)
             weight_DN = np.where(equal_D1, 1.0 * known_DN, np.maximum(weight_DN, 0.0))
-        gross_D1 = np.abs(weight_DN).sum(axis=1, keepdims=True)
+        gross_D1 = row_sums(np.abs(weight_DN))
         wanted = 0.5 * self.gross if self.long_only else self.gross
         weight_DN *= np.divide(wanted, gross_D1, out=np.zeros_like(gross_D1), where=gross_D1 > 0)
         return weight_DN

@@ -10,7 +10,7 @@ Shape suffixes: T sessions, N firms, D dates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any, Final, TypeVar
@@ -30,7 +30,7 @@ from models.fitted import Fitted
 from models.fitting.fit import NeuralFitted, restore
 from pipelines.audit import refit
 from pipelines.audit.subject import AFTER, Subject, shorter, small_fit_config
-from pipelines.config.load import members_of
+from pipelines.config.load import members_of, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset import build as datasets
 from pipelines.dataset import folds as dataset_folds
@@ -109,11 +109,11 @@ def _weights_of_fold(
     columns = refit.sample_columns(
         subject.dataset, np.concatenate([small.train, small.valid]), budget.firms, subject.seed
     )
-    dataset, window = refit.few_firms(subject.dataset, columns), config.features.window
+    dataset = refit.few_firms(subject.dataset, columns)
     variants = (
         dataset,
-        _noise_outside(dataset, (small.train, small.valid), window, subject.seed + 1),
-        _noise_outside(dataset, (small.train,), window, subject.seed + 2),
+        _noise_outside(dataset, (small.train, small.valid), config, models, subject.seed + 1),
+        _noise_outside(dataset, (small.train,), config, models, subject.seed + 2),
     )
     reduced = small_fit_config(config, models, budget.epochs)
     for (task, left), (_, right), (_, other) in zip(*refit.fits(reduced, variants, small), strict=True):
@@ -125,9 +125,15 @@ def _weights_of_fold(
         yield from ((one, _TRAIN) for one in path)
 
 
-def _noise_outside(dataset: Dataset, segments: tuple[IntArray, ...], window: int, seed: int) -> Dataset:
+def _noise_outside(
+    dataset: Dataset, segments: tuple[IntArray, ...], config: Config, models: Iterable[str], seed: int
+) -> Dataset:
     """Noise outside the sessions that a training on some segments reads; the first one is the training."""
-    span = np.arange(segments[0][0], segments[0][-1] + 1)  # pretraining reads windows between decisions
+    window, fits = config.features.window, [model_settings(config, name).fit for name in models]
+    # pretraining reads windows between decisions, that of a refit also those between the segments
+    again = any(fit.refit and fit.pretrain is not None for fit in fits)
+    read = np.concatenate(segments if again else segments[:1])
+    span = np.arange(read.min(), read.max() + 1)
     ends = np.concatenate([span, *segments[1:]])
     kept_T, windows_T = (
         refit.flags(some, dataset.panel.n_sessions)
@@ -184,7 +190,7 @@ def retrained(subject: Subject) -> Result:
     if not chosen:
         return skipped(f"Training takes more than {MINUTES:.0f} minutes for every model.")
     window = config.features.window
-    noisy = _noise_outside(subject.dataset, (fold.train, fold.valid), window, subject.seed + 3)
+    noisy = _noise_outside(subject.dataset, (fold.train, fold.valid), config, chosen, subject.seed + 3)
     planned = [task for task in walkforward.plan_tasks(run, noisy, [fold]) if task.model in chosen]
     stacked = {task.key for stack in stacks_of(planned, (), config.stack_seeds) for task in stack}
     kept = [task for task in planned if task.seed == config.seeds[0] or task.key in stacked]

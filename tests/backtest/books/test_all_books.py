@@ -147,6 +147,28 @@ def test_the_scale_of_a_signal_changes_no_bit_of_an_optimised_book() -> None:
     np.testing.assert_array_equal(OPTIMISED.targets(scaled).target_TN, OPTIMISED.targets(data).target_TN)
 
 
+@pytest.mark.parametrize("book", QUICK, ids=lambda book: f"{book.kind}-{len(book.needs)}")
+def test_firms_that_are_listed_later_change_no_bit(book: Book) -> None:
+    data, own_N = inputs(4), np.sort(np.random.default_rng(1).choice(2 * N, N, replace=False))
+
+    def among_others(x_XN: Any, absent: float) -> Any:  # noqa: ANN401  # floats or integers
+        out_XN = np.full((len(x_XN), 2 * N), absent, dtype=x_XN.dtype)
+        out_XN[:, own_N] = x_XN
+        return out_XN
+
+    assert data.past is not None
+    larger = BookInputs(
+        among_others(data.signal_TN, np.nan),
+        data.schedule,
+        among_others(data.group_TN, -1),
+        among_others(data.beta_TN, np.nan),
+        among_others(data.volatility_TN, np.nan),
+        PastReturns(among_others(data.past.return_SN, np.nan), BEFORE),
+        horizon=data.horizon,
+    )
+    np.testing.assert_array_equal(book.targets(larger).target_TN[:, own_N], book.targets(data).target_TN)
+
+
 @EVERY
 def test_the_order_of_columns_has_no_effect(book: Book) -> None:
     data, names_N = inputs(6, every=3), np.random.default_rng(0).permutation(N)

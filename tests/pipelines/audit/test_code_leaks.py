@@ -70,6 +70,13 @@ def with_shorter(honest: Market) -> Market:
     return with_shorter_horizons(config), tables
 
 
+def test_pretraining_before_a_refit_reads_windows_between_training_and_validation(honest: Market) -> None:
+    fit = {"refit": True, "pretrain": {"epochs": 1, "windows_per_epoch": 64}}
+    models = {"temporal_peer": {**honest[0].models["temporal_peer"], "fit": fit}}
+    result = CHECKS["fit_scope"](make_subject(*changed(honest, models=models)))
+    assert result.verdict == "pass", result.sentence
+
+
 class GreedyPool(SerialEngine[Any, Any, Any]):
     """A pool whose workers train on the test as well."""
 
