@@ -22,9 +22,9 @@ class ForecastWeights(LongShortBook):
     ``w_i = G (y_i - y_bar) / sum_j |y_j - y_bar|`` with the gross exposure G; half of it is long and half
     short. ``side: long`` holds the firms above the mean alone, ``w_i = G / 2 * max(y_i - y_bar, 0) / sum_j
     max(y_j - y_bar, 0)``. The sizes of the forecasts count, not only their ranks, so the forecasts should be
-    weights: those of a model that was trained with the loss ``sharpe`` or ``net_utility``. Adding a constant
-    to the forecasts of a date, or multiplying them by one, changes nothing. If all signals of a date are
-    equal, nothing is held, or with ``side: long`` all firms equally.
+    weights: those of a model that was trained with the loss ``sharpe`` or ``net_utility``. Adding a number to
+    all forecasts of a date changes nothing, and neither does multiplying them by a positive one. If all
+    signals of a date are equal, nothing is held, or with ``side: long`` all firms equally.
 
     Examples
     --------
