@@ -31,7 +31,7 @@ class TabMConfig(Options):
     """D, width of the hidden layers."""
     layers: Count = 2
     """Number of hidden layers."""
-    bins: int = Field(default=16, ge=2)
+    bins: int = Field(default=16, ge=2, le=256)
     """T, number of bins of the piecewise-linear encoding of a characteristic."""
     embedding: Count = 4
     """E, size of the embedding of a characteristic."""

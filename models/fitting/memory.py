@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from models.batch import Batch
 from models.fitting.config import NET_UTILITY, FitConfig
-from models.fitting.losses import label_loss
+from models.fitting.losses import horizons_loss
 from models.fitting.optimizer import AdamW
 from models.forecaster import Forecaster
 from models.panel_memory import free_bytes, is_out_of_memory
@@ -94,7 +94,11 @@ def date_bytes(module: Forecaster, config: FitConfig, shape: Shape, places: int)
         dense=True,
     )
     parameters = list(copied.parameters())
-    return kept_bytes(lambda: label_loss(copied, config, copied(batch), batch, known), parameters)
+
+    def loss() -> Tensor:  # of each member, where a network has several; without shorter horizons
+        return horizons_loss(copied, config, copied.horizons(batch)[..., -1:], batch, known)
+
+    return kept_bytes(loss, parameters)
 
 
 def kept_bytes(compute: Callable[[], Tensor], held: Iterable[Tensor] = ()) -> int:

@@ -10,7 +10,7 @@ import math
 from typing import ClassVar, Self
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from features.options import Options
@@ -49,7 +49,7 @@ class MasterConfig(Options):
     """Number of heads of the attention over firms."""
     beta: Positive = 5.0
     """Temperature of the gate: the larger, the more equal the inputs."""
-    spans: tuple[Count, ...] = (5, 20, 60)
+    spans: tuple[Count, ...] = Field(default=(5, 20, 60), min_length=1)
     """Sessions over which the market is summarised; longer ones than the window are cut to it."""
     dropout: Share = 0.3
     """Probability, in training."""

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from pydantic import Field
 from torch import Tensor, nn
 
 from features.options import Options
@@ -17,7 +18,7 @@ from models.attention.layers import Dropout, Linear, linear
 from models.batch import Ablation, AttentionMaps, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import GroupEmbedding, peer_keys
-from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Shape, Share, Space
+from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, IncompatibleConfig, Shape, Share, Space
 
 
 class StockMixerConfig(Options):
@@ -25,7 +26,7 @@ class StockMixerConfig(Options):
 
     days: Count = 16
     """K, number of recent sessions that are mixed; all of a shorter window."""
-    scales: tuple[Count, ...] = (1, 2, 4)
+    scales: tuple[Count, ...] = Field(default=(1, 2, 4), min_length=1)
     """Lengths of the patches of days; those longer than the days are left out."""
     market: Count = 20
     """M, number of market states between the firms."""
@@ -96,6 +97,11 @@ class StockMixer(Forecaster):
         self.days = min(config.days, shape.window)
         self.read_recent(self.days, shape)
         self.scales = [scale for scale in config.scales if scale <= self.days]
+        if not self.scales:
+            raise IncompatibleConfig(
+                f"stock_mixer reads {self.days} days but its shortest scale is {min(config.scales)}; "
+                "add the scale 1, or lengthen days or the window."
+            )
         patches = [-(-self.days // scale) for scale in self.scales]
         tokens, identity = sum(patches), shape.n_characteristics + config.group_width
         self.mixers = nn.ModuleList(Mixer(each, shape.n_channels, config.dropout) for each in patches)

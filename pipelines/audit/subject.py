@@ -202,12 +202,13 @@ def small_fit_config(config: Config, models: tuple[str, ...], epochs: int = 1) -
     """A config for fast fits: epochs of one step, few trees, and two seeds where they are needed."""
     settings = {}
     for name in models:
-        own = dict(config.models[name])
-        own |= MODELS[registry_name(config, name)].build.quick
-        fit = {**config.fit, **own.get("fit", {})}
+        own, entry = dict(config.models[name]), MODELS[registry_name(config, name)]
+        own |= entry.build.quick
+        fit = own.get("fit", {})
         own["fit"] = {**fit, "epochs": epochs, "dates_per_epoch": 8, "batch_dates": 8, "valid_dates": 4}
-        if fit.get("pretrain"):
-            own["fit"]["pretrain"] = {**fit["pretrain"], "epochs": 1, "windows_per_epoch": 512}
+        pretrain = {**config.fit, **fit}.get("pretrain")
+        if pretrain and entry.has_day_encoder:
+            own["fit"]["pretrain"] = {**pretrain, "epochs": 1, "windows_per_epoch": 512}
         settings[name] = own
     stacked = resolve_device(config.device) != "cpu" if config.stack_seeds is None else config.stack_seeds
     seeds = 2 if stacked or (config.execution.workers > 1 and len(models) == 1) else 1

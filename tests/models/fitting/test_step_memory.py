@@ -62,6 +62,19 @@ def test_a_step_needs_memory_in_proportion_to_its_firms(name: str) -> None:
     assert next(module.parameters()).device == CPU
 
 
+def test_the_loss_of_every_member_counts() -> None:
+    """Pairs of firms are kept once for each network of tabm."""
+    places, entry = 300, MODELS["tabm"]
+    for networks in (2, 6):
+        module = entry.build(entry.config(networks=networks), SHAPE)
+        squares, pairs = (
+            date_bytes(module, FitConfig(loss=loss), SHAPE, places) for loss in ("mse", "pairwise")
+        )
+        assert pairs is not None
+        assert squares is not None
+        assert pairs - squares > networks * 4 * places**2
+
+
 def test_seeds_take_turns_and_dates_are_divided_into_equal_parts_until_they_fit() -> None:
     module, config = built("temporal_peer"), FitConfig(batch_dates=8)
     each = date_bytes(module, config, SHAPE, 50)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from small_panels import options_of
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from models.fitting.fit import FitConfig, fit
 from models.fitting.losses import LOSSES, horizons_loss
 from models.forecasters.master import Master, MasterConfig
 from models.forecasters.stock_mixer import Mixer, StockMixer, StockMixerConfig
+from models.spec import IncompatibleConfig
 
 T, N, W = 180, 16, 4
 TRAIN, VALID, TEST = np.arange(5, 120), np.arange(122, 145), np.arange(147, T)
@@ -85,6 +87,17 @@ def test_firms_learn_from_what_happened_to_other_firms(
     alone = learned("mlp", {"recent_days": 2, "dropout": 0.0}, data, truth)
     assert abs(alone) < 0.25
     assert learned(name, options, data, truth, lr) > 0.6
+
+
+def test_options_that_leave_a_model_without_parts_are_refused() -> None:
+    data, _ = random_batch()
+    with pytest.raises(IncompatibleConfig, match="reads 3 days but its shortest scale is 4; add the scale 1"):
+        StockMixer(StockMixerConfig(days=3, scales=(4, 8)), data.shape)
+    for refused in (lambda: StockMixerConfig(scales=()), lambda: MasterConfig(spans=())):
+        with pytest.raises(ValidationError, match="at least 1 item"):
+            refused()
+    with pytest.raises(ValidationError, match="less than or equal to 256"):  # edges beyond the outer ones
+        TabMConfig(bins=2000)
 
 
 @pytest.mark.slow(3)

@@ -379,6 +379,19 @@ def test_seeds_of_a_variant_are_stacked_and_the_audit_reduces_it(
     assert models_to_fit_of(config) == ("peers", "trees")
 
 
+def test_the_audit_pretrains_only_models_with_a_day_encoder(tiny: dict[str, Any]) -> None:
+    models = {"mlp": {}, MODEL: OPTIONS, "kept": {"model": MODEL, "fit": {"pretrain": None}}}
+    fit = {"pretrain": {"objective": "next_day"}, "layer_decay": 0.9, "lr": 0.02}
+    small = small_fit_config(
+        check_config({**tiny, "fit": fit, "models": models}, origin="tiny"), tuple(models)
+    )
+    mlp, attention, kept = (model_settings(small, name).fit for name in models)
+    assert {(one.epochs, one.lr, one.valid_dates) for one in (mlp, attention, kept)} == {(1, 0.02, 4)}
+    assert attention.pretrain is not None
+    assert (attention.pretrain.objective, attention.pretrain.windows_per_epoch) == ("next_day", 512)
+    assert kept.pretrain is None
+
+
 def models_to_fit_of(config: Config) -> tuple[str, ...]:
     """Return the models that the audit would fit."""
 
