@@ -125,6 +125,11 @@ class FitConfig(Options):
                 "loss net_utility follows firms over consecutive sessions, so firms_per_date must be null "
                 f"(it is {self.firms_per_date}) and label_share 1 (it is {self.label_share:g})."
             )
+        if self.loss == NET_UTILITY and 1 in (self.batch_dates, self.dates_per_epoch):
+            raise ValueError(
+                "loss net_utility pays for what is traded between two sessions of a batch; set batch_dates "
+                f"(it is {self.batch_dates}) and dates_per_epoch (it is {self.dates_per_epoch}) to 2 or more."
+            )
         return self
 
     def deciding(self) -> dict[str, Any]:

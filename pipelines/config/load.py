@@ -474,10 +474,12 @@ def model_settings(config: Config, entry: str, origin: str = "config") -> ModelS
         )
     init_from = given.get("init_from", config.init_from) if model.has_day_encoder else None
     fitting = _parse(FitConfig, {**model.build.fit_defaults, **config.fit, **fit}, origin, f"{path}.fit")
-    if fitting.loss == NET_UTILITY and config.label.horizon != 1:
+    label = config.label
+    if fitting.loss == NET_UTILITY and (label.horizon != 1 or label.forecast_frequency != "daily"):
         raise ConfigError(
             f"{where}.fit.loss is {NET_UTILITY}, whose book trades every session, and label.horizon is "
-            f"{config.label.horizon}; set label.horizon to 1, or use the loss sharpe."
+            f"{label.horizon} and label.forecast_frequency {label.forecast_frequency}; set label.horizon to 1 "
+            "and label.forecast_frequency to daily, or use the loss sharpe."
         )
     return ModelSettings(
         registered,

@@ -176,6 +176,13 @@ def test_what_breaks_a_block_is_refused(more: dict[str, Any]) -> None:
         FitConfig(loss="net_utility", **more)
 
 
+@pytest.mark.parametrize("more", [{"batch_dates": 1}, {"dates_per_epoch": 1}])
+def test_a_block_of_one_session_is_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="between two sessions of a batch"):
+        FitConfig(loss="net_utility", **more)
+    FitConfig(loss="sharpe", **more)
+
+
 def test_settings_of_net_utility_decide_nothing_else() -> None:
     assert "risk_aversion" not in FitConfig().deciding()
     assert FitConfig(loss="net_utility", risk_aversion=3.0).deciding()["risk_aversion"] == 3.0

@@ -109,10 +109,11 @@ def test_a_portfolio_is_trained_on_the_raw_label_and_calibrated_to_the_target(
 def test_net_utility_needs_a_label_of_one_session(tiny: dict[str, Any]) -> None:
     given = {**tiny, "models": {"mlp": {"fit": {"loss": "net_utility"}}}}
     check_config(given, origin="tiny")
-    with pytest.raises(
-        ConfigError, match=r"models\.mlp\.fit\.loss is net_utility, .* set label.horizon to 1"
-    ):
-        check_config({**given, "label": {**tiny["label"], "horizon": 5}}, origin="tiny")
+    for other in ({"horizon": 5}, {"forecast_frequency": "weekly"}):
+        with pytest.raises(
+            ConfigError, match=r"models\.mlp\.fit\.loss is net_utility, .* set label.horizon to 1"
+        ):
+            check_config({**given, "label": {**tiny["label"], **other}}, origin="tiny")
 
 
 def test_nested_options_are_checked_when_a_config_is_read(tiny: dict[str, Any]) -> None:
