@@ -80,8 +80,7 @@ class Column:
         return contract
 
 
-KEYS: Final = frozenset({"model", "book", "delay", "signal", "name"})
-"""Columns that are never null."""
+KEYS: Final = frozenset({"model", "book", "delay", "signal", "name"})  # never null
 
 
 def _text(name: str, label: str, meaning: str = "", kind: Kind = TEXT) -> Column:
@@ -283,13 +282,10 @@ _DEFINED: Final = (
     Column("value", "value", "what the check measured", PLAIN),
 )
 COLUMNS: Final[Mapping[str, Column]] = MappingProxyType({column.name: column for column in _DEFINED})
-"""Name -> column, the same in every table."""
-
-BOOK_FIGURES: Final = (
+BOOK_FIGURES: Final = (  # of each book in the ladder, as `of_book` names them
     *("sharpe_gross", "sharpe_net", "information_ratio", "tracking_error", "turnover", "annual_return_net"),
     "max_drawdown_net",
 )
-"""Figures of each book that the ladder holds, as `of_book` names them."""
 
 
 def of_book(book: str, figure: str) -> str:
@@ -341,8 +337,7 @@ class ResultTable:
 
 _INTERVALS: Final = "sharpe_net sharpe_lower sharpe_upper"
 _COSTS: Final = " ".join(COST_KINDS)
-_REFERENCE: Final = _text("reference", "against", "the first model")
-"""In ``compared_tests``, where another column than elsewhere has this name."""
+_REFERENCE: Final = _text("reference", "against", "the first model")  # of ``compared_tests`` alone
 _DECLARED: Final = f"""\
 ladder = model delay seeds valid_rank_ic valid_ic ic icir rank_ic rank_icir precision_at_10 literature_sr
     r2_oos ensemble_ic ensemble_rank_ic ic_t coverage_dates coverage_firms tied seed_dispersion truth_ic
@@ -447,7 +442,6 @@ def _read_tables(declared: str) -> Iterator[ResultTable]:
 TABLES: Final[Mapping[str, ResultTable]] = MappingProxyType(
     {one.name: one for one in _read_tables(_DECLARED)}
 )
-"""Name -> table."""
 
 
 def table(name: str) -> ResultTable:

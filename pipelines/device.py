@@ -9,20 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-"""Variable with the GPUs that a process sees, by number or name, separated by commas."""
-
-
-COMPILED = "TORCHINDUCTOR_CACHE_DIR"
-"""Variable with the folder in which PyTorch keeps what it has compiled; by default a temporary one."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # GPUs that a process sees, by number or name, separated by commas
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # folder of what PyTorch has compiled; by default a temporary one
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A GPU of this machine, as a process of its own sees it."""
 
-    visible: str | None = None
-    """Value of `VISIBLE` with which a process sees this GPU alone; None to leave the variable as it is."""
+    visible: str | None = None  # `VISIBLE` of a process that sees this GPU alone; None: as it is
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -40,11 +35,7 @@ def resolve_device(setting: str) -> str:
 
 
 def gpus_of(device: str) -> tuple[Gpu, ...]:
-    """List the GPUs over which the tasks of a resolved device are spread; none for ``cpu``.
-
-    ``cuda`` is every GPU that this process sees, and ``cuda:1`` that one alone. A task of ``cuda`` runs in a
-    process that sees a single GPU, so it says nothing about which one it is.
-    """
+    """GPUs over which tasks of a device are spread: of ``cuda`` all, each seen alone, of ``cuda:1`` one."""
     if device == "cpu":
         return ()
     if device != "cuda":

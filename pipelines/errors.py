@@ -58,8 +58,8 @@ class FullDiskError(DataError):
     """The disk is full."""
 
 
+# how libraries in Rust and C report a full disk, in errors of their own kinds
 _FULL_DISK: Final = ("no space left on device", "disk is full", "disk quota exceeded")
-"""How libraries in Rust and C report a full disk, in lower case: they raise errors of their own kinds."""
 
 
 def full_disk(error: BaseException) -> FullDiskError | None:

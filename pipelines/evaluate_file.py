@@ -24,20 +24,16 @@ _SUFFIXES = (".csv", ".parquet", ".pq", ".txt", ".tsv", ".xlsx", ".xls", ".zip",
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """The options of ``peerglass backtest``; without ``signals``, all columns of a file are measured.
-
-    ``force`` passes a signal that fails the look-ahead guard. ``sweep`` is the grid of a sweep, and ``book``
-    the swept book (None for the first one).
-    """
+    """The options of ``peerglass backtest``."""
 
     overrides: tuple[str, ...] = ()
-    signals: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()  # columns of a file; empty for all
     as_of: str | None = None
     wait: bool = False
     as_json: bool = False
-    force: bool = False
-    sweep: str = ""
-    book: str | None = None
+    force: bool = False  # passes a signal that fails the look-ahead guard
+    sweep: str = ""  # grid of a sweep
+    book: str | None = None  # that is swept; None for the first
 
 
 def is_signal_file(target: str) -> bool:
@@ -47,10 +43,7 @@ def is_signal_file(target: str) -> bool:
 
 
 def file_of(name: str, output: Path) -> tuple[str, Path] | None:
-    """Return file and config of signals that were measured before; None if the name is not theirs.
-
-    DataError if the file is not where it was.
-    """
+    """Return file and config of signals that were measured before; None if the name is not theirs."""
     from pipelines.results.signal_file import find_signals
 
     measured = find_signals(name, output)
@@ -67,11 +60,7 @@ def file_of(name: str, output: Path) -> tuple[str, Path] | None:
 def measure_file(
     target: str, config: Path | None, options: MeasureOptions, echo: Callable[[str], None]
 ) -> None:
-    """Measure the signals of a file and print the summary.
-
-    A signal that fails the look-ahead guard is an error, unless ``force`` is set; the results are stored and
-    printed before.
-    """
+    """Measure the signals of a file and print the summary."""
     progress = Progress()
     with prepared_file(target, config, options, progress) as prepared:
         from pipelines.results.evaluate_signals import measure_signals
@@ -127,10 +116,7 @@ def write_signal_report(measured: MeasuredSignals, evaluation: StoredEvaluation,
 def report_signals(
     name: str, output: Path, evaluation_id: str | None, progress: Progress, *, wait: bool
 ) -> Path | None:
-    """Write the tear sheet of signals that were measured before; None if the name is not theirs.
-
-    ``evaluation_id`` may be a unique prefix; None is the newest.
-    """
+    """Write the tear sheet of signals that were measured before; None if the name is not theirs."""
     from pipelines.results.recount import recount
     from pipelines.results.signal_file import find_signals
     from pipelines.run.evaluations import find_evaluation, newest_evaluation
@@ -141,9 +127,8 @@ def report_signals(
         return None
     with Locks(wait=wait, notify=progress.note) as locks:
         locks.lock_run(measured.folder)
-        evaluation = (
-            newest_evaluation(measured) if evaluation_id is None else find_evaluation(measured, evaluation_id)
-        )
+        named = find_evaluation(measured, evaluation_id) if evaluation_id else None
+        evaluation = named or newest_evaluation(measured)
         if evaluation is None:
             raise DataError(
                 f"{measured.folder} has no evaluation; measure {measured.record.file} again with "

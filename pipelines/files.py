@@ -21,10 +21,8 @@ import polars as pl
 
 from pipelines.errors import DataError, one_line
 
-PARTIAL = ".partial"
-"""Ending of the names of files and folders that are being written."""
-_FORMER = re.compile(rf"\.(.+)\.\d+\.former{re.escape(PARTIAL)}")
-"""Name of a folder whose place another one is about to take."""
+PARTIAL = ".partial"  # ends the names of files and folders that are being written
+_FORMER = re.compile(rf"\.(.+)\.\d+\.former{re.escape(PARTIAL)}")  # its place is about to be taken
 
 
 @contextmanager

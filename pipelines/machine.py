@@ -62,12 +62,7 @@ def memory_of(pid: int) -> float:
 
 
 def fit_workers(needs: Sequence[float], most: int, machine: Machine) -> tuple[int, str | None]:
-    """Choose how many tasks are computed at once, such that any of them fit the memory together.
-
-    ``needs`` are bytes of a task in a process of its own; one worker is this process itself. Returns the
-    number, which is at least 1 because other programs may end, and a note if it is fewer than wanted.
-    DataError if one task needs more memory than the machine has beside what this process holds.
-    """
+    """How many tasks of these ``needs``, in bytes, fit the memory at once (at least 1), and a note if few."""
     largest = sorted(needs, reverse=True)[:most]
     alone = memory_of(os.getpid()) + max(0.0, largest[0] - PROCESS)
     if alone > machine.total:

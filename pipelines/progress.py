@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Reports the stages of a command, counts their steps and measures their ``seconds``.
-
-    A stage is a progress bar on a terminal (a spinner if the number of steps is unknown), and lines of JSON
-    elsewhere. A stage whose steps are computed in several places has a bar for each of them.
-    """
+    """Reports stages and their steps, as bars on a terminal and as lines of JSON elsewhere, with seconds."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -36,11 +32,7 @@ class Progress:
     def stage(
         self, name: str, total: int | None = None, places: Mapping[str, int] | None = None
     ) -> Iterator[None]:
-        """Run a ``with`` block as a stage of ``total`` steps, which :meth:`step` reports.
-
-        ``places`` are the places where the steps are computed, with their numbers of steps. With fewer than
-        two of them, there is one bar.
-        """
+        """Run a ``with`` block as a stage of ``total`` steps; several ``places`` have a bar each."""
         self._stage, self._started = name, time.monotonic()
         self._totals = places if places is not None and len(places) > 1 else {}
         self._done = dict.fromkeys(self._totals, 0)

@@ -16,9 +16,8 @@ from typing import Final
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 MASK: Final = "***"
+# ``${NAME}`` or ``${NAME:-default}``: a reference to the environment, replaced when a config is read
 REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-"""``${NAME}`` or ``${NAME:-default}``: a reference to the environment, replaced when a config is read."""
-
 _NAMES: Final = (
     r"[\w.-]*(?:passw|passphrase|pwd|secret|token|signature|credential|api_?key|access_?key|account_?key"
     r"|private_?key)[\w.-]*|key|sig|sas|auth|pass"
@@ -28,11 +27,9 @@ _WHOLE_URL: Final = re.compile(r"(\w[\w+.-]*:/{1,3})(.*)@([^@]*)", re.DOTALL)
 _URL: Final = re.compile(r"(\w[\w+.-]*:/{1,3})([^\s\"']*)@()")
 _WHOLE_URL_PARAMETER: Final = re.compile(rf"(?<![\w.-])({_NAMES})=([^&#]*)", re.IGNORECASE)
 _PARAMETER: Final = re.compile(rf"(?<![\w.-])({_NAMES})=([^&#\s\"']*)", re.IGNORECASE)
-_POSSIBLE: Final = re.compile(r"[@=\0]|\$\{")
-"""Every text with a secret, and every text that is changed, has one of these."""
+_POSSIBLE: Final = re.compile(r"[@=\0]|\$\{")  # one is in every text with a secret, or that is changed
 _PLACEHOLDER: Final = re.compile("\0([0-9]+)\0")  # replaces a reference while a text is parsed
-_SHORTEST: Final = 4
-"""A shorter secret is masked in its own setting, but not searched for in other texts."""
+_SHORTEST: Final = 4  # a shorter secret is masked in its own setting, not searched for in other texts
 
 _registered: set[str] = set()
 
@@ -43,10 +40,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """Replace every secret that is recognisable in the text itself by ``***``.
-
-    References to environment variables are kept. The default of a reference is masked if it is a secret.
-    """
+    """Replace secrets that the text itself shows by ``***``, also in the default of a kept reference."""
     return _mask(text, lambda _: None)
 
 

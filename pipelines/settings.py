@@ -13,27 +13,21 @@ from features.options import UNKNOWN_KEY, Options
 from pipelines.secrets import masked
 
 Settings = dict[str, Any]
+# for the error of a file that is not there
 RELATIVE_PATHS = "a relative path in a config is relative to the config's file, or to its root"
-"""How a path was resolved, for the error of a file that is not there."""
 
 
 class PathKind(Enum):
-    """Marks the type of a setting that is a path, so that it is made absolute when a config is read.
-
-    See `pipelines.config.load`.
-    """
+    """Marks the type of a setting that is a path, which `pipelines.config.load` makes absolute."""
 
     PATH = "path or URL"
     RUN = "name or folder of a run"
     STORE = "URI of a tracking store"
 
 
-PathSetting = Annotated[str, PathKind.PATH]
-"""A path, or a URL where the setting allows one."""
-RunSetting = Annotated[str, PathKind.RUN]
-"""A run: a name without ``/``, or the path of its folder."""
-StoreSetting = Annotated[str, PathKind.STORE]
-"""A tracking store: the URI of a server or of an SQLite file, or a path."""
+PathSetting = Annotated[str, PathKind.PATH]  # or a URL, where the setting allows one
+RunSetting = Annotated[str, PathKind.RUN]  # a name without ``/``, or the path of a folder
+StoreSetting = Annotated[str, PathKind.STORE]  # the URI of a server or of an SQLite file, or a path
 
 
 class Section(Options):
@@ -65,10 +59,7 @@ def unknown_key(where: str, key: str, known: Iterable[str]) -> str:
 
 
 def describe(error: ValidationError, origin: str, raw: Any, section: str = "") -> str:  # noqa: ANN401 (YAML holds anything)
-    """Describe one problem of a validation in one sentence: the first unknown key, else the first problem.
-
-    ``section`` is the path of what was validated; empty for a whole config.
-    """
+    """Describe the first unknown key of a section (empty: the config), else the first problem."""
     inside = [section] if section else []
     problems = error.errors()
     problem = next((p for p in problems if p["type"] == UNKNOWN_KEY), problems[0])

@@ -28,28 +28,15 @@ from pipelines.run.record import RecordedRun, open_run
 from pipelines.run.stored import StoredRun
 
 if TYPE_CHECKING:
+    from pipelines.dataset.build import Dataset
     from pipelines.run.evaluations import StoredEvaluation
-
-__all__ = [
-    "audit_target",
-    "backtest_run",
-    "explain_run",
-    "explore_run",
-    "ingest_config",
-    "report_run",
-    "run_config",
-    "train_config",
-]
 
 
 @contextmanager
 def opened(
     name: str, output: Path, *, wait: bool, tested: bool = True, progress: Progress | None = None
 ) -> Iterator[tuple[RecordedRun, Progress]]:
-    """Open and lock a run, fetch its copy before the block and store it afterwards.
-
-    With ``tested``, a run of live folds, which has no test, is refused.
-    """
+    """Open and lock a run, fetch its copy and store it afterwards; ``tested`` refuses live folds."""
     progress = progress or Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
         run = open_run(name, output)
@@ -78,22 +65,23 @@ def audit_target(
 
 def train_config(config: Config, as_of: str | None = None, *, wait: bool = False) -> str:
     """Train the models of a config walk-forward and return the run id."""
+    progress = Progress()
+    with Locks(wait=wait, notify=progress.note) as locks:
+        return _train(*prepare_run(config, progress, as_of, locks), progress)
+
+
+def _train(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     from pipelines.tracking.runs import tracked
     from pipelines.train.walkforward import train
 
-    progress = Progress()
-    with Locks(wait=wait, notify=progress.note) as locks:
-        run, dataset, lake = prepare_run(config, progress, as_of, locks)
-        with tracked(run, progress):
-            train(run, dataset, lake, progress)
+    with tracked(run, progress):
+        train(run, dataset, lake, progress)
     return run.run_id
 
 
 def train_run(name: str, output: Path, *, wait: bool = False) -> str:
     """Train what is missing of a recorded run, on exactly the data versions that it recorded."""
     from pipelines.run.identity import code_digest
-    from pipelines.tracking.runs import tracked
-    from pipelines.train.walkforward import train
 
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
@@ -102,9 +90,7 @@ def train_run(name: str, output: Path, *, wait: bool = False) -> str:
             progress.note(
                 f"The code has changed since {run.run_id} was made; what is trained now may differ."
             )
-        with tracked(run, progress):
-            train(run, dataset, lake, progress)
-    return run.run_id
+        return _train(run, dataset, lake, progress)
 
 
 def backtest_run(
@@ -147,10 +133,7 @@ def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
 
 
 def explore_run(name: str, output: Path, model: str | None, out: Path | None, *, wait: bool = False) -> Path:
-    """Write the explorer of a run's peer networks and return its path.
-
-    ``model`` is the only one to show, or None; ``out`` is the file, or None for one in the run's folder.
-    """
+    """Write the explorer of a run's peer networks, or of one model, and return its path."""
     from pipelines.pages.explorer import write_explorer
 
     with opened(name, output, wait=wait, tested=False) as (run, _):
@@ -158,10 +141,7 @@ def explore_run(name: str, output: Path, model: str | None, out: Path | None, *,
 
 
 def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wait: bool = False) -> str:
-    """Write the report of a run and return its path.
-
-    The run is evaluated first if it has no evaluation, or if tasks have finished since the evaluation.
-    """
+    """Write the report of a run, evaluated first if tasks have finished since, and return its path."""
     from pipelines.evaluate_file import report_signals
     from pipelines.results.evaluate_run import evaluate_run, missing_tasks_of_run
     from pipelines.results.recount import recount
@@ -172,9 +152,7 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
     if of_signals is not None:
         return str(of_signals)
     with opened(name, output, wait=wait, progress=progress) as (found, _):
-        evaluation = (
-            newest_evaluation(found) if evaluation_id is None else find_evaluation(found, evaluation_id)
-        )
+        evaluation = find_evaluation(found, evaluation_id) if evaluation_id else newest_evaluation(found)
         config = found.config if evaluation is None else evaluation.record.apply_to(found.config)
         run = replace(found, config=config)
         dataset, lake = load_run_market(run, progress)
@@ -188,11 +166,7 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
 def write_report(
     run: RecordedRun, evaluation: StoredEvaluation, dataset: Market, lake: Lake, progress: Progress
 ) -> Path:
-    """Render the report of a run with one of its evaluations and return the path.
-
-    If the run has peer networks, their explorer is written as well, so that the report's link to it is never
-    dead or older than the report. It is made from stored tables within a second or two.
-    """
+    """Render the report, and the explorer of peer networks, so that its link is neither dead nor old."""
     from pipelines.pages.explorer import has_networks, write_explorer
     from pipelines.pages.report import render_report
     from pipelines.pages.report_data import run_report
@@ -221,11 +195,7 @@ def run_config(
     wait: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Ingest, audit, train, backtest, explain and report. The result of each stage is printed as it ends.
-
-    What has been done is kept: finished tasks, and an explanation of the same forecasts with the same
-    settings and code.
-    """
+    """Ingest, audit, train, backtest, explain and report, and print each result; what is done is kept."""
     progress = progress or Progress()
     if config.folds.scheme == "live":
         raise ConfigError(
@@ -321,10 +291,7 @@ def import_explaining() -> None:
 
 
 def compile_loops() -> None:
-    """Compile loops into numba's cache, in the order in which the stages of a run need them.
-
-    Meant for a process of its own, whose search for garbage it makes rarer.
-    """
+    """Compile loops into numba's cache, in the order in which a run needs them, in a process of its own."""
     import gc
 
     import numpy as np

@@ -51,11 +51,7 @@ def sweep_run(name: str, options: MeasureOptions, output: Path, echo: Callable[[
 def sweep_file(
     target: str, config: Path | None, options: MeasureOptions, echo: Callable[[str], None]
 ) -> None:
-    """Sweep the signals of a file on the lake of a config.
-
-    The errors are those of `pipelines.evaluate_file.measure_file`. A signal that fails the look-ahead guard
-    is swept and ends with `AuditError`.
-    """
+    """Sweep the signals of a file on the lake of a config, also one that fails the look-ahead guard."""
     progress = Progress()
     with prepared_file(target, config, options, progress) as prepared:
         grid = Grid.of(prepared.config, options)

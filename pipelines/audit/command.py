@@ -171,10 +171,7 @@ def audit_target(
     as_json: bool,
     wait: bool = False,
 ) -> None:
-    """Audit a config on the data in its lake, or a run with its checkpoints; AuditError if a check failed.
-
-    The audit is printed, and stored in the run's folder and in the tracking store.
-    """
+    """Audit a config or a run; print, store and track the result; AuditError if a check failed."""
     progress = Progress()
     is_config = Path(target).is_file() and Path(target).suffix.lower() in (".yaml", ".yml")
     with Locks(wait=wait, notify=progress.note) as locks:
@@ -205,10 +202,7 @@ def audit_target(
 def audit_before_training(
     run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress, echo: Callable[[str], None]
 ) -> None:
-    """Run the quick audit before a run is trained, unless the run has already passed one.
-
-    AuditError if a check failed and ``audit.on_failure`` is ``stop``.
-    """
+    """Run the quick audit, unless the run has passed one; a failure stops if ``audit.on_failure`` says so."""
     settings = run.config.audit
     if not settings.enabled:
         progress.note("The audit is switched off (audit.enabled).")

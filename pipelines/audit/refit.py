@@ -61,10 +61,7 @@ def difference(left: Array, right: Array, what: str) -> list[Difference]:
 def differences_until(
     t: int, true: Dataset, noisy: Dataset, horizon: int = 1, path_delay: int = 1
 ) -> list[Difference]:
-    """Compare all arrays of two datasets for sessions up to ``t``, firm by firm, in the order of computation.
-
-    Firms are matched by ticker, and columns are those of ``true``. Only labels that end by t are compared.
-    """
+    """Compare arrays up to ``t``, labels that end by then, by ticker and in the order of computation."""
     sessions = difference(true.panel.dates_T[: t + 1], noisy.panel.dates_T[: t + 1], "the list of sessions")
     if sessions:
         return sessions
@@ -149,11 +146,7 @@ class _VariantItem(GroupItem):
 
 
 def fits(config: Config, datasets: Sequence[Dataset], fold: Fold) -> list[list[tuple[Task, Outcome]]]:
-    """Fit the models of a reduced config (`small_fit_config`) on variants of a dataset, as a training does.
-
-    The tasks run where those of a training would run; the engine is started once for all variants. For each
-    dataset: tasks in the order of the models, and their outcomes.
-    """
+    """Fit a reduced config's models on variants of a dataset by one engine: tasks and outcomes of each."""
     arrays = tuple(collect_arrays(dataset, config.features.window) for dataset in datasets)
     with temporary_run(config) as run:
         planned = [list(walkforward.plan_tasks(run, dataset, [fold])) for dataset in datasets]

@@ -25,7 +25,7 @@ from pipelines.audit.subject import Subject
 
 Check = Callable[[Subject], Result]
 
-DATA_CHECKS: Final[dict[str, Callable[[Delivery], Result]]] = {
+DATA_CHECKS: Final[dict[str, Callable[[Delivery], Result]]] = {  # of the delivered data
     "vintages": vintages.check,
     "fingerprints": full_sample.scales,
     "full_sample": full_sample.fits,
@@ -43,8 +43,7 @@ DATA_CHECKS: Final[dict[str, Callable[[Delivery], Result]]] = {
     "membership": hindsight.membership,
     "survivorship": hindsight.survivorship,
 }
-"""Checks of the delivered data."""
-CODE_CHECKS: Final[dict[str, Check]] = {
+CODE_CHECKS: Final[dict[str, Check]] = {  # of what needs code, models or a run
     "future": features.future,
     "dates": features.dates,
     "warm_up": features.warm_up,
@@ -60,7 +59,6 @@ CODE_CHECKS: Final[dict[str, Check]] = {
     "books": books.books,
     "performance": skill.performance,
 }
-"""Checks of features, folds, models and results, which need code, models or a run."""
 
 
 def _run(name: str, subject: Subject) -> Result:
@@ -68,5 +66,5 @@ def _run(name: str, subject: Subject) -> Result:
     return replace(CODE_CHECKS[name](subject) if of_data is None else of_data(subject.delivery), check=name)
 
 
+# in the order in which they run: data, features, folds, models, results
 CHECKS: Final[dict[str, Check]] = {name: partial(_run, name) for name in (*DATA_CHECKS, *CODE_CHECKS)}
-"""All checks in the order in which they run: data, features, folds, models, results."""

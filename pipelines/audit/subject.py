@@ -32,8 +32,7 @@ from pipelines.run.record import RecordedRun
 
 AFTER = 40  # sessions of noise after t: enough for a presumed delisting, or for a label to change
 EARLY = 20  # number of decision sessions at the start that count as early
-QUICK_FIRMS = 300
-"""Firms whose data a quick audit looks at, drawn at random. A full one looks at all."""
+QUICK_FIRMS = 300  # drawn for a quick audit; a full one looks at all
 _SMALL = 300_000  # cells (sessions times firms) up to which a panel is used as a whole
 
 
@@ -135,10 +134,7 @@ class Subject:
     def window(
         self, first: int, last: int, tables: Mapping[str, pl.DataFrame] | None = None
     ) -> dict[str, pl.DataFrame]:
-        """Restrict tables to the sessions from ``first`` to ``last``: the subject's, where that saves work.
-
-        The true and the replaced dataset are both built from these rows; earlier statements are kept.
-        """
+        """Restrict tables to some sessions where that saves work; earlier statements are kept."""
         T, N = self.dataset.panel.n_sessions, self.dataset.panel.n_firms
         first, last = max(first, 0), min(last, T - 1)
         if tables is None and (T * N <= _SMALL or (first == 0 and last == T - 1)):
@@ -164,10 +160,7 @@ class Subject:
         return {name: frame.filter(pl.col("ticker").is_in(kept.implode())) for name, frame in tables.items()}
 
     def times(self, count: int) -> list[int]:
-        """Sample sessions t with a universe: an early one, sessions just before events, and any others.
-
-        Soon after the start most features are unknown, unless they are filled in with later values.
-        """
+        """Sample sessions t with a universe: an early one, where most is unknown, eves of events, others."""
         rng = np.random.default_rng((self.seed, 1))
         usable = self.decisions[self.decisions < self.dataset.panel.n_sessions - 3]
         eves = np.intersect1d(usable, self.eves)

@@ -40,7 +40,7 @@ def ingest(
     that would withdraw more than half of a table is refused with exit code 3. A different source or market is
     refused with exit code 2. A live source (yfinance, sec) never withdraws rows.
     """
-    from pipelines.stages import ingest_config
+    from pipelines.run.fetch import ingest_config
 
     ingest_config(load(config, overrides), typer.echo, replace=replace, wait=wait)
 

@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 def load_config(
     path: Path, overrides: Iterable[str] = (), *, root: Path | None = None, models: bool = True
 ) -> Config:
-    """Read, merge and check a configuration file; all paths of the result are absolute.
-
-    Relative ones are relative to the file's ``root`` (its folder by default), else to the root of ``path``.
-    """
+    """Read, merge and check a configuration file; paths are relative to its root, by default its folder."""
     given = [parse_override(override) for override in overrides]
     root = next((Path(one["root"]) for one in given if isinstance(one.get("root"), str)), root)
     raw = read_settings(path, root)
@@ -81,8 +78,7 @@ def override_backtest(config: Config, overrides: Iterable[str]) -> Config:
         if set(wanted) != {"backtest"}:
             raise ConfigError(
                 f"--set {override!r} on a finished run: only backtest.* can be set, because its forecasts "
-                "are fixed; "
-                "to change anything else, use 'peerglass train CONFIG --set ...'."
+                "are fixed; to change anything else, use 'peerglass train CONFIG --set ...'."
             )
         raw = merge_settings(raw, wanted)
     checked = check_config(raw, origin="--set")

@@ -102,11 +102,7 @@ _early = SimpleNamespace(is_open=False, workers=list[_Worker]())  # waiting, wit
 
 @contextmanager
 def early_workers() -> Iterator[Callable[..., None]]:
-    """Start workers before a pool needs them; they end with the ``with`` block.
-
-    Yields a function that makes sure that a number of them wait, and one for each of some GPUs; new ones call
-    ``module:function`` first. A pool takes waiting workers, and can leave them for the next one.
-    """
+    """Yield a function that has workers wait, after ``module:function``, for pools in the ``with`` block."""
 
     def start(workers: int, prepare: str, gpus: Sequence[Gpu] = ()) -> None:
         wanted = [*gpus, *[None] * workers]
@@ -140,11 +136,7 @@ def memory_of_waiting() -> float:
 
 
 class PoolEngine(Generic[Shared, Item, Result]):
-    """Computes tasks in processes of this machine, which share one copy of the arrays.
-
-    ``workers`` compute tasks of the processor at once, with one thread; each of ``gpus`` has a process more.
-    Beside GPUs, the processor's cores are divided for tasks whose result does not depend on threads.
-    """
+    """Processes that share arrays: ``workers`` with a thread each (more beside GPUs), and one per GPU."""
 
     def __init__(self, work: Work[Shared, Item, Result], workers: int, gpus: Sequence[Gpu] = ()) -> None:
         self.workers, self.gpus = workers, tuple(gpus)

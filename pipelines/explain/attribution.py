@@ -22,10 +22,7 @@ from pipelines.run.record import RecordedRun
 
 
 def explain(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) -> str:
-    """Explain the models of a run, store the tables in its folder, and return one line per model.
-
-    ConfigError if the run has no test; DataError if a checkpoint is missing or corrupted.
-    """
+    """Explain the models of a run, store the tables in its folder, and return one line per model."""
     require_test(run.config, run.run_id)
     names = explained_models(run.config)
     folds = plan_folds(dataset, run.config)

@@ -26,10 +26,7 @@ from pipelines.train.task import Arrays, to_tensors
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldFits:
-    """The fitted models of one fold by seed, their panel with the label as its target, and its groups.
-
-    The rank IC of an explanation is then that of the report; a training's target can be clipped or ranked.
-    """
+    """A fold's models by seed, and their panel with the label itself as target, as in the report."""
 
     seeds: Mapping[int, Fitted]
     data: PanelTensors
@@ -39,10 +36,7 @@ class FoldFits:
 def restore_fits(
     checkpoints: Mapping[int, Checkpoint], arrays: Arrays, device: str, subject: str
 ) -> FoldFits:
-    """Restore the models of a fold on a device; ``subject`` is the model and the fold in an error.
-
-    DataError if a checkpoint is corrupted, or its model was trained on other features, windows or groups.
-    """
+    """Restore the models of a fold; DataError names the ``subject`` whose features are not the data's."""
     inputs = next(iter(checkpoints.values())).inputs
     labelled = replace(arrays, target_TN=arrays.label_TN.astype(np.float32))
     data = to_tensors(labelled, inputs, device)
@@ -54,10 +48,7 @@ def restore_fits(
 
 
 def families_of(names: tuple[str, ...]) -> dict[str, list[int]]:
-    """Group characteristics by family: family -> columns.
-
-    A user's own inputs are the family ``input``, and the expressions of his config ``expression``.
-    """
+    """Family -> columns; a user's own inputs are the family ``input``, his expressions ``expression``."""
     families: dict[str, list[int]] = {}
     registry = characteristics_of()
     for column, name in enumerate(names):
@@ -69,10 +60,7 @@ def families_of(names: tuple[str, ...]) -> dict[str, list[int]]:
 
 
 def value_table(found: GroupAttribution, tickers_N: Sequence[str]) -> pl.DataFrame:
-    """Values of forecasts, one row per forecast and player: with the base, values add up to the forecast.
-
-    The error is a Monte Carlo standard error; ``tickers_N`` are those of the panel.
-    """
+    """One row per forecast and player, with Monte Carlo errors: base and values add up to the forecast."""
     players, forecasts = found.players, len(found.firms_E)
     return pl.DataFrame(
         {
@@ -119,11 +107,7 @@ class Unit:
 
 
 def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Unit:
-    """Unit of a model's forecasts.
-
-    ``calibrated`` says whether a model whose loss has no scale was calibrated on validation
-    (`models.calibration`); None if no checkpoint is left that says so.
-    """
+    """Unit of a model's forecasts; ``calibrated`` is None if no checkpoint is left that says so."""
     label, sessions = config.label, "session" if config.label.horizon == 1 else "sessions"
     entry = MODELS[registry_name(config, model)]
     if not entry.build.has_unit:

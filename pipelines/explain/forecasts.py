@@ -94,12 +94,7 @@ class _Explained:
 
 
 def explain_forecasts(name: str, output: Path, question: Question) -> str:
-    """Explain one forecast, the difference between two, a firm over time, a date, its ends, or a period.
-
-    Only out-of-sample forecasts are explained: those of the fold that tests the date, as the mean over its
-    seeds. ConfigError if an option does not suit the run, the date or the firm has no forecast, or the
-    precision is not reached; DataError if a checkpoint is missing or of other features.
-    """
+    """Explain forecasts of the fold that tests a date: one, two, a firm over time, a date or a period."""
     models = _RunModel(name, output, question)
     dataset, folds, span = models.dataset, models.folds, question.to is not None
     date = newest_date(dataset, folds) if question.date is None else question.date
@@ -126,11 +121,7 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
 
 
 def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
-    """Divide the rank IC of a model among its players, on test dates in even steps; seeds take turns.
-
-    ConfigError if an option does not suit the run, or fewer than two dates have known labels. DataError as of
-    :func:`explain_forecasts`.
-    """
+    """Divide the rank IC of a model among its players, on test dates in even steps; seeds take turns."""
     models = _RunModel(name, output, question)
     days_T = models.dataset.panel.dates_T.astype("datetime64[D]")
     places = find_places(models.dataset, models.folds, days_T[0].item(), days_T[-1].item(), None)
@@ -359,10 +350,7 @@ def _written(frame: pl.DataFrame, path: Path | None) -> list[str]:
 
 
 def draws_file(run_folder: Path, checkpoint: Path, asked: Mapping[str, object]) -> Path:
-    """File of the draws: named by the contents of the fitted model, by what is asked, and by the code.
-
-    A run reads fixed data versions, so its folder stands for them.
-    """
+    """File of draws, named by fitted model, question and code; the run's folder stands for the data."""
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode())
     code = sorted(Path(str(models.explain.__file__)).parent.rglob("*.py"))
     for file in (*sorted(checkpoint.iterdir()), *code):

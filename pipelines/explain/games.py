@@ -51,9 +51,7 @@ from pipelines.run.record import RecordedRun
 from pipelines.train.task import Arrays, collect_arrays
 from pipelines.train.work import work_on_arrays
 
-FEW_FIRMS = 300
-SEVERAL_WORKERS = 4
-"""With fewer firms, and at least so many workers of a pool, explanations are computed by the processor."""
+FEW_FIRMS, SEVERAL_WORKERS = 300, 4  # fewer firms and so many workers of a pool are faster without a GPU
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,11 +133,7 @@ def effort_of(settings: ExplainConfig) -> Effort:
 def explain_models(
     run: RecordedRun, dataset: Dataset, folds: Sequence[Fold], names: Sequence[str], progress: Progress
 ) -> Iterator[ModelExplanation]:
-    """Play the games of some models on the config's engine; yield each model when all its folds are done.
-
-    ConfigError if the settings do not suit a model, or ask for a precision that is out of reach. DataError if
-    a checkpoint is missing, corrupted or of other features, or no test session of a fold has two firms.
-    """
+    """Play the games of some models on the config's engine; yield each model when all its folds are done."""
     planned = [(name, fold) for name in names for fold in folds]
     if not planned:
         return

@@ -33,18 +33,13 @@ from pipelines.dataset.build import Dataset
 
 STRONGEST = 20  # peers per firm in the stored tables; edges that were found are stored in any case
 UNKNOWN_GROUP = "unknown"
-EVIDENCE_EDGES = 200
-"""Strongest edges whose followers are regressed on their leaders, and random pairs beside them."""
-
+EVIDENCE_EDGES = 200  # strongest ones, regressed beside as many random pairs
 _CORRELATION_SESSIONS = 252
 _SHUFFLES = 5
 
 
 class NetworkStudy:
-    """The peer network of one model: its weights over all dates, their tests, and its mean attention.
-
-    ``peers`` are at least one explained date; ``fits`` are fold and seed of the model that forecast each.
-    """
+    """The peer network of one model, over explained ``peers``, each with fold and seed of its ``fits``."""
 
     def __init__(
         self,
@@ -67,10 +62,7 @@ class NetworkStudy:
         self.return_TN = session_returns(dataset.panel.total_return_index_TN)  # prices are carried
 
     def tables(self, test_sessions: IntArray, planted_NN: BoolArray | None) -> dict[str, pl.DataFrame]:
-        """Build the tables, whose columns the guide's page on attribution lists.
-
-        The returns of the test sessions are the evidence; the planted edges are those of a simulated market.
-        """
+        """Build the tables; the evidence are the returns of the test sessions."""
         found = {
             "edges": self._edges(planted_NN),
             "dated_edges": self._dated(_dated_edges),
@@ -263,10 +255,7 @@ def _frame(columns: Mapping[str, object], *text: str) -> pl.DataFrame:
 
 
 def _dated_edges(part: PeerAttribution, tickers: Tickers) -> pl.DataFrame:
-    """The sources with the largest absolute values, and with the most attention, of each target on a date.
-
-    Both lists are stored, so that a comparison of the two is not made on the pairs of one of them.
-    """
+    """The sources with the largest values, and those with the most attention, of each target on a date."""
     others_NN = np.isfinite(part.phi_NN) & ~np.eye(len(part.phi_NN), dtype=np.bool_)
     size_NN = np.where(others_NN, np.abs(part.phi_NN), -1.0)
     weight_NN = np.where(others_NN, part.attention_NN, -1.0)

@@ -117,10 +117,7 @@ def choose_model(run: RecordedRun, asked: str | None) -> str:
 
 
 def find_place(dataset: Dataset, folds: Sequence[Fold], date: dt.date, ticker: str | None) -> Place:
-    """Find the fold that tests a date (the first of combinatorial ones).
-
-    ConfigError if the date or the firm has no forecast. DataError if the universe has fewer than two firms.
-    """
+    """Find the fold that tests a date (the first of combinatorial ones), or say why there is none."""
     days_T, fold_T, span = _tested(dataset, folds)
     found = np.flatnonzero(days_T == np.datetime64(date))
     if not len(found):

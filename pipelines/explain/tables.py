@@ -38,11 +38,7 @@ _RECOVERY_SCHEMA = {
 def explanation_tables(
     explanation: ModelExplanation, dataset: Dataset, planted_NN: BoolArray | None, seed: int = 0
 ) -> dict[str, pl.DataFrame]:
-    """Build the tables that a report shows of one model's attribution.
-
-    ``planted_NN`` are the planted edges of a simulated market. A table about attention without rows is left
-    out: a model without attention has none.
-    """
+    """Build the tables of one model's attribution; a model without attention has none about it."""
     tables = {
         "players": _players(explanation.groups),
         "period": period_table(_values(explanation.groups, dataset)),
@@ -71,11 +67,7 @@ def summary_line(model: str, tables: Mapping[str, pl.DataFrame]) -> str:
 
 
 def period_table(values: pl.DataFrame) -> pl.DataFrame:
-    """Average the values of a sample of forecasts, for all firms and by group of firms; null groups in all.
-
-    ``error`` is the standard error of ``mean_abs`` over the sample (null with a single date), and ``noise``
-    what ``mean_abs`` would be if all values were zero.
-    """
+    """Average values over a sample, for all firms and by group; ``noise``: ``mean_abs`` of zero values."""
     everyone = values.with_columns(pl.lit(ALL).alias("group"))
     of_groups = values.filter(pl.col("group").is_not_null()).sort("group", maintain_order=True)
     key, rows = ("group", "kind", "player"), []
@@ -111,11 +103,7 @@ def skill_table(parts: Sequence[SkillAttribution]) -> pl.DataFrame:
 
 
 def recovery_table(explanation: ModelExplanation, truth: pl.DataFrame, dataset: Dataset) -> pl.DataFrame:
-    """Measure how well SHAP, attention and attention before training find each kind of planted edge.
-
-    The columns of ``truth`` are leader, follower, valid_from, valid_to, and rule, the kind. The table has a
-    row per method and kind (`models.explain.network.weights.EdgeRecovery`), or none.
-    """
+    """How well SHAP, attention and untrained attention find each kind (``rule``) of planted edge."""
     sessions = np.array([part.session for part in explanation.peers])
     truth = truth.with_columns(pl.col("rule").fill_null("edge"))
     planted = {

@@ -34,8 +34,7 @@ class CalendarOverrides(Section):
         return self
 
 
-AS_PUBLISHED: Final = CalendarOverrides()
-"""No overrides."""
+AS_PUBLISHED: Final = CalendarOverrides()  # no overrides
 
 
 class QualityConfig(Section):

@@ -19,23 +19,13 @@ from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
 from pipelines.results.evaluate_signals import USED, failed
 from pipelines.run.evaluations import StoredEvaluation
 
-VERSION: Final = 1
-"""Version of the JSON document. A key is never renamed or removed without a new version."""
+VERSION: Final = 1  # of the JSON document; no key is renamed or removed without a new one
 
-_KEYS: Final = {
-    "results": "ladder",
-    "books": "figures",
-    "tests": "significance",
-    "comparisons": "comparisons",
-    "yearly": "yearly",
-    "multiple_tests": "multiple_tests",
-    "overfitting": "overfitting",
-    "factor_alpha": "factor_alpha",
-    "guard": "guard",
-    "rows": "rows",
-    "flagged_rows": "flagged_rows",
+_OWN_NAMES = ("comparisons", "yearly", "multiple_tests", "overfitting", "factor_alpha")
+_KEYS: Final = {  # of the JSON document -> tables
+    **{"results": "ladder", "books": "figures", "tests": "significance"},
+    **{name: name for name in (*_OWN_NAMES, "guard", "rows", "flagged_rows")},
 }
-"""Keys of the JSON document -> tables."""
 
 _NAMED = 5
 _WIDTH = 110

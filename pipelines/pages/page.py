@@ -87,10 +87,7 @@ class Page:
     def sections(
         self, template: str, titles: Mapping[str, str] | None = None, **context: object
     ) -> list[tuple[str, str, Markup]]:
-        """Anchor, title and body of the macros of a template, named by anchors; none without a body.
-
-        Titles are given, or those that the template sets.
-        """
+        """Anchor, title (given, or set by the template) and body of a template's macros that have a body."""
         macros: Any = _templates().get_template(template).make_module(self._context(context))
         named: Mapping[str, str] = macros.titles if titles is None else titles
         bodies = ((anchor, title, getattr(macros, anchor)()) for anchor, title in named.items())
@@ -129,11 +126,7 @@ _DASHES = {"dash": "5 4", "dot": "2 3"}
 
 
 def static_chart(figure: Figure, digits: int) -> dict[str, Any]:
-    """Place the lines and bands of a chart over dates, for the macro ``static`` of the templates.
-
-    Sessions are drawn at equal distances. An unknown value, or a session that a line lacks, interrupts it.
-    ``digits`` are the decimals on the vertical axis.
-    """
+    """Place lines and bands over equidistant sessions; an unknown value or a missing session interrupts."""
     dates_T = np.unique(np.concatenate([trace["x"] for trace in figure.traces]))
     values = np.concatenate([trace["y"] for trace in figure.traces])
     known = [0.0, *values[np.isfinite(values)].tolist()]

@@ -253,11 +253,7 @@ MAX_NAMES = 60
 
 @dataclass(frozen=True, slots=True)
 class ShownHoldings:
-    """What the report keeps of the positions of one book.
-
-    ``rows`` are the firms kept, by date and falling weight, and ``totals`` sums over all firms. At most
-    ``names_per_date`` are kept for their weight, and half as many for their trade.
-    """
+    """The firms kept of a book, by date and falling weight, and sums over all; half as many by trade."""
 
     rows: pl.DataFrame
     totals: pl.DataFrame
@@ -296,10 +292,7 @@ _FIELDS = ("weight", "trade", "pnl", "cost")
 
 
 def holdings_data(holdings: ShownHoldings) -> list[dict[str, Any]]:
-    """The data of the picker: each session with its totals, and ``rows`` of a ticker and its numbers.
-
-    Names from the data stay data: the script writes them as text.
-    """
+    """Each session with its totals and ``rows`` of a ticker and numbers; the script writes names as text."""
     rows = holdings.rows.with_columns(pl.col(_FIELDS).round(5)).partition_by("date", maintain_order=True)
     of_sessions = (part.select("ticker", *_FIELDS).rows() for part in rows)
     return [

@@ -34,12 +34,11 @@ _EXPLAINED = (
     *("players", "example", "skill", "edges", "network", "evidence", "roc", "recovery", "verdict", "curves"),
     *("agreement", "inference", "heads", "day_weights", "day_map", "firm_map"),
 )
-_SCALED = {
+_SCALED = {  # columns in the unit of the forecast, by table
     "players": ("mean_abs_shap", "error"),
     "example": ("base_value", "forecast", "value", "error"),
     "edges": ("weight", "error"),
 }
-"""Columns in the unit of the forecast, by table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,12 +290,7 @@ def _tables(
 def report_ladder(
     ladder: pl.DataFrame, book: str, registered: Mapping[str, str], tables: Mapping[str, pl.DataFrame]
 ) -> pl.DataFrame:
-    """Add the main book's columns without prefix, the intervals, and the answers on the baselines.
-
-    ``registered`` names the registry entry of each model. The columns are null where the tables
-    ``significance`` and ``comparisons`` have no row. If a baseline has variants, a model beats it if it beats
-    all of them; the variants are not compared with each other.
-    """
+    """Add the main book's columns, intervals and answers; a model must beat all variants of a baseline."""
     baselines = {name: model for name, model in registered.items() if model in baseline_titles()}
     frame = ladder.with_columns(
         *(pl.col(f"{book}.{name}").fill_nan(None).alias(name) for name in _OF_BOOK),

@@ -133,11 +133,7 @@ def make_table(
     styles: Mapping[str, LineStyle],
     highlight: str | None = None,
 ) -> Table:
-    """Build a table of a frame's rows in order.
-
-    A column (`Shown.of`) whose name begins with ``?`` is left out without a value. ``label`` is for screen
-    readers; the rows of the model ``highlight`` are shaded.
-    """
+    """Build a table of a frame; a column (`Shown.of`) named ``?...`` needs a value, one model is shaded."""
     shown = tuple(_shown(frame, columns))
     rows = []
     for row in frame.iter_rows(named=True):

@@ -42,11 +42,7 @@ def deciding_comparisons(report: RunReport, model: str) -> dict[str, dict[str, A
 
 
 def judge_report(report: RunReport) -> ReportVerdict:
-    """Choose the model by validation rank IC alone and judge it by its test at the delay of the verdict.
-
-    Signals of a file have no validation. The first one that passes the look-ahead guard is judged then,
-    because choosing by the test would make the test optimistic.
-    """
+    """Judge the best model on validation, or the first signal that passes: the test must not choose."""
     failed = report.failed_signals
     if not failed:
         return _judge(report, report.models)

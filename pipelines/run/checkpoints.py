@@ -24,8 +24,7 @@ from pipelines.errors import DataError, one_line
 from pipelines.files import replacing, write_bytes
 
 _TENSORS, _CONFIG = "model.safetensors", "model.json"
-_SCALER = "scaler."
-"""Prefix of the arrays of the channel scaler among the tensors."""
+_SCALER = "scaler."  # prefix of the arrays of the channel scaler among the tensors
 
 
 def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> None:

@@ -24,18 +24,9 @@ from backtest.splits.folds import Fold
 from features.arrays import IntArray
 from features.options import Options
 from models.batch import PanelTensors
-from models.fitted import Fitted, NoTrainingSignal, OnEpoch
-from models.fitting.config import PORTFOLIO
-from models.fitting.fit import (
-    Diverged,
-    EpochRecord,
-    FitConfig,
-    FittedState,
-    NeuralFitted,
-    fit,
-    fit_stacked,
-    refit,
-)
+from models.fitted import Diverged, EpochRecord, Fitted, FittedState, NoTrainingSignal, OnEpoch
+from models.fitting.config import PORTFOLIO, FitConfig
+from models.fitting.fit import NeuralFitted, fit, fit_stacked, refit
 from models.fitting.snapshot import UnusableSnapshot
 from models.fitting.stacked import can_stack
 from models.forecaster import lags_of
@@ -169,11 +160,7 @@ def run_task(
     note: Callable[[str], None] = lambda _: None,
     threads: int = 1,
 ) -> Outcome:
-    """Fit a model, select on validation, refit if ``fit.refit`` is set, and forecast the test once.
-
-    On a CPU one thread is used, except by baselines, whose results ``threads`` do not change. With a snapshot
-    store, an unfinished training resumes from its snapshot and gives the same result to the bit.
-    """
+    """Fit (or resume from a snapshot, to the bit), select, refit if it is set, and forecast the test once."""
     _prepare(task.device)
     windows = model_entry(task.registered).build.reads_windows or lags_of(task.options) > 0
     returns = task.fit.loss in PORTFOLIO

@@ -32,16 +32,12 @@ from pipelines.settings import Settings
 
 FOLDER: Final = "ledger"  # in an output folder: a Delta table, so that processes write concurrently
 _PATHS = ("prices", "securities", "fundamentals", "membership", "inputs")
+# settings of a source that make no other trial: how it is queried, and how long its history is
 _NOT_THE_MARKET = {"end", "renames", "hazards", "timeout_seconds", "retries", "batch_size", "identity"}
-"""Settings of a source that make no other trial: how it is queried, and how long its history is."""
 _PRICES = ("kind", "prices", "tickers", "seed", "market")  # what says whose prices it gives
 _SCHEMA: Final = pl.Schema(
     {
-        "forecast": pl.String(),
-        "traded": pl.String(),
-        "model": pl.String(),
-        "book": pl.String(),
-        "config": pl.String(),
+        **dict.fromkeys(("forecast", "traded", "model", "book", "config"), pl.String()),
         "hypotheses": pl.List(pl.String()),
         "market": pl.Int64(),
         "lake": pl.String(),
@@ -56,10 +52,9 @@ _SCHEMA: Final = pl.Schema(
 class Scope:
     """The trials that count against each other: those on one market, or of one named hypothesis on it."""
 
+    # the same prices (files, tickers, seed) or the same lake are one market, whatever its folder or columns
     market: Settings
-    lake: str | None
-    """Location of the lake; None where the settings describe the whole market. The same prices (files,
-    tickers, seed) or the same lake are one market: another folder or column mapping starts no new count."""
+    lake: str | None  # location; None where the settings describe the whole market
     hypothesis: str | None  # None: the market is the hypothesis, and all of its trials count
 
     @classmethod
@@ -153,12 +148,7 @@ def record(output: Path, run_id: str, trials: Iterable[Trial]) -> None:
 
 
 def read_trials(output: Path) -> pl.DataFrame:
-    """Read all trials, oldest first; empty if nothing has been tried.
-
-    ``forecast``, ``traded``: `Trial.key`. ``book`` is null and ``counts`` false for what was only trained.
-    ``market`` numbers it within the folder; ``lake`` is null if the source's settings describe the whole
-    market.
-    """
+    """All trials, oldest first; ``forecast`` and ``traded`` are `Trial.key`, ``market`` numbers markets."""
     return _read(output, None)[0]
 
 
@@ -188,12 +178,9 @@ class TrialCount:
 def count_trials(output: Path, scope: Scope) -> TrialCount:
     """Count the trials of a scope that are in the ledger of an output folder by now."""
     rows, market = _read(output, scope)
-    rows = rows.filter(pl.col("counts"), pl.col("market") == market)
-    named = (
-        rows
-        if scope.hypothesis is None
-        else rows.filter(pl.col("hypotheses").list.contains(scope.hypothesis))
-    )
+    named = rows = rows.filter(pl.col("counts"), pl.col("market") == market)
+    if scope.hypothesis is not None:
+        named = rows.filter(pl.col("hypotheses").list.contains(scope.hypothesis))
     return TrialCount(named, rows, scope.hypothesis)
 
 
@@ -260,9 +247,7 @@ def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
     ]
     markets = _number_markets([*pairs, *([] if scope is None else [(_prices_of(scope.market), scope.lake)])])
     trials = (
-        rows.with_columns(
-            pl.Series("market", markets[: rows.height], dtype=pl.Int64),
-        )
+        rows.with_columns(pl.Series("market", markets[: rows.height], dtype=pl.Int64))
         .group_by("forecast", "traded", maintain_order=True)
         .agg(
             pl.col("model", "book", "config", "market", "lake").first(),

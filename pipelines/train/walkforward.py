@@ -188,17 +188,12 @@ def done_tasks(run: RecordedRun, lake: Lake) -> set[Key]:
     if run.config.folds.scheme != "live":
         keys = list(committed_tasks(run.run_id, lake).iter_rows())
     members = all_members(run.config)
-    return {key for key in keys if _is_stored(run, key) and (key[0] not in members or _is_kept(run, key))}
-
-
-def _is_stored(run: RecordedRun, key: Key) -> bool:
-    """Whether the checkpoint and the scores of a task exist."""
-    return checkpoint_exists(run.checkpoint(*key)) and (run.folder / score_file(*key)).is_file()
-
-
-def _is_kept(run: RecordedRun, key: Key) -> bool:
-    """Whether the forecasts that an ensemble combines exist."""
-    return kept_file(run, key).is_file()
+    stored = {
+        key
+        for key in keys
+        if checkpoint_exists(run.checkpoint(*key)) and (run.folder / score_file(*key)).is_file()
+    }
+    return {key for key in stored if key[0] not in members or kept_file(run, key).is_file()}
 
 
 def commit(run: RecordedRun, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:

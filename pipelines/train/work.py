@@ -73,10 +73,7 @@ def work_on_arrays(
 
 
 def memory_need(arrays: Arrays, models: Collection[str], lags: int = 0) -> float:
-    """Estimate the memory of a process that fits or explains one of these models at a time, in bytes.
-
-    ``lags`` is the number of days of a window that a baseline among them reads.
-    """
+    """Bytes of a process that fits or explains one model at a time; a baseline reads ``lags`` days."""
     channels, characteristics = arrays.channels_TNC.shape[2], arrays.characteristics_TNF.shape[2]
     return task_need(models, arrays.universe_TN.size, channels, characteristics, lags)
 

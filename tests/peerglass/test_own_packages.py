@@ -14,7 +14,7 @@ from places import ROOT
 from tracking_stores import new_store
 
 from pipelines.config.load import load_config
-from pipelines.stages import ingest_config
+from pipelines.run.fetch import ingest_config
 
 PACKAGES = ("features", "models", "backtest", "pipelines")
 USE = """

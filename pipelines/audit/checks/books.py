@@ -37,8 +37,7 @@ DATES: Final = 40
 _FEWEST: Final = 3
 FIRMS: Final = 100
 _BEFORE: Final = 300
-_SPAN: Final = 22
-"""Sessions before and after t with forecasts, so that a book that decides once a month decides."""
+_SPAN: Final = 22  # sessions before and after t with forecasts, so that a monthly book decides
 _SLOW_SPAN: Final = 4  # the same for optimised books, whose decisions take long
 _CUTS: Final = 6
 BOOK_TOLERANCE: Final = 1e-8

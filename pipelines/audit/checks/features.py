@@ -25,28 +25,22 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.errors import DataError
 
-FIRMS: Final = 400
-"""Firms that are sampled at two of three sessions of a full audit; at every third, all firms are replaced."""
+FIRMS: Final = 400  # sampled at two of three sessions of a full audit; at every third, all are replaced
 QUICK_FIRMS: Final = 200  # firms that are sampled in a quick audit
 FEW_FIRMS: Final = 12
-HISTORY: Final = 320
-"""Sessions before t that most of the small datasets hold; features with a longer window are unknown there."""
+HISTORY: Final = 320  # sessions before t in most small datasets, where longer features are unknown
 LONG_EVERY: Final = 10  # every tenth small dataset holds the history that all features need
 _AFTER_FEW: Final = 6
 _NAMED: Final = 3
+# beginnings of the names of arrays, by the stage that computes them
 _STAGES: Final = (("the list", "the panel", "the names"), ("statement",), ("the universe",), ("",))
-"""Beginnings of the names of arrays, by the stage that computes them."""
 _NEAR_END: Final = 3
 _PARTS: Final = 8
 _NO_SESSIONS: Final = "There are too few sessions with a universe."
 
 
 def future(subject: Subject) -> Result:
-    """Compare the dataset's arrays up to t, to the bit, with those on later data that are noise.
-
-    The data of all firms are replaced at once, which also reveals leaks through the cross-section. At two of
-    three sessions, and in a quick audit, these are the firms of a sample.
-    """
+    """Compare arrays up to t, to the bit, with those on later data that are noise, for all firms at once."""
     times, data = subject.times(subject.budget.sessions), subject.dataset
     if not times:
         return skipped(_NO_SESSIONS)
@@ -214,19 +208,17 @@ def _common_kind(subject: Subject, hits: list[int], others: list[int]) -> str | 
     return None
 
 
+# relative to the value or to the median size in the cross-section: forward adjustment factors that start on
+# another session round differently, and features are stored in float32
 TOLERANCE: Final = 1e-6
-"""Tolerance, relative to the value or to the median size in the cross-section. Forward adjustment factors
-that start on another session round differently, and features are stored in float32."""
+# relative to the largest value of the longer history, for a feature that is 0 for most firms, such as the
+# place of a close in its range where most bars have none: it subtracts numbers near 1
 ROUNDING: Final = 1e-9
-"""The same relative to the largest value of the longer history, for a feature that is 0 for most firms. The
-place of a close in its range subtracts numbers near 1: where most bars have no range, an exact 0 is compared
-with the rounding of a price over its range."""
 _ZERO: Final = 1e-12  # largest value up to which a feature is 0 and rounding everywhere
 EARLIER: Final = 120  # number of sessions by which the longer history starts earlier
 _AROUND: Final = 15
 _AT_ONCE: Final = 10
-_QUICK: Final = 24
-"""Characteristics of a quick audit whose transform is checked; all of them go through the same one."""
+_QUICK: Final = 24  # characteristics of a quick audit whose transform is checked; all have the same one
 
 
 class _Kind(NamedTuple):

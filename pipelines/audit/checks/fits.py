@@ -45,8 +45,7 @@ from pipelines.train import walkforward
 from pipelines.train.task import Arrays, Outcome, Task, collect_arrays, stacks_of
 
 FloatT = TypeVar("FloatT", np.float32, np.float64)
-MINUTES: Final = 15.0
-"""Recorded training time of all tasks up to which they are trained again; longer models are named instead."""
+MINUTES: Final = 15.0  # of recorded training that is repeated; longer models are named instead
 _TRAIN, _CHOOSE = "its training sessions", "its training and validation sessions"
 
 

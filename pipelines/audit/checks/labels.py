@@ -24,10 +24,8 @@ from pipelines.audit.subject import Subject
 from pipelines.train.task import collect_arrays
 
 FIRMS: Final = 40
-LONGEST_HALT: Final = 15
-"""Sessions without a price up to which a firm is certain to be held; later it may count as delisted."""
-GONE: Final = 25
-"""Sessions without a price after which a firm is certain to be delisted, so that its label is known."""
+LONGEST_HALT: Final = 15  # sessions without a price up to which a firm is certain to be held
+GONE: Final = 25  # sessions without a price after which it is certain to be delisted, with a known label
 TOLERANCE: Final = 1e-9
 _SHIFTS: Final = (-1, 1, -2, 2, -3, 3)
 _MATCH: Final = 0.9
@@ -44,11 +42,7 @@ class HolderValues:
 
 
 def holder_values(prices: pl.DataFrame, panel: Panel, columns_N: IntArray) -> HolderValues:
-    """Follow one share of some firms through splits and dividends, row by row of the prices.
-
-    A dividend is per share after the split of its day, and buys shares at the next close. ``prices`` are the
-    rows that the panel was built from.
-    """
+    """Follow one share of some firms: a dividend, per share after its day's split, buys at the next close."""
     session = {day: t for t, day in enumerate(panel.dates_T.astype("datetime64[D]").tolist())}
     place = {panel.tickers_N[n]: k for k, n in enumerate(columns_N)}
     value_TN = np.full((panel.n_sessions, len(columns_N)), np.nan)

@@ -65,24 +65,17 @@ IC_LIMITS: Final = {
 }
 OTHER_FAMILIES: Final = IcLimit(0.12, 0.15, _MONTHLY)  # limit of families without an entry
 SHORT_HORIZON: Final = 5
-FEATURE_DEVIATIONS: Final = 4.0
-"""Standard errors by which an IC must exceed its family's limit. By chance this happens 1 in 30,000 times,
-for about 80 features."""
+FEATURE_DEVIATIONS: Final = 4.0  # standard errors above a family's limit: 1 in 30,000 by chance
 FEWEST: Final = 20
 DATES: Final = 1500
-QUICK_DATES: Final = 250
-"""Minimum number of dates that are measured, evenly spaced; all if there are fewer than twice as many."""
+QUICK_DATES: Final = 250  # at least measured, evenly spaced; all if there are fewer than twice as many
 
 FIRMS: Final = 200
-NULL_DEVIATIONS: Final = 4.0
-"""Half-width of the null interval, in exact standard deviations of the IC under permutation. The probability
-of a value outside is 1 in 16,000."""
+NULL_DEVIATIONS: Final = 4.0  # exact deviations of the IC under permutation: 1 in 16,000 lie outside
 
+# the true mean of the simulated market has a mean validation IC of 0.08, published daily signals 0.02 to 0.06
 VALID_IC: Final = 0.10
-"""Mean validation IC above which a model is suspect. The true mean of the simulated market, which no model
-can beat, has 0.08; published daily signals have 0.02 to 0.06."""
-SHARPE: Final = 4.0
-"""Net Sharpe ratio above which a book is suspect: published strategies of daily data stay below 3."""
+SHARPE: Final = 4.0  # net, above which a book is suspect: published daily strategies stay below 3
 FAR: Final = 0.05  # mean test IC above the mean validation IC from which the difference is suspect
 TEST_DEVIATIONS: Final = 4.0  # standard errors of that difference: 1 in 30,000 by chance
 _LEAST_DEVIATION: Final = 0.05

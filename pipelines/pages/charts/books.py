@@ -117,11 +117,7 @@ def rolling(
     lags: int,
     year: float,
 ) -> Iterator[fig.Figure]:
-    """Draw rolling Sharpe ratio, volatility and rank IC of every model; a frame without rows has no chart.
-
-    Models in ``shown`` are drawn at the start, the first with a band. ``lags`` are those of the IC's
-    Newey-West errors.
-    """
+    """Draw rolling Sharpe ratio, volatility and rank IC; the first of the models ``shown`` has a band."""
     if not equity.is_empty():
         risk = {model: rolling_risk(rows, window, year) for model, _, rows in fig.by_model(equity, styles)}
         for name, title, label, form in (
@@ -209,10 +205,7 @@ def largest_sectors(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def largest_exposures(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Keep the sectors with the largest absolute means, and add the others up in the last row; return both.
-
-    The range of a sum does not follow from the ranges of its parts, so the last row has none (null).
-    """
+    """Keep the sectors with the largest absolute means; the sum of the others has no range. Return both."""
     kept, rest = _largest(frame.select("key", "mean", "low", "high"), "mean")
     return pl.concat([kept, _added_up(rest.select("key", "mean"), "sectors")], how="diagonal"), rest
 

@@ -106,11 +106,7 @@ def skill_by_player(skill: pl.DataFrame, model: str) -> fig.Figure:
 
 
 def one_forecast(example: pl.DataFrame, model: str, unit: str, factor: float = 1.0) -> fig.Figure:
-    """Draw one forecast as a waterfall from the base value to the forecast, one bar per player.
-
-    Base value and values add up to it. The whisker of a bar is the Monte Carlo error of its value; ``factor``
-    turns values into the unit.
-    """
+    """Draw a waterfall from the base value to the forecast, with the Monte Carlo error of each player."""
     head = example.row(0, named=True)
     base, forecast = factor * head["base_value"], factor * head["forecast"]
     frame = example.select("player", pl.col("value", "error") * factor)
@@ -239,12 +235,7 @@ def firm_map(rows: pl.DataFrame, method: str) -> fig.Figure:
 def peer_network(
     edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES, colours: Mapping[str, str] | None = None
 ) -> fig.Figure:
-    """Draw the ``n_edges`` edges with the largest weights: blue within a group, vermilion across groups.
-
-    A force-directed layout with a fixed seed gives the positions. Firms are then pushed apart until no two
-    names overlap. Distances have no meaning, except that connected firms tend to be close. ``colours`` are
-    those of the firms' borders.
-    """
+    """Draw the edges with the largest weights, by a layout with forces and a fixed seed, without overlaps."""
     import networkx as nx
 
     frame = edges.sort("weight", descending=True).head(n_edges)

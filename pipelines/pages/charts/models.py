@@ -109,11 +109,7 @@ def quantile_returns(quantiles: pl.DataFrame, styles: Mapping[str, fig.LineStyle
 
 
 def quantile_curves(series: pl.DataFrame, model: str, horizon: int) -> fig.Figure:
-    """Draw the cumulative return of each quantile of one model's forecasts, less the mean of the quantiles.
-
-    The mean label of a date covers ``horizon`` sessions and is divided by it, so that overlapping labels are
-    counted once.
-    """
+    """Draw each quantile's cumulative return over their mean; a label over its horizon counts once."""
     wide = series.sort("date", "quantile").pivot(on="quantile", index="date", values="mean_return_bps")
     names = sorted((name for name in wide.columns if name != "date"), key=float)
     above = pl.col(*names) - pl.mean_horizontal(*names)

@@ -22,7 +22,8 @@ from warm import PEERGLASS, Process
 
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
-from pipelines.stages import ingest_config, train_config
+from pipelines.run.fetch import ingest_config
+from pipelines.stages import train_config
 
 GOOD_ROWS = [
     f"2020-01-{day:02d},{ticker},10,11,9,{close},100"

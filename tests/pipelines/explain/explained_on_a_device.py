@@ -19,8 +19,9 @@ from pipelines.config.load import load_config
 from pipelines.dataset.tables import open_lake
 from pipelines.explain import forecasts as values
 from pipelines.explain import games
+from pipelines.run.fetch import ingest_config
 from pipelines.run.record import open_run
-from pipelines.stages import explain_run, ingest_config, train_config
+from pipelines.stages import explain_run, train_config
 from pipelines.train import walkforward
 
 MODELS = {

@@ -36,9 +36,10 @@ from pipelines.explain.games import ModelExplanation, explain_models
 from pipelines.explain.question import find_place
 from pipelines.explain.tables import explanation_tables, period_table
 from pipelines.progress import Silent
+from pipelines.run.fetch import ingest_config
 from pipelines.run.open import load_run_data
 from pipelines.run.record import open_run, read_scores
-from pipelines.stages import ingest_config, train_config
+from pipelines.stages import train_config
 
 MODELS = {
     "ridge": {},

@@ -20,8 +20,9 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.results.recount import recount
 from pipelines.results.run_comparison import compare, open_candidate
 from pipelines.run.evaluations import newest_evaluation
+from pipelines.run.fetch import ingest_config
 from pipelines.run.record import open_run
-from pipelines.stages import backtest_run, ingest_config, train_config
+from pipelines.stages import backtest_run, train_config
 from pipelines.train.trials import record, signal_trials
 
 pytestmark = pytest.mark.usefixtures("untracked")

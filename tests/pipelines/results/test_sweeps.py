@@ -18,8 +18,9 @@ from counted import trial_count
 from backtest.inference.overfitting import deflated_sharpe, probability_of_overfitting
 from pipelines.config.load import load_config
 from pipelines.run.evaluations import newest_evaluation
+from pipelines.run.fetch import ingest_config
 from pipelines.run.record import open_run
-from pipelines.stages import ingest_config, train_config
+from pipelines.stages import train_config
 
 pytestmark = pytest.mark.usefixtures("untracked")
 

@@ -25,9 +25,10 @@ from warm import Process
 from pipelines.config.load import check_config, load_config
 from pipelines.errors import ConfigError, TrackingError
 from pipelines.lake.lake import Lake
+from pipelines.run.fetch import ingest_config
 from pipelines.run.provenance import TaskDone, read_provenance
 from pipelines.run.record import RecordedRun, open_run
-from pipelines.stages import ingest_config, report_run, train_config
+from pipelines.stages import report_run, train_config
 from pipelines.tracking.store import open_store
 
 MODELS = {"ridge": {}, "mlp": {"width": 8}}
