@@ -58,6 +58,13 @@ class EnsembleConfig(Options):
             raise ValueError(f"members is {list(self.members)}; name every member once")
         return self
 
+    def deciding(self) -> dict[str, Any]:
+        """Return the settings as JSON values; the penalty only for the weights that it decides."""
+        settings = super().deciding()
+        if self.weights != "ridge":
+            del settings["penalty"]
+        return settings
+
 
 class Ensemble(Registered):
     """A weighted sum of the standardised forecasts of other entries of ``models``.

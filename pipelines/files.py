@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import polars as pl
 
@@ -82,12 +83,18 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 (JSON holds anything)
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+_DAMAGES = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError),
+    *(BadZipFile, pl.exceptions.PolarsError),
+)
+
+
 @contextmanager
 def damaged(what: str, cure: str) -> Iterator[None]:
     """Read files in a ``with`` block; `DataError` names what is damaged, why, and the cure, if that fails."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
+    except _DAMAGES as error:
         raise DataError(f"{what} is damaged ({one_line(error)}); {cure}.") from None
 
 

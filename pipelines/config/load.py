@@ -195,8 +195,9 @@ def merge_settings(
 ) -> dict[str, Any]:
     """Override ``base`` by ``top``: mappings are merged, everything else is replaced.
 
-    A section whose ``kind`` or ``scheme`` changes is replaced as a whole, and so is an entry of ``models``
-    whose ``model`` changes. ``section`` is the name of the section that is merged; None for the whole config.
+    A section whose ``kind`` or ``scheme`` changes is replaced as a whole, and so is an entry of ``models`` or
+    a member of an ensemble whose ``model`` changes. ``section`` is the name of the section that is merged;
+    None for the whole config.
     """
     merged = dict(base)
     for key, value in top.items():
@@ -272,7 +273,7 @@ def _what_is_wrong(error: yaml.YAMLError) -> str:
 
 
 def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any], section: str | None) -> bool:
-    tags = ("kind", "scheme", "model") if section == "models" else ("kind", "scheme")
+    tags = ("kind", "scheme", "model") if section in ("models", "members") else ("kind", "scheme")
     return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in tags)
 
 
@@ -284,14 +285,23 @@ _NOT_A_FOLDER = (":memory:", "databricks", "uc")  # tracking stores that are nei
 def absolute_paths(settings: Mapping[str, Any], folder: Path) -> Settings:
     """Make the relative paths in the settings of a config absolute."""
     changed = _in_section(Config, settings, folder)
-    models = changed.get("models")
-    if isinstance(models, Mapping):
-        changed["models"] = {
-            name: {**entry, "init_from": absolute(entry["init_from"], PathKind.RUN, folder)}
-            if isinstance(entry, Mapping) and isinstance(entry.get("init_from"), str)
-            else entry
-            for name, entry in models.items()
-        }
+    if "models" in changed:
+        changed["models"] = _absolute_entries(changed["models"], folder)
+    return changed
+
+
+def _absolute_entries(entries: Any, folder: Path) -> Any:  # noqa: ANN401 (YAML holds anything)
+    """Make ``init_from`` absolute in the entries of ``models``, and in the members that these give."""
+    if not isinstance(entries, Mapping):
+        return entries
+    changed = dict(entries)
+    for name, entry in entries.items():
+        if isinstance(entry, Mapping):
+            changed[name] = own = dict(entry)
+            if isinstance(own.get("init_from"), str):
+                own["init_from"] = absolute(own["init_from"], PathKind.RUN, folder)
+            if "members" in own:
+                own["members"] = _absolute_entries(own["members"], folder)
     return changed
 
 
@@ -411,29 +421,35 @@ def with_members(config: Config, origin: str) -> dict[str, Settings]:
         where, registered = f"{origin}: models.{entry}.members", registry_name(config, entry)
         if registered not in MODELS or MODELS[registered].kind != "ensemble":
             continue
+        if "fit" in given:
+            raise ConfigError(
+                f"{origin}: models.{entry}.fit: an ensemble is not trained; give fit to its members."
+            )
         wanted = given.get("members", MODELS[registered].config().members)
-        if isinstance(wanted, list | tuple):
-            wanted = dict.fromkeys(map(str, wanted))
+        if isinstance(wanted, Mapping):  # null removes a member, as it does an entry of models
+            wanted = {member: own for member, own in wanted.items() if own is not None}
+            names = list(wanted)
+        elif isinstance(wanted, list | tuple):
+            names = list(map(str, wanted))
+            wanted = {name: {} for name in names}
         if not isinstance(wanted, Mapping) or not wanted:
             raise ConfigError(f"{where} is {wanted!r}; list the names of models, such as [ridge, lightgbm].")
-        for member, settings in wanted.items():
-            own = settings or {}
-            model = own.get(KEY, member) if isinstance(own, Mapping) else None
-            if model is None:
+        for member, own in wanted.items():
+            if not isinstance(own, Mapping):
                 raise ConfigError(
                     f"{where}.{member} is {own!r}; give its settings, or {{}} for the defaults."
                 )
-            if member not in known and model not in MODELS:
+            if member not in known and KEY not in own:
                 raise ConfigError(unknown_key(f"{where} {member!r}", str(member), known))
             if member in entries and own and own != entries[member]:
                 raise ConfigError(
                     f"{where}.{member} has other settings than models.{member}; give them in one of the two."
                 )
-            name = entries.get(member, {}).get(KEY, model)
+            name = str(entries.get(member, {}).get(KEY, own.get(KEY, member)))
             if name in MODELS and MODELS[name].kind == "ensemble":
                 raise ConfigError(f"{where}: {member} is an ensemble itself; name its members instead.")
             entries.setdefault(member, dict(own))
-        entries[entry] = {**given, "members": list(wanted)}
+        entries[entry] = {**given, "members": names}
     return entries
 
 

@@ -23,7 +23,7 @@ from models.ensemble import EnsembleConfig, EnsembleFitted, combine
 from models.fitted import EpochRecord
 from models.registry import model_entry
 from pipelines.dataset.build import Dataset
-from pipelines.files import replacing
+from pipelines.files import damaged, replacing
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import RecordedRun
 from pipelines.train.task import Key, Outcome, Task, collect_arrays
@@ -91,6 +91,11 @@ def _combine_fold(
 
 
 def _kept(run: RecordedRun, key: Key, part: str) -> npt.NDArray[np.float32]:
-    with np.load(kept_file(run, key), allow_pickle=False) as stored:
+    file, cure = kept_file(run, key), "delete it and train again, which repeats this task of the member alone"
+    with (
+        damaged(f"The file {file}", cure),
+        file.open("rb") as content,
+        np.load(content, allow_pickle=False) as stored,
+    ):
         kept: npt.NDArray[np.float32] = stored[part]
         return kept

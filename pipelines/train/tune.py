@@ -365,8 +365,11 @@ class Study:
         self._study = optuna.create_study(
             storage=storage, study_name=folder.name, direction="maximize", load_if_exists=True
         )
-        for trial in self._study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
-            self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # interrupted: not counted
+        state = optuna.trial.TrialState
+        for _ in self._study.get_trials(deepcopy=False, states=(state.WAITING,)):
+            self._study.ask()  # proposed and never begun
+        for trial in self._study.get_trials(states=(state.RUNNING,)):
+            self._study.tell(trial.number, state=state.FAIL)  # interrupted: not counted
 
     @property
     def finished(self) -> list[SearchTrial]:

@@ -17,11 +17,11 @@ from command import Call, command
 
 from models.ensemble import EnsembleFitted
 from models.explain.groups import GroupGameConfig, explain_groups, explain_skill
-from pipelines.config.load import check_config, members_of
+from pipelines.config.load import check_config, load_config, members_of
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
-from pipelines.errors import ConfigError
+from pipelines.errors import ConfigError, DataError
 from pipelines.explain.fitted import families_of
 from pipelines.lake.lake import Lake
 from pipelines.nightly.loaded import _load_pyfunc
@@ -111,7 +111,10 @@ def test_members_that_models_does_not_list_are_entries_after_the_others(
         ),
         ({"ensemble": {"members": ["ensemble"]}}, "ensemble is an ensemble itself"),
         ({"ensemble": {"weight": "ic"}}, "weight"),
-        ({"ensemble": {"members": {"big": {"model": "temporal_pear"}}}}, "is not a known name"),
+        ({"ensemble": {"members": {"big": {"model": "temporal_pear"}}}}, "did you mean 'temporal_peer'?"),
+        ({"ensemble": {"members": {"big": {"model": ["ridge"]}}}}, "is not a known name"),
+        ({"ensemble": {"members": ["ridge", "ridge"]}}, "name every member once"),
+        ({"ensemble": {"fit": {"refit": True}}}, "give fit to its members"),
     ],
 )
 def test_wrong_members_are_refused_in_one_sentence(
@@ -121,6 +124,25 @@ def test_wrong_members_are_refused_in_one_sentence(
         config_of(home, tiny_settings, models=models)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_config_changes_the_members_that_another_one_gives(tmp_path: Path) -> None:
+    base = {
+        "name": "base",
+        "source": {"kind": "simulated"},
+        "lake": "lake",
+        "folds": {"scheme": "expanding", "train": 60, "valid": 20, "test": 20, "embargo": 1},
+        "models": {"ensemble": {"members": {"ridge": {}, "zero": {}, "wide": {**PEERS, "init_from": "./a"}}}},
+    }
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
+    assert load_config(tmp_path / "base.yaml").models["wide"]["init_from"] == str(tmp_path / "a")
+    changes = {"zero": None, "wide": {"model": "lightgbm", "num_leaves": 4}}
+    child = {"extends": "base.yaml", "models": {"ensemble": {"members": changes}}}
+    (tmp_path / "child.yaml").write_text(yaml.safe_dump(child))
+    models = load_config(tmp_path / "child.yaml").models
+    assert models["ensemble"]["members"] == ["ridge", "wide"]
+    assert models["wide"] == changes["wide"]
+    assert "zero" not in models
 
 
 def forecasts_of(run: RecordedRun, lake: Lake, model: str, seed: int) -> pl.DataFrame:
@@ -223,6 +245,15 @@ def test_an_interrupted_run_repeats_what_is_missing(done: Trained) -> None:
     assert {(one.model, one.fold, one.seed) for one in again} == {("mix", 0, 3), ("peers", 1, 3)}
     assert kept_file(run, ("peers", 1, 3)).is_file()
     assert forecasts_of(run, lake, "mix", 3).equals(stored)
+    (run.folder / "scores" / "mix-fold-0-seed-3.json").unlink()
+    file = kept_file(run, ("peers", 0, 5))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:100])
+    with pytest.raises(DataError, match=r"peers-fold-0-seed-5\.npz is damaged .* delete it and train again"):
+        train(run, dataset, lake, Progress())
+    file.write_bytes(whole)
+    train(run, dataset, lake, Progress())
+    assert forecasts_of(run, lake, "mix", 3).equals(stored)
 
 
 def test_weights_come_from_the_fits_before_a_refit(
@@ -240,7 +271,7 @@ def test_the_ledger_counts_members_and_ensembles_by_their_settings(
 ) -> None:
     _, dataset, _ = done
 
-    def keys(members: dict[str, Any], **more: str) -> dict[str, Any]:
+    def keys(members: dict[str, Any], **more: str | float) -> dict[str, Any]:
         models = {"mix": {"model": "ensemble", "members": members, **more}}
         config = config_of(home, tiny_settings, models=models)
         trials = model_trials(config, forecasting_settings(config, dataset, {}))
@@ -252,7 +283,10 @@ def test_the_ledger_counts_members_and_ensembles_by_their_settings(
     other = keys({"ridge": {}, "trees": {"model": "lightgbm", **TREES, "rounds": 20}})
     assert first["mix"] == renamed["mix"] != other["mix"]
     assert first["trees"] == renamed["bushes"] != other["trees"]
-    assert keys({"ridge": {}, "trees": {"model": "lightgbm", **TREES}}, weights="ic")["mix"] != first["mix"]
+    same = {"ridge": {}, "trees": {"model": "lightgbm", **TREES}}
+    assert keys(same, weights="ic")["mix"] != first["mix"]
+    assert keys(same, penalty=2.0)["mix"] == first["mix"], "equal weights have no penalty"
+    assert keys(same, weights="ridge", penalty=2.0)["mix"] != keys(same, weights="ridge")["mix"]
 
 
 def test_values_add_up_to_the_ensembles_forecast_and_are_those_of_the_members(done: Trained) -> None:

@@ -356,6 +356,30 @@ def test_an_interrupted_search_on_several_markets_proposes_the_same_settings(
     assert trial_count(Path("killed")) == trial_count(Path("whole")) == 22
 
 
+def test_settings_that_were_proposed_and_never_begun_are_proposed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = {"size": Range(3, 15, integer=True), "rate": Range(0.03, 0.3, log=True)}
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    def proposals(folder: Path, killed_at: int) -> list[tuple[Any, ...]]:
+        study, tried = tune.Study(folder, space, 2), []
+        for n in range(11):
+            if n == killed_at:
+                monkeypatch.setattr(study._study, "ask", killed)
+                with pytest.raises(Killed):
+                    study.propose()
+                study = tune.Study(folder, space, 2)
+            trial, values = study.propose()
+            tried.append(tuple(values.values()))
+            study.record(trial, [0.01 * float(values["size"]), float(values["rate"])])
+        return tried
+
+    assert proposals(tmp_path / "killed", 9) == proposals(tmp_path / "whole", -1)
+
+
 def test_a_trial_that_diverges_on_one_market_cannot_win(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
