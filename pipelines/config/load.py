@@ -490,8 +490,8 @@ def model_settings(config: Config, entry: str, origin: str = "config") -> ModelS
     if fitting.loss == NET_UTILITY and (label.horizon != 1 or label.forecast_frequency != "daily"):
         raise ConfigError(
             f"{where}.fit.loss is {NET_UTILITY}, whose book trades every session, and label.horizon is "
-            f"{label.horizon} and label.forecast_frequency {label.forecast_frequency}; set label.horizon to 1 "
-            "and label.forecast_frequency to daily, or use the loss sharpe."
+            f"{label.horizon} and label.forecast_frequency {label.forecast_frequency}; set label.horizon to "
+            "1 and label.forecast_frequency to daily, or use the loss sharpe."
         )
     return ModelSettings(
         registered,
