@@ -240,7 +240,8 @@ def head_traits(dates: Iterable[DateAttention], seed: int = 0) -> list[dict[str,
     interval, and null, the figure if the weights of every query were permuted among its keys (NaN if there is
     no such null). Traits: ``own_group``, the share of the weight of peers on the target's group;
     ``large_firms``, the mean size rank of the peers, weighted (1 is the largest firm and 0 the smallest);
-    ``no_peer``, the weight of the null key; ``recent_days``, that of the newest three days;
+    ``no_peer``, the weight of the null key, or of the firm itself where it is its own key; ``recent_days``,
+    that of the newest three days;
     ``effective_firms`` and ``effective_days``, ``exp(entropy)`` of the weights, the number of equal weights
     that would be as concentrated.
     """
@@ -280,6 +281,7 @@ def _of_days(weights_NW: FloatArray) -> list[_Trait]:
 
 def _of_peers(weights_NN: FloatArray, date: DateAttention, rng: np.random.Generator) -> list[_Trait]:
     n_firms = len(weights_NN)
+    weights_NN = np.where(np.eye(n_firms, dtype=np.bool_), 0.0, weights_NN)
     total_N = weights_NN.sum(axis=1)
     share_NN = weights_NN / np.maximum(total_N[:, None], 1e-12)
     used_N = total_N > 0.0
@@ -361,7 +363,8 @@ def day_map(records: Sequence[AttentionRecord]) -> list[dict[str, Any]]:
     """Average the weights of every layer and head of the day encoder over firms and dates.
 
     Rows of the table ``day_map``: layer and head (from 1), query and key (1 is the newest), weight. The last
-    layer may have one query, the pooled one. With more than 20,000 cells, heads are averaged too: head 0.
+    layer may have one query, the pooled one, and a model may read the newest days of the window alone. With
+    more than 20,000 cells, heads are averaged too: head 0.
     """
     mean = [
         np.mean([layer_NHQK.mean(dim=0).double().cpu().numpy() for layer_NHQK in layers], axis=0)
@@ -371,8 +374,9 @@ def day_map(records: Sequence[AttentionRecord]) -> list[dict[str, Any]]:
         mean = [layer_HQK.mean(axis=0, keepdims=True) for layer_HQK in mean]
     window, rows = records[0].window, []
     for layer, layer_HQK in enumerate(mean, 1):
-        heads, queries, _ = layer_HQK.shape
-        for (head, query, key), weight in np.ndenumerate(layer_HQK[:, :, :window]):
+        heads, queries, days = layer_HQK.shape
+        days = min(days, window)  # without the [CLS] token
+        for (head, query, key), weight in np.ndenumerate(layer_HQK[:, :, :days]):
             place = {"layer": layer, "head": head + 1 if heads > 1 else 0}
-            rows.append({**place, "query": queries - query, "key": window - key, "weight": float(weight)})
+            rows.append({**place, "query": queries - query, "key": days - key, "weight": float(weight)})
     return rows

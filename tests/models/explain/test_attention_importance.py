@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from models.attention.probe import Site, probing
 from models.explain.attention import (
     AttentionRecord,
     DateAttention,
+    day_map,
     day_profile,
     gradient_of_days,
     head_traits,
@@ -108,7 +111,11 @@ def test_traits_of_heads_by_hand() -> None:
     days = torch.zeros(4, 1, 1, 5)
     days[..., -1] = 1.0
     record = AttentionRecord((days,), None, (), (torch.stack([own, even]),), one_way=False, window=5)
-    date = DateAttention(7, record, np.array([1, 1, 2, 2]), np.array([0.3, -1.0, 0.2, 2.0]))
+    own_keys = dataclasses.replace(record, peers=(record.peers[0] + 0.2 * torch.eye(4),))
+    firms = np.array([1, 1, 2, 2]), np.array([0.3, -1.0, 0.2, 2.0])
+    date, with_own_keys = DateAttention(7, record, *firms), DateAttention(7, own_keys, *firms)
+    same = (head_traits([one]) for one in (with_own_keys, date))
+    assert len({str(rows) for rows in same}) == 1, "a firm is no peer of its own"
     traits = {(one["over"], one["head"], one["trait"]): one for one in head_traits([date])}
     assert traits["peers", 1, "own_group"]["value"] == pytest.approx(1.0)
     assert traits["peers", 2, "own_group"]["value"] == pytest.approx(1 / 3)
@@ -122,6 +129,16 @@ def test_traits_of_heads_by_hand() -> None:
     assert traits["days", 1, "recent_days"]["value"] == pytest.approx(1.0)
     assert traits["days", 1, "recent_days"]["null"] == pytest.approx(3 / 5)
     assert traits["days", 1, "effective_days"]["value"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_days_of_a_map_are_counted_from_the_newest_that_a_model_reads(extra: int) -> None:
+    """Of a window of 8 days, the newest 3 are keys, or all of them and a [CLS] token."""
+    days = 8 if extra else 3
+    layer = torch.arange(1.0, days + extra + 1).expand(2, 1, 1, -1)
+    record = AttentionRecord((layer,), None, (), (), one_way=False, window=8)
+    found = {one["key"]: one["weight"] for one in day_map([record])}
+    assert found == {days - day: day + 1.0 for day in range(days)}
 
 
 def test_weights_of_past_days_by_their_regime() -> None:
