@@ -127,8 +127,9 @@ def report_signals(
         return None
     with Locks(wait=wait, notify=progress.note) as locks:
         locks.lock_run(measured.folder)
-        named = find_evaluation(measured, evaluation_id) if evaluation_id else None
-        evaluation = named or newest_evaluation(measured)
+        evaluation = newest_evaluation(measured)
+        if evaluation_id is not None:
+            evaluation = find_evaluation(measured, evaluation_id)
         if evaluation is None:
             raise DataError(
                 f"{measured.folder} has no evaluation; measure {measured.record.file} again with "

@@ -152,7 +152,9 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
     if of_signals is not None:
         return str(of_signals)
     with opened(name, output, wait=wait, progress=progress) as (found, _):
-        evaluation = find_evaluation(found, evaluation_id) if evaluation_id else newest_evaluation(found)
+        evaluation = newest_evaluation(found)
+        if evaluation_id is not None:
+            evaluation = find_evaluation(found, evaluation_id)
         config = found.config if evaluation is None else evaluation.record.apply_to(found.config)
         run = replace(found, config=config)
         dataset, lake = load_run_market(run, progress)

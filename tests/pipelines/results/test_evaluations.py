@@ -109,10 +109,11 @@ def test_set_on_a_run_adds_an_evaluation(done: str, peerglass: Call) -> None:
     assert assumed(again, "half-spread") == 5
     assert paid(again, "long_short") == paid(first, "long_short")
     assert all(name in again for name in named), "the other evaluations are listed"
-    unknown = peerglass("report", done, "--output", "runs", "--evaluation", "zzz")
-    assert unknown.code == 2
-    assert named[0] in unknown.err
-    assert named[1] in unknown.err
+    for name in ("zzz", ""):  # an empty one, as of a variable that is not set, is not the newest
+        unknown = peerglass("report", done, "--output", "runs", "--evaluation", name)
+        assert unknown.code == 2
+        assert named[0] in unknown.err
+        assert named[1] in unknown.err
 
 
 @pytest.mark.slow(2)
