@@ -53,6 +53,8 @@ class PiecewiseLinear(nn.Module):
     [[[0.5, 0.0]], [[1.0, 0.5]]]
     """
 
+    undecayed: ClassVar[tuple[str, ...]] = ("bias_FE",)
+
     left_T: Tensor
     width_T: Tensor
     low_T: Tensor

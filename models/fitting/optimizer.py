@@ -30,14 +30,15 @@ def parameter_groups(module: nn.Module, config: FitConfig) -> list[ParameterGrou
     """Group a module's parameters by learning rate and by whether they are decayed.
 
     A parameter at depth k of the day encoder (:meth:`models.attention.encoder.DayEncoder.depths`) has the
-    learning rate ``lr * layer_decay**k``; all others have ``lr``. Vectors are not decayed, nor are the
-    parameters that a part of the module lists in ``undecayed``.
+    learning rate ``lr * layer_decay**k``; all others have ``lr``. Vectors and norms are not decayed, nor are
+    the parameters that a part of the module lists in ``undecayed``.
     """
     encoder, parameters = day_encoder(module), list(module.parameters())
     named = {
         getattr(part, name, None) for part in module.modules() for name in getattr(part, "undecayed", ())
     }
-    undecayed = named | {p for p in parameters if p.ndim < 2}
+    norms = {p for part in module.modules() if isinstance(part, nn.LayerNorm) for p in part.parameters()}
+    undecayed = named | norms | {p for p in parameters if p.ndim < 2}
     depths = {} if encoder is None or config.layer_decay == 1.0 else encoder.depths()
     own = {} if encoder is None else dict(encoder.named_parameters())
     depth_of = {own[name]: depth for name, depth in depths.items()}

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_panels import options_of
 from torch import nn
 from warm import Process
 
 from models.fitting.config import FitConfig
 from models.fitting.optimizer import AdamW, parameter_groups
+from models.registry import MODELS
+from models.spec import Shape
 
 TESTS = Path(__file__).parents[2]
 TRAINS = """
@@ -38,6 +41,19 @@ def trained(
         optimizer.step()
         if schedule is not None:
             schedule.step()
+
+
+@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.kind == "neural"])
+def test_neither_norms_nor_biases_are_decayed(name: str) -> None:
+    """Also where they are matrices: the norm of a whole window, and a bias for each characteristic."""
+    module = MODELS[name].build(
+        options_of(name), Shape(3, 5, 10, 4, ("log_market_equity", "a", "b", "c", "d"))
+    )
+    place = {id(parameter): name for name, parameter in module.named_parameters()}
+    groups = parameter_groups(module, FitConfig(weight_decay=0.5))
+    decayed = {place[id(p)] for group in groups if group["weight_decay"] for p in group["params"]}
+    assert decayed
+    assert not [one for one in decayed if "bias" in one or "norm" in one]
 
 
 def test_steps_schedule_and_state_are_those_of_torch_to_the_bit() -> None:
