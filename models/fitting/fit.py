@@ -100,7 +100,7 @@ def fit(
         Store of the newest snapshot of a neural model's training, from which training resumes with the same
         bits on a CPU.
     start
-        An earlier fit whose day encoder the model starts with (`models.fitting.fit`); None starts
+        An earlier fit whose day encoder the model starts with (`models.fitting.pretraining`); None starts
         from random weights.
     note
         Called with a sentence if a step does not fit a GPU's memory as it is.
