@@ -19,6 +19,7 @@ import yaml
 
 from backtest.splits.folds import Fold
 from models.fitted import NoTrainingSignal
+from models.fitting.config import PORTFOLIO
 from models.fitting.fit import Diverged, fit
 from models.panel_memory import is_out_of_memory
 from models.registry import MODELS
@@ -266,7 +267,7 @@ def score_fold(arrays: Arrays, task: Task, tell: Tell) -> float | None:
     """Best validation score of a fit on a fold; None if it diverges or the device's memory runs out."""
     if task.device == "cpu":
         torch.set_num_threads(1)
-    data = to_tensors(arrays, task.inputs, task.device)
+    data = to_tensors(arrays, task.inputs, task.device, returns=task.fit.loss in PORTFOLIO)
     try:
         fitted = fit(
             task.registered,

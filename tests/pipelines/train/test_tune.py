@@ -222,6 +222,25 @@ def test_no_test_session_is_forecast(peerglass: Call, monkeypatch: pytest.Monkey
     assert not Lake("lake").exists("forecasts")
 
 
+def test_a_loss_of_a_portfolio_reads_the_raw_returns_as_in_training(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panels: list[Any] = []
+
+    def watched(model: str, options: Any, data: Any, *rest: Any, **how: Any) -> Any:  # noqa: ANN401
+        panels.append(data)
+        return fit(model, options, data, *rest, **how)
+
+    monkeypatch.setattr(tune, "fit", watched)
+    own = "models.linear_portfolio_transformer={}"
+    call = ("tune", "tiny.yaml", "--model", "linear_portfolio_transformer", "--trials", "1", "--set", own)
+    code, _, err = peerglass(*call, "--set", "label.transform=rank")
+    assert code == 0, err
+    (data,) = panels
+    known = data.target_TN.isfinite()
+    assert float(data.return_TN[known].abs().mean()) < 0.1 < float(data.target_TN[known].abs().mean())
+
+
 def test_a_trial_that_diverges_counts_but_cannot_win(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
