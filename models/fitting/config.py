@@ -75,7 +75,8 @@ class FitConfig(Options):
     horizons use ``mse``. ``ic`` and ``pairwise`` have no scale, so forecasts are calibrated on validation
     (`models.calibration`). ``sharpe`` and ``net_utility`` train the weights of a portfolio of the raw return
     of the label; they are calibrated in the same way, and shorter horizons use ``mse``. ``net_utility`` draws
-    blocks of ``batch_dates`` consecutive sessions."""
+    blocks of ``batch_dates`` consecutive sessions. Both portfolio transformers use ``sharpe`` unless a
+    ``fit`` names a loss."""
     risk_aversion: Positive = 5.0
     """Risk aversion of ``net_utility``."""
     turnover_cost_bps: float = Field(default=10.0, ge=0)
