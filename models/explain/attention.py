@@ -40,10 +40,7 @@ class AttentionRecord:
 
 
 def record_attention(module: Forecaster, batch: Batch) -> AttentionRecord:
-    """Compute the forecasts of one date and keep all attention weights.
-
-    Raises ValueError if the batch holds more than one date.
-    """
+    """Compute the forecasts of one date (else ValueError) and keep all attention weights."""
     with torch.inference_mode():
         _, weights = _forecast(module, batch)
         return _arranged(module, batch, weights)

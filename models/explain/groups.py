@@ -59,8 +59,7 @@ from models.spec import require_choice
 if TYPE_CHECKING:
     import shap
 
-ENGINES = ("permutation", "linear", "tree")
-"""Ways to compute the values of a date: `models.explain.shapley`, and `closed_form` twice."""
+ENGINES = ("permutation", "linear", "tree")  # `models.explain.shapley`, and `closed_form` twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,8 +341,7 @@ def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)
     return shapley.ShapleyValues(value_PE, base_E, np.zeros_like(value_PE))
 
 
-MIN_FIRMS = 3
-"""Fewest firms with a known target on a date: two have a rank correlation of 1 or -1 whatever happens."""
+MIN_FIRMS = 3  # with a known target on a date: two have a rank correlation of 1 or -1 whatever happens
 
 
 REPLACEMENTS = 4  # replacements that a forecast without some inputs is averaged over

@@ -76,10 +76,7 @@ class PeerAttribution:
     attention_NN: FloatArray
 
     def explanation(self, tickers: Sequence[str] | None = None) -> shap.Explanation:
-        """Convert the targets with all sources to ``shap.Explanation``; ``tickers`` are those of the panel.
-
-        Its data are the attention weights.
-        """
+        """Convert the targets with all sources to ``shap.Explanation``, whose data are the attention."""
         import shap
 
         full_N = np.isfinite(self.phi_NN).all(axis=1)

@@ -28,8 +28,7 @@ Kind = Literal["days", "family", "peers", "sector", "firm", "market"]
 PEER_KINDS = ("peers", "sector", "firm")  # kinds of players that are firms
 ForecastDate = Callable[[Batch], AnyFloatArray]
 Unwrapped = Forecaster | EnsembleFitted | ForecastDate
-Explainable = Fitted | Forecaster | ForecastDate
-"""A fitted model, a neural module, or any function that maps a one-date batch to N forecasts."""
+Explainable = Fitted | Forecaster | ForecastDate  # the last maps a one-date batch to N forecasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +77,7 @@ def day_blocks(window: int, starts: Sequence[int]) -> tuple[tuple[int, ...], ...
 
 
 def unwrap(model: Explainable) -> Unwrapped:
-    """Return the neural module of a model, or its forecast function if it has none; an ensemble stays whole.
-
-    Raises ValueError if the module is in training mode, where dropout makes forecasts random.
-    """
+    """The neural module of a model, else its forecast function; ValueError in training mode (dropout)."""
     inner: Unwrapped
     if isinstance(model, Fitted) and not isinstance(model, EnsembleFitted):
         module = getattr(model, "module", None)
@@ -235,11 +231,7 @@ def forecast(
 
 
 def player_data(player: Player, batch: Batch) -> FloatArray:
-    """Feature value of a player for each firm, [N]: ``data_EP`` in `models.explain.groups`.
-
-    The mean of a family's characteristics, the mean of the first channel over days, the number of peers, the
-    number of peers in a sector, or NaN.
-    """
+    """[N]: mean of a family's characteristics or of the first channel, number of peers (of a sector), NaN."""
     n_firms, window = batch.x_BNWC.shape[1:3]
     if player.kind == "family":
         data_N = batch.z_BNF[0, :, list(player.members)].mean(dim=1)

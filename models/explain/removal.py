@@ -86,10 +86,7 @@ class TrainingCells:
 def training_cells(
     data: PanelTensors, sessions: IntArray, *, most: int = 4096, seed: int = 0
 ) -> TrainingCells:
-    """Sample at most ``most`` cells of the universe on some training sessions.
-
-    Raises ValueError if no firm is in the universe on any of them.
-    """
+    """Sample at most ``most`` cells of the universe on training sessions; ValueError if there is none."""
     chosen_T = torch.as_tensor(np.array(sessions))  # a copy, as the sessions of a fold cannot be written to
     row_S, firm_S = np.nonzero(data.mask_TN[chosen_T].cpu().numpy())
     if not len(row_S):
@@ -185,20 +182,14 @@ class ConditionalDraws:
 
 
 def replacement(removal: Removal, batch: Batch, cells: TrainingCells | None, seed: int) -> Replacement:
-    """Build the replacements of a date.
-
-    Raises ValueError if the removal is unknown, or needs training cells and there are none.
-    """
+    """Build the replacements of a date; ValueError if the removal is unknown, or lacks training cells."""
     if removal == "conditional" and cells is not None:
         return ConditionalDraws(cells, batch, seed)
     return donors(removal, batch, cells, seed)
 
 
 def donors(removal: Removal, batch: Batch, cells: TrainingCells | None, seed: int) -> Donors:
-    """Build the donors of a date for the removal ``date`` or ``train``; see :func:`replacement`.
-
-    ``date``: every firm gives its values once, so the date's cross-section is preserved.
-    """
+    """Build the donors for ``train``, or ``date``, where every firm gives its values exactly once."""
     if removal not in REMOVALS:
         raise ValueError(f"removal is {removal!r}; choose one of {', '.join(REMOVALS)}.")
     x_NWC, n_firms = batch.x_BNWC[0], batch.firms_N.numel()

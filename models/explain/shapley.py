@@ -30,15 +30,13 @@ import numpy as np
 
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 
-Game = Callable[[BoolArray], FloatArray]
-"""Maps coalitions [M, P], True where a player takes part, to outputs [M, O]."""
+Game = Callable[[BoolArray], FloatArray]  # coalitions [M, P], True: takes part -> outputs [M, O]
 
 RandomGame = Callable[[BoolArray, IntArray], FloatArray]
 """A game with random replacements of absent players: maps coalitions [M, P] and the draw of each, [M], to
 outputs [M, O]. Coalitions of the same draw share their replacements; different draws are independent."""
 
-OnRound = Callable[[int, float], None]
-"""Called after each round with the number of draws and the largest standard error so far."""
+OnRound = Callable[[int, float], None]  # number of draws, largest standard error so far
 
 _ROUND_ROWS = 4096  # coalitions per round
 
@@ -99,10 +97,7 @@ class Precision:
 
 
 def relative_precision(share: float, forecast_E: AnyFloatArray, *, draws: int = 8) -> Precision:
-    """Precision of ``share`` times the standard deviation of some forecasts.
-
-    Raises ValueError if the forecasts are all equal, or the share is not positive.
-    """
+    """``share`` (above 0) times the standard deviation of some forecasts, which must not all be equal."""
     spread = float(np.std(forecast_E))
     if not spread > 0.0:
         raise ValueError(
@@ -125,11 +120,7 @@ class Draws:
     halves_PO: FloatArray  # half the difference between the two passes of the first draw
 
     def values(self) -> ShapleyValues:
-        """Mean over the draws, with ``std / sqrt(R)`` as standard error.
-
-        With a single draw, the standard error is half the difference between the two passes. This
-        overestimates it, because the passes are antithetic.
-        """
+        """Mean over draws and ``std / sqrt(R)``; of one draw half the difference of its antithetic passes."""
         if self.count == 1:
             return ShapleyValues(self.mean_PO, self.base_O, self.halves_PO)
         error_PO = np.sqrt(self.squares_PO / (self.count - 1) / self.count)

@@ -54,8 +54,7 @@ REMOVALS: dict[UnitRemoval, str] = {
 }
 """What becomes of removed units; the last two as in `models.explain.removal`."""
 
-UnitGame = Callable[[BoolArray], FloatArray]
-"""Maps coalitions [M, P], True for units that are kept, to the forecast [M]."""
+UnitGame = Callable[[BoolArray], FloatArray]  # coalitions [M, P], True: kept -> the forecast [M]
 
 STEPS = 8  # points of a path of integrated gradients
 
@@ -63,11 +62,7 @@ _CELLS = 400_000  # numbers of the windows, or pairs of firms, per forward pass
 
 
 def equal_blocks(window: int, most: int) -> tuple[IntArray, ...]:
-    """Split the last days of a window into at most ``most`` blocks of equal length, newest first.
-
-    A block holds positions in the window. The oldest days are in no block, and never removed, if the length
-    does not divide the window.
-    """
+    """Equal blocks of positions in a window, newest first; days that are left over are never removed."""
     length = -(-window // most)
     ends = range(window, window % length, -length)
     return tuple(np.arange(end - length, end) for end in ends)
@@ -117,8 +112,7 @@ def unit_game(  # noqa: PLR0917  (a forecast, its units, and what replaces them)
     return play
 
 
-Masked = tuple[Callable[[Tensor], Tensor], int]
-"""Forecasts [M K] of coalitions of days or firms [M, X], and the size of one forward pass."""
+Masked = tuple[Callable[[Tensor], Tensor], int]  # coalitions [M, X] -> forecasts [M K]; size of a pass
 
 
 def _without_days(
@@ -250,10 +244,7 @@ class Intervened:
 def intervene(
     module: Forecaster, data: PanelTensors, sessions: IntArray, over: Over, seed: int
 ) -> Intervened:
-    """Forecast some dates with uniform, with permuted and without attention over days or over peers.
-
-    All other weights stay as they are. Each session must have a firm in the universe.
-    """
+    """Forecast dates with uniform, permuted and no attention over days or peers; other weights stay."""
     generator = torch.Generator().manual_seed(seed)
     ics, moves = [], []
     for session in sessions:
@@ -396,11 +387,7 @@ class MeasuredModel:
         object.__setattr__(self, "cells", training_cells(self.data, self.train, seed=self.config.seed))
 
     def shuffles(self, session: int) -> list[Forecaster]:
-        """Copies of the model with shuffled parameters, drawn for one session.
-
-        One shuffle says little of what others would give. With other draws on every date, their variance is
-        in every interval over dates.
-        """
+        """Shuffled copies of the model, drawn anew for each session: intervals contain their variance."""
         rng = np.random.default_rng((self.config.seed, 2, session))
         return [shuffled(self.module, int(rng.integers(2**32))) for _ in range(SHUFFLES)]
 

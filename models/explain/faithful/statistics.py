@@ -34,11 +34,7 @@ class FigureOverDates:
     dates: int  # number of dates
 
     def columns(self, name: str) -> dict[str, Any]:
-        """Columns of a table: the figure by its name, its interval, and the number of dates.
-
-        The interval of ``value`` and ``weight`` is ``low`` and ``high``; that of another figure has its name
-        in front.
-        """
+        """Figure, interval (with the name in front, but of ``value`` and ``weight``) and number of dates."""
         prefix = "" if name in ("value", "weight") else f"{name}_"
         return {name: self.value, f"{prefix}low": self.low, f"{prefix}high": self.high, "dates": self.dates}
 

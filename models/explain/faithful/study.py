@@ -90,11 +90,7 @@ class FaithfulPart:
 
 
 def measure_part(part: FittedPart, network: Sequence[PeerAttribution], effort: Effort) -> FaithfulPart:
-    """Measure one fitted model.
-
-    ``network`` holds the Shapley values of its peers on some test sessions; it is empty for a model without
-    peers, and if other models explain all dates.
-    """
+    """Measure one fitted model; ``network`` is empty without peers, or if others explain all dates."""
     module, data, seed = part.module, part.data, effort.measures.seed
     model = MeasuredModel(module, data, part.train, effort.measures)
     # the first seed explains a session and the next one, the second seed that session again
@@ -217,10 +213,7 @@ class Faithfulness:
         return tables
 
     def attention_rows(self, volatility_T: FloatArray) -> dict[str, list[dict[str, Any]]]:
-        """Rows of the tables ``heads``, ``day_weights`` and ``day_map``.
-
-        The volatility of the market on each session is that up to that day; NaN where it is unknown.
-        """
+        """Rows of ``heads``, ``day_weights`` and ``day_map``; the market's volatility is that up to a day."""
         dates = [date for part in self.parts for date in part.dates]
         weights = [(date.days_NW, date.session) for date in dates if date.days_NW is not None]
         rows = {"heads": attention.head_traits(dates, self.seed)}

@@ -134,8 +134,8 @@ class Agreement:
     reliability: FigureOverDates = UNKNOWN
 
 
+# session, and two importances [P] or [E, P]; None where there is none
 Pairs = Iterable[tuple[int, FloatArray | None, FloatArray | None]]
-"""Session, and two importances [P] or [E, P]; None where there is none."""
 
 
 def mean_correlation(pairs: Pairs, seed: int = 0) -> FigureOverDates:
@@ -149,10 +149,7 @@ def mean_correlation(pairs: Pairs, seed: int = 0) -> FigureOverDates:
 
 
 def correlation_of_parts(parts: Iterable[FloatArray]) -> FigureOverDates:
-    """Mean rank correlation of importances [P] or [E, P] of parts, such as folds, over all pairs.
-
-    It has no interval: the parts are few, and each has its own model. ``dates`` is their number.
-    """
+    """Mean rank correlation over all pairs of parts, such as folds; these are too few for an interval."""
     every = [np.atleast_2d(part) for part in parts]
     rows = [rank_correlation(a, b) for a, b in combinations(every, 2)]
     means = [float(row_E[np.isfinite(row_E)].mean()) for row_E in rows if np.isfinite(row_E).any()]
@@ -329,8 +326,7 @@ CRITERIA = {
 
 MIN_DATES = 5  # fewest dates for a criterion to pass or fail: a bootstrap over fewer says little
 
-NEAR = 0.25
-"""A criterion is near another outcome if a move of its figure by this share of half its interval gives it."""
+NEAR = 0.25  # near another outcome: a move by this share of half the interval gives it
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,10 +353,7 @@ class Criterion:
 
     @property
     def margin(self) -> float:
-        """Distance to the nearest other outcome, at least 0, in halves of the interval; NaN if not measured.
-
-        Beyond a limit it is the distance that is left, and between the limits that to the nearer one.
-        """
+        """Distance (at least 0) to the nearest other outcome in halves of the interval; NaN: not measured."""
         if self.outcome == "open":
             return -max(self.to_pass, self.to_fail)
         return self.to_pass if self.outcome == "pass" else self.to_fail
@@ -420,10 +413,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """The answer, its reason and how near another answer is, in one sentence.
-
-        A margin is in halves of a figure's interval.
-        """
+        """The answer, its reason and how near another is; a margin is in halves of a figure's interval."""
         said = f"attention over {self.over} usable as an explanation: {self.answer}"
         outcome = {"no": "fail", "inconclusive": "open", "yes": "pass"}[self.answer]
         decisive = [one for one in self.criteria if one.outcome == outcome]

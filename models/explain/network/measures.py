@@ -124,10 +124,7 @@ class AgainstNull:
 def rank_correlation(
     first_NN: FloatArray, second_NN: FloatArray, valid_NN: BoolArray, rng: np.random.Generator
 ) -> AgainstNull:
-    """Spearman correlation of two networks over the valid pairs, with its null of exchanged names.
-
-    Weights are finite where valid; the diagonal is excluded.
-    """
+    """Spearman correlation of two networks over the valid pairs, with its null of exchanged names."""
     from scipy import stats
 
     valid_NN = valid_NN & ~np.eye(len(valid_NN), dtype=np.bool_)
@@ -169,10 +166,7 @@ def same_group(group_N: IntArray) -> tuple[FloatArray, BoolArray]:
 
 
 def return_correlations(return_TN: FloatArray) -> FloatArray:
-    """The correlation network: absolute correlation of the firms' returns over T sessions.
-
-    NaN for pairs with fewer than `MIN_SESSIONS` common returns, or with a constant return.
-    """
+    """Absolute correlations of returns; NaN below `MIN_SESSIONS` common ones, or for a constant one."""
     known_TN = np.isfinite(return_TN).astype(np.float64)
     r_TN = np.where(known_TN > 0.0, return_TN, 0.0)
     count_NN = known_TN.T @ known_TN

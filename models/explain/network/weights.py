@@ -77,10 +77,7 @@ class NetworkSums:
         self.dates_NN = np.zeros((n_firms, n_firms), dtype=np.int64)
 
     def add(self, firms_n: IntArray, value_nn: FloatArray, square_nn: FloatArray) -> None:
-        """Add a date: its firms, Shapley values and squares [target, source]; NaN means not measured.
-
-        Raises ValueError if a matrix does not match its firms.
-        """
+        """Add a date: its firms, Shapley values and squares [target, source]; NaN means not measured."""
         if value_nn.shape != (len(firms_n), len(firms_n)) or int(firms_n.max()) >= len(self.dates_NN):
             raise ValueError(
                 f"A matrix of shape {value_nn.shape} was given for {len(firms_n)} firms of a panel of "
@@ -95,10 +92,7 @@ class NetworkSums:
         self.dates_NN[at] += known_nn
 
     def network(self, *, root: bool = True) -> PeerWeights:
-        """Network of the dates so far; without ``root``, the weight is the mean of what was given as squares.
-
-        Raises ValueError if no pair was measured on any date.
-        """
+        """Network of the dates so far; without ``root``, weights are the means of the given squares."""
         if not self.dates_NN.any():
             raise ValueError(
                 "No pair of firms was measured on any date; explain at least one date with two firms."
@@ -206,11 +200,7 @@ def ranks_of_sources(size_NN: FloatArray) -> IntArray:
 
 
 def to_digraph(network: PeerWeights, listed_NN: BoolArray, tickers: Sequence[str]) -> nx.DiGraph[str]:
-    """Convert the listed pairs to a ``networkx.DiGraph``: edges ``source -> target``, and all firms as nodes.
-
-    The attributes ``weight``, ``signed`` and ``dates`` are plain numbers, so the graph can be written as
-    GraphML.
-    """
+    """A ``networkx.DiGraph`` of all firms and the listed pairs ``source -> target``, fit for GraphML."""
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph()
