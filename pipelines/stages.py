@@ -239,12 +239,8 @@ COMPILE_LOOPS = f"{__name__}:compile_loops"
 
 @contextmanager
 def workers_made_ready(config: Config) -> Iterator[Callable[[Config, Mapping[str, int], str], None]]:
-    """Yield a function that starts workers for a number of tasks and has them call a function above.
-
-    Its arguments are the config with the number of workers that have room, the number of tasks of each
-    device, and the name of the function. It does nothing if tasks are computed in the command's own process,
-    or on a cluster. On a new machine, another process compiles loops that the stages need.
-    """
+    """Yield a function that has a pool's workers call a function above, for tasks by device."""
+    # on a new machine, another process compiles loops that the stages need
     has_to_compile = _has_pool(config) and not _accounts_are_compiled()
     with early_workers() as start, in_own_process(COMPILE_LOOPS) if has_to_compile else nullcontext():
 

@@ -239,12 +239,7 @@ def _track(run: RecordedRun, *, failed: bool) -> None:
 
 
 def read_older(older: str, config: Config, lake: Lake) -> dict[str, pl.DataFrame]:
-    """Read an earlier delivery, to be compared with the data of a config and its lake.
-
-    ``older`` is a folder with earlier copies of the source's files under the same names (files that are not
-    there are not compared), a config whose source reads it, or an earlier state of the lake as for
-    ``--as-of``. ConfigError if it is none of these; DataError if a file or that state cannot be read.
-    """
+    """An earlier delivery: a folder with copies of the source's files, a config, or a state of the lake."""
     path = Path(older)
     if path.is_dir():
         return _from_folder(path, config)

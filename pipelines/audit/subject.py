@@ -27,6 +27,7 @@ from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.device import resolve_device
+from pipelines.results.evaluate import forecasts_to_arrays
 from pipelines.run.identity import Identity
 from pipelines.run.record import RecordedRun
 
@@ -79,6 +80,16 @@ class Subject:
     def folds(self) -> list[Fold]:
         """The walk-forward folds."""
         return dataset_folds.plan_folds(self.dataset, self.config)
+
+    @cached_property
+    def tested(self) -> dict[str, dict[int, np.ndarray]]:
+        """Model -> seed -> stored forecasts (T, N) of the label's horizon, on the path of the tests."""
+        if self.run is None or self.forecasts is None or self.forecasts.is_empty():
+            return {}
+        path = dataset_folds.path_of_tests(self.dataset, self.folds)
+        own = self.forecasts.filter(pl.col("horizon") == self.config.label.horizon)
+        on_path = own.join(path, on=["date", "fold"], how="semi")
+        return dict(forecasts_to_arrays(on_path, self.dataset.panel))
 
     @cached_property
     def decisions(self) -> np.ndarray:

@@ -113,17 +113,11 @@ class Config(Section):
         return self.folds.through if self.folds.scheme == "live" else None
 
     def without_secrets(self) -> Settings:
-        """Return all settings with their values.
-
-        A secret is masked, or is the reference to the environment variable that it was read from.
-        """
+        """All settings with their values; a secret is masked, or the reference that it was read from."""
         return self._shown({path: kept for path, kept in self._written.items() if _holds_secret(kept[0])})
 
     def as_written(self) -> Settings:
-        """Return all settings as they are printed and stored.
-
-        References to environment variables are kept, and secrets are masked.
-        """
+        """All settings as printed and stored: with references to the environment, and masked secrets."""
         return self._shown(self._written)
 
     def _shown(self, written: Mapping[Path, tuple[str, Any]]) -> Settings:
@@ -140,11 +134,7 @@ class Config(Section):
         return {path: text for path, (text, _) in self._written.items()}
 
     def from_environment(self) -> dict[str, Any]:
-        """Return setting -> value for settings that come from the environment and affect a run's numbers.
-
-        Left out are secrets, locations (source, lake, tracking, output), how the work is distributed
-        (execution, device) and the nightly pipeline, because these may differ between machines.
-        """
+        """Setting -> value from the environment that affects numbers: the others may differ by machine."""
         not_numbers = {"source", "lake", "lake_options", "tracking", "output", "feature_store"}
         not_numbers |= {"output_store", "execution", "device", "nightly"}
         return {

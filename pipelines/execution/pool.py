@@ -242,11 +242,7 @@ def open_engine(
     note: Callable[[str], None] = lambda _: None,
     devices: Sequence[str] | None = None,
 ) -> Iterator[TaskEngine[Item, Result]]:
-    """Open an engine for a number of tasks; everything that it starts ends with the ``with`` block.
-
-    ``pool`` computes as many at once as fit the memory, one on each GPU, and in this process if there is
-    nothing to share out. ``devices`` are those of the tasks (`run_jobs`); None if all have that of the work.
-    """
+    """Open an engine; a pool has room for what fits the memory, and for a single task this process."""
     if config.engine == "ray":
         from pipelines.execution.ray import RayEngine
 

@@ -315,11 +315,7 @@ def _absent(question: Question, days: str) -> str:
 
 
 def difference_table(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:
-    """Subtract the values of another date from those of a date, for one firm.
-
-    Draws of the two dates are independent, so the error is ``sqrt(e_new^2 + e_old^2)``. A peer that is in the
-    universe on one date only contributed nothing on the other: its value there is null.
-    """
+    """Subtract another date's values (0 of a peer that is absent then); draws are independent."""
     key = ["kind", "player"]
     both = (one.select(*key, "value", "error") for one in (new, old))
     joined = next(both).join(

@@ -10,8 +10,8 @@ from pydantic import model_validator
 from pipelines.settings import Section
 
 Action = Literal["reject", "flag", "off"]
+# rules that find a row to be wrong, and not only unusual
 WrongRule = Literal["spike_that_reverts", "split_without_return", "currency_jump", "dividend_above_price"]
-"""Rules that find a row to be wrong, and not only unusual."""
 
 
 class CalendarOverrides(Section):

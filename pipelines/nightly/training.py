@@ -29,11 +29,7 @@ DRIFT_CHECKS = ("cusum", "drift")  # checks whose warnings are alarms of the mon
 def retraining_due(
     config: RetrainConfig, sessions: Sequence[dt.date], promotions: pl.DataFrame, nights: pl.DataFrame
 ) -> Retraining | None:
-    """Return why a version is trained on the last of the sessions; None if none is.
-
-    ``monthly``: on the first night in another month than the last training's. An alarm retrains once, the
-    night after.
-    """
+    """Why a version is trained: the first night of another month, or once, the night after an alarm."""
     why, session, trained = None, sessions[-1], last_training(promotions)
     if named(promotions, "champion") is None:
         return Retraining(why="first version", alias="champion")

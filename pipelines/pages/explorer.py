@@ -159,12 +159,7 @@ def unit_payload(units: Sequence[Unit]) -> Payload:
 
 
 def model_payload(network: ModelNetwork, orders: int) -> Payload:
-    """One model's network as data of the page.
-
-    Firms, dates and groups are numbers, which count the lists of the same names. ``orders`` are the
-    independent pairs of orders behind a value, at least 2; they give its 95% interval by Student's t
-    distribution. Entry d of ``dated.starts`` is the first row of date d.
-    """
+    """One model's network as data of the page: firms, dates and groups are numbers that count their lists."""
     firms = network.firms.sort("ticker").with_columns(pl.col("group").fill_null(UNKNOWN_GROUP))
     dated = network.dated_edges.sort("date", "follower", "rank")
     edges = network.edges.sort("follower", "rank")
@@ -177,7 +172,7 @@ def model_payload(network: ModelNetwork, orders: int) -> Payload:
     columns = ("out_strength", "in_strength", "pagerank", "leads", "follows")
     return {
         "model": network.model,
-        "interval": float(stats.t.ppf(0.975, orders - 1)),
+        "interval": float(stats.t.ppf(0.975, orders - 1)),  # 95%, by Student's t of independent pairs
         "strongest": STRONGEST,
         "firms": firms["ticker"],
         "groups": groups,
@@ -190,7 +185,7 @@ def model_payload(network: ModelNetwork, orders: int) -> Payload:
         "forecasts": _grid(network.dated_firms, date=days["date"], ticker=firms["ticker"]),
         "blocks": _grid(network.groups, followers=pl.Series(groups), leaders=pl.Series(groups)),
         "dated": {
-            "starts": [*starts.tolist(), dated.height],
+            "starts": [*starts.tolist(), dated.height],  # first row of each date
             **_pairs(dated, firms["ticker"], "value"),
         },
         "edges": _pairs(edges, firms["ticker"], "found", "weight", "signed", "t", "q"),

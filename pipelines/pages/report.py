@@ -228,12 +228,7 @@ def _planted(model: ExplainedModel | None) -> dict[str, Any]:
     """How well the network of a model finds the planted edges: AUC by method, and by kind of edge."""
     if model is None:
         return {}
-    methods = {
-        "shap": "shap",
-        "attention": "attention",
-        "attention before training": "untrained",
-        "random": "random",
-    }
+    methods = {"shap": "shap", "attention": "attention", START: "untrained", "random": "random"}
     auc = {method: model.facts[f"auc_{name}"] for method, name in methods.items()}
     own, kinds = model.table("recovery"), pl.DataFrame()
     if own.height:

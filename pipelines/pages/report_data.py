@@ -43,12 +43,7 @@ _SCALED = {  # columns in the unit of the forecast, by table
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What makes the numbers of a report traceable: run, code, data, settings and warnings.
-
-    The verdict is about the main book at ``verdict_delay``, the first delay that can be traded; its books are
-    traded after ``execution_delay``. ``incomplete`` is None for a complete run. ``tables`` is a folder
-    relative to the report. Without ``trained``, it is of a file of signals.
-    """
+    """What makes the numbers of a report traceable: run, code, data, settings and warnings."""
 
     run_id: str
     name: str
@@ -64,8 +59,8 @@ class Header:
     label_delay: int
     label_horizon: int
     label_transform: str
-    verdict_delay: int
-    execution_delay: int
+    verdict_delay: int  # the first delay that can be traded, of which the verdict speaks
+    execution_delay: int  # after which the books of that delay are traded
     universe: str
     mean_firms_per_date: float
     main_book: str
@@ -79,10 +74,10 @@ class Header:
     evaluation: str = ""
     evaluations: pl.DataFrame | None = None
     sessions: pl.DataFrame | None = None
-    incomplete: str | None = None
+    incomplete: str | None = None  # None: complete
     measured_on: str | None = None
-    trained: bool = True
-    tables: str | None = None
+    trained: bool = True  # False: a file of signals
+    tables: str | None = None  # folder relative to the report
     trial_reach: str = ""
 
 
@@ -102,18 +97,15 @@ class ExplainedModel:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Everything that a report shows; a part without a table has no section.
-
-    ``tables`` are those of the evaluation, ``folds``, ``learning`` and ``assumptions``; the ladder has the
-    columns of the main book without prefix, its intervals, and the answers on the baselines. ``explorer`` is
-    a file beside the report, and ``file`` that of the signals.
-    """
+    """Everything that a report shows; a part without a table has no section."""
 
     header: Header
-    tables: Mapping[str, pl.DataFrame]
+    tables: Mapping[
+        str, pl.DataFrame
+    ]  # of the evaluation (its `report_ladder`), folds, learning, assumptions
     explained: tuple[ExplainedModel, ...] = ()
-    explorer: str | None = None
-    file: str | None = None
+    explorer: str | None = None  # a file beside the report
+    file: str | None = None  # that of the signals
 
     def table(self, name: str, model: str | None = None, *, every_book: bool = False) -> pl.DataFrame:
         """Rows at the verdict's delay, of the main book and of one model, if a table tells them apart."""

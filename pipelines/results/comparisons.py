@@ -209,8 +209,7 @@ class TradableSeries:
             for (book,), part in result.equity.filter(own).partition_by(["book"], as_dict=True).items()
         }
         rows_T = np.searchsorted(dates_T.astype("datetime64[D]"), self._ics["date"].to_numpy())
-        self.year_T: IntArray = self._ics["date"].dt.year().to_numpy()
-        """Calendar year of every date of `ic`."""
+        self.year_T: IntArray = self._ics["date"].dt.year().to_numpy()  # of every date of `ic`
         self.overlap = max(label_overlap(rows_T, config.label.horizon), 1)
 
     def return_years(self, book: str) -> IntArray:

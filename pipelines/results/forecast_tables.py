@@ -37,7 +37,7 @@ from pipelines.lake.schemas import EnsembleForecasts, schema
 from pipelines.results.evaluate import ensemble, label_overlap, seed_dispersion, standardised
 from pipelines.run.completeness import forecast_by_all
 from pipelines.run.record import RecordedRun
-from pipelines.train.task import FOLDER
+from pipelines.train.task import QUANTILE_SCORES
 
 HORIZONS: Final = (1, 2, 3, 5, 10, 21, 63)  # sessions held, at the first tradable delay; and the label's
 DELAYS: Final = (0, 1, 2, 5)  # sessions until the trade, at the label's horizon; and the config's
@@ -240,7 +240,7 @@ def _rows_of(run: RecordedRun, lake: Lake, table: str) -> pl.DataFrame:
 def quantile_score_table(run: RecordedRun, folds: Collection[int]) -> pl.DataFrame | None:
     """Average quantile scores over seeds and common folds, weighted by dates; None without quantiles."""
     rows: list[dict[str, Any]] = []
-    for path in sorted((run.folder / FOLDER).glob("*.json")):
+    for path in sorted((run.folder / QUANTILE_SCORES).glob("*.json")):
         model, _, rest = path.stem.rpartition("-fold-")
         if int(rest.partition("-seed-")[0]) not in folds:
             continue

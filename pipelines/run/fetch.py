@@ -61,11 +61,7 @@ def ingest_config(
     replace: bool = False,
     wait: bool = False,
 ) -> None:
-    """Ingest the data of a config's source into its lake; print a summary, also if the source stops early.
-
-    If the lake holds later prices than ``through``, the source is read up to the last of them, because a
-    source that delivers its whole scope withdraws what it no longer delivers.
-    """
+    """Ingest the data of a config's source into its lake; print a summary, also if the source stops early."""
     progress = progress or Progress()
     lake = open_lake(config, progress.note)
     lake.version("prices")  # raises before any write if the folder is not a Delta table
@@ -75,7 +71,7 @@ def ingest_config(
             newest = max(
                 lake.read("prices", columns=["date"], ordered=False)["date"].unique(), default=through
             )
-            if newest > through:
+            if newest > through:  # a source withdraws what it no longer delivers
                 progress.note(f"the lake already holds prices up to {newest}: the source is read up to there")
                 through = newest
         source = make_source(config, through=through)

@@ -42,12 +42,7 @@ class Locks(ExitStack):
         self.callback(_remove_if_empty, folder)  # runs before the lock is released
 
     def lock_lake(self, lake: str) -> None:
-        """Lock a lake against ingests and every other command that changes its rows or files.
-
-        The lock of a lake on an object store is a file in the user's cache on this machine, so processes of
-        other machines or users do not see it. Delta Lake keeps concurrent commits of such processes
-        consistent. The other locks of a lake have the same limit, and an ingest does not wait for them.
-        """
+        """Lock a lake against commands that change it: on an object store, those of this user and machine."""
         self.lock_in_lake(lake, ".ingest", "The lake")
 
     def lock_nights(self, lake: str, config_name: str) -> None:

@@ -8,7 +8,6 @@ interruption gives the same numbers. A network saves a snapshot after every epoc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,7 +39,6 @@ from pipelines.device import keep_compiled_steps
 from pipelines.errors import ConfigError, DivergedError
 from pipelines.machine import GIB
 from pipelines.run.checkpoints import FileSnapshotStore
-from pipelines.run.record import RecordedRun
 
 Key = tuple[str, int, int]  # model, fold and seed of a task
 
@@ -308,7 +306,7 @@ def run_stack(
 
 
 Scores = list[dict[str, float]]
-FOLDER = "quantile_scores"  # folder of the score files in a run's folder
+QUANTILE_SCORES = "quantile_scores"  # folder of the score files in a run's folder
 
 
 def score_quantiles(
@@ -338,12 +336,6 @@ def score_quantiles(
             }
         )
     return rows
-
-
-def write_quantile_scores(run: RecordedRun, key: tuple[str, int, int], scores: Scores) -> None:
-    """Write the scores of a task (model, fold, seed) to the run's folder."""
-    model, fold, seed = key
-    run.write_text(f"{FOLDER}/{model}-fold-{fold}-seed-{seed}.json", json.dumps(scores))
 
 
 def _pinball(

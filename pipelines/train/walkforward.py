@@ -37,7 +37,7 @@ from pipelines.run.record import RecordedRun, score_file
 from pipelines.run.stored import StoredRun
 from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, write_folds
 from pipelines.train.ensembles import combine_members, keep_forecasts, kept_file
-from pipelines.train.task import Key, Outcome, Task, collect_arrays, task_device, write_quantile_scores
+from pipelines.train.task import QUANTILE_SCORES, Key, Outcome, Task, collect_arrays, task_device
 from pipelines.train.trials import Scope, count_trials, record_trials, share_trials
 from pipelines.train.work import Group, News, group_item, groups_of, run_groups
 
@@ -211,7 +211,8 @@ def commit(run: RecordedRun, lake: Lake, dataset: Dataset, task: Task, outcome: 
     if task.is_member:
         keep_forecasts(run, task.key, outcome)
     if outcome.quantile_scores is not None:
-        write_quantile_scores(run, task.key, outcome.quantile_scores)
+        name = f"{task.model}-fold-{task.fold.index}-seed-{task.seed}.json"
+        run.write_text(f"{QUANTILE_SCORES}/{name}", json.dumps(outcome.quantile_scores))
     # the event comes before the score file, so that every task that counts as done has its event
     seconds = None if outcome.seconds is None else round(outcome.seconds, 3)
     done = TaskDone(model=task.model, fold=task.fold.index, seed=task.seed, seconds=seconds)

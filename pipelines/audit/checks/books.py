@@ -24,12 +24,10 @@ from pipelines.audit.checks.labels import holder_values
 from pipelines.audit.subject import Subject
 from pipelines.config.schema import Config
 from pipelines.dataset import market as markets
-from pipelines.dataset.folds import path_of_tests
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.results import evaluate
 from pipelines.results.books import MeasuredBook
-from pipelines.results.evaluate import forecasts_to_arrays
 from pipelines.results.forecast_tables import ensemble_table
 
 ENSEMBLE_TOLERANCE: Final = 1e-9
@@ -131,15 +129,10 @@ def _differs(found_TN: FloatArray, own_TN: FloatArray, subject: Subject, which: 
 
 def _stored(subject: Subject) -> Iterator[tuple[str, FloatArray, FloatArray]]:
     """Model, stored ensemble and own mean of a run's stored forecasts, on the dates of the ensemble."""
-    run, forecasts = subject.run, subject.forecasts
-    table = None if run is None else run.read_table("ensembles")
-    if table is None or forecasts is None or forecasts.is_empty():
+    table = None if subject.run is None else subject.run.read_table("ensembles")
+    if table is None:
         return
-    path = path_of_tests(subject.dataset, subject.folds)
-    own = forecasts.filter(pl.col("horizon") == subject.config.label.horizon).join(
-        path, on=["date", "fold"], how="semi"
-    )
-    arrays = forecasts_to_arrays(own, subject.dataset.panel)
+    arrays = subject.tested
     for (model,), part in table.group_by("model", maintain_order=True):
         if str(model) in arrays:
             found_TN = to_panel(part, "signal", subject.dataset.panel)

@@ -25,8 +25,6 @@ from models.registry import MODELS, benchmarks
 from pipelines.audit.refit import few_firms, sample_columns
 from pipelines.audit.subject import Subject, temporary_run
 from pipelines.dataset.characteristics import INPUT_PREFIX
-from pipelines.dataset.folds import path_of_tests
-from pipelines.results.evaluate import forecasts_to_arrays
 from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import RecordedRun, read_scores
 from pipelines.train import task as tasks
@@ -312,17 +310,13 @@ def _above(model: str, ic: float, valid_ic: float, error: float) -> list[str]:
 
 def _far_above(subject: Subject) -> Iterator[str]:
     """The same from the stored forecasts, with the ICs of single seeds."""
-    data, config, forecasts = subject.dataset, subject.config, subject.forecasts
-    if subject.run is None or forecasts is None or forecasts.is_empty():
+    data, config = subject.dataset, subject.config
+    if subject.run is None:
         return
-    path = path_of_tests(data, subject.folds)
-    own = forecasts.filter(pl.col("horizon") == config.label.horizon).join(
-        path, on=["date", "fold"], how="semi"
-    )
     label_TN = np.where(data.universe_TN, data.labels[config.label.delay], np.nan)
     valid = dict(read_scores(subject.run).group_by("model").agg(pl.col("valid_ic").mean()).iter_rows())
     dates = sum(len(fold.valid) for fold in subject.folds)
-    for model, seeds in forecasts_to_arrays(own, data.panel).items():
+    for model, seeds in subject.tested.items():
         daily = np.stack([ic_by_date(forecast_TN, label_TN) for forecast_TN in seeds.values()])
         forecast_T = np.any([np.isfinite(one).any(axis=1) for one in seeds.values()], axis=0)
         ic_D = daily[:, forecast_T].mean(axis=0)

@@ -20,9 +20,8 @@ from pipelines.sources.base import vendor_names
 
 Names = Mapping[str, tuple[str, ...]]  # Peerglass column -> `plain` names in files; the first one counts
 BAR: Final = ("open", "high", "low")
+# columns from which splits and dividends are computed (`pipelines.sources.files.prices`)
 VENDOR: Final = ("price_factor", "adjusted_close", "total_return", "price_return")
-"""Columns from which splits and dividends are computed (`pipelines.sources.files.prices`)."""
-
 PRICE_NAMES: Final[Names] = vendor_names("prices")  # names in files of no known vendor
 
 

@@ -25,7 +25,6 @@ from pipelines.sources.settings import ShareCountsAsOf
 _SECURITY_TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
 _SECURITY_DATES: Final = ("valid_from", "valid_to", "listed_on", "delisted_on")
 SECURITY_NAMES: Final[Names] = {"ticker": PRICE_NAMES["ticker"], **vendor_names("securities")}
-"""Usual names of columns of files about firms."""
 _LISTED: Final = r"^100(?:\.0+)?$"  # CRSP's code of a firm that is still listed
 _NO_RETURN: Final = ("A", "S", "T", "P", "B", "C", "-55.0", "-66.0", "-77.0", "-88.0", "-99.0")
 """CRSP's codes for a delisting return that is not known."""

@@ -23,27 +23,15 @@ _INDUSTRIES: dict[str, tuple[str, str | None]] = {
 INDUSTRIES = {name: sector for name, (sector, _) in _INDUSTRIES.items()}
 SUPPLIERS = {name: supplier for name, (_, supplier) in _INDUSTRIES.items() if supplier is not None}
 
-REVERSAL_CALM, REVERSAL_TURBULENT = 1.0, 0.1
-"""Strength of the reversal: price pressure on calm days reverses, news on turbulent days hardly does."""
-
-REVIEW_SESSIONS = 21
-"""Number of sessions between reviews. At a review, edges and premia are decided again with what is known at
-its close."""
-
+REVERSAL_CALM, REVERSAL_TURBULENT = 1.0, 0.1  # price pressure on calm days reverses, news hardly does
+REVIEW_SESSIONS = 21  # between reviews, which decide edges and premia by what is known at their close
 SESSIONS_PER_YEAR = 252
-
+# Where size leads, the one leader of an industry leads those of its firms that are smaller by at least this
+# factor. Other leaders lead all other firms of their industry.
 SIZE_GAP = 1.5
-"""Where size leads, a leader leads those firms of its industry that are smaller by at least this factor.
-Other leaders lead all other firms of their industry. One firm of an industry leads it."""
-
-HIDDEN_SHARE = 0.1
-"""Share of firms that also follow one firm which no feature identifies."""
-
-MARKET_VOLATILITY = 0.009
-"""Standard deviation of the daily returns of the market in the long run."""
-
-HALTS_PER_YEAR = 0.1
-"""Expected number of halts per firm and year."""
+HIDDEN_SHARE = 0.1  # of firms, which also follow one firm that no feature identifies
+MARKET_VOLATILITY = 0.009  # long-run standard deviation of the market's daily returns
+HALTS_PER_YEAR = 0.1  # expected, per firm
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
