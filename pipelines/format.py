@@ -24,17 +24,13 @@ def is_unknown(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a sort of figure is written: decimals, a factor (100 for a fraction in per cent), and plus signs.
-
-    ``style`` is ``f`` (fixed decimals), ``#`` (exactly ``digits`` significant digits) or ``g`` (at most so
-    many). ``words`` says what a value is that is no number: text, yes or no, answer, names.
-    """
+    """How a sort of figure is written."""
 
     digits: int = 2
-    scale: float = 1.0
+    scale: float = 1.0  # 100 for a fraction in per cent
     signed: bool = False
-    style: str = "f"
-    words: str = ""
+    style: str = "f"  # f: fixed decimals; #: exactly ``digits`` significant digits; g: at most so many
+    words: str = ""  # what a value is that is no number: text, yes or no, answer, names
 
     @property
     def numeric(self) -> bool:

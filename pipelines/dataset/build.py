@@ -16,12 +16,7 @@ import polars as pl
 
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from features.library.factors import residualise_factors, statistical_factors
-from features.library.sets import (
-    channels_of,
-    characteristics_of,
-    default_channels,
-    default_characteristics,
-)
+from features.library.sets import channels_of, characteristics_of, default_channels, default_characteristics
 from features.panel.derived import row_mean, take_sessions
 from features.panel.holding import target
 from features.panel.panel import Panel

@@ -16,18 +16,7 @@ import polars as pl
 
 from backtest.look_ahead.returns import session_returns
 from features.arrays import BoolArray, IntArray
-from models.explain.network import weights
-from models.explain.network.measures import (
-    AgainstNull,
-    adjusted_returns,
-    firm_measures,
-    homophily,
-    lead_lag,
-    rank_correlation,
-    reciprocity,
-    return_correlations,
-    same_group,
-)
+from models.explain.network import measures, weights
 from models.explain.peers import PeerAttribution
 from pipelines.dataset.build import Dataset
 
@@ -146,24 +135,24 @@ class NetworkStudy:
         )
 
     def _firms(self) -> pl.DataFrame:
-        measures = firm_measures(self.network, self.found_NN, self.seed)
+        found = measures.firm_measures(self.network, self.found_NN, self.seed)
         names = (*self.dataset.panel.groups_S, None)  # code -1 is the last one
         columns: dict[str, object] = {
             "ticker": self.tickers[self.members],
             "group": [names[code] for code in self.group_N[self.members]],
         }
-        for field in fields(measures):
-            columns[field.name.removesuffix("_N")] = getattr(measures, field.name)[self.members]
+        for field in fields(found):
+            columns[field.name.removesuffix("_N")] = getattr(found, field.name)[self.members]
         return _frame(columns, "ticker", "group")
 
     def _measures(self) -> pl.DataFrame:
         """Measures of the whole network, each beside its mean and 95% interval under its null."""
         weight_NN, observed_NN, group_N = self.network.weight_NN, self.network.observed, self.group_N
         rng = np.random.default_rng(self.seed)
-        same_NN, known_NN = same_group(group_N)
+        same_NN, known_NN = measures.same_group(group_N)
         first = min(part.session for part in self.peers)
         past_TN = self.return_TN[max(1, first + 1 - _CORRELATION_SESSIONS) : first + 1]
-        correlated_NN = return_correlations(past_TN)
+        correlated_NN = measures.return_correlations(past_TN)
         found_weight_NN = np.where(self.found_NN, weight_NN, 0.0)
         others = {
             "attention": (self.attention.weight_NN, self.attention.observed),
@@ -172,11 +161,11 @@ class NetworkStudy:
         }
         rows = {
             "edges found": self._edges_found(rng),
-            "homophily": homophily(weight_NN, observed_NN, group_N, rng),
-            "homophily of the edges found": homophily(found_weight_NN, observed_NN, group_N, rng),
-            "reciprocity of the edges found": reciprocity(self.found_NN, observed_NN, rng),
+            "homophily": measures.homophily(weight_NN, observed_NN, group_N, rng),
+            "homophily of the edges found": measures.homophily(found_weight_NN, observed_NN, group_N, rng),
+            "reciprocity of the edges found": measures.reciprocity(self.found_NN, observed_NN, rng),
             **{
-                f"rank correlation with {name}": rank_correlation(
+                f"rank correlation with {name}": measures.rank_correlation(
                     weight_NN, other_NN, observed_NN & valid_NN, rng
                 )
                 for name, (other_NN, valid_NN) in others.items()
@@ -185,13 +174,15 @@ class NetworkStudy:
         }
         return pl.DataFrame([{"measure": name, **asdict(row)} for name, row in rows.items()])
 
-    def _persistence(self, rng: np.random.Generator) -> dict[str, AgainstNull]:
-        rows: dict[str, AgainstNull] = {}
+    def _persistence(self, rng: np.random.Generator) -> dict[str, measures.AgainstNull]:
+        rows: dict[str, measures.AgainstNull] = {}
 
         def compare(name: str, one: Sequence[PeerAttribution], two: Sequence[PeerAttribution]) -> None:
             first, second = (weights.sum_dates(parts, self.n_firms).network() for parts in (one, two))
             valid_NN = first.observed & second.observed
-            rows[f"persistence {name}"] = rank_correlation(first.weight_NN, second.weight_NN, valid_NN, rng)
+            rows[f"persistence {name}"] = measures.rank_correlation(
+                first.weight_NN, second.weight_NN, valid_NN, rng
+            )
 
         if len(self.peers) > 1:
             compare("between odd and even dates", self.peers[::2], self.peers[1::2])
@@ -205,7 +196,7 @@ class NetworkStudy:
                 compare(f"from {kind} {one} to {kind} {two}", parts[one], parts[two])
         return rows
 
-    def _edges_found(self, rng: np.random.Generator) -> AgainstNull:
+    def _edges_found(self, rng: np.random.Generator) -> measures.AgainstNull:
         """Number of edges found, beside the numbers that are found among shuffled peers."""
         null = []
         for _ in range(_SHUFFLES):
@@ -215,7 +206,9 @@ class NetworkStudy:
                 sums.add(part.firms_N, square_NN, square_NN)
             null.append(float(sums.tests().found().sum()))
         pairs = int(self.network.observed.sum())
-        return AgainstNull(float(self.found_NN.sum()), float(np.mean(null)), min(null), max(null), pairs)
+        return measures.AgainstNull(
+            float(self.found_NN.sum()), float(np.mean(null)), min(null), max(null), pairs
+        )
 
     def _evidence(self, test_sessions: IntArray) -> pl.DataFrame:
         """Regressions of followers' next returns on leaders' returns over the test sessions.
@@ -228,7 +221,8 @@ class NetworkStudy:
         universe_TN, panel = self.dataset.universe_TN[sessions], self.dataset.panel
         group_TN = panel.group_TN[sessions].astype(np.int64)
         now_TN, next_TN = (
-            adjusted_returns(self.return_TN[at], universe_TN, group_TN) for at in (sessions, sessions + 1)
+            measures.adjusted_returns(self.return_TN[at], universe_TN, group_TN)
+            for at in (sessions, sessions + 1)
         )
         found_E2, rng = np.argwhere(self.found_NN), np.random.default_rng(self.seed)
         strongest = np.argsort(-self.network.weight_NN[tuple(found_E2.T)], kind="stable")[:EVIDENCE_EDGES]
@@ -237,7 +231,7 @@ class NetworkStudy:
         frames = []
         for kind, pairs_E2 in (("edge", found_E2[strongest]), ("random", drawn)):
             target_E, source_E = pairs_E2.T
-            measured = lead_lag(now_TN, next_TN, source_E, target_E)
+            measured = measures.lead_lag(now_TN, next_TN, source_E, target_E)
             names = {"leader": self.tickers[source_E], "follower": self.tickers[target_E]}
             slopes = {one.name.removesuffix("_E"): getattr(measured, one.name) for one in fields(measured)}
             weight_E = self.network.weight_NN[target_E, source_E]

@@ -254,17 +254,12 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSummary(UpsertCounts):
-    """What happened to one table's rows: every received one is counted in one of the other numbers.
-
-    ``quarantined`` counts rejected rows under the first rule that they broke, ``flagged`` stored ones under
-    every rule, most frequent first. ``withdrawn`` rows are no longer delivered. ``version`` None: the table
-    is empty.
-    """
+    """What happened to one table's rows: every received one is counted in one of the other numbers."""
 
     received: int
     collapsed: int
-    quarantined: Mapping[str, int]
-    flagged: Mapping[str, int] = field(default_factory=dict)
+    quarantined: Mapping[str, int]  # rejected rows under the first rule that they broke
+    flagged: Mapping[str, int] = field(default_factory=dict)  # stored rows under every rule
 
     def __add__(self, later: TableSummary) -> TableSummary:
         """Add the counts of two batches of the same table; the version is the later one's."""

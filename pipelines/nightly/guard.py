@@ -27,12 +27,10 @@ from pipelines.tracking.store import audit_verdict
 
 
 def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVersion) -> Promotion:
-    """Judge whether a version may become the champion of a config.
+    """Judge a version: complete, audited, and not worse than the champion by more than the margin.
 
-    Its run must be complete and have passed its audit. Against a champion it also needs
-    ``nightly.promotion.min_sessions`` shadow sessions with a known label, and must not be worse by more than
-    the margin (`backtest.inference.inferiority`, one-sided, on paired daily rank ICs). Evidence that it is
-    worse refuses it; a new version of the same model is hardly ever measurably better.
+    The test (`backtest.inference.inferiority`) is one-sided, on paired daily rank ICs of shadow sessions,
+    because a new version of the same model is hardly ever measurably better.
     """
     evidence: dict[str, Any] = {"version": str(version)}
     try:

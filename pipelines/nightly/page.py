@@ -25,15 +25,9 @@ _SESSIONS = 250  # of a chart
 _FEATURES = 12  # of the drift table without unfolding
 _MOVERS = 3
 _ROLES = (("champion", figure.LineStyle(figure.BLUE)), ("challenger", figure.LineStyle(figure.INK, "dash")))
-_SECTIONS = {
-    "checks": "Checks",
-    "trades": "Trades",
-    "names": "Highest and lowest signals",
-    "monitoring": "Monitoring",
-    "nights": "Last nights",
-    "promotions": "Promotions",
-    "versions": "Versions",
-}
+_ORDER = ("checks", "trades", "names", "monitoring", "nights", "promotions", "versions")
+_TITLES = {"names": "Highest and lowest signals", "nights": "Last nights"}
+_SECTIONS = {name: _TITLES.get(name, name.capitalize()) for name in _ORDER}
 
 
 def render_page(result: NightResult) -> str:

@@ -138,11 +138,7 @@ SCHEMA = {  # columns of the table of attributions (`attribute`)
 def attribute(
     version: ModelVersion, config: Config, data: NightData, tickers: Sequence[str], fold: int = 0
 ) -> pl.DataFrame:
-    """Attribute tonight's signals of some firms to groups of inputs: Shapley values and their errors.
-
-    They add up from ``base``, a firm's signal without any player, and are standardised as the signal is: each
-    seed's divided by its standard deviation over the firms, then averaged. All firms are played anyway.
-    """
+    """Shapley values of firms' signals, standardised as these are (by seed), and their errors."""
     run = open_run(version.run_id, Path(config.output))
     features = scoring_features(run, data)
     if not features.universe_WN[-1].any():

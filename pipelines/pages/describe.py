@@ -367,10 +367,7 @@ def _signal_tests(significance: pl.DataFrame, counted: pl.DataFrame | None) -> I
 
 
 def document(
-    run_id: str,
-    evaluation: StoredEvaluation,
-    verdict: Mapping[str, Any] | None,
-    paths: Mapping[str, Path],
+    run_id: str, evaluation: StoredEvaluation, verdict: Mapping[str, Any] | None, paths: Mapping[str, Path]
 ) -> str:
     """Format an evaluation as one JSON object: a table is a list of rows, or null if there is none."""
     record = evaluation.record

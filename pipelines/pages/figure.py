@@ -68,17 +68,13 @@ class LegendEntry:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart: traces and layout of plotly.js, and its height in pixels without title and legend.
-
-    An x that holds dates is an array of ``datetime64[D]``. Names in traces are escaped, because plotly.js
-    interprets texts as HTML. Buttons switch between the traces of ``views``; the first is shown at the start,
-    and traces in no view always.
-    """
+    """A chart of plotly.js, which interprets texts as HTML, so that names in traces are escaped."""
 
     title: str
-    traces: tuple[Trace, ...]
+    traces: tuple[Trace, ...]  # an x that holds dates is an array of ``datetime64[D]``
     layout: Mapping[str, Any]
-    height: int
+    height: int  # in pixels, without title and legend
+    # buttons switch between views, the first one at the start; traces in none are always shown
     views: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property

@@ -34,12 +34,7 @@ from pipelines.lake.options import canonical_location
 from pipelines.progress import Progress
 from pipelines.results.evaluate_run import evaluate_trials, evaluation_record
 from pipelines.results.recount import recount
-from pipelines.results.signal_file import (
-    MeasuredSignals,
-    SignalRecord,
-    SignalTable,
-    signals_id,
-)
+from pipelines.results.signal_file import MeasuredSignals, SignalRecord, SignalTable, signals_id
 from pipelines.run.evaluations import StoredEvaluation, store_evaluation
 from pipelines.run.identity import installed
 from pipelines.run.locks import Locks

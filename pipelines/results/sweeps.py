@@ -59,15 +59,11 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
-    """The result of a sweep, in the order of the grid; its tables have a further column per axis.
+    """The result of a sweep, in the order of the grid; its tables have a further column per axis."""
 
-    More than 200 variants have no intervals. ``overfitting`` is by set of assumptions, because the cheapest
-    would always be best; sets with fewer than two books or too few sessions are left out.
-    """
-
-    table: pl.DataFrame
+    table: pl.DataFrame  # more than 200 variants have no intervals
     daily: pl.DataFrame
-    overfitting: pl.DataFrame
+    overfitting: pl.DataFrame  # by set of assumptions with two books: the cheapest would always be best
 
     def with_effective(self, effective: float) -> Sweep:
         """Add the deflated Sharpe ratios with the effective number of trials in the ledger."""

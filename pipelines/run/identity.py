@@ -198,8 +198,8 @@ _INSTALLED = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("s
 _ROOT = Path(__file__).parents[2].resolve()
 _OURS = tuple(f"{_ROOT / package}/" for package in ("features", "models", "backtest", "pipelines"))
 _MOST_KEPT = 50  # digests in the cache
+# attributes that hold the function of methods, caches, compiled or partial functions, and properties
 _PARTS = ("__func__", "__self__", "__wrapped__", "py_func", "func", "args", "keywords", "fget")
-"""Attributes that hold the function of methods, caches, compiled or partial functions, and properties."""
 
 
 @functools.cache

@@ -46,25 +46,20 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """What a book holds, as values over the NAV at tonight's close; a NAV of 0 means that it was lost.
-
-    ``open_N``: not yet traded of earlier orders. ``order_nav``, ``previous_N``, ``rest_N``: the same after
-    the sent orders are traded at tonight's prices. ``missed``: orders whose firm had no price then.
-    ``waiting``: session of the oldest decision that is not traded by this close.
-    """
+    """What a book holds, as values over the NAV at tonight's close; a NAV of 0 means that it was lost."""
 
     nav: float
     weight_N: FloatArray
-    open_N: FloatArray
-    order_nav: float
+    open_N: FloatArray  # not yet traded of earlier orders
+    order_nav: float  # this and the next two: after the sent orders are traded at tonight's prices
     previous_N: FloatArray
     rest_N: FloatArray
     since_N: DateArray
     growth_N: FloatArray
     absent: Mapping[str, Absent] = field(default_factory=dict)
     events: tuple[str, ...] = ()
-    missed: Mapping[str, float] = field(default_factory=dict)
-    waiting: dt.date | None = None
+    missed: Mapping[str, float] = field(default_factory=dict)  # orders whose firm had no price
+    waiting: dt.date | None = None  # session of the oldest decision that is not traded by this close
 
     @property
     def absent_weight(self) -> float:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from features.options import Options
 
-_INDUSTRIES: dict[str, tuple[str, str | None]] = {
+_INDUSTRIES: dict[str, tuple[str, str | None]] = {  # -> its sector, and its supplier; without cycles
     "Chemicals": ("Materials", None),
     "Metals": ("Materials", None),
     "Machinery": ("Industrials", "Metals"),
@@ -19,7 +19,6 @@ _INDUSTRIES: dict[str, tuple[str, str | None]] = {
     "Food": ("Consumer", "Chemicals"),
     "Retail": ("Consumer", "Transport"),
 }
-"""Industry -> its sector, and the industry that supplies it; without cycles."""
 INDUSTRIES = {name: sector for name, (sector, _) in _INDUSTRIES.items()}
 SUPPLIERS = {name: supplier for name, (_, supplier) in _INDUSTRIES.items() if supplier is not None}
 
