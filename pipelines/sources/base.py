@@ -50,16 +50,13 @@ class StoredData:
 
 @dataclass(frozen=True, slots=True)
 class SourceTables:
-    """The tables of one delivery by their names in the lake, not yet checked against their contracts.
-
-    ``hazards`` say why a backtest on this data may look too good. ``market`` distinguishes this market from
-    others of the source, and a lake with prices refuses another; empty if only the data can tell.
-    """
+    """The tables of one delivery by their names in the lake, not yet checked against their contracts."""
 
     tables: Mapping[str, pl.DataFrame]
     notes: tuple[str, ...] = ()
-    hazards: tuple[str, ...] = ()
+    hazards: tuple[str, ...] = ()  # why a backtest on this data may look too good
     statuses: tuple[TickerStatus, ...] = ()
+    # what tells this market of the source from others, which its lake refuses; empty if only the data can
     market: Mapping[str, Setting] = field(default_factory=dict)
 
 

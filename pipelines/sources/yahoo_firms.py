@@ -172,20 +172,16 @@ _DISAGREES: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Yahoo's prices of one symbol, quoted in the main unit of ``currency``, and what Yahoo says of it.
+    """Yahoo's prices of one symbol, quoted in the main unit of ``currency``, and what Yahoo says of it."""
 
-    In the rows, ``unadjusted`` marks a split that the prices do not show, ``disagrees`` a return unlike
-    Yahoo's adjusted one. ``splits`` are new per old share by ex-date since ``since``, also after the last
-    row.
-    """
-
+    # unadjusted: a split that the prices do not show; disagrees: a return unlike Yahoo's adjusted one
     rows: pl.DataFrame
     currency: str | None
     exchange: str | None
     name: str | None
     first_trade: dt.date | None
     since: dt.date
-    splits: Mapping[dt.date, float]
+    splits: Mapping[dt.date, float]  # new per old share by ex-date since then, also after the last row
     remarks: tuple[str, ...]
 
 

@@ -27,24 +27,20 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedFirms:
-    """Every firm that is ever listed, by ticker; arrays are over firms.
-
-    ``first_N``, ``last_N``: first and last listed session, after which a holder earns ``delisting_return_N``
-    (NaN: still listed). ``hidden_leader_N``: the firm that it follows without an observable reason, or -1.
-    """
+    """Every firm that is ever listed, by ticker; arrays are over firms."""
 
     ticker_N: tuple[str, ...]
     industry_N: Index  # index into INDUSTRIES
-    first_N: Index
+    first_N: Index  # first and last listed session
     last_N: Index
-    delisting_return_N: FloatArray
+    delisting_return_N: FloatArray  # earned after the last session; NaN: still listed
     merger_N: BoolArray
     nasdaq_N: BoolArray
     beta_N: FloatArray
     volatility_N: FloatArray  # long-run standard deviation of the idiosyncratic daily return
     log_size_N: FloatArray  # log of market equity in USD at listing
     price_N: FloatArray  # USD at listing
-    hidden_leader_N: Index
+    hidden_leader_N: Index  # the firm that it follows without an observable reason, or -1
 
     def live(self, n_sessions: int) -> BoolArray:
         """Return whether each firm is listed on each session: bool [T, N]."""
@@ -155,16 +151,12 @@ _BECOMES_TURBULENT, _BECOMES_CALM = 0.09, 0.22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shocks:
-    """Unforecastable returns: ``common_TN + own_TN``.
-
-    ``own_TN`` is 0 before a firm's second listed session and after its last one. ``volatility_TN`` is the
-    standard deviation of a firm's total return on the day, given the day's market volatility and regime.
-    """
+    """Unforecastable returns: ``common_TN + own_TN``."""
 
     common_TN: FloatArray
-    own_TN: FloatArray
+    own_TN: FloatArray  # 0 before a firm's second listed session and after its last one
     turbulent_TN: BoolArray
-    volatility_TN: FloatArray
+    volatility_TN: FloatArray  # deviation of the total return, given the day's market volatility and regime
 
 
 def draw_shocks(
@@ -233,17 +225,13 @@ _COUNT = "shares_outstanding"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedStatements:
-    """The values that each firm reports for each quarter, published at ``known_at_NQ``.
-
-    A restatement (NaT: never) multiplies book equity and gross profit by ``revision_NQ``. ``filed_NQ`` is
-    False long before a listing and after a delisting.
-    """
+    """The values that each firm reports for each quarter."""
 
     period_end_Q: Days
-    known_at_NQ: Days
-    restated_at_NQ: Days
-    revision_NQ: FloatArray
-    filed_NQ: BoolArray
+    known_at_NQ: Days  # of publication
+    restated_at_NQ: Days  # NaT: never
+    revision_NQ: FloatArray  # factor of book equity and gross profit in the restatement
+    filed_NQ: BoolArray  # False long before a listing and after a delisting
     items: dict[str, FloatArray]  # item -> [N, Q], USD, as first published
 
     def value(self, item: str, *, restated: bool) -> FloatArray:

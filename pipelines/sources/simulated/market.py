@@ -52,13 +52,7 @@ _PASSES = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedMarket:
-    """A simulated market before prices are quoted; NaN where not listed, returns also on the first session.
-
-    ``dividend_yield_TN``: of the cum-dividend price. ``log_size_TN``: log of ex-dividend market equity (USD).
-    ``mu_TNP``: parts of the mean decided at t, as PARTS; ``reversal_TNK``: what the own return k sessions ago
-    adds to the temporal one. ``shock_TN``: own return over long-run volatility. ``reviews``: session -> edges
-    until the next; ``peer_scale``: return per unit of weight and shock.
-    """
+    """A simulated market before prices are quoted; NaN where not listed, returns on the first session too."""
 
     dates_T: npt.NDArray[np.datetime64]
     firms: SimulatedFirms
@@ -66,13 +60,13 @@ class SimulatedMarket:
     statements: SimulatedStatements
     live_TN: BoolArray
     returns_TN: FloatArray
-    dividend_yield_TN: FloatArray
-    log_size_TN: FloatArray
-    mu_TNP: FloatArray
-    reversal_TNK: FloatArray
-    shock_TN: FloatArray
-    reviews: dict[int, Edges]
-    peer_scale: float
+    dividend_yield_TN: FloatArray  # of the cum-dividend price
+    log_size_TN: FloatArray  # log of ex-dividend market equity (USD)
+    mu_TNP: FloatArray  # parts of the mean decided at t, as PARTS
+    reversal_TNK: FloatArray  # what the own return k sessions ago adds to the temporal part
+    shock_TN: FloatArray  # own return over long-run volatility
+    reviews: dict[int, Edges]  # session -> edges until the next review
+    peer_scale: float  # return per unit of weight and shock
 
 
 def simulate(config: MarketConfig, seed_sequence: np.random.SeedSequence) -> SimulatedMarket:
