@@ -50,7 +50,8 @@ def load_config(
     if isinstance(raw.get("models"), dict):
         raw["models"] = {name: settings for name, settings in raw["models"].items() if settings is not None}
     config = check_config(raw, origin=str(path), models=models)
-    config.remember(written)
+    members = {at: text for at, text in written.items() if at[0] == "models" and at[2:3] == ("members",)}
+    config.remember({**written, **{("models", *at[3:]): text for at, text in members.items()}})
     return config
 
 

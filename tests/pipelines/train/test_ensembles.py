@@ -126,16 +126,22 @@ def test_wrong_members_are_refused_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_a_config_changes_the_members_that_another_one_gives(tmp_path: Path) -> None:
+def test_a_config_changes_the_members_that_another_one_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADS", "4")
+    given = {"init_from": "./a", "peer_heads": "${HEADS}"}
     base = {
         "name": "base",
         "source": {"kind": "simulated"},
         "lake": "lake",
         "folds": {"scheme": "expanding", "train": 60, "valid": 20, "test": 20, "embargo": 1},
-        "models": {"ensemble": {"members": {"ridge": {}, "zero": {}, "wide": {**PEERS, "init_from": "./a"}}}},
+        "models": {"ensemble": {"members": {"ridge": {}, "zero": {}, "wide": {**PEERS, **given}}}},
     }
     (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
-    assert load_config(tmp_path / "base.yaml").models["wide"]["init_from"] == str(tmp_path / "a")
+    config = load_config(tmp_path / "base.yaml")
+    assert config.models["wide"]["init_from"] == str(tmp_path / "a")
+    assert config.from_environment() == {"models.wide.peer_heads": "4"}
     changes = {"zero": None, "wide": {"model": "lightgbm", "num_leaves": 4}}
     child = {"extends": "base.yaml", "models": {"ensemble": {"members": changes}}}
     (tmp_path / "child.yaml").write_text(yaml.safe_dump(child))
