@@ -59,8 +59,9 @@ class PeerAttribution:
     session: int  # session index
     firms_N: IntArray  # panel column of each firm of the date
     # Shapley value of source j in the forecast of target i, in the forecast's unit; NaN for pairs that were
-    # not measured. A firm never attends to its own key, so with one peer layer its value for itself is 0.
-    # With several layers, its value for itself is the information that returns to it through other firms
+    # not measured. A firm's own key is never masked for itself, so with one peer layer its value for itself
+    # is 0. With several layers, or a gate that reads the market, it is the information that returns to it
+    # through other firms
     phi_NN: FloatArray
     # unbiased estimate of the squared Shapley value: ``phi_NN ** 2 - error_NN ** 2``, the mean of the
     # products of independent pairs of orders. It may be negative
