@@ -488,7 +488,8 @@ def model_settings(config: Config, entry: str, origin: str = "config") -> ModelS
     init_from = given.get("init_from", config.init_from) if model.has_day_encoder else None
     fitting = _parse(FitConfig, {**model.build.fit_defaults, **config.fit, **fit}, origin, f"{path}.fit")
     label = config.label
-    if fitting.loss == NET_UTILITY and (label.horizon != 1 or label.forecast_frequency != "daily"):
+    trades_daily = model.kind == "neural" and fitting.loss == NET_UTILITY
+    if trades_daily and (label.horizon != 1 or label.forecast_frequency != "daily"):
         raise ConfigError(
             f"{where}.fit.loss is {NET_UTILITY}, whose book trades every session, and label.horizon is "
             f"{label.horizon} and label.forecast_frequency {label.forecast_frequency}; set label.horizon to "
