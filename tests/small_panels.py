@@ -40,6 +40,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "stock_mixer": {"width": 8, "market": 4},
     "master": {"width": 8, "day_heads": 2},
 }
+FITTED = [name for name, entry in MODELS.items() if entry.kind != "ensemble"]  # on a panel of their own
 NEURAL = [name for name, entry in MODELS.items() if entry.kind == "neural"]
 QUICK = FitConfig(epochs=2, dates_per_epoch=8, batch_dates=4, firms_per_date=12, valid_dates=4)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from rank_correlations import mean_ic, mean_rank_ic
 from small_panels import (
+    FITTED,
     NAMES,
     NEURAL,
     QUICK,
@@ -56,7 +57,7 @@ def correlation(model: Fitted, data: PanelTensors, truth_TN: npt.NDArray[np.floa
     return float(np.corrcoef(forecast[known], truth_TN[TEST][known])[0, 1])
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", FITTED)
 def test_state_round_trip_forecasts_the_same_bits(name: str) -> None:
     data, model = panel(), fitted(name)
     back = restore(FittedState(**dataclasses.asdict(model.state())))
@@ -69,7 +70,7 @@ def test_state_round_trip_forecasts_the_same_bits(name: str) -> None:
     np.testing.assert_equal(stored, kept)  # takes NaN as equal, which records themselves do not
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", FITTED)
 def test_a_forecast_depends_on_nothing_after_its_date_nor_on_the_other_dates_asked(name: str) -> None:
     model, given = fitted(name), arrays()
     want = model.forecast(panel(given), TEST)
@@ -83,7 +84,7 @@ def test_a_forecast_depends_on_nothing_after_its_date_nor_on_the_other_dates_ask
     assert np.nanstd(want) > 0 or name == "zero"
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", FITTED)
 def test_fitting_reads_nothing_but_its_sessions(name: str) -> None:
     given = arrays()
     for key in ("channels_TNC", "characteristics_TNF", "target_TN"):
