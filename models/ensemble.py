@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
+from features.arithmetic.transforms import zscore
 from features.arrays import AnyFloatArray, Float32Array, FloatArray
 from features.information_coefficient import ic_by_date, mean_known
 from features.options import Options
@@ -151,7 +152,9 @@ def choose_weights(
     >>> weights.round(2)
     array([1., 0.])
     """
-    mean_KDN = [np.mean([_standardised(one_DN) for one_DN in seeds], axis=0) for seeds in forecast_KSDN]
+    mean_KDN = [
+        np.mean([zscore(one_DN, np.isfinite(one_DN)) for one_DN in seeds], axis=0) for seeds in forecast_KSDN
+    ]
     scales_K = np.array([_scale(mean_DN) for mean_DN in mean_KDN])
     weights_K = np.ones(len(mean_KDN))
     if config.weights != "equal":
@@ -182,16 +185,6 @@ def combine(
         own = Combination(plain.weights, plain.scales, line)
         found.append((own, own.of_dates(valid_KDN), own.of_dates(test_KDN)))
     return found
-
-
-def _standardised(forecast_DN: AnyFloatArray) -> FloatArray:
-    out_DN = np.full(forecast_DN.shape, np.nan)
-    for out_N, forecast_N in zip(out_DN, forecast_DN, strict=True):
-        there_N = np.isfinite(forecast_N)
-        if there_N.any():
-            mean, spread = moments(forecast_N[there_N])
-            out_N[there_N] = (forecast_N[there_N] - mean) / spread if spread > 0 else 0.0
-    return out_DN
 
 
 def _scale(mean_DN: FloatArray) -> float:

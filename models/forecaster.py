@@ -95,9 +95,11 @@ class Forecaster(Registered, nn.Module, ABC):
         """Forecasts [B, N]; 0 for firms outside the universe."""
         return self.mix(self.embed(batch, ablation), batch, ablation)
 
-    @abstractmethod
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Token of each firm [B, N, D], from its own inputs."""
+        """Token of each firm [B, N, D] from its own inputs: characteristics, then recent days."""
+        if not self.zeroed_days:
+            return batch.z_BNF
+        return torch.cat((batch.z_BNF, recent_days(batch, self.zeroed_days, ablation)), dim=-1)
 
     @property
     def n_horizons(self) -> int:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from features.options import Options
 from models.attention.layers import Dropout, Linear
-from models.batch import Ablation, Batch, recent_days
+from models.batch import Ablation, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Range, Shape, Share, Space, Whole
 
@@ -57,12 +56,6 @@ class MLP(Forecaster):
             self.body.extend((Linear(before, after), nn.GELU(), Dropout(config.dropout)))
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(width, 1)
-
-    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Concatenate characteristics and recent days."""
-        if not self.config.recent_days:
-            return batch.z_BNF
-        return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, ablation)), dim=-1)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Apply the network to each firm separately."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from features.options import Options
 from models.attention.layers import Dropout, linear
-from models.batch import Ablation, Batch, recent_days
+from models.batch import Ablation, Batch
 from models.forecaster import Forecaster
 from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Range, Shape, Share, Space, Whole
 
@@ -140,12 +140,6 @@ class TabM(Forecaster):
         self.dropout = Dropout(config.dropout)
         self.head_MD = nn.Parameter(torch.zeros(config.networks, config.width))
         self.bias_M = nn.Parameter(torch.zeros(config.networks))
-
-    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Concatenate characteristics and recent days."""
-        if not self.config.recent_days:
-            return batch.z_BNF
-        return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, ablation)), dim=-1)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Average the members' forecasts."""

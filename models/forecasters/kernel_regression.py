@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from features.options import Options
 from models.attention.core import attention, attention_weights
 from models.attention.probe import Probed
-from models.batch import Ablation, AttentionMaps, Batch, recent_days
+from models.batch import Ablation, AttentionMaps, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import LOGIT_GAIN, peer_keys
 from models.spec import FIT_SPACE, Positive, Range, Shape, Space, Whole
@@ -59,12 +59,6 @@ class KernelRegression(Forecaster, Probed):
         self.log_bandwidth_F = nn.Parameter(torch.zeros(shape.n_characteristics))
         self.own = zero_linear(width, 1)
         self.peers = nn.Parameter(torch.zeros(1, width))
-
-    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Concatenate characteristics and recent days."""
-        if not self.config.recent_days:
-            return batch.z_BNF
-        return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, ablation)), dim=-1)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Add the weighted mean of the peers' values."""

@@ -19,7 +19,7 @@ from models.attention.core import attention, attention_weights
 from models.attention.layers import Dropout, Linear
 from models.attention.positions import sinusoidal
 from models.attention.probe import Probed
-from models.batch import Ablation, AttentionMaps, Batch, recent_days
+from models.batch import Ablation, AttentionMaps, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import peer_keys
 from models.spec import (
@@ -162,10 +162,6 @@ class Master(Forecaster):
         self.norm = nn.LayerNorm(config.width)
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(shape.n_characteristics, 1)
-
-    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Concatenate characteristics and recent days: the gate, which comes first, reads the market."""
-        return torch.cat((batch.z_BNF, recent_days(batch, self.read_days, ablation)), dim=-1)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Gate the inputs, then attend over days and over firms."""

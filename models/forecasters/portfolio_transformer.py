@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from features.options import Options
 from models.attention.block import AttentionMask, Block, BlockConfig
 from models.attention.layers import Linear
-from models.batch import Ablation, AttentionMaps, Batch, recent_days
+from models.batch import Ablation, AttentionMaps, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import peer_keys
 from models.spec import (
@@ -70,12 +70,6 @@ class _Portfolio(Forecaster):
     stackable: ClassVar[bool] = True
     fit_defaults: ClassVar[Mapping[str, Value]] = {"loss": "sharpe"}
 
-    def _inputs(self, batch: Batch, ablation: Ablation | None) -> Tensor:
-        """Characteristics and recent days, [B, N, F]."""
-        if not self.zeroed_days:
-            return batch.z_BNF
-        return torch.cat((batch.z_BNF, recent_days(batch, self.zeroed_days, ablation)), dim=-1)
-
 
 class LinearPortfolioTransformer(_Portfolio):
     """``y = X l_0 + sum_h (X W_h X') (X l_h) / n`` over the n firms X of a date: attention without softmax.
@@ -101,10 +95,6 @@ class LinearPortfolioTransformer(_Portfolio):
         self.value_HF = nn.Parameter(torch.zeros(config.heads, width))
         self.own = zero_linear(width, 1)
 
-    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Concatenate characteristics and recent days."""
-        return self._inputs(batch, ablation)
-
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Add the messages of all firms; a firm whose key is ablated is still its own key."""
         kept_BN = peer_keys(batch, ablation).keep_BM.to(h_BND.dtype)
@@ -121,7 +111,7 @@ class LinearPortfolioTransformer(_Portfolio):
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Shares of the absolute weights ``|x_i' W_h x_j|``, which may be negative; that of i is left out."""
-        h_BNF, kept_BN = self._inputs(batch, ablation), peer_keys(batch, ablation).keep_BM
+        h_BNF, kept_BN = self.embed(batch, ablation), peer_keys(batch, ablation).keep_BM
         size_BHNN = torch.einsum("bnf,hfg,bmg->bhnm", h_BNF, self._weights(), h_BNF).abs()
         own_NN = torch.eye(h_BNF.shape[1], dtype=torch.bool, device=h_BNF.device)
         size_BHNN = size_BHNN.masked_fill(~(kept_BN[:, None, None] | own_NN), 0.0)
@@ -169,11 +159,11 @@ class PortfolioTransformer(_Portfolio):
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Map the inputs of each firm to its token."""
-        return self.token(self._inputs(batch, ablation))  # type: ignore[no-any-return]
+        return self.token(super().embed(batch, ablation))  # type: ignore[no-any-return]
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Apply the blocks."""
-        y_BN1, mask = self.skip(self._inputs(batch, ablation)), _keys(batch, ablation)
+        y_BN1, mask = self.skip(super().embed(batch, ablation)), _keys(batch, ablation)
         for block in self._blocks():
             h_BND = block(h_BND, mask)
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from features.options import Options
-from models.batch import Ablation, AttentionMaps, Batch, recent_days
+from models.batch import Ablation, AttentionMaps, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.spec import FIT_SPACE, Shape, Space, Whole
 
@@ -45,12 +45,6 @@ class SectorMean(Forecaster):
         width = shape.n_characteristics + self.read_recent(config.recent_days, shape)
         self.own = zero_linear(width, 1)
         self.peers = nn.Parameter(torch.zeros(1, width))
-
-    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Concatenate characteristics and recent days."""
-        if not self.config.recent_days:
-            return batch.z_BNF
-        return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, ablation)), dim=-1)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Add the mean over the other firms of the group, computed from group sums in O(N S) per date."""
