@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from warm import Process
 
@@ -65,39 +66,36 @@ def postgres_programs() -> Path | None:
 
 @contextmanager
 def postgres_server(folder: Path, programs: Path) -> Iterator[str]:
-    """Start PostgreSQL on loopback with a new database; yield its SQLAlchemy URL.
+    """Start PostgreSQL on loopback with a new database; yield its SQLAlchemy URL. Its log is in ``folder``.
 
-    PostgreSQL refuses to run as root. As root, it runs as Debian's user ``postgres``.
+    PostgreSQL refuses to run as root. As root, it runs as Debian's user ``postgres``, whose data can't be in
+    a folder of pytest: every session of pytest makes the parent of these folders private to root.
     """
-    data, port = folder / "postgres", _free_port()
-    data.mkdir()
-    as_user: list[str] = []
-    if os.geteuid() == 0:
-        user = pwd.getpwnam("postgres")
-        os.chown(data, user.pw_uid, user.pw_gid)
-        for parent in folder.parents:  # pytest's folders are private to their owner
-            if parent.owner() == "root" and parent != Path("/"):
-                parent.chmod(parent.stat().st_mode | 0o011)
-        folder.chmod(folder.stat().st_mode | 0o011)
-        as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    initdb = [str(programs / "initdb"), "-D", str(data), "-U", "me", "--auth=trust", "-N"]
-    subprocess.run([*as_user, *initdb], cwd="/", check=True, stdout=subprocess.DEVNULL)
-    # without a socket in a folder, whose path may be too long
-    options = ["-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", "", "-F"]
-    log = folder / "postgres.log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            [*as_user, str(programs / "postgres"), *options], stdout=output, stderr=output, cwd="/"
-        )
-    try:
-        ready = [str(programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(port)]
-        _wait_for(
-            lambda: subprocess.run(ready, check=False, capture_output=True).returncode == 0, server, log
-        )
-        yield f"postgresql://me@127.0.0.1:{port}/postgres"
-    finally:
-        server.terminate()
-        server.wait(timeout=60)
+    port = _free_port()
+    with TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as data:
+        as_user: list[str] = []
+        if os.geteuid() == 0:
+            user = pwd.getpwnam("postgres")
+            os.chown(data, user.pw_uid, user.pw_gid)
+            as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        initdb = [str(programs / "initdb"), "-D", data, "-U", "me", "--auth=trust", "-N"]
+        subprocess.run([*as_user, *initdb], cwd="/", check=True, stdout=subprocess.DEVNULL)
+        # without a socket in a folder, whose path may be too long
+        options = ["-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "", "-F"]
+        log = folder / "postgres.log"
+        with log.open("wb") as output:
+            server = subprocess.Popen(
+                [*as_user, str(programs / "postgres"), *options], stdout=output, stderr=output, cwd="/"
+            )
+        try:
+            ready = [str(programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(port)]
+            _wait_for(
+                lambda: subprocess.run(ready, check=False, capture_output=True).returncode == 0, server, log
+            )
+            yield f"postgresql://me@127.0.0.1:{port}/postgres"
+        finally:
+            server.terminate()
+            server.wait(timeout=60)
 
 
 def _free_port() -> int:
