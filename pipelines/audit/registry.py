@@ -20,7 +20,7 @@ from backtest.look_ahead import (
 )
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Result
-from pipelines.audit.checks import books, features, fits, labels, skill
+from pipelines.audit.checks import books, canary, features, fits, labels, skill
 from pipelines.audit.subject import Subject
 
 Check = Callable[[Subject], Result]
@@ -46,6 +46,7 @@ DATA_CHECKS: Final[dict[str, Callable[[Delivery], Result]]] = {  # of the delive
 CODE_CHECKS: Final[dict[str, Check]] = {  # of what needs code, models or a run
     "future": features.future,
     "dates": features.dates,
+    "canary": canary.canary,
     "warm_up": features.warm_up,
     "cross_section": features.cross_section,
     "labels": labels.labels,
