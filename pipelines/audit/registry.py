@@ -47,6 +47,7 @@ CODE_CHECKS: Final[dict[str, Check]] = {  # of what needs code, models or a run
     "future": features.future,
     "dates": features.dates,
     "canary": canary.canary,
+    "stored_features": features.stored_features,
     "warm_up": features.warm_up,
     "cross_section": features.cross_section,
     "labels": labels.labels,

@@ -165,7 +165,7 @@ def _quarantined(frame: pl.DataFrame, asked_R: BoolArray, quarantine: pl.DataFra
 
 def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horizon: int) -> pl.DataFrame:
     """Make all checks of every signal; the worst findings of each signal come first."""
-    past = _Past(market, horizon)
+    guard = Guard(market, horizon)
     rows: list[dict[str, Any]] = []
     for signal, signal_TN in placed.signals.items():
         values = table.rows.select("date", "ticker", value=signal).drop_nulls()
@@ -176,7 +176,7 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
         findings = [
             _off_sessions(table, signal, placed),
             replace(whole, check="statistics of the whole sample", sentence=said),
-            *past.check(signal_TN),
+            *guard.check(signal_TN),
         ]
         findings.sort(key=lambda one: VERDICTS.index(one.verdict))
         rows += ({"signal": signal, **asdict(one)} for one in findings)
@@ -191,7 +191,7 @@ def failed(guard: pl.DataFrame) -> dict[str, list[str]]:
     return bad
 
 
-class _Past:
+class Guard:
     """The market that signals are checked against, prepared once for all of them."""
 
     def __init__(self, market: Market, horizon: int) -> None:
@@ -211,6 +211,7 @@ class _Past:
         self.values = levels.KnownValues(levels.prices_of(market.panel), restated=restated)
 
     def check(self, signal_TN: FloatArray) -> Iterator[Finding]:
+        """Ask all questions of a signal that its values and the market answer."""
         panel, universe_TN = self.market.panel, self.market.universe_TN
         yield needs_next_price(signal_TN, universe_TN, panel.traded_TN)
         rows_D = returns.sample_dates(signal_TN)

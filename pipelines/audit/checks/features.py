@@ -16,6 +16,7 @@ from backtest.look_ahead.noise import replace_future
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
 from features.library.registry import Registry
 from features.library.sets import RELATIVE, channels_of, characteristics_of
+from features.panel.derived import take_sessions
 from features.panel.panel import Panel, build_panel
 from pipelines.audit.refit import Difference, differences_until, flags
 from pipelines.audit.subject import AFTER, Subject
@@ -326,6 +327,81 @@ def same_up_to_rounding(left_N: FloatArray, long_TN: FloatArray, among_N: BoolAr
     return np.asarray(np.abs(left_N - right_N) <= np.maximum(TOLERANCE * largest_N, floor))
 
 
+STORED: Final = 250  # last sessions on which the features that models read are computed again
+QUICK_STORED: Final = 40
+_SHIFTS: Final = (1, 2, 3, 5, -1, -2, -3, -5)
+_SHIFTED: Final = 0.9
+
+
+def stored_features(subject: Subject) -> Result:
+    """Compute the features of the last sessions from the lake again, and compare them with those in use.
+
+    Models read features from a store of mapped files. They must be what the code makes of the lake, to the
+    bit.
+    """
+    data, config = subject.dataset, subject.config
+    T, count = data.panel.n_sessions, QUICK_STORED if subject.budget.quick else STORED
+    part = take_sessions(data.panel, max(T - count - subject.lookback, 0))
+    last = slice(-min(count, T), None)
+    every, rule = data.characteristic_names, config.features.transform
+    names = every[: len(every) // (2 if rule.add_indicator else 1)]
+    channels_DNC = channels_of(config.features.expressions).compute(part, data.channel_names)[last]
+    pairs = [
+        (f"channel {name}", data.channels_TNC[last, :, c], channels_DNC[:, :, c])
+        for c, name in enumerate(data.channel_names)
+    ]
+    for start in range(0, len(names), _AT_ONCE):
+        chosen = names[start : start + _AT_ONCE]
+        raw_DNF = _raw_of(subject, part, chosen)[last]
+        again_DNF = characteristics.within_dates(
+            raw_DNF, data.universe_TN[last], data.panel.group_TN[last], config
+        )
+        for f, name in enumerate(rule.names(chosen)):
+            own_DN = data.characteristics_TNF[last, :, every.index(name)]
+            pairs.append((f"characteristic {name}", own_DN, again_DNF[:, :, f]))
+    rows = [row for what, own_DN, again_DN in pairs for row in _differs(subject, what, own_DN, again_DN)]
+    return compared(
+        rows,
+        lambda one: (
+            f"{listed([row['what'] for row in rows])} that models read are not what the code computes from "
+            f"the lake, first for {one['ticker']} on {one['first_on']}: "
+            f"{one['stored']:.6g} instead of {one['computed']:.6g}.{one['cause']} Delete the feature store "
+            "(feature_store.folder) and train again."
+        ),
+        f"{len(pairs)} features that models read are bitwise those that the code computes from the lake for "
+        f"the last {min(count, T)} sessions.",
+    )
+
+
+def _differs(
+    subject: Subject, what: str, own_DN: Float32Array, again_DN: Float32Array
+) -> Iterator[dict[str, Any]]:
+    """Yield the first value that differs, and the shift of sessions that explains it, if there is one."""
+    off_DN = ~((own_DN == again_DN) | (np.isnan(own_DN) & np.isnan(again_DN)))
+    if not off_DN.any():
+        return
+    d, n = (int(i) for i in np.argwhere(off_DN)[0])
+    cause = ""
+    for shift in _SHIFTS:
+        ahead_DN = np.roll(again_DN, -shift, axis=0)
+        inner = slice(max(-shift, 0), len(again_DN) - max(shift, 0))
+        if np.isclose(own_DN[inner], ahead_DN[inner], equal_nan=True).mean() > _SHIFTED:
+            size = f"{abs(shift)} session{'s' if abs(shift) > 1 else ''}"
+            cause = f" They are those of {size} {'later' if shift > 0 else 'earlier'}."
+            break
+    day = subject.day(subject.dataset.panel.n_sessions - len(own_DN) + d)
+    values = {"stored": float(own_DN[d, n]), "computed": float(again_DN[d, n])}
+    ticker = subject.dataset.panel.tickers_N[n]
+    yield {
+        "what": what,
+        "first_on": day,
+        "ticker": ticker,
+        **values,
+        "cells": int(off_DN.sum()),
+        "cause": cause,
+    }
+
+
 def cross_section(subject: Subject) -> Result:
     """Replace raw characteristics and labels on all other dates, and require identical results at t.
 
@@ -368,17 +444,20 @@ def _around(subject: Subject, t: int) -> IntArray:
 
 def _raw(subject: Subject, names: tuple[str, ...], times: list[int]) -> dict[int, Float32Array]:
     """Raw characteristics on the sessions around each t, computed a few at a time to save memory."""
-    config, data = subject.config, subject.dataset
     parts: dict[int, list[Float32Array]] = {t: [] for t in times}
     for start in range(0, len(names), _AT_ONCE):
-        chosen = names[start : start + _AT_ONCE]
-        own = tuple(name.removeprefix(INPUT_PREFIX) for name in chosen if name.startswith(INPUT_PREFIX))
-        features = config.features.model_copy(update={"inputs": own})
-        some = config.model_copy(update={"features": features})
-        raw_TNF = characteristics.raw_characteristics(data.panel, chosen, subject.tables, some)
+        raw_TNF = _raw_of(subject, subject.dataset.panel, names[start : start + _AT_ONCE])
         for t in times:
             parts[t].append(raw_TNF[_around(subject, t)])
     return {t: np.concatenate(blocks, axis=2) for t, blocks in parts.items()}
+
+
+def _raw_of(subject: Subject, panel: Panel, names: tuple[str, ...]) -> Float32Array:
+    """Raw values of some characteristics and inputs on the sessions of a panel."""
+    own = tuple(name.removeprefix(INPUT_PREFIX) for name in names if name.startswith(INPUT_PREFIX))
+    features = subject.config.features.model_copy(update={"inputs": own})
+    some = subject.config.model_copy(update={"features": features})
+    return characteristics.raw_characteristics(panel, names, subject.tables, some)
 
 
 def _other_characteristics(

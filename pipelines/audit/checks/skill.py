@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.inference.means import newey_west_lags, newey_west_t
-from backtest.look_ahead.finding import Result, answer, not_examined, skipped
+from backtest.look_ahead.finding import Finding, Result, answer, conclude, not_examined, skipped
 from backtest.splits.folds import Fold
 from features.arithmetic.transforms import rank_normal
 from features.arrays import Float32Array, FloatArray, IntArray
@@ -25,6 +25,8 @@ from models.registry import MODELS, benchmarks
 from pipelines.audit.refit import few_firms, sample_columns
 from pipelines.audit.subject import Subject, temporary_run
 from pipelines.dataset.characteristics import INPUT_PREFIX
+from pipelines.results.evaluate import ensemble
+from pipelines.results.evaluate_signals import Guard
 from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import RecordedRun, read_scores
 from pipelines.train import task as tasks
@@ -74,6 +76,8 @@ NULL_DEVIATIONS: Final = 4.0  # exact deviations of the IC under permutation: 1 
 # the true mean of the simulated market has a mean validation IC of 0.08, published daily signals 0.02 to 0.06
 VALID_IC: Final = 0.10
 SHARPE: Final = 4.0  # net, above which a book is suspect: published daily strategies stay below 3
+IMPOSSIBLE: Final = 10.0  # net; the strongest honest book of the simulated markets has 5.6
+ODDS: Final = 3.1  # standard errors: 1 in 1,000 by chance
 FAR: Final = 0.05  # mean test IC above the mean validation IC from which the difference is suspect
 TEST_DEVIATIONS: Final = 4.0  # standard errors of that difference: 1 in 30,000 by chance
 _LEAST_DEVIATION: Final = 0.05
@@ -247,18 +251,51 @@ def compare_with_null(forecast_DN: Float32Array, label_DN: FloatArray) -> dict[s
 
 
 def performance(subject: Subject) -> Result:
-    """Warn if a run's validation IC, net Sharpe ratio or test IC is above what honest models reach."""
+    """Fail if a run's forecasts know later returns, or a Sharpe ratio is impossible; warn if one is rare.
+
+    Stored forecasts are signals, so that the guard on signal files is asked. A net Sharpe ratio is impossible
+    if it is above `IMPOSSIBLE` with odds of 99.9%.
+    """
     if subject.run is None:
         return skipped("A config has no results; audit a run.")
-    found = [*high_scores(subject.run), *_far_above(subject)]
-    if found:
-        more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-        return answer("warn", f"{found[0]}{more}", pl.DataFrame({"finding": found}))
-    sentence = (
-        f"No validation IC is above {VALID_IC:.2f}, no net Sharpe ratio above {SHARPE:g}, and no test IC far "
-        "above validation."
+    findings = [*_impossible(subject, subject.run), *_guarded(subject)]
+    rare = (*high_scores(subject.run), *_far_above(subject))
+    findings += [Finding("rare", "warn", words, subject=f"rare {k + 1}") for k, words in enumerate(rare)]
+    return conclude(
+        findings or [Finding("performance", "pass")],
+        f"No validation IC is above {VALID_IC:.2f}, no net Sharpe ratio above {SHARPE:g}, no test IC far "
+        "above validation, and the stored forecasts know no later return.",
     )
-    return answer("pass", sentence)
+
+
+def _impossible(subject: Subject, run: RecordedRun) -> Iterator[Finding]:
+    """Net Sharpe ratios whose error (Lo 2002) does not explain that they are above `IMPOSSIBLE`."""
+    stored, per_year = newest_evaluation(run), subject.dataset.panel.periods_per_year
+    sessions = sum(len(fold.test) for fold in subject.folds) * subject.spacing
+    for row in () if stored is None else stored.table("ladder").iter_rows(named=True):
+        for name, sharpe in row.items():
+            if not name.endswith(".sharpe_net") or sharpe is None or not sessions:
+                continue
+            error = math.sqrt((per_year + sharpe**2 / 2.0) / sessions)
+            if sharpe - ODDS * error > IMPOSSIBLE:
+                book = f"book {name.removesuffix('.sharpe_net')} of {row['model']}"
+                words = (
+                    f"Impossible performance: {book} has a net Sharpe ratio of {sharpe:.1f} at delay "
+                    f"{row['delay']}, above {IMPOSSIBLE:g} with odds of over 99.9%. Features, labels or "
+                    "accounts know the future."
+                )
+                yield Finding("Sharpe ratio", "fail", words, sharpe, IMPOSSIBLE, book)
+
+
+def _guarded(subject: Subject) -> Iterator[Finding]:
+    """What the guard on signal files says of the forecasts of each model."""
+    guard = Guard(subject.dataset, subject.config.label.horizon)
+    for model, seeds in subject.tested.items():
+        for one in guard.check(ensemble(seeds)):
+            if one.verdict in ("fail", "warn"):
+                know = "know" if one.verdict == "fail" else "may know"
+                words = f"The stored forecasts of {model} {know} the future ({one.check}): {one.sentence}"
+                yield replace(one, sentence=words, subject=f"{model}: {one.check}")
 
 
 def high_scores(run: RecordedRun) -> list[str]:

@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 from backtest.look_ahead.finding import counts
 from pipelines.audit.checks.skill import high_scores
 from pipelines.audit.registry import CHECKS
+from pipelines.dataset.feature_store import _checksums
 from pipelines.errors import ConfigError
 from pipelines.lake.lake import Lake
 from pipelines.run.evaluations import newest_evaluation
@@ -182,8 +183,46 @@ def test_forecasts_that_know_the_test_are_caught_by_ensembles_and_performance(
     results = {row["check"]: row for row in json.loads(answer.out)["results"]}
     assert results["ensembles"]["verdict"] == "fail"
     assert "that is stored for ridge" in results["ensembles"]["sentence"]
-    assert results["performance"]["verdict"] == "warn"
-    assert "better than validation was probably trained on" in results["performance"]["sentence"]
+    assert results["performance"]["verdict"] == "fail"
+    assert "The stored forecasts of ridge know the future" in results["performance"]["sentence"]
+    found = {
+        row["sentence"].partition(" has a mean test IC")[0] for row in results["performance"]["evidence"]
+    }
+    assert "ridge" in found, "a test that is better than validation is named as well"
+    assert not any("temporal_transformer" in one for one in found)
+
+
+def test_a_feature_store_two_sessions_ahead_is_caught(
+    done: str, peerglass: Call, only: Callable[..., None]
+) -> None:
+    only("stored_features", "performance")
+    honest = peerglass("audit", done, "--output", "runs", "--json")
+    results = {row["check"]: row for row in json.loads(honest.out)["results"]}
+    assert [row["verdict"] for row in results.values()] == ["pass", "pass"], results
+    entries = [path.parent for path in Path("features").glob("*-characteristics/entry.json")]
+    assert entries, "the run uses a feature store"
+    before = {
+        entry: ((entry / "values.f32").read_bytes(), (entry / "entry.json").read_text()) for entry in entries
+    }
+    try:
+        for entry in entries:
+            shape = json.loads((entry / "entry.json").read_text())["shape"]
+            values_TNF = np.fromfile(entry / "values.f32", np.float32).reshape(shape)
+            values_TNF = np.roll(values_TNF, -2, axis=0)
+            values_TNF.tofile(entry / "values.f32")
+            record = {"shape": shape, "checksums": _checksums(values_TNF)}
+            (entry / "entry.json").write_text(json.dumps(record))
+        answer = peerglass("audit", done, "--output", "runs", "--json")
+    finally:
+        for entry, (values, written) in before.items():
+            (entry / "values.f32").write_bytes(values)
+            (entry / "entry.json").write_text(written)
+    assert answer.code == 4
+    (found,) = [row for row in json.loads(answer.out)["results"] if row["check"] == "stored_features"]
+    assert found["verdict"] == "fail"
+    assert "They are those of 2 sessions later" in found["sentence"]
+    assert "Delete the feature store" in found["sentence"]
+    assert len(found["evidence"]) == len(FEATURES)
 
 
 def test_high_validation_ics_and_sharpe_ratios_are_named(done: str) -> None:
