@@ -19,6 +19,7 @@ import polars as pl
 from backtest.look_ahead.finding import Finding, Result, Verdict, answer, conclude, skipped
 from backtest.look_ahead.noise import replace_future
 from features.arrays import FloatArray, IntArray
+from features.panel.delistings import DelistingRule
 from features.panel.panel import to_panel
 from pipelines.audit.checks.labels import holder_values
 from pipelines.audit.subject import Subject
@@ -232,7 +233,7 @@ def _problems(subject: Subject, t: int) -> Iterator[Finding]:
         if name == "base":
             later.append((book, _knew_prices(base, noisy["base", book, delay], at)))
             later.append((book, _not_decided(traded, config)))
-            later.append((book, _profits(traded, tables["prices"], config)))
+            later.append((book, _profits(traded, tables, config)))
             verdict: Verdict = "pass" if len(traded.book.result.ledger) else "skipped"
             yield Finding("book", verdict, "it made no trade", subject=f"book {book}")
     for book, sentences in (*early, *later):
@@ -334,7 +335,7 @@ def _not_decided(traded: _Traded, config: Config) -> Iterator[str]:
             return
 
 
-def _profits(traded: _Traded, prices: pl.DataFrame, config: Config) -> Iterator[str]:
+def _profits(traded: _Traded, tables: Mapping[str, pl.DataFrame], config: Config) -> Iterator[str]:
     """Profits that are not the return of the position held at the previous close."""
     panel = traded.market.panel
     before, gap = pl.col("position").shift(1).over("firm"), pl.col("session").diff().over("firm")
@@ -348,7 +349,10 @@ def _profits(traded: _Traded, prices: pl.DataFrame, config: Config) -> Iterator[
     firms = rows["firm"].unique().sort().to_numpy().astype(np.int64)
     if not len(firms):
         return
-    value_TN = holder_values(prices, panel, firms).value_TN
+    holder = holder_values(
+        tables, panel, firms, DelistingRule(unknown_return=config.label.unknown_delisting_return)
+    )
+    value_TN = np.where(np.isfinite(holder.paid_TN), holder.paid_TN, holder.value_TN)
     s = rows["session"].to_numpy() + traded.book.orders.held.start
     n = np.searchsorted(firms, rows["firm"].to_numpy())
     return_R = value_TN[s, n] / value_TN[s - 1, n] - 1.0

@@ -7,8 +7,9 @@ Shape suffixes: T sessions, N firms.
 
 from __future__ import annotations
 
+import datetime as dt
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import Final
@@ -18,6 +19,7 @@ import polars as pl
 
 from backtest.look_ahead.finding import Finding, Result, Verdict, answer, conclude
 from features.arrays import BoolArray, FloatArray, IntArray
+from features.panel.delistings import DelistingRule
 from features.panel.holding import tradable
 from features.panel.panel import Panel, to_panel
 from pipelines.audit.subject import Subject
@@ -38,16 +40,24 @@ class HolderValues:
 
     columns_N: IntArray  # columns of the firms in the panel
     value_TN: FloatArray  # at the close; NaN on sessions without a price
+    paid_TN: FloatArray  # in cash, from the session on which a recorded delisting pays; NaN elsewhere
     last_TN: IntArray  # last session up to t with a price; -1 before the first
 
 
-def holder_values(prices: pl.DataFrame, panel: Panel, columns_N: IntArray) -> HolderValues:
-    """Follow one share of some firms: a dividend, per share after its day's split, buys at the next close."""
+def holder_values(
+    tables: Mapping[str, pl.DataFrame], panel: Panel, columns_N: IntArray, rule: DelistingRule
+) -> HolderValues:
+    """Follow one share of some firms: a dividend, per share after its day's split, buys at the next close.
+
+    A recorded delisting pays the last price and its return, on its first session without a price.
+    """
+    prices = tables["prices"]
     session = {day: t for t, day in enumerate(panel.dates_T.astype("datetime64[D]").tolist())}
     place = {panel.tickers_N[n]: k for k, n in enumerate(columns_N)}
     value_TN = np.full((panel.n_sessions, len(columns_N)), np.nan)
     rows = prices.filter(pl.col("ticker").is_in(list(place))).sort("ticker", "date")
     held, shares, waiting = "", 1.0, 0.0
+    owed: dict[str, float] = {}
     columns = ("ticker", "date", "close", "split_ratio", "dividend")
     for ticker, day, close, split, dividend in rows.select(columns).iter_rows():
         if ticker != held:
@@ -58,8 +68,42 @@ def holder_values(prices: pl.DataFrame, panel: Panel, columns_N: IntArray) -> Ho
             shares *= 1.0 + waiting / close
             waiting = 0.0
             value_TN[session[day], place[ticker]] = shares * close
+        owed[ticker] = waiting
     at_TN = np.where(np.isfinite(value_TN), np.arange(len(value_TN))[:, None], -1)
-    return HolderValues(columns_N, value_TN, np.maximum.accumulate(at_TN, axis=0))
+    last_TN, paid_TN = np.maximum.accumulate(at_TN, axis=0), np.full(value_TN.shape, np.nan)
+    for ticker, day, paid in _recorded_payouts(tables, list(place), rule):
+        k, last = place[ticker], int(last_TN[-1, place[ticker]])
+        pays = max(int(np.searchsorted(panel.dates_T, np.datetime64(day, "D"))), last + 1)
+        clear = last >= 0 and panel.dates_T[last] <= np.datetime64(day, "D") and not owed[ticker]
+        if clear and pays - last <= LONGEST_HALT:
+            paid_TN[pays:, k] = value_TN[last, k] * (1.0 + paid)
+    return HolderValues(columns_N, value_TN, paid_TN, last_TN)
+
+
+def _recorded_payouts(
+    tables: Mapping[str, pl.DataFrame], tickers: list[str], rule: DelistingRule
+) -> Iterator[tuple[str, dt.date, float]]:
+    """Ticker, day and return of delistings: the recorded one, else what is assumed for its reason."""
+    if "securities" not in tables:
+        return
+    securities = tables["securities"].filter(pl.col("ticker").is_in(tickers))
+    for (ticker,), rows in securities.sort("valid_from").group_by("ticker", maintain_order=True):
+        known = rows.filter(pl.col("delisted_on").is_not_null())
+        if known["delisted_on"].n_unique() != 1:
+            continue  # a firm that came back is left out
+        day = known["delisted_on"][0]
+        paid, reason = (known[name].drop_nulls() for name in ("delisting_return", "delisting_reason"))
+        exchanges = rows.filter(pl.col("valid_from") <= day)["exchange"].drop_nulls()
+        nasdaq = len(exchanges) > 0 and "nasdaq" in exchanges[-1].lower()
+        failed = rule.nasdaq_performance_return if nasdaq else rule.performance_return
+        assumed = {"merger": 0.0, "performance": failed}
+        yield (
+            str(ticker),
+            day,
+            float(paid[-1])
+            if len(paid)
+            else assumed.get(reason[-1] if len(reason) else "", rule.unknown_return),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +119,11 @@ class _Label:
 def labels(subject: Subject) -> Result:
     """Recompute the labels of all delays and horizons from closes, splits and dividends of sampled firms.
 
-    They are 0 where a firm could not be bought, and known where it was delisted. Tasks must learn from these
-    labels within the universe, in the order of the firms, and stored labels must be these.
+    They are 0 where a firm could not be bought, and its payout where it was delisted. Tasks must learn from
+    these labels within the universe, in the order of the firms, and stored labels must be these.
     """
-    holder = holder_values(subject.tables["prices"], subject.dataset.panel, _sample_firms(subject, FIRMS))
+    rule = DelistingRule(unknown_return=subject.config.label.unknown_delisting_return)
+    holder = holder_values(subject.tables, subject.dataset.panel, _sample_firms(subject, FIRMS), rule)
     arrays = list(_labels(subject))
     findings = [one for label in arrays for one in _wrong(subject, label, holder)]
     findings += [*_handed_to_tasks(subject), *_stored(subject)]
@@ -112,7 +157,7 @@ def _labels(subject: Subject) -> Iterator[_Label]:
 
 def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[Finding]:
     found_TN = label.value_TN[:, holder.columns_N]
-    expected_TN, known_TN, gone_TN = _expected(holder, label.delay, label.horizon)
+    expected_TN, known_TN, gone_TN, paid_TN = _expected(holder, label.delay, label.horizon)
     # cells whose price is no holder's: known gaps, prices without volume, and rows that earn nothing
     panel = subject.dataset.panel
     odd_TN = panel.gap_TN | (panel.traded_TN & ~tradable(panel))
@@ -134,6 +179,15 @@ def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[Findin
         told: tuple[Verdict, str] = ("pass", "") if known_TN.any() else ("skipped", few)
         return [Finding("label", *told, subject=label.name)]
     t, n = np.argwhere(off_TN)[0]
+    if paid_TN[off_TN].all():
+        firms = np.flatnonzero(off_TN.any(axis=0))
+        sentence = (
+            f"{label.name[0].upper()}{label.name[1:]} does not pay what the securities table records for "
+            f"delistings of {len(firms)} firm(s): on {subject.day(int(t))} it is {found_TN[t, n]:+.5f} for "
+            f"{panel.tickers_N[holder.columns_N[n]]}, and the last price with the delisting return gives "
+            f"{expected_TN[t, n]:+.5f}. Losses of firms that fail are left out."
+        )
+        return [Finding("payout", "fail", sentence, float(off_TN.sum()), subject=label.name)]
     first, last = label.delay, label.delay + label.horizon
     sentence = (
         f"{label.name[0].upper()}{label.name[1:]} is not the return from the close of t+{first} to that of "
@@ -145,27 +199,31 @@ def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[Findin
     return [Finding("label", "fail", sentence, float(off_TN.sum()), subject=label.name)]
 
 
-def _expected(holder: HolderValues, delay: int, horizon: int) -> tuple[FloatArray, BoolArray, BoolArray]:
-    """Returns of a span, where they are certain, and where a firm is certain to be delisted in the span."""
+def _expected(
+    holder: HolderValues, delay: int, horizon: int
+) -> tuple[FloatArray, BoolArray, BoolArray, BoolArray]:
+    """Returns of a span, where they are certain, where a firm is certain to be delisted, where it pays."""
     T, N = holder.value_TN.shape
     expected_TN = np.full((T, N), np.nan)
-    known_TN, gone_TN = np.zeros((T, N), np.bool_), np.zeros((T, N), np.bool_)
+    known_TN, gone_TN, paid_TN = np.zeros((3, T, N), np.bool_)
     rows = np.arange(max(-delay, 0), T - max(delay, 0) - horizon)
     if not len(rows):
-        return expected_TN, known_TN, gone_TN
+        return expected_TN, known_TN, gone_TN, paid_TN
     start, end = rows + delay, rows + delay + horizon
     start_TN, end_TN, last_TN = holder.value_TN[start], holder.value_TN[end], holder.last_TN
     bought_TN = np.isfinite(start_TN)
     halted_TN = ~bought_TN & (last_TN[start] >= 0) & (start[:, None] - last_TN[start] <= LONGEST_HALT)
     # the longest stretch without a price that ends within the span
-    silent_TN = np.arange(T)[:, None] - last_TN
+    silent_TN = np.where(np.isfinite(holder.paid_TN), 0, np.arange(T)[:, None] - last_TN)
     longest_TN = np.max([silent_TN[start + k] for k in range(1, horizon + 1)], axis=0)
     held_TN = bought_TN & np.isfinite(end_TN) & (longest_TN <= LONGEST_HALT)
+    paid_TN[rows] = bought_TN & np.isfinite(holder.paid_TN[end]) & (longest_TN <= LONGEST_HALT)
+    end_TN, held_TN = np.where(paid_TN[rows], holder.paid_TN[end], end_TN), held_TN | paid_TN[rows]
     with np.errstate(divide="ignore", invalid="ignore"):
         expected_TN[rows] = np.where(held_TN, end_TN / start_TN - 1.0, 0.0)
     known_TN[rows] = held_TN | halted_TN
     gone_TN[rows] = bought_TN & (end[:, None] - last_TN[end] >= GONE)
-    return expected_TN, known_TN, gone_TN
+    return expected_TN, known_TN, gone_TN, paid_TN
 
 
 def _equal(found_TN: FloatArray, expected_TN: FloatArray) -> BoolArray:
@@ -175,7 +233,7 @@ def _equal(found_TN: FloatArray, expected_TN: FloatArray) -> BoolArray:
 def _likely(found_TN: FloatArray, off_TN: BoolArray, holder: HolderValues, label: _Label) -> str:
     """The shift of the sessions that explains the wrong labels, in words; empty if there is none."""
     for shift in _SHIFTS:
-        expected_TN, known_TN, _ = _expected(holder, label.delay + shift, label.horizon)
+        expected_TN, known_TN, *_ = _expected(holder, label.delay + shift, label.horizon)
         both_TN = off_TN & known_TN
         if both_TN.any() and _equal(found_TN, expected_TN)[both_TN].mean() >= _MATCH:
             when = "early" if shift < 0 else "late"

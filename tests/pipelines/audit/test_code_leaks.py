@@ -16,6 +16,7 @@ import torch
 from audit_markets import Array, Tables, ahead, make_subject, market, with_shorter_horizons
 
 from features.library.channels import CHANNELS
+from features.panel.delistings import DelistingRule, Delistings, find_delistings
 from features.panel.derived import daily_return
 from features.panel.holding import forward_returns
 from features.panel.panel import Panel
@@ -177,9 +178,55 @@ def test_values_of_a_holder_follow_splits_and_dividends() -> None:
     panel = dataclasses.make_dataclass("P", ["dates_T", "tickers_N", "n_sessions"])(
         days.to_numpy(), ("A",), 4
     )
-    value_TN = holder_values(prices, panel, np.array([0])).value_TN
+    value_TN = holder_values({"prices": prices}, panel, np.array([0]), DelistingRule()).value_TN
     # two shares of 5 and a dividend of 0.5 each; then 0.6 each, reinvested at 6
     assert value_TN[:, 0] == pytest.approx([10.0, 11.0, np.nan, 11.0 / 5.0 * 1.1 * 6.0], nan_ok=True)
+
+
+def test_a_recorded_delisting_pays_the_last_price_and_its_return() -> None:
+    days = pl.date_range(pl.date(2020, 1, 1), pl.date(2020, 1, 5), eager=True)
+    rows = {"date": days[:2], "close": [10.0, 8.0], "split_ratio": [1.0, 1.0], "dividend": [0.0, 0.0]}
+    firms = {"A": (-0.5, None), "B": (None, "performance"), "C": (None, "merger"), "D": (None, None)}
+    prices = pl.concat([pl.DataFrame({**rows, "ticker": [name] * 2}) for name in firms])
+    securities = pl.DataFrame(
+        {
+            "ticker": list(firms),
+            "valid_from": [days[0]] * 4,
+            "delisted_on": [days[3]] * 4,
+            "delisting_return": pl.Series([paid for paid, _ in firms.values()], dtype=pl.Float64),
+            "delisting_reason": pl.Series([reason for _, reason in firms.values()], dtype=pl.String),
+            "exchange": ["NYSE", "Nasdaq", "NYSE", "NYSE"],
+        }
+    )
+    panel = dataclasses.make_dataclass("P", ["dates_T", "tickers_N", "n_sessions"])(
+        days.to_numpy(), tuple(firms), 5
+    )
+    tables, rule = {"prices": prices, "securities": securities}, DelistingRule(unknown_return=-0.2)
+    paid_TN = holder_values(tables, panel, np.arange(4), rule).paid_TN
+    assert np.isnan(paid_TN[:3]).all(), "before the day of the delisting"
+    assert paid_TN[3] == pytest.approx([4.0, 8.0 * 0.45, 8.0, 6.4])
+    assert paid_TN[4] == pytest.approx(paid_TN[3])
+
+
+def test_payouts_without_the_delisting_return_are_caught(
+    base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folds = {**base["folds"], "train": 60, "max_folds": 1}
+    settings = {**base, "label": {"horizon": 20, "delay": 1, "transform": "demean"}, "folds": folds}
+
+    def last_prices(*arguments: Any, **named: Any) -> Delistings:  # noqa: ANN401 (passed on)
+        found = find_delistings(*arguments, **named)
+        return dataclasses.replace(found, value_ratio_TN=np.ones_like(found.value_ratio_TN))
+
+    for seed in (3, 4):
+        changes = {"delistings_per_year": 0.8}
+        honest = CHECKS["labels"](make_subject(*market(settings, seed, changes)))
+        assert honest.verdict == "pass", honest.sentence
+        with monkeypatch.context() as patch:
+            patch.setattr("features.panel.panel.find_delistings", last_prices)
+            result = CHECKS["labels"](make_subject(*market(settings, seed, changes)))
+        assert result.verdict == "fail"
+        assert "does not pay what the securities table records for delistings" in result.sentence
 
 
 @pytest.mark.parametrize("shift", ["the delay", "the targets"])
