@@ -279,6 +279,10 @@ _DEFINED: Final = (
     _text("check", "check"),
     Column("verdict", "verdict", ", ".join(VERDICTS), TEXT, dtype=pl.Enum(VERDICTS)),
     _text("sentence", "finding"),
+    # replications
+    _text("step", "step", "published, then what is changed one after the other"),
+    _text("audit", "audit", "worst verdict of the audit, and the checks with it"),
+    _text("run", "run", "id of the run"),
     Column("value", "value", "what the check measured", PLAIN),
 )
 COLUMNS: Final[Mapping[str, Column]] = MappingProxyType({column.name: column for column in _DEFINED})
@@ -426,6 +430,9 @@ compared_figures = name book delay dates ic ic_lower ic_upper sessions {_INTERVA
 compared_tests = name reference dates ic_difference ic_lower ic_upper ic_p dm_t dm_p sharpe_difference
     sharpe_lower sharpe_upper sharpe_p beats
     -- Every model of `peerglass compare` less the first one. The IC is compared only for the same label.
+replication = step ic ic_t icir rank_ic sharpe_gross sharpe_net information_ratio audit run note
+    -- The steps of `peerglass replicate`: the published figures, then a run for each step. It is stored in
+    the folder of the last run. Columns are those of ladder.
 """
 
 

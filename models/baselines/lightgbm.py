@@ -69,11 +69,20 @@ class LightGBMConfig(LagOptions):
     """Share of the cells that a tree is fitted to, drawn at random."""
     lambda_l2: float = Field(default=10.0, ge=0)
     """L2 penalty on the values of the leaves."""
+    lambda_l1: float = Field(default=0.0, ge=0)
+    """L1 penalty on the values of the leaves: in effect, a leaf needs a sum of errors above it."""
+    max_depth: Count | None = None
+    """Maximum depth of a tree. Null: no limit beside ``num_leaves``."""
     max_bin: int = Field(default=255, ge=2)
     """Maximum number of bins of a characteristic."""
     num_threads: Count | None = None
     """Number of threads of a fit; it does not change the trees. Null: 1, or where networks are trained on a
     GPU, the cores that are free."""
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the settings as JSON values; ``lambda_l1`` and ``max_depth`` only where they are set."""
+        settings = super().deciding()
+        return {k: value for k, value in settings.items() if k not in ("lambda_l1", "max_depth") or value}
 
 
 class LightGBM(Baseline):
@@ -256,7 +265,9 @@ class LightGBM(Baseline):
         return {
             "objective": "regression",
             "metric": "None",
-            **self.config.model_dump(include={*own, "lambda_l2"}),
+            **self.config.model_dump(
+                include={*own, "lambda_l1", "lambda_l2", "max_depth"}, exclude_none=True
+            ),
             "num_threads": self._threads,
             "bagging_freq": 1,
             "seed": seed,

@@ -235,6 +235,26 @@ def compare(
     typer.echo(comparison_json(comparison) if as_json else describe_candidates(comparison))
 
 
+def replicate(name: str | None = None, *, overrides: list[str] | None = None, wait: bool = False) -> None:
+    """Take a published result down its ladder: as published, after the audit, causal, tradable, net of costs.
+
+    Without NAME, the replications are listed, with the data that each needs. Every step is a run: it is
+    audited, counted in the trial ledger and, after an interruption, continued by the same command. A step
+    whose inputs look ahead is trained in spite of its audit, because that is what is shown. The table is
+    printed, and stored in the folder of the last run.
+
+    **This opens the test.** The published figures are of test years, so the steps forecast the same ones. To
+    try the command first, end data and folds before the test with `--set`, in a folder of its own: lakes and
+    runs are in the current folder, and the lakes then end there as well.
+
+    Example: `peerglass replicate stock_mixer`
+    """
+    from pipelines.commands.replicate import list_replications
+    from pipelines.commands.replicate import replicate as take_down
+
+    typer.echo(list_replications() if name is None else take_down(name, overrides or [], wait=wait))
+
+
 def explain(
     run: str,
     *,
@@ -354,4 +374,4 @@ def report(run: str, evaluation: str | None = None, output: Path = RUNS_FOLDER, 
     print(report_run(run, output, evaluation, wait=wait))
 
 
-VERBS: Final = (run, ingest, audit, train, tune, backtest, compare, explain, explore, report)
+VERBS: Final = (run, ingest, audit, train, tune, backtest, compare, replicate, explain, explore, report)

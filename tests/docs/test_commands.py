@@ -60,6 +60,7 @@ CHECKED_ONLY: Mapping[str, str] = {
     "peerglass ingest configs/yahoo.yaml": "asks Yahoo Finance; the config must be valid",
     "peerglass run configs/benchmarks/": "needs market data, and takes minutes; the same",
     "peerglass tune configs/benchmarks/": "the same",
+    "peerglass replicate": "the same; the options must exist",
     "peerglass nightly": "plays nights for minutes; the config must be valid and the options must exist",
     "peerglass promote": "needs shadow sessions of many nights; the same",
     "peerglass demote": "needs a second champion; the same",
@@ -260,7 +261,7 @@ def check(words: list[str]) -> None:
         group: Any = typer.main.get_command(app)
         group.commands[words[1]].make_context(words[1], words[2:])  # exits if an option is wrong
         configs = [word for word in words if word.startswith("configs/")]
-        assert configs or words[1] == "notebook"
+        assert configs or words[1] in ("notebook", "replicate")
         for config in configs:
             load_config(ROOT / config)
 

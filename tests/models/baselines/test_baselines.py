@@ -222,6 +222,27 @@ def test_lightgbm_respects_max_bin() -> None:
     assert distinct(2) <= 2**data.shape.n_characteristics < distinct(255)
 
 
+def test_lightgbm_respects_depth_and_l1_penalty() -> None:
+    data = panel(noise=0.5)
+
+    def levels(**given: float) -> int:
+        options = {"rounds": 1, "min_data_in_leaf": 1, "num_leaves": 200, **given}
+        options |= {"feature_fraction": 1.0, "bagging_fraction": 1.0}
+        model = fit(
+            "lightgbm", options_of("lightgbm", options), data, TRAIN, VALID, fit_config=FitConfig(), seed=0
+        )
+        forecast = model.forecast(data, TRAIN)
+        return len(np.unique(forecast[~np.isnan(forecast)]))
+
+    assert levels(max_depth=1) == 2
+    assert levels(max_depth=2) in (3, 4)
+    # no leaf has a sum of errors above the penalty but those of many cells
+    assert 2 <= levels(lambda_l1=20.0) < levels(lambda_l1=1.0) < levels()
+    plain, limited = options_of("lightgbm", {}), options_of("lightgbm", {"max_depth": 8, "lambda_l1": 2.0})
+    assert not {"max_depth", "lambda_l1"} & plain.deciding().keys(), "recorded settings stay as they are"
+    assert {"max_depth": 8, "lambda_l1": 2.0}.items() <= limited.deciding().items()
+
+
 def test_lightgbm_stops_at_the_best_value_of_stop_on() -> None:
     data = panel(noise=10.0)
     target = data.target_TN[torch.tensor(VALID)].numpy()
