@@ -200,7 +200,9 @@ def _ridge(mean_KDN: Sequence[FloatArray], ic_K: FloatArray, penalty: float) -> 
     correlation_KK = np.nan_to_num(
         [[mean_known(ic_by_date(one_DN, other_DN)) for other_DN in mean_KDN] for one_DN in mean_KDN]
     )
-    root_KK = np.linalg.cholesky(correlation_KK + penalty * np.eye(len(ic_K)))
+    # members that are equal, or known on other dates, leave a matrix that is not positive definite
+    enough = max(penalty, 1e-9 - float(np.linalg.eigvalsh(correlation_KK)[0]))
+    root_KK = np.linalg.cholesky(correlation_KK + enough * np.eye(len(ic_K)))
     weights_K: FloatArray = nnls(root_KK.T, np.linalg.solve(root_KK, ic_K))[0]
     return weights_K
 

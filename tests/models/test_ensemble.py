@@ -89,6 +89,28 @@ def test_ridge_is_the_least_squares_of_the_standardised_target(penalty: float) -
     np.testing.assert_allclose(weights, free / free.sum(), atol=1e-4)
 
 
+@pytest.mark.parametrize("penalty", [1e-18, 1e-3])
+def test_equal_members_share_the_weight_under_any_penalty(penalty: float) -> None:
+    members, target_DN = market()
+    ridge = config("ridge", penalty=penalty)
+    weights, _ = choose_weights(ridge, [members[0], members[0], members[1]], target_DN)
+    two = EnsembleConfig(members=NAMES[:2], weights="ridge", penalty=penalty)
+    expected, _ = choose_weights(two, members[:2], target_DN)
+    np.testing.assert_allclose(weights[0], weights[1], rtol=1e-5)
+    np.testing.assert_allclose([weights[:2].sum(), weights[2]], expected, atol=2e-4)
+
+
+def test_members_known_on_other_dates_have_weights_under_any_penalty() -> None:
+    members, target_DN = market(seeds=1)
+    for member, known in zip(members, ((0, 40), (20, 60), (30, 50)), strict=True):
+        constant_D = np.ones(60, dtype=bool)
+        constant_D[slice(*known)] = False
+        member[0][constant_D] = 0.5  # all forecasts of a date are equal: they have no correlation
+    weights, _ = choose_weights(config("ridge", penalty=1e-18), members, target_DN)
+    assert weights.sum() == pytest.approx(1.0)
+    assert (weights >= 0).all()
+
+
 def test_a_large_penalty_gives_the_weights_of_ic() -> None:
     members, target_DN = market()
     by_ic, _ = choose_weights(config("ic"), members, target_DN)
