@@ -109,7 +109,34 @@ def _searched(configs: Sequence[Config], model: str) -> tuple[str, Space]:
     if not space:
         searchable = ", ".join(name for name, entry in MODELS.items() if entry.build.space)
         raise ConfigError(f"{registered} has no search space; choose one of {searchable}.")
-    return registered, space
+    return registered, allowed_space(configs, model, space)
+
+
+def allowed_space(configs: Sequence[Config], model: str, space: Space) -> Space:
+    """The space without choices that the options of a config, or choices before them, do not allow."""
+    kept, tried = dict(space), [dict[str, Value]()]
+    for name, where in space.items():
+        if not isinstance(where, Choice):
+            continue
+        values = [
+            value
+            for value in where.values
+            if all(_allows(config, model, {**one, name: value}) for config in configs for one in tried)
+        ]
+        kept[name] = Choice(tuple(values))
+        tried = [{**one, name: value} for one in tried for value in values] or tried
+        if not values:
+            del kept[name]  # what the config says is not searched
+    return kept
+
+
+def _allows(config: Config, model: str, values: dict[str, Value]) -> bool:
+    entry = load.merge_settings(config.models[model], nest(values))
+    try:
+        load.model_settings(config.model_copy(update={"models": {model: entry}}), model)
+    except ConfigError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -18,12 +19,12 @@ from models.fitting.fit import fit
 from models.registry import MODELS
 from models.spec import Choice, Range
 from pipelines.cli import main as cli
-from pipelines.config.load import load_config
+from pipelines.config.load import check_config, load_config
 from pipelines.lake.lake import Lake
 from pipelines.run.record import read_scores
 from pipelines.train import tune
 from pipelines.train.trials import read_trials
-from pipelines.train.tune import nest
+from pipelines.train.tune import nest, with_settings
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -286,6 +287,37 @@ def test_models_that_cannot_be_searched(peerglass: Call, model: str, words: str)
     code, out, err = peerglass("tune", "tiny.yaml", "--model", model)
     assert (code, out) == (2, "")
     assert words in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "positions", "widths"),
+    [
+        ({}, ("learned", "rotary", "relative"), (16, 32, 64)),
+        ({"kernel": "linear"}, ("learned",), (16, 32, 64)),
+        ({"width": 32, "heads": 16}, ("learned", "relative"), (16, 32, 64)),  # rotary needs a width of 32
+        ({"width": 40, "heads": 5}, ("learned", "rotary", "relative"), None),
+    ],
+)
+def test_a_search_leaves_out_what_the_given_options_do_not_allow(
+    encoder: dict[str, Any], positions: tuple[str, ...], widths: tuple[int, ...] | None, tiny: dict[str, Any]
+) -> None:
+    plain, given = (
+        check_config({**tiny, "models": {"temporal_transformer": {"encoder": own}}}, origin="tiny")
+        for own in ({}, encoder)
+    )
+    whole: Any = MODELS["temporal_transformer"].build.space
+    _, space = tune._searched([plain, given], "temporal_transformer")
+    choices = {name: where.values for name, where in space.items() if isinstance(where, Choice)}
+    assert choices["encoder.positions"] == positions
+    assert choices.get("encoder.width") == widths
+    assert {**space, "encoder.positions": 0, "encoder.width": 0} == {
+        **whole,
+        "encoder.positions": 0,
+        "encoder.width": 0,
+    }
+    assert (str(space) == str(whole)) == (encoder == {}), "a search that was begun continues"
+    for values in itertools.product(*choices.values()):
+        with_settings(given, "temporal_transformer", dict(zip(choices, values, strict=True)))
 
 
 def test_the_name_of_a_search_depends_on_everything_that_its_scores_depend_on(peerglass: Call) -> None:
