@@ -152,6 +152,9 @@ _DEFINED: Final = (
     _share("bottom_turnover", "bottom quantile replaced", "share of its firms"),
     Column("level", "level", "of the tests, or of the quantile"),
     Column("pinball", "pinball", "score in the target's unit; lower is better", SCORE),
+    _count("fold", "fold", "number of the fold, from 0"),
+    _text("member", "member", "entry of the config's models"),
+    Column("member_weight", "weight", "of the member's standardised forecast; those of a fold sum to 1"),
     Column("reference", "reference", "score of the training targets' quantile", SCORE),
     _share("below", "below", "share of targets not above the quantile"),
     # books
@@ -389,6 +392,8 @@ horizons = model horizon seeds ic ic_t icir rank_ic
     -- The seed ensemble at every horizon, for models that also forecast shorter ones than the label's.
 quantile_scores = model level pinball reference below
     -- Quantile forecasts of the test.
+ensemble_weights = model fold member member_weight
+    -- Weights of the members of every ensemble, as validation has chosen them in each fold.
 figures = model book delay n_sessions annual_return_gross annual_return_net annual_volatility_net sharpe_gross
     sharpe_net sortino_net calmar_net hit_rate_net skew_net worst_day_net best_day_net max_drawdown_net
     leverage net_exposure turnover unfilled signal_dates decisions

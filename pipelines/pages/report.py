@@ -88,6 +88,9 @@ def _shared(report: RunReport, chosen: str) -> dict[str, Any]:
     if report.file is not None:
         counts = counts.filter((pl.col("rows") > 0) | (pl.col("reason") == "used"))
         counts = counts.pivot(on="reason", index="signal", values="rows")
+    weights = report.whole("ensemble_weights")
+    if weights.height:
+        weights = weights.pivot(on="fold", index=["model", "member"], values="member_weight")
     return {
         "col": pl.col,
         "declared": COLUMNS,
@@ -112,6 +115,12 @@ def _shared(report: RunReport, chosen: str) -> dict[str, Any]:
         "held": held,
         "other_delays": sorted(set(report.tables["ladder"]["delay"]) - {report.header.label_delay}),
         "rows_of_file": counts,
+        "weights": weights,
+        "weight_columns": [
+            ("model",),
+            ("member",),
+            *((fold, fold, "2", "fold") for fold in weights.columns[2:]),
+        ],
         "file_columns": [("signal", "signal"), *((name, name, "0") for name in counts.columns[1:])],
         **_planted(report.planted),
     }

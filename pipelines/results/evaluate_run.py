@@ -82,6 +82,7 @@ def evaluate_run(
             "ladder": completeness.add_missing_column(measured["ladder"], missing, folds, config.seeds),
             "horizons": forecast_tables.horizon_table(run, lake, dataset, dates_T),
             "quantile_scores": forecast_tables.quantile_score_table(run, complete),
+            "ensemble_weights": forecast_tables.member_weight_table(run, complete),
             "paths": comparisons.path_table(forecasts, plan, dataset, config),
         }
         run.write_table("ensembles", forecast_tables.ensemble_table(ordered, dataset.panel))

@@ -29,12 +29,14 @@ from features.information_coefficient import mean_known
 from features.panel.holding import forward_returns
 from features.panel.panel import Panel, to_panel
 from pipelines.columns import table
+from pipelines.config.load import members_of
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import path_of_tests, plan_folds
 from pipelines.dataset.market import Market
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import EnsembleForecasts, schema
 from pipelines.results.evaluate import ensemble, label_overlap, seed_dispersion, standardised
+from pipelines.run.checkpoints import checkpoint_config
 from pipelines.run.completeness import forecast_by_all
 from pipelines.run.record import RecordedRun
 from pipelines.train.task import QUANTILE_SCORES
@@ -252,6 +254,18 @@ def quantile_score_table(run: RecordedRun, folds: Collection[int]) -> pl.DataFra
     known = pl.DataFrame(rows).filter(pl.col("dates") > 0)
     order = pl.col("model").replace_strict({name: i for i, name in enumerate(run.config.models)})
     return table("quantile_scores").frame(known.group_by("model", "level").agg(means).sort(order, "level"))
+
+
+def member_weight_table(run: RecordedRun, folds: Collection[int]) -> pl.DataFrame | None:
+    """Weights of the members of ensembles by fold, which all seeds share; None without ensembles."""
+    first, rows = run.config.seeds[0], []
+    for model in run.config.models:
+        members = members_of(run.config, model)
+        for fold in sorted(folds) if members else ():
+            weights = checkpoint_config(run.checkpoint(model, fold, first)).get("weights", {})
+            row = {"model": model, "fold": fold}
+            rows += [row | {"member": one, "member_weight": weights.get(one)} for one in members]
+    return table("ensemble_weights").frame(rows) if rows else None
 
 
 def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Panel) -> pl.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +27,14 @@ from pipelines.explain.fitted import families_of
 from pipelines.lake.lake import Lake
 from pipelines.nightly.loaded import _load_pyfunc
 from pipelines.progress import Progress
+from pipelines.results.evaluate_run import evaluate_run
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.fetch import ingest_config
 from pipelines.run.identity import forecasting_settings
 from pipelines.run.open import prepare_run
 from pipelines.run.provenance import TaskDone, read_provenance
 from pipelines.run.record import RecordedRun, read_scores
+from pipelines.stages import write_report
 from pipelines.train.ensembles import combine_members, kept_file
 from pipelines.train.task import Arrays, collect_arrays, to_tensors
 from pipelines.train.trials import model_trials
@@ -215,6 +218,27 @@ def test_a_restored_ensemble_gives_the_stored_forecasts_to_the_bit(done: Trained
     # what MLflow is given: the folder of the ensemble alone
     again, _ = load_checkpoint(run.checkpoint("mix", 1, 5))
     assert again.state().config == fitted.state().config
+
+
+@pytest.mark.slow(1)
+def test_the_weights_are_a_table_and_in_the_report(done: Trained) -> None:
+    run, dataset, lake = done
+    evaluation = evaluate_run(run, dataset, lake, Progress())
+    rows = evaluation.table("ensemble_weights")
+    assert rows.height == 2 * 3
+    for fold in (0, 1):
+        own = rows.filter(pl.col("fold") == fold)
+        assert own["model"].unique().to_list() == ["mix"]
+        assert dict(own.select("member", "member_weight").iter_rows()) == stored_weights(run, fold)
+    page = write_report(run, evaluation, dataset, lake, Progress()).read_text()
+    (shown,) = re.findall(r"<h3>Weights of ensembles</h3>.*?</table>", page, re.DOTALL)
+    body = shown.partition("<tbody>")[2]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in body.split("<tr")[1:]]
+    written = [[re.sub("<[^>]*>", "", cell).strip() for cell in row][1:] for row in cells]
+    assert written == [
+        [member, *(f"{stored_weights(run, fold)[member]:.2f}" for fold in (0, 1))]
+        for member in ("ridge", "lightgbm", "peers")
+    ]
 
 
 def changed(dataset: Dataset, dates: Any) -> Dataset:  # noqa: ANN401 (session indices)
