@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -201,29 +201,42 @@ def real(folder: Path, market: str, start: dt.date, end: dt.date, part: int) -> 
 
     ``part`` is the first of these firms.
     """
-    prices = pl.read_parquet(folder / f"{market}_prices.parquet").filter(
-        pl.col("date").is_between(start, end)
-    )
-    if market == "sp500":
+    prices = read_prices(folder, market).filter(pl.col("date").is_between(start, end))
+    counts = prices.group_by("ticker").len().filter(pl.col("len") >= 250)
+    every = 8 if market == "sp500" else 16
+    tickers = counts["ticker"].sort().gather_every(every, part)
+    name = f"{market} {start.year}-{end.year} part {part}"
+    return cut(folder, market, prices.filter(pl.col("ticker").is_in(tickers.implode())), name, part)
+
+
+@cache
+def read_prices(folder: Path, market: str) -> pl.DataFrame:
+    """Prices of a market (nasdaq, sp500 or csi300), without those that are zero."""
+    prices = pl.read_parquet(folder / f"{market}_prices.parquet")
+    columns = [name for name in (*_BARS, "split_ratio") if name in prices.columns]
+    prices = prices.with_columns(pl.col(*columns).cast(pl.Float64))
+    return prices.with_columns(
+        pl.when(pl.col(name) > 0).then(name).alias(name) for name in ("open", "high", "low")
+    ).filter(pl.col("close") > 0)
+
+
+def cut(folder: Path, market: str, prices: pl.DataFrame, name: str, seed: int) -> Base:
+    """Make a market of some rows of `read_prices`, with industries, or with the members of the CSI 300."""
+    tables = {"prices": check("prices", prices.with_columns(**_STAMPS)).valid}
+    tickers, start = prices["ticker"].unique().sort(), prices["date"].min()
+    if market == "csi300":
+        listed = pl.read_csv(folder / "csi300_membership.csv", try_parse_dates=True)
+        listed = listed.filter(pl.col("ticker").is_in(tickers.implode()))
+        tables["membership"] = check("membership", listed).valid
+        firms = pl.DataFrame({"ticker": tickers, "industry": "?", "sector": "?"})
+    elif market == "sp500":
         listed = pl.read_csv(folder / "sp500_securities.csv", infer_schema_length=None)
         firms = listed.select("ticker", industry="GICS Sub Industry", sector="GICS Sector")
     else:
         firms = pl.read_csv(folder / "nasdaq_industry.csv").with_columns(sector=pl.col("industry"))
-    counts = prices.group_by("ticker").len().filter(pl.col("len") >= 250)
-    every = 8 if market == "sp500" else 16
-    tickers = counts["ticker"].sort().gather_every(every, part)
-    prices = prices.filter(pl.col("ticker").is_in(tickers.implode()))
-    price = pl.col("open", "high", "low", "close").cast(pl.Float64)
-    prices = prices.with_columns(price, pl.col("volume").cast(pl.Float64))
-    prices = prices.with_columns(
-        pl.when(pl.col(name) > 0).then(name).alias(name) for name in ("open", "high", "low")
-    ).filter(pl.col("close") > 0)
-    valid = check("prices", prices.with_columns(**_STAMPS)).valid
-    securities = firms.filter(pl.col("ticker").is_in(tickers.implode())).with_columns(
-        valid_from=pl.lit(start)
-    )
-    tables = {"prices": valid, "securities": check("securities", securities).valid}
-    return make_base(f"{market} {start.year}-{end.year} part {part}", tables, part)
+    firms = firms.filter(pl.col("ticker").is_in(tickers.implode())).with_columns(valid_from=pl.lit(start))
+    tables["securities"] = check("securities", firms).valid
+    return make_base(name, tables, seed)
 
 
 def last_bases(folder: Path) -> list[Base]:

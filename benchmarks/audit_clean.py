@@ -32,19 +32,22 @@ class Case:
         Names of checks of features that are run as well, because the case was once failed by them.
     expects
         For a doctored delivery: words of the right cause, one of which the sentence must contain.
+    of_input
+        Whether the delivery is the market as it is, with an input.
     """
 
     make: Callable[[Base], Tables]
     changes: Mapping[str, Any] = field(default_factory=dict)
     checks: tuple[str, ...] = ()
     expects: tuple[str, ...] = ()
+    of_input: bool = False
 
 
 Compute = Callable[[Base], Array]
 
 
 def _input(compute: Compute) -> Case:
-    return Case(lambda base: base.with_input(compute(base)))
+    return Case(lambda base: base.with_input(compute(base)), of_input=True)
 
 
 def lag(x_TN: Array, k: int) -> Array:
@@ -198,7 +201,49 @@ def surprise(base: Base, delay: int) -> Array:
     return carry(out)
 
 
+def place_of_close(base: Base, firms: int | None = None) -> Array:
+    """Place of the close in the session's range, of all or only of some firms."""
+    low, high = base.bars["low"], base.bars["high"]
+    out = np.where(high > low, (base.bars["close"] - low) / np.where(high > low, high - low, 1.0), np.nan)
+    if firms is not None:
+        out[:, np.argsort(np.isnan(out).sum(axis=0), kind="stable")[firms:]] = np.nan
+    return np.asarray(out)
+
+
+def countdown(base: Base, days: int) -> Array:
+    """Sessions to the next of events that are ``days`` sessions apart, in another phase for each firm."""
+    phase = np.random.default_rng((base.seed, 9)).integers(0, days, base.return_TN.shape[1])
+    return np.asarray((days - 1.0) - (np.arange(len(base.return_TN))[:, None] + phase) % days)
+
+
+def strong(base: Base, half_life: float, ic: float) -> Tables:
+    """A signal known at t that forecasts each of the next returns, which are in the market's prices."""
+    share = 0.5 ** (1.0 / half_life)
+    signal = ewma(base.noise(55), 1.0 - share) * np.sqrt((1.0 + share) / (1.0 - share))
+    usual = np.nan_to_num(np.nanstd(base.return_TN, axis=0))
+    moved = _moved(signal, usual * ic)
+    bars = {name: base.bars[name] * moved for name in ("open", "high", "low", "close")}
+    bars["open"] = base.bars["open"] * np.vstack([moved[:1], moved[:-1]])
+    tables = base.with_bars(
+        **{**bars, "high": np.fmax(bars["high"], bars["open"]), "low": np.fmin(bars["low"], bars["open"])}
+    )
+    return {**tables, "inputs": base.rows("signal", signal)}
+
+
+def _moved(signal_TN: Array, size_N: Array) -> Array:
+    """Factor of the price that earns what the signal of the session before says."""
+    drift = np.zeros_like(signal_TN)
+    drift[1:] = signal_TN[:-1] * size_N
+    return np.asarray(np.exp(np.cumsum(drift, axis=0)))
+
+
 INPUTS: Final[Mapping[str, Compute]] = {
+    "a flag of rises to a daily limit": lambda b: (b.return_TN > 0.095).astype(np.float64),
+    "a flag of moves to a daily limit": lambda b: np.sign(b.return_TN) * (np.abs(b.return_TN) > 0.095),
+    "the place of the close in its range": place_of_close,
+    "the place of the close of three firms": lambda b: place_of_close(b, 3),
+    "a countdown to events every 63 sessions": lambda b: countdown(b, 63),
+    "a countdown to events every 5 sessions": lambda b: countdown(b, 5),
     "a firm's age": age,
     "the logarithm of a firm's age": lambda b: np.log(np.maximum(age(b), 1.0)),
     "a count of events so far": lambda b: np.cumsum(b.noise(1) > 1.5, axis=0).astype(np.float64),
@@ -371,6 +416,12 @@ def listed_later(base: Base) -> Tables:
 CLEAN: Final[Mapping[str, Case]] = {
     "the market as it is": Case(lambda b: b.tables, checks=("future",)),
     **{name: _input(compute) for name, compute in INPUTS.items()},
+    **{
+        f"a strong signal: half-life {half_life}, IC {ic}": Case(
+            lambda b, half_life=half_life, ic=ic: strong(b, half_life, ic)  # type: ignore[misc]
+        )
+        for half_life, ic in ((2, 0.05), (5, 0.05), (21, 0.03), (63, 0.02), (126, 0.02))
+    },
     "statements known within 10 days": Case(lambda b: {**b.tables, "fundamentals": statements(b, (4, 7))}),
     "statements known after 30 to 60 days": Case(
         lambda b: {**b.tables, "fundamentals": statements(b, (30, 60))}

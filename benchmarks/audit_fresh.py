@@ -293,7 +293,7 @@ def _neutral(base: Base) -> Array:
 
 
 def _input(make: object, expects: tuple[str, ...] = ()) -> Case:
-    return Case(lambda b: b.with_input(make(b)), expects=expects)  # type: ignore[operator]
+    return Case(lambda b: b.with_input(make(b)), expects=expects, of_input=True)  # type: ignore[operator]
 
 
 _INDEX: Final = {"universe": {"min_history": 20, "membership": "index"}}

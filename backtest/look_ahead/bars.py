@@ -33,12 +33,19 @@ OWN_OPENS: Final = 0.5
 """Share of bars whose open is not their close, above which closes count as traded. Net asset values and other
 appraisals have one price a session, and honest ones are averages of the past."""
 AUTOCORRELATION: Final = 0.10
-"""Median first autocorrelation of the firms' residual returns. Real prices have -0.06 to 0.02; an average of
-three closes with a weight of 0.1 on each neighbour has 0.24."""
+"""Median first autocorrelation of the firms' residual returns. Real prices have -0.06 to 0.10, the highest
+where exchanges limit daily moves; an average of three closes with a weight of 0.1 on each neighbour adds
+0.24."""
 SUSPECT_AUTOCORRELATION: Final = 0.05
+STALE: Final = 0.15  # the same, from which closes that know nothing later are averages with earlier ones
+AHEAD_OF_OPEN, SUSPECT_AHEAD = 0.05, 0.035
+"""Median correlation of the residual return of t with that from the open of t+1 to the next one, which
+nothing that is known at the close of t moves by much. Honest closes have -0.03 to 0.022, also if they are
+averages with earlier ones; a weight of 0.1 on the next close gives 0.065 to 0.11."""
 REPEATS: Final = 60  # minimum number of repeated closes, with a move before and after
-REPEAT_RATIO: Final = 1.25
-"""Mean |return| into repeated closes over that out of them. A halt that is filled forward has less than 1."""
+REPEATED_SHARE, REPEAT_DEVIATIONS = 0.62, 4.0
+"""Share of runs of repeated closes whose move into them is larger than that out of them, and its z. A halt
+that is filled forward has fewer than half. Signs are counted, because one takeover moves any sum."""
 EXTREMES: Final = 0.01
 """Mean share of a firm's rows at its own highest or lowest close. Real prices have 0.2%."""
 CLIPPED: Final = 0.004
@@ -51,6 +58,7 @@ _NEWEST: Final = 20
 """Sessions at the end, before which hardly any firm pays a dividend: these prices are as quoted."""
 _SAME: Final = 1e-9
 _LARGEST: Final = 0.15
+_LARGEST_MOVE: Final = 0.6  # between opens: larger ones are errors or splits
 _FEWEST: Final = 500
 _FEWEST_FIRMS: Final = 5
 
@@ -140,22 +148,44 @@ def _averages(data: Delivery) -> Iterator[Finding]:
     c_N = c_N[c_N != 0]
     if len(c_N) < _FEWEST_FIRMS:
         return
-    middle = float(np.median(c_N))
-    traded = float(_own_opens(data)[np.isfinite(data.panel.close_TN)].mean()) >= OWN_OPENS
-    suspect = middle >= SUSPECT_AUTOCORRELATION
-    cure = "ask for closes as traded."
-    if not traded:
-        cure += (
-            " Net asset values and appraisals are averages of the past without look-ahead, but nobody can "
-            "trade at them."
-        )
+    middle, ahead = float(np.median(c_N)), _ahead_of_open(data, news_TN)
     sentence = (
         "The closes are averages of several sessions: the returns of a firm, less the market's, have a first "
-        f"autocorrelation of {middle:+.2f} in the median of {len(c_N)} firms, and traded prices about zero "
-        f"or less. If the average is centred, today's close contains tomorrow's: {cure}"
+        f"autocorrelation of {middle:+.2f} in the median of {len(c_N)} firms. "
     )
-    verdict: Verdict = "fail" if middle >= AUTOCORRELATION and traded else "warn" if suspect else "pass"
+    if ahead is None:
+        verdict: Verdict = "warn" if middle >= AUTOCORRELATION else "pass"
+        sentence += (
+            "If the average is centred, today's close contains tomorrow's: ask for closes as traded. Net "
+            "asset "
+            "values and appraisals are averages of the past without look-ahead, but nobody can trade at them."
+        )
+    elif middle >= SUSPECT_AUTOCORRELATION and ahead >= SUSPECT_AHEAD:
+        verdict = "fail" if middle >= AUTOCORRELATION and ahead >= AHEAD_OF_OPEN else "warn"
+        sentence += (
+            f"They know the session that follows: the return of t correlates by {ahead:+.2f} with that from "
+            "the "
+            "next open to the one after it, and that of traded closes hardly does. Ask for closes as traded."
+        )
+    else:
+        verdict = "warn" if middle >= STALE else "pass"
+        sentence += "They know no later open, but nobody can trade at them: ask for closes as traded."
     yield Finding("autocorrelation", verdict, sentence, middle, AUTOCORRELATION)
+
+
+def _ahead_of_open(data: Delivery, news_TN: FloatArray) -> float | None:
+    """Median correlation of returns with those between the next two opens; None without opens."""
+    open_TN = data.panel.open_TN
+    own = _own_opens(data)[np.isfinite(data.panel.close_TN)]
+    if open_TN is None or own.mean() < OWN_OPENS:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        between_TN = np.log(open_TN[1:] / open_TN[:-1])  # row t: from the open of t to that of t + 1
+        between_TN = np.where(np.abs(between_TN) <= _LARGEST_MOVE, between_TN, np.nan)
+    between_TN = np.vstack([between_TN, np.full_like(between_TN[:1], np.nan)])
+    c_N = news.lead_correlations(news_TN, news.clipped(news.demeaned(between_TN)), 1)
+    c_N = c_N[c_N != 0]
+    return float(np.median(c_N)) if len(c_N) >= _FEWEST_FIRMS else None
 
 
 def _moved(data: Delivery) -> Iterator[Finding]:
@@ -198,16 +228,17 @@ def _gaps(data: Delivery) -> Iterator[Finding]:
     if count < REPEATS:
         return
     before, after = np.concatenate(moves_in), np.concatenate(moves_out)
-    ratio = float(before.sum()) / max(float(after.sum()), 1e-12)
-    # prices that are pinned after a takeover move the mean, but they are few runs
-    usual = (before > after).sum() - 0.5 * count >= 3.0 * 0.5 * math.sqrt(count)
+    larger, smaller = int((before > after).sum()), int((before < after).sum())
+    share = larger / max(larger + smaller, 1)
+    z = (larger - smaller) / math.sqrt(max(larger + smaller, 1))
     sentence = (
-        f"Gaps in the closes were filled backwards: the mean move into {count:,} runs of repeated closes is "
-        f"{ratio:.1f} times the move out of them, so the price of a gap's end stands at its beginning. Leave "
-        "gaps empty."
+        f"Gaps in the closes were filled backwards: the move into {larger:,} of {larger + smaller:,} runs of "
+        f"repeated closes ({share:.0%}) is larger than that out of them, so the price of a gap's end stands "
+        "at "
+        "its beginning. Leave gaps empty."
     )
-    bad = ratio >= REPEAT_RATIO and usual
-    yield judged_by("move into over out of repeated closes", bad, sentence, ratio, REPEAT_RATIO)
+    bad = share >= REPEATED_SHARE and z >= REPEAT_DEVIATIONS
+    yield judged_by("share of repeated closes after larger moves", bad, sentence, share, REPEATED_SHARE)
 
 
 def _bounds(data: Delivery) -> Iterator[Finding]:

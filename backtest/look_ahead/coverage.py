@@ -44,6 +44,7 @@ _ONE_SIDED, _EXTREME, _MIN_PROOF = 0.35, 0.95, 30
 gaps have if there are so many. A halt ends with news of either sign, which is often large. Of fewer halts all
 can end badly."""
 _REFERENCE: Final = 200_000  # cells that sizes are ranked among
+_YEAR: Final = 252
 _USUAL, _FEWEST_USUAL = 60, 20  # sessions of a firm's usual move
 
 MIN_RUN: Final = 5
@@ -51,6 +52,7 @@ MIN_RUN: Final = 5
 FIRM_SHARE: Final = 0.25
 """Minimum share of firms whose input starts with such a run. In a causal input, the first run is the longest
 only by chance: with k runs, in one of k firms."""
+FEWEST_RUNS: Final = 8  # minimum number of runs of such a firm
 FIRST_DAYS: Final = 10
 """Days after a firm's first price within which a run begins that was filled backwards. One that begins later
 must be longer than the usual one by this factor."""
@@ -209,13 +211,15 @@ def choice_of_rows(
     predictable, so that only a sharp choice is evidence, which is gone a month later. Rows with an unusual
     move on their own date are left out, because a filter of wrong prices is no look-ahead.
 
-    The dates of a file are judged in the same way, by the market's return after them. ``present_TN`` says
-    where there is a row, and ``inside_TN`` where there could be one.
+    The rows of a firm before its first one are left out if they are at most a year: a window fills up, and
+    new listings move more. The dates of a file are judged in the same way, by the market's return after
+    them. ``present_TN`` says where there is a row, and ``inside_TN`` where there could be one.
     """
     name = "choice of rows"
     dates_T = np.asarray((present_TN & inside_TN).any(axis=1))
     if not dates_T.any():
         return Finding(name, "skipped", "There is no row.")
+    inside_TN = inside_TN & ~_filling(present_TN & inside_TN, inside_TN)
     first, last = np.flatnonzero(dates_T)[[0, -1]]
     between_T = np.asarray(inside_TN.any(axis=1))
     between_T[:first], between_T[last + 1 :] = False, False
@@ -233,6 +237,13 @@ def choice_of_rows(
     _, worst = min(found, key=lambda one: (VERDICTS.index(one[1].verdict), -one[0]))
     words = "Neither the sign nor the size of later returns says which rows there are."
     return replace(worst, sentence=words) if worst.verdict == "pass" else worst
+
+
+def _filling(present_TN: BoolArray, inside_TN: BoolArray) -> BoolArray:
+    """Cells before a firm's first row, if it is within a year of the firm's first cell."""
+    first_N, listed_N = present_TN.argmax(axis=0), inside_TN.argmax(axis=0)
+    short_N = present_TN.any(axis=0) & (first_N - listed_N <= _YEAR)
+    return np.asarray((np.arange(len(present_TN))[:, None] < first_N) & short_N)
 
 
 def _choices(
@@ -402,6 +413,7 @@ def _starts(frame: pl.DataFrame, least: int) -> pl.DataFrame:
     first = runs.group_by("ticker", maintain_order=True).agg(
         pl.col("length", "value", "since", "until").first(),
         longest_later=pl.col("length").filter(pl.col("run") > 1).max(),
+        runs=pl.len(),
     )
     longer = pl.col("length") > pl.col("longest_later")
     return first.filter((pl.col("length") >= least) & (pl.col("value") != 0) & longer)
@@ -415,7 +427,8 @@ def _backfilled_input(data: Delivery, name: str, prices: pl.DataFrame) -> Findin
     # an average over a window that fills up starts later, and repeats a value for as long as its window
     usual = float(starts["length"].median() or 0.0)  # type: ignore[arg-type]
     early = (pl.col("since") - pl.col("listed")).dt.total_days() <= FIRST_DAYS
-    count = starts.filter(early | (pl.col("length") > LONGER * usual)).height
+    often = pl.col("runs") >= FEWEST_RUNS
+    count = starts.filter(often & (early | (pl.col("length") > LONGER * usual))).height
     return _filled(
         f"input {name}",
         count,
@@ -427,17 +440,22 @@ def _backfilled_input(data: Delivery, name: str, prices: pl.DataFrame) -> Findin
 
 
 def _constant_starts(prices: pl.DataFrame) -> Finding:
-    """Constant prices without volume from a firm's first row to its first trade."""
+    """Constant prices without volume up to a firm's first trade, which has the same price.
+
+    A firm that is suspended when the file begins has the price of an earlier trade, and resumes at another
+    one.
+    """
     known = prices if prices["volume"].null_count() < prices.height else prices.clear()
     still = pl.col("close").sort_by("date").head(CONSTANT_ROWS).n_unique() == 1
     firms = known.group_by("ticker").agg(still=still)
     candidates = known.join(firms.filter("still"), on="ticker", how="semi")
     starts = _starts(candidates.select("ticker", "date", value="close"), CONSTANT_ROWS)
-    untraded = (pl.col("volume").fill_null(0.0) == 0).all()
+    inside, volume = pl.col("date") < pl.col("until"), pl.col("volume").fill_null(0.0)
+    filled = (volume.filter(inside) == 0).all() & (volume.filter(~inside) > 0).all()
     held = candidates.join(starts.select("ticker", "until"), on="ticker").filter(
-        pl.col("date") < pl.col("until")
+        pl.col("date") <= pl.col("until")
     )
-    count = held.group_by("ticker").agg(untraded=untraded).filter("untraded").height
+    count = held.group_by("ticker").agg(filled=filled).filter("filled").height
     return _filled(
         "first prices",
         count,

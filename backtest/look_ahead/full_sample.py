@@ -457,6 +457,8 @@ def _smoothed(firms: pl.DataFrame) -> _Found:
     firms = firms.filter(~pl.col("monotone") & (pl.col("slow").fill_nan(None) >= SLOW))
     if firms.height < 10:
         return
+    if firms.select((pl.col("maximum") >= 1.0 - EXACT).mean()).item() > MOST:
+        return  # a place in a range reaches its bound, and the average of a scaled price stays below it
     spread, spread_1 = (_interquartile(firms[name]) for name in ("maximum", "maximum_1"))
     converged = spread_1 > 0 and spread <= CONVERGED * spread_1
     if converged and SMOOTH_FROM <= _median(firms["maximum"]) <= 1.0 + EXACT:

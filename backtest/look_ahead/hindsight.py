@@ -35,6 +35,10 @@ INPUT_LIMIT: Final = 0.25
 PRICE_LIMIT: Final = 0.30
 """The same for the level of the price, which honest prices of survivors come nearer to."""
 FEWEST_FIRMS: Final = 10  # minimum number of firms of a date with a level and a later return
+SLOW: Final = 0.5
+"""IC with the returns before over that with those after, of the same sign, from which an input may be a slow
+and strong signal. A level that was scaled with its future has the other sign: it is high where it rose, and
+will fall."""
 LEVEL_DEVIATIONS: Final = 6.0
 """Minimum t statistic. A portfolio that is held for half years with a t of 6 over ten of them has a Sharpe
 ratio of 2.7 without any trading."""
@@ -55,6 +59,7 @@ EVENT_RETURN: Final = 0.07
 deletes lose about 5% around the announcement, and regain it afterwards (Chen, Noronha and Singal 2004)."""
 EVENT_DEVIATIONS: Final = 5.0
 _FEWEST_EVENTS: Final = 8
+_FEWEST_MEMBERS: Final = 5
 _LARGEST: Final = 2.0
 EARLY_SESSIONS: Final = 21
 """Membership more than this many sessions before a firm's first price shows hindsight."""
@@ -121,16 +126,33 @@ def _level(name: str, limit: float, value_TN: FloatArray, data: Delivery) -> dic
     ]
     for one in found:
         one["failed"] = abs(one["ic"]) >= limit and abs(one["t"]) >= LEVEL_DEVIATIONS
-    unknown = {"horizon": None, "ic": None, "t": None, "spans": None, "failed": False}
-    worst = max(found, key=lambda one: (one["failed"], abs(one["ic"])), default=unknown)
+    unknown: dict[str, Any] = {"horizon": None, "ic": None, "t": None, "spans": None, "failed": False}
+    worst: dict[str, Any] = max(found, key=lambda one: (one["failed"], abs(one["ic"])), default=unknown)
     values_N = [len(np.unique(column[np.isfinite(column)])) for column in value_TN.T]
-    static = name.startswith("input") and float(np.median(values_N)) <= STATIC
+    own = name.startswith("input")
+    static = own and float(np.median(values_N)) <= STATIC
     alone = span_ics(value_TN, index_TN, inside_TN, STATIC_HORIZON) if static else None
-    return {"column": name, "limit": limit, **worst, "static_t": None if alone is None else alone.t}
+    then = None
+    if worst["failed"] and not static and not name.startswith("membership"):
+        then = span_ics(value_TN, index_TN, inside_TN, -worst["horizon"])
+    slow = then is not None and then.ic * worst["ic"] > 0 and abs(then.ic) >= SLOW * abs(worst["ic"])
+    return {
+        **{"column": name, "limit": limit, **worst, "slow": slow},
+        "static_t": None if alone is None else alone.t,
+    }
 
 
 def _of_level(row: dict[str, Any]) -> Finding:
     column, static_t = row["column"], row["static_t"]
+    if row["slow"]:
+        sentence = (
+            f"{column[0].upper()}{column[1:]} has an IC of {row['ic']:+.2f} with the return of the next "
+            f"{row['horizon']} sessions (t {row['t']:.1f}), and one of the same sign with that of the last "
+            "ones: "
+            "a slow signal, stronger than nearly all honest ones. Compare it with an earlier delivery "
+            "(audit --vintage)."
+        )
+        return Finding("level", "warn", sentence, row["ic"], subject=column)
     if row["failed"]:
         sentence = (
             f"Level that knows later returns: {column} has an IC of {row['ic']:+.2f} with the return of the "
@@ -155,10 +177,14 @@ def span_ics(value_TN: FloatArray, index_TN: FloatArray, inside_TN: BoolArray, h
 
     A span begins on a date with a value of at least `FEWEST_FIRMS` firms, so that a level which is known once
     a month is measured on its own dates. Value and return are ranked to a normal within the date.
+    A negative horizon means the returns before the date.
     """
+    ahead, horizon = int(np.sign(horizon)), abs(horizon)
     count_T = (inside_TN & np.isfinite(value_TN)).sum(axis=1)
     starts: list[int] = []
     for t in np.flatnonzero(count_T[: max(len(value_TN) - horizon, 0)] >= FEWEST_FIRMS):
+        if ahead < 0 and t < horizon:
+            continue
         if not starts or t - starts[-1] >= horizon:
             starts.append(int(t))
     if len(starts) < SPANS:
@@ -166,7 +192,7 @@ def span_ics(value_TN: FloatArray, index_TN: FloatArray, inside_TN: BoolArray, h
     starts_D = np.array(starts)
     inside_DN = inside_TN[starts_D] & np.isfinite(value_TN[starts_D])
     with np.errstate(divide="ignore", invalid="ignore"):
-        return_DN = index_TN[starts_D + horizon] / index_TN[starts_D] - 1.0
+        return_DN = ahead * (index_TN[starts_D + ahead * horizon] / index_TN[starts_D] - 1.0)
     return_DN = np.where(inside_DN, return_DN, np.nan)
     ic_D = ic_by_date(rank_normal(value_TN[starts_D], inside_DN), rank_normal(return_DN, inside_DN))
     ic_D = ic_D[np.isfinite(ic_D) & (ic_D != 0)]
@@ -339,26 +365,33 @@ def membership(data: Delivery) -> Result:
 
 
 def _timed(data: Delivery) -> Iterator[str]:
-    """Changes of the list that come before returns that nobody knew."""
+    """Changes of the list that come before returns that nobody knew, and that favour the list."""
     traded_TN, index_TN = data.panel.traded_TN, data.panel.total_return_index_TN
     member_TN = data.member_TN & traded_TN
     # a first price is no decision of the list, and neither is a halt
     moved_TN = (member_TN[1:] != member_TN[:-1]) & traded_TN[1:] & traded_TN[:-1]
-    for verb, side_TN in (("leave", ~member_TN[1:]), ("join", member_TN[1:])):
+    for verb, then, sign, side_TN in (
+        ("leave", "fall", -1, ~member_TN[1:]),
+        ("join", "rise", 1, member_TN[1:]),
+    ):
         event_TN = np.vstack([np.zeros_like(moved_TN[:1]), moved_TN & side_TN])
-        events, span, mean, t = _after_events(event_TN, index_TN, traded_TN)
-        if events >= _FEWEST_EVENTS and abs(mean) >= EVENT_RETURN and abs(t) >= EVENT_DEVIATIONS:
+        events, span, mean, t = _after_events(event_TN, index_TN, traded_TN, member_TN)
+        if events >= _FEWEST_EVENTS and sign * mean >= EVENT_RETURN and sign * t >= EVENT_DEVIATIONS:
             yield (
-                f"firms {verb} before they {'rise' if mean > 0 else 'fall'}: after {events} such changes "
+                f"firms {verb} before they {then}: after {events} such changes "
                 f"they earn {mean:+.0%} beyond the others in {span} sessions (t {t:+.1f}), so the list was "
                 "made with later prices"
             )
 
 
 def _after_events(
-    event_TN: BoolArray, index_TN: FloatArray, traded_TN: BoolArray
+    event_TN: BoolArray, index_TN: FloatArray, traded_TN: BoolArray, member_TN: BoolArray
 ) -> tuple[int, int, float, float]:
-    """What firms earn beyond the others after events: number, and span, mean and t of the clearest."""
+    """What firms earn beyond the members after events: number, and span, mean and t of the clearest.
+
+    Members are compared with, because other firms of the data may be there for having joined later, after a
+    rise.
+    """
     best = (0, EVENT_SPANS[0], 0.0, 0.0)
     for span in EVENT_SPANS:
         means, events = [], 0
@@ -367,8 +400,10 @@ def _after_events(
                 return_N = np.clip(index_TN[t + span] / index_TN[t] - 1.0, -1.0, _LARGEST)
             usual_N = traded_TN[t] & np.isfinite(return_N)
             own_N = event_TN[t] & usual_N
-            if own_N.any() and usual_N.sum() > own_N.sum():
-                means.append(float(return_N[own_N].mean() - return_N[usual_N & ~own_N].mean()))
+            listed_N = usual_N & member_TN[t] & ~own_N
+            others_N = listed_N if listed_N.sum() >= _FEWEST_MEMBERS else usual_N & ~own_N
+            if own_N.any() and others_N.any():
+                means.append(float(return_N[own_N].mean() - return_N[others_N].mean()))
                 events += int(own_N.sum())
         if len(means) >= _FEWEST_EVENTS:
             mean, deviation = float(np.mean(means)), float(np.std(means, ddof=1))

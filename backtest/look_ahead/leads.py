@@ -55,6 +55,11 @@ SUM: Final = 0.20
 """Minimum |correlation| with the sum of the returns of the next 5 or 21 sessions; honest inputs stay below
 0.10."""
 SUM_DEVIATIONS: Final = 6.0  # minimum z statistic of these two sums, which are few looks for an input
+FLAG: Final = 3  # maximum number of values of a flag
+ECHO: Final = 0.5
+"""Link of a flag with the return of the next sessions over that with its own, below which the flag is about
+its own session. Flags of moves to a daily limit have 0.19 to 0.31, because such moves go on; early ones over
+0.8."""
 SUSPECT: Final = 0.05  # mean correlation with the next session's return above which an input is suspect
 DEVIATIONS: Final = 8.0
 """Minimum z statistic of every other alarm. About a million correlations are looked at, and returns have fat
@@ -169,13 +174,38 @@ def _for_the_market(data: Delivery, x_TN: FloatArray) -> Iterator[_Alarm]:
 
 def _alarms(data: Delivery, value_TN: FloatArray, later: dict[str, Float32Array]) -> Iterator[_Alarm]:
     x_TN = news.news_of_input(value_TN)
+    all_TN = x_TN
+    if len(np.unique(value_TN[np.isfinite(value_TN)])) <= FLAG:
+        echo_N = _echoes(x_TN, later)
+        x_TN = np.where(echo_N, np.float32(0.0), x_TN)
+        all_TN = np.zeros_like(x_TN) if echo_N.mean() > 0.5 else all_TN
     for what, y_TN in later.items():
-        yield from _for_all_firms(what, x_TN, y_TN)
+        yield from _for_all_firms(what, all_TN, y_TN)
         for k in range(1, NEAR + 1):
             sums_PN5 = news.sums_by_part(x_TN, y_TN, k, _EIGHTHS)
             yield from _for_single_firms(what, k, sums_PN5, data)
             yield from _for_sizes(what, k, sums_PN5.sum(axis=0), data)
-        yield from _on_dates(what, x_TN, y_TN, data)
+        yield from _on_dates(what, all_TN, y_TN, data)
+
+
+def _echoes(x_TN: Float32Array, later: dict[str, Float32Array]) -> BoolArray:
+    """Firms whose flags are about the return of their own session, and not of those after it.
+
+    Firms with too few flags are judged together.
+    """
+
+    def links(lead: int) -> FloatArray:
+        """Strongest link of each firm, and of all that have none by themselves."""
+        found = []
+        for what in ("the return", "the size of the return"):
+            sums_N5 = news.sums_by_part(x_TN, later[what], lead, 1)[0]
+            c_N = news.correlations(sums_N5)[0]
+            rest = sums_N5[c_N == 0].sum(axis=0, keepdims=True)
+            found.append(np.abs(np.where(c_N == 0, news.correlations(rest)[0], c_N)))
+        return np.asarray(np.max(found, axis=0))
+
+    now_N, then_N = links(0), np.max([links(k) for k in range(1, NEAR + 1)], axis=0)
+    return np.asarray(then_N < ECHO * now_N)
 
 
 def _for_all_firms(what: str, x_TN: Float32Array, y_TN: Float32Array) -> Iterator[_Alarm]:
@@ -220,14 +250,15 @@ def _for_single_firms(what: str, k: int, sums_PN5: FloatArray, data: Delivery) -
 
 def _on_dates(what: str, x_TN: Float32Array, y_TN: Float32Array, data: Delivery) -> Iterator[_Alarm]:
     """Single dates with a high IC, and kinds of dates with a high correlation."""
-    usual_T = np.concatenate([_clear(*news.ics(news.sums_by_session(x_TN, y_TN, k))) for k in _FAR])
+    now_T = news.ics(news.sums_by_session(x_TN, y_TN, 0))[0]
+    usual_T = np.concatenate([_clear(*_ics(x_TN, y_TN, k, now_T)) for k in _FAR])
     usual_T = usual_T[np.isfinite(usual_T)]
     if not len(usual_T):
         return
     share_then = float((usual_T != 0).mean())
     for k in range(1, NEAR + 1):
         sums_T6 = news.sums_by_session(x_TN, y_TN, k)
-        ic_T = _clear(*news.ics(sums_T6))
+        ic_T = _clear(*_ics(x_TN, y_TN, k, now_T))
         hits = np.flatnonzero(np.isfinite(ic_T) & (ic_T != 0))
         share = len(hits) / max(int(np.isfinite(ic_T).sum()), 1)
         if len(hits) >= DATES and share >= max(DATE_SHARE[what], DATE_RATIO * share_then):
@@ -239,6 +270,18 @@ def _on_dates(what: str, x_TN: Float32Array, y_TN: Float32Array, data: Delivery)
             c, t = news.on_sessions(sums_T6, chosen_T)
             if abs(c) >= KIND[what] and abs(t) >= DEVIATIONS:
                 yield _Alarm("fail", what, k, c, f"over all firms on {name}")
+
+
+def _ics(x_TN: Float32Array, y_TN: Float32Array, k: int, now_T: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """ICs with what the session's own values do not tell of those ``k`` sessions later, and their |z|.
+
+    At a daily limit, moves go on for all firms that reached it, and an IC with today's is one with
+    tomorrow's.
+    """
+    ic_T, z_T = news.ics(news.sums_by_session(x_TN, y_TN, k))
+    on_T = np.nan_to_num(news.ics(news.sums_by_session(y_TN, y_TN, k))[0])
+    own_T = (ic_T - np.nan_to_num(now_T) * on_T) / np.sqrt(np.maximum(1.0 - on_T**2, 1e-6))
+    return own_T, z_T
 
 
 def _clear(ic_T: FloatArray, z_T: FloatArray) -> FloatArray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,9 @@ from features.panel.panel import Panel
 _SPANS: Final = (1, 2, 3, 5, 10, 21)  # sessions of a return
 _EQUAL: Final = 1e-6  # relative
 _MIN_EQUAL, _EQUAL_SHARE = 20, 0.001
+_CONTROLS, _TIMES = (26, 34, 43), 12.0
+"""Sessions after t at which returns are equal by chance, and by how many times the share must exceed that. A
+mixture with 5% of later returns exceeds it by over 20 times in prices of a few cents."""
 _DATES: Final = 60  # dates whose ranks are compared
 _LATER, _EARLIER = (1, 2, 3, 5), (0, 1, 2)  # sessions after and before the signal's date
 CLOSE: Final = 0.98  # mean rank correlation over firms from which a signal counts as equal to a series
@@ -38,29 +42,45 @@ def equal_to_later_return(signal_TN: FloatArray, index_TN: FloatArray, rows_D: I
     """Check that the values of a signal are not returns that start at or after its date.
 
     Returns over 1 to 21 sessions from the close of t or of t+1 are compared, simple ones and logarithms, with
-    either sign, to six digits.
+    either sign, to six digits. Where prices move by whole ticks, returns equal each other by chance: it
+    fails if the values equal later returns several times as often as those of sessions weeks later.
     """
     name = "equal to a later return"
     signal_DN = signal_TN[rows_D]
     known = int(np.isfinite(signal_DN).sum())
-    best: tuple[int, str] = (0, "")
-    for start in (0, 1):
-        for span in _SPANS:
-            inside_D = rows_D + start + span < len(index_TN)
-            if not inside_D.any():
-                continue
-            rows = rows_D[inside_D]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                ratio_DN = index_TN[rows + start + span] / index_TN[rows + start]
-                for earned_DN in (ratio_DN - 1.0, np.log(ratio_DN)):
-                    size_DN = np.abs(earned_DN)
-                    gap_DN = np.abs(np.abs(signal_DN[inside_D]) - size_DN)
-                    equal = int(((gap_DN <= _EQUAL * size_DN) & (size_DN > 1e-4)).sum())
-                    if equal > best[0]:
-                        best = (equal, f"from the close of t+{start} to that of t+{start + span}")
-    share, bad = best[0] / max(known, 1), best[0] >= max(_MIN_EQUAL, _EQUAL_SHARE * known)
-    equal_to = f"{share:.1%} of the values equal the firm's return {best[1]}."
+    best: tuple[int, int, int] = (0, 0, 1)
+    for start, span in product((0, 1), _SPANS):
+        equal, _ = _equal(signal_DN, index_TN, rows_D, start, span)
+        best = max(best, (equal, start, span))
+    equal, start, span = best
+    chance = max(
+        cases / max(pairs, 1)
+        for cases, pairs in (_equal(signal_DN, index_TN, rows_D, control, span) for control in _CONTROLS)
+    )
+    share = equal / max(known, 1)
+    bad = equal >= max(_MIN_EQUAL, _EQUAL_SHARE * known) and share >= _TIMES * chance
+    equal_to = (
+        f"{share:.1%} of the values equal the firm's return from the close of t+{start} to that of "
+        f"t+{start + span}, and {chance:.1%} one of other sessions."
+    )
     return judged_by(name, bad, equal_to if bad else "The values are no later returns.", share)
+
+
+def _equal(
+    signal_DN: FloatArray, index_TN: FloatArray, rows_D: IntArray, start: int, span: int
+) -> tuple[int, int]:
+    """Values that equal the return over ``span`` sessions from the close of t + start, and all known ones."""
+    inside_D = rows_D + start + span < len(index_TN)
+    rows, signal_DN = rows_D[inside_D], np.abs(signal_DN[inside_D])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio_DN = index_TN[rows + start + span] / index_TN[rows + start]
+        equal = 0
+        for earned_DN in (ratio_DN - 1.0, np.log(ratio_DN)):
+            size_DN = np.abs(earned_DN)
+            equal = max(
+                equal, int(((np.abs(signal_DN - size_DN) <= _EQUAL * size_DN) & (size_DN > 1e-4)).sum())
+            )
+    return equal, int((np.isfinite(signal_DN) & np.isfinite(ratio_DN)).sum())
 
 
 @dataclass(frozen=True, eq=False)

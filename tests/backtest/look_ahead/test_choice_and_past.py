@@ -101,7 +101,8 @@ HONEST: dict[str, Callable[[Array], Rows]] = {
 
 @pytest.mark.parametrize("left_out", HONEST)
 def test_rows_chosen_by_what_was_known_pass(left_out: str, return_TN: Array) -> None:
-    assert verdict(HONEST[left_out](return_TN), return_TN) == "pass"
+    expected = "skipped" if left_out == "warm-up" else "pass"
+    assert verdict(HONEST[left_out](return_TN), return_TN) == expected
 
 
 def test_complete_rows_are_skipped(return_TN: Array) -> None:

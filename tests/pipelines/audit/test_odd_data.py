@@ -16,6 +16,7 @@ import pytest
 from audit_markets import as_input, make_subject
 
 from backtest.look_ahead.finding import Result
+from backtest.look_ahead.levels import equal_to_later_return
 from features.panel.panel import build_panel
 from pipelines.audit.registry import CHECKS
 from pipelines.config.load import check_config
@@ -127,7 +128,72 @@ def taken_over(rng: np.random.Generator) -> Bars:
     return {"open": open_TN, "high": high_TN, "low": low_TN, "close": close_TN}
 
 
-@pytest.mark.parametrize("make", [fund, appraised, ticking, stale, taken_over])
+def suspended(rng: np.random.Generator) -> Bars:
+    """Four firms are suspended when the file begins, and resume at another price than their last one."""
+    bars = limited(rng)
+    held_TN = (np.arange(T)[:, None] < 25) & (np.arange(N) < 4)
+    return {
+        **{name: np.where(held_TN, array[:1], array) for name, array in bars.items()},
+        "volume": np.where(held_TN, 0.0, 1000.0),
+    }
+
+
+def limited(rng: np.random.Generator, next_share: float = 0.0) -> Bars:
+    """A tenth of a move goes on by the next open, as at a limit; closes may hold some of the next one."""
+    news_TN = 0.02 * rng.normal(size=(T, N))
+    close_TN = np.cumsum(news_TN, axis=0) + np.log(rng.uniform(5, 60, N))
+    open_TN = np.vstack([close_TN[:1], close_TN[:-1] + 0.12 * news_TN[:-1]])
+    close_TN[1:] += np.cumsum(0.12 * news_TN[:-1], axis=0)
+    open_TN[1:] += np.vstack([np.zeros((1, N)), np.cumsum(0.12 * news_TN[:-2], axis=0)])
+    close_TN[:-1] += next_share * np.diff(close_TN, axis=0)
+    open_TN, close_TN = np.exp(open_TN).round(3), np.exp(close_TN).round(3)
+    return {
+        **{"open": open_TN, "close": close_TN},
+        **{"high": np.maximum(open_TN, close_TN), "low": np.minimum(open_TN, close_TN)},
+    }
+
+
+@pytest.mark.parametrize(("next_share", "verdict"), [(0.0, "pass"), (0.15, "fail")])
+def test_moves_that_go_on_at_the_open_are_no_average_of_later_closes(
+    next_share: float, verdict: str, config: Config
+) -> None:
+    bars = limited(np.random.default_rng(4), next_share)
+    result = CHECKS["bars"](make_subject(config, prices(bars)))
+    assert result.verdict == verdict, result.sentence
+    assert verdict == "pass" or "know the session that follows" in result.sentence
+
+
+@pytest.mark.parametrize(("early", "verdict"), [(0, "pass"), (1, "fail")])
+def test_a_flag_of_limit_moves_only_fails_a_session_early(early: int, verdict: str, config: Config) -> None:
+    """Half of the moves to a daily limit go on the next day, for all the firms that reached it."""
+    rng = np.random.default_rng(8)
+    return_TN = 0.02 * rng.normal(size=(T, N))
+    hit_TN = rng.random((T, N)) < 0.08
+    return_TN[hit_TN] = 0.1
+    return_TN[1:] += np.where(hit_TN[:-1], 0.05, 0.0)
+    tables = prices(one_price(np.cumsum(return_TN, axis=0) + 3.0))
+    flag_TN = (np.roll(return_TN, -early, axis=0) > 0.095).astype(np.float64)
+    added = as_input("signal", flag_TN, build_panel(tables["prices"]))
+    result = CHECKS["leads"](make_subject(config, {**tables, "inputs": added}))
+    assert result.verdict == verdict, result.sentence
+
+
+@pytest.mark.parametrize(("leak", "verdict"), [(0.0, "pass"), (0.05, "fail")])
+def test_equal_ticks_are_no_later_returns(leak: float, verdict: str) -> None:
+    rng = np.random.default_rng(3)
+    price_TN = 0.10 + 0.01 * np.abs(np.cumsum(rng.integers(-1, 2, (T, 60)), axis=0))
+    past_TN = np.vstack([np.zeros((1, 60)), price_TN[1:] / price_TN[:-1] - 1.0])
+    later_TN = np.vstack([past_TN[1:], np.zeros((1, 60))])
+    signal_TN = np.where(rng.random((T, 60)) < leak, later_TN, past_TN)
+    if leak:
+        price_TN = np.exp(np.cumsum(0.02 * rng.normal(size=(T, 60)), axis=0))
+        later_TN = np.vstack([price_TN[1:] / price_TN[:-1] - 1.0, np.zeros((1, 60))])
+        signal_TN = np.where(rng.random((T, 60)) < leak, later_TN, rng.normal(size=(T, 60)))
+    found = equal_to_later_return(signal_TN, price_TN, np.arange(T - 45))
+    assert found.verdict == verdict, found.sentence
+
+
+@pytest.mark.parametrize("make", [fund, appraised, ticking, stale, taken_over, suspended])
 def test_honest_odd_prices_do_not_fail(make: Callable[[np.random.Generator], Bars], config: Config) -> None:
     subject = make_subject(config, prices(make(np.random.default_rng(4))))
     found = {name: CHECKS[name](subject) for name in ("bars", "ranges", "backfill", "warm_up")}
