@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,3 +78,9 @@ def options_of(name: str, given: Mapping[str, Any] = {}) -> Options:
 def fitted(name: str, data: PanelTensors | None = None, seed: int = 0, config: FitConfig = QUICK) -> Fitted:
     data = panel() if data is None else data
     return fit(name, options_of(name, SMALL[name]), data, TRAIN, VALID, fit_config=config, seed=seed)
+
+
+@functools.cache
+def trained(name: str, seed: int = 0) -> Fitted:
+    """What `fitted` returns on the panel of all tests, fitted once: for tests that only forecast with it."""
+    return fitted(name, seed=seed)

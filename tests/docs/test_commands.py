@@ -7,6 +7,7 @@ replaced by those of that folder. `CHECKED_ONLY` lists what cannot run here, and
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import importlib.util
 import re
 import runpy
@@ -258,8 +259,7 @@ def check(words: list[str]) -> None:
         text = (ROOT / words[1]).read_text()
         assert all(f'add_argument("{option}"' in text for option in options)
     else:
-        group: Any = typer.main.get_command(app)
-        group.commands[words[1]].make_context(words[1], words[2:])  # exits if an option is wrong
+        the_command().commands[words[1]].make_context(words[1], words[2:])  # exits if an option is wrong
         configs = [word for word in words if word.startswith("configs/")]
         assert configs or words[1] in ("notebook", "replicate")
         for config in configs:
@@ -274,13 +274,18 @@ def command_options(command: Any, *words: str) -> dict[tuple[str, ...], set[str]
     return {path: options for one in found for path, options in one.items()}
 
 
-@pytest.mark.slow(4)
+@functools.cache
+def the_command() -> Any:  # noqa: ANN401 (typer's)
+    """The command line as click sees it."""
+    return typer.main.get_command(app)
+
+
 @pytest.mark.parametrize(("place", "command"), INLINE, ids=ids(INLINE))
 def test_a_command_in_a_sentence_has_known_words_and_options(place: str, command: str) -> None:
     words = command.split()[1:]
     if words[0] == "--debug":
         words = words[1:]
-    known = command_options(typer.main.get_command(app))
+    known = command_options(the_command())
     assert len(known) > 15
     if words and words != ["COMMAND"]:
         path = next((path for path in (tuple(words[:2]), tuple(words[:1])) if path in known), None)

@@ -56,9 +56,13 @@ def test_a_date_with_one_firm_can_be_trained_on_and_forecast(
     assert np.isnan(forecast[60 - TEST[0], 1:]).all()
 
 
-@pytest.mark.slow(4)
-@pytest.mark.parametrize("name", NEURAL)
-@pytest.mark.parametrize("loss", [*LOSSES, QUANTILE, NET_UTILITY])
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [
+        *((name, "mse") for name in NEURAL),
+        *((name, loss) for name in ("mlp", "temporal_peer") for loss in (*LOSSES, QUANTILE, NET_UTILITY)),
+    ],
+)
 def test_losses_handle_dates_with_a_single_firm(
     name: str, loss: LossName, every_model: dict[str, dict[str, Any]]
 ) -> None:

@@ -1,4 +1,4 @@
-"""A whole run on a tiny market, in this process: every command, every model, and a user's signal file.
+"""A whole run on a tiny market, in this process: every command, all kinds of models, a user's signals.
 
 This file is long because every command is tried on the same trained run.
 """
@@ -23,7 +23,7 @@ from counted import trial_count
 from page_data import unpack
 from stored import measured
 
-from models.registry import MODELS
+from models.registry import MODELS as REGISTERED
 from pipelines.config.load import load_config
 from pipelines.dataset.build import build_dataset
 from pipelines.dataset.tables import input_versions, read_tables
@@ -34,6 +34,16 @@ from pipelines.run.provenance import TaskDone, record
 from pipelines.run.record import RecordedRun, open_run
 from pipelines.train.trials import read_trials
 
+LIKE_ANOTHER = frozenset(
+    {
+        *("reversal", "double_ensemble", "lstm", "alstm", "tcn", "tabm"),
+        *("kernel_regression", "self_peer", "linear_portfolio_transformer"),
+    }
+)
+"""Models that the pipeline treats as it does another one of the run. Each is fitted, restored and explained
+in the tests of `models`, and trained as a task in `test_leakage`."""
+MODELS = {name: entry for name, entry in REGISTERED.items() if name not in LIKE_ANOTHER}
+
 
 @pytest.fixture
 def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
@@ -42,7 +52,7 @@ def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, every_model: dict[str, dict[str, Any]]) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the run that all tests of the module share."""
     return tmp_path_factory.mktemp("run")
 
@@ -58,13 +68,14 @@ def _here(
     settings = {
         **tiny,
         "models": {
-            **every_model,
+            **{name: every_model[name] for name in MODELS},
             "temporal_transformer": {
                 **every_model["temporal_transformer"],
                 "fit": {"pretrain": {"epochs": 1, "windows_per_epoch": 256}},
             },
         },
         "seeds": [0, 1],
+        "explain": {**tiny["explain"], "skill_dates": 4},
         "label": {"horizon": 1, "delay": 0, "extra_delays": [1]},
     }
     Path("tiny.yaml").write_text(yaml.safe_dump(settings))

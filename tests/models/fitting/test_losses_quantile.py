@@ -144,8 +144,13 @@ def test_quantiles_cover_what_they_say_and_widen_where_the_target_does() -> None
 
 
 @pytest.mark.slow(3)
-@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.kind == "neural"])
-@pytest.mark.parametrize("loss", ["pairwise", "quantile"])
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [
+        *((name, "quantile") for name, entry in MODELS.items() if entry.kind == "neural"),
+        *((name, "pairwise") for name in ("mlp", "temporal_transformer", "temporal_peer")),
+    ],
+)
 def test_every_neural_model_learns_from_ranks_and_quantiles(
     name: str, loss: str, every_model: dict[str, dict[str, Any]]
 ) -> None:

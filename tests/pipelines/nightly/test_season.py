@@ -23,7 +23,7 @@ from growing_lakes import Tables, deliver, same_bits, sessions_of
 from pipelines.commands.signals import explain_differences
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
-from pipelines.dataset.build import build_dataset
+from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.tables import input_versions, open_lake, read_tables
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import STAMPS
@@ -185,7 +185,7 @@ class Delivery:
 
 @dataclass
 class Season:
-    """What thirty nights left behind; champion and challenger of each, the champion first."""
+    """What the nights left behind; champion and challenger of each, the champion first."""
 
     config: Config
     market: Market
@@ -225,14 +225,16 @@ def play(season: Season, day: dt.date) -> None:
     assert night["state"] in ("done", "warned"), night["error"]
     used = [ModelVersion.parse(night[role]) for role in ("version", "challenger") if night[role] is not None]
     season.versions[day] = used
+    tables = read_tables(season.lake, input_versions(season.lake))
+    dataset = build_dataset(tables, season.config)
     for version in used:
-        season.evaluated[day, version] = evaluated(version, season.config, season.lake)
+        season.evaluated[day, version] = evaluated(version, season.config, dataset)
 
 
-def evaluated(version: ModelVersion, config: Config, lake: Lake) -> pl.DataFrame:
+def evaluated(version: ModelVersion, config: Config, dataset: Dataset) -> pl.DataFrame:
     """Evaluate a version's newest session as a backtest does, on all that the lake holds now."""
     run = open_run(version.run_id, Path(config.output))
-    dataset = build_dataset(read_tables(lake, input_versions(lake)), run.config)
+    assert run.config.features == config.features
     arrays = collect_arrays(dataset, run.config.features.window)
     last = np.array([dataset.panel.n_sessions - 1])
     rows = []
@@ -252,13 +254,15 @@ def evaluated(version: ModelVersion, config: Config, lake: Lake) -> pl.DataFrame
     return ensemble_table(forecasts_to_arrays(pl.concat(rows), dataset.panel), dataset.panel).sort("ticker")
 
 
-@pytest.mark.slow(53)
+@pytest.mark.slow(36)
 def test_every_night_says_what_an_evaluation_on_its_data_says(season: Season) -> None:
     stored = read_signals(season.lake, season.config.name)
     assert stored["session"].unique().sort().to_list() == season.market.days[FIRST : FIRST + NIGHTS]
     champions = [season.versions[day][0] for day in season.market.days[FIRST : FIRST + NIGHTS]]
     assert len(set(champions[: PROMOTED - FIRST])) == 1
-    assert champions[PROMOTED - FIRST :] == [season.versions[season.market.days[PROMOTED - 1]][1]] * 13
+    assert champions[PROMOTED - FIRST :] == [season.versions[season.market.days[PROMOTED - 1]][1]] * (
+        FIRST + NIGHTS - PROMOTED
+    )
     trained = {version for used in season.versions.values() for version in used}
     assert len(trained) == len(range(0, NIGHTS, RETRAIN))
     assert stored.select("session", "version").n_unique() == len(season.evaluated) > NIGHTS

@@ -368,6 +368,7 @@ def test_an_ensemble_is_the_champion_of_a_night(
         "folds": {"scheme": "rolling", "train": 120, "valid": 25, "test": 40, "embargo": 1},
         "models": {"ensemble": {"members": MEMBERS}, "zero": {}},
         "seeds": [0, 1],
+        "audit": {"enabled": False},
         "nightly": {"attributed": 2, "retrain": {"when": "never"}, "checks": {"retry_minutes": 0}},
     }
     Path("tiny.yaml").write_text(yaml.safe_dump(settings))
