@@ -14,6 +14,7 @@ import polars as pl
 
 Verdict = Literal["fail", "warn", "pass", "skipped"]
 VERDICTS: tuple[Verdict, ...] = ("fail", "warn", "pass", "skipped")  # worst first
+Degree = Literal["proof", "evidence", "nothing found", "not checkable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,20 @@ class Result:
     sentence: str  # the finding, with the name of its cause
     evidence: pl.DataFrame = field(default_factory=pl.DataFrame)  # numbers behind the sentence; may be empty
     seconds: float = 0.0  # wall-clock time
+    exact: bool = False  # whether no honest data can fail; else they do with odds below 1 in 1,000
+
+    @property
+    def degree(self) -> Degree:
+        """How certain the finding is: a failure of an exact check is a proof, any other finding is evidence.
+
+        Examples
+        --------
+        >>> Result("future", "fail", "Channel return used future data.", exact=True).degree
+        'proof'
+        """
+        if self.verdict in ("fail", "warn"):
+            return "proof" if self.exact and self.verdict == "fail" else "evidence"
+        return "nothing found" if self.verdict == "pass" else "not checkable"
 
 
 _SUMMARY: Final = {

@@ -89,13 +89,15 @@ class SpanIc(NamedTuple):
     spans: int
 
 
-def horizons(data: Delivery) -> Result:
+def horizons(data: Delivery, *, prices: bool = True) -> Result:
     """Measure the IC of every input, and of the price's level, with returns over 21 to 252 sessions.
+
+    Without ``prices``, inputs alone are looked at.
 
     A series that was scaled with its own future is low where it will rise. Its IC with tomorrow's return is
     small, because a level changes slowly, but its IC with the return of the next half year is not.
     """
-    levels = [("the price's level", PRICE_LIMIT, data.panel.raw_close_TN)]
+    levels = [("the price's level", PRICE_LIMIT, data.panel.raw_close_TN)] if prices else []
     if data.membership is not None:
         levels.append((f"membership of {data.membership}", INPUT_LIMIT, data.member_TN.astype(np.float64)))
     rows = [_level(name, limit, value_TN, data) for name, limit, value_TN in levels]

@@ -51,10 +51,17 @@ _SCHEMA: Final = {
 """One difference: rows of one column that were changed, added, withdrawn, of new firms, or announced."""
 
 
+_NOT_CHECKABLE: Final = (
+    "Not checkable with one delivery: fits on the whole sample (trees and regressions in sample; signs, "
+    "means or pairs chosen by later returns; seasonal means), recomputed histories and reclassified groups. "
+    "Give the files of an earlier day, 40 sessions or more before the last, with --vintage."
+)
+
+
 def check(data: Delivery) -> Result:
     """Compare the tables with an earlier delivery, up to its last day."""
     if data.older is None:
-        return skipped("There is no earlier delivery to compare with: keep one and give it with --vintage.")
+        return skipped(_NOT_CHECKABLE)
     return compare_vintages(data.older, data.tables)
 
 

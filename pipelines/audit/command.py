@@ -39,9 +39,15 @@ from pipelines.sources.settings import FilesSourceConfig
 _FILES: Final = ("prices", "securities", "fundamentals", "membership", "inputs")
 Depth = Literal["quick", "full"]
 _FILE = "audit.json"
+_DEGREES: Final = {
+    ("fail", "proof"): "Proof. ",
+    ("fail", "evidence"): "Evidence, odds of over 99.9%. ",
+    ("warn", "evidence"): "Evidence. ",
+}
 RESULT_SCHEMA: Final = {
     "check": pl.String,
     "verdict": pl.String,
+    "degree": pl.String,
     "sentence": pl.String,
     "seconds": pl.Float64,
 }
@@ -66,7 +72,7 @@ class Audit:
 
     @property
     def table(self) -> pl.DataFrame:
-        """One row per check: check, verdict, sentence, seconds."""
+        """One row per check: check, verdict, degree, sentence, seconds."""
         rows = [tuple(getattr(result, name) for name in RESULT_SCHEMA) for result in self.results]
         return pl.DataFrame(rows, schema=RESULT_SCHEMA, orient="row")
 
@@ -83,7 +89,10 @@ class Audit:
 def describe(audit: Audit) -> str:
     """Format an audit for a terminal: one line per check with verdict and sentence, then the counts."""
     width = max((len(result.check) for result in audit.results), default=0)
-    lines = [f"{r.verdict:<8}{r.check:<{width + 2}}{r.sentence}" for r in audit.results]
+    lines = [
+        f"{r.verdict:<8}{r.check:<{width + 2}}{_DEGREES.get((r.verdict, r.degree), '')}{r.sentence}"
+        for r in audit.results
+    ]
     return "\n".join([*lines, f"audit: {summary_line(audit.table)}"])
 
 

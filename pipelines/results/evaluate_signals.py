@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.look_ahead import levels, returns
+from backtest.look_ahead import full_sample, hindsight, leads, levels, returns
 from backtest.look_ahead.beyond import PastPrices, beyond_past
 from backtest.look_ahead.coverage import choice_of_rows, needs_next_price, only_survivors
-from backtest.look_ahead.finding import VERDICTS, Finding
-from backtest.look_ahead.full_sample import whole_sample_scale
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import VERDICTS, Finding, Result
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray, IntArray
+from features.panel.panel import Panel
 from pipelines.columns import TABLES
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
@@ -43,6 +45,12 @@ from pipelines.secrets import masked
 from pipelines.train.trials import Trial, signal_trials
 
 USED: Final = "used"
+_SIGNAL: Final = "signal"
+QUESTIONS: Final[Mapping[str, Callable[[Delivery], Result]]] = {  # of the audit's inputs, with its limits
+    "leads": leads.check,
+    "horizons": partial(hindsight.horizons, prices=False),
+    "fit on the whole sample": full_sample.fits,
+}
 REASONS: Final = (  # a row that is left out counts under the first that applies
     "missing value",
     "outside the prices' dates",
@@ -169,14 +177,14 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
     rows: list[dict[str, Any]] = []
     for signal, signal_TN in placed.signals.items():
         values = table.rows.select("date", "ticker", value=signal).drop_nulls()
-        whole = whole_sample_scale("the signal", values)
+        whole = full_sample.whole_sample_scale("the signal", values)
         said = {"pass": "None is exact for most firms.", "skipped": f"Not examined: {whole.sentence}."}.get(
             whole.verdict, whole.sentence
         )
         findings = [
             _off_sessions(table, signal, placed),
             replace(whole, check="statistics of the whole sample", sentence=said),
-            *guard.check(signal_TN),
+            *guard.check(signal_TN, values),
         ]
         findings.sort(key=lambda one: VERDICTS.index(one.verdict))
         rows += ({"signal": signal, **asdict(one)} for one in findings)
@@ -208,10 +216,15 @@ class Guard:
                 market.panel.traded_TN, index_TN * factor_N, np.nan
             )
         }
+        splits = _rows(market.panel, np.where(market.panel.traded_TN, 1.0, np.nan))
+        self.tables = {"prices": splits.rename({"value": "split_ratio"})}
         self.values = levels.KnownValues(levels.prices_of(market.panel), restated=restated)
 
-    def check(self, signal_TN: FloatArray) -> Iterator[Finding]:
-        """Ask all questions of a signal that its values and the market answer."""
+    def check(self, signal_TN: FloatArray, values: pl.DataFrame | None = None) -> Iterator[Finding]:
+        """Ask all questions of a signal that its values and the market answer.
+
+        ``values`` are its rows (date, ticker, value), of all firms; by default those of the universe.
+        """
         panel, universe_TN = self.market.panel, self.market.universe_TN
         yield needs_next_price(signal_TN, universe_TN, panel.traded_TN)
         rows_D = returns.sample_dates(signal_TN)
@@ -226,6 +239,23 @@ class Guard:
         yield levels.static_signal(signal_TN, self.return_TN)
         yield only_survivors(signal_TN, universe_TN, panel.traded_TN, rows_D)
         yield choice_of_rows(np.isfinite(signal_TN), universe_TN, self.return_TN, self.horizon)
+        rows = _rows(panel, signal_TN) if values is None else values
+        delivery = Delivery(
+            *(panel, universe_TN, {**self.tables, "inputs": rows.with_columns(name=pl.lit(_SIGNAL))}),
+            *((_SIGNAL,), np.arange(panel.n_firms), self.horizon),
+        )
+        for check, question in QUESTIONS.items():
+            said = question(delivery)
+            words = said.sentence.replace(f"Input {_SIGNAL}", "The signal")
+            words = words.replace(f"input {_SIGNAL}", "the signal")
+            yield Finding(check, said.verdict, words)
+
+
+def _rows(panel: Panel, value_TN: FloatArray) -> pl.DataFrame:
+    """Rows of the known values: date, ticker, value."""
+    t, n = np.nonzero(np.isfinite(value_TN))
+    columns = {"date": panel.dates_T[t].astype("datetime64[D]"), "ticker": np.array(panel.tickers_N)[n]}
+    return pl.DataFrame({**columns, "value": value_TN[t, n]}).with_columns(pl.col("date").cast(pl.Date))
 
 
 def _off_sessions(table: SignalTable, signal: str, placed: PlacedSignals) -> Finding:

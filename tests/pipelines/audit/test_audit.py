@@ -124,6 +124,13 @@ def test_correctly_dated_splits_pass(base: dict[str, Any], monkeypatch: pytest.M
     assert result.evidence.height >= 4
 
 
+def test_fits_are_not_checkable_without_an_earlier_delivery(base: dict[str, Any]) -> None:
+    result = CHECKS["vintages"](make_subject(*market(base)))
+    assert (result.verdict, result.degree) == ("skipped", "not checkable")
+    assert "regressions in sample" in result.sentence
+    assert "Give the files of an earlier day" in result.sentence
+
+
 def test_universe_without_leavers_warns(base: dict[str, Any]) -> None:
     config, tables = market(base, 3, {"delistings_per_year": 0.0, "firms": 40, "sessions": 800})
     all_firms = config.universe.model_copy(update={"membership": None})

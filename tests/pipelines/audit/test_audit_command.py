@@ -183,7 +183,7 @@ def test_forecasts_that_know_the_test_are_caught_by_ensembles_and_performance(
     results = {row["check"]: row for row in json.loads(answer.out)["results"]}
     assert results["ensembles"]["verdict"] == "fail"
     assert "that is stored for ridge" in results["ensembles"]["sentence"]
-    assert results["performance"]["verdict"] == "fail"
+    assert (results["performance"]["verdict"], results["performance"]["degree"]) == ("fail", "evidence")
     assert "The stored forecasts of ridge know the future" in results["performance"]["sentence"]
     found = {
         row["sentence"].partition(" has a mean test IC")[0] for row in results["performance"]["evidence"]
@@ -219,7 +219,7 @@ def test_a_feature_store_two_sessions_ahead_is_caught(
             (entry / "entry.json").write_text(written)
     assert answer.code == 4
     (found,) = [row for row in json.loads(answer.out)["results"] if row["check"] == "stored_features"]
-    assert found["verdict"] == "fail"
+    assert (found["verdict"], found["degree"]) == ("fail", "proof")
     assert "They are those of 2 sessions later" in found["sentence"]
     assert "Delete the feature store" in found["sentence"]
     assert len(found["evidence"]) == len(FEATURES)
@@ -256,7 +256,7 @@ def test_leaky_input_stops_a_run_before_training(peerglass: Call, only: Callable
     Path("leaky.yaml").write_text(yaml.safe_dump(leaky))
     first = peerglass("audit", "leaky.yaml")  # the lake is empty, so its source is ingested first
     assert first.code == 4
-    assert "Full-sample maximum: input signal" in first.out
+    assert "Proof. Full-sample maximum: input signal" in first.out
     assert "failed in fingerprints" in first.err
     stopped = peerglass("run", "leaky.yaml")
     assert stopped.code == 4
