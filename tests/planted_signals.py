@@ -199,15 +199,20 @@ DOCTORED: Mapping[str, Callable[[Ground], Array]] = {
         lagged(g.return_TN, -1),
         0.02 * noise(g, 7),
     ),
+    "weekly return, a day early on a tenth of the days": lambda g: np.where(
+        np.random.default_rng(g.seed).random((len(g.return_TN), 1)) < 0.1,
+        window(g.return_TN, -3, 1),
+        window(g.return_TN, -4, 0),
+    ),
+    "z-score of a longer sample": lambda g: np.where(
+        np.arange(len(g.return_TN))[:, None] > 300, full_sample_score(g), np.nan
+    ),
 }
 """Signals that know the future, and that the file alone gives away."""
 
 HIDDEN: Mapping[str, Callable[[Ground], Array]] = {
     "faint next return": lambda g: 0.05 * np.nan_to_num(spread(lagged(g.return_TN, -1))) + noise(g, 8),
     "loadings of the whole sample": full_sample_pca,
-    "z-score of a longer sample": lambda g: np.where(
-        np.arange(len(g.return_TN))[:, None] > 300, full_sample_score(g), np.nan
-    ),
 }
 """Signals that know the future, and that nothing in the file gives away."""
 
