@@ -265,12 +265,21 @@ def test_audit_reports_counts_and_worst_verdict() -> None:
             Result("two", "warn", "Hm.", pl.DataFrame({"x": [1.0, float("nan")]})),
             Result("three", "fail", "No."),
             Result("four", "skipped", "Nothing there."),
+            Result("five", "fail", "Never.", exact=True),
         ),
         "full",
     )
     assert audit.verdict == "fail"
-    assert summary_line(audit.table) == "1 failure, 1 passed, 1 warning, 1 skipped"
-    assert describe(audit).splitlines()[2].split() == ["fail", "three", "No."]
+    assert summary_line(audit.table) == "2 failures, 1 passed, 1 warning, 1 skipped"
+    lines = [" ".join(line.split()) for line in describe(audit).splitlines()]
+    assert lines[1:5] == [
+        "warn two Evidence. Hm.",
+        "fail three Evidence, odds of over 99.9%. No.",
+        "skipped four Nothing there.",
+        "fail five Proof. Never.",
+    ]
+    degrees = ["nothing found", "evidence", "evidence", "not checkable", "proof"]
+    assert audit.table["degree"].to_list() == degrees
     assert '"x": null' in audit.to_json()
 
 
