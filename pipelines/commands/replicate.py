@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import polars as pl
-import yaml
 from pydantic import Field, ValidationError, model_validator
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from pipelines.columns import TABLES, of_book
-from pipelines.config.load import load_config, merge_settings
+from pipelines.config.load import load_config, merge_settings, read_mapping
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
 from pipelines.format import text_table
@@ -139,11 +138,9 @@ def configs_of(
 
 def read_replication(path: Path) -> Replication:
     """Read the file of a replication; ConfigError if it is wrong."""
+    raw = read_mapping(path)
     try:
-        raw = yaml.safe_load(path.read_text("utf-8"))
         return Replication.model_validate(raw)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
     except ValidationError as error:
         raise ConfigError(describe(error, str(path), raw)) from None
 

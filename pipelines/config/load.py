@@ -137,6 +137,17 @@ def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] =
         raise ConfigError(
             f"{path} extends itself through {' -> '.join(p.name for p in seen)}; remove one of these extends."
         )
+    raw = read_mapping(path)
+    parent = raw.pop("extends", None)
+    folder = root or _root(raw.get("root"), path)
+    raw = absolute_paths(raw, folder) | {"root": str(folder)}
+    if parent is None:
+        return raw
+    return merge_settings(read_settings(path.parent / str(parent), seen=(*seen, path.resolve())), raw)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read the mapping in a YAML file, as it is; ConfigError if there is none."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -151,12 +162,7 @@ def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] =
         raise ConfigError(f"{path} is not valid YAML: {_what_is_wrong(error)}.") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must hold a mapping of settings, but it holds {type(raw).__name__}.")
-    parent = raw.pop("extends", None)
-    folder = root or _root(raw.get("root"), path)
-    raw = absolute_paths(raw, folder) | {"root": str(folder)}
-    if parent is None:
-        return raw
-    return merge_settings(read_settings(path.parent / str(parent), seen=(*seen, path.resolve())), raw)
+    return raw
 
 
 def _load(text: str, key: str = "") -> Any:  # noqa: ANN401 (YAML holds anything)

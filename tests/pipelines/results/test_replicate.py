@@ -13,6 +13,7 @@ from command import Call, command
 from counted import trial_count
 
 from pipelines.commands.replicate import FOLDER, configs_of, list_replications, read_replication
+from pipelines.errors import ConfigError
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.record import open_run
 
@@ -110,6 +111,21 @@ def test_a_wrong_file_is_refused_before_anything_is_run(
     assert answer.code == 2
     assert said in answer.err
     assert not (home / "lake").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"\xff\xfe", "cannot be read as a text file"),
+        (b"", "must hold a mapping"),
+        (b"steps:\n  a: {changes: One.}\n  a: {changes: Two.}\n", "not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused(text: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "paper.yaml"
+    path.write_bytes(text)
+    with pytest.raises(ConfigError, match=said):
+        read_replication(path)
 
 
 def test_an_unknown_name_lists_the_known_ones(peerglass: Call) -> None:
