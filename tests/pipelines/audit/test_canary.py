@@ -176,3 +176,22 @@ def test_all_features_of_the_library_pass(base: dict[str, Any]) -> None:
     result = CHECKS["canary"](every)
     assert result.verdict == "pass", result.sentence
     assert result.evidence.height > 300
+
+
+@pytest.mark.parametrize("firms", [1, 2])
+@pytest.mark.slow(2)
+def test_slow_features_of_few_firms_pass(firms: int, base: dict[str, Any]) -> None:
+    """A few statements of one firm are linked to those of any noise by chance; it may not trade in noise."""
+    every = {**base, "features": {"window": 5, "set": "all"}, "universe": {"min_history": 30}}
+    config, tables = market(every, 4, {"sessions": 600})
+    config = config.model_copy(update={"universe": config.universe.model_copy(update={"membership": None})})
+    tickers = tables["prices"]["ticker"].unique().sort().head(firms)
+    few = {
+        name: frame.filter(pl.col("ticker").is_in(tickers.implode()))
+        for name, frame in tables.items()
+        if name not in ("membership", "inputs")
+    }
+    subject = make_subject(config, few)
+    for seed in range(8):
+        result = CHECKS["canary"](dataclasses.replace(subject, seed=seed))
+        assert result.verdict == "pass", result.sentence
