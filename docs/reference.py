@@ -147,7 +147,8 @@ def _language() -> list[str]:
         _table(("series", "meaning"), [(f"`{name}`", one.meaning) for name, one in SERIES.items()]),
         _table(("function", "meaning"), [(f"`{one.form}`", one.meaning) for one in OPERATORS.values()]),
         "## Alpha158 and Alpha360",
-        "`features.set: alpha158` uses these characteristics instead of the library's. `alpha360` uses the "
+        "Where a config names no characteristics, it has the library's and these (`features.set: "
+        "peerglass158`). `peerglass` leaves these out, and `alpha158` the library's. `alpha360` uses the "
         f"channels {', '.join(f'`{name}`' for name in RELATIVE)} of 60 sessions instead, and `return_1` as "
         "the only characteristic, because models need one. `all` uses everything. "
         "Each can also be named in `features.characteristics` or `features.channels`. "

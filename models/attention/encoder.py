@@ -29,8 +29,9 @@ _FIRM_DAYS = 30_000  # embedded at a time for an explainer, chosen to fit into a
 class EncoderConfig(BlockConfig):
     """Options of a day encoder: those of its blocks, whose positions are days, and its own."""
 
-    dropout: Share = 0.1
-    layers: Count = 2
+    width: Count = 64
+    dropout: Share = 0.2
+    layers: Count = 1
     """Number of blocks."""
     causal: bool = False
     """Whether a day attends only to itself and earlier days."""

@@ -55,7 +55,7 @@ class LightGBMConfig(LagOptions):
     scores decides, which is often one of the first."""
     patience: Count = 3
     """Number of evaluations without improvement before early stopping."""
-    stop_on: Literal["rank_ic", "ic"] = "rank_ic"
+    stop_on: Literal["rank_ic", "ic"] = "ic"
     """Validation score: ``rank_ic``, or ``ic`` if the tails of the target matter more."""
     learning_rate: Positive = 0.03
     """Factor of each tree."""

@@ -49,7 +49,7 @@ class FitConfig(Options):
 
     COMPUTED: ClassVar[Mapping[str, Any]] = {"compile": False}
 
-    epochs: Count = 20
+    epochs: Count = 12
     """Maximum number of epochs."""
     dates_per_epoch: Count | None = None
     """Training dates drawn for each epoch. Null: all of them."""
@@ -57,19 +57,19 @@ class FitConfig(Options):
     """Dates in a batch; the loss of a step is the mean over these dates."""
     firms_per_date: Count | None = None
     """Firms drawn per training date, for models without peers. Null: all of them."""
-    lr: Positive = 1e-3
+    lr: Positive = 2e-3
     """Learning rate of AdamW."""
-    weight_decay: float = Field(default=1e-4, ge=0)
+    weight_decay: float = Field(default=0.3, ge=0)
     """Weight decay of AdamW. It applies to matrices only: not to norms, biases, or the biases of attention
     logits."""
     warmup: Share = 0.1
     """Share of the steps over which the learning rate rises linearly; then it falls to 0 along a cosine."""
     clip: Positive = 1.0
     """Maximum norm of the gradient."""
-    patience: Count = 4
+    patience: Count = 3
     """Number of epochs without a better validation score after which training stops."""
-    stop_on: Literal["rank_ic", "ic"] = "rank_ic"
-    """The validation score: ``rank_ic``, or ``ic`` where the tails of the target matter."""
+    stop_on: Literal["rank_ic", "ic"] = "ic"
+    """The validation score: ``ic``, or ``rank_ic`` where the tails of the target do not matter."""
     loss: LossName = "mse"
     """A model with several horizons is trained on the mean over horizons; with ``quantile``, the shorter
     horizons use ``mse``. ``ic`` and ``pairwise`` have no scale, so forecasts are calibrated on validation
@@ -85,7 +85,7 @@ class FitConfig(Options):
     """Levels of the quantile loss; the forecast is the median."""
     valid_dates: Count | None = None
     """Number of validation dates used for early stopping, evenly spaced. Null: all of them."""
-    average: Share = 0.0
+    average: Share = 0.98
     """Decay per step of the running mean of the weights. The mean is what is validated and kept; 0 keeps the
     last weights themselves. Averaging helps where gradients are mostly noise (Polyak and Juditsky 1992)."""
     precision: Literal["auto", "float32", "bf16"] = "auto"

@@ -36,9 +36,7 @@ from models.spec import (
 class TokenEncoderConfig(EncoderConfig):
     """Options of the day encoder of temporal_peer: `EncoderConfig` with its own default sizes."""
 
-    width: Count = 16
-    layers: Count = 1
-    dropout: Share = 0.3
+    width: Count = 32
 
 
 class TemporalPeerConfig(Options):
@@ -67,7 +65,7 @@ class TemporalPeerConfig(Options):
     """Width of the group embedding."""
     group_bias: bool = True
     """Whether to learn a bias per head and ordered pair of groups."""
-    peer_dropout: Share = 0.3
+    peer_dropout: Share = 0.2
     """Dropout probability of the peer layers, in training."""
     market_tokens: Whole = 0
     """Number of learned tokens that attend to all firms and that every firm can attend to; 0 for none."""

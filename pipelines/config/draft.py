@@ -29,6 +29,9 @@ _MIN_SESSIONS, _MIN_FIRMS = 160, 4
 _DELAY = 1
 _NOW = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # the contract asks for a time; no row is stored
 _TEMPLATE = Path(__file__).with_name("draft_template.yaml")
+_ATTENTION = """
+  temporal_peer: {}  # attention over days, then over peer firms
+  ensemble: {}  # the mean of lightgbm, gru and temporal_peer"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ def _fitting(path: Path, seen: Draft) -> Mapping[str, object]:
         "train": train,
         "valid": valid,
         "test": tested // min(5, max(1, tested // 100)),
-        "attention": "\n  self_peer: {}  # attention over peer firms" if attention else "",
+        "attention": _ATTENTION if attention else "",
         "quantiles": 10 if firms >= 200 else 5 if firms >= 25 else max(2, firms // 3),
         "k": min(firms, max(3, firms // 10)),
     }

@@ -56,11 +56,11 @@ class FeaturesConfig(Section):
 
     window: int = Field(default=20, ge=2, le=2048)
     """Number of sessions in a window, the decision date included."""
-    set: Literal["peerglass", "alpha158", "alpha360", "all"] = "peerglass"
-    """Features that are used where ``characteristics`` or ``channels`` is null: the library's own
-    (``peerglass``); its channels with the characteristics of qlib's Alpha158; the channels of qlib's Alpha360
-    with the characteristic ``return_1`` alone, and a ``window`` of 60 if none is set; or everything
-    (``all``)."""
+    set: Literal["peerglass158", "peerglass", "alpha158", "alpha360", "all"] = "peerglass158"
+    """Features that are used where ``characteristics`` or ``channels`` is null: the library's own and the
+    characteristics of qlib's Alpha158 (``peerglass158``); the library's own alone, which take a third of the
+    memory; its channels with the characteristics of Alpha158; the channels of qlib's Alpha360 with the
+    characteristic ``return_1`` alone, and a ``window`` of 60 if none is set; or everything (``all``)."""
     expressions: dict[str, str] = Field(default={})
     """Name -> formula of further characteristics, such as ``mean(close, 5) / close`` (docs/features.md). A
     name that is listed in ``channels`` is a channel as well."""
@@ -87,13 +87,9 @@ class FeaturesConfig(Section):
         return {"window": 60, **given} if alpha360 else given
 
     def deciding(self) -> dict[str, Any]:
-        """Return the settings as JSON values; without a set or expressions where they are the default."""
+        """Return the settings as JSON values; without expressions where there are none."""
         settings = super().deciding()
-        return {
-            name: value
-            for name, value in settings.items()
-            if name not in ("set", "expressions") or value not in ("peerglass", {})
-        }
+        return {name: value for name, value in settings.items() if name != "expressions" or value}
 
 
 class LabelConfig(Section):
@@ -103,14 +99,16 @@ class LabelConfig(Section):
     """Sessions from the trade to the end of the label."""
     delay: int = Field(default=1, ge=0)
     """Sessions from the decision to the trade; 0 trades at the close of the decision."""
-    transform: Literal["raw", "demean", "zscore", "rank"] = "rank"
+    transform: Literal["raw", "demean", "zscore", "rank"] = "zscore"
     """Transformation of the label within each date: none, demeaned, demeaned and divided by the standard
     deviation, or ranked to a standard normal distribution."""
     clip: float | None = Field(default=None, gt=0)
-    """Models are fitted to targets clipped to [-clip, clip], in the unit of the target. Null: no clipping."""
-    residualise_factors: int = Field(default=0, ge=0)
-    """Number of statistical factors that are removed from the label before fitting. Models are trained on the
-    residual and evaluated on the full label."""
+    """Models are fitted to targets clipped to [-clip, clip], in the unit of the target. Null: no clipping.
+    Where it is not set, ``zscore`` is clipped at 3 and the other targets are not."""
+    residualise_factors: int = Field(default=5, ge=0)
+    """Number of statistical factors that are removed from the label before fitting; fewer where there are
+    fewer than four firms per factor, and none with 0. Models are trained on the residual, because the returns
+    of common factors are noise to a forecast of each firm, and evaluated on the full label."""
     unknown_delisting_return: float = Field(default=0.0, ge=-1, allow_inf_nan=False)
     """Return paid on a delisting that has neither a recorded return nor a reason; 0 pays the last price."""
     periods_per_year: float | None = Field(default=None, gt=0, le=366)
@@ -123,6 +121,12 @@ class LabelConfig(Section):
     """Further delays at which the same forecasts are evaluated, in sessions."""
     shorter_horizons: tuple[int, ...] = ()
     """Horizons below ``horizon`` that seq2seq also forecasts, ascending, in sessions."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clip_scores(cls, given: Any) -> Any:  # noqa: ANN401 (YAML holds anything)
+        scores = isinstance(given, Mapping) and given.get("transform", "zscore") == "zscore"
+        return {"clip": 3.0, **given} if scores else given
 
     @model_validator(mode="after")
     def _check_horizons(self) -> LabelConfig:

@@ -36,13 +36,16 @@ QUICK: Mapping[str, Any] = {
         "ridge": {},
         "lightgbm": {
             **{"rounds": 40, "evaluate_every": 20, "patience": 5, "min_data_in_leaf": 500},
-            **{"feature_fraction": 0.7, "bagging_fraction": 0.7, "lambda_l2": 1.0},
+            **{"feature_fraction": 0.7, "bagging_fraction": 0.7, "lambda_l2": 1.0, "stop_on": "rank_ic"},
         },
-        "temporal_transformer": {"encoder": {"layers": 1, "width": 16, "heads": 2}},
+        "temporal_transformer": {"encoder": {"layers": 1, "width": 16, "heads": 2, "dropout": 0.1}},
     },
     "folds": {"scheme": "expanding", "train": 1800, "valid": 200, "test": 200, "embargo": 1, "max_folds": 1},
     "seeds": [0],
-    "fit": {"epochs": 1, "batch_dates": 16, "lr": 0.002, "weight_decay": 1.0},
+    "fit": {
+        **{"epochs": 1, "batch_dates": 16, "lr": 0.002, "weight_decay": 1.0},
+        **{"average": 0, "stop_on": "rank_ic"},
+    },
 }
 """Settings that replace those of the demo in the quick figures."""
 

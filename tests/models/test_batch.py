@@ -131,7 +131,7 @@ def test_shape_counts_the_unknown_group_and_checks_names() -> None:
 
 def test_options_are_parsed_and_unknown_ones_are_refused() -> None:
     parsed = TemporalPeerConfig.model_validate({"encoder": {"width": 8}})
-    assert (parsed.encoder.width, parsed.encoder.layers, parsed.encoder.dropout) == (8, 1, 0.3)
+    assert (parsed.encoder.width, parsed.encoder.layers, parsed.encoder.dropout) == (8, 1, 0.2)
     with pytest.raises(ValueError, match="encodr is not a known name"):
         TemporalPeerConfig.model_validate({"encodr": {}})
     with pytest.raises(ValueError, match="widht is not a known name"):

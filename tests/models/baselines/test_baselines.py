@@ -173,6 +173,7 @@ def test_lightgbm_keeps_its_best_round() -> None:
         "rounds": 60,
         "evaluate_every": 5,
         "patience": 3,
+        "stop_on": "rank_ic",
         "learning_rate": 0.1,
     }
 

@@ -184,7 +184,7 @@ def test_a_learning_rate_out_of_bounds_diverges() -> None:
 def test_early_stopping_keeps_the_best_weights() -> None:
     data = panel()
     seen: list[EpochRecord] = []
-    config = FitConfig(epochs=12, batch_dates=4, lr=3e-2, patience=3)
+    config = FitConfig(epochs=12, batch_dates=4, lr=3e-2, patience=3, stop_on="rank_ic")
     model = fit(
         "self_peer",
         options_of("self_peer", SMALL["self_peer"]),

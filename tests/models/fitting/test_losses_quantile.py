@@ -133,7 +133,7 @@ def test_quantiles_cover_what_they_say_and_widen_where_the_target_does() -> None
     assert np.corrcoef(width, scale)[0, 1] > 0.8
     # the score in the history is that of the kept epoch, and better than what the head began with
     scores = [record.valid_pinball for record in model.history]
-    best = int(np.argmax([record.valid_rank_ic for record in model.history]))
+    best = int(np.argmax([record.valid_ic for record in model.history]))
     q_V = torch.tensor(model.quantiles(data, VALID) / float(model.module.target_scale))
     y_V = data.target_TN[torch.tensor(VALID)] / model.module.target_scale
     known_V = data.mask_TN[torch.tensor(VALID)] & y_V.isfinite()

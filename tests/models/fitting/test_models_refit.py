@@ -53,7 +53,7 @@ def test_as_many_epochs_as_validation_found_best_of_the_same_schedule() -> None:
     for best in range(3):
         scores = [0.1 if epoch == best else 0.0 for epoch in range(3)]
         chosen.history = tuple(
-            dataclasses.replace(record, valid_rank_ic=score)
+            dataclasses.replace(record, valid_ic=score)
             for record, score in zip(chosen.history, scores, strict=True)
         )
         ends.append(again(chosen, data, SEVERAL))
@@ -69,7 +69,7 @@ def test_as_many_epochs_as_validation_found_best_of_the_same_schedule() -> None:
         VALID,
         fit_config=SEVERAL,
         seed=0,
-        on_epoch=lambda record: seen.append(record.valid_rank_ic),
+        on_epoch=lambda record: seen.append(record.valid_ic),
     )
     assert same_tensors(ends[int(np.argmax(seen))], whole)
 
@@ -83,7 +83,7 @@ def test_ridge_keeps_its_penalty_and_lightgbm_its_rounds() -> None:
     for key, value in again(ridge, data, ONE).tensors().items():
         np.testing.assert_allclose(value, alone.tensors()[key], rtol=1e-10, err_msg=key)
     trees = fitted("lightgbm", data, ONE)
-    rounds = 10 * (1 + best_record(trees.history))
+    rounds = 10 * (1 + best_record(trees.history, "ic"))
     options = {**SMALL["lightgbm"], "rounds": rounds, "evaluate_every": rounds}
     alone = fit("lightgbm", options_of("lightgbm", options), data, BOTH, VALID, fit_config=ONE, seed=0)
     model = again(trees, data, ONE)

@@ -85,10 +85,13 @@ def one_step(name: str, options: dict[str, Any], window: int) -> None:
 @pytest.mark.parametrize("window", [20, 60])
 @pytest.mark.parametrize("name", NEURAL)
 def test_no_call_has_more_sequences(name: str, window: int, sequences: list[int]) -> None:
-    one_step(name, {}, window)
+    options = {"encoder": {"layers": 2}} if name in ("temporal_transformer", "seq2seq") else {}
+    one_step(name, options, window)
     assert max(sequences, default=0) <= MOST
     seeds, days = SEEDS if MODELS[name].build.stackable else 1, {"temporal_transformer", "seq2seq"}
-    plan = plan_of(name, options_of(name), FitConfig(batch_dates=DATES), ON_DEVICE, window, N, 1, seeds)
+    plan = plan_of(
+        name, options_of(name, options), FitConfig(batch_dates=DATES), ON_DEVICE, window, N, 1, seeds
+    )
     has_days = MODELS[name].has_day_encoder
     assert plan.sequences == (DATES * N if has_days else 0)
     assert plan.explicit_days is (has_days and window == 20)
@@ -115,6 +118,6 @@ def test_no_call_has_more_sequences(name: str, window: int, sequences: list[int]
     ids=str,
 )
 def test_nor_with_masks_and_biases(options: dict[str, Any], window: int, sequences: list[int]) -> None:
-    one_step("temporal_transformer", {"encoder": options}, window)
+    one_step("temporal_transformer", {"encoder": {"layers": 2, **options}}, window)
     assert max(sequences, default=0) <= MOST
     assert bool(sequences) == (window == 60 and "kernel" not in options)

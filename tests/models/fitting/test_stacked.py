@@ -118,7 +118,7 @@ def test_with_what_else_the_loop_can_do(
 def test_each_seed_stops_by_itself_and_keeps_its_best_weights(
     data: PanelTensors, every_model: dict[str, dict[str, Any]]
 ) -> None:
-    config = FitConfig(epochs=12, batch_dates=8, lr=1e-2, patience=2)
+    config = FitConfig(epochs=12, batch_dates=8, lr=1e-2, patience=2, stop_on="rank_ic")
     lengths = compare("mlp", options("mlp", every_model), data, config)
     assert len(set(lengths)) > 1, "the seeds must stop in different epochs for this to say anything"
     seen: dict[int, list[EpochRecord]] = {seed: [] for seed in SEEDS}

@@ -142,9 +142,7 @@ def test_folds_fit_the_length_of_the_history(sessions: int, tmp_path: Path) -> N
     pl.concat(parts).write_parquet(tmp_path / "p.parquet")
     settings = yaml.safe_load(draft_config(tmp_path / "p.parquet", tmp_path).text)
     folds, label = settings["folds"], settings["label"]
-    assert (label["transform"], label["clip"]) == ("zscore", 3), "by the experiment on three markets"
-    assert settings["models"]["lightgbm"] == {"stop_on": "ic"}, "ranks are not what the models are fitted to"
-    assert settings["fit"]["stop_on"] == "ic"
+    assert set(label) == {"horizon", "delay"}, "a draft does not repeat defaults"
     gap = label["delay"] + label["horizon"] + folds["embargo"]
     needed = folds["train"] + folds["valid"] + 2 * gap + folds["test"] + label["delay"] + label["horizon"]
     usable = sessions - settings["universe"]["min_history"]

@@ -40,7 +40,13 @@ def made(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, A
         **tiny_settings,
         "models": {"zero": {}, "ridge": {}},
         "folds": {**tiny_settings["folds"], "max_folds": 1},
-        "label": {"horizon": 1, "delay": 0, "extra_delays": [1]},
+        "label": {
+            "horizon": 1,
+            "delay": 0,
+            "extra_delays": [1],
+            "transform": "rank",
+            "residualise_factors": 0,
+        },
     }
     (folder / "a.yaml").write_text(yaml.safe_dump({**settings, "name": "first"}, sort_keys=False))
     (folder / "b.yaml").write_text(yaml.safe_dump({**settings, "name": "second", "models": {"ridge": {}}}))

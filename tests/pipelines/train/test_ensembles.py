@@ -98,7 +98,7 @@ def test_members_that_models_does_not_list_are_entries_after_the_others(
     again = check_config(config.model_dump(mode="json"), origin="again")
     assert again.models == config.models
     alone = config_of(home, tiny_settings, models={"ensemble": {}})
-    assert list(alone.models) == ["ensemble", "lightgbm", "temporal_transformer", "temporal_peer"]
+    assert list(alone.models) == ["ensemble", "lightgbm", "gru", "temporal_peer"]
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,7 @@ def test_an_extended_search_keeps_its_finished_trials(
     assert ledger.height == 5  # exactly the five trials
     leaves = {json.loads(row)["num_leaves"] for row in ledger["config"]}
     assert len(leaves) > 1
-    scores = [
-        float(line.split("rank_ic ")[1].split()[0]) for line in out.splitlines() if ". validation" in line
-    ]
+    scores = [float(line.split(" ic ")[1].split()[0]) for line in out.splitlines() if ". validation" in line]
     assert scores == sorted(scores, reverse=True)
     assert len(set(scores)) > 1
     assert len(scores) == 5
@@ -194,7 +192,7 @@ def test_the_storage_of_another_version_of_optuna_is_refused_with_a_cure(tmp_pat
 @pytest.mark.slow(2)
 def test_the_best_settings_print_as_a_config_and_reach_the_score_they_claim(peerglass: Call) -> None:
     _, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "3")
-    claimed = float(out.split("1. validation rank_ic ")[1].split()[0])
+    claimed = float(out.split("1. validation ic ")[1].split()[0])
     printed = yaml.safe_load(out[out.index("models:") : out.index("The best of")])
     raw = yaml.safe_load(Path("tiny.yaml").read_text())
     assert printed["models"]["lightgbm"]["rounds"] == 10, "settings of the config that were not searched"
@@ -204,7 +202,7 @@ def test_the_best_settings_print_as_a_config_and_reach_the_score_they_claim(peer
     assert code == 0, err
     from pipelines.run.record import open_run
 
-    score = read_scores(open_run(run_id.strip(), Path("runs")))["valid_rank_ic"]
+    score = read_scores(open_run(run_id.strip(), Path("runs")))["valid_ic"]
     assert score.to_list() == pytest.approx([claimed], abs=6e-5)  # four digits are printed
 
 
@@ -369,7 +367,7 @@ def test_settings_are_searched_on_several_markets_and_counted_on_each(peerglass:
         _, run_id, _ = peerglass("train", f"best_{name}.yaml")
         from pipelines.run.record import open_run
 
-        (score,) = read_scores(open_run(run_id.strip(), Path("runs")))["valid_rank_ic"]
+        (score,) = read_scores(open_run(run_id.strip(), Path("runs")))["valid_ic"]
         assert float(line.split(f"{name} ")[1].split()[0].strip(",)")) == pytest.approx(score, abs=6e-5)
 
 
