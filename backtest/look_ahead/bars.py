@@ -157,15 +157,15 @@ def _averages(data: Delivery) -> Iterator[Finding]:
         verdict: Verdict = "warn" if middle >= AUTOCORRELATION else "pass"
         sentence += (
             "If the average is centred, today's close contains tomorrow's: ask for closes as traded. Net "
-            "asset "
-            "values and appraisals are averages of the past without look-ahead, but nobody can trade at them."
+            "asset values and appraisals are averages of the past without look-ahead, but nobody can trade "
+            "at them."
         )
     elif middle >= SUSPECT_AUTOCORRELATION and ahead >= SUSPECT_AHEAD:
         verdict = "fail" if middle >= AUTOCORRELATION and ahead >= AHEAD_OF_OPEN else "warn"
         sentence += (
             f"They know the session that follows: the return of t correlates by {ahead:+.2f} with that from "
-            "the "
-            "next open to the one after it, and that of traded closes hardly does. Ask for closes as traded."
+            "the next open to the one after it, and that of traded closes hardly does. Ask for closes "
+            "as traded."
         )
     else:
         verdict = "warn" if middle >= STALE else "pass"
@@ -234,8 +234,7 @@ def _gaps(data: Delivery) -> Iterator[Finding]:
     sentence = (
         f"Gaps in the closes were filled backwards: the move into {larger:,} of {larger + smaller:,} runs of "
         f"repeated closes ({share:.0%}) is larger than that out of them, so the price of a gap's end stands "
-        "at "
-        "its beginning. Leave gaps empty."
+        "at its beginning. Leave gaps empty."
     )
     bad = share >= REPEATED_SHARE and z >= REPEAT_DEVIATIONS
     yield judged_by("share of repeated closes after larger moves", bad, sentence, share, REPEATED_SHARE)

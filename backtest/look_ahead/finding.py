@@ -58,7 +58,7 @@ class Result:
     sentence: str  # the finding, with the name of its cause
     evidence: pl.DataFrame = field(default_factory=pl.DataFrame)  # numbers behind the sentence; may be empty
     seconds: float = 0.0  # wall-clock time
-    exact: bool = False  # whether no honest data can fail; else they do with odds below 1 in 1,000
+    exact: bool = False  # whether no honest data can fail
 
     @property
     def degree(self) -> Degree:

@@ -150,8 +150,7 @@ def _of_level(row: dict[str, Any]) -> Finding:
         sentence = (
             f"{column[0].upper()}{column[1:]} has an IC of {row['ic']:+.2f} with the return of the next "
             f"{row['horizon']} sessions (t {row['t']:.1f}), and one of the same sign with that of the last "
-            "ones: "
-            "a slow signal, stronger than nearly all honest ones. Compare it with an earlier delivery "
+            "ones: a slow signal, stronger than nearly all honest ones. Compare it with an earlier delivery "
             "(audit --vintage)."
         )
         return Finding("level", "warn", sentence, row["ic"], subject=column)

@@ -41,7 +41,7 @@ Depth = Literal["quick", "full"]
 _FILE = "audit.json"
 _DEGREES: Final = {
     ("fail", "proof"): "Proof. ",
-    ("fail", "evidence"): "Evidence, odds of over 99.9%. ",
+    ("fail", "evidence"): "Evidence. ",
     ("warn", "evidence"): "Evidence. ",
 }
 RESULT_SCHEMA: Final = {

@@ -11,8 +11,9 @@ import polars as pl
 import pytest
 from qlib_values import FIRMS, SESSIONS, SHOWN, made_prices, values_of_qlib
 
+from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
-from features.library.sets import alpha158, characteristics_of, default_characteristics
+from features.library.sets import alpha158, characteristics_of, default_channels, default_characteristics
 from features.panel.panel import Panel, build_panel
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "alpha158.csv"
@@ -54,6 +55,8 @@ def test_sets_hold_the_features_of_their_names() -> None:
     own = {"mine": "close / open"}
     assert default_characteristics("peerglass", {}) == list(CHARACTERISTICS)
     assert default_characteristics("alpha158", own) == [*alpha158(), "mine"]
+    assert default_characteristics("peerglass158", {}) == [*CHARACTERISTICS, *alpha158()]
+    assert default_channels("peerglass158") == list(CHANNELS)
     assert default_characteristics("all", own) == [*CHARACTERISTICS, *alpha158(), "mine"]
     every = characteristics_of(own)
     assert list(every) == default_characteristics("all", own)

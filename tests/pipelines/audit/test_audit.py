@@ -274,7 +274,7 @@ def test_audit_reports_counts_and_worst_verdict() -> None:
     lines = [" ".join(line.split()) for line in describe(audit).splitlines()]
     assert lines[1:5] == [
         "warn two Evidence. Hm.",
-        "fail three Evidence, odds of over 99.9%. No.",
+        "fail three Evidence. No.",
         "skipped four Nothing there.",
         "fail five Proof. Never.",
     ]

@@ -256,7 +256,7 @@ def test_leaky_input_stops_a_run_before_training(peerglass: Call, only: Callable
     Path("leaky.yaml").write_text(yaml.safe_dump(leaky))
     first = peerglass("audit", "leaky.yaml")  # the lake is empty, so its source is ingested first
     assert first.code == 4
-    assert "Proof. Full-sample maximum: input signal" in first.out
+    assert "Evidence. Full-sample maximum: input signal" in first.out
     assert "failed in fingerprints" in first.err
     stopped = peerglass("run", "leaky.yaml")
     assert stopped.code == 4

@@ -195,3 +195,4 @@ def test_slow_features_of_few_firms_pass(firms: int, base: dict[str, Any]) -> No
     for seed in range(8):
         result = CHECKS["canary"](dataclasses.replace(subject, seed=seed))
         assert result.verdict == "pass", result.sentence
+        assert result.evidence.height > 200, "features that were examined"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from pipelines.config.load import load_config, to_yaml
+from pipelines.config.sections import LabelConfig
 from pipelines.errors import ConfigError
 from pipelines.ingest.calendars import require_calendar
 from pipelines.sources.settings import YFinanceSourceConfig
@@ -39,6 +41,24 @@ def test_defaults_are_filled_in_and_the_resolved_text_reads_back_to_the_same_con
     assert config.seeds == (0,)
     again = load_config(write(tmp_path, "b.yaml", to_yaml(config)))
     assert again == config
+
+
+@pytest.mark.parametrize(
+    ("given", "clip"),
+    [
+        ({}, 3.0),
+        ({"transform": "zscore"}, 3.0),
+        ({"clip": None}, None),
+        ({"clip": 2}, 2.0),
+        ({"transform": "rank"}, None),
+    ],
+)
+def test_standardised_labels_are_clipped_unless_the_config_says_otherwise(
+    given: dict[str, Any], clip: float | None
+) -> None:
+    label = LabelConfig.model_validate(given)
+    assert (label.clip, label.residualise_factors) == (clip, 5)
+    assert LabelConfig.model_validate(label.model_dump()) == label, "a resolved config keeps it"
 
 
 def test_extends_merges_mappings_replaces_lists_and_null_removes_a_model(tmp_path: Path) -> None:

@@ -146,6 +146,7 @@ def test_what_comes_with_peerglass_ends_tradable_and_net_of_costs(path: Path) ->
     assert tradable.backtest.capital is None
     assert net.backtest.capital is not None
     assert net.backtest.costs == tradable.backtest.costs
+    assert not any(config.label.residualise_factors for config in configs.values()), "published labels"
     assert {tuple(config.models) for config in configs.values()} == {(replication.model,)}
     tests = {(config.folds.test_from, config.folds.test_to) for config in configs.values()}  # type: ignore[union-attr]
     assert len(tests) == 1, "all steps forecast the same dates"
