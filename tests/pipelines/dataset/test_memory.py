@@ -65,7 +65,7 @@ def test_the_estimate_by_hand() -> None:
 
 def test_characteristics_that_are_not_named_are_those_that_prices_allow() -> None:
     models: dict[str, Any] = {"lightgbm": {}}
-    features = {"window": 5, "channels": ["return"]}
+    features = {"set": "peerglass", "window": 5, "channels": ["return"]}
     from_prices = [name for name in CHARACTERISTICS if not CHARACTERISTICS[name].needs_statements]
     named = config(models=models, features={**features, "characteristics": from_prices})
     grouped = sum("group" in CHARACTERISTICS[name].needs for name in from_prices)
