@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, N firms; R rows: T sessions, or 1 for a rate that is constant over time.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

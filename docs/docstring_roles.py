@@ -4,8 +4,6 @@ Docstrings name other objects as ``:func:`pipelines.stages.run_config` ``, and b
 Markdown has neither.
 """
 
-from __future__ import annotations
-
 import re
 
 import griffe

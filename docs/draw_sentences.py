@@ -4,8 +4,6 @@ A sentence that has to be read twice should be rewritten. The same seed draws th
 texts.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import inspect

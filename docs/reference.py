@@ -4,8 +4,6 @@
 these functions return. The descriptions are the docstrings of the settings, commands and features.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime as dt
 import inspect

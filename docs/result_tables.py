@@ -1,7 +1,5 @@
 """Writes the guide's page on the result tables: ``python docs/result_tables.py > docs/result_tables.md``."""
 
-from __future__ import annotations
-
 from pipelines.columns import TABLES
 
 

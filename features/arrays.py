@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, N firms, C channels, F characteristics, S groups.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import numpy as np

@@ -5,8 +5,6 @@ Early stopping, tuning, backtests and comparisons of attributions all use this o
 Shape suffixes: T dates, N firms, M known (date, firm) pairs.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

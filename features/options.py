@@ -1,7 +1,5 @@
 """Options: what a config says of a book or a model, in the form in which the code receives it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

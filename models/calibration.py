@@ -9,8 +9,6 @@ one. The order of the firms stays as it is.
 Legend: D dates, N firms, K horizons.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ validation sessions, from forecasts of fits that have not been trained on these.
 Legend: K members, S seeds, D dates, N firms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, Self

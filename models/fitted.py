@@ -3,8 +3,6 @@
 Legend: N firms of the panel, D dates to forecast.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence

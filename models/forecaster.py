@@ -1,7 +1,5 @@
 """The base classes of forecasters: networks, and baselines with a fit method of their own."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 Legend: B dates, N firms, F characteristics, Q quantiles.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

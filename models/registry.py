@@ -1,7 +1,5 @@
 """The forecasters by name. To add one, write its file and add a line to ``MODELS``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

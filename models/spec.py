@@ -1,7 +1,5 @@
 """The inputs for building a model: the shape of the panel, and the kinds of its options."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``python -m peerglass``, and the command ``peerglass``."""
 
-from __future__ import annotations
-
 from pipelines.cli.main import main
 
 if __name__ == "__main__":

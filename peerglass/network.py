@@ -1,7 +1,5 @@
 """The peer network of a run: a firm's peers on a date, what they contributed, and what has changed."""
 
-from __future__ import annotations
-
 import bisect
 import datetime as dt
 import functools

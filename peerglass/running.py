@@ -1,7 +1,5 @@
 """Configs, ingest and whole runs from Python."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """Runs: open one, and read its forecasts, tables, evaluations and report."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field

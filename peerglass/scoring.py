@@ -1,7 +1,5 @@
 """Stored models: load one from a run and score sessions with it."""
 
-from __future__ import annotations
-
 import datetime as dt
 import functools
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ below get these packages even if the current folder, which may come first in ``s
 these names.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

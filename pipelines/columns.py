@@ -7,8 +7,6 @@ guide's page on result tables read names, units and formats from them.
 Returns, weights and costs are fractions unless the unit says otherwise. Null: unknown.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

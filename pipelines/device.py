@@ -1,7 +1,5 @@
 """The devices that models are trained on, and the threads of the processor."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Errors that end a command. Each has one sentence for the user and one exit code for the scheduler."""
 
-from __future__ import annotations
-
 import errno
 import re
 from typing import ClassVar, Final

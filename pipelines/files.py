@@ -6,8 +6,6 @@ a partial file. The old content of a folder may then be in ``.NAME.PID.former.pa
 it back.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

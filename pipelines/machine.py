@@ -1,7 +1,5 @@
 """The memory and cores of this machine, and how many tasks at once it has room for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ secrets that were registered while configs were read, anywhere in the text, beca
 error messages.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

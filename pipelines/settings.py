@@ -1,7 +1,5 @@
 """Sections of the configuration, the types of settings that are places, and what is wrong with settings."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum

@@ -57,8 +57,6 @@ should be the same array in all variants, because only such variants run side by
 Shape suffixes: T sessions, N firms, V books.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

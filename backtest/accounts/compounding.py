@@ -5,8 +5,6 @@ It visits the firms with a weight or an order, in a list of its own. It shares n
 NAVs. Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 It is prepared once and shared by all books on the same panel. Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

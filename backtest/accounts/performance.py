@@ -10,8 +10,6 @@ ratios use these excess returns, with a rate of 0 unless one is given.
 A ratio whose denominator is zero is NaN. Shape suffix: T sessions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

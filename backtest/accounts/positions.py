@@ -19,8 +19,6 @@ lanes, K weights of all decisions, L rows and C columns of the ledger, R rows: T
 time, 0 if absent.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

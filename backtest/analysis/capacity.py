@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, N firms, R rows of the ledger, V amounts of capital.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

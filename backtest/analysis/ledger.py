@@ -8,8 +8,6 @@ Shape suffixes: T sessions, N firms, R rows of the ledger (one for each session 
 market and styles, S sectors, X any columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

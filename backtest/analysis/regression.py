@@ -5,8 +5,6 @@
 Shape suffixes: T sessions, J factors, P regressors (the constant and the factors).
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from dataclasses import dataclass

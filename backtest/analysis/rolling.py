@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, W sessions of a window, K = T - W + 1 windows.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 from numpy.lib.stride_tricks import sliding_window_view

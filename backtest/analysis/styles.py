@@ -12,8 +12,6 @@ of the universe in equal weights, because scores have a mean of 0 (Fama 1976, ch
 Shape suffixes: T sessions, N firms, K styles, R sessions of a block, J market and styles.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import numpy as np

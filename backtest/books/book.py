@@ -15,8 +15,6 @@ These conventions apply to every book:
 Row t of every array holds what was known at the close of session t. Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal

@@ -6,8 +6,6 @@ sums are not reordered. Importing this module imports numba, so it is imported i
 Shape suffixes: N firms, D decisions.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from features.arithmetic.kernels import compiled

@@ -16,8 +16,6 @@ Only ranks of the signal enter: any increasing transform of the signal gives the
 Shape suffixes: T sessions, N firms, M firms that are held, D decisions, L sessions of a window.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Literal
 

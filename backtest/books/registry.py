@@ -1,7 +1,5 @@
 """The books by kind: every rule in a file of `backtest.books.rules`."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Shape suffix: T sessions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

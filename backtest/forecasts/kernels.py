@@ -9,8 +9,6 @@ A sorted panel is passed as its values, their order and their number.
 Shape suffixes: R dates, N firms, P pairs of a date, Q quantiles, M measures, E edges.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

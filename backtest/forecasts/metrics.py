@@ -10,8 +10,6 @@ definitions that are common for the Nasdaq benchmark of Feng et al. 2019.
 Shape suffixes: T dates, N firms, Q quantiles.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Signals are frames with the columns session, role, version, ticker, signal and s
 ``champion`` or ``challenger``, and a signal is known.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import polars as pl

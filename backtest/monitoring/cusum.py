@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, S states of a Markov chain.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

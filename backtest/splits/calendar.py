@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, P periods. Times are session indices; index t is the close of session t.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 import numpy as np

@@ -9,8 +9,6 @@ what it was trained on, and not what could have been earned.
 Shape suffixes: T sessions, P paths. Times are session indices; index t is the close of session t.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import combinations

@@ -10,8 +10,6 @@ trained for use (`live_fold`).
 Shape suffix: T sessions. Times are session indices; index t is the close of session t.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from dataclasses import dataclass
 from typing import Literal, Self

@@ -13,8 +13,6 @@ lead.
 Shape suffixes: T sessions, R some of the sessions, N firms (of a tile), S groups, P parts of the sample.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

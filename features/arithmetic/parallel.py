@@ -4,8 +4,6 @@ A block is a range of adjacent firms that fits the processor's cache. With all f
 formula would read from and write to main memory; with a few firms at a time, the data stay in the cache.
 """
 
-from __future__ import annotations
-
 import contextvars
 import functools
 import os

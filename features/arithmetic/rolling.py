@@ -15,8 +15,6 @@ is NaN. A smaller ``min_count`` than the statistic needs is raised to that.
 Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -7,8 +7,6 @@ of a date does not depend on which other dates are in the array.
 Shape suffixes: T sessions, N firms, F characteristics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 

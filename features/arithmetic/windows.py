@@ -6,8 +6,6 @@ newest, so no other row has an effect.
 Shape suffixes: T sessions, R some of the sessions, W sessions of a window, N firms, S groups.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

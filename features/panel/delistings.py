@@ -6,8 +6,6 @@ records dated <= t: no decision waits to see whether a firm trades again.
 Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ full panel behind the tile. Series are cached while the panel lives.
 All are causal to the bit. Shape suffixes: T sessions, N firms, n firms of a tile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from dataclasses import fields, replace
 from functools import wraps

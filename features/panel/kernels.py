@@ -8,8 +8,6 @@ Shape suffixes: T sessions, N firms; R filings, sorted by series (a firm's item)
 period_end; P periods.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from features.arithmetic.kernels import compiled

@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, N firms, S groups. Index t is the close of session t.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Literal
 

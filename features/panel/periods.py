@@ -1,7 +1,5 @@
 """How many sessions a year has: what annual figures multiply means and variances of a session by."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from features.arrays import DateArray

@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

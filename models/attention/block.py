@@ -4,8 +4,6 @@ Legend: B sequences, Q queries, K keys, W sequence length, D model width, H head
 R = 2W - 1 distances, U masks.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, Self

@@ -7,8 +7,6 @@ Legend: B sequences, Q queries, K keys, W sequence length, D model width, H head
 C chunks, S chunk size.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import AbstractContextManager, nullcontext
 

@@ -4,8 +4,6 @@ Legend: M windows (present firms of every date of a batch), W window length, C c
 width, H heads, R = 2W - 1 distances, U masks of days.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import ClassVar, Literal, Self, cast

@@ -1,7 +1,5 @@
 """Dropout and linear layers that are faster than those of PyTorch, on CPUs or on GPUs."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn

@@ -4,8 +4,6 @@ Legend: W window length, D model width, d width of one head, H heads, R = 2W - 1
 W - 1 is the decision day.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

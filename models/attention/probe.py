@@ -3,8 +3,6 @@
 Legend: B sequences or dates, H heads, Q queries, K keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Legend: N firms, F characteristics, M known cells of the training dates, R cells
 V validation dates.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -3,8 +3,6 @@
 Legend: N firms, F characteristics, M known (date, firm) cells.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Legend: B dates, N firms, F characteristics, D model width.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import ClassVar
 

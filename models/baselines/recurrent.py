@@ -4,8 +4,6 @@ Legend: B dates, N firms, M windows of present firms, W window length, C channel
 D model width, G = 3 D or 4 D gates.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace

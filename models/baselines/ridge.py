@@ -3,8 +3,6 @@
 Legend: N firms, F characteristics, M known cells of the training dates.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 Legend: N firms, D validation dates, M firms of a date.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

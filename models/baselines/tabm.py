@@ -4,8 +4,6 @@ Legend: B dates, N firms, X = B N cells, F characteristics, T bins, E numbers of
 I inputs and O outputs of a layer, D model width.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import ClassVar

@@ -4,8 +4,6 @@ Legend: B dates, N firms, M windows of present firms, W window length, C channel
 D model width.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

@@ -6,8 +6,6 @@ date, in proportion from every group.
 Legend: N firms of a date, E explained forecasts, D dates, K seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

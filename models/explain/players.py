@@ -3,8 +3,6 @@
 Legend: B dates, N firms of a date, W window length, F characteristics, P players.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

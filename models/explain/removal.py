@@ -8,8 +8,6 @@ Legend: B coalitions of a forward pass, N firms of a date, W window length, C ch
 P players, E explained forecasts, M coalitions, G market tokens, S training cells.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol

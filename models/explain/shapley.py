@@ -20,8 +20,6 @@ contributions"; Mitchell et al. (2022), "Sampling permutations for Shapley value
 Legend: P players, O outputs, M coalitions, K draws of a round, R draws so far.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

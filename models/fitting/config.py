@@ -1,7 +1,5 @@
 """Options of training: :class:`FitConfig`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal, Self

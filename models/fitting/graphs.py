@@ -4,8 +4,6 @@ A step of a small model is some 500 kernels of a few microseconds each, which a 
 GPU computes them. As a CUDA graph they are started by one call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 

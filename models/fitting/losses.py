@@ -9,8 +9,6 @@ return that the portfolio earns, not the label after its transform.
 Legend: B dates, N firms, Q quantiles, K horizons, P pairs of consecutive dates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -6,8 +6,6 @@ the same up to rounding.
 Legend: K seeds, B dates of a step, P places for firms, W window length, C channels, F characteristics.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol

@@ -3,8 +3,6 @@
 Legend: S steps of a training, G groups of parameters.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Iterable, Iterator, Sequence

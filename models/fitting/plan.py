@@ -1,7 +1,5 @@
 """How a fit is computed on its device, decided from sizes alone before it starts."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sysconfig

@@ -3,8 +3,6 @@
 Legend: B dates, N firms; more dimensions may come before them.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

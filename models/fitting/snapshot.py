@@ -5,8 +5,6 @@ schedule, and the state of every random generator (order of dates, draw of firms
 and JSON values, never as a pickle.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Legend: B dates, N firms, M largest number of reference firms on a date, F chara
 D model width, L layers, R = recent_days * C.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Self
 
 import torch

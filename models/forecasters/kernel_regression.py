@@ -3,8 +3,6 @@
 Legend: B dates, N firms, F characteristics, D = F + recent_days * C.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

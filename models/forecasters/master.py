@@ -4,8 +4,6 @@ Legend: B dates, N firms, K recent days, R days of the market, C channels, F cha
 H heads, d = D / H, S spans of the market, G = 2 S C numbers of the market.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar, Self
 

@@ -4,8 +4,6 @@ Legend: B dates, N firms, F inputs of a firm (characteristics and recent days), 
 L blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar, Self
 

@@ -3,8 +3,6 @@
 Legend: B dates, N firms, F characteristics, G group embedding, D model width, L peer layers.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Self
 
 import torch

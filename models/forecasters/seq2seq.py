@@ -4,8 +4,6 @@ Legend: B dates, N firms, M firms present on the dates, W window length, C chann
 D model width, K horizons.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Self, cast
 
 import torch

@@ -4,8 +4,6 @@ Legend: B dates, N firms, P windows of present firms, K recent days, L patches o
 characteristics, D numbers of a token, M market states, E numbers of a state.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

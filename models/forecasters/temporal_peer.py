@@ -4,8 +4,6 @@ Legend: B dates, N firms, W window length, C channels, F characteristics, G grou
 width, L peer layers, R = recent_days * C.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal, Self
 
 import torch

@@ -3,8 +3,6 @@
 Legend: B dates, N firms, W window length, C channels, F characteristics, D model width.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

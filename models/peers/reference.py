@@ -3,8 +3,6 @@
 Legend: B dates, N firms, M largest number of reference firms on a date, F characteristics.
 """
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 import torch

@@ -1,7 +1,5 @@
 """The ``peerglass`` command. Verbs only parse arguments and print; heavy imports happen inside them."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import gc

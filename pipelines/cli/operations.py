@@ -1,7 +1,5 @@
 """Verbs of the nights and of what is there: nightly, signals, runs, promote, demote, trials and track."""
 
-from __future__ import annotations
-
 import datetime as dt
 from pathlib import Path
 from typing import Final

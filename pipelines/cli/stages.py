@@ -1,7 +1,5 @@
 """Verbs of the stages of a run, from the data to the report, and of its evaluation."""
 
-from __future__ import annotations
-
 import datetime as dt
 from pathlib import Path
 from typing import Any, Final, Literal

@@ -1,7 +1,5 @@
 """Verbs to get started: ``doctor``, ``demo``, ``init``, ``notebook`` and ``validate``."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import platform

@@ -1,7 +1,5 @@
 """Copies of the notebooks that come with Peerglass."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -8,8 +8,6 @@ The trial ledger stays, and with it the number of trials. Forecasts stay in the 
 that a removed run has read until ``peerglass lake vacuum --forget RUN``.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import re

@@ -1,7 +1,5 @@
 """``peerglass signals CONFIG|RUN``: score a session with a stored model, and say how it was made."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The trial ledger for a terminal: what was tried, what counts, and why."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Model versions: compared by their signals of the nights that all of them forecast, promoted and demoted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

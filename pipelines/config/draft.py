@@ -1,7 +1,5 @@
 """Draft a config for a user's price file: its source, and settings that fit its length and its firms."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ a whole dataset to the bit and take a fraction of the time and memory.
 Shape suffixes: W sessions of the window, T sessions, N firms, C channels, F characteristics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

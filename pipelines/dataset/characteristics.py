@@ -8,8 +8,6 @@ Shape suffixes: T sessions, R sessions of a block, N firms, n firms of a tile, F
 characteristics with their indicators of missing values.
 """
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 

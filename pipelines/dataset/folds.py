@@ -1,7 +1,5 @@
 """The folds of a config: sessions for training, validation and test, purged and embargoed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

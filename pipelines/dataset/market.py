@@ -3,8 +3,6 @@
 This is all that measuring a forecast needs. :mod:`pipelines.dataset.build` adds what models learn from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 

@@ -5,8 +5,6 @@ channels and the model in each worker. Channels and characteristics are mapped f
 bytes per cell were measured (docs/experiments/2026-11-23-growth.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

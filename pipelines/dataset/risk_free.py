@@ -1,7 +1,5 @@
 """The risk-free rate of each session: a number, or a file of dated annual rates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The input tables of a lake: their versions and rows, cut at a session, with renamed firms."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Any

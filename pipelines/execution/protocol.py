@@ -7,8 +7,6 @@ An engine may compute a task more than once, lose it, or deliver it twice, late 
 :func:`run_jobs` makes one result of each task from that, because a task is a pure function of what is sent.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """A worker process of the pool: gets tasks from its parent, sends back reports, and ends with its parent."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import mmap

@@ -1,7 +1,5 @@
 """Attribution of a run: explain a sample of its test forecasts, and measure how far to trust the result."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The fitted models of a run: restored with their panel, their values as a table, and their unit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

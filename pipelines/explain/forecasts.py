@@ -7,8 +7,6 @@ error is ``sqrt(K) p``. Draws are kept in the run's folder, so that a higher pre
 Legend: P players, E explained firms, N firms of a date.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Tables of an attribution: players, an example, skill, recovery of planted edges, and attention."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Explained forecasts as text for a terminal."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

@@ -8,8 +8,6 @@ A session without a price or a row in ``gaps`` is a halt, and a holder keeps the
 or a session of the exchange without any row, is no halt, so a label across it is unknown.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace

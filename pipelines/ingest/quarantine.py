@@ -6,8 +6,6 @@ and no rule is applied to it until one of its values changes. Types, missing val
 invalid names and duplicate keys cannot be waived, because such a row cannot be stored.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

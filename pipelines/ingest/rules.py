@@ -5,8 +5,6 @@ than `MAX_GAP_DAYS` calendar days apart are no neighbours. Only ``spike_that_rev
 is known at that row's close (``known_on``). `DATE_RULES` say that a date is no session at all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Final

@@ -5,8 +5,6 @@ value, a missing value, the rules of `pipelines.lake.schemas` in their order the
 Therefore ``received = valid + rejected + collapsed`` holds for every batch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence

@@ -5,8 +5,6 @@ object store reads them itself from its own variables (``AWS_ACCESS_KEY_ID``, ``
 ``AWS_SESSION_TOKEN``), a profile or an instance's role.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Each class is a table, named after it. First come the tables that a source may g
 pipeline writes: forecasts, quarantine, flags, trials, nights and others.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import functools
 import re

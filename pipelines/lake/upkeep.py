@@ -7,8 +7,6 @@ of runs cannot be found from the lake, so a run records its versions in the tabl
 the table ``signals`` names those of the nights.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections import Counter

@@ -8,8 +8,6 @@ An entry of the log adds and removes files (https://github.com/delta-io/delta, P
 belongs to all versions from the one that added it up to, but not including, the one that removed it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """An evaluation for a terminal, or as one JSON document (docs/backtesting.md lists its keys)."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping

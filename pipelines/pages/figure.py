@@ -4,8 +4,6 @@ Charts are dictionaries in the schema of plotly.js. plotly's Python classes woul
 which takes longer than everything else in a report together.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Mapping, Sequence

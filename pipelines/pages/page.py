@@ -4,8 +4,6 @@ A page is self-contained. Its content security policy forbids all requests and a
 All values are escaped by the templates, so a name from the data that looks like a script is never executed.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -5,8 +5,6 @@ scripts.
 The template ``sections.jinja`` has one macro per section; this module prepares what a section computes.
 """
 
-from __future__ import annotations
-
 import calendar
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a report shows: the tables of an evaluation, of the training and of the explanations, and a header."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

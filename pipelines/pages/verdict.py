@@ -1,7 +1,5 @@
 """The verdict at the top of the report: which model was chosen, the evidence, and the doubts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -6,8 +6,6 @@ are lagged by one session here. Sessions after the last one of the data use what
 Shape suffixes: T sessions, N firms; S: T + 1 sessions, the last of which is the session after the data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compute the tables of a backtest from forecasts: metrics, books, costs, and the ceiling if known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

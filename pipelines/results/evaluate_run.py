@@ -4,8 +4,6 @@ The last part analyses books one by one: what they earn, from what, with whom, a
 suffixes there: T sessions of the book, N firms, S sectors, K styles.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import time
 from collections.abc import Iterator, Mapping

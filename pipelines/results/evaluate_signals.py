@@ -3,8 +3,6 @@
 Shape suffixes: R rows of the file, T sessions, N firms.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections.abc import Callable, Iterator, Mapping

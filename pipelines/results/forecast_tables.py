@@ -7,8 +7,6 @@ ladder's own labels reach, so long horizons have fewer dates.
 Shape suffixes: T sessions, R measured sessions, N firms, S sectors.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping

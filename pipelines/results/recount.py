@@ -4,8 +4,6 @@ The deflated Sharpe ratios with the number of trials and with their effective nu
 the probability of overfitting are counted again from the ledger. Shape suffixes: T sessions, V trials.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

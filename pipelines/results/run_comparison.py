@@ -1,7 +1,5 @@
 """What ``peerglass compare`` compares: one model of a run, or one measured signal, with its series."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

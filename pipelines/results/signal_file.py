@@ -5,8 +5,6 @@ The folder is ``<output>/<file's name>-<digest>/``. The digest covers the values
 of the tables, the universe and the label. Books, costs and delays make another evaluation in it.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import difflib
 import hashlib

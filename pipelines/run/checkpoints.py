@@ -1,7 +1,5 @@
 """Checkpoints of fitted models: tensors as safetensors, everything else as JSON, never a pickle."""
 
-from __future__ import annotations
-
 import glob
 import json
 import shlex

@@ -4,8 +4,6 @@ A model without forecasts of one fold would be measured on different dates than 
 are compared on the dates that all of them forecast, and every comparison names the missing tasks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np

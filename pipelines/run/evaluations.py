@@ -5,8 +5,6 @@ own id: a digest of those settings and of the code that measures forecasts. Diff
 additional evaluation. A report reads its tables and its assumptions from the folder of one evaluation.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Ingest the data of a config's source into its lake."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable
 

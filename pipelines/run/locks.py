@@ -5,8 +5,6 @@ ends, including after a crash or a kill. A second file next to it names the proc
 file is used for messages only, and it is ignored if its process no longer exists.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import os

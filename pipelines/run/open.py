@@ -1,7 +1,5 @@
 """Prepare a run on the data in a lake, and open an earlier run on exactly the data that it recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

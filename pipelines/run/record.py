@@ -1,7 +1,5 @@
 """A run and its folder ``<output>/<run_id>/``: naming, recording, and finding it again."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import re

@@ -9,8 +9,6 @@ a state that the folder has had. As in the folder, the file of a task's scores c
 partial files and the snapshots of unfinished trainings, which are written too often.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

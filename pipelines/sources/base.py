@@ -6,8 +6,6 @@ splits up to the row's ``stated_on``, or up to the end of the period if that is 
 of months given in the row.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import re

@@ -1,7 +1,5 @@
 """The bundled sample: adjusted closes of 20 large US firms, 1990 to 2022, shipped with skfolio."""
 
-from __future__ import annotations
-
 from datetime import date
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Settings of the sources: the config's section ``source``."""
 
-from __future__ import annotations
-
 import codecs
 import datetime as dt
 import difflib

@@ -5,8 +5,6 @@ zone and the errors; the pool here keeps them. `pipelines.sources.yahoo_firms` i
 `pipelines.sources.yahoo_session` decides what counts as an answer.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import time

@@ -4,8 +4,6 @@ yfinance turns most failures into an empty frame. This session decides on each r
 it: an answer with data is passed on, others are repeated with exponential backoff and raised as `YahooError`.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

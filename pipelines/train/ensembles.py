@@ -7,8 +7,6 @@ every seed of the ensemble combines the forecasts of its seed (`models.ensemble`
 members, so that a night, an explanation or MLflow needs no other file. Nothing is trained or forecast again.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Sequence

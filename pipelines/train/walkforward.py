@@ -4,8 +4,6 @@ A task's checkpoint is written first, then its forecasts are committed to the la
 its scores are written, which marks it as done. What a task is: `pipelines.train.task`.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -3,8 +3,6 @@
 A group is a single task, or a stack of seeds that are trained together (`pipelines.train.task`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 Shape suffixes: N firms, D decisions.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

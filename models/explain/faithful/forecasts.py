@@ -23,8 +23,6 @@ Legend: N firms of a date, W window length, P units, S steps of a curve, E forec
 K background draws, D model width.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

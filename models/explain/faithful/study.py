@@ -3,8 +3,6 @@
 Legend: N firms of a date, E forecasts, T sessions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

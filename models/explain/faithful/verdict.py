@@ -13,8 +13,6 @@ criterion says how far it is from another outcome, as a share of its own uncerta
 small move would change says so.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Charts of the books: value and drawdown, costs, rolling measures, exposures, contributions and capacity."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Charts of models: their forecasts' skill, returns by quantile, folds and learning curves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ without case, accents, spaces and punctuation. The reader of `pipelines.sources.
 all of them.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Find and open a user's files: paths, encodings, separators, headers; every cell of a text file is text."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip

@@ -5,8 +5,6 @@ ratios of two neighbouring sessions. What the vendor changed later, because of a
 cancels, so nothing looks ahead.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

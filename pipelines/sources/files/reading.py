@@ -8,8 +8,6 @@ every price would be known a day early, so such stamps are refused. The order of
 all dates together, never row by row.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping, Sequence

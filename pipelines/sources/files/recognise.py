@@ -1,7 +1,5 @@
 """Recognise a price file: its format, layout, columns and dates, so that a config can be written for it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """A user's own CSV, Excel or Parquet files: prices, and optionally firms, statements, membership, inputs."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Firms, new tickers, index membership, statements and the user's own numbers from a user's files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings of the simulated market, its industries, and their suppliers."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Annotated, Literal, Self
 

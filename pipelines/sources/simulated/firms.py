@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, N firms, Q quarters, R reviews.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@
 dividends, volume, halts, bad ticks and truth. Shape suffixes: T sessions, N firms, Q quarters.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 
