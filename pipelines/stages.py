@@ -249,7 +249,7 @@ def workers_made_ready(config: Config) -> Iterator[Callable[[Config, Mapping[str
                 return
             devices = [device for device, count in tasks.items() for _ in range(count)]
             gpus = gpus_of(resolve_device(config.device))
-            workers, used = places_of(devices, gpus, config.execution.workers)
+            workers, used = places_of(devices, gpus, config.execution.at_once)
             if workers + len(used) > 1:
                 start(workers, prepare)
                 start(0, FIND_GPU, used)
@@ -258,7 +258,7 @@ def workers_made_ready(config: Config) -> Iterator[Callable[[Config, Mapping[str
 
 
 def _has_pool(config: Config) -> bool:
-    return config.execution.engine == "pool" and config.execution.workers > 1
+    return config.execution.engine == "pool" and config.execution.at_once > 1
 
 
 def _accounts_are_compiled() -> bool:

@@ -86,6 +86,7 @@ class DoubleEnsemble(LightGBM):
         "curve_share": Choice((0.0, 1.0)),
     }
     config: DoubleEnsembleConfig
+    name = "double_ensemble"
 
     @classmethod
     def extra_memory(cls, cells: int, characteristics: int) -> float:
@@ -156,7 +157,8 @@ class DoubleEnsemble(LightGBM):
                     g_F = self._g_values(members, _cells_at(data, dates, at_R, config.lags), y_M[at_R], rng)
                     reads_F = draw_characteristics(g_F, config.ratios, rng)
             member = LightGBM(config, self.shape)
-            member.threads, member.weight_M, member.reads_F = self.threads, weight_M, reads_F
+            member.threads, member.name = self.threads, self.name
+            member.weight_M, member.reads_F = weight_M, reads_F
             members.append(member)
             yield member, int(rng.integers(2**31)) if k else seed
 

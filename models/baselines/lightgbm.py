@@ -111,6 +111,8 @@ class LightGBM(Baseline):
         """Bins, gradients, and the rows from which the bins are chosen."""
         return cells * (_GRADIENTS + _BINNED * characteristics) + _SAMPLE * characteristics
 
+    name: str = "lightgbm"
+    """The registered model that the trees belong to, for messages."""
     weight_M: FloatArray | None = None
     """Weight of each training cell; None weighs all equally."""
     reads_F: BoolArray | None = None
@@ -174,7 +176,7 @@ class LightGBM(Baseline):
             if index - best_index >= self.config.patience:
                 break
         if best == -math.inf:
-            raise NoTrainingSignal(no_score_message("lightgbm"))
+            raise NoTrainingSignal(no_score_message(self.name))
         self._scale = scale
         self._booster = lgb.Booster(model_str=self.text)
         return tuple(history)
@@ -217,7 +219,7 @@ class LightGBM(Baseline):
         """Load the model from its text."""
         import lightgbm as lgb  # slow import, needed only here
 
-        require_no_others(tensors, ("text", "scale"), "lightgbm")
+        require_no_others(tensors, ("text", "scale"), self.name)
         text = require_tensor(tensors, "text", np.uint8, (-1,)).tobytes()
         self._scale = float(require_tensor(tensors, "scale", np.float64, (1,))[0])
         try:

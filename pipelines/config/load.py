@@ -47,23 +47,27 @@ def load_config(
     written: dict[SettingPath, str] = {}
     raw = resolve_references(raw, (), written, str(path))
     raw = merge_settings(_defaults(Config, root), absolute_paths(raw, root))
+    removed: set[str] = set()
     if isinstance(raw.get("models"), dict):
-        raw["models"] = {name: settings for name, settings in raw["models"].items() if settings is not None}
-    config = check_config(raw, origin=str(path), models=models)
+        removed = {name for name, settings in raw["models"].items() if settings is None}
+        raw["models"] = {name: own for name, own in raw["models"].items() if name not in removed}
+    config = check_config(raw, origin=str(path), models=models, removed=removed)
     members = {at: text for at, text in written.items() if at[0] == "models" and at[2:3] == ("members",)}
     config.remember({**written, **{("models", *at[3:]): text for at, text in members.items()}})
     return config
 
 
-def check_config(raw: Mapping[str, Any], *, origin: str, models: bool = True) -> Config:
-    """Validate merged settings, whose paths stay; the error of an invalid setting is one sentence."""
+def check_config(
+    raw: Mapping[str, Any], *, origin: str, models: bool = True, removed: Collection[str] = ()
+) -> Config:
+    """Validate merged settings, whose paths stay; ensembles do not add the models that were ``removed``."""
     register_all_secrets(raw)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
         raise ConfigError(describe(error, origin, raw)) from None
     if models:
-        entries = with_members(config, origin)
+        entries = with_members(config, origin, removed)
         if entries != config.models:
             config = check_config({**raw, "models": entries}, origin=origin, models=False)
         check_models(config, origin)
@@ -419,8 +423,11 @@ def members_of(config: Config, entry: str) -> tuple[str, ...]:
     return tuple(getattr(model_settings(config, entry).options, "members", ()))
 
 
-def with_members(config: Config, origin: str) -> dict[str, Settings]:
-    """Return ``models`` with the members of ensembles that it does not list, after all others."""
+def with_members(config: Config, origin: str, removed: Collection[str] = ()) -> dict[str, Settings]:
+    """Return ``models`` with the members of ensembles that it does not list, after all others.
+
+    A model that the config has ``removed`` (``lightgbm: null``) is no member by default.
+    """
     from models.registry import MODELS
 
     entries, known = dict(config.models), {*config.models, *MODELS}
@@ -432,7 +439,8 @@ def with_members(config: Config, origin: str) -> dict[str, Settings]:
             raise ConfigError(
                 f"{origin}: models.{entry}.fit: an ensemble is not trained; give fit to its members."
             )
-        wanted = given.get("members", MODELS[registered].config().members)
+        by_default = [name for name in MODELS[registered].config().members if name not in removed]
+        wanted = given.get("members", by_default)
         if isinstance(wanted, Mapping):  # null removes a member, as it does an entry of models
             wanted = {member: own for member, own in wanted.items() if own is not None}
             names = list(wanted)
@@ -445,6 +453,10 @@ def with_members(config: Config, origin: str) -> dict[str, Settings]:
             if not isinstance(own, Mapping):
                 raise ConfigError(
                     f"{where}.{member} is {own!r}; give its settings, or {{}} for the defaults."
+                )
+            if member in removed and not own:
+                raise ConfigError(
+                    f"{where} names {member}, which models.{member}: null removes; leave out one of the two."
                 )
             if member not in known and KEY not in own:
                 raise ConfigError(unknown_key(f"{where} {member!r}", str(member), known))

@@ -20,6 +20,7 @@ from backtest.splits.combinatorial import CombinatorialPlan
 from backtest.splits.folds import DatedPlan, FoldPlan, LivePlan
 from features.library.standardise import TransformRule
 from features.panel.universe import UniverseRule
+from pipelines.machine import cores
 from pipelines.secrets import register_secret
 from pipelines.settings import PathSetting, Section, StoreSetting
 
@@ -231,14 +232,20 @@ class EngineConfig(Section):
     engine: Literal["serial", "pool", "ray"] = "pool"
     """``serial`` computes one task after the other in the command's own process; ``pool`` uses processes of
     this machine; ``ray`` uses a Ray cluster (extra ``cluster``)."""
-    workers: int = Field(default=2, ge=1)
+    workers: int | None = Field(default=None, ge=1)
     """Maximum number of tasks that are computed at once, over all machines. ``serial`` computes one. Each GPU
-    of this machine computes one of them."""
+    of this machine computes one of them. Null: one for each core that this process may use, and with
+    ``address``, as many as the cluster has room for. A pool starts fewer where memory is short."""
     address: str | None = None
     """Ray: address of a running cluster, as ``HOST:PORT``, or ``auto`` on one of its machines. Null: Ray is
     started on this machine and ends with the command."""
     gpus_per_task: float = Field(default=0.0, ge=0)
     """Ray: number of GPUs that every task reserves. With a fraction, tasks share a GPU."""
+
+    @property
+    def at_once(self) -> int:
+        """Maximum number of tasks that this machine computes at once."""
+        return cores() if self.workers is None else self.workers
 
     @model_validator(mode="after")
     def _check_engine(self) -> EngineConfig:

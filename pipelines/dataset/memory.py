@@ -5,7 +5,7 @@ channels and the model in each worker. Channels and characteristics are mapped f
 bytes per cell were measured (docs/experiments/2026-11-23-growth.md).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from pipelines.config.load import model_settings, registry_name
@@ -16,6 +16,8 @@ from pipelines.machine import CURE, GIB, PROCESS, Machine
 _BUILD = 206  # bytes per cell while the dataset is made; 188 of them already while prices become a panel
 _MARKET = 85  # bytes per cell of the panel and the universe
 _TASK = 12  # bytes per cell of targets, universe and groups in a worker
+_COMPARING = 10  # bytes per cell while a formula compares the firms of each date: values and groups
+_COMPARED = 8  # bytes per cell of what each comparison has found, which formulas share
 _NETWORK = 20  # bytes per cell of a network's training targets, and of its activations for a date
 _PRICES = frozenset(("open", "high", "low", "close", "volume"))
 
@@ -46,11 +48,30 @@ def estimate_need(config: Config, cells: int) -> Need:
     from_prices = tuple(name for name in every if registry[name].needs <= _PRICES)
     names = from_prices if features.characteristics is None else features.characteristics
     models = {registry_name(config, model) for model in config.models}
+    comparisons = comparisons_in(features.expressions.values())
+    compared = _COMPARED * comparisons + _COMPARING * (comparisons > 0)
     return Need(
-        build=PROCESS + cells * _BUILD,
+        build=PROCESS + cells * (_BUILD + compared),
         main=PROCESS + cells * (_MARKET + labels),
         task=task_need(models, cells, channels, len(names), most_lags(config)),
     )
+
+
+def comparisons_in(formulas: Iterable[str]) -> int:
+    """Number of different parts of formulas that compare firms, such as ``rank(close)``."""
+    from features.library.expressions import Call, parse
+
+    found = set[Call]()
+
+    def walk(tree: object) -> None:
+        if isinstance(tree, Call):
+            found.update({tree} if tree.operator.across else ())
+            for argument in tree.arguments:
+                walk(argument)
+
+    for formula in formulas:
+        walk(parse(formula))
+    return len(found)
 
 
 def most_lags(config: Config) -> int:

@@ -246,12 +246,13 @@ def open_engine(
     if config.engine == "ray":
         from pipelines.execution.ray import RayEngine
 
-        with RayEngine(config, work, max(1, min(config.workers, jobs))) as on_ray:
+        on_cluster = config.workers is None and config.address is not None
+        with RayEngine(config, work, max(1, jobs if on_cluster else min(config.at_once, jobs))) as on_ray:
             yield on_ray
         return
     each = [float(work.memory)] * jobs if needs is None else list(needs)
     places = [work.device] * jobs if devices is None else list(devices)
-    most = 1 if config.engine == "serial" else config.workers
+    most = 1 if config.engine == "serial" else config.at_once
     here = this_machine()
     free = Machine(here.total, here.available + memory_of_waiting())  # what waiting workers hold is theirs
     workers, gpus, fewer = share_out(each, places, gpus_of(work.device)[:most], most, free)

@@ -112,7 +112,7 @@ def explained_on(config: Config, dataset: Dataset) -> str:
     the explanations of the demo took 28 s with an H200, and 27 s with two cores and no GPU. The serial engine
     has a single core as well, and Ray places tasks by ``gpus_per_task``: both keep the config's device.
     """
-    several = config.execution.engine == "pool" and config.execution.workers >= SEVERAL_WORKERS
+    several = config.execution.engine == "pool" and config.execution.at_once >= SEVERAL_WORKERS
     few = int(dataset.universe_TN.sum(axis=1).max()) < FEW_FIRMS
     return "cpu" if few and several else resolve_device(config.device)
 

@@ -20,6 +20,7 @@ from backtest.inference.means import mean_test
 from backtest.monitoring.behaviour import agreement_of, mean_dispersion, rank_turnover
 from backtest.monitoring.cusum import Cusum, SkillReference, limit_for, lower_cusum, mean_delay, reference_of
 from backtest.monitoring.drift import Distribution, bin_shares, ks_distance, stability_index, stretches
+from features.arithmetic.rolling import lag
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from features.library.sets import RELATIVE, channels_of, characteristics_of
@@ -454,7 +455,11 @@ def raw_features(run: RecordedRun) -> list[RawFeature]:
 def raw_values(
     panel: Panel, tables: Mapping[str, pl.DataFrame], features: Sequence[RawFeature], settings: FeaturesConfig
 ) -> Iterator[tuple[RawFeature, Float32Array]]:
-    """Compute features of a panel one after the other, as float32 of shape (T, N); NaN means unknown."""
+    """Compute features of a panel one after the other, as float32 of shape (T, N); NaN means unknown.
+
+    A channel that a window gives relative to its last session is the value of the session before, over that
+    of the channel that divides it.
+    """
     unknown_TN = np.full((panel.n_sessions, panel.n_firms), np.nan, dtype=np.float32)
     for kind, registry_of in _REGISTRIES.items():
         registry = registry_of(settings.expressions)
@@ -462,11 +467,18 @@ def raw_values(
         usable = set(registry.available(panel, wanted)[0])
         for start in range(0, len(wanted), _TOGETHER):
             some = wanted[start : start + _TOGETHER]
-            given = [name for name in some if name in usable]
-            values = dict.fromkeys(some, unknown_TN)
+            relative = {name: RELATIVE[name] for name in some if kind == "channel" and name in RELATIVE}
+            given = [name for name in dict.fromkeys((*some, *relative.values())) if name in usable]
+            values = dict.fromkeys(given, unknown_TN)
             if given:
                 values |= zip(given, np.moveaxis(registry.compute(panel, given), 2, 0), strict=True)
-            yield from ((RawFeature(name, kind), values_TN) for name, values_TN in values.items())
+            for name in some:
+                values_TN = values.get(name, unknown_TN)
+                if name in relative:
+                    base_TN = values.get(relative[name], unknown_TN)
+                    with np.errstate(divide="ignore", invalid="ignore"):
+                        values_TN = (lag(values_TN.astype(np.float64), 1) / base_TN).astype(np.float32)
+                yield RawFeature(name, kind), values_TN
     inputs = tables.get("inputs")
     for feature in (one for one in features if one.kind == "input"):
         if inputs is None:
@@ -514,12 +526,11 @@ def training_distributions(config: Config, data: NightData, version: ModelVersio
         sessions: IntArray = np.flatnonzero(between(dates_T, fold["train_from"], fold["train_to"]))
         stride = max(1, int(np.ceil(universe_TN[sessions].sum() / _MAX_VALUES)))
         length = max(1, round(block / stride))
-        watched = [one for one in raw_features(run) if one.name not in RELATIVE]  # levels mean nothing alone
         span = {name: fold[name] for name in ("train_from", "train_to")}
         rows = [
             {"feature": feature.name, "kind": feature.kind, **span}
             | stretches(values_TN, universe_TN, sessions[::stride], length)
-            for feature, values_TN in raw_values(panel, data.tables, watched, run.config.features)
+            for feature, values_TN in raw_values(panel, data.tables, raw_features(run), run.config.features)
         ]
         return pl.DataFrame(rows, schema=_TRAINING_SCHEMA)
 

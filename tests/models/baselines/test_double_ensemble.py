@@ -21,7 +21,7 @@ from models.baselines.double_ensemble import (
 )
 from models.baselines.lightgbm import LightGBM
 from models.batch import PanelTensors
-from models.fitted import Fitted, best_record
+from models.fitted import Fitted, NoTrainingSignal, best_record
 from models.fitting.fit import BaselineFitted, FitConfig, fit, refit
 
 T, N, F = 120, 60, 12
@@ -76,6 +76,18 @@ def test_it_resists_wrong_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(of_wrong < 0.98 * of_right for of_wrong, of_right in weights), weights
     assert len(model.history) == 6
     assert correlation(model, data, signal) > correlation(trained("lightgbm", data), data, signal) + 0.03
+
+
+def test_its_errors_name_it_and_not_the_trees_that_it_is_made_of() -> None:
+    data, _, _ = panel(0, 0.2)
+    data.target_TN[VALID] = 1.0
+    with pytest.raises(NoTrainingSignal, match=r"^double_ensemble has no validation score"):
+        trained("double_ensemble", data, sub_models=1)
+    with pytest.raises(NoTrainingSignal, match=r"^lightgbm has no validation score"):
+        trained("lightgbm", data)
+    model = DoubleEnsemble(DoubleEnsembleConfig(), data.shape)
+    with pytest.raises(ValueError, match="tensor 'more' that double_ensemble does not have"):
+        model.load({"text": np.zeros(1), "scale": np.ones(1), "more": np.ones(1)})
 
 
 def test_the_first_sub_model_is_lightgbm_and_the_trees_are_those_of_all() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import tracemalloc
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import polars as pl
 import pytest
 
 from features.library.characteristics import CHARACTERISTICS
+from features.library.sets import characteristics_of
+from features.panel.panel import Panel, build_panel
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
-from pipelines.dataset.memory import estimate_need, require_memory, task_need
+from pipelines.dataset.memory import comparisons_in, estimate_need, require_memory, task_need
 from pipelines.errors import DataError
 from pipelines.machine import Machine
 from pipelines.train.work import train_group, work_on_arrays
@@ -74,6 +79,48 @@ def test_characteristics_that_are_not_named_are_those_that_prices_allow() -> Non
         estimate_need(named, 10**6).task - estimate_need(config(models=models, features=features), 10**6).task
     )
     assert difference == grouped * (10**6 + 2.6 * 8 * 200_000)
+
+
+def panel_of(close_TN: np.ndarray) -> Panel:
+    days = [dt.date(2020, 1, 1) + dt.timedelta(days=t) for t in range(len(close_TN))]
+    firms = close_TN.shape[1]
+    cells = [(day, f"F{n}", close_TN[t, n]) for t, day in enumerate(days) for n in range(firms)]
+    prices = pl.DataFrame(cells, schema=("date", "ticker", "close"), orient="row")
+    unknown = {name: pl.lit(None, dtype=pl.Float64) for name in ("open", "high", "low")}
+    known = {"volume": pl.lit(1.0), "split_ratio": pl.lit(1.0), "dividend": pl.lit(0.0)}
+    return build_panel(prices.with_columns(**unknown, **known))
+
+
+def test_formulas_that_compare_firms_need_what_they_keep() -> None:
+    """The arrays of the whole market that stay after such formulas are computed, as measured."""
+    formulas = {
+        "one": "rank(close / delay(close, 5))",
+        "two": "rank(close / delay(close, 5)) * rank(volume)",
+        "three": "std(rank(volume), 10)",
+        "none": "mean(returns, 5)",
+    }
+    assert comparisons_in(formulas.values()) == 2
+    cells = 10**6
+    plain, with_formulas = (
+        estimate_need(config(features={"window": 5, "channels": ["return"], **more}), cells)
+        for more in (
+            {"characteristics": ["return_1"]},
+            {"characteristics": ["return_1", *formulas], "expressions": formulas},
+        )
+    )
+    assert with_formulas.build - plain.build == cells * (2 * 8 + 10)
+    assert with_formulas.main == plain.main, "they are dropped with the other series of the panel"
+    rng = np.random.default_rng(0)
+    close_TN = np.exp(rng.normal(0.0, 0.01, (400, 500)).cumsum(axis=0))
+    panel, registry = panel_of(close_TN), characteristics_of(formulas)
+    registry.compute(panel_of(close_TN[:30]), list(formulas))  # compiles loops
+    tracemalloc.start()
+    try:
+        registry.compute(panel, ["one", "two"])
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept >= 2 * 8 * close_TN.size
 
 
 def test_a_task_for_ray_needs_what_a_worker_is_estimated_to_need() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from engine_tasks import always_die, die_once, fail, made_ready, seen_gpus, total, work_on
 
+from pipelines.config import sections
 from pipelines.config.sections import EngineConfig
 from pipelines.device import Gpu, gpus_of
 from pipelines.errors import DivergedError
@@ -100,10 +101,10 @@ def test_errors_keep_their_type_and_their_traceback(config: EngineConfig, tmp_pa
 @pytest.mark.parametrize(
     ("settings", "device", "jobs", "expected"),
     [
-        ({}, "cpu", 2, PoolEngine),
-        ({}, "cpu", 1, SerialEngine),
+        ({"workers": 2}, "cpu", 2, PoolEngine),
+        ({"workers": 2}, "cpu", 1, SerialEngine),
         ({"workers": 1}, "cpu", 2, SerialEngine),
-        ({}, "cuda", 2, SerialEngine),
+        ({"workers": 2}, "cuda", 2, SerialEngine),
         ({"engine": "serial"}, "cpu", 2, SerialEngine),
     ],
 )
@@ -112,6 +113,17 @@ def test_a_pool_is_used_if_there_is_something_to_share_out(
 ) -> None:
     with open_engine(EngineConfig(**settings), work_on(total, device=device), jobs) as engine:
         assert isinstance(engine, expected)
+
+
+def test_without_a_number_of_workers_every_core_computes_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sections, "cores", lambda: 5)
+    for jobs, expected in ((9, 5), (3, 3)):
+        with open_engine(EngineConfig(), work_on(total), jobs) as engine:
+            assert isinstance(engine, PoolEngine)
+            assert engine.workers == expected
+    monkeypatch.setattr(sections, "cores", lambda: 1)
+    with open_engine(EngineConfig(), work_on(total), 9) as engine:
+        assert isinstance(engine, SerialEngine)
 
 
 def test_a_pool_has_as_many_workers_as_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

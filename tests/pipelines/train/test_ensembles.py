@@ -129,6 +129,28 @@ def test_wrong_members_are_refused_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+def test_a_model_that_null_removes_is_no_member_by_default(tmp_path: Path) -> None:
+    base = {
+        "name": "base",
+        "source": {"kind": "simulated"},
+        "lake": "lake",
+        "folds": {"scheme": "expanding", "train": 60, "valid": 20, "test": 20, "embargo": 1},
+        "models": {"ridge": {}, "lightgbm": {}},
+    }
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
+
+    def child(ensemble: object) -> Config:
+        models = {"lightgbm": None, "ensemble": ensemble}
+        (tmp_path / "child.yaml").write_text(yaml.safe_dump({"extends": "base.yaml", "models": models}))
+        return load_config(tmp_path / "child.yaml")
+
+    config = child({})
+    assert list(config.models) == ["ridge", "ensemble", "gru", "temporal_peer"]
+    assert members_of(config, "ensemble") == ("gru", "temporal_peer")
+    with pytest.raises(ConfigError, match=r"names lightgbm, which models\.lightgbm: null removes"):
+        child({"members": ["ridge", "lightgbm"]})
+
+
 def test_a_config_changes_the_members_that_another_one_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

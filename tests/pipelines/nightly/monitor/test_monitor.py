@@ -17,7 +17,7 @@ from scipy.stats import ks_2samp, spearmanr
 
 from backtest.monitoring.cusum import SkillReference, alarm_probability, reference_of
 from features.library.characteristics import CHARACTERISTICS
-from features.library.sets import characteristics_of
+from features.library.sets import characteristics_of, default_channels
 from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import open_lake
@@ -43,7 +43,13 @@ def past(
     tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]
 ) -> tuple[Config, ModelVersion, list[dt.date]]:
     """A trained config whose tests are past nights: config, champion and sessions."""
-    settings = {**tiny_settings, "models": {"ridge": {}}, "nightly": {"monitoring": {"sessions": 10}}}
+    channels = [*default_channels("peerglass"), "CLOSE", "HIGH", "VOLUME"]
+    settings = {
+        **tiny_settings,
+        "features": {**tiny_settings["features"], "channels": channels},
+        "models": {"ridge": {}},
+        "nightly": {"monitoring": {"sessions": 10}},
+    }
     config, version = backtested(tmp_path_factory.mktemp("market"), settings)
     sessions = forecast_sessions(config, version)
     lake = open_lake(config)
@@ -185,6 +191,30 @@ def test_the_newest_values_of_a_formula_are_those_of_the_whole_panel(
     for feature, values_M in newest_values(config, night, raw, 10):
         whole_TN = every.compute(panel, [feature.name])[-10:, :, 0]
         np.testing.assert_array_equal(values_M, whole_TN[inside_TN])
+
+
+def test_channels_relative_to_the_last_session_are_compared_by_the_session_before(
+    past: tuple[Config, ModelVersion, list[dt.date]], night: NightData, monitored: Monitoring
+) -> None:
+    """The values are ratios of the panel's own prices, whatever its first session is."""
+    panel, inside_TN = night.market.panel, night.market.universe_TN[-10:]
+    assert panel.high_TN is not None
+    assert panel.volume_TN is not None
+    close_TN = panel.close_TN
+    volume_TN = panel.raw_close_TN * panel.volume_TN / close_TN
+    by_hand = {
+        "CLOSE": close_TN[-11:-1] / close_TN[-10:],
+        "HIGH": panel.high_TN[-11:-1] / close_TN[-10:],
+        "VOLUME": volume_TN[-11:-1] / volume_TN[-10:],
+    }
+    for feature, values_M in newest_values(
+        past[0], night, [RawFeature(one, "channel") for one in by_hand], 10
+    ):
+        np.testing.assert_allclose(values_M, by_hand[feature.name][inside_TN], rtol=1e-5)
+    drift = monitored.tables["drift"].filter(pl.col("kind") == "channel")
+    of_window = drift.filter(pl.col("feature").is_in(list(by_hand)))
+    assert of_window.height == len(by_hand)
+    assert of_window["psi"].is_finite().all()
 
 
 def test_a_change_of_units_drifts_and_a_lost_column_is_missing(
