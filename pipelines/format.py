@@ -4,12 +4,10 @@ A kind has a factor, decimals and a sign. On a page minus signs and dashes are t
 plain ASCII.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import polars as pl
 
@@ -37,12 +35,12 @@ class Kind:
         """Whether values are numbers."""
         return not self.words
 
-    def at(self, digits: int) -> Kind:
+    def at(self, digits: int) -> Self:
         """Return the same kind with other digits."""
         return replace(self, digits=digits)
 
     @property
-    def with_sign(self) -> Kind:
+    def with_sign(self) -> Self:
         """The same kind with plus signs, for differences."""
         return replace(self, signed=True)
 

@@ -47,22 +47,6 @@ def opened(
         yield run, progress
 
 
-def audit_target(
-    target: str,
-    overrides: list[str],
-    output: Path,
-    as_of: str | None,
-    *,
-    vintage: str | None = None,
-    as_json: bool,
-    wait: bool = False,
-) -> None:
-    """Audit a config or a run, and print the result; see :func:`pipelines.audit.command.audit_target`."""
-    from pipelines.audit import command
-
-    command.audit_target(target, overrides, output, as_of, vintage=vintage, as_json=as_json, wait=wait)
-
-
 def train_config(config: Config, as_of: str | None = None, *, wait: bool = False) -> str:
     """Train the models of a config walk-forward and return the run id."""
     progress = Progress()

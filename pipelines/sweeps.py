@@ -1,11 +1,10 @@
 """The stage of a sweep: trade forecasts or signals in every combination of settings, each of them a trial."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from features.arrays import FloatArray
 from features.panel.panel import to_panel
@@ -72,7 +71,7 @@ class Grid:
     variants: tuple[sweeps.VariantSettings, ...]
 
     @classmethod
-    def of(cls, config: Config, options: MeasureOptions) -> Grid:
+    def of(cls, config: Config, options: MeasureOptions) -> Self:
         """Read the grid of a sweep from its options; ConfigError if it is wrong."""
         book = next(iter(config.backtest.books)) if options.book is None else options.book
         axes = sweeps.parse_axes(options.sweep, config.backtest, book)

@@ -12,10 +12,9 @@ select by the same functions.
 Shape suffixes: T dates, N firms, Q quantiles.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +61,7 @@ class SortedPanel:
         self.order_TN: IntArray = frozen(order_TN)
         self.count_T: IntArray = frozen(count_T)
 
-    def first(self, dates: int) -> SortedPanel:
+    def first(self, dates: int) -> Self:
         """Return the panel of the first dates, without another sort."""
         part = copy.copy(self)
         part.x_TN, part.order_TN, part.count_T = self.rows(slice(dates))

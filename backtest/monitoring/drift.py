@@ -3,11 +3,9 @@
 Shape suffixes: M values, Q points of a distribution, E edges, B = E + 2 bins.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -38,7 +36,7 @@ class Distribution:
         return np.unique(inner[~np.isnan(inner)])
 
     @classmethod
-    def of(cls, x_M: AnyFloatArray) -> Distribution:
+    def of(cls, x_M: AnyFloatArray) -> Self:
         """Measure values; NaN means unknown. ValueError if there is no value at all."""
         if not len(x_M):
             raise ValueError("A distribution needs at least one value; there is none.")

@@ -1,10 +1,8 @@
 """What a model's attention looks at: weights, importance of days and peers, and traits of heads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -217,7 +215,7 @@ class DateAttention:
     days_NW: FloatArray | None = None  # attention over days of each firm's forecast; None without
 
     @classmethod
-    def of(cls, module: Forecaster, data: PanelTensors, session: int) -> DateAttention:
+    def of(cls, module: Forecaster, data: PanelTensors, session: int) -> Self:
         """Record the attention of a model on a session."""
         batch, size = data.batch(torch.tensor([session])), size_column(data.shape)
         record, days_BNW = record_attention(module, batch), module.attention(batch).days_BNW

@@ -58,7 +58,7 @@ def audit(
     A config is checked on the data in its lake. A run is checked on its recorded data versions, and its
     checkpoints and stored forecasts are checked as well.
     """
-    from pipelines.stages import audit_target
+    from pipelines.audit.command import audit_target
 
     audit_target(target, overrides or [], output, as_of, vintage=vintage, as_json=as_json, wait=wait)
 

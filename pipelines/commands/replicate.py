@@ -4,12 +4,10 @@ A replication is a file: the published figures, and steps that are configs. Each
 which is resumed, audited and counted in the trial ledger. A step that changes nothing is the same run.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, Self, get_args
 
 import polars as pl
 from pydantic import Field, ValidationError, model_validator
@@ -64,7 +62,7 @@ class Replication(Section):
     steps: dict[str, Step] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _check_first(self) -> Replication:
+    def _check_first(self) -> Self:
         if next(iter(self.steps.values())).config is None:
             raise ValueError("the first step has no config; name the file that it starts from")
         return self

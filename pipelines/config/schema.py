@@ -5,11 +5,9 @@ is defined next to the code that reads it, and is a section here; :mod:`pipeline
 files.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -90,7 +88,7 @@ class Config(Section):
     _written: dict[Path, tuple[str, Any]] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
-    def _check_models_and_seeds(self) -> Config:
+    def _check_models_and_seeds(self) -> Self:
         if not self.models:
             raise ValueError("models is empty; it must name at least one, for example 'ridge: {}'")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
@@ -98,7 +96,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _check_pretraining(self) -> Config:
+    def _check_pretraining(self) -> Self:
         fits = [self.fit, *(options.get("fit") or {} for options in self.models.values())]
         if self.folds.scheme == "combinatorial" and any(fit.get("pretrain") for fit in fits):
             raise ValueError(

@@ -1,9 +1,7 @@
 """Settings of the quality rules: the config's section ``quality``."""
 
-from __future__ import annotations
-
 import datetime as dt
-from typing import Final, Literal, get_args
+from typing import Final, Literal, Self, get_args
 
 from pydantic import model_validator
 
@@ -27,7 +25,7 @@ class CalendarOverrides(Section):
     """Additional sessions. Those after the end of the calendar extend it; days between them are closed."""
 
     @model_validator(mode="after")
-    def _check_days(self) -> CalendarOverrides:
+    def _check_days(self) -> Self:
         both = sorted({*self.closures} & {*self.sessions})
         if both:
             raise ValueError(f"closures and sessions both name {both[0]}; remove it from one of them")

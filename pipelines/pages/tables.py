@@ -1,14 +1,12 @@
 """Tables and numbers of the pages: which columns, and how a value is written."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import polars as pl
 
@@ -63,7 +61,7 @@ class Shown:
     hint: str = ""
 
     @classmethod
-    def of(cls, spec: Spec) -> Shown:
+    def of(cls, spec: Spec) -> Self:
         """Read a column of a template: the name of a declared column, or name, title, form, group and hint.
 
         A title or form that is None or left out is that of the declared column. So is the hint, unless the

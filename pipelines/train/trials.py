@@ -9,8 +9,6 @@ The trials of one market count against each other, and no others (`Scope`). The 
 returns of every trial, by the assumptions under which they were measured.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,7 +78,7 @@ class Trial:
         """Digests of what is forecast and of what is traded (empty for nothing): the identity of a trial."""
         return digest(self.forecast), "" if self.rule is None else digest(self.rule)
 
-    def traded(self, books: Mapping[str, Book]) -> list[Trial]:
+    def traded(self, books: Mapping[str, Book]) -> list[Self]:
         """Return the trial of each book that trades the forecast."""
         return [replace(self, book=name, rule=book.model_dump(mode="json")) for name, book in books.items()]
 

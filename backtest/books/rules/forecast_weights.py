@@ -3,9 +3,7 @@
 Shape suffixes: N firms, D decisions.
 """
 
-from __future__ import annotations
-
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -40,7 +38,7 @@ class ForecastWeights(LongShortBook):
     """``both`` is dollar-neutral; ``long`` holds the long half alone."""
 
     @model_validator(mode="after")
-    def _check_side(self) -> ForecastWeights:
+    def _check_side(self) -> Self:
         if self.side == "long" and self.neutral:
             raise ValueError(
                 f"neutral is {list(self.neutral)}; a long-only book cannot be neutral: remove it."

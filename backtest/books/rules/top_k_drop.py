@@ -3,9 +3,7 @@
 Shape suffixes: N firms, D decisions.
 """
 
-from __future__ import annotations
-
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -55,7 +53,7 @@ class TopKDrop(Book):
     """Largest number of positions that a rebalancing replaces, at most ``k``."""
 
     @model_validator(mode="after")
-    def _check_drop(self) -> TopKDrop:
+    def _check_drop(self) -> Self:
         if self.n_drop > self.k:
             raise ValueError(f"n_drop is {self.n_drop}; it must be from 1 to k ({self.k}).")
         return self
