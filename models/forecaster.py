@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from features.arrays import AnyFloatArray, Float32Array, FloatArray, IntArray
 from features.options import Options
+from models.attention.encoder import day_encoder, day_weights
+from models.attention.probe import Site, probing
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days
 from models.calibration import Calibration
 from models.fitted import EpochRecord, OnEpoch, Tensors
@@ -142,7 +144,24 @@ class Forecaster(Registered, nn.Module, ABC):
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Attention weights by the explicit path, without dropout; empty for models without attention."""
-        return AttentionMaps()
+        layers: list[Tensor] = []
+
+        def keep(site: Site, weights: Tensor, _: Tensor | None) -> Tensor:
+            if site.over == "peers":
+                layers.append(weights[..., :-1] if site.null_key else weights)
+            return weights
+
+        if self.uses_peers:
+            with probing(self, keep):
+                self(batch, ablation)
+        position_BM = self.peer_positions(batch)
+        if position_BM is not None:
+            layers = [spread_over_firms(weights, position_BM) for weights in layers]
+        encoder = day_encoder(self)
+        return AttentionMaps(
+            days_BNW=None if encoder is None else day_weights(encoder, batch, ablation),
+            peers_BLHNN=torch.stack(layers, dim=1) if layers else None,
+        )
 
     def peer_positions(self, batch: Batch) -> Tensor | None:
         """Positions [B, M] of the firms that are the keys of peer attention; None if every firm is."""
@@ -180,6 +199,12 @@ def flat_days(option: str, days: int, shape: Shape) -> int:
             f"lower {option} or lengthen the window."
         )
     return days * shape.n_channels
+
+
+def spread_over_firms(weights_BHNM: Tensor, position_BM: Tensor) -> Tensor:
+    """Weights [B, H, N, N] of all N firms as keys, from those of the firms at M positions; 0 for others."""
+    every_BHNN = weights_BHNM.new_zeros(*weights_BHNM.shape[:3], weights_BHNM.shape[2])
+    return every_BHNN.scatter(-1, position_BM[:, None, None, :].expand_as(weights_BHNM), weights_BHNM)
 
 
 def zero_linear(inputs: int, outputs: int) -> nn.Linear:

@@ -6,14 +6,13 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor
 
 from features.arrays import FloatArray, IntArray
 from models.attention.probe import Site, probing
 from models.batch import Batch, PanelTensors
 from models.explain.faithful.statistics import mean_over_dates
-from models.forecaster import Forecaster
+from models.forecaster import Forecaster, spread_over_firms
 from models.peers.reference import size_column
 
 
@@ -86,8 +85,8 @@ def _arranged(module: Forecaster, batch: Batch, weights: list[tuple[Site, Tensor
     peers = []
     for site, weight in weights:
         if site.over == "peers":
-            weight_HNK = weight[0, ..., :-1] if site.null_key else weight[0]
-            peers.append(weight_HNK if position_BM is None else _every_firm(weight_HNK, position_BM))
+            firms = weight[..., :-1] if site.null_key else weight
+            peers.append((firms if position_BM is None else spread_over_firms(firms, position_BM))[0])
     return AttentionRecord(
         days=tuple(weight for site, weight in weights if site.over == "days"),
         pooling_NK=pooling[0] if pooling else None,
@@ -96,12 +95,6 @@ def _arranged(module: Forecaster, batch: Batch, weights: list[tuple[Site, Tensor
         one_way=position_BM is not None,
         window=batch.x_BNWC.shape[2],
     )
-
-
-def _every_firm(weight_HNM: Tensor, position_BM: Tensor) -> Tensor:
-    """Spread the weights of reference firms over all firms of the date."""
-    every_HNN = F.pad(torch.zeros_like(weight_HNM[..., :1]), (0, weight_HNM.shape[1] - 1))
-    return every_HNN.scatter(-1, position_BM[0].expand_as(weight_HNM), weight_HNM)
 
 
 def rollout_of_days(record: AttentionRecord) -> FloatArray:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from features.options import Options
 from models.attention.layers import Linear
-from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days
+from models.batch import Ablation, Batch, PanelTensors, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerKeys, PeerLayer, PeerSizes, peer_layers
 from models.peers.reference import Reference, ReferenceConfig, has_size_rank, inverse_size_rank
@@ -109,18 +109,6 @@ class CrossPeer(Forecaster):
             h_BND, message_BN1 = layer(targets.with_tokens(h_BND), references, keys)
             y_BN1 = y_BN1 + message_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
-
-    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Weights of the reference firms; 0 for all other firms."""
-        h_BND = self.embed(batch, ablation)
-        targets, references, keys, position_BM = self._targets_and_references(h_BND, batch, ablation)
-        maps: list[Tensor] = []
-        for layer in peer_layers(self.layers):
-            h_BND, _, weights_BHNK = layer.explicit(targets.with_tokens(h_BND), references, keys)
-            every_BHNN = weights_BHNK.new_zeros(*weights_BHNK.shape[:3], h_BND.shape[1])
-            at_BHNM = position_BM[:, None, None, :].expand_as(weights_BHNK[..., :-1])
-            maps.append(every_BHNN.scatter(-1, at_BHNM, weights_BHNK[..., :-1]))
-        return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))
 
     def peer_positions(self, batch: Batch) -> Tensor | None:
         """Positions [B, M] of the reference firms."""

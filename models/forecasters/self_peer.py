@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from features.options import Options
 from models.attention.layers import Linear
-from models.batch import Ablation, AttentionMaps, Batch, recent_days
+from models.batch import Ablation, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys, peer_layers
 from models.spec import (
@@ -118,17 +118,6 @@ class SelfPeer(Forecaster):
         own_1NE = batch.z_BNF if r_1NR is None else torch.cat((batch.z_BNF, r_1NR), dim=-1)
         y_Pn1 = self.skip(own_1NE[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
         return self.in_target_unit(y_Pn1[..., 0])
-
-    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Weights of the peers."""
-        h_BND, r_BNR = self.embed(batch, ablation), self._recent(batch, ablation)
-        keys = peer_keys(batch, ablation)
-        maps: list[Tensor] = []
-        for layer in peer_layers(self.layers):
-            firms = Firms(h_BND, layer.norm(h_BND), r_BNR, batch.s_BN)
-            h_BND, _, weights = layer.explicit(firms, firms, keys)
-            maps.append(weights[..., :-1])
-        return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))
 
     def _recent(self, batch: Batch, ablation: Ablation | None) -> Tensor | None:
         return recent_days(batch, self.config.recent_days, ablation) if self.config.recent_days else None

@@ -11,9 +11,9 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from features.options import Options
-from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
+from models.attention.encoder import DayEncoder, EncoderConfig, encode_present
 from models.attention.layers import Linear
-from models.batch import Ablation, AttentionMaps, Batch, EqualDates, recent_days, select_dates
+from models.batch import Ablation, Batch, EqualDates, recent_days, select_dates
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys, peer_layers
 from models.peers.reference import firm_slot, has_size_rank, inverse_ranks, inverse_size_rank, size_column
@@ -203,20 +203,6 @@ class TemporalPeer(Forecaster):
         h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keys, order_N)
         y_Pn1 = self.skip(batch.z_BNF[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
         return self.in_target_unit(y_Pn1[..., 0])
-
-    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Weights of the days and of the peers."""
-        h_BND = self.embed(batch, ablation)
-        r_BNR, keys = recent_days(batch, self.config.recent_days, ablation), peer_keys(batch, ablation)
-        maps: list[Tensor] = []
-        leaders = self._leaders(batch)
-        for layer in peer_layers(self.layers):
-            firms = Firms(h_BND, self._query_inputs(layer, h_BND, batch), r_BNR, batch.s_BN, *leaders)
-            h_BND, _, weights = layer.explicit(firms, firms, keys)
-            maps.append(weights[..., :-1])
-        return AttentionMaps(
-            days_BNW=day_weights(self.encoder, batch, ablation), peers_BLHNN=torch.stack(maps, dim=1)
-        )
 
     def _identity(self, batch: Batch) -> Tensor:
         return torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1)

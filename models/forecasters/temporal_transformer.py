@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from features.options import Options
-from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
+from models.attention.encoder import DayEncoder, EncoderConfig, encode_present
 from models.attention.layers import Dropout, Linear
-from models.batch import Ablation, AttentionMaps, Batch
+from models.batch import Ablation, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Range, Shape, Space
 
@@ -59,7 +59,3 @@ class TemporalTransformer(Forecaster):
             return self.scaled(self.head(h_BND)[..., 0], batch)
         y_BN1 = self.head(torch.cat((h_BND, batch.z_BNF), dim=-1)) + self.skip(batch.z_BNF)
         return self.scaled(y_BN1[..., 0], batch)
-
-    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Weights of the days in the day encoder."""
-        return AttentionMaps(days_BNW=day_weights(self.encoder, batch, ablation))
