@@ -17,8 +17,9 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.device import gpus_of, resolve_device
 from pipelines.errors import ConfigError
-from pipelines.execution.pool import early_workers, in_own_process, places_of
+from pipelines.execution.pool import early_workers, in_own_process, share_out
 from pipelines.lake.lake import Lake
+from pipelines.machine import PROCESS, this_machine
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
 from pipelines.run.fetch import ingest_config
@@ -233,7 +234,8 @@ def workers_made_ready(config: Config) -> Iterator[Callable[[Config, Mapping[str
                 return
             devices = [device for device, count in tasks.items() for _ in range(count)]
             gpus = gpus_of(resolve_device(config.device))
-            workers, used = places_of(devices, gpus, config.execution.at_once)
+            each, most = [PROCESS] * len(devices), config.execution.at_once
+            workers, used, _ = share_out(each, devices, gpus, most, this_machine())
             if workers + len(used) > 1:
                 start(workers, prepare)
                 start(0, FIND_GPU, used)

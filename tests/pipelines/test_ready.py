@@ -16,6 +16,7 @@ from pipelines import stages as ready
 from pipelines.config.schema import Config
 from pipelines.config.sections import EngineConfig
 from pipelines.execution import pool
+from pipelines.machine import Machine
 
 
 def config(**execution: Any) -> Config:  # noqa: ANN401 (settings of the section)
@@ -119,3 +120,10 @@ def test_a_machine_without_compiled_loops_compiles_them_in_another_process(
     monkeypatch.setattr(ready, "_accounts_are_compiled", lambda: True)
     with ready.workers_made_ready(config()):
         assert called == [ready.COMPILE_LOOPS]
+
+
+def test_no_more_workers_are_started_than_the_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready, "this_machine", lambda: Machine(2**60, 1.2 * 2**30))
+    with ready.workers_made_ready(config(workers=4)) as make_ready:
+        make_ready(config(workers=4), {"cpu": 4}, "")
+        assert len(pool._early.workers) == 2

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pipelines.device import Gpu, gpus_of
 from pipelines.errors import DivergedError
 from pipelines.execution import pool
 from pipelines.execution import pool as opening
+from pipelines.execution import ray as on_ray
 from pipelines.execution.pool import PoolEngine, SerialEngine, early_workers, in_own_process, open_engine
 from pipelines.execution.protocol import Ended, Work, run_jobs
 from pipelines.execution.worker import read_shared, write_shared
@@ -124,6 +126,25 @@ def test_without_a_number_of_workers_every_core_computes_a_task(monkeypatch: pyt
     monkeypatch.setattr(sections, "cores", lambda: 1)
     with open_engine(EngineConfig(), work_on(total), 9) as engine:
         assert isinstance(engine, SerialEngine)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({"address": "auto"}, 9), ({"address": "auto", "workers": 4}, 4), ({}, 3), ({"workers": 4}, 4)],
+)
+def test_a_cluster_of_ones_own_gets_every_task_and_a_local_ray_one_for_each_core(
+    settings: dict[str, Any], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def engine(config: EngineConfig, work: object, workers: int) -> AbstractContextManager[None]:
+        asked.append(workers)
+        return nullcontext()
+
+    monkeypatch.setattr(on_ray, "RayEngine", engine)
+    monkeypatch.setattr(sections, "cores", lambda: 3)
+    with open_engine(EngineConfig(engine="ray", **settings), work_on(total), 9):
+        assert asked == [expected]
 
 
 def test_a_pool_has_as_many_workers_as_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
