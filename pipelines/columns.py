@@ -78,7 +78,7 @@ class Column:
         return contract
 
 
-KEYS: Final = frozenset({"model", "book", "delay", "signal", "name"})  # never null
+KEYS: Final = frozenset({"model", "book", "delay", "benchmark", "signal", "name"})  # never null
 
 
 def _text(name: str, label: str, meaning: str = "", kind: Kind = TEXT) -> Column:
@@ -165,8 +165,20 @@ _DEFINED: Final = (
     Column("sharpe_net", "net Sharpe", "annual Sharpe ratio after costs"),
     Column("sharpe_lower", "from", "lower end of the 95% interval of the net Sharpe ratio"),
     Column("sharpe_upper", "to", "upper end of the 95% interval of the net Sharpe ratio"),
-    Column("information_ratio", "IR", "annual, net, against the equal-weighted universe; long-only books"),
-    _share("tracking_error", "tracking error", "against the universe; long-only books", _YEAR),
+    Column(
+        "information_ratio", "IR", "active return over tracking error; in the ladder, to the first benchmark"
+    ),
+    _share("tracking_error", "tracking error", "active risk: standard deviation of the active return", _YEAR),
+    _text("benchmark", "benchmark", "entry of backtest.benchmarks"),
+    _text("returns", "returns", "of the benchmark: total, or price (without dividends)"),
+    _share("benchmark_return", "benchmark's return", "geometric mean", _YEAR),
+    _share("tracking_difference", "tracking difference", "net return less benchmark's return", _YEAR),
+    _share("active_return", "active return", "mean of the session's net return less the benchmark's", _YEAR),
+    Column("beta", "beta", "of session returns to the benchmark's"),
+    _share("up_capture", "up capture", "mean return over the benchmark's when that rises"),
+    _share("down_capture", "down capture", "mean return over the benchmark's when that falls"),
+    _share("active_drawdown", "active drawdown", "largest fall of the compounded active return from a peak"),
+    Column("nav_benchmark", "benchmark NAV", "1 until the first trade of the book"),
     _share("annual_return_gross", "gross return", "geometric mean before costs", _YEAR),
     _share("annual_return_net", "net return", "geometric mean after costs", _YEAR),
     _share("annual_volatility_net", "volatility", "standard deviation of net returns", _YEAR),
@@ -355,6 +367,12 @@ quantiles = model delay quantile mean_return_bps
     -- Mean label of each quantile of the forecasts.
 equity = date nav_gross nav_net excess_net turnover unfilled leverage net_exposure model book delay
     -- Every book by session, from the first forecast to the end of the last holding period.
+benchmarks = model book delay benchmark returns n_sessions annual_return_net benchmark_return
+    tracking_difference active_return tracking_error information_ratio beta up_capture down_capture
+    active_drawdown
+    -- Every book, net of costs, against every benchmark.
+benchmark_series = date model book delay benchmark nav_benchmark
+    -- Value of every benchmark on the sessions of a book.
 costs = model book delay {_COSTS} turnover_per_year
     -- Costs of each book by kind. Trades pay half-spread and commission on twice the turnover.
 book_notes = model book date note

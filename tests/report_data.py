@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from pipelines.config.sections import BacktestConfig
 from pipelines.explain.fitted import Unit
 from pipelines.pages.report_data import ExplainedModel, Header, RunReport
 
@@ -89,6 +90,7 @@ def make_header(**changes: object) -> Header:
         "universe": "price of at least 1, median dollar volume of at least 100,000 over 63 sessions",
         "mean_firms_per_date": 97.4,
         "main_book": BOOKS[0],
+        "backtest": BacktestConfig(),
         "sharpe_rate": "a rate of 0",
         "periods_per_year": 252.0,
         "stage_seconds": {"ingest": 3.1, "train": 512.7, "backtest": 4.4, "explain": 61.0, "report": 2.2},

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from backtest.accounts.result import BookResult
-from features.arrays import FloatArray, require_shape
+from features.arrays import BoolArray, FloatArray, require_shape
 from features.information_coefficient import mean_known
 from features.panel.periods import SESSIONS_PER_YEAR
 
@@ -92,7 +92,10 @@ class BookMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ActiveMetrics:
-    """Performance of a book against a benchmark on the same sessions.
+    """A book, net of costs, against a benchmark on the same sessions.
+
+    The active return of a session is the book's net return less the benchmark's return. Beta and captures are
+    NaN if the benchmark does not vary, or never rises or falls.
 
     Examples
     --------
@@ -100,16 +103,30 @@ class ActiveMetrics:
     >>> from backtest.costs import CostModel
     >>> index = np.array([[1.0], [1.1], [1.0]])
     >>> book = run_book(np.ones((3, 1)), index, index > 0, CostModel(), 0)
-    >>> active_metrics(book, book).tracking_error
-    0.0
+    >>> round(active_metrics(book, 2 * book.return_net_T).beta, 2)
+    0.5
     """
 
+    benchmark_return: float
+    """Geometric annual return of the benchmark."""
+    tracking_difference: float
+    """Geometric annual return of the book less that of the benchmark (ESMA 2012)."""
+    active_return: float
+    """Mean of the active return times the periods per year: information ratio times tracking error."""
     tracking_error: float
-    """Annual sample standard deviation of the active return, the book's net return minus the benchmark's
-    gross return."""
+    """Annual sample standard deviation of the active return: the active risk."""
     information_ratio: float
     """Mean over sample standard deviation of the active return, annual; NaN if the two returns differ only by
     rounding."""
+    beta: float
+    """``cov(book, benchmark) / var(benchmark)`` of the session returns."""
+    up_capture: float
+    """Geometric mean return of the book over that of the benchmark, on sessions on which the benchmark rises.
+    It is per session: annual returns would give a book that is half invested much less than 0.5."""
+    down_capture: float
+    """The same on sessions on which the benchmark falls."""
+    active_drawdown: float
+    """Largest fall from an earlier peak of the compounded active return, as a positive fraction."""
 
 
 def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMetrics:
@@ -174,11 +191,11 @@ def excess_return(result: BookResult, rate_T: FloatArray | None = None) -> Float
     return excess_T
 
 
-def active_metrics(result: BookResult, benchmark: BookResult) -> ActiveMetrics:
-    """Compare a book, net of costs, with a benchmark, gross of costs; see `ActiveMetrics`.
+def active_metrics(result: BookResult, benchmark_T: FloatArray) -> ActiveMetrics:
+    """Compare a book with the returns of a benchmark; see `ActiveMetrics` for each definition.
 
-    Both are of the same sessions, else a ValueError; those used are the ones of `book_metrics`. The result is
-    independent of the risk-free rate if both are fully invested.
+    ``benchmark_T`` are simple returns from close to close, or to the first trade, of the sessions of the
+    book, else a ValueError; those used are the ones of `book_metrics`. Neither uses the risk-free rate.
 
     Examples
     --------
@@ -186,15 +203,33 @@ def active_metrics(result: BookResult, benchmark: BookResult) -> ActiveMetrics:
     >>> from backtest.costs import CostModel
     >>> index = np.array([[1.0], [1.1], [1.0]])
     >>> book, half = (run_book(np.full((3, 1), w), index, index > 0, CostModel(), 0) for w in (1.0, 0.5))
-    >>> round(active_metrics(book, half).information_ratio, 2)
+    >>> round(active_metrics(book, half.return_gross_T).information_ratio, 2)
     0.5
     """
-    require_shape("the benchmark's return", benchmark.return_gross_T, result.return_net_T.shape)
-    span = counted_sessions(result)
-    active_T = result.return_net_T[span] - benchmark.return_gross_T[span]
-    year = result.periods_per_year
-    error = annual_volatility(active_T, year)
-    return ActiveMetrics(error, sharpe(active_T, year) if error > ROUNDING else math.nan)
+    require_shape("the benchmark's return", benchmark_T, result.return_net_T.shape)
+    span, year = counted_sessions(result), result.periods_per_year
+    net_T, other_T = result.return_net_T[span], benchmark_T[span]
+    active_T = net_T - other_T
+    error, theirs = annual_volatility(active_T, year), annual_return(other_T, year)
+    variance = float(other_T.var(ddof=1)) if len(other_T) > 1 else math.nan
+    covariance = float(np.cov(net_T, other_T)[0, 1]) if len(other_T) > 1 else math.nan
+    return ActiveMetrics(
+        benchmark_return=theirs,
+        tracking_difference=annual_return(net_T, year) - theirs,
+        active_return=mean_known(active_T) * year,
+        tracking_error=error,
+        information_ratio=sharpe(active_T, year) if error > ROUNDING else math.nan,
+        beta=ratio(covariance, variance),
+        up_capture=_capture(net_T, other_T, other_T > 0),
+        down_capture=_capture(net_T, other_T, other_T < 0),
+        active_drawdown=max_drawdown(active_T),
+    )
+
+
+def _capture(return_T: FloatArray, benchmark_T: FloatArray, where_T: BoolArray) -> float:
+    """Geometric mean return over that of the benchmark on some sessions; NaN without any."""
+    ours, theirs = (annual_return(x_T[where_T], periods_per_year=1.0) for x_T in (return_T, benchmark_T))
+    return ours / theirs if where_T.any() else math.nan
 
 
 def counted_sessions(result: BookResult) -> slice:

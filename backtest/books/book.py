@@ -243,18 +243,18 @@ def spread_over_sessions(weight_DN: FloatArray, decides_T: BoolArray) -> FloatAr
     return target_TN
 
 
-def equal_weighted(universe_TN: BoolArray, like_TN: FloatArray) -> FloatArray:
-    """Hold every firm of the universe at equal weight.
+def in_proportion(size_TN: FloatArray | BoolArray, like_TN: FloatArray) -> FloatArray:
+    """Hold firms in proportion to sizes of at least 0: equal weights for a universe as 0 and 1.
 
-    Target weights are ``1/n``, known at the close of t. Rows of NaN (no decision) are copied from the target
-    weights of the book to compare with, so that the benchmark trades on the same dates.
+    Target weights are ``size / sum(size)``, known at the close of t. Rows of NaN (no decision) are copied
+    from the target weights of the book to compare with, so that the benchmark trades on the same dates.
 
     Examples
     --------
-    >>> equal_weighted(np.array([[True, True, False]]), np.zeros((1, 3)))
+    >>> in_proportion(np.array([[True, True, False]]), np.zeros((1, 3)))
     array([[0.5, 0.5, 0. ]])
     """
-    count_T1 = universe_TN.sum(axis=1, keepdims=True)
-    weight_TN: FloatArray = universe_TN / np.maximum(count_T1, 1)
+    total_T1 = size_TN.sum(axis=1, keepdims=True)
+    weight_TN: FloatArray = size_TN / np.where(total_T1 > 0, total_T1, 1)
     weight_TN[np.isnan(like_TN).any(axis=1)] = np.nan
     return weight_TN

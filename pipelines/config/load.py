@@ -359,6 +359,11 @@ def _in_section(cls: type[BaseModel], settings: Mapping[str, Any], folder: Path)
         if isinstance(value, Mapping):
             for section in _sections_of(field.annotation):
                 changed[name] = _in_section(section, changed[name], folder)
+            for section in _sections_by_name(field.annotation):
+                changed[name] = {
+                    key: _in_section(section, entry, folder) if isinstance(entry, Mapping) else entry
+                    for key, entry in changed[name].items()
+                }
     return changed
 
 
@@ -394,6 +399,12 @@ def _sections_of(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 (any
     if get_origin(annotation) in (dict, Mapping):  # by a name of the user's
         return []
     return [section for part in get_args(annotation) for section in _sections_of(part)]
+
+
+def _sections_by_name(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 (any annotation)
+    """Sections that have a name of the user's."""
+    of_entry = get_args(annotation)[1:] if get_origin(annotation) is dict else ()
+    return [section for part in of_entry for section in _sections_of(part)]
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)

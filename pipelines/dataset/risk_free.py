@@ -23,7 +23,13 @@ def risk_free_rates(
     """
     if not isinstance(setting, str):
         return np.full(len(dates_T), setting / periods_per_year)
-    frame = _read(Path(setting))
+    frame = read_series(Path(setting), "rate", "risk-free rates", "backtest.risk_free")
+    odd = frame.filter(~(pl.col("rate").abs() < 1))
+    if odd.height:
+        day, rate = odd.row(0)
+        raise DataError(
+            f"{setting}: the rate of {day} is {rate}; give annual rates as fractions, 0.05 for 5%."
+        )
     known_R = frame["date"].to_numpy().astype("datetime64[D]")
     session_T = dates_T.astype("datetime64[D]")
     rate_T = np.full(len(session_T), np.nan)
@@ -52,31 +58,26 @@ def describe_rate(setting: float | str) -> str:
     return f"a rate of {setting:.2%} a year" if setting else "a rate of 0"
 
 
-def _read(path: Path) -> pl.DataFrame:
+def read_series(path: Path, value: str, what: str, setting: str) -> pl.DataFrame:
+    """Read a CSV or Parquet file with a date and a number in each row; ``what`` says what they are."""
     if not path.is_file():
-        raise DataError(
-            f"There is no file of risk-free rates at {path}; check backtest.risk_free ({RELATIVE_PATHS})."
-        )
+        raise DataError(f"There is no file of {what} at {path}; check {setting} ({RELATIVE_PATHS}).")
     try:
         frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{path} is not readable as {path.suffix or 'CSV'}: {one_line(error)}") from None
-    missing = [column for column in ("date", "rate") if column not in frame.columns]
+    missing = [column for column in ("date", value) if column not in frame.columns]
     if missing:
-        raise DataError(f"{path} lacks the column {missing[0]!r}; risk-free rates need date and rate.")
+        raise DataError(f"{path} lacks the column {missing[0]!r}; {what} need date and {value}.")
     try:
         day = pl.col("date")
         if frame.schema["date"] == pl.String:
             day = day.str.to_date("%Y-%m-%d")
         # the day of a date's own time zone; a cast would give the day in UTC
-        frame = frame.select(day.dt.date(), pl.col("rate").cast(pl.Float64)).drop_nulls().sort("date")
+        frame = frame.select(day.dt.date(), pl.col(value).cast(pl.Float64)).drop_nulls().sort("date")
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"{path}: {one_line(error)}; dates must be YYYY-MM-DD and rates numbers.") from None
+        raise DataError(f"{path}: {one_line(error)}; dates must be YYYY-MM-DD and {what} numbers.") from None
     if frame["date"].is_duplicated().any():
         twice = frame.filter(pl.col("date").is_duplicated())["date"][0]
-        raise DataError(f"{path} has more than one rate for {twice}; keep one rate per date.")
-    odd = frame.filter(~(pl.col("rate").abs() < 1))
-    if odd.height:
-        day, rate = odd.row(0)
-        raise DataError(f"{path}: the rate of {day} is {rate}; give annual rates as fractions, 0.05 for 5%.")
+        raise DataError(f"{path} has more than one {value} for {twice}; keep one {value} per date.")
     return frame

@@ -13,13 +13,13 @@ from pipelines.columns import COLUMNS, of_book
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.format import IC, RATIO, describe_difference, interval, json_rows, number, text_table
-from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
+from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows, tradable_delay
 from pipelines.results.evaluate_signals import USED, failed
 from pipelines.run.evaluations import StoredEvaluation
 
 VERSION: Final = 1  # of the JSON document; no key is renamed or removed without a new one
 
-_OWN_NAMES = ("comparisons", "yearly", "multiple_tests", "overfitting", "factor_alpha")
+_OWN_NAMES = ("benchmarks", "comparisons", "yearly", "multiple_tests", "overfitting", "factor_alpha")
 _KEYS: Final = {  # of the JSON document -> tables
     **{"results": "ladder", "books": "figures", "tests": "significance"},
     **{name: name for name in (*_OWN_NAMES, "guard", "rows", "flagged_rows")},
@@ -29,6 +29,11 @@ _NAMED = 5
 _WIDTH = 110
 _COVERAGE = ("coverage_dates", "coverage_firms", "tied")
 _OF_MODEL = ("valid_rank_ic", "ic", "icir", "rank_ic", "ensemble_ic", "ic_t", *_COVERAGE)
+_AGAINST: Final = {
+    **{name: name for name in ("model", "book", "benchmark")},
+    **{"information_ratio": "IR", "active_return": "return %", "tracking_error": "risk %"},
+    **{"active_drawdown": "drawdown %", "beta": "beta", "up_capture": "up %", "down_capture": "down %"},
+}
 _OF_SIGNAL = ("ic", "ic_t", "rank_ic", *_COVERAGE)
 
 
@@ -41,6 +46,7 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
         record.tested,
         describe_ladder(evaluation.table("ladder"), config),
         _if_any(describe_decisions, table("figures")),
+        describe_benchmarks(evaluation, config),
         describe_tests(evaluation.table("significance"), table("comparisons"), table("trials")),
         _if_any(describe_years, table("yearly")),
         describe_together(table("multiple_tests"), table("overfitting")),
@@ -71,6 +77,7 @@ def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
         "",
         *_results(evaluation, config),
         describe_decisions(evaluation.table("figures")),
+        describe_benchmarks(evaluation, config),
         "",
         *_signal_tests(evaluation.table("significance"), evaluation.read_table("trials")),
     ]
@@ -110,7 +117,10 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
         "firms %: share of the universe's firms with a forecast on these dates. tied %: share of forecasts",
         "that equal another forecast of the same date.",
         f"net: annualised Sharpe ratio after costs, with {rate} charged on net exposure.",
-        "IR: information ratio after costs against the equal-weighted universe before costs.",
+        *(
+            f"IR: information ratio of long-only books after costs against {name}, {one.words}."
+            for name, one in list(config.backtest.benchmarks.items())[:1]
+        ),
     ]
     if ladder["truth_ic"].drop_nulls().len():
         lines.append("(true mean): the simulated market's true expected return, the best possible forecast.")
@@ -154,6 +164,23 @@ def describe_decisions(figures: pl.DataFrame) -> str:
         row = part.sort("decisions").row(0, named=True)
         parts.append(f"{book} {row['decisions']:,} of {row['signal_dates']:,}")
     return f"dates with signals on which a book decided: {', '.join(parts)}"
+
+
+def describe_benchmarks(evaluation: StoredEvaluation, config: Config) -> str:
+    """Format every book against the benchmarks at the delay of the tests; empty if the config names none."""
+    found, settings = evaluation.read_table("benchmarks"), config.backtest
+    if found is None or not settings.own_benchmarks:  # the ratio to the default stands in the ladder
+        return ""
+    delay = tradable_delay(config.label.delays)
+    rows = found.filter(pl.col("delay") == delay).to_dicts()
+    cells = [[COLUMNS[name].text(row[name]) for name in _AGAINST] for row in rows]
+    lines = (
+        f"books net of costs against benchmarks at delay {delay}",
+        *text_table(cells, list(_AGAINST.values()), left=3),
+        "return, risk and drawdown: of the active return, annual. up, down: share of the benchmark's moves.",
+        *(f"{name}: {one.words}." for name, one in settings.benchmarks.items()),
+    )
+    return "\n".join(lines)
 
 
 def describe_tests(

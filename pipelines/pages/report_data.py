@@ -62,6 +62,7 @@ class Header:
     universe: str
     mean_firms_per_date: float
     main_book: str
+    backtest: BacktestConfig
     sharpe_rate: str
     periods_per_year: float
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -256,6 +257,7 @@ def _header(
             for key, value in rule
         ),
         main_book=next(iter(config.backtest.books)),
+        backtest=config.backtest,
         sharpe_rate=describe_rate(config.backtest.risk_free),
         periods_per_year=record.periods_per_year,
         hazards=(*hazards, *describe_flagged(evaluation.read_table("flagged_rows"))),

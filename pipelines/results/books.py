@@ -6,9 +6,10 @@ are lagged by one session here. Sessions after the last one of the data use what
 Shape suffixes: T sessions, N firms; S: T + 1 sessions, the last of which is the session after the data.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,22 +18,29 @@ import polars as pl
 from backtest.accounts.accounting import account_book
 from backtest.accounts.execution import NEEDED, Execution, ParticipationCap, at_price_limit, price_over_close
 from backtest.accounts.market import BookMarket, prepare_market
-from backtest.accounts.performance import BookMetrics
+from backtest.accounts.performance import ActiveMetrics, BookMetrics, active_metrics, counted_sessions
 from backtest.accounts.result import BookResult
-from backtest.books.book import BookNote, equal_weighted
+from backtest.books.book import BookNote, in_proportion
 from backtest.books.decisions import book_targets
 from backtest.costs import CostModel, Rate, SquareRootImpact, corwin_schultz, roll, volatility_per_root_volume
 from features.arithmetic.rolling import carry, rolling_mean, rolling_std
-from features.arrays import FloatArray
+from features.arrays import BoolArray, FloatArray
+from features.panel.asof import SHARE_COUNT
 from features.panel.derived import cached
 from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
+from pipelines.columns import table
 from pipelines.config.schema import Config
-from pipelines.config.sections import BacktestConfig, CostsConfig, ExecutionConfig, SpreadEstimator
+from pipelines.config.sections import (
+    BacktestConfig,
+    BenchmarkConfig,
+    CostsConfig,
+    ExecutionConfig,
+    SpreadEstimator,
+)
+from pipelines.dataset.benchmarks import benchmark_closes, require_closes
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError, one_line
-
-Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,20 +80,80 @@ class BookOrders:
             keep_ledger=keep_ledger,
         )
 
-    def benchmark(self, dataset: Market, cache: Benchmarks) -> BookResult | None:
-        """Account for the equal-weighted universe without costs on this book's sessions; None with shorts."""
-        if not self.long_only:
-            return None
-        key = (self.delay, self.held.start, self.held.stop, np.isnan(self.target_TN[:, 0]).tobytes())
-        if key not in cache:
-            cache[key] = account_book(
-                equal_weighted(dataset.universe_TN[self.held], self.target_TN),
-                book_market(dataset.panel, self.held),
+
+class Benchmarks:
+    """What the books of a config are measured against; files are read once, and accounts of weights kept."""
+
+    def __init__(self, market: Market, settings: Mapping[str, BenchmarkConfig]) -> None:
+        self._settings, self._market = settings, market
+        self._closes = benchmark_closes(settings, market.panel)
+        self._accounts: dict[tuple[Any, ...], FloatArray] = {}
+        self._rows: list[dict[str, Any]] = []
+        self._series: list[pl.DataFrame] = []
+
+    def measure(
+        self, keys: Mapping[str, Any], orders: BookOrders, result: BookResult, metrics: BookMetrics
+    ) -> ActiveMetrics | None:
+        """Measure a book against every benchmark; return what a long-only book is to the first one."""
+        dates, every = self._market.panel.dates_T[orders.held], []
+        for name, benchmark in self._settings.items():
+            return_T = self._returns(name, benchmark, orders, counted_sessions(result))
+            every.append(active_metrics(result, return_T))
+            own = {**keys, "benchmark": name}
+            self._rows.append({**asdict(metrics), **asdict(every[-1]), **own, "returns": benchmark.basis})
+            nav = pl.DataFrame({"date": dates, "nav_benchmark": np.cumprod(1.0 + return_T)})
+            self._series.append(nav.with_columns(pl.lit(value).alias(key) for key, value in own.items()))
+        return every[0] if every and orders.long_only else None
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Return the tables of all books that were measured; none without benchmarks."""
+        if not self._rows:
+            return {}
+        series = table("benchmark_series").frame(pl.concat(self._series))
+        return {"benchmarks": table("benchmarks").of(self._rows), "benchmark_series": series}
+
+    def _returns(
+        self, name: str, benchmark: BenchmarkConfig, orders: BookOrders, counted: slice
+    ) -> FloatArray:
+        """Return of a benchmark on the sessions of a book, shape (T,), from close to close.
+
+        A ticker or an index is bought at the close of the book's first trade: until then it returns 0.
+        """
+        if benchmark.weights is not None:
+            return self._of_weights(name, benchmark, orders)
+        close_T, first, start = self._closes[name], counted.start, orders.held.start
+        require_closes(name, close_T, self._market.panel, slice(start + first, start + counted.stop))
+        held_T = close_T[orders.held]
+        return_T = np.zeros(len(held_T))
+        return_T[first + 1 :] = held_T[first + 1 :] / held_T[first:-1] - 1.0
+        return return_T
+
+    def _of_weights(self, name: str, benchmark: BenchmarkConfig, orders: BookOrders) -> FloatArray:
+        """Account for a portfolio of the universe that decides and trades as the book does, without costs."""
+        held, target_TN = orders.held, orders.target_TN
+        key = (name, orders.delay, held.start, held.stop, np.isnan(target_TN[:, 0]).tobytes())
+        if key not in self._accounts:
+            size_TN: FloatArray | BoolArray = self._market.universe_TN[held]
+            if benchmark.weights == "cap_weighted":
+                size_TN = np.where(size_TN, np.nan_to_num(self._market_equity(name)[held]), 0.0)
+            self._accounts[key] = account_book(
+                in_proportion(size_TN, target_TN),
+                book_market(self._market.panel, held),
                 CostModel(),
-                self.delay,
-                execution=Execution(self.execution.price_over_close_TN),
+                orders.delay,
+                execution=Execution(orders.execution.price_over_close_TN),
+            ).return_gross_T
+        return self._accounts[key]
+
+    def _market_equity(self, name: str) -> FloatArray:
+        if f"statements:{SHARE_COUNT}" not in self._market.panel.fields:
+            raise DataError(
+                f"The benchmark {name} is cap_weighted, but the data have no share counts (the item "
+                f"{SHARE_COUNT} of fundamentals); ingest them, or use equal_weighted or a file."
             )
-        return cache[key]
+        from features.library.characteristics.amounts import market_equity
+
+        return market_equity(self._market.panel)
 
 
 def book_market(panel: Panel, held: slice, total_return_index_TN: FloatArray | None = None) -> BookMarket:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from backtest.accounts.performance import active_metrics, book_metrics, excess_return
+from backtest.accounts.performance import book_metrics, excess_return
 from backtest.books.ranked import centred_rank, row_sums
 from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.metrics import forecast_metrics
@@ -44,6 +44,7 @@ class Evaluation:
     equity: pl.DataFrame
     costs: pl.DataFrame
     book_notes: pl.DataFrame
+    against: Mapping[str, pl.DataFrame]  # the tables of the benchmarks; none without any
     periods_per_year: float = SESSIONS_PER_YEAR
 
     @property
@@ -51,7 +52,7 @@ class Evaluation:
         """Name -> table; None without notes."""
         names = ("ladder", "ic_series", "quantiles", "equity", "costs")
         notes = None if self.book_notes.is_empty() else self.book_notes
-        return {**{name: getattr(self, name) for name in names}, "book_notes": notes}
+        return {**{name: getattr(self, name) for name in names}, "book_notes": notes, **self.against}
 
 
 def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int, FloatArray]]:
@@ -133,7 +134,7 @@ def evaluate(
     """Evaluate forecasts (model -> seed -> (T, N)) at every label delay; ``on_book`` gets every book."""
     ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
     notes: list[dict[str, object]] = []
-    benchmarks: Benchmarks = {}
+    benchmarks = Benchmarks(dataset, config.backtest.benchmarks)
     dates_T = dataset.panel.dates_T
     year = dataset.panel.periods_per_year
     rate_T = risk_free_rates(config.backtest.risk_free, dates_T, year)
@@ -171,12 +172,11 @@ def evaluate(
                 excess_T = excess_return(result, rate_T[held])
                 if on_book is not None:
                     on_book(MeasuredBook(model, delay, orders, result, metrics, excess_T, rate_T[held]))
-                benchmark = orders.benchmark(dataset, benchmarks)
-                active = None if benchmark is None else active_metrics(result, benchmark)
+                keys = {"model": model, "book": book, "delay": delay}
+                active = benchmarks.measure(keys, orders, result, metrics)
                 for figure in BOOK_FIGURES:
                     found = active if figure in _ACTIVE else metrics
                     row[of_book(book, figure)] = getattr(found, figure, None)
-                keys = {"model": model, "book": book, "delay": delay}
                 daily = {name: getattr(result, f"{name}_T") for name in _OF_EQUITY}
                 own = pl.DataFrame({"date": dates_T[held], "excess_net": excess_T, **daily})
                 equity.append(own.with_columns(pl.lit(value).alias(key) for key, value in keys.items()))
@@ -207,6 +207,7 @@ def evaluate(
         equity=table("equity").frame(pl.concat(equity)),
         costs=table("costs").frame(costs),
         book_notes=table("book_notes").of(notes),
+        against=benchmarks.tables(),
         periods_per_year=year,
     )
 

@@ -188,7 +188,12 @@ def evaluation_record(
         "execution": execution.model_copy(
             update={"price_limit_file": _printable(execution.price_limit_file)}
         ),
+        "benchmarks": {
+            name: one.model_copy(update={"file": _printable(one.file)})
+            for name, one in backtest.benchmarks.items()
+        },
     }
+    digests = {name: evaluations.file_digest(one.file) for name, one in backtest.benchmarks.items()}
     days = panel.dates_T[measured_T]
     return evaluations.EvaluationRecord(
         evaluation=evaluations.evaluation_id(config),
@@ -196,6 +201,7 @@ def evaluation_record(
         backtest=backtest.model_copy(update=shown),
         rates=evaluations.file_digest(backtest.risk_free),
         borrow_fees=evaluations.file_digest(costs.borrow_file),
+        indices={name: found for name, found in digests.items() if found is not None},
         delays=config.label.delays,
         code=evaluations.evaluation_code(),
         commit=commit,

@@ -56,6 +56,7 @@ class EvaluationRecord(BaseModel):
     backtest: BacktestConfig
     rates: str | None = None  # `file_digest` of the file of risk-free rates; None if the rate is a number
     borrow_fees: str | None = None  # `file_digest` of the file of borrow fees that was used; None without one
+    indices: dict[str, str] = {}  # benchmark -> `file_digest` of its file
     delays: tuple[int, ...]  # at which forecasts were measured; that of training comes first
     code: str  # digest of the code that measured the forecasts
     commit: str
@@ -76,7 +77,8 @@ class EvaluationRecord(BaseModel):
         return (
             f"{self.backtest.trading}, {self.periods_per_year:g} sessions a year, Sharpe ratios in excess of "
             f"{rate}; "
-            f"books {', '.join(self.backtest.books)}"
+            f"books {', '.join(self.backtest.books)}; "
+            f"benchmarks {', '.join(self.backtest.benchmarks) or 'none'}"
         )
 
     def apply_to(self, config: Config) -> Config:
@@ -112,8 +114,12 @@ class StoredEvaluation:
 def evaluation_id(config: Config) -> str:
     """Digest of everything that an evaluation of given forecasts depends on, the books' order too."""
     books = list(config.backtest.model_dump(mode="json")["books"].items())
+    against = [
+        (name, {**one.model_dump(mode="json"), "file": file_digest(one.file)})
+        for name, one in config.backtest.benchmarks.items()
+    ]
     parts = {**_assumptions(config.backtest), "books": books, "delays": config.label.delays}
-    return digest({**parts, "code": evaluation_code()})
+    return digest({**parts, "benchmarks": against, "code": evaluation_code()})
 
 
 def assumptions_id(backtest: BacktestConfig, delay: int) -> str:
@@ -122,8 +128,8 @@ def assumptions_id(backtest: BacktestConfig, delay: int) -> str:
 
 
 def _assumptions(backtest: BacktestConfig) -> Settings:
-    """The section without its books, and with digests instead of the paths of files."""
-    parts: Settings = backtest.model_dump(mode="json", exclude={"books"})
+    """The section without books and benchmarks, and with digests instead of the paths of files."""
+    parts: Settings = backtest.model_dump(mode="json", exclude={"books", "benchmarks"})
     rates = file_digest(backtest.risk_free)
     parts["risk_free"] = parts["risk_free"] if rates is None else rates
     parts["costs"]["borrow_file"] = file_digest(backtest.costs.borrow_file)

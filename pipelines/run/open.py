@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from features.panel.derived import forget
 from pipelines.config.schema import Config
+from pipelines.dataset.benchmarks import benchmark_closes, require_closes
 from pipelines.dataset.build import Dataset, add_features
 from pipelines.dataset.folds import plan_folds
 from pipelines.dataset.market import Market, build_market
@@ -65,7 +68,12 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
     locks: Locks | None,
 ) -> RecordedRun:
     """Create the run of a config on a dataset; the lake records which versions it reads."""
-    plan_folds(dataset, config)
+    tested = [fold.test for fold in plan_folds(dataset, config) if len(fold.test)]
+    if tested:  # a night does not read indices
+        sessions = np.concatenate(tested)
+        held = slice(int(sessions.min()), int(sessions.max()) + 1)
+        for name, close_T in benchmark_closes(config.backtest.benchmarks, dataset.panel).items():
+            require_closes(name, close_T, dataset.panel, held)
     location, tables = masked(canonical_location(lake.root)), lake.with_table_ids(versions)
     run = name_run(config, build_identity(config, dataset, location, tables, warm_start_runs(config)))
     changes = describe_changes(run)

@@ -12,6 +12,7 @@ from pipelines.pages import figure as fig
 LOG_NAV_RATIO = 8.0  # ratio of the largest to the smallest NAV above which the axis is logarithmic
 MAX_NAMES = 10  # firms with the largest gains, and as many with the largest losses
 MAX_SECTORS = 15  # with the largest absolute values; the others are added up
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # of benchmarks
 _COSTS = {
     "half_spread": ("half-spread", "#33475b"),
     "commission": ("commission", "#7d93a8"),
@@ -21,11 +22,27 @@ _COSTS = {
 }
 
 
-def net_asset_value(
-    equity: pl.DataFrame, styles: Mapping[str, fig.LineStyle], book: str, best: str | None
+def net_asset_value(  # noqa: PLR0917  # data, looks, and what is shown
+    equity: pl.DataFrame,
+    styles: Mapping[str, fig.LineStyle],
+    book: str,
+    best: str | None,
+    benchmarks: pl.DataFrame | None = None,
+    title: str = "Net asset value and drawdown",
 ) -> fig.Figure:
-    """Draw one book's NAV and drawdown per model, net and gross of costs; both at once for ``best``."""
+    """Draw one book's NAV and drawdown per model, net and gross of costs; both at once for ``best``.
+
+    ``benchmarks`` are rows of the table ``benchmark_series`` of one model, drawn in grey.
+    """
     parts = fig.by_model(equity.filter(pl.col("book") == book), styles)
+    if benchmarks is not None and benchmarks.height:
+        nav, name = pl.col("nav_benchmark"), pl.col("benchmark") + " (benchmark)"
+        rows = benchmarks.filter(pl.col("book") == book).select(
+            "date", model=name, nav_net=nav, nav_gross=nav
+        )
+        names = rows["model"].unique(maintain_order=True)
+        looks = {one: fig.LineStyle(fig.MUTED, dash) for one, dash in zip(names, _DASHES, strict=False)}
+        parts += fig.by_model(rows, looks)
     limit = fig.points_per_line(4 * len(parts))
     traces: list[fig.Trace] = []
     views: dict[str, list[int]] = {"net of costs": [], "before costs": []}
@@ -57,7 +74,22 @@ def net_asset_value(
         "yaxis2": fig.axis("drawdown", tickformat=".1~%", domain=[0.0, 0.3], nticks=4),
     }
     shown_by = {view: tuple(indices) for view, indices in views.items()}
-    return fig.draw(f"Net asset value and drawdown: {book}", 480, traces, layout, shown_by)
+    return fig.draw(f"{title}: {book}", 480, traces, layout, shown_by)
+
+
+def active_value(equity: pl.DataFrame, benchmarks: pl.DataFrame, book: str) -> fig.Figure:
+    """Draw the compounded active return of one model's book and its drawdown, one line a benchmark."""
+    of_book = pl.col("book") == book
+    joined = benchmarks.filter(of_book).join(equity.filter(of_book), on="date").sort("benchmark", "date")
+    net, gross, other = (
+        pl.col(name) / pl.col(name).shift(1, fill_value=1.0).over("benchmark")
+        for name in ("nav_net", "nav_gross", "nav_benchmark")
+    )
+    active = {"nav_net": 1.0 + net - other, "nav_gross": 1.0 + gross - other}
+    compounded = {name: growth.cum_prod().over("benchmark") for name, growth in active.items()}
+    frame = joined.select("date", "book", model="benchmark", **compounded)
+    names = benchmarks["benchmark"].unique(maintain_order=True).to_list()
+    return net_asset_value(frame, fig.model_styles(names), book, None, title="Active return, compounded")
 
 
 def cost_kinds(costs: pl.DataFrame) -> dict[str, str]:

@@ -23,7 +23,7 @@ from backtest.accounts.performance import (
     sortino,
 )
 from backtest.accounts.result import BookResult
-from backtest.books.book import equal_weighted
+from backtest.books.book import in_proportion
 from backtest.costs import CostModel
 from backtest.inference.bootstrap import sharpe_interval
 from features.arrays import FloatArray
@@ -191,11 +191,11 @@ def test_sharpe_and_information_ratio_equal_skfolio_and_statsmodels() -> None:
     decided_TN = top_k_long_only(signal_TN, 3, 5)
     universe_TN = np.ones((250, 10), bool)
     universe_TN[:, 9] = False
-    target_TN = equal_weighted(universe_TN, decided_TN)
+    target_TN = in_proportion(universe_TN, decided_TN)
     np.testing.assert_array_equal(target_TN[0], [1 / 9] * 9 + [0])
     assert np.flatnonzero(~np.isnan(target_TN).any(axis=1)).tolist() == list(range(0, 250, 5))
     benchmark = run_book(target_TN, total_return_index_TN, traded_TN, CostModel(), 1)
-    active = active_metrics(book, benchmark)
+    active = active_metrics(book, benchmark.return_gross_T)
     active_T = book.return_net_T[1:] - benchmark.return_gross_T[1:]
     fit = sm.OLS(active_T, np.ones(249)).fit()
     assert active.information_ratio == pytest.approx(fit.tvalues[0] / math.sqrt(249) * math.sqrt(252))
@@ -208,10 +208,57 @@ def test_sharpe_and_information_ratio_equal_skfolio_and_statsmodels() -> None:
     assert ours.sharpe_net == pytest.approx(theirs.annualized_sharpe_ratio, rel=1e-9)
     # all firms are in the universe, so the book is the benchmark minus costs
     same = run_book(target_TN, total_return_index_TN, traded_TN, COSTS, 1)
-    assert active_metrics(same, benchmark).information_ratio < 0
-    assert math.isnan(active_metrics(benchmark, benchmark).information_ratio)
+    assert active_metrics(same, benchmark.return_gross_T).information_ratio < 0
+    assert math.isnan(active_metrics(benchmark, benchmark.return_gross_T).information_ratio)
     with pytest.raises(ValueError, match="shape of the benchmark's return is"):
-        active_metrics(book, run_book(target_TN[1:], total_return_index_TN[1:], traded_TN[1:], COSTS, 1))
+        active_metrics(book, benchmark.return_gross_T[1:])
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_active_metrics_equal_empyrical_and_statsmodels() -> None:
+    import empyrical
+    import pandas as pd
+
+    rng = np.random.default_rng(6)
+    index_TN = walk(rng, 250, 10)
+    signal_TN, traded_TN = rng.normal(size=(250, 10)), np.ones((250, 10), bool)
+    benchmark_T = np.zeros(250)
+    benchmark_T[2:] = 0.7 * (index_TN[2:] / index_TN[1:-1] - 1).mean(axis=1) + rng.normal(0, 0.003, 248)
+    for target_TN in (top_k_long_only(signal_TN, 3, 5), quantile_long_short(signal_TN, 3)):
+        book = run_book(target_TN, index_TN, traded_TN, COSTS, 1)
+        days = pd.bdate_range("2020-01-01", periods=249)
+        ours, theirs = pd.Series(book.return_net_T[1:], days), pd.Series(benchmark_T[1:], days)
+        found = active_metrics(book, benchmark_T)
+        fit = sm.OLS(ours.to_numpy(), sm.add_constant(theirs.to_numpy())).fit()
+        assert found.beta == pytest.approx(empyrical.beta(ours, theirs), rel=1e-10)
+        assert found.beta == pytest.approx(fit.params[1], rel=1e-10)
+        # "yearly" is one session a period, so that returns are not made annual before they are divided
+        for name in ("up_capture", "down_capture"):
+            expected = getattr(empyrical, name)(ours, theirs, period="yearly")
+            assert getattr(found, name) == pytest.approx(expected, rel=1e-9)
+        assert found.benchmark_return == pytest.approx(empyrical.annual_return(theirs), rel=1e-9)
+        gap = empyrical.annual_return(ours) - empyrical.annual_return(theirs)
+        assert found.tracking_difference == pytest.approx(gap, rel=1e-9)
+        # of a single session, empyrical's ratio is that of quantstats: mean over standard deviation
+        expected = empyrical.excess_sharpe(ours, theirs) * math.sqrt(252)
+        assert found.information_ratio == pytest.approx(expected, rel=1e-10)
+        assert found.active_return == pytest.approx(252 * (ours - theirs).mean(), rel=1e-10)
+        assert found.active_return == pytest.approx(found.information_ratio * found.tracking_error)
+        assert found.active_drawdown == pytest.approx(-empyrical.max_drawdown(ours - theirs), rel=1e-9)
+
+
+def test_a_book_that_is_half_invested_captures_half_and_a_flat_benchmark_nothing() -> None:
+    benchmark_T = np.array([0.0, 0.02, -0.01, 0.03, -0.02])
+    index_TN = np.cumprod(1 + benchmark_T)[:, None]
+    book = run_book(np.full((5, 1), 0.5), index_TN, np.ones((5, 1), bool), CostModel(), 0)
+    found = active_metrics(book, benchmark_T)
+    assert found.beta == pytest.approx(0.5)
+    assert found.up_capture == pytest.approx(0.5, abs=0.002)  # a geometric mean is not linear
+    assert found.down_capture == pytest.approx(0.5, abs=0.002)
+    assert found.active_drawdown == pytest.approx(1 - (1 - 0.01) * (1 + 0.005) * (1 - 0.015))
+    flat = active_metrics(book, np.zeros(5))
+    assert all(math.isnan(x) for x in (flat.beta, flat.up_capture, flat.down_capture))
+    assert (flat.benchmark_return, flat.tracking_difference) == (0, book_metrics(book).annual_return_net)
 
 
 def test_annual_figures_of_weekly_returns_by_hand() -> None:
@@ -230,7 +277,7 @@ def test_annual_figures_of_weekly_returns_by_hand() -> None:
     assert m.annual_volatility_net == pytest.approx(net_T.std(ddof=1) * math.sqrt(52))
     assert m.annual_return_net == pytest.approx(book.nav_net_T[-1] ** (52 / 160) - 1)
     assert m.costs_bps_per_year["borrow"] == pytest.approx(book.costs_T["borrow"].mean() * 52e4)
-    active = active_metrics(book, book)
+    active = active_metrics(book, book.return_gross_T)
     gap_T = book.return_net_T - book.return_gross_T
     assert active.tracking_error == pytest.approx(gap_T.std(ddof=1) * math.sqrt(52))
     interval = sharpe_interval(net_T, periods_per_year=52)

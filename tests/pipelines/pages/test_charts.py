@@ -64,6 +64,27 @@ def test_drawdowns_are_computed_before_thinning() -> None:
     assert drawdown[-1] == pytest.approx(-0.5)
 
 
+def test_active_returns_are_compounded_and_benchmarks_stand_beside_the_book() -> None:
+    dates = [dt.date(2024, 1, day) for day in (2, 3, 4)]
+    equity = pl.DataFrame(
+        {"date": dates, "book": "b", "nav_net": [1.0, 1.1, 1.21], "nav_gross": [1.0, 1.2, 1.44]}
+    )
+    nav = {"up": [1.0, 1.05, 1.1025], "flat": [1.0, 1.0, 1.0]}
+    series = pl.concat(
+        pl.DataFrame({"date": dates, "book": "b", "benchmark": name, "nav_benchmark": path})
+        for name, path in nav.items()
+    )
+    figure = books.active_value(equity, series, "b")
+    lines = {trace["name"]: trace["y"].tolist() for trace in figure.traces[:4:2]}
+    assert lines["flat"] == pytest.approx([1.0, 1.1, 1.21])
+    assert lines["up"] == pytest.approx([1.0, 1.05, 1.1025])  # 5% of each day's 10% are the index's
+    named = equity.with_columns(model=pl.lit("a"))
+    figure = books.net_asset_value(named, model_styles(["a"]), "b", "a", series)
+    grey = [trace for trace in figure.traces if trace["name"] == "up (benchmark)"]
+    assert len(grey) == 4  # value and drawdown, in each of two views
+    assert grey[0]["y"].tolist() == pytest.approx(nav["up"])
+
+
 def test_the_views_of_nav_are_net_and_gross_and_the_chosen_model_shows_both() -> None:
     equity = make_report().tables["equity"]
     styles = model_styles(MODELS)

@@ -17,6 +17,7 @@ from page_data import Page, section_titles
 from plotly.offline import get_plotlyjs
 from report_data import (
     BOOKS,
+    MODELS,
     make_edges,
     make_explained,
     make_header,
@@ -29,7 +30,9 @@ from report_data import (
 
 from backtest.look_ahead.finding import Result
 from pipelines.audit.command import Audit
+from pipelines.columns import table
 from pipelines.config.load import check_config
+from pipelines.config.sections import BacktestConfig
 from pipelines.format import EN_DASH
 from pipelines.pages.report import render_report as render
 from pipelines.pages.report_data import RunReport, assumptions
@@ -333,28 +336,47 @@ def test_the_report_says_how_it_decides_and_shows_the_tests(page: Page) -> None:
     assert "not tested" in untested
 
 
-def test_long_only_books_are_compared_with_the_universe_and_the_rate_is_named() -> None:
-    book = BOOKS[1]
-    numbers = {
-        "sharpe_gross": 0.913,
-        "sharpe_net": 0.711,
-        "annual_return_net": 0.123,
-        "information_ratio": -0.456,
-        "tracking_error": 0.0789,
-    }
-    columns = [pl.lit(value).alias(f"{book}.{name}") for name, value in numbers.items()]
-    ladder = make_ladder().with_columns(columns)
-    text = render(make_report(ladder=ladder, header=make_header(sharpe_rate="the rates in tbill.csv")))
-    found = re.search(rf'aria-label="{book} against the universe">.*?</table>', text, re.DOTALL)
+def benchmark_tables(name: str, book: str) -> dict[str, pl.DataFrame]:
+    """One model's book against one benchmark that never moves."""
+    series = make_report().table("equity", MODELS[0], every_book=True).filter(pl.col("book") == book)
+    keys = {"model": MODELS[0], "book": book, "delay": 1, "benchmark": name}
+    numbers = dict.fromkeys(table("benchmarks").columns, 0.25) | keys | {"returns": "price", "n_sessions": 9}
+    flat = series.select("date", nav_benchmark=1.0).with_columns(pl.lit(v).alias(k) for k, v in keys.items())
+    return {"benchmarks": table("benchmarks").frame([numbers]), "benchmark_series": flat}
+
+
+def test_books_are_compared_with_the_benchmarks_of_the_config_and_the_rate_is_named() -> None:
+    book = BOOKS[0]
+    index = {"<spx>": {"file": "spx.csv", "returns": "price"}}
+    header = make_header(
+        backtest=BacktestConfig.model_validate({"benchmarks": index}), sharpe_rate="the rates in tbill.csv"
+    )
+    text = render(make_report(header=header, **benchmark_tables("<spx>", book)))
+    found = re.search(rf'aria-label="{book} against its benchmarks">.*?</table>', text, re.DOTALL)
     assert found is not None
-    row = re.search(r"<tbody>(<tr>.*?</tr>)", found[0], re.DOTALL)
+    row = re.search(r"<tbody>(<tr.*?</tr>)", found[0], re.DOTALL)
     assert row is not None
     cells = [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row[1])]
-    assert cells[1:] == ["0.91", "0.71", "12.3", "\N{MINUS SIGN}0.46", "7.9"]
-    assert text.count("against the universe</th>") == 1
-    assert text.count("in excess of the rates in tbill.csv") == 3
+    assert cells[1:] == ["&lt;spx&gt;", "price", "0.25", *["25.0"] * 3, "0.25", *["25.0"] * 5]
+    assert "&lt;spx&gt;: a price index, without the dividends that books receive" in text
+    assert "Active return, compounded" in text
+    assert text.count("in excess of the rates in tbill.csv") == 2
+
+
+def test_the_default_benchmark_has_a_table_for_long_only_books_alone() -> None:
+    book = BOOKS[1]
+    tables = {
+        name: benchmark_tables("eq", BOOKS[0])[name].vstack(frame)
+        for name, frame in benchmark_tables("eq", book).items()
+    }
+    ladder = make_ladder().with_columns(pl.lit(-0.456).alias(f"{book}.information_ratio"))
+    text = render(make_report(ladder=ladder, **tables))
+    assert f"{book} against its benchmarks" in text
+    assert f"{BOOKS[0]} against its benchmarks" not in text
+    assert "Active return, compounded" not in text
+    assert "eq: the universe in equal weights, before costs." in text
     plain = standard_page()
-    assert "against the universe" not in plain
+    assert "against its benchmarks" not in plain
     assert "Sharpe ratios are in excess of a rate of 0, charged on net exposure" in plain
 
 
