@@ -51,6 +51,7 @@ LEFT_OUT: Mapping[str, str] = {
     "attribution": "some ten minutes on one core: python benchmarks/attribution.py --threads 1",
     "audit_cases": "some ten minutes a market on one core: python benchmarks/audit_cases.py",
     "audit_false_alarms": "needs the data: python benchmarks/audit_false_alarms.py --data ../shared/data",
+    "audit_early": "needs the data: python benchmarks/audit_early.py --data ../shared/data",
     "guard_cases": "needs the Nasdaq prices: python benchmarks/guard_cases.py --data ../shared/data",
     "audit_speed": "needs the Nasdaq prices next to the checkout: python benchmarks/audit_speed.py",
     "network_accuracy": "some minutes on one core: python benchmarks/network_accuracy.py",

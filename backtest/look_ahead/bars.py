@@ -1,4 +1,4 @@
-"""Prices against themselves: closes, opens, ranges, volumes and splits that no market makes.
+"""Prices against themselves: closes, opens, ranges and volumes that no market makes.
 
 A price that was averaged, clipped, moved or filled with later ones keeps its level but not its small print:
 the next session's news move today's open, a gap jumps when it begins instead of when it ends, or returns
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
 
 from backtest.look_ahead import news
 from backtest.look_ahead.delivery import Delivery
-from backtest.look_ahead.finding import Finding, Result, Verdict, answer, conclude, judged_by, skipped
+from backtest.look_ahead.finding import Finding, Result, Verdict, conclude, judged_by, skipped
 from features.arrays import BoolArray, FloatArray
 from features.panel.derived import carried_close
 
@@ -54,6 +54,14 @@ ON_GRID, OFF_GRID = 0.9, 0.5
 """Share of closes in whole cents, or in 64ths as US prices were quoted until 2001, late and early in the
 sample, if early prices were divided by later events."""
 GAP_DAYS: Final = 7  # days from the last price to the delisting, beyond which the last prices are missing
+EARLY_DEVIATIONS: Final = 5.0
+"""Minimum z of a firm's correlation with the market's next session less that with its own, for three firms.
+The third largest z of an honest market is at most 0.7."""
+EARLY_SHARE: Final = 0.1
+"""Correlation with the market's own session over that with its next one, up to which firms are a session
+early, and do not just close later. Firms that close after three quarters of the market's next move have
+0.4."""
+_EARLY_FIRMS: Final = 3
 _NEWEST: Final = 20
 """Sessions at the end, before which hardly any firm pays a dividend: these prices are as quoted."""
 _SAME: Final = 1e-9
@@ -83,26 +91,10 @@ _SEVERAL, _SEVERAL_RANGES = 2, 3
 _FEWEST_MOVES: Final = 100
 _EXACT: Final = 1e-7
 
-NEAR: Final = 10
-"""Sessions before and after the recorded date in which the price is searched for the split's step."""
-CLEAR: Final = 0.35
-"""Minimum absolute log ratio: a 3-for-2 split has 0.41, more than almost all daily returns."""
-CLOSE: Final = 0.5
-"""A price step matches the split if it differs from the log ratio by at most this fraction of it."""
-_SPLIT_KINDS: Final = {
-    "Split applied before its ex-date: the price steps {after} session(s) after the recorded split": 1,
-    "Split recorded after its ex-date: the price steps {after} session(s) before the recorded split": -1,
-    "Split applied to adjusted prices: the price does not step at the recorded split": None,
-}
-"""What is wrong -> on which side of the record the price steps; None: nowhere."""
-SPLITS, SPLIT_SHARE = 2, 0.2
-"""Minimum number and share of misdated splits for a failure. A single one is a vendor's error and only a
-warning."""
-
 
 def bars(data: Delivery) -> Result:
     """Test opens, closes, gaps, extremes, the cent grid and the last prices for what later prices leave."""
-    rules = (_opens, _averages, _moved, _gaps, _bounds, _adjusted, _tails)
+    rules = (_opens, _averages, _moved, _early_firms, _gaps, _bounds, _adjusted, _tails)
     found = [one for rule in rules for one in rule(data)]
     if not found:
         return skipped("There are too few prices.")
@@ -209,6 +201,39 @@ def _moved(data: Delivery) -> Iterator[Finding]:
     )
     name, bad = "volume with the size of the return, off the session", best > 1.5 * max(now, 0.0)
     yield judged_by(name, bad and best >= 0.08, sentence, best, max(1.5 * now, 0.08))
+
+
+def _early_firms(data: Delivery) -> Iterator[Finding]:
+    """Firms whose returns belong to the market's next session, as if dated in another time zone.
+
+    The market is the mean of all other firms, and at a second look of those that are not early. A firm that
+    closes after the others has a part of their next move, but also a part of that of its own session.
+    """
+    x_TN = news.clipped(data.return_TN)
+    early_N = np.zeros(x_TN.shape[1], dtype=np.bool_)
+    for _ in range(2):
+        usual_TN = np.where(early_N, 0.0, x_TN)
+        count_TN = (usual_TN != 0).sum(axis=1, keepdims=True) - (usual_TN != 0)
+        market_TN = usual_TN.sum(axis=1, keepdims=True) - usual_TN
+        market_TN = np.where(count_TN >= _FEWEST_FIRMS, market_TN / np.maximum(count_TN, 1), 0.0)
+        before_N = news.lead_correlations(market_TN, x_TN, 1)
+        now_N, later_N = (news.lead_correlations(x_TN, market_TN, lead) for lead in (0, 1))
+        pairs_N = ((x_TN != 0) & (market_TN != 0)).sum(axis=0)
+        later_N, now_N = np.clip([later_N, now_N], -0.999, 0.999)
+        z_N = (np.arctanh(later_N) - np.arctanh(now_N)) * np.sqrt(pairs_N / 2.0)
+        early_N = z_N >= EARLY_DEVIATIONS
+        if early_N.sum() < _EARLY_FIRMS or early_N.all():
+            return
+    now, later = float(now_N[early_N].mean()), float(later_N[early_N].mean())
+    own = now - float(np.median(before_N[~early_N]))  # what an early firm has from the market's own echo
+    sentence = (
+        f"The prices of {data.firms(data.columns[early_N])} are of the next session: their returns correlate "
+        f"by {later:+.2f} with the other firms' mean return of t+1 and by {now:+.2f} with that of t. Their "
+        "dates are probably of another time zone: compare a day with the exchange's record, and move them by "
+        "one session."
+    )
+    bad = own <= EARLY_SHARE * later
+    yield judged_by("own session over the next one, of early firms", bad, sentence, own / later, EARLY_SHARE)
 
 
 def _gaps(data: Delivery) -> Iterator[Finding]:
@@ -430,42 +455,3 @@ def _correlation(x_T: FloatArray, y_T: FloatArray) -> tuple[float, int]:
     if len(x_T) < _FEWEST_MOVES or x_T.std() == 0 or y_T.std() == 0:
         return 0.0, 0
     return float(np.corrcoef(x_T, y_T)[0, 1]), len(x_T)
-
-
-def splits(data: Delivery) -> Result:
-    """Check that the raw close steps by the recorded ratio on the recorded session and not on another one."""
-    panel, dates_T = data.panel, data.panel.dates_T.astype("datetime64[D]")
-    recorded = data.tables["prices"].filter(pl.col("split_ratio").log().abs() >= CLEAR).sort("date", "ticker")
-    rows: list[dict[str, Any]] = []
-    for date, ticker, ratio in recorded.select("date", "ticker", "split_ratio").iter_rows():
-        at = int(np.searchsorted(dates_T, np.datetime64(date, "D")))
-        known, after = _step(panel.raw_close_TN[:, data.place[ticker]], at, float(np.log(ratio)))
-        if known:
-            rows.append({"ticker": ticker, "recorded": date, "ratio": ratio, "steps_after": after})
-    if not rows:
-        return skipped("No split of 3 for 2 or more is recorded.")
-    sides = [None if row["steps_after"] is None else np.sign(row["steps_after"]) for row in rows]
-    for what, wrong in _SPLIT_KINDS.items():
-        cases = [row for row, side in zip(rows, sides, strict=True) if side == wrong]
-        if cases:
-            failed = len(cases) >= SPLITS and len(cases) >= SPLIT_SHARE * len(rows)
-            sentence = (
-                f"{what.format(after=abs(cases[0]['steps_after'] or 0))} for {len(cases)} of {len(rows)} "
-                f"splits, such as {cases[0]['ticker']} on {cases[0]['recorded']}."
-            )
-            return answer("fail" if failed else "warn", sentence, rows)
-    return answer("pass", f"The price steps on the recorded date of each of {len(rows)} splits.", rows)
-
-
-def _step(close_T: FloatArray, at: int, log_ratio: float) -> tuple[bool, int | None]:
-    """Whether prices around a split are known, and sessions from the record to its step; None without one."""
-    first = max(at - NEAR, 0)
-    known = first + np.flatnonzero(np.isfinite(close_T[first : at + NEAR + 1]))
-    if len(known) < NEAR or not (known < at).any() or not (known >= at).any():
-        return False, None
-    off = np.abs(np.diff(np.log(close_T[known])) + log_ratio)
-    here = off[int(np.argmax(known[1:] >= at))]  # to the first close on or after the recorded date
-    if here <= CLOSE * abs(log_ratio):
-        return True, 0
-    best = int(off.argmin())
-    return True, int(known[1:][best] - at) if off[best] <= CLOSE * abs(log_ratio) else None

@@ -11,10 +11,11 @@ Shape suffixes: T sessions, N firms, K leads, P parts of the sample.
 from __future__ import annotations
 
 import calendar
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from backtest.look_ahead import news
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Finding, Result, Verdict
 from backtest.look_ahead.returns import LAGS, MIN_FIRMS, make_profiles, sample_dates, standardise, too_high
-from features.arrays import BoolArray, Float32Array, FloatArray
+from features.arithmetic.rolling import carry
+from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from features.panel.derived import daily_return
 
 NEAR: Final = 3  # largest lead at which single firms and dates are looked at
@@ -60,10 +62,32 @@ ECHO: Final = 0.5
 """Link of a flag with the return of the next sessions over that with its own, below which the flag is about
 its own session. Flags of moves to a daily limit have 0.19 to 0.31, because such moves go on; early ones over
 0.8."""
+FACTORS: Final = 5  # common factors of returns, the largest principal components
+_SERIES: Final = 2  # common series of an input's own news
+FACTOR, SUSPECT_FACTOR = 0.30, 0.20
+"""Minimum |correlation| of a common series of an input with a factor of returns at a lead, beyond what the
+factors of t tell of both, for a failure and for a warning: a signal of every firm's return adds up to more
+for a factor."""
+FACTOR_DEVIATIONS: Final = 4.5
+"""Minimum z of it. Honest inputs reach 3.0, and rates of the next session have 5 to 17."""
+PERIODS: Final = range(3, 31)  # sessions between the common steps of an input that is held by period
+PERIOD: Final = {"the return": 0.15, "the size of the return": 0.16, "the volume": 0.24}
+"""Minimum |correlation| of these steps with what comes before the next step, or half way to it. Honest weekly
+and monthly values reach 0.02 with returns at a z of 2, 0.11 with their size and 0.17 with volume."""
+SUSPECT_PERIOD: Final = 0.08  # the same with returns for a warning: strong honest signals come near it
+PERIOD_DEVIATIONS: Final = 4.0
+_STEPS: Final = 8  # fewest common steps
+EVENTS: Final = 30  # fewest events that a countdown reaches
+LENGTHS: Final = 0.12
+"""Mean |length less the firm's median| over that median, of the times between events, above which no rule
+gives them. Month ends counted in sessions have 0.04 to 0.09."""
+REVISED: Final = 0.02  # most revisions of a countdown, as a share of its events
+_COUNTED: Final = 5  # fewest firms with three events
 SUSPECT: Final = 0.05  # mean correlation with the next session's return above which an input is suspect
 DEVIATIONS: Final = 8.0
 """Minimum z statistic of every other alarm. About a million correlations are looked at, and returns have fat
 tails."""
+_FEWEST: Final = 60  # news of a common series
 _SIZES: Final = 5
 _FEWEST_PER_SIZE: Final = 5
 _EIGHTHS: Final = 8
@@ -103,16 +127,24 @@ class _Alarm:
 def check(data: Delivery) -> Result:
     """Correlate the news of each input with the news of returns, their size and volume at later sessions."""
     later = _later_series(data) if data.inputs else {}
+    factors = _Factors.of(data) if data.inputs else None
 
     def question(name: str, x_TN: FloatArray) -> Iterator[Finding]:
         x_TN = x_TN[:, data.columns]
         common, reason = news.is_common(x_TN), ""
         if _spacing(x_TN) > 1 and not common:
             alarms, reason = _on_own_dates(data, x_TN)
+            held_TN = carry(x_TN)
+            alarms += _for_periods(held_TN, news.news_of_input(held_TN), later)
         else:
-            alarms = list(_for_the_market(data, x_TN) if common else _alarms(data, x_TN, later))
-            if not news.news_of_input(news.mean_of_firms(x_TN) if common else x_TN).any():
+            news_TN = news.news_of_input(news.mean_of_firms(x_TN) if common else x_TN)
+            every = _for_the_market(data, news_TN) if common else _alarms(data, x_TN, news_TN, later)
+            periods = () if common else _for_periods(x_TN, news_TN, later)
+            alarms = [*every, *periods, *(factors.alarms(news_TN) if factors else ())]
+            if not news_TN.any():
                 reason = "it has no news: too few values, or a line"
+        if not common and (known := _exact_countdown(data, name, x_TN)):
+            yield known
         yield from (alarm.of(name) for alarm in alarms)
         if not alarms:
             yield Finding("news", "skipped" if reason else "pass", reason, subject=name)
@@ -160,9 +192,128 @@ def _later_series(data: Delivery) -> dict[str, Float32Array]:
     return {what: series_TN.astype(np.float32) for what, series_TN in series.items()}
 
 
-def _for_the_market(data: Delivery, x_TN: FloatArray) -> Iterator[_Alarm]:
+def _for_periods(x_TN: FloatArray, news_TN: Float32Array, later: dict[str, Float32Array]) -> Iterator[_Alarm]:
+    """Compare the steps of a value that is held by week or month with the sessions of the period they begin.
+
+    The mean of a week that is dated on its first session knows the week, and so does the value of a month's
+    end that was joined to the nearest dates. Both fade half way to the next step, or at it.
+    """
+    moved_T = (news_TN != 0).sum(axis=1)
+    dates = np.flatnonzero((moved_T >= MIN_FIRMS) & (moved_T >= np.isfinite(x_TN).sum(axis=1) / 2))
+    if len(dates) < _STEPS or moved_T[dates].sum() < 0.8 * moved_T.sum():
+        return
+    period = int(np.median(np.diff(dates)))
+    if period not in PERIODS:
+        return
+    for what, y_TN in later.items():
+        c_K, weight = news.pooled_correlations(news_TN, y_TN)
+        for span in (period // 2, period - 1):
+            c = float(c_K[:span].sum() / math.sqrt(span))
+            if abs(c) * math.sqrt(weight) < PERIOD_DEVIATIONS:
+                continue
+            bad, rare = abs(c) >= PERIOD[what], what == "the return" and abs(c) >= SUSPECT_PERIOD
+            if bad or rare:
+                when = f"on its {len(dates)} steps, every {period} sessions"
+                where = f"and the sessions before it, over all firms {when}"
+                yield _Alarm("fail" if bad else "warn", what, span, c, where)
+
+
+def _exact_countdown(data: Delivery, name: str, x_TN: FloatArray) -> Finding | None:
+    """Find a countdown to events of a firm that is never revised, although its lengths vary.
+
+    An event date that is announced has no countdown before, and an estimated one is revised. A countdown that
+    starts again right after each event with the exact number of sessions, or days, knows the next event.
+    """
+    some = x_TN[:: max(len(x_TN) // 40, 1)]
+    if (some != np.rint(some))[np.isfinite(some)].any():
+        return None
+    now_TN, step_TN = x_TN[:-1], np.diff(x_TN, axis=0)
+    days_T1 = np.diff(data.panel.dates_T.astype("datetime64[D]").astype(np.float64))[:, None]
+    for unit, tick_T1 in (("sessions", np.ones_like(days_T1)), ("days", days_T1)):
+        reached_TN = (step_TN > 0) & (now_TN <= tick_T1)
+        events = int(reached_TN.sum())
+        revised_TN = np.isfinite(step_TN) & (step_TN != -tick_T1) & ~reached_TN
+        if events < EVENTS or revised_TN.sum() > REVISED * events:
+            continue
+        lengths = [x_TN[1:, n][reached_TN[:, n]] for n in np.flatnonzero(reached_TN.sum(axis=0) >= 3)]
+        if len(lengths) < _COUNTED:
+            continue
+        usual = [float(np.median(own)) for own in lengths]
+        spread = float(
+            np.mean([np.abs(own / long - 1.0).mean() for own, long in zip(lengths, usual, strict=True)])
+        )
+        if spread >= LENGTHS:
+            sentence = (
+                f"{name[0].upper()}{name[1:]} knows dates of events before they were announced: it counts "
+                f"the {unit} to {events:,} events with {int(revised_TN.sum())} revisions, each from the "
+                f"session after the event before, and the times between them vary by {spread:.0%}. Deliver a "
+                "date from the day on which it was announced, or the estimates of each day."
+            )
+            return Finding("countdown", "fail", sentence, spread, LENGTHS, name)
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Factors:
+    """Common factors of returns: firms, their loadings [N, K], and the factors' returns [T, K]."""
+
+    firms_N: IntArray
+    loading_NK: FloatArray
+    return_TK: FloatArray
+
+    @classmethod
+    def of(cls, data: Delivery) -> Self:
+        """Make the factors of the firms with most returns."""
+        x_TN = news.clipped(data.return_TN)
+        firms_N = news.most_known(x_TN)
+        loading_NK = _components(x_TN[:, firms_N], FACTORS)
+        return cls(firms_N, loading_NK, news.clipped(x_TN[:, firms_N] @ loading_NK))
+
+    def alarms(self, news_TN: Float32Array) -> Iterator[_Alarm]:
+        """Compare common series of an input's news with the factors of the next sessions.
+
+        A rate of a later session, and its products with betas, have a mean correlation of zero with the
+        firms' returns if the betas differ in sign, but move with a factor. The series are the news itself if
+        all firms have the same; else its own principal components, and its projections on the loadings.
+        What the factors of t tell of both sides is subtracted: factors echo.
+        """
+        series_TJ = news_TN.astype(np.float64)
+        if news_TN.shape[1] > 1:
+            series_TJ = series_TJ[:, self.firms_N]
+            series_TJ = series_TJ @ np.hstack([_components(series_TJ, _SERIES), self.loading_NK])
+        best = (0.0, 0, 0)
+        for lead, series_T in itertools.product(range(1, NEAR + 1), series_TJ.T):
+            known_T = series_T[:-lead] != 0
+            if known_T.sum() < _FEWEST:
+                continue
+            now_TK, later_TK = (x[known_T] for x in (self.return_TK[:-lead], self.return_TK[lead:]))
+            both = np.column_stack([series_T[:-lead][known_T], later_TK])
+            design = np.column_stack([np.ones(len(now_TK)), now_TK])
+            both = news.clipped(both - design @ np.linalg.lstsq(design, both, rcond=None)[0])
+            sums_K5 = news.sums_by_part(
+                np.repeat(both[:, :1], FACTORS, axis=1).astype(np.float32),
+                both[:, 1:].astype(np.float32),
+                0,
+                1,
+            )[0]
+            c_K, z_K = news.correlations(sums_K5)
+            k = int(z_K.argmax())
+            if abs(c_K[k]) >= SUSPECT_FACTOR and z_K[k] >= FACTOR_DEVIATIONS and abs(c_K[k]) > abs(best[0]):
+                best = float(c_K[k]), lead, k
+        if best[1]:
+            where = "beyond what the factors of t tell (a series for many firms, such as a rate or an index)"
+            verdict: Verdict = "fail" if abs(best[0]) >= FACTOR else "warn"
+            yield _Alarm(verdict, f"common factor {best[2] + 1} of the returns", best[1], best[0], where)
+
+
+def _components(x_TN: FloatArray, count: int) -> FloatArray:
+    """Loadings [N, K] of the largest principal components; fewer than ``count`` of fewer firms are zeros."""
+    vectors_NN = np.linalg.eigh(x_TN.T @ x_TN)[1][:, ::-1][:, :count]
+    return np.asarray(np.pad(vectors_NN, ((0, 0), (0, count - vectors_NN.shape[1]))))
+
+
+def _for_the_market(data: Delivery, news_T1: Float32Array) -> Iterator[_Alarm]:
     """Compare a column with one value for all firms of a date with the means over the firms."""
-    news_T1 = news.news_of_input(news.mean_of_firms(x_TN))
     moves_T1 = news.mean_of_firms(np.clip(daily_return(data.panel)[:, data.columns], -0.9, 3.0))
     means = {"the return": moves_T1, "the size of the return": np.log(np.abs(moves_T1) + 1e-3)}
     if data.panel.volume_TN is not None:
@@ -172,8 +323,9 @@ def _for_the_market(data: Delivery, x_TN: FloatArray) -> Iterator[_Alarm]:
             yield replace(alarm, what=f"{alarm.what} of the market")
 
 
-def _alarms(data: Delivery, value_TN: FloatArray, later: dict[str, Float32Array]) -> Iterator[_Alarm]:
-    x_TN = news.news_of_input(value_TN)
+def _alarms(
+    data: Delivery, value_TN: FloatArray, x_TN: Float32Array, later: dict[str, Float32Array]
+) -> Iterator[_Alarm]:
     all_TN = x_TN
     if len(np.unique(value_TN[np.isfinite(value_TN)])) <= FLAG:
         echo_N = _echoes(x_TN, later)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from features.arithmetic.rolling import lag
-from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray
+from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, IntArray
 
 TAIL = 5.0
 """Deviations at which a value is clipped, in units of 1.4826 median absolute deviations. A bad tick that is
@@ -26,7 +26,7 @@ _STRAIGHT = 1e-3
 """Change of the slope, relative to the mean slope, below which a line is straight: files are rounded."""
 _PIECE = 128
 LEADS: Final = 252  # largest lead in sessions
-_FIRMS: Final = 160  # firms whose leads up to a year are looked at; only their mean counts
+_FIRMS: Final = 160  # firms that a mean over firms, or common factors, are made from
 _FEWEST: Final = 40
 _FEWEST_FIRMS: Final = 15
 
@@ -215,9 +215,14 @@ def on_sessions(sums_T6: FloatArray, chosen_T: BoolArray) -> tuple[float, float]
     return float(product_D.sum()) / size, float(t)
 
 
+def most_known(x_TN: AnyFloatArray) -> IntArray:
+    """Choose the firms with most news: at most 160, which are enough for a mean over firms."""
+    return np.argsort(-(x_TN != 0).sum(axis=0), kind="stable")[:_FIRMS]
+
+
 def pooled_correlations(x_TN: AnyFloatArray, y_TN: AnyFloatArray) -> tuple[FloatArray, float]:
     """Mean correlation over firms at leads 1 to 252, and the effective number of observations."""
-    chosen = np.argsort(-(x_TN != 0).sum(axis=0), kind="stable")[:_FIRMS]
+    chosen = most_known(x_TN)
     x_TN, y_TN = x_TN[:, chosen].astype(np.float64), y_TN[:, chosen].astype(np.float64)
     T = len(x_TN)
     leads = min(LEADS, T // 3)

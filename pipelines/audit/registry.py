@@ -15,6 +15,7 @@ from backtest.look_ahead import (
     hindsight,
     leads,
     levels,
+    splits,
     statements,
     vintages,
 )
@@ -37,7 +38,7 @@ DATA_CHECKS: Final[dict[str, Callable[[Delivery], Result]]] = {  # of the delive
     "backfill": coverage.backfill,
     "bars": bars.bars,
     "ranges": bars.ranges,
-    "splits": bars.splits,
+    "splits": splits.check,
     "codes": hindsight.codes,
     "statements": statements.check,
     "membership": hindsight.membership,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.look_ahead import full_sample, hindsight, leads, levels, returns
+from backtest.look_ahead import full_sample, hindsight, leads, levels, returns, splits
 from backtest.look_ahead.beyond import PastPrices, beyond_past
 from backtest.look_ahead.coverage import choice_of_rows, needs_next_price, only_survivors
 from backtest.look_ahead.delivery import Delivery
@@ -49,6 +49,7 @@ QUESTIONS: Final[Mapping[str, Callable[[Delivery], Result]]] = {  # of the audit
     "leads": leads.check,
     "horizons": partial(hindsight.horizons, prices=False),
     "fit on the whole sample": full_sample.fits,
+    "splits": partial(splits.check, prices=False),
 }
 REASONS: Final = (  # a row that is left out counts under the first that applies
     "missing value",

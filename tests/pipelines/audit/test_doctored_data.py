@@ -362,7 +362,7 @@ def test_lines_to_a_later_value_are_caught(
     result = examine("leads", config, tables, as_input("signal", compute(panel), panel))
     assert result.verdict == verdict, result.sentence
     if verdict == "fail":
-        assert "with the returns of t+21" in result.sentence
+        assert "with the returns of t+21" in " ".join(result.evidence["sentence"])
 
 
 def betas(panel: Panel, sessions: slice) -> Array:

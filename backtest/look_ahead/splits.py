@@ -1,0 +1,162 @@
+"""Recorded splits: prices, volumes and inputs that step on another session, or were adjusted with later ones.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from backtest.look_ahead.delivery import Delivery
+from backtest.look_ahead.finding import Finding, Result, conclude, judged_by, skipped
+from features.arrays import FloatArray
+from features.panel.panel import Panel
+
+NEAR: Final = 10
+"""Sessions before and after the recorded date in which the price is searched for the split's step."""
+CLEAR: Final = 0.35
+"""Minimum absolute log ratio: a 3-for-2 split has 0.41, more than almost all daily returns."""
+CLOSE: Final = 0.5
+"""A price step matches the split if it differs from the log ratio by at most this fraction of it."""
+VOLUME_SPLITS: Final = 4  # fewest splits with volumes on both sides
+VOLUME_SLOPE, VOLUME_DEVIATIONS, VOLUME_NOISE = 0.4, 4.0, 0.35
+"""Step of log volume over the log ratio up to which volumes were adjusted, its distance from 1 in errors, and
+the least deviation of a step. Honest markets with four splits or more have slopes from 0.8 on."""
+FOLLOWS: Final = (
+    0.1  # distance from a return, or from a log ratio, relative to its size, that counts as equal
+)
+_SPLIT_KINDS: Final = {
+    "Split applied before its ex-date: the price steps {after} session(s) after the recorded split": 1,
+    "Split recorded after its ex-date: the price steps {after} session(s) before the recorded split": -1,
+    "Split applied to adjusted prices: the price does not step at the recorded split": None,
+}
+"""What is wrong -> on which side of the record the price steps; None: nowhere."""
+SPLITS, SPLIT_SHARE = 2, 0.2
+"""Minimum number and share of misdated splits for a failure. A single one is a vendor's error and only a
+warning."""
+_FEWEST_MOVES: Final = 500
+
+
+def check(data: Delivery, *, prices: bool = True) -> Result:
+    """Check that prices, volumes and inputs step at splits as they were recorded, and on that session.
+
+    Without ``prices``, inputs alone are looked at.
+    """
+    rows = _recorded(data) if prices else []
+    found = [*_misdated(rows), *_adjusted_volume(rows)]
+    found += [one for name in data.inputs if (one := _capital(f"input {name}", data.input(name), data.panel))]
+    if not found:
+        return skipped("No split of 3 for 2 or more is recorded.")
+    passed = "No input jumps at splits as only later adjustments do."
+    if rows:
+        passed = f"The price steps on the recorded date of each of {len(rows)} splits. {passed}"
+    return conclude(found, passed, pl.DataFrame(rows, infer_schema_length=None) if rows else None)
+
+
+def _recorded(data: Delivery) -> list[dict[str, Any]]:
+    """Recorded splits with known prices: sessions to the price's step, and the log step of the volume."""
+    panel, dates_T = data.panel, data.panel.dates_T.astype("datetime64[D]")
+    recorded = data.tables["prices"].filter(pl.col("split_ratio").log().abs() >= CLEAR).sort("date", "ticker")
+    rows: list[dict[str, Any]] = []
+    for date, ticker, ratio in recorded.select("date", "ticker", "split_ratio").iter_rows():
+        at, n = int(np.searchsorted(dates_T, np.datetime64(date, "D"))), data.place[ticker]
+        known, after = _step(panel.raw_close_TN[:, n], at, float(np.log(ratio)))
+        if known:
+            step = None if panel.volume_TN is None else _volume_step(panel.volume_TN[:, n], at)
+            split = {"ticker": ticker, "recorded": date, "ratio": ratio}
+            rows.append({**split, "steps_after": after, "volume_step": step})
+    return rows
+
+
+def _misdated(rows: list[dict[str, Any]]) -> Iterator[Finding]:
+    sides = [None if row["steps_after"] is None else np.sign(row["steps_after"]) for row in rows]
+    for what, wrong in _SPLIT_KINDS.items():
+        cases = [row for row, side in zip(rows, sides, strict=True) if side == wrong]
+        if cases:
+            failed = len(cases) >= SPLITS and len(cases) >= SPLIT_SHARE * len(rows)
+            sentence = (
+                f"{what.format(after=abs(cases[0]['steps_after'] or 0))} for {len(cases)} of {len(rows)} "
+                f"splits, such as {cases[0]['ticker']} on {cases[0]['recorded']}."
+            )
+            yield Finding("dates of splits", "fail" if failed else "warn", sentence)
+            return
+    if rows:
+        yield Finding("dates of splits", "pass")
+
+
+def _volume_step(volume_T: FloatArray, at: int) -> float | None:
+    """Median log volume of the 20 sessions from a split on, less that of those before it; None if unknown."""
+    traded_T = volume_T > 0
+    before, after = (
+        np.log(volume_T[span][traded_T[span]]) for span in (slice(max(at - 20, 0), at), slice(at, at + 20))
+    )
+    if min(len(before), len(after)) < NEAR:
+        return None
+    return float(np.median(after) - np.median(before))
+
+
+def _adjusted_volume(rows: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Compare the steps of volume with the splits: as many times more shares are traded after a split."""
+    known = [row for row in rows if row["volume_step"] is not None]
+    if len(known) < VOLUME_SPLITS:
+        return
+    x = np.log([row["ratio"] for row in known])
+    y = np.array([row["volume_step"] for row in known])
+    slope = float(x @ y / (x @ x))
+    error = max(float(np.sqrt(((y - slope * x) ** 2).mean())), VOLUME_NOISE) / math.sqrt(float(x @ x))
+    sentence = (
+        f"Volumes were adjusted for later splits: after {len(known)} recorded splits, such as "
+        f"{known[0]['ticker']} on {known[0]['recorded']}, volume steps by {slope:+.2f} (error {error:.2f}) "
+        "of the log ratio, and shares as traded step by 1. Dollar volumes and turnover know later splits: "
+        "deliver volumes as traded."
+    )
+    bad = slope <= VOLUME_SLOPE and (1.0 - slope) >= VOLUME_DEVIATIONS * error
+    yield judged_by("step of volume at splits", bad, sentence, slope, VOLUME_SLOPE)
+
+
+def _capital(name: str, x_TN: FloatArray, panel: Panel) -> Finding | None:
+    """Find an input that moves as the price does, but jumps by the ratio at splits; None with too few.
+
+    A capitalisation of adjusted prices and shares of t jumps, and nothing that a holder owns does.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio_TN = np.diff(np.log(panel.close_TN / panel.raw_close_TN), axis=0)
+        split_TN = np.abs(ratio_TN) >= CLEAR
+        if split_TN.sum() < SPLITS:
+            return None
+        return_TN = np.diff(np.log(panel.close_TN), axis=0)
+        beyond_TN = np.diff(np.log(np.where(x_TN > 0, x_TN, np.nan)), axis=0) - return_TN
+    known_TN = np.isfinite(beyond_TN)
+    usual_TN, split_TN = known_TN & (ratio_TN == 0), split_TN & known_TN
+    if split_TN.sum() < SPLITS or usual_TN.sum() < _FEWEST_MOVES:
+        return None
+    follows = np.median(np.abs(beyond_TN[usual_TN])) <= FOLLOWS * np.median(np.abs(return_TN[usual_TN]))
+    jumps_TN = split_TN & (np.abs(beyond_TN - ratio_TN) <= FOLLOWS * np.abs(ratio_TN))
+    share = float(jumps_TN.sum() / split_TN.sum())
+    sentence = (
+        f"{name[0].upper()}{name[1:]} jumps by the ratio at {int(jumps_TN.sum())} of {int(split_TN.sum())} "
+        "splits, though it moves with the price on other sessions: it multiplies shares of t by prices that "
+        "were adjusted for later splits, so its level knows them. Multiply prices as quoted."
+    )
+    bad = bool(follows) and jumps_TN.sum() >= SPLITS and share >= 0.5
+    return replace(judged_by("jumps at splits", bad, sentence, share, 0.5), subject=name)
+
+
+def _step(close_T: FloatArray, at: int, log_ratio: float) -> tuple[bool, int | None]:
+    """Whether prices around a split are known, and sessions from the record to its step; None without one."""
+    first = max(at - NEAR, 0)
+    known = first + np.flatnonzero(np.isfinite(close_T[first : at + NEAR + 1]))
+    if len(known) < NEAR or not (known < at).any() or not (known >= at).any():
+        return False, None
+    off = np.abs(np.diff(np.log(close_T[known])) + log_ratio)
+    here = off[int(np.argmax(known[1:] >= at))]  # to the first close on or after the recorded date
+    if here <= CLOSE * abs(log_ratio):
+        return True, 0
+    best = int(off.argmin())
+    return True, int(known[1:][best] - at) if off[best] <= CLOSE * abs(log_ratio) else None
