@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import yaml
+from command import command
 from polars.testing import assert_frame_equal
 
 from backtest.books.book import in_proportion
@@ -215,6 +217,24 @@ def test_without_share_counts_there_are_no_cap_weights(
     bare = build_market({"prices": tiny_tables["prices"]}, configured(tiny_config))
     with pytest.raises(DataError, match="cap is cap_weighted, but the data have no share counts"):
         measured(bare, tiny_config, benchmarks={"cap": "cap_weighted"})
+
+
+@pytest.mark.usefixtures("untracked")
+def test_a_run_without_an_index_ends_before_it_trains(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    peerglass = command(monkeypatch, capfd)
+    index = {"x": {"file": "x.csv", "returns": "total"}}  # relative to the file of the config
+    Path("tiny.yaml").write_text(yaml.safe_dump({**tiny, "backtest": {"benchmarks": index}}))
+    assert peerglass("ingest", "tiny.yaml").code == 0
+    missing = peerglass("train", "tiny.yaml")
+    assert (missing.code, f"no file of closes at {tmp_path / 'x.csv'}" in missing.err) == (3, True)
+    Path("x.csv").write_text("date,close\n2014-01-02,1\n")
+    short = peerglass("train", "tiny.yaml")
+    assert (short.code, "The benchmark x has no close on" in short.err) == (3, True)
+    assert not list(Path().rglob("*.safetensors"))
+    assert not Path("lake/forecasts").exists()
 
 
 def test_an_evaluation_depends_on_the_closes_and_the_returns_of_trials_do_not(
