@@ -227,13 +227,15 @@ def _early_firms(data: Delivery) -> Iterator[Finding]:
     now, later = float(now_N[early_N].mean()), float(later_N[early_N].mean())
     own = now - float(np.median(before_N[~early_N]))  # what an early firm has from the market's own echo
     sentence = (
-        f"The prices of {data.firms(data.columns[early_N])} are of the next session: their returns correlate "
-        f"by {later:+.2f} with the other firms' mean return of t+1 and by {now:+.2f} with that of t. Their "
-        "dates are probably of another time zone: compare a day with the exchange's record, and move them by "
-        "one session."
+        f"The prices of {data.firms(data.columns[early_N])} may be of the next session: their returns "
+        f"correlate by {later:+.2f} with the other firms' mean return of t+1 and by {now:+.2f} with that of "
+        "t. Their dates are probably of another time zone, or they close later than the others: compare a "
+        "day with the exchange's record, and move them by one session if it differs."
     )
     bad = own <= EARLY_SHARE * later
-    yield judged_by("own session over the next one, of early firms", bad, sentence, own / later, EARLY_SHARE)
+    name = "own session over the next one, of early firms"
+    # a firm that closes later can look the same
+    yield judged_by(name, bad, sentence, own / later, EARLY_SHARE, "warn")
 
 
 def _gaps(data: Delivery) -> Iterator[Finding]:
