@@ -311,12 +311,13 @@ def _split_of_some(tables: Tables, recorded_early: int) -> Tables:
     firms = prices.filter(pl.col("date").is_between(recorded, ex_date)).group_by("ticker").len()
     chosen = firms.filter(pl.col("len") == recorded_early + 1)["ticker"].sort().gather_every(4)
     split = pl.col("ticker").is_in(chosen.implode())
+    changes = {**dict.fromkeys(("open", "high", "low", "close"), 0.5), "volume": 2.0}
     half = [
         pl.when(split & (pl.col("date") >= ex_date))
-        .then(pl.col(name) / 2)
+        .then(pl.col(name) * factor)
         .otherwise(pl.col(name))
         .alias(name)
-        for name in ("open", "high", "low", "close")
+        for name, factor in changes.items()
     ]
     ratio = pl.when(split & (pl.col("date") == recorded)).then(2.0).otherwise(pl.col("split_ratio"))
     return {**tables, "prices": prices.with_columns(*half, ratio.alias("split_ratio"))}
