@@ -154,9 +154,12 @@ def _step(close_T: FloatArray, at: int, log_ratio: float) -> tuple[bool, int | N
     known = first + np.flatnonzero(np.isfinite(close_T[first : at + NEAR + 1]))
     if len(known) < NEAR or not (known < at).any() or not (known >= at).any():
         return False, None
-    off = np.abs(np.diff(np.log(close_T[known])) + log_ratio)
-    here = off[int(np.argmax(known[1:] >= at))]  # to the first close on or after the recorded date
-    if here <= CLOSE * abs(log_ratio):
+    move = np.diff(np.log(close_T[known]))
+    off, here = np.abs(move + log_ratio), int(np.argmax(known[1:] >= at))  # first close from the record on
+    if off[here] <= CLOSE * abs(log_ratio):
         return True, 0
     best = int(off.argmin())
-    return True, int(known[1:][best] - at) if off[best] <= CLOSE * abs(log_ratio) else None
+    if off[best] <= CLOSE * abs(log_ratio):
+        return True, int(known[1:][best] - at)
+    # a price that moved for another reason, such as a new listing after years, does not tell
+    return bool(abs(move[here]) <= CLOSE * abs(log_ratio)), None
