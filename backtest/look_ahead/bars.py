@@ -55,8 +55,8 @@ ON_GRID, OFF_GRID = 0.9, 0.5
 sample, if early prices were divided by later events."""
 GAP_DAYS: Final = 7  # days from the last price to the delisting, beyond which the last prices are missing
 EARLY_DEVIATIONS: Final = 5.0
-"""Minimum z of a firm's correlation with the market's next session less that with its own, for three firms.
-The third largest z of an honest market is at most 0.7."""
+"""Minimum z of the size of a firm's correlation with the market's next session less that with its own, for
+three firms. The third largest z of an honest market is at most 0.7."""
 EARLY_SHARE: Final = 0.1
 """Correlation with the market's own session over that with its next one, up to which firms are a session
 early, and do not just close later. Firms that close after three quarters of the market's next move have
@@ -219,7 +219,7 @@ def _early_firms(data: Delivery) -> Iterator[Finding]:
         before_N = news.lead_correlations(market_TN, x_TN, 1)
         now_N, later_N = (news.lead_correlations(x_TN, market_TN, lead) for lead in (0, 1))
         pairs_N = ((x_TN != 0) & (market_TN != 0)).sum(axis=0)
-        later_N, now_N = np.clip([later_N, now_N], -0.999, 0.999)
+        later_N, now_N = np.minimum(np.abs([later_N, now_N]), 0.999)  # inverse funds move against the market
         z_N = (np.arctanh(later_N) - np.arctanh(now_N)) * np.sqrt(pairs_N / 2.0)
         early_N = z_N >= EARLY_DEVIATIONS
         if early_N.sum() < _EARLY_FIRMS or early_N.all():
@@ -228,9 +228,9 @@ def _early_firms(data: Delivery) -> Iterator[Finding]:
     own = now - float(np.median(before_N[~early_N]))  # what an early firm has from the market's own echo
     sentence = (
         f"The prices of {data.firms(data.columns[early_N])} may be of the next session: their returns "
-        f"correlate by {later:+.2f} with the other firms' mean return of t+1 and by {now:+.2f} with that of "
-        "t. Their dates are probably of another time zone, or they close later than the others: compare a "
-        "day with the exchange's record, and move them by one session if it differs."
+        f"correlate by {later:.2f} in size with the other firms' mean return of t+1 and by {now:.2f} with "
+        "that of t. Their dates are probably of another time zone, or they close later than the others: "
+        "compare a day with the exchange's record, and move them by one session if it differs."
     )
     bad = own <= EARLY_SHARE * later
     name = "own session over the next one, of early firms"

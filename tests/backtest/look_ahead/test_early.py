@@ -93,6 +93,18 @@ def test_firms_a_session_early_are_told_from_firms_that_close_later(
         assert "time zone" in found[0].sentence
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_funds_that_move_against_the_market_are_accused_only_if_they_are_early(
+    early: bool, return_TN: Array
+) -> None:
+    moved_TN = return_TN.copy()
+    moved_TN[:, :5] *= -1.0
+    if early:
+        moved_TN[:-1, :5] = moved_TN[1:, :5].copy()
+    found = list(bars._early_firms(delivered(build_panel(prices(moved_TN)))))
+    assert [one.verdict for one in found if one.verdict != "pass"] == (["warn"] if early else [])
+
+
 def rate(factor_T2: Array, which: int, k: int) -> Array:
     """A rate that moves with a factor of session t + k, and has noise of its own."""
     move_T1 = factor_T2[:, which : which + 1] / 0.01 + np.random.default_rng(4).normal(size=(T, 1))
