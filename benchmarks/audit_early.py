@@ -15,6 +15,7 @@ import argparse
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,13 +30,14 @@ from audit_fresh import FRESH_CLEAN, SECOND_CLEAN
 from backtest.look_ahead import bars, leads, splits
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import VERDICTS
+from features.arrays import BoolArray, IntArray
 from features.panel.panel import build_panel
 
 _QUARTER: Final = 63  # sessions between two events of a firm, in the mean
 _SPLIT: Final = 2.0
 
 
-def drawn(base: Base, share: float) -> Array:
+def drawn(base: Base, share: float) -> BoolArray:
     """Some of the firms: at least three."""
     order = np.random.default_rng((base.seed, 61)).permutation(len(base.tickers_N))
     return np.isin(np.arange(len(order)), order[: max(round(share * len(order)), 3)])
@@ -80,10 +82,10 @@ def for_all(base: Base, series_T1: Array) -> Array:
 
 def exposed(base: Base, series_T1: Array) -> Array:
     """Betas that never change, times a series."""
-    return (0.5 + base.noise(63)[0]) * series_T1
+    return np.asarray((0.5 + base.noise(63)[0]) * series_T1)
 
 
-def periods(base: Base, unit: str) -> Array:
+def periods(base: Base, unit: str) -> IntArray:
     """Number [T] of the calendar week or month of each session."""
     days = base.dates_T.astype("datetime64[D]").astype(np.int64)
     if unit == "week":
@@ -115,7 +117,8 @@ def of_periods(base: Base, x_TN: Array, unit: str, kind: str, label: str) -> Arr
 def mood(base: Base, strength: float) -> Array:
     """A daily figure that is linked to the return of its own session."""
     size = np.nan_to_num(np.nanstd(base.return_TN, axis=0))
-    return strength * base.return_TN / np.maximum(size, 1e-9) + np.sqrt(1 - strength**2) * base.noise(64)
+    own = base.return_TN / np.maximum(size, 1e-9)
+    return np.asarray(strength * own + np.sqrt(1 - strength**2) * base.noise(64))
 
 
 def events(base: Base, spread: float) -> Array:
@@ -168,7 +171,7 @@ def split_factor(base: Base, share: float) -> tuple[Array, Array]:
     ratio = np.ones((base.whole, N))
     at = rng.integers(base.whole // 5, base.whole * 4 // 5, N)
     ratio[at, np.arange(N)] = np.where(drawn(base, share), _SPLIT, 1.0)
-    return ratio[:T], np.cumprod(ratio[:T], axis=0)
+    return ratio[:T], np.cumprod(ratio[:T], axis=0, dtype=np.float64)
 
 
 def with_splits(base: Base, share: float = 0.5, *, adjusted_volume: bool = False) -> Tables:
@@ -186,7 +189,7 @@ def share_count(base: Base, share: float, *, adjusted: bool) -> Array:
     recorded = np.nan_to_num(base.bars["split_ratio"], nan=1.0)
     grown = 1e7 * np.exp(base.noise(68)[0]) * 1.005 ** (np.arange(T)[:, None] // _QUARTER)
     own = split_factor(base, share)[1] * np.cumprod(recorded, axis=0)
-    return grown if adjusted else grown * own
+    return np.asarray(grown if adjusted else grown * own)
 
 
 def with_own(base: Base, x_TN: Array, share: float) -> Tables:
@@ -201,57 +204,70 @@ def capital(base: Base, share: float, *, adjusted: str) -> Array:
     return np.asarray(share_count(base, share, adjusted=adjusted == "count") * price)
 
 
-def _input(make: Callable[[Base], Array], *expects: str) -> Case:
+Make = Callable[[Base], Array]
+
+
+def _input(make: Make, *expects: str) -> Case:
     return Case(lambda b: b.with_input(make(b)), expects=expects, of_input=True)
+
+
+def _rate(make: Callable[[Base, Array], Array], which: int, strength: float, k: int) -> Make:
+    return lambda b: make(b, macro(b, which, strength, k))
+
+
+def _held(make: Make, unit: str, kind: str, label: str) -> Make:
+    return lambda b: of_periods(b, make(b), unit, kind, label)
+
+
+def _capital(share: float, adjusted: str) -> Case:
+    return Case(lambda b: with_own(b, capital(b, share, adjusted=adjusted), share), expects=_OWN)
+
+
+def _log_volume(base: Base) -> Array:
+    return np.asarray(np.log1p(base.bars["volume"]))
 
 
 _OWN: Final = ("signal",)
 EARLY_DOCTORED: Final[dict[str, Case]] = {
     **{
         f"{name} of the firms a session early": Case(
-            lambda b, s=share: early_firms(b, s), expects=("next session",)
+            partial(early_firms, share=share), expects=("next session",)
         )
         for name, share in (("three", 0.0), ("10%", 0.1), ("30%", 0.3))
     },
     **{
-        f"{kind} of the next session, {s}, factor {which}": _input(
-            lambda b, m=make, w=which, s=s: m(b, macro(b, w, s, 1)), *_OWN
-        )
+        f"{kind} of the next session, {s}, factor {which}": _input(_rate(make, which, s, 1), *_OWN)
         for kind, make in (("a rate", for_all), ("betas times a rate", exposed))
         for which in (1, 2)
         for s in (0.4, 0.7, 0.95)
     },
     **{
-        f"{what}, by {unit}, labelled {label}": _input(
-            lambda b, m=make, u=unit, k=kind, la=label: of_periods(b, m(b), u, k, la), *_OWN
-        )
+        f"{what}, by {unit}, labelled {label}": _input(_held(make, unit, kind, label), *_OWN)
         for what, make, kind in (
-            ("mean of volume", lambda b: np.log1p(b.bars["volume"]), "mean"),
-            ("mood of 0.2", lambda b: mood(b, 0.2), "mean"),
-            ("mood of 0.5", lambda b: mood(b, 0.5), "mean"),
-            ("momentum", lambda b: past(b, 126), "last"),
-            ("volatility", lambda b: volatility(b, 21), "last"),
+            ("mean of volume", _log_volume, "mean"),
+            ("mood of 0.2", partial(mood, strength=0.2), "mean"),
+            ("mood of 0.5", partial(mood, strength=0.5), "mean"),
+            ("momentum", partial(past, days=126), "last"),
+            ("volatility", partial(volatility, days=21), "last"),
         )
         for unit in ("week", "month")
         for label in ("start", "nearest")
     },
     **{
         f"an exact countdown to events, spread {spread}": _input(
-            lambda b, s=spread: to_event(b, s, "known"), *_OWN
+            partial(to_event, spread=spread, kind="known"), *_OWN
         )
         for spread in (6.0, 12.0, 20.0)
     },
     "an exact countdown in days": _input(lambda b: to_event(b, 12.0, "days"), *_OWN),
     **{
         f"volumes adjusted for later splits of {name} of the firms": Case(
-            lambda b, s=share: with_splits(b, s, adjusted_volume=True), expects=("olume",)
+            partial(with_splits, share=share, adjusted_volume=True), expects=("olume",)
         )
         for name, share in (("15%", 0.15), ("50%", 0.5))
     },
     **{
-        f"capitalisation with adjusted {what}s, splits of {name}": Case(
-            lambda b, s=share, w=what: with_own(b, capital(b, s, adjusted=w), s), expects=_OWN
-        )
+        f"capitalisation with adjusted {what}s, splits of {name}": _capital(share, what)
         for what in ("price", "count")
         for name, share in (("15%", 0.15), ("50%", 0.5))
     },
@@ -262,20 +278,18 @@ EARLY_DOCTORED: Final[dict[str, Case]] = {
 EARLY_CLEAN: Final[dict[str, Case]] = {
     "firms that trade later than the market": Case(lambda b: trades_later(b, 0.1, 0.75)),
     **{
-        f"{kind} of {when}, factor {which}": _input(lambda b, m=make, w=which, k=k: m(b, macro(b, w, 0.7, k)))
+        f"{kind} of {when}, factor {which}": _input(_rate(make, which, 0.7, k))
         for kind, make in (("a rate", for_all), ("betas times a rate", exposed))
         for which in (1, 2)
         for when, k in (("today", 0), ("yesterday", -1))
     },
     **{
-        f"{what}, by {unit}, labelled at the end": _input(
-            lambda b, m=make, u=unit, k=kind: of_periods(b, m(b), u, k, "end")
-        )
+        f"{what}, by {unit}, labelled at the end": _input(_held(make, unit, kind, "end"))
         for what, make, kind in (
-            ("mean of volume", lambda b: np.log1p(b.bars["volume"]), "mean"),
-            ("mood of 0.5", lambda b: mood(b, 0.5), "mean"),
-            ("momentum", lambda b: past(b, 126), "last"),
-            ("volatility", lambda b: volatility(b, 21), "last"),
+            ("mean of volume", _log_volume, "mean"),
+            ("mood of 0.5", partial(mood, strength=0.5), "mean"),
+            ("momentum", partial(past, days=126), "last"),
+            ("volatility", partial(volatility, days=21), "last"),
         )
         for unit in ("week", "month")
     },
@@ -349,7 +363,7 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)
     np.seterr(all="ignore")
-    others = {name: case for name, case in (CLEAN | FRESH_CLEAN | SECOND_CLEAN).items() if is_input(case)}
+    others = {name: case for name, case in {**CLEAN, **FRESH_CLEAN, **SECOND_CLEAN}.items() if is_input(case)}
     kinds = {"doctored": EARLY_DOCTORED, "honest": EARLY_CLEAN, "other honest inputs": others}
     counts: Counter[tuple[str, str, str]] = Counter()
     for k in range(given.count):
