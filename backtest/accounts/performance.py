@@ -12,7 +12,7 @@ A ratio whose denominator is zero is NaN. Shape suffix: T sessions.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -196,6 +196,7 @@ def active_metrics(result: BookResult, benchmark_T: FloatArray) -> ActiveMetrics
 
     ``benchmark_T`` are simple returns from close to close, or to the first trade, of the sessions of the
     book, else a ValueError; those used are the ones of `book_metrics`. Neither uses the risk-free rate.
+    All figures of a book that never traded are NaN.
 
     Examples
     --------
@@ -207,6 +208,8 @@ def active_metrics(result: BookResult, benchmark_T: FloatArray) -> ActiveMetrics
     0.5
     """
     require_shape("the benchmark's return", benchmark_T, result.return_net_T.shape)
+    if result.first_trade is None:
+        return ActiveMetrics(*np.full(len(fields(ActiveMetrics)), np.nan).tolist())
     span, year = counted_sessions(result), result.periods_per_year
     net_T, other_T = result.return_net_T[span], benchmark_T[span]
     active_T = net_T - other_T

@@ -215,7 +215,7 @@ def small_fit_config(config: Config, models: tuple[str, ...], epochs: int = 1) -
             own["fit"]["pretrain"] = {**pretrain, "epochs": 1, "windows_per_epoch": 512}
         settings[name] = own
     stacked = resolve_device(config.device) != "cpu" if config.stack_seeds is None else config.stack_seeds
-    seeds = 2 if stacked or (config.execution.at_once > 1 and len(models) == 1) else 1
+    seeds = 2 if stacked or (config.execution.workers != 1 and len(models) == 1) else 1
     changes = {"models": settings, "seeds": config.seeds[:seeds], "stack_seeds": stacked, "device": "cpu"}
     return config.model_copy(update=changes)
 

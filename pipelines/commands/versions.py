@@ -55,7 +55,8 @@ def open_versions(
         f"The config {settings.name}", delay, settings.label.delays, book, list(settings.backtest.books)
     )
     with progress.stage("backtest"):
-        measured = evaluate(forecasts, market, settings, sessions=np.arange(sessions[0], sessions[-1] + 1))
+        every = np.arange(sessions[0], sessions[-1] + 1)
+        measured = evaluate(forecasts, market, settings, sessions=every, against=False)
     record = evaluation_record(settings, market.panel, sessions, 0, git_commit())
     tried = tried_by_now(record, settings, delay, Path(settings.output))
     return [

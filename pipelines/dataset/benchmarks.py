@@ -24,7 +24,8 @@ def benchmark_closes(benchmarks: Mapping[str, BenchmarkConfig], panel: Panel) ->
     """Close of each benchmark that is a ticker or a file, shape (T,); NaN where there is none.
 
     A session has the close of its own date: dates of a file that are no session are left out, so a return
-    from one session to the next one includes them. A ticker's are total-return closes.
+    from one session to the next one includes them. A ticker's are total-return closes, until it
+    is delisted.
     """
     return {name: _closes(name, one, panel) for name, one in benchmarks.items() if one.weights is None}
 
@@ -52,7 +53,7 @@ def _closes(name: str, benchmark: BenchmarkConfig, panel: Panel) -> FloatArray:
             )
         n = panel.tickers_N.index(benchmark.ticker)
         close_T = carry(earned_index(panel)[:, n : n + 1])[:, 0]  # the last price of a halt
-        return close_T
+        return np.where(panel.delisted_TN[:, n], np.nan, close_T)
     path = Path(benchmark.file)
     frame = read_series(path, "close", "closes", f"{setting}.file")
     wrong = frame.filter(~((pl.col("close") > 0) & pl.col("close").is_finite()))

@@ -177,7 +177,8 @@ def describe_benchmarks(evaluation: StoredEvaluation, config: Config) -> str:
     lines = (
         f"books net of costs against benchmarks at delay {delay}",
         *text_table(cells, list(_AGAINST.values()), left=3),
-        "return, risk and drawdown: of the active return, annual. up, down: share of the benchmark's moves.",
+        "return, risk: annual, of the active return. drawdown: its largest fall from a peak.",
+        "up, down: share of the benchmark's moves.",
         *(f"{name}: {one.words}." for name, one in settings.benchmarks.items()),
     )
     return "\n".join(lines)

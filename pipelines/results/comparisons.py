@@ -306,7 +306,8 @@ def path_table(
         arrays = forecasts_to_arrays(of_path, dataset.panel)
         ordered = {model: arrays[model] for model in config.models if model in arrays}
         dates_T = common_dates(ordered)
-        result = evaluate(restrict_to_dates(ordered, dates_T), one_delay, one_book, sessions=sessions)
+        forecast = restrict_to_dates(ordered, dates_T)
+        result = evaluate(forecast, one_delay, one_book, sessions=sessions, against=False)
         found = {"path": path + 1, "book": book, "dates": int(dates_T.sum())}
         figures = {"ic": "ensemble_ic", "rank_ic": "ensemble_rank_ic"}
         figures["sharpe_net"] = of_book(book, "sharpe_net")

@@ -130,11 +130,15 @@ def evaluate(
     truth_TN: FloatArray | None = None,
     sessions: IntArray,
     on_book: Callable[[MeasuredBook], None] | None = None,
+    against: bool = True,
 ) -> Evaluation:
-    """Evaluate forecasts (model -> seed -> (T, N)) at every label delay; ``on_book`` gets every book."""
+    """Evaluate forecasts (model -> seed -> (T, N)) at every label delay; ``on_book`` gets every book.
+
+    Without ``against`` books are not measured against benchmarks, and no index or ticker is read.
+    """
     ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
     notes: list[dict[str, object]] = []
-    benchmarks = Benchmarks(dataset, config.backtest.benchmarks)
+    benchmarks = Benchmarks(dataset, config.backtest.benchmarks if against else {})
     dates_T = dataset.panel.dates_T
     year = dataset.panel.periods_per_year
     rate_T = risk_free_rates(config.backtest.risk_free, dates_T, year)

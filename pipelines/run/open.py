@@ -71,7 +71,9 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
     tested = [fold.test for fold in plan_folds(dataset, config) if len(fold.test)]
     if tested:  # a night does not read indices
         sessions = np.concatenate(tested)
-        held = slice(int(sessions.min()), int(sessions.max()) + 1)
+        label, delay = config.label, config.backtest.delay
+        after = (max(label.delays) if delay is None else delay) + label.horizon + 1  # as books are held
+        held = slice(int(sessions.min()), min(int(sessions.max()) + after, dataset.panel.n_sessions))
         for name, close_T in benchmark_closes(config.backtest.benchmarks, dataset.panel).items():
             require_closes(name, close_T, dataset.panel, held)
     location, tables = masked(canonical_location(lake.root)), lake.with_table_ids(versions)

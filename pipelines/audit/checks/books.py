@@ -271,7 +271,7 @@ def _trade(
         {name: {0: signal_TN} for name, signal_TN in signals.items()},
         pl.DataFrame(schema=_SCORES),
     )
-    evaluate.evaluate(seeds, market, config, scores, truth_TN=None, sessions=rows, on_book=keep)
+    evaluate.evaluate(seeds, market, config, scores, sessions=rows, on_book=keep, against=False)
     return books
 
 

@@ -1,5 +1,6 @@
 """Charts of the books: value and drawdown, costs, rolling measures, exposures, contributions and capacity."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -41,7 +42,8 @@ def net_asset_value(  # noqa: PLR0917  # data, looks, and what is shown
             "date", model=name, nav_net=nav, nav_gross=nav
         )
         names = rows["model"].unique(maintain_order=True)
-        looks = {one: fig.LineStyle(fig.MUTED, dash) for one, dash in zip(names, _DASHES, strict=False)}
+        dashes = itertools.cycle(_DASHES)
+        looks = {one: fig.LineStyle(fig.MUTED, dash) for one, dash in zip(names, dashes, strict=False)}
         parts += fig.by_model(rows, looks)
     limit = fig.points_per_line(4 * len(parts))
     traces: list[fig.Trace] = []

@@ -1,6 +1,8 @@
 """Benchmarks of a config: the session that a return belongs to, and files that cannot be used."""
 
 import datetime as dt
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,13 @@ def market(tiny_tables: dict[str, pl.DataFrame], tiny_config: Config) -> Market:
     return build_market(tiny_tables, configured(tiny_config))
 
 
-def measured(market: Market, config: Config, **backtest: Any) -> Evaluation:  # noqa: ANN401 (settings)
+def measured(
+    market: Market,
+    config: Config,
+    *,
+    against: bool = True,
+    **backtest: Any,  # noqa: ANN401 (settings)
+) -> Evaluation:
     """Evaluate the reversal of the last session, and a constant forecast, in which all firms are tied."""
     index_TN = market.panel.total_return_index_TN
     ordered_TN, same_TN = (np.full(market.universe_TN.shape, np.nan) for _ in range(2))
@@ -43,7 +51,8 @@ def measured(market: Market, config: Config, **backtest: Any) -> Evaluation:  # 
     ordered_TN[SESSIONS] = np.where(inside_TN, 1 - index_TN[SESSIONS] / index_TN[SESSIONS - 1], np.nan)
     same_TN[SESSIONS] = np.where(inside_TN, 1.0, np.nan)
     forecasts = {"ordered": {0: ordered_TN}, "constant": {0: same_TN}}
-    return evaluate(forecasts, market, configured(config, **backtest), sessions=SESSIONS)
+    own = configured(config, **backtest)
+    return evaluate(forecasts, market, own, sessions=SESSIONS, against=against)
 
 
 def own_rows(found: Evaluation, **keys: object) -> list[dict[str, Any]]:
@@ -152,6 +161,30 @@ def test_a_ticker_earns_its_total_return_from_the_first_trade_on(market: Market,
     np.testing.assert_allclose(nav[1:], index_T[1:] / index_T[1], rtol=1e-12)
     with pytest.raises(ConfigError, match=r"benchmarks\.firm: no ticker of the data is 'SPY'"):
         measured(market, tiny_config, benchmarks={"firm": {"ticker": "SPY"}})
+    without = measured(market, tiny_config, against=False, benchmarks={"firm": {"ticker": "SPY"}})
+    assert_frame_equal(without.equity, found.equity)
+    assert without.against == {}
+
+
+def test_a_ticker_that_is_delisted_is_no_benchmark_from_then_on(market: Market, tiny_config: Config) -> None:
+    panel = market.panel
+    delisted_TN = panel.delisted_TN.copy()
+    delisted_TN[240:, 0] = True
+    ended = replace(market, panel=replace(panel, delisted_TN=delisted_TN))
+    named = ", ".join(map(str, panel.dates_T[240:245].astype("datetime64[D]")))
+    with pytest.raises(DataError, match=rf"benchmark firm has no close on \d+ of \d+ sessions: {named} and"):
+        measured(ended, tiny_config, benchmarks={"firm": {"ticker": panel.tickers_N[0]}})
+
+
+def test_a_book_that_never_traded_has_no_active_return(market: Market, tiny_config: Config) -> None:
+    found = measured(market, tiny_config)
+    (row,) = own_rows(found, model="constant", book="long_short", delay=1)
+    assert {name: row[name] for name in ("active_return", "information_ratio", "beta", "tracking_error")} == {
+        "active_return": None,
+        "information_ratio": None,
+        "beta": None,
+        "tracking_error": None,
+    }
 
 
 def test_missing_sessions_are_named_and_days_between_sessions_are_compounded(
@@ -163,7 +196,7 @@ def test_missing_sessions_are_named_and_days_between_sessions_are_compounded(
     sessions = write(tmp_path / "some.csv", days, [100 * 1.001 ** (day - days[0]).days for day in days])
     found = [measured(market, tiny_config, benchmarks={"x": one}) for one in (daily, sessions)]
     assert_frame_equal(*(one.against["benchmarks"] for one in found))
-    assert (found[0].against["benchmarks"]["benchmark_return"].to_numpy() > 0.2).all()
+    assert (found[0].against["benchmarks"]["benchmark_return"].drop_nulls().to_numpy() > 0.2).all()
     gone = write(tmp_path / "gone.csv", [d for d in days if d not in days[20:27]], [1.0] * (len(days) - 7))
     named = ", ".join(map(str, days[20:25]))
     with pytest.raises(
@@ -232,7 +265,10 @@ def test_a_run_without_an_index_ends_before_it_trains(
     assert (missing.code, f"no file of closes at {tmp_path / 'x.csv'}" in missing.err) == (3, True)
     Path("x.csv").write_text("date,close\n2014-01-02,1\n")
     short = peerglass("train", "tiny.yaml")
-    assert (short.code, "The benchmark x has no close on" in short.err) == (3, True)
+    assert short.code == 3
+    ((missing_sessions, held),) = re.findall(r"x has no close on (\d+) of (\d+) sessions", short.err)
+    assert missing_sessions == held
+    assert int(held) > 2 * tiny["folds"]["test"]  # books are held after the last test session
     assert not list(Path().rglob("*.safetensors"))
     assert not Path("lake/forecasts").exists()
 
