@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ from audit_fresh import FRESH_CLEAN, SECOND_CLEAN
 
 from backtest.look_ahead import bars, leads, splits
 from backtest.look_ahead.delivery import Delivery
-from backtest.look_ahead.finding import VERDICTS
+from backtest.look_ahead.finding import VERDICTS, Result
 from features.arrays import BoolArray, IntArray
 from features.panel.panel import build_panel
 
@@ -325,11 +325,16 @@ def delivered(tables: Tables) -> Delivery:
     """A delivery of tables, all firms of which may be forecast."""
     panel = build_panel(tables["prices"], tables["securities"])
     names = tuple(tables["inputs"]["name"].unique()) if "inputs" in tables else ()
-    return Delivery(panel, panel.traded_TN, tables, names, np.arange(panel.n_firms), 1)
+    index = tables["membership"]["universe"][0] if "membership" in tables else None
+    columns = np.arange(panel.n_firms)
+    return Delivery(panel, panel.traded_TN, tables, names, columns, 1, membership=index)
 
 
-def answers(base: Base, cases: dict[str, Case]) -> Iterator[tuple[str, str]]:
-    """Name and verdict of each case; a doctored one counts if the sentence names its cause."""
+ChecksOf = Callable[[Case], tuple[Callable[[Delivery], Result], ...]]
+
+
+def answers(base: Base, cases: dict[str, Case], checks_of: ChecksOf) -> Iterator[tuple[str, str]]:
+    """Name and verdict of each case; one that expects words counts if the sentence has one of them."""
     inputs = [
         case.make(base)["inputs"].with_columns(name=pl.lit(name))
         for name, case in cases.items()
@@ -342,7 +347,7 @@ def answers(base: Base, cases: dict[str, Case]) -> Iterator[tuple[str, str]]:
     for name, case in cases.items():
         if not case.of_input:
             data = delivered(case.make(base))
-            results = [check(data) for check in (bars.bars, leads.check, splits.check)]
+            results = [check(data) for check in checks_of(case)]
             said = [
                 one
                 for one in results
@@ -353,24 +358,32 @@ def answers(base: Base, cases: dict[str, Case]) -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     """Print how often each case fails, or is warned about."""
+    others = {name: case for name, case in {**CLEAN, **FRESH_CLEAN, **SECOND_CLEAN}.items() if is_input(case)}
+    kinds = {"doctored": EARLY_DOCTORED, "honest": EARLY_CLEAN, "other honest inputs": others}
+    count(__doc__, kinds, lambda _: (bars.bars, leads.check, splits.check))
+
+
+def count(description: str | None, kinds: Mapping[str, dict[str, Case]], checks_of: ChecksOf) -> None:
+    """Read the command line, ask the checks about cases of each kind on many markets, and print counts."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--held-out", action="store_true", help="firms on which no limit was chosen")
     parser.add_argument("--drawn", type=int, default=8, help="cases of a kind for each market")
+    parser.add_argument("--only", default="", help="part of the names of the cases that are drawn from")
     given = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)
     np.seterr(all="ignore")
-    others = {name: case for name, case in {**CLEAN, **FRESH_CLEAN, **SECOND_CLEAN}.items() if is_input(case)}
-    kinds = {"doctored": EARLY_DOCTORED, "honest": EARLY_CLEAN, "other honest inputs": others}
     counts: Counter[tuple[str, str, str]] = Counter()
     for k in range(given.count):
         base = draw(given.data, k, held_out=given.held_out)
         for kind, cases in kinds.items():
-            drawn = np.random.default_rng((k, len(kind))).choice(sorted(cases), given.drawn, replace=False)
-            for name, verdict in answers(base, {name: cases[name] for name in drawn.tolist()}):
+            names = sorted(name for name in cases if given.only in name)
+            some = min(given.drawn, len(names))
+            drawn = np.random.default_rng((k, len(kind))).choice(names, some, replace=False)
+            for name, verdict in answers(base, {name: cases[name] for name in drawn.tolist()}, checks_of):
                 counts[kind, name, verdict] += 1
                 if kind != "doctored" and verdict in ("fail", "warn"):
                     print(f"{verdict:<5}{base.name}: {name}", flush=True)

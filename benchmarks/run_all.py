@@ -52,6 +52,7 @@ LEFT_OUT: Mapping[str, str] = {
     "audit_cases": "some ten minutes a market on one core: python benchmarks/audit_cases.py",
     "audit_false_alarms": "needs the data: python benchmarks/audit_false_alarms.py --data ../shared/data",
     "audit_early": "needs the data: python benchmarks/audit_early.py --data ../shared/data",
+    "audit_selection": "needs the data: python benchmarks/audit_selection.py --data ../shared/data",
     "guard_cases": "needs the Nasdaq prices: python benchmarks/guard_cases.py --data ../shared/data",
     "audit_speed": "needs the Nasdaq prices next to the checkout: python benchmarks/audit_speed.py",
     "network_accuracy": "some minutes on one core: python benchmarks/network_accuracy.py",

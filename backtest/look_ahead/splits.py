@@ -1,4 +1,4 @@
-"""Recorded splits: prices, volumes and inputs that step on another session, or were adjusted with later ones.
+"""Recorded splits and dividends: prices, volumes and inputs that step on another session, or were adjusted.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 
 from backtest.look_ahead.delivery import Delivery
-from backtest.look_ahead.finding import Finding, Result, conclude, judged_by, skipped
-from features.arrays import FloatArray
+from backtest.look_ahead.finding import Finding, Result, Verdict, conclude, judged_by, skipped
+from features.arrays import FloatArray, IntArray
 from features.panel.panel import Panel
 
 NEAR: Final = 10
@@ -41,6 +41,14 @@ SPLITS, SPLIT_SHARE = 2, 0.2
 """Minimum number and share of misdated splits for a failure. A single one is a vendor's error and only a
 warning."""
 _FEWEST_MOVES: Final = 500
+FALL: Final = 0.5
+"""Least share of dividends, or of small splits, weighted by their squares, by which prices fall on the
+recorded session. Honest markets have 0.51 to 1.44, and at most 0.65 on any other session."""
+FALL_DEVIATIONS: Final = 5.0
+"""Least distance of that share from 1, in errors; honest markets reach 3.6. Or from 0 on another session, as
+evidence that prices fall there."""
+_FEWEST_PAID: Final = 10
+_BESIDE: Final = 5  # sessions before and after the recorded one on which prices may fall instead
 
 
 def check(data: Delivery, *, prices: bool = True) -> Result:
@@ -49,13 +57,13 @@ def check(data: Delivery, *, prices: bool = True) -> Result:
     Without ``prices``, inputs alone are looked at.
     """
     rows = _recorded(data) if prices else []
-    found = [*_misdated(rows), *_adjusted_volume(rows)]
+    dated = [*_misdated(rows), *(_paid(data) if prices else [])]
+    found = [*dated, *_adjusted_volume(rows)]
     found += [one for name in data.inputs if (one := _capital(f"input {name}", data.input(name), data.panel))]
     if not found:
-        return skipped("No split of 3 for 2 or more is recorded.")
-    passed = "No input jumps at splits as only later adjustments do."
-    if rows:
-        passed = f"The price steps on the recorded date of each of {len(rows)} splits. {passed}"
+        return skipped(f"No split of 3 for 2 or more and fewer than {_FEWEST_PAID} dividends are recorded.")
+    passed = " ".join(one.sentence for one in dated)
+    passed = f"{passed} No input jumps at splits as only later adjustments do.".lstrip()
     return conclude(found, passed, pl.DataFrame(rows, infer_schema_length=None) if rows else None)
 
 
@@ -87,7 +95,8 @@ def _misdated(rows: list[dict[str, Any]]) -> Iterator[Finding]:
             yield Finding("dates of splits", "fail" if failed else "warn", sentence)
             return
     if rows:
-        yield Finding("dates of splits", "pass")
+        sentence = f"The price steps on the recorded date of each of {len(rows)} splits."
+        yield Finding("dates of splits", "pass", sentence)
 
 
 def _volume_step(volume_T: FloatArray, at: int) -> float | None:
@@ -118,6 +127,61 @@ def _adjusted_volume(rows: list[dict[str, Any]]) -> Iterator[Finding]:
     )
     bad = slope <= VOLUME_SLOPE and (1.0 - slope) >= VOLUME_DEVIATIONS * error
     yield judged_by("step of volume at splits", bad, sentence, slope, VOLUME_SLOPE)
+
+
+def _paid(data: Delivery) -> Iterator[Finding]:
+    """Compare prices with dividends, and with small splits, all together: they fall on the recorded session.
+
+    The share of the distributions ``y`` by which prices fall k sessions after the record is
+    ``-sum(y r[t+k]) / sum(y^2)``, where ``r`` is the price's return less the other firms' total return.
+    """
+    log_split, paid = pl.col("split_ratio").log(), pl.col("dividend") > 0.0
+    small = pl.when(log_split.abs() < CLEAR).then(log_split).otherwise(0.0)
+    rows = (
+        data.rows("prices")
+        .filter((pl.col("split_ratio") != 1.0) | paid)
+        .select("date", "ticker", paid=paid, size=small + (pl.col("dividend") / pl.col("close")).log1p())
+        .filter((pl.col("size") > 0.0) & (pl.col("size") < CLEAR))
+    )
+    dates_T, days = data.panel.dates_T.astype("datetime64[D]"), rows["date"].to_numpy()
+    t_M = np.searchsorted(dates_T, days.astype("datetime64[D]"))
+    n_M = np.array([data.place[ticker] for ticker in rows["ticker"]], dtype=np.int64)
+    size_M, paid_M = np.expm1(rows["size"].to_numpy()), rows["paid"].to_numpy()
+    known_M = (t_M >= _BESIDE) & (t_M < len(dates_T) - _BESIDE)
+    known_M &= np.isfinite(data.residual_TN[t_M, n_M])
+    for what, own_M in (("dividends", known_M & paid_M), ("small splits", known_M & ~paid_M)):
+        if own_M.sum() >= _FEWEST_PAID:
+            yield _fallen(what, data.residual_TN, t_M[own_M], n_M[own_M], size_M[own_M])
+
+
+def _fallen(what: str, total_TN: FloatArray, t_M: IntArray, n_M: IntArray, size_M: FloatArray) -> Finding:
+    name = f"dates of {what}"
+    share, error = _fall(total_TN[t_M, n_M] - size_M, size_M)  # a total return holds the distribution
+    words = f"rices fall by {share:.0%} of {len(t_M):,} {what} on the recorded session"
+    if share >= FALL or 1.0 - share < FALL_DEVIATIONS * error:
+        return Finding(name, "pass", f"P{words}.", share, FALL)
+    others = {k: _fall(total_TN[t_M + k, n_M], size_M) for k in range(-_BESIDE, _BESIDE + 1) if k}
+    k, (then, error) = max(others.items(), key=lambda one: one[1][0] / one[1][1])
+    verdict: Verdict = "fail" if then >= FALL and then >= FALL_DEVIATIONS * error else "warn"
+    side, when = ("before", "after") if k > 0 else ("after", "before")
+    wrong = f"{what[0].upper()}{what[1:]}"
+    sentence = {
+        "fail": f"{wrong} are recorded {side} their ex-dates: p{words}, and by {then:.0%} of them {abs(k)} "
+        f"session(s) {when} it. Compare a few dates with the exchange's.",
+        "warn": f"{wrong} may be counted twice: p{words}, and by at most {then:.0%} of them on one of the "
+        f"{_BESIDE} sessions before and after it. Prices were probably adjusted for them already: deliver "
+        f"prices as quoted, or leave the {what} out.",
+    }[verdict]
+    return Finding(name, verdict, sentence, share, FALL)
+
+
+def _fall(price_M: FloatArray, size_M: FloatArray) -> tuple[float, float]:
+    """Slope of falls on sizes, and its error, which allows for errors of any size."""
+    known_M = np.isfinite(price_M)
+    price_M, size_M = price_M[known_M], size_M[known_M]
+    square = max(float(size_M @ size_M), 1e-12)
+    slope = -float(price_M @ size_M) / square
+    return slope, max(float(np.linalg.norm(size_M * (price_M + slope * size_M))) / square, 1e-9)
 
 
 def _capital(name: str, x_TN: FloatArray, panel: Panel) -> Finding | None:

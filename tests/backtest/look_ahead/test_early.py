@@ -257,3 +257,44 @@ def test_capital_of_adjusted_prices_is_told_from_capital_of_quoted_ones(
 
 def test_a_market_without_splits_is_not_examined(panel: Panel, return_TN: Array) -> None:
     assert splits.check(delivered(panel, prices=prices(return_TN))).verdict == "skipped"
+
+
+def paying(return_TN: Array, early: int, share: float, *, falls: float = 1.0) -> pl.DataFrame:
+    """Prices of firms that pay a share of their price every 63 sessions, recorded so many sessions early."""
+    close_TN = prices(return_TN)["close"].to_numpy().reshape(T, N).copy()
+    dividend_TN = np.zeros((T, N))
+    for n in range(N):
+        for t in range(20 + n, T - 20, 63):
+            dividend_TN[t - early, n] = share * close_TN[t - 1, n]
+            close_TN[t:, n] *= 1.0 - falls * share
+    missing = [pl.lit(None, pl.Float64).alias(name) for name in ("open", "high", "low", "volume")]
+    made = rows(close=close_TN, dividend=dividend_TN)
+    return made.with_columns(*missing, split_ratio=pl.lit(1.0))
+
+
+@pytest.mark.parametrize(
+    ("early", "share", "falls", "verdict", "words"),
+    [
+        (0, 0.005, 1.0, "pass", "on the recorded session"),
+        (0, 0.02, 1.0, "pass", "on the recorded session"),
+        (0, 0.02, 0.7, "pass", "on the recorded session"),  # after taxes
+        (1, 0.02, 1.0, "fail", "before their ex-dates"),
+        (3, 0.02, 1.0, "fail", "3 session(s) after it"),
+        (-2, 0.02, 1.0, "fail", "2 session(s) before it"),
+        (0, 0.02, 0.0, "warn", "counted twice"),
+    ],
+)
+def test_dividends_dated_on_another_session_are_told_from_those_on_which_prices_fall(  # noqa: PLR0917
+    early: int, share: float, falls: float, verdict: str, words: str, return_TN: Array
+) -> None:
+    table = paying(return_TN, early, share, falls=falls)
+    result = splits.check(delivered(build_panel(table), prices=table))
+    assert (result.verdict, words in result.sentence) == (verdict, True), result.sentence
+
+
+def test_nine_dividends_are_not_examined(return_TN: Array) -> None:
+    table = paying(return_TN, 1, 0.02).with_columns(pl.col("dividend").cast(pl.Float64))
+    paid = table.filter(pl.col("dividend") > 0).head(9).select("date", "ticker", kept=True)
+    kept = table.join(paid, on=["date", "ticker"], how="left", maintain_order="left")
+    kept = kept.with_columns(dividend=pl.when("kept").then("dividend").otherwise(0.0)).drop("kept")
+    assert splits.check(delivered(build_panel(kept), prices=kept)).verdict == "skipped"
