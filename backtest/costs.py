@@ -155,6 +155,26 @@ class CostModel:
         require_rate("borrow_bps_per_year", self.borrow_bps_per_year)
         require_rate("financing_bps_per_year", self.financing_bps_per_year)
 
+    def of_trades(self, size_N: FloatArray, session: int) -> FloatArray:
+        """Compute half-spread, commission and impact of trades in one session, in units of the capital.
+
+        ``size_N`` holds notionals over the capital at the start, at least 0. Terms that are unknown (NaN)
+        count as free.
+
+        >>> CostModel(half_spread_bps=5.0, commission_bps=1.0).of_trades(np.array([0.5]), 0)
+        array([0.0003])
+        """
+
+        def row(rate: Rate) -> FloatArray | float:
+            return np.nan_to_num(rate[min(session, len(rate) - 1)]) if isinstance(rate, np.ndarray) else rate
+
+        fee_N = np.maximum(1e-4 * self.commission_bps * size_N, self.commission_minimum * (size_N > 0))
+        cost_N: FloatArray = 1e-4 * row(self.half_spread_bps) * size_N + fee_N
+        if self.impact is not None:
+            rate = self.impact.coefficient * math.sqrt(self.impact.capital)
+            cost_N = cost_N + rate * row(self.impact.volatility_per_root_volume_TN) * size_N**1.5
+        return cost_N
+
 
 def corwin_schultz(high_TN: FloatArray, low_TN: FloatArray, close_TN: FloatArray, window: int) -> FloatArray:
     """Estimate half-spreads from daily highs and lows (Corwin and Schultz 2012).

@@ -62,6 +62,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from backtest.accounts.execution import AT_CLOSE, Execution
 from backtest.accounts.market import TRADABLE, BookMarket, prepare_market
@@ -247,6 +248,25 @@ class Account:
         return self.cash + float(self.value_N.sum())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """An account that was continued from the close of row 0 to the close of the last row.
+
+    Examples
+    --------
+    >>> cash = Account(value_N=np.zeros(1), open_N=np.zeros(1), cash=1.0)
+    >>> Course(cash, nav_T=np.ones(1), ledger=ledger_frame(np.empty((0, 10)))).ledger.height
+    0
+    """
+
+    account: Account
+    """The account at the close of the last row."""
+    nav_T: FloatArray
+    """Net asset value at each close, shape (T,); row 0 is the start."""
+    ledger: pl.DataFrame
+    """Rows of `backtest.accounts.result.SCHEMA`, from row 1 on."""
+
+
 def roll_forward(
     account: Account,
     target_TN: FloatArray,
@@ -255,7 +275,7 @@ def roll_forward(
     execution: Execution,
     *,
     cut_T: FloatArray | None = None,
-) -> Account:
+) -> Course:
     """Continue an account from the close of row 0 to the close of the last row.
 
     The steps of a session are those of `backtest.accounts.accounting`; nothing happens in row 0. A rolled
@@ -274,7 +294,7 @@ def roll_forward(
     --------
     >>> market = prepare_market(np.array([[1.0], [1.1]]), np.ones((2, 1), dtype=bool))
     >>> held = Account(value_N=np.array([1.0]), open_N=np.array([0.0]), cash=0.0)
-    >>> roll_forward(held, np.full((2, 1), np.nan), market, CostModel(), AT_CLOSE).value_N
+    >>> roll_forward(held, np.full((2, 1), np.nan), market, CostModel(), AT_CLOSE).account.value_N
     array([1.1])
     """
     from backtest.accounts.positions import run_lanes
@@ -301,7 +321,10 @@ def roll_forward(
     long_only = (account.value_N + account.open_N).min() >= 0
     lanes.goal_1[0] = float(long_only) if account.goal is None else account.goal
     lanes.cash_V[0], lanes.nav_V[0] = account.cash, account.nav
-    run_lanes(*inputs, lanes, empty_books(market.n_sessions, 1), False)
+    lanes.last_N[:] = account.value_N
+    books = empty_books(market.n_sessions, 1)
+    ledger = ledger_frame(run_lanes(*inputs, lanes, books, True)).filter(pl.col("session") > 0)
     value_N = market.value_TN[-1]
     open_N = lanes.left_NV[:, 0] * value_N if len(lanes.left_NV) else np.zeros_like(value_N)
-    return Account(lanes.units_NV[:, 0] * value_N, open_N, float(lanes.cash_V[0]), float(lanes.goal_1[0]))
+    end = Account(lanes.units_NV[:, 0] * value_N, open_N, float(lanes.cash_V[0]), float(lanes.goal_1[0]))
+    return Course(end, books.nav_TV[:, 0].copy(), ledger)

@@ -305,7 +305,7 @@ class _Rolling:
         span = slice(first, last + 1)
         costs = book_costs(terms, self._panel, span)
         execution = book_execution(terms, self._panel, span, 1)
-        return roll_forward(account, target_TN, market, costs, execution, cut_T=cut_T)
+        return roll_forward(account, target_TN, market, costs, execution, cut_T=cut_T).account
 
     def _anchors(self, start: Account, now: Account) -> tuple[DateArray, FloatArray]:
         """Session at which each position was last traded, and the total return factor since."""

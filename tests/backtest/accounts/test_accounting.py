@@ -91,7 +91,7 @@ def test_an_account_that_is_rolled_forward_is_that_of_one_run(goals: tuple[float
         rows = slice(first, last + 1)
         part = BookMarket(market.value_TN[rows], market.state_TN[rows])
         execution = Execution(cap=dataclasses.replace(cap, dollar_volume_TN=cap.dollar_volume_TN[rows]))
-        return roll_forward(account, target_TN[rows], part, CostModel(5.0), execution)
+        return roll_forward(account, target_TN[rows], part, CostModel(5.0), execution).account
 
     cash = Account(np.zeros(4), np.zeros(4), 1.0)
     whole, half = rolled(cash, 0, T - 1), rolled(cash, 0, cut)
