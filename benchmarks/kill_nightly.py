@@ -36,7 +36,7 @@ from pipelines.lake.schemas import keys
 
 COMMAND = [sys.executable, "-c", "from pipelines.cli.main import main; main()"]
 ROOT = Path(__file__).resolve().parents[1]
-TABLES = ("signals", "books", "holdings", "accounts", "promotions", "nights")
+TABLES = ("signals", "books", "holdings", "accounts", "positions", "profits", "promotions", "nights")
 TIMES = ("created_at", "seconds", "peak_memory_bytes")
 """Columns that say when and how long, which two plays of a night do not share."""
 SKIPPED = ["cross_section", "shuffled_labels", "fit_scope", "backfill", "too_good", "warm_up", "forecasts"]

@@ -71,10 +71,26 @@ def book(tickers: list[str]) -> pl.DataFrame:
             ],
             "tradable": tradable_N,
             "created_at": [NOW] * n,
+            "price": [50.0] * n,
+            "shares": trade_N * 1e6 / 50.0,
         },
         schema_overrides={"bound": pl.String},
     )
     return Books.validate(frame, cast=True)
+
+
+def profits() -> pl.DataFrame:
+    """Three sessions, two of them in the month of `SESSION`; late fills have changed the NAV before it."""
+    sessions = [dt.date(2026, 10, 30), dt.date(2026, 11, 19), SESSION]
+    rows = {
+        "session": sessions,
+        "nav": [1_000_000.0, 1_012_000.0, 1_010_500.0],
+        "gross": [1_000_500.0, 1_013_000.0, 1_012_000.0],
+        "backtest_nav": [1_000_000.0, 1_013_000.0, 1_012_250.0],
+        "pnl": [0.0, 12_000.0, -2_000.0],
+        "revision": [0.0, 0.0, 500.0],
+    }
+    return pl.DataFrame(rows)
 
 
 def limits() -> pl.DataFrame:
@@ -235,7 +251,8 @@ def night(folder: Path, tickers: list[str] | None = None) -> NightResult:
         signals=made,
         book=book(names),
         findings=(COVERAGE, DRIFT),
-        tables={"attributions": attributions([*ends[:3], *ends[-3:]]), "limits": limits(), **monitoring()},
+        tables={"attributions": attributions([*ends[:3], *ends[-3:]]), "limits": limits(), **monitoring()}
+        | {"profits": profits()},
         nights=nights(["done", "warned", "failed"]),
         promotions=promotions(),
         seconds={"ingest": 12.5, "score": 30.25},

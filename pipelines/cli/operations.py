@@ -1,4 +1,4 @@
-"""Verbs of the nights and of what is there: nightly, signals, runs, promote, demote, trials and track."""
+"""Verbs of nights and of what is there: nightly, account, signals, runs, promote, demote, trials, track."""
 
 import datetime as dt
 from pathlib import Path
@@ -52,6 +52,47 @@ def nightly(
         accept_changes=accept_changes,
         wait=wait,
     )
+
+
+account = group("account")
+
+
+@account.command(name="show")
+def show_account(config: Path, overrides: list[str] | None = None, as_json: bool = False) -> None:
+    """Show what the account of the nights earned, what it holds, and where it differs from the backtest.
+
+    NAV net and gross of costs, the P&L of the last session and of its month, the last sessions, the
+    positions, and by name the shortfall: the P&L of the backtest of the same decisions minus that of the
+    account. `--json` has all sessions and names.
+
+    Example: `peerglass account show configs/nightly_demo.yaml`
+    """
+    from pipelines.commands.account import collect_account, describe_account
+
+    settings = load(config, overrides, models=False)
+    with lake_of(settings, wait=False, lock=False) as (lake, _):
+        answer(collect_account(settings, lake), describe_account, as_json=as_json)
+
+
+@account.command(name="reconcile")
+def reconcile_account(
+    config: Path, file: Path, overrides: list[str] | None = None, as_json: bool = False
+) -> None:
+    """Compare a file of positions with the account, and list each difference. Exit code 3 if there is one.
+
+    The file is a CSV with the columns session, ticker and shares; of several sessions, the newest counts.
+    A firm that only one side has is a difference.
+
+    Example: `peerglass account reconcile configs/nightly_demo.yaml broker.csv`
+    """
+    from pipelines.commands.account import describe_reconciliation, reconcile_account
+
+    settings = load(config, overrides, models=False)
+    with lake_of(settings, wait=False, lock=False) as (lake, _):
+        found = reconcile_account(settings, lake, file)
+    answer(found, describe_reconciliation, as_json=as_json)
+    if found["differences"]:
+        raise typer.Exit(3)
 
 
 def signals(
@@ -242,4 +283,4 @@ def sync(config: Path, overrides: list[str] | None = None) -> None:
         print(spool.describe_synced(spool.sync(settings, lake, progress), settings))
 
 
-VERBS: Final = (nightly, signals, runs, promote, demote, trials, track)
+VERBS: Final = (nightly, account, signals, runs, promote, demote, trials, track)

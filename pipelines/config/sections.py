@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
@@ -538,6 +538,30 @@ class RetrainConfig(Section):
     """Whether an alarm of the monitoring also retrains."""
 
 
+class AccountConfig(Section):
+    """The account of the nights: what was traded, what is held, and what it earned."""
+
+    capital: float | None = Field(default=None, gt=0)
+    """Cash before the first night, in the currency of the prices. Null: ``backtest.capital``, and 1,000,000
+    if that is null as well. An account that has begun keeps its capital."""
+    fills: PathSetting | None = None
+    """CSV file of real fills, with columns session, ticker, shares (negative for sales), price and perhaps
+    fee. The account then books these fills and nothing else. Null: the orders are filled by the rule of
+    ``backtest.execution``, with the costs of ``backtest.costs``."""
+    positions: PathSetting | None = None
+    """CSV file of real positions instead of fills, with columns session, ticker and shares: each session that
+    it has lists all positions at its close. Their changes are priced by the rule."""
+    min_trade: float = Field(default=0.0, ge=0, lt=1)
+    """Smallest trade of an order, as a fraction of NAV. Smaller ones are not made; the backtest beside the
+    account makes them."""
+
+    @model_validator(mode="after")
+    def _one_file(self) -> Self:
+        if self.fills and self.positions:
+            raise ValueError("fills and positions are both set; leave one of them out.")
+        return self
+
+
 class NightlyConfig(Section):
     """The nightly pipeline. None of these settings changes a backtest."""
 
@@ -554,6 +578,8 @@ class NightlyConfig(Section):
     attributed: int = Field(default=3, ge=0)
     """Number of the highest and of the lowest signals whose causes the page shows (Shapley values); 0 for
     none. The time that it takes does not depend on the number."""
+    account: AccountConfig = AccountConfig()
+    """The account: its capital, real fills, and the smallest trade."""
     retrain: RetrainConfig = RetrainConfig()
     """When a new model version is trained."""
     promotion: PromotionConfig = PromotionConfig()

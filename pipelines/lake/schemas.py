@@ -353,7 +353,9 @@ class Books(dy.Schema):
     delays of 2 or more what earlier orders will have added by then. ``expected_cost`` is null where the firm
     cannot be traded. ``fill_sessions`` counts the sessions that the order takes under the participation cap:
     0 without an order, null where the firm cannot be traded. ``bound`` names the limit that holds the weight
-    or the trade back, or why the firm cannot be traded; null if there is none.
+    or the trade back, or why the firm cannot be traded; null if there is none. A trade below
+    ``nightly.account.min_trade`` is 0. ``price`` is the close as quoted, and ``shares`` the order at this
+    price, in whole lots if the execution has lots; both are null without a price.
     """
 
     config, session, ticker = key_text(), key_date(), key_text()
@@ -361,6 +363,7 @@ class Books(dy.Schema):
     previous, trade, expected_cost = measure(), measure(), measure(nullable=True)
     fill_sessions, bound = dy.Int64(nullable=True, min=0), dy.String(nullable=True)
     tradable, created_at = dy.Bool(), stamp()
+    price, shares = measure(nullable=True), measure(nullable=True)
 
 
 class Holdings(dy.Schema):
@@ -397,6 +400,42 @@ class Accounts(dy.Schema):
 
     nav_is_finite_and_not_negative = named_rule(finite("nav") & (pl.col("nav") >= 0))
     decision_is_known = named_rule(pl.col("decision").is_in(["made", "kept", "refused"]))
+
+
+class Positions(dy.Schema):
+    """What the account holds and traded, by session and firm; a booked row is never rewritten.
+
+    Amounts are in the currency of the prices. ``shares`` are held after the trades of the session, and
+    ``price`` is the close as quoted, or the last one known, of the session ``priced_on``. ``bought`` shares
+    (negative for sales) cost ``paid`` each and ``fee`` in all. ``charge`` is the borrow fee and the interest,
+    ``dividend`` what the shares of the previous close received. ``pnl`` is after all of these, and
+    ``backtest_pnl`` that of the backtest of the same decisions. ``night`` booked the row.
+    """
+
+    config, session, ticker = key_text(), key_date(), key_text()
+    shares, price, priced_on = measure(nullable=True), measure(nullable=True), dy.Date(nullable=True)
+    value, bought, paid = measure(), measure(nullable=True), measure(nullable=True)
+    fee, charge, dividend = measure(), measure(), measure()
+    pnl, backtest_pnl = measure(), measure()
+    night, created_at = dy.Date(), stamp()
+
+
+class Profits(dy.Schema):
+    """The account of the nights by session; a booked row is never rewritten.
+
+    Amounts are in the currency of the prices. ``filled_by`` is ``rule``, ``fills`` or ``positions``. ``nav``
+    is after all costs, ``gross`` the NAV that the same returns without costs would give, and ``backtest_nav``
+    that of the backtest of the same decisions; it is null if the prices do not reach back to the first night.
+    ``pnl`` is after costs. ``revision`` is by how much data and fills that arrived later change the NAV of
+    the session before, whose row stays: ``nav`` is the NAV of that row plus ``revision`` and ``pnl``.
+    ``night`` booked the row.
+    """
+
+    config, session = key_text(), key_date()
+    filled_by, capital, nav, gross = dy.String(), measure(), measure(), measure()
+    cash, pnl, revision, backtest_nav = measure(), measure(), measure(), measure(nullable=True)
+    fee, charge, dividend, positions = measure(), measure(), measure(), dy.Int64(min=0)
+    night, created_at = dy.Date(), stamp()
 
 
 class BookLimits(dy.Schema):

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from backtest.analysis.rolling import Z, rolling_mean_ic
+from pipelines.nightly.book.account import earned
 from pipelines.nightly.book.next_book import amount
 from pipelines.nightly.result import NightFinding, NightResult, read_warnings
 from pipelines.pages import figure
@@ -25,7 +26,7 @@ _SESSIONS = 250  # of a chart
 _FEATURES = 12  # of the drift table without unfolding
 _MOVERS = 3
 _ROLES = (("champion", figure.LineStyle(figure.BLUE)), ("challenger", figure.LineStyle(figure.INK, "dash")))
-_ORDER = ("checks", "trades", "names", "monitoring", "nights", "promotions", "versions")
+_ORDER = ("account", "checks", "trades", "names", "monitoring", "nights", "promotions", "versions")
 _TITLES = {"names": "Highest and lowest signals", "nights": "Last nights"}
 _SECTIONS = {name: _TITLES.get(name, name.capitalize()) for name in _ORDER}
 
@@ -34,7 +35,7 @@ def render_page(result: NightResult) -> str:
     """Render the page of a night, also of one that failed, as an HTML document that loads nothing."""
     page, titles = Page(), _SECTIONS
     if result.state == "done":  # nothing to look into: what is to be done tonight comes first
-        titles = {name: titles[name] for name in ("trades", "names", "checks", *list(titles)[3:])}
+        titles = {name: titles[name] for name in ("account", "trades", "names", "checks", *list(titles)[4:])}
     parts = page.sections("night_sections.jinja", titles, **_context(result))
     versions = f"model {result.champion}" if result.champion is not None else "no model"
     if result.challenger is not None:
@@ -56,11 +57,14 @@ def _context(result: NightResult) -> dict[str, Any]:
     }
     moved = _movers(result.tables.get("attributions", pl.DataFrame()))
     charts, words = _skill(result)
+    account_tiles, account_charts = _account(result.tables.get("profits", pl.DataFrame()))
     return {
         "col": pl.col,
         "night": result,
         "serious": found["fail"] + found["warn"],
         "fine": found["ok"],
+        "account_tiles": account_tiles,
+        "account_charts": account_charts,
         "tiles": _tiles(result),
         "limits": _limits(result.tables.get("limits", pl.DataFrame())),
         "orders": result.book.filter(pl.col("trade") != 0)
@@ -112,6 +116,28 @@ def _tiles(result: NightResult) -> list[tuple[str, str, str]]:
         "net": f"{write(float(weight.sum()), '+%1')}%",
     }
     return [(name, value, "") for name, value in figures.items()]
+
+
+def _account(profits: pl.DataFrame) -> tuple[list[tuple[str, str, str]], list[dict[str, Any]]]:
+    """Tiles and the chart of the account; none before a night has booked it."""
+    if profits.is_empty():
+        return [], []
+    found, newest = earned(profits), profits.row(-1, named=True)
+    tiles = [
+        (f"P&L of {newest['session']}", write(found["pnl"], "+0"), f"{write(found['return'], '+%2')}%"),
+        ("P&L of the month", write(found["pnl_month"], "+0"), f"{write(found['return_month'], '+%2')}%"),
+        ("NAV", write(newest["nav"], "0"), f"gross {write(newest['gross'], '0')}"),
+    ]
+    if profits.height < 2:
+        return tiles, []
+    drawn = profits.tail(_SESSIONS)
+    lines = (
+        ("account", "nav", figure.LineStyle(figure.BLUE)),
+        ("backtest of its decisions", "backtest_nav", figure.LineStyle(figure.INK, "dash")),
+    )
+    traces = [figure.line(drawn.select(date="session", y=y), name, style, "") for name, y, style in lines]
+    chart = figure.draw("NAV after costs", 180, traces, figure.over_time(figure.axis("")))
+    return tiles, [static_chart(chart, 2)]
 
 
 def _limits(limits: pl.DataFrame) -> pl.DataFrame:

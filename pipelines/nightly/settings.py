@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import polars as pl
 
@@ -43,11 +43,21 @@ def traded_settings(config: Config) -> Settings:
     traded = {
         "book": {"name": name, **book.model_dump(mode="json")},
         "backtest": config.backtest.model_dump(mode="json", include=terms),
+        "account": {
+            "filled_by": filled_by(config),
+            "min_trade": config.nightly.account.min_trade,
+        },
     }
     return {
         **trained_settings(config, nightly_model(config)),
         **masked_settings(json.loads(json.dumps(traded))),
     }
+
+
+def filled_by(config: Config) -> Literal["rule", "fills", "positions"]:
+    """What says which trades the account has made."""
+    account = config.nightly.account
+    return "fills" if account.fills else "positions" if account.positions else "rule"
 
 
 def trained_settings(config: Config, model: str) -> Settings:

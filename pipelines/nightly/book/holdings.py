@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.accounts.accounting import Account, roll_forward
+from backtest.accounts.accounting import Account, Course, roll_forward
 from backtest.accounts.market import GONE, TRADABLE, BookMarket
+from backtest.accounts.result import ledger_frame
 from backtest.books.decisions import funded
 from features.arrays import BoolArray, DateArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule, find_delistings
@@ -32,6 +33,7 @@ from pipelines.nightly.result import finished_before
 from pipelines.results.books import book_costs, book_execution, book_market
 
 NOT_IN_THE_DATA = "not in the data"  # what binds a held firm that the source does not deliver any more
+TOO_SMALL = "below min_trade"  # what binds a trade that is not an order
 _UNCHANGED = 1e-12  # relative change of a number of units below which a position was not traded
 
 
@@ -60,6 +62,11 @@ class Held:
     events: tuple[str, ...] = ()
     missed: Mapping[str, float] = field(default_factory=dict)  # orders whose firm had no price
     waiting: dt.date | None = None  # session of the oldest decision that is not traded by this close
+    course: Course | None = (
+        None  # from the close of the last night, whose session is row `start` of the panel
+    )
+    start: int = 0
+    start_N: FloatArray = field(default_factory=lambda: np.zeros(0))  # values at that close
 
     @property
     def absent_weight(self) -> float:
@@ -67,13 +74,69 @@ class Held:
         return sum(one.weight for one in self.absent.values())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Actual:
+    """What given fills have left tonight: the account on the panel's firms, and other firms that are held."""
+
+    account: Account
+    absent: Mapping[str, Absent]
+
+    @property
+    def nav(self) -> float:
+        """Net asset value, in units of the capital."""
+        return self.account.nav + sum(one.weight for one in self.absent.values())
+
+
 def hold(
-    recorded: Recorded, panel: Panel, securities: pl.DataFrame | None, delay: int, rule: DelistingRule
+    recorded: Recorded,
+    panel: Panel,
+    securities: pl.DataFrame | None,
+    rule: DelistingRule,
+    *,
+    delay: int,
+    actual: Actual | None = None,
 ) -> Held:
-    """Roll the last recorded book forward to tonight."""
-    if recorded.last is None:
+    """Roll the last recorded book forward to tonight; given fills replace what it would have traded."""
+    if recorded.last is not None:
+        rolling = _Rolling(recorded, recorded.last, panel, securities, rule)
+        return rolling.to_tonight(delay, actual)
+    if actual is None:
         return _cash(panel)
-    return _Rolling(recorded, recorded.last, panel, securities, rule).to_tonight(delay)
+    cash, nav = _cash(panel, max(actual.nav, 0.0)), actual.nav
+    if nav <= 0:
+        return cash
+    weight_N = actual.account.value_N / nav
+    absent = {ticker: replace(one, weight=one.weight / nav) for ticker, one in actual.absent.items()}
+    return replace(cash, weight_N=weight_N, previous_N=weight_N, absent=absent)
+
+
+def replay(
+    recorded: Recorded, panel: Panel, securities: pl.DataFrame | None, rule: DelistingRule
+) -> tuple[int, Course]:
+    """Backtest the decisions of all nights from cash, on tonight's data and the terms of the last order.
+
+    ``recorded`` holds the books of all nights that made a decision. Trades below `min_trade` are made.
+    Returned are the row of the first night in the panel, and the course from its close.
+    """
+    first = recorded.accounts["session"][0]
+    account = {**recorded.accounts.row(-1, named=True), "nav": 1.0, "waiting": None}
+    empty = replace(recorded, holdings=recorded.holdings.clear())
+    return _Rolling(empty, first, panel, securities, rule, account=account, whole=True).from_cash()
+
+
+def market_of_nights(panel: Panel, securities: pl.DataFrame | None) -> BookMarket:
+    """Prepare the market that nights trade in, which pays out only where a delisting is recorded.
+
+    A firm that is silent for long is still held.
+    """
+    market = book_market(panel, slice(0, panel.n_sessions))
+    recorded_N = np.isin(panel.tickers_N, list(_delistings(securities)))
+    presumed_N: BoolArray = panel.delisted_TN.any(axis=0) & ~recorded_N
+    if not presumed_N.any():
+        return market
+    state_TN = market.state_TN.copy()
+    state_TN[panel.delisted_TN & presumed_N] &= np.uint8(255 - GONE)
+    return BookMarket(market.value_TN, state_TN)
 
 
 def _cash(panel: Panel, nav: float = 1.0) -> Held:
@@ -89,6 +152,7 @@ class _Target:
     weight_N: FloatArray
     cut: float
     known: bool
+    small_N: BoolArray  # trades that were too small for an order
 
     @property
     def goal(self) -> float | None:
@@ -108,7 +172,11 @@ class _Rolling:
         panel: Panel,
         securities: pl.DataFrame | None,
         rule: DelistingRule,
+        *,
+        account: Mapping[str, Any] | None = None,
+        whole: bool = False,
     ) -> None:
+        self._whole = whole  # whether trades that were too small for an order are made
         self._recorded, self._last, self._panel, self._rule = recorded, last, panel, rule
         self._day_T = panel.dates_T
         self._start = self._session(last)
@@ -119,7 +187,7 @@ class _Rolling:
             )
         self._firm = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
         self._delistings = _delistings(securities)
-        self._market = self._with_recorded_endings(book_market(panel, slice(0, panel.n_sessions)))
+        self._market = market_of_nights(panel, securities)
         self._events: list[str] = []
         self._absent: dict[str, Absent] = {}
         self._missed: dict[str, float] = {}
@@ -128,12 +196,19 @@ class _Rolling:
         self._value_N, self._open_N = np.zeros(panel.n_firms), np.zeros(panel.n_firms)
         self._since_N = np.full(panel.n_firms, self._day_T[self._start])
         self._paid = 0.0  # for absent firms that were delisted
-        self._account = recorded.accounts.row(-1, named=True)
+        self._account = account or recorded.accounts.row(-1, named=True)
         self._nav = float(self._account["nav"])
         for row in recorded.holdings.sort("ticker").iter_rows(named=True):
             self._place(row)
 
-    def to_tonight(self, delay: int) -> Held:
+    def from_cash(self) -> tuple[int, Course]:
+        """Trade all orders up to tonight from cash; the row of the first night, and the course from it."""
+        zero_N = np.zeros(self._panel.n_firms)
+        orders = {at: self._target(night) for at, night in self._orders()}
+        cash = Account(zero_N, zero_N, self._nav)
+        return self._start, self._continued(cash, self._start, self._panel.n_sessions - 1, orders)
+
+    def to_tonight(self, delay: int, actual: Actual | None) -> Held:
         """Continue the account to tonight, and to the moment before tonight's order is traded."""
         if self._nav <= 0:
             return _cash(self._panel, nav=0.0)
@@ -144,11 +219,18 @@ class _Rolling:
         orders = {at: self._target(night) for at, night in self._orders()}
         goal = None if self._traded is None else self._target(self._traded).goal
         start = Account(self._value_N, self._open_N, cash + self._nav * absent, goal)
-        now = self._continued(start, self._start, tonight, orders)
-        then = self._continued(now, tonight, max([tonight + delay - 1, *orders]), orders)
+        course, unit = self._continued(start, self._start, tonight, orders), self._nav
+        now = course.account
+        if actual is not None:
+            self._absent = dict(actual.absent)
+            kept, unit = sum(one.weight for one in self._absent.values()), 1.0
+            now = replace(actual.account, cash=actual.account.cash + kept, goal=now.goal)
+            self._missed = {}
+        then = self._continued(now, tonight, max([tonight + delay - 1, *orders]), orders).account
         nav, later = now.nav, then.nav
         if nav <= 0 or later <= 0:
-            return _cash(panel, nav=0.0)
+            lost = _cash(panel, nav=0.0)
+            return replace(lost, course=course, start=self._start, start_N=start.value_N)
         since_N, growth_N = self._anchors(start, now)
         paid_N = (start.value_N != 0) & ((self._market.state_TN[tonight] & GONE) > 0)
         for n in np.flatnonzero(paid_N):
@@ -165,12 +247,14 @@ class _Rolling:
             since_N=since_N,
             growth_N=growth_N,
             absent={
-                ticker: Absent(one.weight * self._nav / nav, one.since, one.growth)
-                for ticker, one in self._absent.items()
+                ticker: replace(one, weight=one.weight * unit / nav) for ticker, one in self._absent.items()
             },
             events=tuple(self._events),
             missed=self._missed,
             waiting=self._waiting,
+            course=course,
+            start=self._start,
+            start_N=start.value_N,
         )
 
     def _place(self, row: Mapping[str, Any]) -> None:
@@ -283,18 +367,25 @@ class _Rolling:
         absent = sum(one.weight for ticker, one in self._absent.items() if ticker not in known_then)
         weight_N = funded(place(rows, "weight", panel, renames), absent)
         blocked_N = place(rows.filter(~pl.col("tradable") & ~gone), "trade", panel, renames)
-        return _Target(weight_N, max(-float(blocked_N.sum()), 0.0), known=not rows.is_empty())
+        small = rows.filter(pl.col("bound").eq_missing(TOO_SMALL)).with_columns(is_small=1.0)
+        small_N = (place(small, "is_small", panel, renames) > 0) & (not self._whole)
+        cut = max(-float(blocked_N.sum()), 0.0)
+        return _Target(weight_N, cut, known=not rows.is_empty(), small_N=small_N)
 
-    def _continued(self, account: Account, first: int, last: int, orders: Mapping[int, _Target]) -> Account:
+    def _continued(self, account: Account, first: int, last: int, orders: Mapping[int, _Target]) -> Course:
         """Continue an account; sessions after tonight have tonight's prices."""
         if first == last:
-            return account
+            return Course(account, np.array([account.nav]), ledger_frame(np.empty((0, 10))))
         rows = np.minimum(np.arange(first, last + 1), self._panel.n_sessions - 1)
         target_TN, cut_T = np.full((len(rows), self._panel.n_firms), np.nan), np.zeros(len(rows))
-        for at, target in orders.items():
+        state_TN, small_N = self._market.state_TN[rows], np.zeros(self._panel.n_firms, dtype=np.bool_)
+        for at, target in sorted(orders.items()):
             if first < at <= last:
                 target_TN[at - first - 1], cut_T[at - first - 1] = target.weight_N, target.cut
-        market = BookMarket(self._market.value_TN[rows], self._market.state_TN[rows])
+                small_N, later_TN = target.small_N, state_TN[at - first :]
+                later_TN[:] = self._market.state_TN[rows[at - first :]]
+                later_TN[:, small_N] &= np.uint8(255 - TRADABLE)
+        market = BookMarket(self._market.value_TN[rows], state_TN)
         try:  # costs and execution that the last order is traded under, as they were recorded with it
             terms = BacktestConfig.model_validate(json.loads(self._account["terms"]))
         except ValueError as error:
@@ -305,7 +396,9 @@ class _Rolling:
         span = slice(first, last + 1)
         costs = book_costs(terms, self._panel, span)
         execution = book_execution(terms, self._panel, span, 1)
-        return roll_forward(account, target_TN, market, costs, execution, cut_T=cut_T).account
+        course = roll_forward(account, target_TN, market, costs, execution, cut_T=cut_T)
+        end = replace(course.account, open_N=np.where(small_N, 0.0, course.account.open_N))
+        return replace(course, account=end)
 
     def _anchors(self, start: Account, now: Account) -> tuple[DateArray, FloatArray]:
         """Session at which each position was last traded, and the total return factor since."""
@@ -323,17 +416,6 @@ class _Rolling:
     def _session(self, day: dt.date | np.datetime64) -> int:
         """Number of the last session up to a day; -1 if there is none."""
         return int(np.searchsorted(self._day_T, np.datetime64(day), side="right")) - 1
-
-    def _with_recorded_endings(self, market: BookMarket) -> BookMarket:
-        """Pay out only where a delisting is recorded: a firm that is silent for long is still held."""
-        recorded_N = np.isin(self._panel.tickers_N, list(self._delistings))
-        presumed_N: BoolArray = self._panel.delisted_TN.any(axis=0) & ~recorded_N
-        if not presumed_N.any():
-            return market
-        state_TN = market.state_TN.copy()
-        silent_TN = self._panel.delisted_TN & presumed_N
-        state_TN[silent_TN] &= np.uint8(255 - GONE)
-        return BookMarket(market.value_TN, state_TN)
 
 
 def place(rows: pl.DataFrame, column: str, panel: Panel, renames: pl.DataFrame) -> FloatArray:

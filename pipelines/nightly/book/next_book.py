@@ -32,7 +32,8 @@ from pipelines.errors import DataError
 from pipelines.format import abbreviate
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import Accounts, BookLimits, Books, Holdings
-from pipelines.nightly.book.holdings import NOT_IN_THE_DATA, Held, Recorded, hold, place
+from pipelines.nightly.book.account import account_capital, book_sessions, real_account
+from pipelines.nightly.book.holdings import NOT_IN_THE_DATA, TOO_SMALL, Held, Recorded, hold, place
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import NightFinding, follow
 from pipelines.nightly.schedule import decision_due, following_session, schedule_text
@@ -44,12 +45,14 @@ _DUST = 1e-12  # weights and trades below this are rounding
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NextBook:
-    """Rows of the tables ``books``, ``holdings``, ``accounts`` and ``book_limits`` of a night."""
+    """Rows that a night writes: of ``books``, ``holdings``, ``accounts``, ``book_limits`` and the account."""
 
     rows: pl.DataFrame
     holdings: pl.DataFrame
     account: pl.DataFrame
     limits: pl.DataFrame
+    positions: pl.DataFrame
+    profits: pl.DataFrame
     findings: tuple[NightFinding, ...]
 
 
@@ -63,7 +66,11 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
     due = decision_due(book, panel.dates_T, following, recorded.accounts)
     decided = _decide(config, book, data.market, follow(signals, recorded.renames), recorded, due)
     rule = DelistingRule(unknown_return=config.label.unknown_delisting_return)
-    before = hold(recorded, panel, data.tables.get("securities"), delay, rule)
+    capital = account_capital(config, data.lake)
+    real = real_account(config, data, recorded, capital)
+    actual = None if real is None else real.actual
+    before = hold(recorded, panel, data.tables.get("securities"), rule, delay=delay, actual=actual)
+    booked = book_sessions(config, data, recorded, before, real)
     rows, cut = _rows(config, name, data, before, decided)
     key = {"config": config.name, "session": data.session, "created_at": dt.datetime.now(dt.UTC)}
 
@@ -96,7 +103,9 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
         holdings,
         of_night(Accounts, pl.DataFrame([account], schema_overrides={"due": pl.Date, "waiting": pl.Date})),
         of_night(BookLimits, pl.DataFrame(uses, schema=limits, orient="row")),
-        tuple(_describe(name, config, data.session, rows, before, due, decided, cut)),
+        booked.positions,
+        booked.profits,
+        (*booked.findings, *_describe(name, config, data.session, rows, before, due, decided, cut)),
     )
 
 
@@ -174,8 +183,19 @@ def _rows(
     stuck_N = ~estimates.tradable_N
     weight_N = affordable(target_N, before.previous_N, stuck_N, before.absent_weight)
     trade_N = weight_N - before.previous_N
+    small_N = (np.abs(trade_N) < config.nightly.account.min_trade) & (np.abs(trade_N) >= _DUST)
+    trade_N[small_N] = 0.0
     estimates = estimate(trade_N)
     bound_N = bounds(config.backtest.books[name], weight_N, estimates, panel.group_TN[-1])
+    bound_N[small_N & estimates.tradable_N] = TOO_SMALL
+    price_N = panel.raw_close_TN[-1]
+    shares_N = trade_N * before.order_nav * account_capital(config, data.lake) / price_N
+    lot = config.backtest.execution.lot
+    if lot is not None:
+        from backtest.accounts.positions import LOT_ROUNDING
+
+        whole_N = np.sign(shares_N) * np.floor(np.abs(shares_N) / lot + LOT_ROUNDING) * lot
+        shares_N = np.where(weight_N == 0.0, shares_N, whole_N)  # odd lots can be closed
     rows = pl.DataFrame(
         {
             "ticker": pl.Series(panel.tickers_N, dtype=pl.String),
@@ -186,6 +206,8 @@ def _rows(
             "fill_sessions": pl.Series(estimates.sessions_N).replace(-1, None),
             "bound": pl.Series(bound_N.tolist(), dtype=pl.String),
             "tradable": estimates.tradable_N,
+            "price": pl.Series(price_N).fill_nan(None),
+            "shares": pl.Series(shares_N).fill_nan(None),
             "held": before.weight_N,
         }
     )

@@ -23,6 +23,7 @@ from pipelines.errors import DataError
 from pipelines.files import remove_partial, write_table
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
+from pipelines.nightly.book.account import account_tables
 from pipelines.nightly.book.holdings import read_recorded
 from pipelines.nightly.book.next_book import next_book
 from pipelines.nightly.data import NightData, champion_signals, night_data
@@ -279,6 +280,10 @@ class Decisions:
         desk.lake.upsert("accounts", made.account, scope=this_night)
         desk.lake.upsert("holdings", made.holdings, scope=this_night)
         desk.lake.upsert("books", made.rows, scope=this_night)
+        booked = (pl.col("config") == name) & (pl.col("night") == self.session)
+        desk.lake.upsert("positions", made.positions, scope=booked)
+        desk.lake.upsert("profits", made.profits, scope=booked)
+        self.tables |= account_tables(desk.lake, name, self.session, data.renames)
         self.book = desk.lake.read("books", filters=this_night) if made.rows.height else made.rows
         write_table(self.folder / "book.csv", self.book)
         desk.lake.upsert("book_limits", made.limits, scope=this_night)

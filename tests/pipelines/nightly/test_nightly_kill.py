@@ -37,6 +37,7 @@ STEPS = (
     f"{DECISIONS}:train_live",
     f"{DECISIONS}:enter_version",
     f"{DECISIONS}:next_book",
+    f"{DECISIONS}:account_tables",
     f"{TELLING}:write_night",
 )
 
@@ -78,6 +79,8 @@ def test_a_night_killed_after_every_step_ends_as_if_undisturbed(tmp_path: Path, 
     tonight = {table: rows.filter(session=day) for table, rows in undisturbed.tables.items()}
     assert tonight["signals"].height > 20  # of champion and challenger
     assert tonight["books"].height > 3
+    assert tonight["positions"].height > 3
+    assert tonight["profits"].height == 1
     assert undisturbed.tables["promotions"]["alias"].to_list() == ["champion", "challenger"]
     assert len([name for name in undisturbed.files if name.startswith(f"season/{day}/")]) > 5
     assert len(undisturbed.tracked) >= 4  # two nights, and the runs of two versions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import night_results
 import polars as pl
 import pytest
+from page_data import section_titles
 
 from pipelines.nightly.page import render_page
-from pipelines.nightly.result import ModelVersion, NightFinding
+from pipelines.nightly.result import ModelVersion, NightFinding, NightResult
 
 EVIL = "<img src=x onerror=alert(1)>"
 VOID = {"meta", "link", "img", "br", "line", "circle", "polyline", "polygon"}
@@ -81,6 +83,17 @@ def test_the_state_comes_first_and_every_part_follows(tmp_path: Path) -> None:
         assert title in text
     assert "first version" in text
     assert "prices 41, securities 7" in text
+
+
+@pytest.mark.parametrize("make", [night_results.night, night_results.done])
+def test_the_profit_comes_before_the_trades(make: Callable[[Path], NightResult], tmp_path: Path) -> None:
+    page = render_page(make(tmp_path))
+    assert section_titles(page)[0] == "account"
+    text = " ".join(read(page).text)
+    assert "P&L of 2026-11-20 \N{MINUS SIGN}2,000 \N{MINUS SIGN}0.20%" in text
+    assert "P&L of the month +10,500 +1.05%" in text
+    assert "NAV 1,010,500 gross 1,012,000" in text
+    assert "NAV after costs" in text
 
 
 def test_a_failed_night_says_what_failed_and_what_to_do(tmp_path: Path) -> None:

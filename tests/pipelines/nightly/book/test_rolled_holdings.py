@@ -82,7 +82,7 @@ def recorded(
 
 
 def tonight(market: Panel, book: Recorded, securities: pl.DataFrame | None = None, delay: int = 1) -> Held:
-    return hold(book, market, securities, delay, DelistingRule())
+    return hold(book, market, securities, DelistingRule(), delay=delay)
 
 
 def weights(market: Panel, held: Held) -> dict[str, float]:

@@ -1,0 +1,386 @@
+"""The account of the nights: real fills against a plain loop, and without fills against the backtest."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import dataframely as dy
+import numpy as np
+import polars as pl
+import pytest
+from command import command
+from night_world import (
+    DAYS,
+    DELISTED,
+    DELISTED_ON,
+    DIVIDEND_ON,
+    FIRMS,
+    FIRST,
+    LOST,
+    MODEL,
+    PAYER,
+    RENAMED,
+    RETURN,
+    SPLIT,
+    SPLIT_ON,
+    TOLD_ON,
+    World,
+    play,
+)
+from places import ROOT
+
+from features.panel.panel import to_panel
+from pipelines.config.load import load_config
+from pipelines.config.schema import Config
+from pipelines.errors import DataError
+from pipelines.lake import schemas
+from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import SCHEMAS, schema
+from pipelines.nightly.book.account import account_tables
+from pipelines.nightly.data import night_data
+from pipelines.progress import Progress
+from pipelines.results.books import book_orders
+
+NIGHTS = DAYS[DAYS.index(FIRST) :][:20]
+BORROW, FINANCING = 300.0, 200.0  # basis points a year
+COSTS = {
+    "half_spread_bps": 8.0,
+    "commission_bps": 2.0,
+    "borrow_bps_per_year": BORROW,
+    "financing_bps_per_year": FINANCING,
+}
+
+
+def demo(folder: Path, **account: object) -> Config:
+    """The demo's nightly config on another market."""
+    costs = [f"backtest.costs.{name}={value}" for name, value in COSTS.items()]
+    own = [f"nightly.account.{name}={value}" for name, value in account.items()]
+    places = [f"lake={folder / 'lake'}", f"output={folder / 'runs'}", "universe.min_history=5"]
+    places.append("backtest.books.long_short.quantiles=3")  # of twelve firms
+    return load_config(ROOT / "configs" / "nightly_demo.yaml", [*places, *costs, *own])
+
+
+def signals_of(world: World, sessions: list[dt.date], through: dt.date) -> pl.DataFrame:
+    """Firms to which something happens are liked or disliked, so that they are held when it does."""
+    rng = np.random.default_rng(3)
+    drawn = {day: rng.normal(size=len(FIRMS)) for day in sessions}
+    liking = {RENAMED: 2.0, LOST: 2.0, DELISTED: 2.0, PAYER: -2.0, SPLIT: 1.0}
+    rows = [
+        (day, world.name(firm, through), str(MODEL), drawn[day][n] + liking.get(firm, 0.0))
+        for day in sessions
+        if day <= through
+        for n, firm in enumerate(FIRMS)
+        if world.priced(firm, day)
+    ]
+    return pl.DataFrame(rows, schema=["session", "ticker", "version", "signal"], orient="row")
+
+
+@dataclass(frozen=True)
+class Fill:
+    session: dt.date
+    ticker: str
+    shares: float
+    price: float
+    fee: float
+    told: dt.date  # the night that finds it in the file
+
+
+def write(path: Path, fills: list[Fill], through: dt.date) -> None:
+    lines = [
+        f"{one.session},{one.ticker},{one.shares!r},{one.price!r},{one.fee!r}"
+        for one in fills
+        if one.told <= through
+    ]
+    path.write_text("\n".join(["session,ticker,shares,price,fee", *lines]) + "\n")
+
+
+@dataclass
+class Plain:
+    """The account by a plain loop over the sessions, from the fills that are known on a night."""
+
+    cash: float
+    shares: dict[str, float]
+    price: dict[str, float]
+    navs: list[float]
+
+
+def plain_loop(world: World, fills: list[Fill], tonight: dt.date, capital: float) -> Plain:
+    cash, shares, price, navs, year = capital, dict[str, float](), dict[str, float](), list[float](), 252.0
+    told = [one for one in fills if one.told <= tonight]
+    for day in [one for one in NIGHTS if one <= tonight]:
+        values = {firm: count * price[firm] for firm, count in shares.items()}
+        long, short = (sum(max(sign * value, 0.0) for value in values.values()) for sign in (1, -1))
+        cash -= BORROW * 1e-4 / year * short
+        cash -= FINANCING * 1e-4 / year * max(long - (navs[-1] if navs else capital), 0.0)
+        if day == SPLIT_ON and SPLIT in shares:
+            shares[SPLIT] *= 2.0
+        if day == DIVIDEND_ON:
+            cash += 1.5 * shares.get(PAYER, 0.0)
+        for one in told:
+            if one.session == day:
+                name = "NEW" if one.ticker == RENAMED and tonight >= TOLD_ON else one.ticker
+                cash -= one.shares * one.price + one.fee
+                shares[name] = shares.get(name, 0.0) + one.shares
+                price.setdefault(name, one.price)
+        for name in list(shares):
+            if name == DELISTED and day >= DELISTED_ON:
+                cash += shares.pop(name) * price[name] * (1.0 + RETURN)
+                continue
+            firm = RENAMED if name == "NEW" else name
+            known = world.name(firm, day) == name or tonight >= TOLD_ON
+            if world.priced(firm, day) and known:
+                price[name] = world.close[firm][day]
+        navs.append(cash + sum(count * price[firm] for firm, count in shares.items()))
+    return Plain(cash, {firm: count for firm, count in shares.items() if count}, price, navs)
+
+
+@pytest.mark.slow(30)
+def test_twenty_nights_with_fills_that_differ_from_the_orders(tmp_path: Path) -> None:
+    world, lake, path = World(), Lake(tmp_path / "lake"), tmp_path / "fills.csv"
+    config, rng, fills, capital = (
+        demo(tmp_path, fills=path, capital=250_000.0),
+        np.random.default_rng(4),
+        list[Fill](),
+        250_000.0,
+    )
+    said: dict[dt.date, dict[str, str]] = {}
+    for at, session in enumerate(NIGHTS):
+        world.deliver(lake, session)
+        write(path, fills, session)
+        booked = lake.rows("profits")
+        made = play(lake, config, session, signals_of(world, NIGHTS, session))
+        plain = plain_loop(world, fills, session, capital)
+
+        profits = lake.read("profits").sort("session")
+        assert profits.filter(pl.col("session") < session).equals(booked.sort("session")), "booked rows stay"
+        tonight = profits.row(-1, named=True)
+        assert tonight["session"] == session
+        assert tonight["nav"] == pytest.approx(plain.navs[-1], abs=1e-9 * capital)
+        assert tonight["cash"] == pytest.approx(plain.cash, abs=1e-9 * capital)
+        before = profits["nav"][-2] if at else capital
+        assert tonight["nav"] == pytest.approx(
+            before + tonight["revision"] + tonight["pnl"], abs=1e-9 * capital
+        )
+        held = dict(made.positions.filter(session=session).select("ticker", "shares").iter_rows())
+        for firm in {*held, *plain.shares}:
+            shares = plain.shares.get(firm, 0.0)
+            assert held.get(firm, 0.0) == pytest.approx(shares, abs=1e-9 * capital), (
+                session,
+                firm,
+                held,
+                plain,
+            )
+        weights = dict(made.rows.select("ticker", "previous").iter_rows())
+        for firm in {*weights, *plain.shares}:  # orders start from what is held
+            value = plain.shares.get(firm, 0.0) * plain.price.get(firm, 0.0)
+            assert weights.get(firm, 0.0) == pytest.approx(value / plain.navs[-1], abs=1e-9), (session, firm)
+        said[session] = {one.check: one.sentence for one in made.findings if one.level == "warn"}
+
+        following = NIGHTS[at + 1 : at + 4]
+        for k, (ticker, shares) in enumerate(made.rows.select("ticker", "shares").drop_nulls().iter_rows()):
+            kind = (k + at) % 5 if len(following) == 3 else 0
+            firm = RENAMED if ticker == "NEW" else ticker
+            if not following or shares == 0 or kind == 3:  # 3: missing
+                continue
+            day = following[1] if kind == 1 else following[0]  # 1: filled a session late
+            if not world.priced(firm, day):
+                continue
+            part = float(rng.uniform(0.2, 0.9)) if kind == 2 else 1.0
+            price = world.close[firm][day] * float(rng.uniform(0.99, 1.01))
+            told = following[2] if kind == 4 else day  # 4: delivered late
+            fee = float(rng.uniform(-0.5, 3.0))
+            fills.append(
+                Fill(day, world.name(firm, day) if day < TOLD_ON else ticker, shares * part, price, fee, told)
+            )
+    profits = lake.read("profits").sort("session")
+    assert (profits["dividend"] != 0).any(), "a dividend was received or paid"
+    assert (profits["charge"] > 0).any()
+    assert (profits["revision"].abs() > 1.0).sum() > 3, "fills arrived late"
+    assert "not at all" in said[NIGHTS[2]]["fills"]
+    assert "in another size" in said[NIGHTS[3]]["fills"]
+    assert any("revision" in one for one in said.values())
+    shortfall = account_tables(
+        lake, config.name, NIGHTS[-1], pl.DataFrame(schema={"ticker": pl.String, "from_date": pl.Date})
+    )["shortfall"]
+    sizes = shortfall["shortfall"].abs()
+    assert sizes.is_sorted(descending=True)
+    assert sizes[0] > 100.0
+    assert shortfall["pnl"].sum() == pytest.approx(profits["pnl"].sum(), abs=1e-9 * capital)
+    expected = lake.read("positions").select(pl.col("backtest_pnl") - pl.col("pnl")).to_series().sum()
+    assert shortfall["shortfall"].sum() == pytest.approx(expected, abs=1e-9 * capital)
+
+
+@pytest.mark.slow(20)
+@pytest.mark.parametrize("price", ["close", "open"])
+def test_without_fills_a_season_is_the_backtest_of_its_signals(tmp_path: Path, price: str) -> None:
+    world, lake, sessions = World(troubled=False), Lake(tmp_path / "lake"), DAYS[DAYS.index(FIRST) :]
+    config = demo(tmp_path)
+    config = config.model_copy(
+        update={
+            "backtest": config.backtest.model_copy(
+                update={"execution": config.backtest.execution.model_copy(update={"price": price})}
+            )
+        }
+    )
+    signals = signals_of(world, sessions, sessions[-1])
+    for session in sessions:
+        world.deliver(lake, session)
+        play(lake, config, session, signals.filter(pl.col("session") <= session))
+    data = night_data(config, lake, sessions[-1], Progress())
+    panel = data.market.panel
+    signal_TN = to_panel(signals.rename({"session": "date"}), "signal", panel)
+    rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
+    (orders,) = book_orders(signal_TN, rows_T, data.market, config, config.label.delay)
+    book = orders.run(panel, keep_ledger=True)
+    profits = lake.read("profits").sort("session")
+    assert profits["session"].to_list() == sessions
+    np.testing.assert_allclose(profits["nav"] / 1e6, book.nav_ledger_T, rtol=1e-9)
+    np.testing.assert_allclose(profits["gross"] / 1e6, book.nav_gross_T, rtol=1e-9)
+    np.testing.assert_allclose(profits["backtest_nav"], profits["nav"], rtol=1e-9)
+    positions = lake.read("positions")
+    np.testing.assert_allclose(positions["backtest_pnl"], positions["pnl"], atol=1e-9 * 1e6)
+    by_firm = positions.group_by("ticker").agg(pl.col("pnl").sum()).sort("ticker")
+    expected = book.ledger.group_by("firm").agg(pnl=(pl.col("pnl") - pl.col("cost")).sum()).sort("firm")
+    assert by_firm["ticker"].to_list() == [panel.tickers_N[n] for n in expected["firm"]]
+    np.testing.assert_allclose(by_firm["pnl"] / 1e6, expected["pnl"], atol=1e-9)
+    assert profits["dividend"].abs().sum() > 0
+    assert (book.nav_ledger_T[-1] - 1.0) ** 2 > 1e-8
+
+
+def test_trades_below_the_threshold_are_no_orders_and_are_not_filled(tmp_path: Path) -> None:
+    world, lake = World(troubled=False), Lake(tmp_path / "lake")
+    config = demo(tmp_path, min_trade=0.05)
+    small = 0
+    held: dict[str, float] = {}
+    for session in NIGHTS[:6]:
+        world.deliver(lake, session)
+        made = play(lake, config, session, signals_of(world, NIGHTS, session))
+        bought = made.positions.filter(pl.col("bought") != 0)["ticker"].to_list()
+        assert not set(bought) & set(held), "what was no order was not traded"
+        below = made.rows.filter(pl.col("bound") == "below min_trade")
+        assert (below["trade"] == 0).all()
+        assert (below["shares"] == 0).all()
+        assert ((below["weight"] - below["previous"]).abs() < 0.05).all()
+        held = dict(below.select("ticker", "weight").iter_rows())
+        small += below.height
+        orders = made.rows.filter(pl.col("trade") != 0)
+        assert (orders["trade"].abs() >= 0.05).all()
+        nav = made.profits["nav"][-1]
+        np.testing.assert_allclose(orders["shares"] * orders["price"], orders["trade"] * nav, rtol=1e-12)
+    assert small > 3
+    profits = lake.read("profits").sort("session")
+    assert profits["nav"][-1] != pytest.approx(profits["backtest_nav"][-1], rel=1e-9), (
+        "the backtest makes them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("2021-05-17,F01,10,0,0", "Line 3 of .* has the price '0'; it must be a number above 0"),
+        ("2021-05-17,F01,ten,5,0", "has the shares 'ten'; it must be a number"),
+        ("17.05.2021,F01,10,5,0", "has the session '17.05.2021'; it must be a date such as"),
+        ("2021-05-17,F01,10,5,x", "has the fee 'x'; it must be a number, or left out"),
+        ("2021-05-16,F01,10,5,", "has the session 2021-05-16, which the prices of the lake do not have"),
+        ("2021-05-17,SPY,10,5,", "has the ticker SPY, which the prices of the lake do not have"),
+    ],
+)
+def test_a_wrong_line_of_the_fills_is_named(tmp_path: Path, line: str, says: str) -> None:
+    world, lake, path = World(), Lake(tmp_path / "lake"), tmp_path / "fills.csv"
+    world.deliver(lake, NIGHTS[1])
+    path.write_text(f"session,ticker,shares,price,fee\n2021-05-17,F02,3,70.5,\n{line}\n")
+    with pytest.raises(DataError, match=says):
+        play(lake, demo(tmp_path, fills=path), NIGHTS[1], signals_of(world, NIGHTS, NIGHTS[1]))
+
+
+def test_a_position_file_stands_for_fills(tmp_path: Path) -> None:
+    """Positions are priced by the rule, and what is listed is held."""
+    world, lake, path = World(), Lake(tmp_path / "lake"), tmp_path / "positions.csv"
+    path.write_text("session,ticker,shares\n2021-05-14,F00,100\n2021-05-14,F04,-50\n2021-05-18,F00,150\n")
+    config = demo(tmp_path, positions=path)
+    for session in NIGHTS[:3]:
+        world.deliver(lake, session)
+        made = play(lake, config, session, signals_of(world, NIGHTS, session))
+    held = made.positions.filter(pl.col("shares") != 0)
+    assert held.select("ticker", "shares").rows() == [("F00", 150.0)]
+    rows = {(row["session"], row["ticker"]): row for row in lake.read("positions").iter_rows(named=True)}
+    bought = rows[NIGHTS[2], "F00"]
+    assert bought["bought"] == pytest.approx(-50.0)  # 100 were 200 after the split
+    assert bought["paid"] == pytest.approx(world.close["F00"][NIGHTS[2]])
+    assert bought["fee"] == pytest.approx(10e-4 * 50.0 * world.close["F00"][NIGHTS[2]])
+
+
+def test_nights_before_there_was_an_account_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their books have no shares and their sessions no profit; the account begins with what they left."""
+    world, lake, config = World(troubled=False), Lake(tmp_path / "lake"), demo(tmp_path)
+    for session in NIGHTS[:3]:
+        world.deliver(lake, session)
+        play(lake, config, session, signals_of(world, NIGHTS, session))
+    expected = lake.read("profits").sort("session")
+    books = lake.read("books").drop("price", "shares")
+    left = shutil.ignore_patterns("positions", "profits", "books")
+    lake = Lake(shutil.copytree(tmp_path / "lake", tmp_path / "old", ignore=left))
+    old = {name: one for name, one in schema("books").columns().items() if name in books.columns}
+    with monkeypatch.context() as earlier:
+        earlier.setitem(SCHEMAS, "books", type("Books", (dy.Schema,), old))
+        schemas._empty.cache_clear()
+        lake.upsert("books", books)
+    schemas._empty.cache_clear()
+    assert lake.read("books")["shares"].null_count() == books.height
+    world.deliver(lake, NIGHTS[3])
+    play(lake, config, NIGHTS[3], signals_of(world, NIGHTS, NIGHTS[3]))
+    (tonight,) = lake.read("profits").iter_rows(named=True)
+    assert tonight["session"] == NIGHTS[3]
+    assert tonight["nav"] == pytest.approx(expected["nav"][-1] + tonight["pnl"], rel=1e-9)
+    assert tonight["revision"] == pytest.approx(0.0, abs=1e-6)
+    assert tonight["backtest_nav"] == pytest.approx(tonight["nav"], rel=1e-9)
+    assert lake.read("books").filter(session=NIGHTS[3])["shares"].null_count() == 0
+
+
+def test_the_account_is_shown_and_reconciled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    peerglass = command(monkeypatch, capfd)
+    world, lake, path = World(troubled=False), Lake(tmp_path / "lake"), tmp_path / "fills.csv"
+    path.write_text("session,ticker,shares,price,fee\n2021-05-17,F00,200,60.5,3\n2021-05-17,F04,-50,55,\n")
+    config = demo(tmp_path, fills=path)
+    given = [str(ROOT / "configs" / "nightly_demo.yaml"), "--set", f"lake={tmp_path / 'lake'}"]
+    missing = peerglass("account", "show", *given)
+    assert missing.code == 3
+    assert "has no account of nightly_demo" in missing.err
+    for session in NIGHTS[:4]:
+        world.deliver(lake, session)
+        play(lake, config, session, signals_of(world, NIGHTS, session))
+    profits, last = lake.read("profits").sort("session"), NIGHTS[3]
+    found = json.loads(peerglass("account", "show", *given, "--json").out)
+    nav = 1e6 - 3.0 - 200 * 60.5 + 50 * 55.0 + 400 * world.close["F00"][last] - 50 * world.close["F04"][last]
+    nav -= sum(BORROW * 1e-4 / 252 * 50 * world.close["F04"][day] for day in NIGHTS[1:3])
+    assert found["nav"] == pytest.approx(nav, rel=1e-9)
+    assert found["session"] == str(last)
+    assert found["pnl_month"] == pytest.approx(found["nav"] - 1e6, abs=1e-6)
+    assert found["pnl"] == pytest.approx(profits["nav"][-1] - profits["nav"][-2], abs=1e-6)
+    assert {row["ticker"]: row["shares"] for row in found["positions"]} == {"F00": 400.0, "F04": -50.0}
+    assert len(found["sessions"]) == 4
+    text = peerglass("account", "show", *given).out
+    assert f"account at the close of {last}" in text
+    assert f"{found['nav']:,.2f} of 1,000,000.00" in text
+    assert max(map(len, text.splitlines())) <= 110
+
+    broker = tmp_path / "broker.csv"
+    broker.write_text(f"session,ticker,shares\n{last},F00,400\n{last},F04,-50\n")
+    assert "all 2 agree" in peerglass("account", "reconcile", *given[:1], str(broker), *given[1:]).out
+    broker.write_text(f"session,ticker,shares\n{last},F00,390\n{last},F07,5\n")
+    apart = peerglass("account", "reconcile", *given[:1], str(broker), *given[1:], "--json")
+    assert apart.code == 3
+    differences = {row["ticker"]: row["difference"] for row in json.loads(apart.out)["differences"]}
+    assert differences == {"F00": -10.0, "F04": 50.0, "F07": 5.0}
+    broker.write_text("session,ticker,shares\n2021-05-13,F00,390\n")
+    unknown = peerglass("account", "reconcile", *given[:1], str(broker), *given[1:])
+    assert unknown.code == 3
+    assert "which the account of nightly_demo has not booked (booked: 2021-05-14 to" in unknown.err
