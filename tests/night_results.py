@@ -84,6 +84,7 @@ def profits() -> pl.DataFrame:
     sessions = [dt.date(2026, 10, 30), dt.date(2026, 11, 19), SESSION]
     rows = {
         "session": sessions,
+        "capital": [1_000_000.0] * 3,
         "nav": [1_000_000.0, 1_012_000.0, 1_010_500.0],
         "gross": [1_000_500.0, 1_013_000.0, 1_012_000.0],
         "backtest_nav": [1_000_000.0, 1_013_000.0, 1_012_250.0],

@@ -135,9 +135,14 @@ def _account(profits: pl.DataFrame) -> tuple[list[tuple[str, str, str]], list[di
         ("account", "nav", figure.LineStyle(figure.BLUE)),
         ("backtest of its decisions", "backtest_nav", figure.LineStyle(figure.INK, "dash")),
     )
-    traces = [figure.line(drawn.select(date="session", y=y), name, style, "") for name, y, style in lines]
-    chart = figure.draw("NAV after costs", 180, traces, figure.over_time(figure.axis("")))
-    return tiles, [static_chart(chart, 2)]
+    grown = {y: 100.0 * (pl.col(y) / pl.col("capital") - 1.0) for _, y, _ in lines}
+    traces = [
+        figure.line(drawn.select(date="session", y=grown[y]), name, style, "") for name, y, style in lines
+    ]
+    chart = figure.draw(
+        "Return on the capital, after costs, %", 180, traces, figure.over_time(figure.axis(""))
+    )
+    return tiles, [static_chart(chart, 1)]
 
 
 def _limits(limits: pl.DataFrame) -> pl.DataFrame:

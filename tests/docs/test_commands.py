@@ -258,6 +258,9 @@ def check(words: list[str]) -> None:
         assert set(options) <= {name for one in command.params for name in one.opts}
     elif words[0] == "python":
         text = (ROOT / words[1]).read_text()
+        for module in re.findall(r"^from (\w+) import", text, re.MULTILINE):  # which may parse the options
+            beside = (ROOT / words[1]).with_name(f"{module}.py")
+            text += beside.read_text() if beside.is_file() else ""
         assert all(f'add_argument("{option}"' in text for option in options)
     else:
         the_command().commands[words[1]].make_context(words[1], words[2:])  # exits if an option is wrong

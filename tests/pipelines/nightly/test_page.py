@@ -93,7 +93,7 @@ def test_the_profit_comes_before_the_trades(make: Callable[[Path], NightResult],
     assert "P&L of 2026-11-20 \N{MINUS SIGN}2,000 \N{MINUS SIGN}0.20%" in text
     assert "P&L of the month +10,500 +1.05%" in text
     assert "NAV 1,010,500 gross 1,012,000" in text
-    assert "NAV after costs" in text
+    assert "Return on the capital, after costs, %" in text
 
 
 def test_a_failed_night_says_what_failed_and_what_to_do(tmp_path: Path) -> None:
