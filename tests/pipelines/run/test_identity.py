@@ -445,6 +445,7 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "init_from": (FORECAST, None),  # by the run's id: tested separately
     "seeds": (FORECAST, [1]),
     "backtest.books": (APART, {"other": {"kind": "top_k_long_only", "k": 3}}),
+    "backtest.benchmarks": (APART, {"own": {"weights": "cap_weighted"}}),
     "backtest.costs.half_spread_bps": (APART, 9.0),
     "backtest.costs.commission_bps": (APART, 9.0),
     "backtest.costs.borrow_bps_per_year": (APART, 9.0),
