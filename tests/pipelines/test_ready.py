@@ -115,10 +115,10 @@ def test_a_machine_without_compiled_loops_compiles_them_in_another_process(
     monkeypatch.setattr(ready, "_accounts_are_compiled", lambda: False)
     with ready.workers_made_ready(config(workers=1)), ready.workers_made_ready(config(engine="serial")):
         assert called == []
-    with ready.workers_made_ready(config()):
+    with ready.workers_made_ready(config(workers=2)):
         assert called == [ready.COMPILE_LOOPS]
     monkeypatch.setattr(ready, "_accounts_are_compiled", lambda: True)
-    with ready.workers_made_ready(config()):
+    with ready.workers_made_ready(config(workers=2)):
         assert called == [ready.COMPILE_LOOPS]
 
 

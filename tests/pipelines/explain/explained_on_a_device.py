@@ -71,8 +71,9 @@ def close(ours: pl.DataFrame, of_cpu: pl.DataFrame) -> None:
     for name in ours.select(cs.float()).columns:
         a, b = ours[name].to_numpy(), of_cpu[name].to_numpy()
         spread = float(np.std(b, where=np.isfinite(b))) if np.isfinite(b).any() else 0.0
-        # a null is a correlation of ranks, of which rounding may exchange two that are nearly tied
-        most = 0.02 if name.startswith("null_") else 1e-3
+        # a null is a correlation of ranks, of which rounding may exchange two that are nearly tied, and the
+        # bounds of a share divide by a variance that may be nearly zero
+        most = 0.02 if name.startswith(("null_", "share_")) else 1e-3
         np.testing.assert_allclose(a, b, rtol=most, atol=most * spread, err_msg=name)
 
 

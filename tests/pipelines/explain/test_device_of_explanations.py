@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from pipelines.config.sections import EngineConfig
 from pipelines.explain.games import FEW_FIRMS, SEVERAL_WORKERS, explained_on
 
 
@@ -24,6 +25,6 @@ from pipelines.explain.games import FEW_FIRMS, SEVERAL_WORKERS, explained_on
 def test_few_firms_are_explained_by_the_processor(firms: int, engine: str, workers: int, device: str) -> None:
     universe_TN = np.zeros((3, FEW_FIRMS + 5), dtype=bool)
     universe_TN[1, :firms] = True
-    config = SimpleNamespace(device="cuda", execution=SimpleNamespace(engine=engine, workers=workers))
+    config = SimpleNamespace(device="cuda", execution=EngineConfig(engine=engine, workers=workers))
     dataset = SimpleNamespace(universe_TN=universe_TN)
     assert explained_on(cast("Any", config), cast("Any", dataset)) == device
