@@ -25,6 +25,7 @@ from pipelines.explain.games import FEW_FIRMS, SEVERAL_WORKERS, explained_on
 def test_few_firms_are_explained_by_the_processor(firms: int, engine: str, workers: int, device: str) -> None:
     universe_TN = np.zeros((3, FEW_FIRMS + 5), dtype=bool)
     universe_TN[1, :firms] = True
-    config = SimpleNamespace(device="cuda", execution=EngineConfig(engine=engine, workers=workers))
+    execution = {"engine": engine, "workers": workers}
+    config = SimpleNamespace(device="cuda", execution=EngineConfig.model_validate(execution))
     dataset = SimpleNamespace(universe_TN=universe_TN)
     assert explained_on(cast("Any", config), cast("Any", dataset)) == device

@@ -380,11 +380,14 @@ def test_a_firm_without_a_price_is_held_and_cannot_be_traded(
     signals = signals.with_columns(signal=pl.when(missing).then(None).otherwise(pl.col("signal")))
     stored, rows_of = {"quarantine": quarantine}, Lake.rows
 
-    def rows(self: Lake, table: str, columns: list[str] | None = None, filters: pl.Expr | None = None) -> pl.DataFrame:
-        return stored[table].filter(filters) if table in stored else rows_of(self, table, columns, filters)
+    def read(
+        self: Lake, table: str, columns: list[str] | None = None, filters: pl.Expr | None = None
+    ) -> pl.DataFrame:
+        whole = rows_of(self, table, columns, filters)
+        return whole if filters is None or table not in stored else stored[table].filter(filters)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lake, "rows", rows)
+        patch.setattr(Lake, "rows", read)
         data = NightData(tonight, {}, settings, known, market, lake)
         made = next_book(settings, data, signals, recorded)
     rows = {row["ticker"]: row for row in made.rows.iter_rows(named=True)}
