@@ -179,6 +179,7 @@ def run_config(
     echo: Callable[[str], None],
     as_of: str | None = None,
     *,
+    explained: bool = True,
     wait: bool = False,
     progress: Progress | None = None,
 ) -> Path:
@@ -205,11 +206,15 @@ def run_config(
                 make_ready(run.config, tasks_left(run, dataset, lake), IMPORT_TRAINING)
                 audit_before_training(run, dataset, lake, progress, echo)
                 train(run, dataset, lake, progress)
-                make_ready(run.config, explanation_tasks(run, dataset), IMPORT_EXPLAINING)
+                if explained:
+                    make_ready(run.config, explanation_tasks(run, dataset), IMPORT_EXPLAINING)
                 evaluation = evaluate_run(run, dataset, lake, progress)
                 echo(f"\n{describe_evaluation(evaluation, config)}\n")
                 warn_after_training(run, echo)
-                echo(explain_if_new(run, dataset, lake, progress))
+                if explained:
+                    echo(explain_if_new(run, dataset, lake, progress))
+                else:
+                    echo(f"Nothing was explained; 'peerglass explain {run.run_id}' does it later.")
                 path = write_report(run, evaluation, dataset, lake, progress)
     seconds = "  ".join(f"{stage} {duration:.0f} s" for stage, duration in progress.seconds.items())
     echo(f"\nrun {run.run_id}  ({seconds})")

@@ -12,7 +12,11 @@ from pipelines.evaluate_file import MeasureOptions, file_of, is_signal_file, mea
 
 
 def run(
-    config: Path, overrides: list[str] | None = None, as_of: str | None = None, wait: bool = False
+    config: Path,
+    overrides: list[str] | None = None,
+    as_of: str | None = None,
+    skip: Literal["explain"] | None = None,
+    wait: bool = False,
 ) -> None:
     """Run every stage: ingest, audit, train, backtest, explain, report. Print the path of the report.
 
@@ -23,7 +27,8 @@ def run(
     """
     from pipelines.stages import run_config
 
-    print(run_config(load(config, overrides), echo=typer.echo, as_of=as_of, wait=wait))
+    loaded = load(config, overrides)
+    print(run_config(loaded, echo=typer.echo, as_of=as_of, explained=skip is None, wait=wait))
 
 
 def ingest(

@@ -62,3 +62,27 @@ def test_a_run_on_files_reports_the_assumptions_about_them(
     assert lake.read("fundamentals")["assumed"].all()
     received = next(line for line in printed[0].splitlines() if line.split()[:1] == ["prices"])
     assert f"{prices.height:,} received" in received
+
+
+def test_a_run_may_leave_the_explanation_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        **tiny,
+        "models": {"ridge": {}},
+        "folds": {**tiny["folds"], "max_folds": 1},
+        "explain": {**tiny.get("explain", {}), "models": ["ridge"], "engine": "linear"},
+        "audit": {"enabled": False},
+    }
+    config = check_config(settings, origin="later")
+    printed: list[str] = []
+    report = run_config(config, printed.append, explained=False)
+    tables = report.parent / "tables"
+    assert not [*tables.glob("explain_*")]
+    assert any("'peerglass explain" in line for line in printed)
+    assert run_config(config, printed.append) == report
+    made = {path: path.stat().st_mtime_ns for path in tables.glob("explain_*")}
+    assert made
+    assert run_config(config, printed.append, explained=False) == report
+    assert {path: path.stat().st_mtime_ns for path in tables.glob("explain_*")} == made
