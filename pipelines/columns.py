@@ -226,6 +226,11 @@ _DEFINED: Final = (
     _share("per_year", "return", "coefficient times the factor's mean return", _YEAR),
     Column("r2", "R\N{SUPERSCRIPT TWO}", "of the regression"),
     _text("reading", "reading", "what alpha says, in words; null for other terms"),
+    _text("factors", "factors", "entry of backtest.factors"),
+    _flag("after_costs", "after costs", "whether the returns are net of costs"),
+    _text("frequency", "frequency", "of the factors: daily, weekly or monthly"),
+    Column("error", "standard error", "Newey-West, in the unit of the coefficient", _EXPOSURE),
+    _count("periods", "periods", "used in the regression"),
     _text("by", "by", "side, sector, factor or name"),
     _text("key", "key", "sector, style, side, factor or name"),
     _text("kind", "kind", "style or sector"),
@@ -252,7 +257,7 @@ _DEFINED: Final = (
     _text("baseline", "baseline", "ridge or lightgbm; in multiple_tests the best one"),
     _text("rival", "compared with", "the entry that is this baseline, or a variant of it"),
     _text("year", "year", "calendar year, or all"),
-    _count("lags", "lags", "Newey-West lags of the IC test"),
+    _count("lags", "lags", "Newey-West lags"),
     Column("ic_difference", "IC difference", "of the daily ICs", IC.with_sign),
     Column("ic_lower", "from", "lower end of the 95% interval of the IC or its difference", IC),
     Column("ic_upper", "to", "upper end of the 95% interval of the IC or its difference", IC),
@@ -419,6 +424,9 @@ capacity = model book delay capital sharpe_net annual_return_net impact_bps_per_
     -- The book at growing amounts of capital, at the first delay that can be traded.
 factor_alpha = model book delay term coefficient t p_value variance_share per_year r2 sessions reading
     -- Regression of net returns on factors of the same firms.
+factor_models = model book delay factors frequency after_costs term coefficient error t p_value variance_share
+    per_year r2 periods lags reading
+    -- Regressions of gross and net returns on the published factors of backtest.factors.
 contributions = model book delay by key gross cost net
     -- Profit by side, sector, factor and name; each breakdown adds up to the same total.
 exposures = model book delay kind key mean low high

@@ -241,12 +241,17 @@ def counted_sessions(result: BookResult) -> slice:
     return slice(result.first_trade or 0, last)
 
 
+def exposure_before(result: BookResult) -> FloatArray:
+    """Net exposure at the previous close, shape (T,); 0 in the first session."""
+    return np.concatenate([[0.0], 1.0 - result.cash_T[:-1]])
+
+
 def _free(result: BookResult, rate_T: FloatArray | None) -> FloatArray:
     """Net exposure at the previous close times the risk-free rate: deducted from a session's return."""
     if rate_T is None:
         return np.zeros_like(result.cash_T)
     require_shape("the risk-free rate", rate_T, result.cash_T.shape)
-    exposure_T = np.concatenate([[0.0], 1.0 - result.cash_T[:-1]])
+    exposure_T = exposure_before(result)
     free_T = np.where(exposure_T == 0.0, 0.0, exposure_T * rate_T)
     if np.isnan(free_T[counted_sessions(result)]).any():
         msg = "The risk-free rate is unknown on a session with positions: give a rate for every session."

@@ -2,7 +2,7 @@
 
 ``y_t = alpha + sum_k beta_k f_tk + e_t``. Alpha is what the book earns that its factors do not.
 
-Shape suffixes: T sessions, J factors, P regressors (the constant and the factors).
+Shape suffixes: T sessions, J factors, P regressors (the constant and the factors), M periods of sessions.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 
 from backtest.analysis.styles import FAMILIES, FactorReturns
 from backtest.inference.means import LEVEL, fixed_b_p_value, mean_test_lags
-from features.arrays import FloatArray, require_shape
+from features.arrays import FloatArray, IntArray, require_shape
 from features.panel.periods import SESSIONS_PER_YEAR
 
 ALPHA = "alpha"
@@ -130,17 +130,36 @@ def _long_run(score_TP: FloatArray, lags: int) -> FloatArray:
     return total_PP
 
 
+def period_returns(return_T: FloatArray, free_T: FloatArray, period_T: IntArray, count: int) -> FloatArray:
+    """Compound the returns of sessions within periods, over the risk-free return, shape (M,).
+
+    ``prod(1 + r_t) - 1 - sum(free_t)`` over the sessions of a period. ``free_T`` is what is deducted from
+    the return of each session, ``period_T`` the index of its period, from 0 to ``count - 1``; sessions with
+    -1 are left out. NaN for periods without a session, or with an unknown return.
+
+    Examples
+    --------
+    >>> period_returns(np.array([0.1, 0.2, 0.3]), np.array([0.0, 0.02, 0.0]), np.array([0, 0, -1]), 2)
+    array([0.3, nan])
+    """
+    used_T = period_T >= 0
+    growth_M, sessions_M = np.ones(count), np.bincount(period_T[used_T], minlength=count)
+    np.multiply.at(growth_M, period_T[used_T], 1.0 + return_T[used_T])
+    free_M = np.bincount(period_T[used_T], weights=free_T[used_T], minlength=count)
+    return np.where(sessions_M > 0, growth_M - 1.0 - free_M, np.nan)
+
+
 def describe_regression(result: FactorRegression) -> str:
     """Say in one sentence whether a book is more than its factors, and which factors it is.
 
-    A family of factors (the three reversals are one) explains a book if it has at least half of its variance,
-    several do if they have it together. An alpha counts if it is positive and its two-sided p-value is below
-    the level of all tests.
+    A family of factors (the three reversals are one; a published factor is its own) explains a book if it has
+    at least half of its variance, several do if they have it together. An alpha counts if it is positive and
+    its two-sided p-value is below the level of all tests.
     """
     alpha = result.alpha
     shares: dict[str, float] = defaultdict(float)
     for term in result.terms[1:]:
-        shares[FAMILIES[term.name]] += term.variance_share
+        shares[FAMILIES.get(term.name, term.name)] += term.variance_share
     families = sorted((name for name in shares if shares[name] >= 0.1), key=lambda name: -shares[name])
     mostly = bool(families) and shares[families[0]] >= EXPLAINED
     named = families[:1] if mostly else families[:3]

@@ -1,8 +1,10 @@
-"""Settings of benchmarks, which books are measured against."""
+"""Settings of benchmarks and published factors, which books are measured against."""
 
-from typing import Any, Final, Literal, Self
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.settings import PathSetting, Section
 
@@ -59,3 +61,17 @@ class BenchmarkConfig(Section):
 
 DEFAULT_BENCHMARKS: Final = {"eq": BenchmarkConfig(weights="equal_weighted")}
 """The benchmarks of a config that names none."""
+
+
+def _files_by_name(given: Any) -> Any:  # noqa: ANN401 (YAML holds anything)
+    if isinstance(given, str):
+        given = {PurePath(given).stem: given}
+    if not isinstance(given, Mapping):
+        return given
+    return {name: (one,) if isinstance(one, str) else one for name, one in given.items()}
+
+
+FactorFiles = Annotated[
+    dict[str, Annotated[tuple[PathSetting, ...], Field(min_length=1)]], BeforeValidator(_files_by_name)
+]
+"""Name -> files of factors that are used together. A file alone is named by its stem."""

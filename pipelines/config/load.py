@@ -357,6 +357,8 @@ def _in_section(cls: type[BaseModel], settings: Mapping[str, Any], folder: Path)
         if isinstance(value, str) and kind is not None:
             changed[name] = absolute(value, kind, folder)
         if isinstance(value, Mapping):
+            if kind is not None:  # files by a name of the user's
+                changed[name] = {key: _each_absolute(one, kind, folder) for key, one in value.items()}
             for section in _sections_of(field.annotation):
                 changed[name] = _in_section(section, changed[name], folder)
             for section in _sections_by_name(field.annotation):
@@ -365,6 +367,13 @@ def _in_section(cls: type[BaseModel], settings: Mapping[str, Any], folder: Path)
                     for key, entry in changed[name].items()
                 }
     return changed
+
+
+def _each_absolute(value: Any, kind: PathKind, folder: Path) -> Any:  # noqa: ANN401 (YAML holds anything)
+    """Make a path or a list of paths absolute."""
+    if isinstance(value, list | tuple):
+        return [_each_absolute(one, kind, folder) for one in value]
+    return absolute(value, kind, folder) if isinstance(value, str) else value
 
 
 def _defaults(cls: type[BaseModel], root: Path) -> Settings:

@@ -20,7 +20,7 @@ from backtest.splits.combinatorial import CombinatorialPlan
 from backtest.splits.folds import DatedPlan, FoldPlan, LivePlan
 from features.library.standardise import TransformRule
 from features.panel.universe import UniverseRule
-from pipelines.config.benchmarks import DEFAULT_BENCHMARKS, BenchmarkConfig
+from pipelines.config.benchmarks import DEFAULT_BENCHMARKS, BenchmarkConfig, FactorFiles
 from pipelines.machine import cores
 from pipelines.secrets import register_secret
 from pipelines.settings import PathSetting, Section, StoreSetting
@@ -357,6 +357,9 @@ class BacktestConfig(Section):
     or a CSV or Parquet file with columns date and rate (`pipelines.dataset.risk_free`)."""
     benchmarks: dict[str, BenchmarkConfig] = Field(default=DEFAULT_BENCHMARKS)
     """Name -> what books are measured against. The first one is that of ``information_ratio``."""
+    factors: FactorFiles = Field(default={})
+    """Name -> file of published factor returns that the returns of books are regressed on, or several files
+    that are used together (`pipelines.dataset.factors`). A file alone has its own name."""
 
     @property
     def own_benchmarks(self) -> bool:

@@ -8,18 +8,32 @@ from typing import Any, Final
 
 import polars as pl
 
+from backtest.analysis.regression import ALPHA
 from backtest.analysis.styles import FAMILIES
 from pipelines.columns import COLUMNS, of_book
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
-from pipelines.format import IC, RATIO, describe_difference, interval, json_rows, number, text_table
+from pipelines.format import (
+    IC,
+    RATIO,
+    Kind,
+    T,
+    describe_difference,
+    interval,
+    json_rows,
+    number,
+    text_table,
+)
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows, tradable_delay
 from pipelines.results.evaluate_signals import USED, failed
 from pipelines.run.evaluations import StoredEvaluation
 
 VERSION: Final = 1  # of the JSON document; no key is renamed or removed without a new one
 
-_OWN_NAMES = ("benchmarks", "comparisons", "yearly", "multiple_tests", "overfitting", "factor_alpha")
+_OWN_NAMES = (
+    *("benchmarks", "comparisons", "yearly", "multiple_tests", "overfitting"),
+    *("factor_alpha", "factor_models"),
+)
 _KEYS: Final = {  # of the JSON document -> tables
     **{"results": "ladder", "books": "figures", "tests": "significance"},
     **{name: name for name in (*_OWN_NAMES, "guard", "rows", "flagged_rows")},
@@ -52,6 +66,7 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
         describe_together(table("multiple_tests"), table("overfitting")),
         _if_any(describe_paths, table("paths")),
         _if_any(lambda frame: describe_factors(frame, main["book"], main["delay"]), table("factor_alpha")),
+        describe_factor_models(evaluation, config),
         *describe_flagged(table("flagged_rows")),
         _if_any(describe_notes, table("book_notes")),
     ]
@@ -78,6 +93,7 @@ def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
         *_results(evaluation, config),
         describe_decisions(evaluation.table("figures")),
         describe_benchmarks(evaluation, config),
+        describe_factor_models(evaluation, config),
         "",
         *_signal_tests(evaluation.table("significance"), evaluation.read_table("trials")),
     ]
@@ -313,6 +329,39 @@ def describe_factors(factor_alpha: pl.DataFrame, book: str, delay: int) -> str:
     rows = main.filter(pl.col("term") == "alpha").select("model", "reading").rows()
     head = f"{book} net of costs at delay {delay} against factors of the same firms ({', '.join(families)})"
     return "\n".join((head, *text_table(rows, left=2)))
+
+
+def describe_factor_models(evaluation: StoredEvaluation, config: Config) -> str:
+    """Format the regressions of every book on published factors; empty if the config names none."""
+    found, delay = evaluation.read_table("factor_models"), tradable_delay(config.label.delays)
+    own = None if found is None else found.filter(pl.col("delay") == delay)
+    lines = []
+    for name in config.backtest.factors:
+        rows = pl.DataFrame() if own is None else own.filter(pl.col("factors") == name)
+        if rows.is_empty():
+            lines.append(f"{name}: the books fill too few periods of these factors for a regression.")
+            continue
+        terms = [term for term in rows["term"].unique(maintain_order=True) if term != ALPHA]
+        cells = []
+        for (model, book), part in rows.group_by(["model", "book"], maintain_order=True):
+            by = {(row["term"], row["after_costs"]): row for row in part.iter_rows(named=True)}
+            net = by[ALPHA, True]
+            alphas = [_with_t(by[ALPHA, costs], Kind(1, 100.0, signed=True)) for costs in (False, True)]
+            betas = [_with_t(by.get((term, True)), RATIO) for term in terms]
+            cells.append([str(model), str(book), *alphas, RATIO.text(net["r2"]), str(net["periods"]), *betas])
+        titles = ["model", "book", "gross alpha %", "net alpha %", "R2", "periods", *terms]
+        frequency = rows["frequency"][0]
+        lines.append(f"books at delay {delay} against published factors: {name} ({frequency} returns)")
+        lines += text_table(cells, titles, left=2)
+    if not lines:
+        return ""
+    legend = "alpha: per year. In brackets: Newey-West t. R2 and betas: of net returns."
+    return "\n".join((*lines, legend))
+
+
+def _with_t(row: Mapping[str, Any] | None, kind: Kind) -> str:
+    """A coefficient with its t-statistic."""
+    return "-" if row is None else f"{kind.text(row['coefficient'])} ({T.text(row['t'])})"
 
 
 def describe_notes(notes: pl.DataFrame) -> str:

@@ -17,11 +17,11 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.accounts.market import BookMarket
-from backtest.accounts.performance import book_metrics, counted_sessions
+from backtest.accounts.performance import book_metrics, counted_sessions, exposure_before
 from backtest.accounts.variants import SparseTargets, Variant
 from backtest.analysis import ledger
 from backtest.analysis.capacity import capacity
-from backtest.analysis.regression import describe_regression, factor_regression
+from backtest.analysis.regression import describe_regression, factor_regression, period_returns
 from backtest.analysis.styles import FactorData, FactorReturns, factor_data
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray, IntArray
@@ -29,6 +29,7 @@ from features.panel.panel import Panel, to_panel
 from pipelines.columns import table
 from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig
+from pipelines.dataset.factors import PublishedFactors, published_factors
 from pipelines.dataset.folds import describe_tested, path_of_tests, plan_folds
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
@@ -192,6 +193,7 @@ def evaluation_record(
             name: one.model_copy(update={"file": _printable(one.file)})
             for name, one in backtest.benchmarks.items()
         },
+        "factors": {name: tuple(map(redact, files)) for name, files in backtest.factors.items()},
     }
     digests = {name: evaluations.file_digest(one.file) for name, one in backtest.benchmarks.items()}
     days = panel.dates_T[measured_T]
@@ -202,6 +204,7 @@ def evaluation_record(
         rates=evaluations.file_digest(backtest.risk_free),
         borrow_fees=evaluations.file_digest(costs.borrow_file),
         indices={name: found for name, found in digests.items() if found is not None},
+        factors=evaluations.factor_digests(backtest),
         delays=config.label.delays,
         code=evaluations.evaluation_code(),
         commit=commit,
@@ -275,14 +278,19 @@ class _AnalysedBook:
     """One book with its ledger and its parts of the panel: a method yields the rows of each table."""
 
     def __init__(
-        self, book: books.MeasuredBook, panel: Panel, factors: FactorData, settings: BacktestConfig
+        self,
+        book: books.MeasuredBook,
+        panel: Panel,
+        factors: FactorData,
+        published: Mapping[str, PublishedFactors],
+        settings: BacktestConfig,
     ) -> None:
         self.book, self.panel, self.settings, self.held = book, panel, settings, book.orders.held
         self.rows = ledger.ledger_rows(book.result.ledger)
         self.nav_T, self.counted = book.result.nav_ledger_T, counted_sessions(book.result)
         self.return_T = book.result.return_net_T[self.counted]
         self.scores, self.factors = factors.scores_on(self.held), factors.returns_on(self.held, delay=0)
-        self.traded = factors.returns_on(self.held, book.orders.delay)
+        self.traded, self.published = factors.returns_on(self.held, book.orders.delay), published
 
     def _date(self, t: int) -> dt.date:
         """Date of a counted session; -1 is the session before the first one."""
@@ -315,6 +323,30 @@ class _AnalysedBook:
             reading = describe_regression(found) if term is found.alpha else None
             of_all = {"r2": found.r2, "sessions": found.n, "reading": reading}
             yield {**asdict(term), "term": term.name, **of_all}
+
+    def factor_models(self) -> Iterator[Row]:
+        """Regressions of the gross and of the net returns on the factors of files, for each of them."""
+        result, panel, start = self.book.result, self.panel, self.held.start
+        counted = slice(start + self.counted.start, start + self.counted.stop)
+        exposure_T = exposure_before(result)[self.counted]
+        for name, published in self.published.items():
+            period_T, count = published.complete(panel.dates_T, counted), len(published.end_P)
+            rate_T = self.book.rate_T[self.counted]
+            if published.rate_P is not None:  # the same in every session of a period
+                sessions_P = np.bincount(period_T[period_T >= 0], minlength=count)
+                rate_T = (published.rate_P / np.maximum(sessions_P, 1))[period_T]
+            free_T = np.where(exposure_T == 0.0, 0.0, exposure_T * rate_T)
+            factors = FactorReturns(published.names, published.return_PJ)
+            for after_costs, every_T in ((False, result.return_gross_T), (True, result.return_net_T)):
+                return_P = period_returns(every_T[self.counted], free_T, period_T, count)
+                found = factor_regression(return_P, factors, published.per_year)
+                if found is None:
+                    continue
+                same = {"factors": name, "frequency": published.frequency, "after_costs": after_costs}
+                same |= {"r2": found.r2, "periods": found.n, "lags": found.lags}
+                for term in found.terms:
+                    reading = describe_regression(found) if term is found.alpha else None
+                    yield {**asdict(term), **same, "term": term.name, "reading": reading}
 
     def capacity(self) -> Iterator[Row]:
         """Net figures at growing amounts of capital, if the prices have volumes."""
@@ -404,6 +436,7 @@ _TABLES = {
     "figures": _AnalysedBook.figures,
     "capacity": _AnalysedBook.capacity,
     "factor_alpha": _AnalysedBook.factor_alpha,
+    "factor_models": _AnalysedBook.factor_models,
     "contributions": _AnalysedBook.contributions,
     "exposures": _AnalysedBook.exposures,
     "drawdowns": _AnalysedBook.drawdowns,
@@ -424,9 +457,13 @@ class BookAnalysis:
     def _factors(self) -> FactorData:
         return factor_data(self._market.panel, self._market.universe_TN)
 
+    @cached_property
+    def _published(self) -> dict[str, PublishedFactors]:
+        return published_factors(self._settings.factors, self._market.panel)
+
     def add(self, book: books.MeasuredBook) -> None:
         """Analyse a book; its result must hold the ledger."""
-        one = _AnalysedBook(book, self._market.panel, self._factors, self._settings)
+        one = _AnalysedBook(book, self._market.panel, self._factors, self._published, self._settings)
         keys = {"model": book.model, "book": book.orders.name, "delay": book.delay}
         for name, rows in _TABLES.items():
             if name != "capacity" or book.delay == self._main_delay:
@@ -440,7 +477,7 @@ class BookAnalysis:
         tables = {
             name: table(name).of(rows)
             for name, rows in self._rows.items()
-            if name != "capacity" or has_volume
+            if (name != "capacity" or has_volume) and (rows or name != "factor_models")
         }
         if self._positions:
             tables["positions"] = table("positions").frame(pl.concat(self._positions))

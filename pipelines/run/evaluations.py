@@ -57,6 +57,7 @@ class EvaluationRecord(BaseModel):
     rates: str | None = None  # `file_digest` of the file of risk-free rates; None if the rate is a number
     borrow_fees: str | None = None  # `file_digest` of the file of borrow fees that was used; None without one
     indices: dict[str, str] = {}  # benchmark -> `file_digest` of its file
+    factors: dict[str, tuple[str, ...]] = {}  # entry of backtest.factors -> `file_digest` of its files
     delays: tuple[int, ...]  # at which forecasts were measured; that of training comes first
     code: str  # digest of the code that measured the forecasts
     commit: str
@@ -79,6 +80,7 @@ class EvaluationRecord(BaseModel):
             f"{rate}; "
             f"books {', '.join(self.backtest.books)}; "
             f"benchmarks {', '.join(self.backtest.benchmarks) or 'none'}"
+            + (f"; factors {', '.join(self.backtest.factors)}" if self.backtest.factors else "")
         )
 
     def apply_to(self, config: Config) -> Config:
@@ -119,7 +121,8 @@ def evaluation_id(config: Config) -> str:
         for name, one in config.backtest.benchmarks.items()
     ]
     parts = {**_assumptions(config.backtest), "books": books, "delays": config.label.delays}
-    return digest({**parts, "benchmarks": against, "code": evaluation_code()})
+    factors = list(factor_digests(config.backtest).items())
+    return digest({**parts, "benchmarks": against, "factors": factors, "code": evaluation_code()})
 
 
 def assumptions_id(backtest: BacktestConfig, delay: int) -> str:
@@ -128,8 +131,8 @@ def assumptions_id(backtest: BacktestConfig, delay: int) -> str:
 
 
 def _assumptions(backtest: BacktestConfig) -> Settings:
-    """The section without books and benchmarks, and with digests instead of the paths of files."""
-    parts: Settings = backtest.model_dump(mode="json", exclude={"books", "benchmarks"})
+    """What returns depend on beside the books, with digests instead of the paths of files."""
+    parts: Settings = backtest.model_dump(mode="json", exclude={"books", "benchmarks", "factors"})
     rates = file_digest(backtest.risk_free)
     parts["risk_free"] = parts["risk_free"] if rates is None else rates
     parts["costs"]["borrow_file"] = file_digest(backtest.costs.borrow_file)
@@ -144,6 +147,11 @@ def file_digest(setting: float | str | None) -> str | None:
     if not Path(setting).is_file():
         return ""
     return hashlib.sha256(Path(setting).read_bytes()).hexdigest()[:10]
+
+
+def factor_digests(backtest: BacktestConfig) -> dict[str, tuple[str, ...]]:
+    """Entry of ``factors`` -> `file_digest` of each of its files."""
+    return {name: tuple(file_digest(one) or "" for one in files) for name, files in backtest.factors.items()}
 
 
 def evaluation_code() -> str:

@@ -9,6 +9,7 @@ from features.panel.derived import forget
 from pipelines.config.schema import Config
 from pipelines.dataset.benchmarks import benchmark_closes, require_closes
 from pipelines.dataset.build import Dataset, add_features
+from pipelines.dataset.factors import published_factors
 from pipelines.dataset.folds import plan_folds
 from pipelines.dataset.market import Market, build_market
 from pipelines.dataset.memory import require_memory
@@ -69,13 +70,14 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
 ) -> RecordedRun:
     """Create the run of a config on a dataset; the lake records which versions it reads."""
     tested = [fold.test for fold in plan_folds(dataset, config) if len(fold.test)]
-    if tested:  # a night does not read indices
+    if tested:  # a night reads neither indices nor factors
         sessions = np.concatenate(tested)
         label, delay = config.label, config.backtest.delay
         after = (max(label.delays) if delay is None else delay) + label.horizon + 1  # as books are held
         held = slice(int(sessions.min()), min(int(sessions.max()) + after, dataset.panel.n_sessions))
         for name, close_T in benchmark_closes(config.backtest.benchmarks, dataset.panel).items():
             require_closes(name, close_T, dataset.panel, held)
+        published_factors(config.backtest.factors, dataset.panel)  # raises before anything is trained
     location, tables = masked(canonical_location(lake.root)), lake.with_table_ids(versions)
     run = name_run(config, build_identity(config, dataset, location, tables, warm_start_runs(config)))
     changes = describe_changes(run)

@@ -363,6 +363,29 @@ def test_books_are_compared_with_the_benchmarks_of_the_config_and_the_rate_is_na
     assert text.count("in excess of the rates in tbill.csv") == 2
 
 
+def test_published_factors_have_a_table_of_the_main_book_and_the_alphas_of_all_books() -> None:
+    rows = [
+        {
+            **dict.fromkeys(table("factor_models").columns, 0.25),
+            **{"model": "temporal_peer", "book": book, "delay": 1, "factors": "<q5>", "frequency": "monthly"},
+            **{"after_costs": net, "term": term, "periods": 48, "lags": 9},
+            "reading": "Its factors explain little." if term == "alpha" else None,
+        }
+        for book in BOOKS
+        for net in (False, True)
+        for term in ("alpha", "R_MKT")
+    ]
+    header = make_header(backtest=BacktestConfig.model_validate({"factors": {"<q5>": "q5.csv"}}))
+    text = render(make_report(header=header, factor_models=table("factor_models").frame(rows)))
+    assert "on published monthly factors over 48 periods. Its factors explain little." in text
+    shown = [
+        re.findall(r"<tr.*?</tr>", part, re.DOTALL)
+        for part in re.findall(r'aria-label="[^"]*&lt;q5&gt;">.*?</table>', text, re.DOTALL)
+    ]
+    assert [len(one) for one in shown] == [1 + 2, 1 + 2 * len(BOOKS)]
+    assert "published" not in standard_page()
+
+
 def test_the_default_benchmark_has_a_table_for_long_only_books_alone() -> None:
     book = BOOKS[1]
     tables = {

@@ -446,6 +446,7 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "seeds": (FORECAST, [1]),
     "backtest.books": (APART, {"other": {"kind": "top_k_long_only", "k": 3}}),
     "backtest.benchmarks": (APART, {"own": {"weights": "cap_weighted"}}),
+    "backtest.factors": (APART, {"ff5": ["ff5.csv"]}),
     "backtest.costs.half_spread_bps": (APART, 9.0),
     "backtest.costs.commission_bps": (APART, 9.0),
     "backtest.costs.borrow_bps_per_year": (APART, 9.0),
